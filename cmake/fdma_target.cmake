@@ -1,0 +1,24 @@
+# fdma_library(<name> SOURCES ... [LINK fdma::a ...] [PRIVATE_LINK lib ...] INCLUDE dir)
+#
+# A library of FDMA with its public include folder. It sees the public headers of what LINK names and of nothing
+# else, so an include that DESIGN.md section 3 forbids does not compile.
+function(fdma_compile_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow $<$<BOOL:${FDMA_WERROR}>:-Werror>)
+  if(FDMA_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${FDMA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PRIVATE -fsanitize=${FDMA_SANITIZE})
+  endif()
+endfunction()
+
+function(fdma_library name)
+  cmake_parse_arguments(ARG "" "INCLUDE" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  add_library(fdma_${name} STATIC ${ARG_SOURCES})
+  add_library(fdma::${name} ALIAS fdma_${name})
+  set_target_properties(fdma_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(fdma_${name} PUBLIC cxx_std_20)
+  target_include_directories(fdma_${name} PUBLIC
+    $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${ARG_INCLUDE}> $<INSTALL_INTERFACE:include>
+    PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_link_libraries(fdma_${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
+  fdma_compile_options(fdma_${name})
+endfunction()

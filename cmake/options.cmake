@@ -1,0 +1,18 @@
+# Options of the build. Presets (CMakePresets.json) set them; the defaults are those of a user who embeds the library.
+option(FDMA_BUILD_TOOLS "Build the command-line tool fdma-maskc" ${PROJECT_IS_TOP_LEVEL})
+option(FDMA_BUILD_TESTS "Build the tests" OFF)
+option(FDMA_BUILD_BENCHMARKS "Build the benchmarks" OFF)
+option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
+set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+find_program(FDMA_CCACHE ccache)
+if(FDMA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${FDMA_CCACHE})
+endif()

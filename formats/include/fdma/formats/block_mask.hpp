@@ -1,0 +1,95 @@
+// BlockMask: a mask as stored, over all batch elements and heads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "fdma/formats/bcsr_mask.hpp"
+#include "fdma/formats/block_bitset.hpp"
+#include "fdma/formats/column_intervals.hpp"
+#include "fdma/formats/dense_bits.hpp"
+#include "fdma/formats/interval.hpp"
+#include "fdma/formats/parametric_mask.hpp"
+#include "fdma/formats/result.hpp"
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// Alternatives of BlockMask::Storage, in its order. Names in files and on the command line:
+/// segment, parametric, bitset, bcsr, columns, dense.
+enum class MaskFormat : std::uint8_t { segment, parametric, bitset, bcsr, columns, dense };
+std::string_view to_string(MaskFormat format);
+Result<MaskFormat> parse_mask_format(std::string_view name);
+
+/// Where a crop lay in the mask that it was cut from; provenance only, cells are stored relative to
+/// the crop.
+struct MaskOrigin {
+  std::int64_t q_offset = 0;
+  std::int64_t kv_offset = 0;
+  std::int64_t batch_offset = 0;
+  std::int64_t head_offset = 0;
+  friend bool operator==(const MaskOrigin&, const MaskOrigin&) = default;
+};
+
+/// Batch, heads and actual lengths that a mask is bound to.
+///
+/// Shapes      q_lens, kv_lens: one entry (uniform), or num_batches entries (per element), each in
+/// [0, kMaxLength]
+struct MaskShape {
+  std::int64_t num_batches = 1;
+  std::int64_t num_heads = 1;
+  std::vector<std::int64_t> q_lens;
+  std::vector<std::int64_t> kv_lens;
+
+  std::int64_t q_len(std::int64_t b) const {
+    return q_lens[q_lens.size() == 1 ? 0 : static_cast<std::size_t>(b)];
+  }
+  std::int64_t kv_len(std::int64_t b) const {
+    return kv_lens[kv_lens.size() == 1 ? 0 : static_cast<std::size_t>(b)];
+  }
+  std::int64_t max_q_len() const;
+  std::int64_t max_kv_len() const;
+  friend bool operator==(const MaskShape&, const MaskShape&) = default;
+};
+/// invalid_argument or shape_mismatch unless counts are positive and lengths are as MaskShape says.
+Result<void> validate(const MaskShape& shape);
+/// invalid_argument unless both sides are multiples of 16 in [16, kMaxBlockSide].
+Result<void> validate(BlockShape block);
+
+/// A mask as stored: one format, one block shape, and one stored mask per group of identical
+/// (batch, head) pairs.
+///
+/// Shapes      group_of [num_batches * num_heads], group of (b, h) at b * num_heads + h, numbered
+/// by first occurrence Invariants  every alternative holds num_groups entries; the q_len, kv_len of
+/// a group are those of its batch elements;
+///             blocks of segment, bitset and bcsr entries equal `block` (validate checks)
+/// Owner       owns everything (host)
+struct BlockMask {
+  using Storage =
+      std::variant<std::vector<SegmentMask>, std::vector<ParametricMask>, std::vector<BlockBitset>,
+                   std::vector<BcsrMask>, std::vector<ColumnIntervals>, std::vector<DenseBits>>;
+
+  BlockShape block;
+  MaskShape shape;
+  MaskOrigin origin;
+  std::vector<std::int32_t> group_of;
+  Storage groups;
+  std::string spec;  ///< the text that it was compiled from, or empty; not part of any hash
+
+  MaskFormat format() const { return static_cast<MaskFormat>(groups.index()); }
+  std::int64_t num_groups() const;
+  /// Bytes of the stored arrays of all groups.
+  std::int64_t size_bytes() const;
+  std::int32_t group(std::int64_t b, std::int64_t h) const {
+    return group_of[static_cast<std::size_t>(b * shape.num_heads + h)];
+  }
+};
+
+/// A BlockMask of segment masks from one mask per (batch, head) pair or one in all: identical ones
+/// are stored once. `masks` has num_batches * num_heads entries.
+BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<SegmentMask> masks);
+
+}  // namespace fdma

@@ -1,0 +1,115 @@
+// Building a SegmentMask: the one place that decides how cells are stored, so that equal cells give
+// equal arrays.
+//
+// The canonical form, a function of cells and block shape alone:
+//  1. A tile is empty, full or partial, judged on the cells that exist. Consecutive full tiles form
+//  one full segment.
+//  2. A maximal stretch of consecutive partial tiles is stored either tile by tile as interned
+//  bitmaps (consecutive tiles
+//     with the same bitmap form one segment) or whole, as one interned row panel: whichever takes
+//     fewer bytes by itself, (distinct bitmaps of the stretch) * block_q * block_kv / 8 against 8 *
+//     block_q + 8 * (intervals clipped to the stretch); a tie goes to bitmaps. Payloads are
+//     numbered by first occurrence, row-major.
+//  3. If those payloads, interned, take more bytes than the column table of the whole mask,
+//     8 * (kv_len + 1) + 8 * (query intervals of all keys), every partial stretch becomes one
+//     columns segment instead.
+//  4. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
+//  payload and the steps
+//     that the first two rows of the run set (greedily, from the top).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// Tiles [first, end) of one tile row, all full or all partial.
+struct TileRange {
+  std::int32_t first;
+  std::int32_t end;
+  bool is_full;
+  friend bool operator==(const TileRange&, const TileRange&) = default;
+};
+
+/// Sets bits [begin, end) of a bit array.
+void set_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end);
+
+/// Builds a canonical SegmentMask from tile rows given in ascending order.
+///
+/// Example     SegmentBuilder builder(q_len, kv_len, block);
+///             for (row ...) builder.add_tile_row(ranges, [&](int32_t tile, uint64_t* words) { ...
+///             }); SegmentMask mask = builder.finish();
+/// Errors      none: a caller that skips a row or passes overlapping ranges breaks the contract
+/// (asserted in debug builds)
+class SegmentBuilder {
+ public:
+  SegmentBuilder(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
+
+  /// Writes the cells of one partial tile of the row in hand to words [block_q * block_kv / 64],
+  /// which are zero on entry.
+  using TileCells = std::function<void(std::int32_t tile, std::uint64_t* words)>;
+
+  /// Appends the next tile row. `ranges` ascend, do not overlap, and may be adjacent or even split:
+  /// they are merged here. A range marked partial may in truth hold full or empty tiles only if
+  /// `reclassify` is set; then its cells decide.
+  void add_tile_row(std::span<const TileRange> ranges, const TileCells& cells,
+                    bool reclassify = false);
+
+  /// Appends `count` copies of tile rows next_row(), next_row() + period, ..: the rows that
+  /// `segments` describes for the first of them, moving by their steps. Payloads must come from
+  /// intern_bitmap / intern_row_panel of this builder in row-major order of first use. With period
+  /// > 1 the caller appends the period's residues one after another for the same `count`, then
+  /// calls skip_to(row).
+  void add_rows(std::int32_t first_row, std::int32_t count, std::span<const TileSegment> segments);
+
+  /// Index of the bitmap with these words, stored if new.
+  std::int32_t intern_bitmap(const std::uint64_t* words);
+  /// Index of the row panel with these per-row interval lists: offsets [block_q + 1] into
+  /// intervals, both relative.
+  std::int32_t intern_row_panel(std::span<const std::int64_t> offsets,
+                                std::span<const Interval> intervals);
+
+  /// Bytes of bitmaps and row panels stored so far: an engine that knows the column table's size
+  /// stops when they exceed it.
+  std::int64_t payload_bytes() const;
+
+  /// Number of distinct bitmaps of `num_tiles` tiles laid out one after another; stops counting at
+  /// `limit`.
+  std::int64_t count_distinct(const std::uint64_t* words, std::int64_t num_tiles,
+                              std::int64_t limit);
+
+  std::int32_t next_row() const { return next_row_; }
+
+  /// The mask. Applies rule 3; the builder is empty afterwards.
+  SegmentMask finish();
+
+ private:
+  struct OpenRun {
+    TileRun run;
+    std::vector<TileSegment> segments;
+    bool is_open = false;
+  };
+  void close(OpenRun& open);
+
+  SegmentMask mask_;
+  std::int32_t period_;
+  std::int32_t next_row_ = 0;
+  std::vector<OpenRun> open_;  // by row % period_
+  std::unordered_multimap<std::uint64_t, std::int32_t> bitmap_index_;
+  std::unordered_multimap<std::uint64_t, std::int32_t> panel_index_;
+  std::vector<std::uint64_t> scratch_;
+};
+
+/// The mask whose key k is visible exactly in the query intervals
+/// column_intervals[column_offsets[k] .. [k + 1]), which must ascend with gaps between and lie in
+/// [0, q_len). Chooses the stored form by the rules above.
+SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+                                 std::vector<std::int64_t> column_offsets,
+                                 std::vector<Interval> column_intervals);
+
+}  // namespace fdma

@@ -1,0 +1,115 @@
+// MaskExpr: a mask as the user wrote it. No sizes; tables by name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fdma {
+
+/// Operators of the expression language (docs/spec-language.md). Operands are the node's children
+/// in source order.
+enum class ExprOp : std::uint8_t {
+  // integers
+  literal,   ///< value
+  variable,  ///< symbol: q k b h q_len kv_len pos, or the variable of an enclosing any / all
+  table,  ///< symbol: table name; children: indices (0 to 4); integer or boolean by what is bound
+  add,
+  sub,
+  mul,
+  floor_div,
+  mod,
+  negate,
+  min,
+  max,  ///< two or more children
+  abs,
+  clamp,
+  shl,
+  shr,
+  bit_and,
+  bit_or,
+  bit_xor,    ///< bit_and .. are bitand(), bitor(), bitxor()
+  where,      ///< condition, then, else; integers or conditions alike
+  from_bool,  ///< int(condition)
+  // conditions
+  boolean,  ///< value 0 or 1: the literals false, true
+  less,
+  less_equal,
+  equal,
+  not_equal,
+  greater_equal,
+  greater,  ///< a chain a < b < c is logical_and of comparisons
+  logical_and,
+  logical_or,
+  logical_xor,
+  logical_not,
+  any_of,
+  all_of,  ///< symbol: bound variable; children: bound n, condition
+  at,      ///< children: mask, q, k: the mask evaluated at other indices
+  named,   ///< symbol: a mask name; arguments in args; positional arguments have an empty key
+};
+
+using ExprId = std::int32_t;
+
+/// A range of bytes of the source text, for diagnostics; both -1 for nodes that were not parsed.
+struct SourceSpan {
+  std::int32_t begin = -1;
+  std::int32_t end = -1;
+};
+
+struct ExprNode {
+  ExprOp op;
+  std::int64_t value = 0;
+  std::string symbol;
+  std::vector<ExprId>
+      children;  ///< each smaller than the node's own id: nodes are in evaluation order
+  /// named only: argument names beside children (same order); "" for a positional argument.
+  std::vector<std::string> arg_names;
+  /// named only: a symbolic argument value such as side=left or window(inf, 0) is a `variable`
+  /// child of that symbol.
+  SourceSpan span;
+};
+
+/// An expression of the mask language: an immutable directed acyclic graph; copies share it.
+///
+/// Example     parse_mask("causal & (window(1024) | sink(4))")
+/// Invariants  well-formed: parse_mask and the builder (mask_builder.hpp) check names, arity and
+/// types as far as they are
+///             known without tables; children precede parents, so that no pass needs recursion
+class MaskExpr {
+ public:
+  MaskExpr() = default;
+  MaskExpr(std::shared_ptr<const std::vector<ExprNode>> nodes, ExprId root, std::string text = {})
+      : nodes_(std::move(nodes)), root_(root), text_(std::move(text)) {}
+
+  const std::vector<ExprNode>& nodes() const { return *nodes_; }
+  const ExprNode& node(ExprId id) const { return (*nodes_)[static_cast<std::size_t>(id)]; }
+  ExprId root() const { return root_; }
+  /// The source text, if it was parsed.
+  const std::string& text() const { return text_; }
+  bool empty() const { return nodes_ == nullptr; }
+
+ private:
+  std::shared_ptr<const std::vector<ExprNode>> nodes_;
+  ExprId root_ = -1;
+  std::string text_;
+};
+
+/// The expression in the language's own syntax, canonical spacing, shared nodes as `let`:
+/// parse_mask(to_text(e)) gives an equal expression.
+std::string to_text(const MaskExpr& expr);
+
+/// One node a line, for --dump expr and golden tests.
+std::string dump(const MaskExpr& expr);
+
+/// The names of all tables mentioned, sorted, without duplicates.
+std::vector<std::string> table_names(const MaskExpr& expr);
+
+/// True iff the value may depend on the batch element (variable b; a named mask's table with a
+/// batch extent is not known here) or on the head.
+bool mentions_variable(const MaskExpr& expr, std::string_view name);
+
+}  // namespace fdma

@@ -1,0 +1,128 @@
+// MaskIr: an expression bound to tables and lengths, names expanded, constants folded: what the
+// engines lower.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/result.hpp"
+#include "fdma/masks/mask_expr.hpp"
+#include "fdma/masks/tables.hpp"
+
+namespace fdma {
+
+enum class IrOp : std::uint8_t {
+  // integers (64-bit)
+  constant,  ///< value
+  q,
+  k,       ///< the cell's row and key
+  loop,    ///< the variable of the enclosing any_of / all_of node whose `value` equals this node's
+  lookup,  ///< value: index into tables; children: one index per dimension; integer table
+  add,
+  sub,
+  mul,
+  floor_div,
+  mod,
+  min,
+  max,
+  abs,
+  shl,
+  shr,
+  bit_and,
+  bit_or,
+  bit_xor,
+  where,      ///< condition, integer, integer
+  from_bool,  ///< 1 where the condition holds, else 0
+  // conditions
+  boolean,  ///< value 0 or 1
+  test,     ///< lookup in a boolean table: children as lookup
+  less,
+  less_equal,
+  equal,
+  not_equal,  ///< integers (a > b is written b < a)
+  logical_and,
+  logical_or,
+  logical_xor,
+  logical_not,
+  where_condition,  ///< condition, condition, condition
+  any_of,
+  all_of,  ///< value: id of the loop variable; child 0: bound n (mentions neither q nor k nor
+           ///< loops); child 1: condition
+};
+
+/// True for the operators from `boolean` on.
+constexpr bool is_condition(IrOp op) { return op >= IrOp::boolean; }
+
+using IrId = std::int32_t;
+
+struct IrNode {
+  IrOp op;
+  std::int8_t num_children = 0;
+  IrId children[4] = {-1, -1, -1, -1};  ///< each smaller than the node's own id
+  std::int64_t value = 0;
+};
+
+/// A table of a program, already reduced to this batch element and head where it had such extents.
+///
+/// Either dense (data, dtype, extents, contiguous row-major), or, for 1-dimensional tables that are
+/// constant over long stretches, runs: entries [run_ends[i - 1], run_ends[i]) are run_values[i];
+/// run_ends.back() = extents[0].
+struct IrTable {
+  std::string name;
+  int rank = 0;
+  std::int64_t extents[4] = {1, 1, 1, 1};
+  DType dtype = DType::int64;
+  const void* data = nullptr;  ///< null for runs
+  std::vector<std::int64_t> run_ends;
+  std::vector<std::int64_t> run_values;
+  std::shared_ptr<const void>
+      owner;  ///< keeps `data` alive if FDMA made it; the caller's tables are borrowed
+
+  bool is_runs() const { return data == nullptr; }
+  /// Entry at a flat index in [0, product of extents). Cost: O(1); O(log runs) for runs.
+  std::int64_t at(std::int64_t index) const;
+};
+
+/// The mask of one (batch, head) pair, or of all that share it: a function of q in [0, q_len) and k
+/// in [0, kv_len).
+///
+/// Invariants  children precede parents; no dead nodes; structurally equal nodes are one node; b,
+/// h, q_len, kv_len are
+///             constants by now and pos is q + (kv_len - q_len); simplified (simplify.hpp) and so
+///             canonical: equal expressions bound to equal tables and lengths give equal programs
+struct IrProgram {
+  std::int64_t q_len = 0;
+  std::int64_t kv_len = 0;
+  std::vector<IrNode> nodes;
+  IrId root = -1;
+  std::vector<IrTable> tables;
+
+  const IrNode& node(IrId id) const { return nodes[static_cast<std::size_t>(id)]; }
+};
+
+/// A bound mask: one program per group of (batch, head) pairs with the same program.
+struct MaskIr {
+  MaskShape shape;
+  std::vector<IrProgram> programs;
+  std::vector<std::int32_t> program_of;  ///< [num_batches * num_heads]
+};
+
+/// Binds an expression. The caller's tables must outlive the result.
+///
+/// `shape.num_batches` and `num_heads` are what the mask is bound to; 1 where it mentions no b / h
+/// and lengths are uniform. Errors      invalid_argument: missing or unused table, bad parameter,
+/// document lengths beyond kv_len, ids not below docs,
+///             cyclic parents, ..; shape_mismatch: a table of the wrong extent or rank;
+///             unsupported: topk
+/// Cost        O(nodes) per (batch, head) pair that differs, O(table) where a name derives a table
+Result<MaskIr> bind(const MaskExpr& expr, const Tables& tables, const MaskShape& shape);
+
+/// One line per node: "%3 = less_equal %2 %0". Table contents as name, extents, dtype (runs: their
+/// count).
+std::string dump(const MaskIr& ir);
+std::string dump(const IrProgram& program);
+
+}  // namespace fdma

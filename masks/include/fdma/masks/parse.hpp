@@ -1,0 +1,37 @@
+// From text to MaskExpr, with diagnostics.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fdma/formats/result.hpp"
+#include "fdma/masks/mask_expr.hpp"
+
+namespace fdma {
+
+/// One thing wrong with a specification.
+struct Diagnostic {
+  SourceSpan span;
+  int line = 1;    ///< from 1
+  int column = 1;  ///< from 1, in characters (UTF-8 code points)
+  std::string message;
+};
+
+/// Parses a specification. Errors: syntax; the message holds every diagnostic as format_diagnostics
+/// prints it.
+///
+/// Example     FDMA_TRY(MaskExpr mask, parse_mask("causal & documents(lengths=@len)"));
+/// Cost        linear in the text; no recursion, so that depth is bounded by memory only. Texts
+/// above 16 MiB are refused.
+Result<MaskExpr> parse_mask(std::string_view text);
+
+/// As parse_mask, but hands the diagnostics back one by one. Returns an empty MaskExpr iff there
+/// are any.
+MaskExpr parse_mask(std::string_view text, std::vector<Diagnostic>& diagnostics);
+
+/// "<name>:1:8: error: ...", the source line and a caret line, for each diagnostic.
+std::string format_diagnostics(std::string_view text, std::string_view source_name,
+                               const std::vector<Diagnostic>& diagnostics);
+
+}  // namespace fdma
