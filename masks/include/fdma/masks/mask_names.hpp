@@ -1,0 +1,169 @@
+// The names of the mask language: every named mask and every function, with its forms and
+// parameters.
+//
+// One table serves the parser (arity, keywords, suggestions), the builder, the binder (which form a
+// node has, which argument is which) and the test of docs/spec-language.md.
+//
+// How a named mask is encoded (ExprNode with op `named`)
+// ------------------------------------------------------
+// `symbol` is the name. `children` are the arguments in the order of the form's parameters,
+// whatever order and spelling the text used: child i is the argument of form->parameters[i].
+// `arg_names` runs beside `children`: "" for a parameter that may be given by position, the
+// parameter's name for a keyword-only one. Optional arguments do not exist: a form is given
+// completely or it is another form. form_of(node) finds the form from the symbol and arg_names
+// alone.
+//
+// A child is, by the kind of its parameter:
+//   integer           any integer expression without q, k, pos and loop variables: one value per
+//                     (batch, head) once bound. A parameter table is ExprOp::table, no children.
+//   integer_or_inf    as integer, or ExprOp::variable with symbol "inf"
+//   integer_or_table  as integer; a node ExprOp::table without children is either a parameter
+//                     (rank 0) or the form's table: the rank of what is bound decides
+//   table             ExprOp::table without children; symbol is the table's name
+//   side              ExprOp::variable with symbol "left" or "right"
+//   condition         a condition (of topk's `among` only)
+//
+// clang-format off
+//   text                                 children                          arg_names
+//   causal                               -                                 -
+//   window(4)                            literal 4                         ""
+//   window(left=inf, right=0)            variable inf, literal 0           "", ""
+//   dilated(8, 2)                        literal 8, literal 2              "", ""
+//   documents(ids=@t)                    table t                           ids
+//   documents(lengths=@t)                table t                           lengths
+//   documents(cu_seqlens=@t)             table t                           cu_seqlens
+//   documents(k_ids=@b, q_ids=@a)        table a, table b                  q_ids, k_ids
+//   prefix(@p), prefix(2 * @p)           table p; mul                      ""
+//   prefix_documents(ids=@t, prefix=@p)  table t, table p                  ids, prefix
+//   share_question(ids=@t, parts=@a)     table t, table a                  ids, parts
+//   causal_blockwise(ids=@t)             table t                           ids
+//   chunked(64), block_causal(64)        literal 64                        ""
+//   global(16), global(@t)               literal 16; table t               ""
+//   sink(4)                              literal 4                         ""
+//   padding(lengths=@t)                  table t                           lengths
+//   padding(lengths=@t, side=left)       table t, variable left            lengths, side
+//   intervals(begin=@b, end=@e)          table b, table e                  begin, end
+//   rows(begin=@b, end=@e)               table b, table e                  begin, end
+//   tiles(@t, 64, 128)                   table t, literals                 "", "", ""
+//   tree(parents=@t)                     table t                           parents
+//   block_diffusion(4096, 16)            two literals                      "", ""
+//   natten2d(64, 128, 13, 13)            four literals                     "" x 4
+//   bits(@t)                             table t                           ""
+//   topk(@s, 64, among=causal)           table s, literal, condition       "", "", among
+//   causal & topk(@s, 64)                the same: parsing moves the rest  of the top-level conjunction
+// clang-format on
+//   topk is parsed and rejected by binding for now.
+//
+// Every other operator
+// --------------------
+// + - * // %, the bit functions and shifts, comparisons and the logical operators have exactly two
+// children (long sums and conjunctions nest to the left); negate, abs, from_bool and logical_not
+// one; min and max two or more; clamp (x, lo, hi), where and at three. `at(M, q=e)` stores the
+// variable k for the index that was left out. -5 is the literal -5. == and != compare two integers
+// or two conditions. any / all store the loop variable's name in `symbol` and in the `variable`
+// nodes of the body; names do not shadow each other, loops nest at most kMaxLoopDepth deep, but
+// loops side by side may use the same name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fdma/masks/mask_expr.hpp"
+
+namespace fdma {
+
+/// The forms of the named masks: what a binder switches on.
+enum class MaskForm : std::uint8_t {
+  none,  ///< a function
+  causal,
+  window,       ///< window(w)
+  window_pair,  ///< window(left, right)
+  dilated,
+  documents_ids,
+  documents_lengths,
+  documents_cu_seqlens,
+  documents_q_k_ids,
+  prefix,
+  prefix_documents,
+  share_question,
+  causal_blockwise,
+  chunked,
+  block_causal,
+  global,
+  sink,
+  padding,       ///< padding(lengths=)
+  padding_side,  ///< padding(lengths=, side=)
+  intervals,
+  rows,
+  tiles,
+  tree,
+  block_diffusion,
+  natten2d,
+  bits,
+  topk,
+};
+
+/// What an argument must be; the head of this file says how each is stored.
+enum class ParameterKind : std::uint8_t {
+  integer,
+  integer_or_inf,
+  integer_or_table,
+  table,
+  side,
+  condition,
+  cell_integer,  ///< functions and at: an integer that may differ from cell to cell
+  any_value,     ///< branches of where: an integer or a condition
+};
+
+struct Parameter {
+  std::string_view name;
+  ParameterKind kind;
+  bool is_keyword_only = false;
+};
+
+/// One way to call a named mask or function.
+struct NameForm {
+  std::string_view name;
+  MaskForm form;  ///< MaskForm::none for functions
+  ExprOp op;      ///< ExprOp::named for named masks
+  std::vector<Parameter> parameters;
+  bool is_variadic;            ///< min, max: the last parameter may repeat
+  std::string_view signature;  ///< as in the documentation: "window(left, right)"
+  std::string_view meaning;    ///< one line: true iff ..
+};
+
+/// All forms; the forms of one name are neighbours. Static storage.
+std::span<const NameForm> name_forms();
+
+/// The forms of a named mask or function; empty if there is no such name.
+std::span<const NameForm> forms_of(std::string_view name);
+
+/// The form of a `named` node. Null only if the node breaks the encoding above, which neither
+/// parse_mask nor the builder produces.
+const NameForm* form_of(const ExprNode& node);
+
+/// The variables of every cell: q, k, b, h, q_len, kv_len, pos.
+std::span<const std::string_view> cell_variables();
+
+/// True for words that cannot name a let or a loop variable: keywords, variables, named masks,
+/// functions, inf, left, right.
+bool is_reserved(std::string_view word);
+
+/// True for letters, digits and underscores that do not begin with a digit: names of tables, lets
+/// and loop variables.
+bool is_identifier(std::string_view word);
+
+/// The candidates nearest to `word` by edit distance (insert, delete, replace, swap neighbours),
+/// best first, at most three; only those near enough to be a likely slip.
+std::vector<std::string> nearest_names(std::string_view word,
+                                       std::span<const std::string_view> candidates);
+
+/// Loops (any, all) nest at most this deep.
+inline constexpr int kMaxLoopDepth = 16;
+/// Nodes of one expression.
+inline constexpr std::int64_t kMaxExprNodes = std::int64_t{1} << 20;
+
+}  // namespace fdma
