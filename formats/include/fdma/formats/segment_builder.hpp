@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "fdma/formats/segment_mask.hpp"
@@ -38,6 +37,32 @@ struct TileRange {
 
 /// Sets bits [begin, end) of a bit array.
 void set_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end);
+/// Bits [begin, begin + count) of a bit array, count in [1, 64], as the low bits of the result.
+std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, int count);
+
+/// Finds equal payloads: a hash table from 64-bit hashes to indices, open addressing.
+class PayloadIndex {
+ public:
+  /// The first index stored under `hash` for which is_same(index) holds, or -1.
+  template <class IsSame>
+  std::int32_t find(std::uint64_t hash, IsSame&& is_same) const {
+    if (slots_.empty()) return -1;
+    const std::size_t mask = slots_.size() - 1;
+    for (std::size_t i = hash & mask; slots_[i].index >= 0; i = (i + 1) & mask) {
+      if (slots_[i].hash == hash && is_same(slots_[i].index)) return slots_[i].index;
+    }
+    return -1;
+  }
+  void insert(std::uint64_t hash, std::int32_t index);
+
+ private:
+  struct Slot {
+    std::uint64_t hash = 0;
+    std::int32_t index = -1;
+  };
+  std::vector<Slot> slots_;  // a power of two, at most half full
+  std::size_t size_ = 0;
+};
 
 /// Builds a canonical SegmentMask from tile rows given in ascending order.
 ///
@@ -60,12 +85,13 @@ class SegmentBuilder {
   void add_tile_row(std::span<const TileRange> ranges, const TileCells& cells,
                     bool reclassify = false);
 
-  /// Appends `count` copies of tile rows next_row(), next_row() + period, ..: the rows that
-  /// `segments` describes for the first of them, moving by their steps. Payloads must come from
-  /// intern_bitmap / intern_row_panel of this builder in row-major order of first use. With period
-  /// > 1 the caller appends the period's residues one after another for the same `count`, then
-  /// calls skip_to(row).
+  /// Appends tile rows first_row, first_row + period, .. (`count` of them), which `segments`
+  /// describes for the first one and which move by their steps. Rows of one residue modulo the
+  /// period come in ascending order; payloads come from intern_bitmap / intern_row_panel of this
+  /// builder, interned in row-major order of first use.
   void add_rows(std::int32_t first_row, std::int32_t count, std::span<const TileSegment> segments);
+  /// Declares every row before `row` appended; needed after add_rows with a period above 1.
+  void skip_to(std::int32_t row) { next_row_ = row; }
 
   /// Index of the bitmap with these words, stored if new.
   std::int32_t intern_bitmap(const std::uint64_t* words);
@@ -78,11 +104,6 @@ class SegmentBuilder {
   /// stops when they exceed it.
   std::int64_t payload_bytes() const;
 
-  /// Number of distinct bitmaps of `num_tiles` tiles laid out one after another; stops counting at
-  /// `limit`.
-  std::int64_t count_distinct(const std::uint64_t* words, std::int64_t num_tiles,
-                              std::int64_t limit);
-
   std::int32_t next_row() const { return next_row_; }
 
   /// The mask. Applies rule 3; the builder is empty afterwards.
@@ -90,19 +111,28 @@ class SegmentBuilder {
 
  private:
   struct OpenRun {
-    TileRun run;
+    TileRun run{};
     std::vector<TileSegment> segments;
     bool is_open = false;
   };
   void close(OpenRun& open);
+  bool absorb(OpenRun& open, std::span<const TileSegment> segments, std::int32_t& count);
+  void add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile);
+  std::int32_t intern_bitmap(const std::uint64_t* words, std::uint64_t hash);
 
   SegmentMask mask_;
   std::int32_t period_;
   std::int32_t next_row_ = 0;
   std::vector<OpenRun> open_;  // by row % period_
-  std::unordered_multimap<std::uint64_t, std::int32_t> bitmap_index_;
-  std::unordered_multimap<std::uint64_t, std::int32_t> panel_index_;
-  std::vector<std::uint64_t> scratch_;
+  std::vector<OpenRun> closed_;
+  PayloadIndex bitmap_index_;
+  PayloadIndex panel_index_;
+  // Of the tile row in hand:
+  std::vector<TileSegment> row_segments_;
+  std::vector<std::uint64_t> scratch_;  // bitmaps of the partial stretch, tile after tile
+  std::vector<std::uint64_t> hashes_;
+  std::vector<std::int64_t> panel_offsets_;
+  std::vector<Interval> panel_intervals_;
 };
 
 /// The mask whose key k is visible exactly in the query intervals

@@ -1,0 +1,243 @@
+// The column table of a mask, and when it is worth storing.
+//
+// Going down the rows, a key's query interval begins where its bit turns from 0 to 1. Inside full
+// and empty tiles nothing turns, and inside equal bitmaps the same number of bits turns: so
+// counting needs the first and last row of each tile row and one look at every distinct payload.
+// Listing the intervals needs all rows, but only of partial tiles.
+#include "column_table.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "bit_transpose.hpp"
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma {
+namespace {
+
+void clear_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return;
+  const std::int64_t first = begin / 64, last = (end - 1) / 64;
+  const std::uint64_t head = ~std::uint64_t{0} << (begin % 64);
+  const std::uint64_t tail = ~std::uint64_t{0} >> (63 - (end - 1) % 64);
+  if (first == last) {
+    words[first] &= ~(head & tail);
+    return;
+  }
+  words[first] &= ~head;
+  for (std::int64_t i = first + 1; i < last; ++i) words[i] = 0;
+  words[last] &= ~tail;
+}
+
+void write_bits(std::uint64_t* words, std::int64_t begin, std::uint64_t bits, int count) {
+  const std::int64_t word = begin / 64;
+  const int shift = static_cast<int>(begin % 64);
+  words[word] |= bits << shift;
+  if (shift + count > 64) words[word + 1] |= bits >> (64 - shift);
+}
+
+// Writes row r of a segment of the tile row in hand into the row of bits `words`.
+void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std::int64_t r,
+                       std::uint64_t* words) {
+  const std::int64_t block_kv = mask.block.block_kv;
+  const std::int64_t k_begin = segment.first_tile * block_kv;
+  const std::int64_t k_end = std::min(segment.end_tile * block_kv, mask.kv_len);
+  clear_bits(words, k_begin, k_end);
+  switch (segment.kind) {
+    case SegmentKind::full:
+      set_bits(words, k_begin, k_end);
+      break;
+    case SegmentKind::bitmap: {
+      const std::uint64_t* bitmap = mask.bitmap(segment.payload).data();
+      for (std::int64_t k = k_begin; k < k_end; k += block_kv) {
+        for (std::int64_t c = 0; c < std::min(block_kv, k_end - k); c += 64) {
+          const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+          const int existing = static_cast<int>(std::min<std::int64_t>(width, k_end - k - c));
+          write_bits(words, k + c, read_bits(bitmap, r * block_kv + c, width), existing);
+        }
+      }
+      break;
+    }
+    case SegmentKind::rows: {
+      const auto row =
+          static_cast<std::size_t>(segment.payload * std::int64_t{mask.block.block_q} + r);
+      for (std::int64_t i = mask.row_offsets[row]; i < mask.row_offsets[row + 1]; ++i) {
+        const Interval keys = mask.row_intervals[static_cast<std::size_t>(i)];
+        set_bits(words, k_begin + keys.begin, k_begin + keys.end);
+      }
+      break;
+    }
+    case SegmentKind::columns:
+      break;  // not in masks that come here
+  }
+}
+
+std::int64_t bitmap_turns(const SegmentMask& mask, std::int32_t index) {
+  const std::uint64_t* words = mask.bitmap(index).data();
+  const std::int64_t block_kv = mask.block.block_kv;
+  std::int64_t turns = 0;
+  for (std::int64_t bit = block_kv; bit < std::int64_t{mask.block.block_q} * block_kv;) {
+    const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - bit % block_kv));
+    turns += std::popcount(read_bits(words, bit, width) & ~read_bits(words, bit - block_kv, width));
+    bit += width;
+  }
+  return turns;
+}
+
+// Keys of list a that are not in list b.
+std::int64_t count_difference(const Interval* a, const Interval* a_end, const Interval* b,
+                              const Interval* b_end) {
+  std::int64_t count = 0;
+  for (; a != a_end; ++a) {
+    std::int64_t covered = 0;
+    while (b != b_end && b->end <= a->begin) ++b;
+    for (const Interval* i = b; i != b_end && i->begin < a->end; ++i) {
+      covered += std::min(a->end, i->end) - std::max(a->begin, i->begin);
+    }
+    count += a->end - a->begin - covered;
+  }
+  return count;
+}
+
+std::int64_t panel_turns(const SegmentMask& mask, std::int32_t panel) {
+  std::int64_t turns = 0;
+  const std::int64_t block_q = mask.block.block_q;
+  const std::int64_t* offsets = mask.row_offsets.data() + panel * block_q;
+  const Interval* intervals = mask.row_intervals.data();
+  for (std::int64_t r = 1; r < block_q; ++r) {
+    turns += count_difference(intervals + offsets[r], intervals + offsets[r + 1],
+                              intervals + offsets[r - 1], intervals + offsets[r]);
+  }
+  return turns;
+}
+
+// Number of query intervals of all keys, or some value above `limit`.
+std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit) {
+  const auto num_words = static_cast<std::size_t>(ceil_div(mask.kv_len, 64));
+  std::vector<std::uint64_t> above(num_words), top(num_words);
+  std::vector<std::int64_t> turns_of_bitmap(static_cast<std::size_t>(mask.num_bitmaps()), -1);
+  std::vector<std::int64_t> turns_of_panel(static_cast<std::size_t>(mask.num_row_panels()), -1);
+  std::int64_t count = 0;
+  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
+    if (count > limit) return;
+    std::fill(top.begin(), top.end(), 0);
+    for (const TileSegment& segment : segments) write_segment_row(mask, segment, 0, top.data());
+    for (std::size_t i = 0; i < num_words; ++i) count += std::popcount(top[i] & ~above[i]);
+    const std::int64_t last_row =
+        std::min<std::int64_t>(mask.block.block_q,
+                               mask.q_len - std::int64_t{row} * mask.block.block_q) -
+        1;
+    above.swap(top);
+    for (const TileSegment& segment : segments) {
+      if (segment.kind == SegmentKind::full) continue;
+      const bool is_bitmap = segment.kind == SegmentKind::bitmap;
+      std::int64_t& turns =
+          (is_bitmap ? turns_of_bitmap : turns_of_panel)[static_cast<std::size_t>(segment.payload)];
+      if (turns < 0) {
+        turns =
+            is_bitmap ? bitmap_turns(mask, segment.payload) : panel_turns(mask, segment.payload);
+      }
+      count += turns * (is_bitmap ? segment.end_tile - segment.first_tile : 1);
+      write_segment_row(mask, segment, last_row, above.data());
+    }
+  });
+  return count;
+}
+
+}  // namespace
+
+ColumnTable column_table_of(const SegmentMask& mask) {
+  if (!mask.column_offsets.empty()) return {mask.column_offsets, mask.column_intervals};
+  const auto num_words = static_cast<std::size_t>(ceil_div(mask.kv_len, 64));
+  struct Entry {
+    std::int32_t key;
+    Interval queries;
+  };
+  std::vector<Entry> entries;
+  std::vector<std::uint64_t> above(num_words), current(num_words);
+  std::vector<std::int32_t> begin(static_cast<std::size_t>(mask.kv_len));
+  ColumnTable table;
+  table.offsets.assign(static_cast<std::size_t>(mask.kv_len) + 1, 0);
+  // Opens and closes the intervals of words [first, end) where row q differs from the row above it.
+  const auto turn = [&](std::int64_t q, std::size_t first, std::size_t end) {
+    for (std::size_t i = first; i < end; ++i) {
+      std::uint64_t changed = above[i] ^ current[i];
+      while (changed != 0) {
+        const int bit = std::countr_zero(changed);
+        changed &= changed - 1;
+        const std::size_t key = i * 64 + static_cast<std::size_t>(bit);
+        if (current[i] >> bit & 1) {
+          begin[key] = static_cast<std::int32_t>(q);
+        } else {
+          entries.push_back(
+              {static_cast<std::int32_t>(key), {begin[key], static_cast<std::int32_t>(q)}});
+          ++table.offsets[key + 1];
+        }
+      }
+      above[i] = current[i];
+    }
+  };
+  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
+    const std::int64_t q_begin = std::int64_t{row} * mask.block.block_q;
+    const std::int64_t num_rows = std::min<std::int64_t>(mask.block.block_q, mask.q_len - q_begin);
+    std::fill(current.begin(), current.end(), 0);
+    for (const TileSegment& segment : segments) write_segment_row(mask, segment, 0, current.data());
+    turn(q_begin, 0, num_words);
+    for (std::int64_t r = 1; r < num_rows; ++r) {
+      for (const TileSegment& segment : segments) {
+        if (segment.kind == SegmentKind::full) continue;
+        write_segment_row(mask, segment, r, current.data());
+        turn(q_begin + r,
+             static_cast<std::size_t>(segment.first_tile * std::int64_t{mask.block.block_kv} / 64),
+             std::min(num_words, static_cast<std::size_t>(ceil_div(
+                                     segment.end_tile * std::int64_t{mask.block.block_kv}, 64))));
+      }
+    }
+  });
+  std::fill(current.begin(), current.end(), 0);
+  turn(mask.q_len, 0, num_words);
+  for (std::size_t k = 0; k < static_cast<std::size_t>(mask.kv_len); ++k) {
+    table.offsets[k + 1] += table.offsets[k];
+  }
+  table.intervals.resize(entries.size());
+  std::vector<std::int64_t> next(table.offsets.begin(), table.offsets.end() - 1);
+  for (const Entry& entry : entries) {
+    table.intervals[static_cast<std::size_t>(next[static_cast<std::size_t>(entry.key)]++)] =
+        entry.queries;
+  }
+  return table;
+}
+
+SegmentMask choose_column_table(SegmentMask mask) {
+  const auto payload_bytes =
+      static_cast<std::int64_t>(mask.bitmaps.size() * 8 + (mask.row_offsets.size() - 1) * 8 +
+                                mask.row_intervals.size() * sizeof(Interval));
+  const std::int64_t limit =
+      (payload_bytes - 8 * (mask.kv_len + 1) - 1) / 8;  // most intervals that are fewer bytes
+  if (payload_bytes <= 8 * (mask.kv_len + 1)) return mask;
+  if (count_column_intervals(mask, limit) > limit) return mask;
+  ColumnTable table = column_table_of(mask);
+  SegmentBuilder builder(mask.q_len, mask.kv_len, mask.block);
+  std::vector<TileSegment> merged;
+  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
+    merged.clear();
+    for (const TileSegment& segment : segments) {
+      if (segment.kind == SegmentKind::full) {
+        merged.push_back(segment);
+      } else if (!merged.empty() && merged.back().kind == SegmentKind::columns &&
+                 merged.back().end_tile == segment.first_tile) {
+        merged.back().end_tile = segment.end_tile;
+      } else {
+        merged.push_back({segment.first_tile, segment.end_tile, 0, 0, SegmentKind::columns, 0});
+      }
+    }
+    builder.add_rows(row, 1, merged);
+    builder.skip_to(row + 1);
+  });
+  SegmentMask result = builder.finish();
+  result.column_offsets = std::move(table.offsets);
+  result.column_intervals = std::move(table.intervals);
+  return result;
+}
+
+}  // namespace fdma

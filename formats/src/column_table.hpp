@@ -1,0 +1,23 @@
+// Rule 3 of the canonical form (segment_builder.hpp): when the column table is the smaller store.
+#pragma once
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// `mask` itself, or the same cells with every partial stretch as a columns segment if the column
+/// table takes fewer bytes than bitmaps and row panels. `mask` follows rules 1, 2 and 4 and has no
+/// columns segments. Cost: O(1) unless the payloads exceed 8 * (kv_len + 1) bytes; then O(tile rows
+/// * kv_len / 64 + payloads).
+SegmentMask choose_column_table(SegmentMask mask);
+
+/// The query intervals of every key: offsets [kv_len + 1] and intervals. Cost: O(tile rows * kv_len
+/// / 64 + partial cells / 64
+/// + intervals).
+struct ColumnTable {
+  std::vector<std::int64_t> offsets;
+  std::vector<Interval> intervals;
+};
+ColumnTable column_table_of(const SegmentMask& mask);
+
+}  // namespace fdma
