@@ -1,8 +1,9 @@
 # Every library that FDMA uses but does not own. Each is linked PRIVATE by the one target that needs it.
+# What the installed static libraries need at link time is repeated in fdma-config.cmake.in.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(TBB REQUIRED)
-find_package(HDF5 REQUIRED COMPONENTS C)
+find_package(HDF5 REQUIRED COMPONENTS C)  # its module needs the language C
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 if(FDMA_BUILD_TOOLS)
   find_package(Boost REQUIRED COMPONENTS program_options)
@@ -12,7 +13,11 @@ if(FDMA_BUILD_TOOLS)
 endif()
 if(FDMA_BUILD_TESTS)
   find_package(GTest REQUIRED)
+  find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
+  find_path(RAPIDCHECK_INCLUDE_DIR rapidcheck.h REQUIRED)
+  find_library(RAPIDCHECK_LIBRARY rapidcheck REQUIRED)
 endif()
 if(FDMA_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED)
+  find_package(nlohmann_json REQUIRED)
 endif()

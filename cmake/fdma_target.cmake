@@ -1,20 +1,33 @@
-# fdma_library(<name> SOURCES ... [LINK fdma::a ...] [PRIVATE_LINK lib ...] INCLUDE dir)
-#
-# A library of FDMA with its public include folder. It sees the public headers of what LINK names and of nothing
-# else, so an include that DESIGN.md section 3 forbids does not compile.
+# What every target of FDMA is made with.
+
+# fdma_compile_options(<target>): warnings, errors for them where asked, sanitizers, coverage for fuzzers.
 function(fdma_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow $<$<BOOL:${FDMA_WERROR}>:-Werror>)
+  if(FDMA_BUILD_FUZZERS)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
   if(FDMA_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${FDMA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_compile_options(${target} PRIVATE -fsanitize=${FDMA_SANITIZE} -fno-omit-frame-pointer
+      -fno-sanitize-recover=all)
     target_link_options(${target} PRIVATE -fsanitize=${FDMA_SANITIZE})
   endif()
 endfunction()
 
+# fdma_library(<name> INCLUDE dir SOURCES ... [LINK fdma::a ...] [PRIVATE_LINK lib ...])
+#
+# A library of FDMA with its public include folder. It sees the public headers of what LINK names and of nothing
+# else, so an include that the layering forbids does not compile (tests/include_rule). The folder is kept as property
+# FDMA_INCLUDE_DIR for the install rules and for the test that compiles each header alone.
 function(fdma_library name)
   cmake_parse_arguments(ARG "" "INCLUDE" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  if(NOT ARG_SOURCES)  # scaffolding: removed once every library has sources
+    set(ARG_SOURCES ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
+    file(WRITE ${ARG_SOURCES} "")
+  endif()
   add_library(fdma_${name} STATIC ${ARG_SOURCES})
   add_library(fdma::${name} ALIAS fdma_${name})
-  set_target_properties(fdma_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(fdma_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON
+    FDMA_INCLUDE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_INCLUDE})
   target_compile_features(fdma_${name} PUBLIC cxx_std_20)
   target_include_directories(fdma_${name} PUBLIC
     $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${ARG_INCLUDE}> $<INSTALL_INTERFACE:include>

@@ -2,8 +2,41 @@
 option(FDMA_BUILD_TOOLS "Build the command-line tool fdma-maskc" ${PROJECT_IS_TOP_LEVEL})
 option(FDMA_BUILD_TESTS "Build the tests" OFF)
 option(FDMA_BUILD_BENCHMARKS "Build the benchmarks" OFF)
+option(FDMA_BUILD_FUZZERS "Build the libFuzzer programs (needs Clang)" OFF)
+option(FDMA_BUILD_PYTHON "Build the Python bindings (not part of this version: ON is an error)" OFF)
+option(FDMA_INSTALL "Create install rules: headers, libraries, the CMake package, the tool" ${PROJECT_IS_TOP_LEVEL})
 option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
 set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")
+set(FDMA_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
+set_property(CACHE FDMA_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+if(FDMA_BUILD_PYTHON)
+  message(FATAL_ERROR "FDMA_BUILD_PYTHON=ON: FDMA ${PROJECT_VERSION} has no Python bindings. Configure with "
+    "-DFDMA_BUILD_PYTHON=OFF; from Python, call fdma-maskc and read its files with h5py (docs/file-format.md).")
+endif()
+if(FDMA_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  message(FATAL_ERROR "FDMA_BUILD_FUZZERS=ON: libFuzzer needs Clang, but the compiler is ${CMAKE_CXX_COMPILER_ID} "
+    "(${CMAKE_CXX_COMPILER}). Configure with -DCMAKE_CXX_COMPILER=clang++-14.")
+endif()
+
+# What FDMA_CUDA decides is whether CUDA kernels are compiled. This version has none, so a CUDA compiler is looked for
+# and reported and nothing is done with it: every setting builds the same programs.
+if(NOT FDMA_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "FDMA_CUDA=${FDMA_CUDA}: expected AUTO, ON or OFF")
+endif()
+if(FDMA_CUDA STREQUAL "OFF")
+  message(STATUS "FDMA: CUDA is off")
+else()
+  find_program(FDMA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+  if(FDMA_NVCC)
+    message(STATUS "FDMA: nvcc is ${FDMA_NVCC}; this version has no CUDA kernels to compile with it")
+  elseif(FDMA_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "FDMA_CUDA=ON, but no nvcc was found on PATH, in CUDA_PATH or in /usr/local/cuda. Install the "
+      "CUDA toolkit, pass -DFDMA_NVCC=/path/to/nvcc, or configure with -DFDMA_CUDA=OFF.")
+  else()
+    message(STATUS "FDMA: no nvcc, building without CUDA kernels")
+  endif()
+endif()
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
