@@ -255,11 +255,11 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
     hashes_[static_cast<std::size_t>(t)] =
         hash_words(scratch_.data() + t * words_per_bitmap, words_per_bitmap);
   }
-  // bitmaps: 8 * words_per_bitmap * distinct <= 8 * block_q + 8 * intervals
   const std::int64_t distinct = num_tiles == 1 ? 1 : num_distinct(hashes_);
-  const std::int64_t limit = distinct * words_per_bitmap - block_q;
-  const std::int64_t num_runs = count_row_runs(scratch_.data(), num_tiles, mask_.block, limit);
-  if (num_runs >= limit) {
+  const std::int64_t most_intervals = distinct * words_per_bitmap - block_q;
+  const std::int64_t num_intervals =
+      count_row_runs(scratch_.data(), num_tiles, mask_.block, most_intervals);
+  if (!row_panel_is_smaller(mask_.block, num_intervals, distinct)) {
     for (std::int64_t t = 0; t < num_tiles; ++t) {
       const std::int32_t index = intern_bitmap(scratch_.data() + t * words_per_bitmap,
                                                hashes_[static_cast<std::size_t>(t)]);

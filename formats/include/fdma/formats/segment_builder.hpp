@@ -40,6 +40,14 @@ void set_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end);
 /// Bits [begin, begin + count) of a bit array, count in [1, 64], as the low bits of the result.
 std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, int count);
 
+/// Rule 2: true iff one row panel with `num_intervals` intervals takes fewer bytes than
+/// `num_distinct` bitmaps.
+constexpr bool row_panel_is_smaller(BlockShape block, std::int64_t num_intervals,
+                                    std::int64_t num_distinct) {
+  return std::int64_t{block.block_q} + num_intervals <
+         num_distinct * block.block_q * block.block_kv / 64;
+}
+
 /// Finds equal payloads: a hash table from 64-bit hashes to indices, open addressing.
 class PayloadIndex {
  public:
