@@ -52,7 +52,7 @@
 //   topk(@s, 64, among=causal)           table s, literal, condition       "", "", among
 //   causal & topk(@s, 64)                the same: parsing moves the rest  of the top-level conjunction
 // clang-format on
-//   topk is parsed and rejected by binding for now.
+// topk is parsed and rejected by binding for now.
 //
 // Every other operator
 // --------------------
@@ -62,7 +62,16 @@
 // variable k for the index that was left out. -5 is the literal -5. == and != compare two integers
 // or two conditions. any / all store the loop variable's name in `symbol` and in the `variable`
 // nodes of the body; names do not shadow each other, loops nest at most kMaxLoopDepth deep, but
-// loops side by side may use the same name.
+// loops side by side may use the same name. A let is a name for an expression, not for its value:
+// its node is shared, and inside at(..) it is evaluated at the new indices.
+//
+// What the corners mean (the oracle under tests/reference follows this to the letter)
+// -----------------------------------------------------------------------------------
+// A named mask equals the expression that its row in docs/spec-language.md spells out, evaluated by
+// the ordinary three-valued rules, at() included. A look-up of pos in a table is guarded by
+// `0 <= pos & pos < kv_len &`; look-ups of k and of the raw q are not guarded: they are undefined
+// where at() leads outside the element's own kv_len or q_len (a table's entries past the element's
+// length do not exist). A parameter that is undefined makes the comparison with it undefined.
 #pragma once
 
 #include <cstdint>

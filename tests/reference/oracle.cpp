@@ -1,0 +1,336 @@
+// One recursive evaluation per cell. What does not change from cell to cell (tables found, names
+// with their arguments read) is prepared once per batch element and head; nothing else is clever.
+#include "oracle.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "oracle_named.hpp"
+#include "oracle_tables.hpp"
+#include "three_valued.hpp"
+
+namespace fdma::reference {
+namespace {
+
+constexpr std::int32_t kMaxDepth = 2000;
+
+/// Where an expression is evaluated: at(..) replaces q and k, loops add variables.
+struct Place {
+  Value q, k;
+  const std::string* loop_name = nullptr;
+  Value loop_value = {};
+  const Place* outer = nullptr;  ///< the place around the innermost loop
+};
+
+class Oracle {
+ public:
+  Oracle(const MaskExpr& expr, const Tables& bound, const MaskShape& shape, std::int64_t b,
+         std::int64_t h)
+      : expr_(expr),
+        bound_(bound),
+        shape_(shape),
+        b_(b),
+        h_(h),
+        q_len_(integer(shape.q_len(b))),
+        kv_len_(integer(shape.kv_len(b))),
+        tables_(expr.nodes().size()),
+        named_(expr.nodes().size()) {}
+
+  Result<void> prepare();
+  Value evaluate(ExprId id, const Place& place) const;
+
+ private:
+  std::vector<bool> look_ups() const;
+  Result<void> find_node_table(ExprId id);
+  Result<void> check_type(ExprId id);
+  Value variable(const std::string& name, const Place& place) const;
+  Value quantifier(const ExprNode& node, const Place& place) const;
+
+  const MaskExpr& expr_;
+  const Tables& bound_;
+  const MaskShape& shape_;
+  std::int64_t b_, h_;
+  Value q_len_, kv_len_;
+  std::vector<TensorView> tables_;               ///< of `table` nodes
+  std::vector<std::optional<NamedMask>> named_;  ///< of `named` nodes
+  std::vector<bool> is_condition_;
+};
+
+Result<void> Oracle::prepare() {
+  std::vector<std::int32_t> depth;
+  for (const ExprNode& node : expr_.nodes()) {
+    std::int32_t deepest = 0;
+    for (const ExprId child : node.children)
+      deepest = std::max(deepest, depth[static_cast<std::size_t>(child)]);
+    depth.push_back(deepest + 1);
+    if (depth.back() > kMaxDepth)
+      return Error{ErrorCode::unsupported, "oracle: the expression is too deep to recurse"};
+  }
+  const std::vector<bool> is_look_up = look_ups();
+  for (ExprId id = 0; id < static_cast<ExprId>(expr_.nodes().size()); ++id) {
+    const ExprNode& node = expr_.node(id);
+    if (node.op == ExprOp::table && is_look_up[static_cast<std::size_t>(id)])
+      FDMA_TRY_VOID(find_node_table(id));
+    if (node.op == ExprOp::named) {
+      const auto at_origin = [this](ExprId argument) {
+        return evaluate(argument, Place{integer(0), integer(0)});
+      };
+      FDMA_TRY(NamedMask mask, NamedMask::make(expr_, id, bound_, shape_, b_, h_, at_origin));
+      named_[static_cast<std::size_t>(id)] = std::move(mask);
+    }
+    FDMA_TRY_VOID(check_type(id));
+  }
+  if (!is_condition_[static_cast<std::size_t>(expr_.root())])
+    return Error{ErrorCode::invalid_argument, "oracle: the mask is an integer, not a condition"};
+  return {};
+}
+
+Result<void> Oracle::find_node_table(ExprId id) {
+  const ExprNode& node = expr_.node(id);
+  FDMA_TRY(TensorView table, find_table(bound_, node.symbol));
+  if (table.rank != static_cast<int>(node.children.size()))
+    return Error{ErrorCode::shape_mismatch,
+                 "oracle: table @" + node.symbol + " needs one index per dimension"};
+  tables_[static_cast<std::size_t>(id)] = table;
+  return {};
+}
+
+// A table that is only ever the whole argument of a named mask is read by that; all others are
+// look-ups.
+std::vector<bool> Oracle::look_ups() const {
+  std::vector<bool> is_look_up(expr_.nodes().size(), false);
+  is_look_up[static_cast<std::size_t>(expr_.root())] = true;
+  for (const ExprNode& node : expr_.nodes()) {
+    const NameForm* form = form_of(node);
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      const ExprNode& child = expr_.node(node.children[i]);
+      bool is_whole = false;
+      if (form != nullptr && child.op == ExprOp::table && child.children.empty()) {
+        const auto bound = bound_.find(child.symbol);
+        const ParameterKind kind = form->parameters[i].kind;
+        is_whole =
+            kind == ParameterKind::table || (kind == ParameterKind::integer_or_table &&
+                                             bound != bound_.end() && bound->second.rank > 0);
+      }
+      if (!is_whole) is_look_up[static_cast<std::size_t>(node.children[i])] = true;
+    }
+  }
+  return is_look_up;
+}
+
+// With the tables bound, every node is an integer or a condition.
+Result<void> Oracle::check_type(ExprId id) {
+  const ExprNode& node = expr_.node(id);
+  const auto is_condition = [&](std::size_t child) {
+    return static_cast<bool>(is_condition_[static_cast<std::size_t>(node.children[child])]);
+  };
+  bool result = false;
+  bool fits = true;
+  const auto all_are = [&](bool wanted) {
+    for (std::size_t i = 0; i < node.children.size(); ++i)
+      if (is_condition(i) != wanted) fits = false;
+  };
+  switch (node.op) {
+    case ExprOp::literal:
+    case ExprOp::variable:
+      break;
+    case ExprOp::table:
+      all_are(false);
+      result = tables_[static_cast<std::size_t>(id)].dtype == DType::boolean;
+      break;
+    case ExprOp::where:
+      fits = is_condition(0) && is_condition(1) == is_condition(2);
+      result = is_condition(1);
+      break;
+    case ExprOp::from_bool:
+      all_are(true);
+      break;
+    case ExprOp::less:
+    case ExprOp::less_equal:
+    case ExprOp::greater:
+    case ExprOp::greater_equal:
+      all_are(false);
+      result = true;
+      break;
+    case ExprOp::equal:
+    case ExprOp::not_equal:
+      fits = is_condition(0) == is_condition(1);
+      result = true;
+      break;
+    case ExprOp::boolean:
+    case ExprOp::logical_and:
+    case ExprOp::logical_or:
+    case ExprOp::logical_xor:
+    case ExprOp::logical_not:
+      all_are(true);
+      result = true;
+      break;
+    case ExprOp::any_of:
+    case ExprOp::all_of:
+      fits = !is_condition(0) && is_condition(1);
+      result = true;
+      break;
+    case ExprOp::at:
+      fits = is_condition(0) && !is_condition(1) && !is_condition(2);
+      result = true;
+      break;
+    case ExprOp::named:
+      result = true;
+      break;
+    default:
+      all_are(false);
+      break;
+  }
+  if (!fits)
+    return Error{ErrorCode::invalid_argument,
+                 "oracle: an integer where a condition belongs, or the other way round"};
+  is_condition_.push_back(result);
+  return {};
+}
+
+Value Oracle::variable(const std::string& name, const Place& place) const {
+  if (name == "q") return place.q;
+  if (name == "k") return place.k;
+  if (name == "b") return integer(b_);
+  if (name == "h") return integer(h_);
+  if (name == "pos") return sub(add(place.q, kv_len_), q_len_);
+  if (name == "q_len") return q_len_;
+  if (name == "kv_len") return kv_len_;
+  for (const Place* around = &place; around != nullptr; around = around->outer)
+    if (around->loop_name != nullptr && *around->loop_name == name) return around->loop_value;
+  return kUndefined;
+}
+
+Value Oracle::quantifier(const ExprNode& node, const Place& place) const {
+  const bool is_any = node.op == ExprOp::any_of;
+  const Value count = evaluate(node.children[0], place);
+  if (!count.is_defined) return kUndefined;
+  Value result = condition(!is_any);
+  for (std::int64_t i = 0; i < count.value; ++i) {
+    const Place inside{place.q, place.k, &node.symbol, integer(i), &place};
+    const Value one = evaluate(node.children[1], inside);
+    result = is_any ? logical_or(result, one) : logical_and(result, one);
+    if (is_any ? result.is_true() : result.is_false()) break;
+  }
+  return result;
+}
+
+Value Oracle::evaluate(ExprId id, const Place& place) const {
+  const ExprNode& node = expr_.node(id);
+  const auto child = [&](std::size_t i) { return evaluate(node.children[i], place); };
+  switch (node.op) {
+    case ExprOp::literal:
+      return integer(node.value);
+    case ExprOp::boolean:
+      return condition(node.value != 0);
+    case ExprOp::variable:
+      return variable(node.symbol, place);
+    case ExprOp::table: {
+      std::vector<Value> indices;
+      for (std::size_t i = 0; i < node.children.size(); ++i) indices.push_back(child(i));
+      return read(tables_[static_cast<std::size_t>(id)], indices);
+    }
+    case ExprOp::add:
+      return add(child(0), child(1));
+    case ExprOp::sub:
+      return sub(child(0), child(1));
+    case ExprOp::mul:
+      return mul(child(0), child(1));
+    case ExprOp::floor_div:
+      return floor_div(child(0), child(1));
+    case ExprOp::mod:
+      return mod(child(0), child(1));
+    case ExprOp::negate:
+      return negate(child(0));
+    case ExprOp::min:
+    case ExprOp::max: {
+      Value result = child(0);
+      for (std::size_t i = 1; i < node.children.size(); ++i)
+        result = node.op == ExprOp::min ? min(result, child(i)) : max(result, child(i));
+      return result;
+    }
+    case ExprOp::abs:
+      return abs(child(0));
+    case ExprOp::clamp:
+      return clamp(child(0), child(1), child(2));
+    case ExprOp::shl:
+      return shl(child(0), child(1));
+    case ExprOp::shr:
+      return shr(child(0), child(1));
+    case ExprOp::bit_and:
+      return bit_and(child(0), child(1));
+    case ExprOp::bit_or:
+      return bit_or(child(0), child(1));
+    case ExprOp::bit_xor:
+      return bit_xor(child(0), child(1));
+    case ExprOp::where: {
+      const Value which = child(0);
+      if (!which.is_defined) return kUndefined;
+      return which.is_true() ? child(1) : child(2);
+    }
+    case ExprOp::from_bool:
+      return child(0);
+    case ExprOp::less:
+      return less(child(0), child(1));
+    case ExprOp::less_equal:
+      return less_equal(child(0), child(1));
+    case ExprOp::equal:
+      return equal(child(0), child(1));
+    case ExprOp::not_equal:
+      return logical_not(equal(child(0), child(1)));
+    case ExprOp::greater_equal:
+      return less_equal(child(1), child(0));
+    case ExprOp::greater:
+      return less(child(1), child(0));
+    case ExprOp::logical_and: {
+      const Value left = child(0);
+      return left.is_false() ? left : logical_and(left, child(1));
+    }
+    case ExprOp::logical_or: {
+      const Value left = child(0);
+      return left.is_true() ? left : logical_or(left, child(1));
+    }
+    case ExprOp::logical_xor:
+      return logical_xor(child(0), child(1));
+    case ExprOp::logical_not:
+      return logical_not(child(0));
+    case ExprOp::any_of:
+    case ExprOp::all_of:
+      return quantifier(node, place);
+    case ExprOp::at: {
+      Place moved = place;
+      moved.q = child(1);
+      moved.k = child(2);
+      return evaluate(node.children[0], moved);
+    }
+    case ExprOp::named:
+      return named_[static_cast<std::size_t>(id)]->at(place.q, place.k);
+  }
+  return kUndefined;
+}
+
+}  // namespace
+
+Result<std::vector<std::uint8_t>> oracle_cells(const MaskExpr& expr, const Tables& tables,
+                                               const MaskShape& shape, std::int64_t b,
+                                               std::int64_t h) {
+  Oracle oracle(expr, tables, shape, b, h);
+  FDMA_TRY_VOID(oracle.prepare());
+  std::vector<std::uint8_t> cells;
+  cells.reserve(static_cast<std::size_t>(shape.q_len(b) * shape.kv_len(b)));
+  for (std::int64_t q = 0; q < shape.q_len(b); ++q) {
+    for (std::int64_t k = 0; k < shape.kv_len(b); ++k) {
+      const Value cell = oracle.evaluate(expr.root(), Place{integer(q), integer(k)});
+      cells.push_back(!cell.is_defined ? kUndefinedCell : cell.value != 0 ? kAttend : kMasked);
+    }
+  }
+  return cells;
+}
+
+bool has_undefined_cell(const std::vector<std::uint8_t>& cells) {
+  return std::find(cells.begin(), cells.end(), kUndefinedCell) != cells.end();
+}
+
+}  // namespace fdma::reference

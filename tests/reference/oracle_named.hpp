@@ -1,0 +1,60 @@
+// The named masks of the oracle: each row of the table of names, literally.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/result.hpp"
+#include "fdma/masks/mask_expr.hpp"
+#include "fdma/masks/mask_names.hpp"
+#include "fdma/masks/tables.hpp"
+#include "three_valued.hpp"
+
+namespace fdma::reference {
+
+/// One named mask with its arguments, for one batch element and head.
+class NamedMask {
+ public:
+  /// Reads the arguments. `evaluate` gives the value of an integer argument (it mentions neither q
+  /// nor k). Errors as oracle_cells.
+  static Result<NamedMask> make(const MaskExpr& expr, ExprId id, const Tables& tables,
+                                const MaskShape& shape, std::int64_t b, std::int64_t h,
+                                const std::function<Value(ExprId)>& evaluate);
+
+  /// The mask at query row q and key k, either of which at(..) may have made undefined or moved
+  /// outside the mask.
+  Value at(Value q, Value k) const;
+
+ private:
+  struct Source;
+  Result<void> read_arguments(const Source& source);
+  Result<void> read_documents(const Source& source);
+  Result<void> read_prefix_documents(const Source& source);
+  Result<void> read_tree(const Source& source);
+  Result<void> read_tiles(const Source& source);
+
+  Value same_document(Value pos, Value k) const;
+  Value tree_node(Value node, Value of) const;
+  Value natten(Value pos, Value k) const;
+  Value block_diffusion(Value pos, Value k) const;
+  Value id(Value key) const;
+
+  MaskForm form_ = MaskForm::none;
+  Value q_len_, kv_len_;
+  std::vector<Value> numbers_;  ///< integer arguments in order; undefined and infinite ones apart
+  std::vector<bool> is_infinite_;
+  bool is_left_ = false;
+  std::vector<TensorView> tables_;         ///< of this element
+  std::vector<std::int64_t> ids_;          ///< document of each key of this element
+  std::vector<std::int64_t> order_;        ///< prefix_documents: position of a key in its document
+  Value last_id_ = kUndefined;             ///< causal_blockwise: id of the last key that has one
+  std::vector<std::int64_t> parents_;      ///< tree
+  mutable std::int64_t marked_node_ = -1;  ///< tree: whose ancestors are marked
+  mutable std::vector<std::uint8_t> is_marked_;  ///< tree: the node itself and its ancestors
+};
+
+}  // namespace fdma::reference
