@@ -1,7 +1,8 @@
 """Checks the #include lines of every C++ source against the layering.
 
-Link targets refuse wrong includes of FDMA's own headers; libraries in /usr/include are visible to every target, so the
-rule for them is checked on the text: who may include which library, and which libraries public headers may mention.
+Link targets refuse wrong includes of FDMA's own headers; libraries in /usr/include are visible to
+every target, so the rule for them is checked on the text: who may include which library, and which
+libraries public headers may mention.
 
     python3 check_includes.py <source tree>
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# bash tests/run.sh
+#
+# Sets up what is missing, builds (preset dev, or FDMA_PRESET) and runs every test: the programs under tests/ and the
+# tests of the include rule and of the installed package by CTest, those in Python by pytest. One test is one case.
+# The last line is "N passed, N failed, N skipped"; the exit code is 0 iff something passed and nothing failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+preset=${FDMA_PRESET:-dev}
+build=$PWD/build/$preset
+results=$build/test-results
+
+# Ends the run where tests cannot even start: that is one failure.
+give_up() {
+  echo "run.sh: $1"
+  echo "0 passed, 1 failed, 0 skipped"
+  exit 1
+}
+
+bash tools/setup.sh tests || give_up "set-up failed"
+
+echo "== Building ($build)"
+mkdir -p "$build"
+cmake --preset "$preset" -DPython3_EXECUTABLE="$PWD/.venv/bin/python" >"$build/configure.log" ||
+  { cat "$build/configure.log"; give_up "configuring failed"; }
+cmake --build --preset "$preset" || give_up "building failed"
+
+rm -rf "$results"
+mkdir -p "$results"
+
+echo "== C++ tests, include rule, install"
+ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error \
+  --output-junit "$results/ctest.xml" >"$results/ctest.log" 2>&1
+ctest_code=$?
+if [ $ctest_code -ne 0 ]; then
+  # The log without the lines of the tests that passed.
+  grep -vE '^ *[0-9]+/[0-9]+ Test +#.*(Passed|Skipped)|^ +Start +[0-9]+: ' "$results/ctest.log"
+fi
+
+echo "== Python tests"
+FDMA_MASKC=$build/tools/fdma-maskc FDMA_BUILD_DIR=$build PYTHONDONTWRITEBYTECODE=1 \
+  .venv/bin/python -m pytest --quiet -p no:cacheprovider --junitxml="$results/pytest.xml" tests/python tests/golden
+pytest_code=$?
+
+echo "GPU tests skipped: 0 (this version has none)"
+if command -v nvcc >/dev/null; then
+  echo "CUDA kernels skipped: 0 (this version has none; nvcc is there)"
+else
+  echo "CUDA kernels skipped: 0 (this version has none; no nvcc)"
+fi
+.venv/bin/python tests/count_results.py "ctest=$ctest_code:$results/ctest.xml" "pytest=$pytest_code:$results/pytest.xml"

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# bash tools/demo.sh
+#
+# FDMA's main job on real input, from a bare machine: sets up what is missing, builds the tool, writes a dense
+# packed-document mask of 8192 tokens as users store it, and turns it into a compact exact one. Files go to demo_output/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+out=$root/demo_output
+
+bash tools/setup.sh demo
+echo "== Building the tool (build/cpu)"
+mkdir -p build
+cmake --preset cpu >build/cpu-configure.log || { cat build/cpu-configure.log; exit 1; }
+cmake --build --preset cpu --target fdma-maskc
+maskc=$root/build/cpu/tools/fdma-maskc
+
+rm -rf "$out"
+mkdir -p "$out"
+cd "$out"
+
+# Prints a command as a user would type it, then runs it.
+run() {
+  printf '\n$ fdma-maskc'
+  local argument
+  for argument in "$@"; do
+    if [[ $argument =~ ^[A-Za-z0-9_./:=@-]+$ ]]; then printf ' %s' "$argument"; else printf " '%s'" "$argument"; fi
+  done
+  printf '\n'
+  "$maskc" "$@"
+}
+
+echo "== The input: a dense mask as users store it"
+"$root/.venv/bin/python" "$root/tools/demo_inputs.py" "$root/tests/data/document_lengths.json" dense.h5 docs.h5
+
+echo
+echo "== A dense mask goes in, an exact compiled one comes out"
+run convert dense.h5:/mask --format bcsr --block 128x128 -o out.h5
+run inspect out.h5
+run check out.h5 --exact --against dense.h5:/mask
+
+echo
+echo "== The same mask as one line of text"
+run compile --spec 'causal & documents(lengths=@len)' --table len=docs.h5:/lengths \
+  --q-len 8192 --kv-len 8192 -o packed.h5
+run diff out.h5 packed.h5
+
+echo
+echo "== As a picture"
+run render out.h5
+run render out.h5 -o mask.png
+
+echo
+echo "== The files, in $out"
+for file in dense.h5 docs.h5 out.h5 packed.h5 mask.png; do
+  printf '%12d bytes  %s\n' "$(stat -c %s "$file")" "$out/$file"
+done

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# bash tools/setup.sh [demo | tests | ci | benchmarks]
+#
+# Makes sure that what the stage needs is there: Debian packages, and Python packages in .venv. Run it as often as you
+# like: where nothing is missing it changes nothing and touches no network. Debian 12 and Ubuntu 24.04. Missing packages
+# are installed as root or by sudo; without either, the line to run is printed and the script stops.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+stage=${1:-tests}
+packages=(g++ cmake ninja-build libhdf5-dev libboost-program-options-dev libfmt-dev libspdlog-dev
+  nlohmann-json3-dev libtbb-dev libpng-dev libxxhash-dev)
+python_packages=(python3 python3-venv)
+case $stage in
+  demo) packages+=("${python_packages[@]}") ;;
+  tests) packages+=("${python_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev) ;;
+  ci)
+    packages+=("${python_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev ccache git
+      clang-14 clang-format-14 clang-tidy-14 shellcheck)
+    # Debian packs libFuzzer and the sanitizers apart from the compiler, and so does Ubuntu.
+    packages+=(libclang-rt-14-dev)
+    ;;
+  benchmarks) packages+=("${python_packages[@]}" libbenchmark-dev) ;;
+  *)
+    echo "setup.sh: stage '$stage': expected demo, tests, ci or benchmarks" >&2
+    exit 2
+    ;;
+esac
+
+stop() {
+  printf 'setup: %s\n' "$@" >&2
+  exit 1
+}
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    stop "this is neither Debian 12 nor Ubuntu 24.04 (no apt-get), so packages cannot be checked or installed." \
+      "What is needed, by its Debian names: ${packages[*]}"
+  fi
+  local missing=() package status
+  for package in "${packages[@]}"; do
+    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  echo "setup: installing ${missing[*]}"
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      as_root=(sudo)
+    else
+      stop "packages are missing, and this user can neither install them nor use sudo. Run as root:" "" \
+        "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" "" "and start again."
+    fi
+  fi
+  if ! "${as_root[@]}" apt-get update -qq ||
+    ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then
+    stop "apt-get failed. Run as root and look at what it says:" "" \
+      "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  fi
+}
+
+# The system's own Python comes first: its venv module is among the packages above. Any other needs one of its own.
+find_python() {
+  local python
+  for python in /usr/bin/python3 python3; do
+    if "$python" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$python"
+      return 0
+    fi
+  done
+  stop "no Python 3.11 or newer with the modules venv and ensurepip was found. Run as root:" "" \
+    "  apt-get install -y python3 python3-venv"
+}
+
+install_python_packages() {
+  local stamp=.venv/fdma-requirements wanted
+  wanted=$(sha256sum tests/requirements.txt | cut -d' ' -f1)
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && .venv/bin/python -c 'import h5py' 2>/dev/null; then
+    return 0
+  fi
+  echo "setup: Python packages into .venv"
+  local python
+  python=$(find_python)
+  rm -rf .venv
+  "$python" -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt ||
+    stop "pip could not install tests/requirements.txt into .venv (is there a network?)."
+  echo "$wanted" >"$stamp"
+}
+
+install_packages
+install_python_packages
