@@ -95,8 +95,9 @@ class RangeAnalysis {
   std::vector<std::int64_t> loop_bound_;  // per node: bound of a loop node's loop
 };
 
-/// True if ranges prove that no cell of the program is undefined: the domain is bisected, along the
-/// side that is longer, where a box is not settled, up to `max_boxes` boxes. False says nothing.
+/// True if ranges prove that no cell of the program is undefined: boxes that are not settled are
+/// bisected, first by rows only, then by keys only, then along the longer side, up to `max_boxes`
+/// boxes each. False says nothing.
 bool proves_defined(const IrProgram& program, int max_boxes = 256, TableBounds* bounds = nullptr);
 
 }  // namespace fdma
