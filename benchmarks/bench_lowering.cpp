@@ -1,0 +1,184 @@
+// What compiling a mask costs, on one core: from a parsed expression to segment masks in 128 x 128
+// blocks (bind + lower), and parsing on its own.
+//
+// Cases: the mask zoo at 8K, 32K, 128K and 1M tokens, 263 packed documents at 1M, predicates that
+// need box form, every name of the language with random tables at 8K. For each, beside the time:
+//   first_us       the first compilation of this mask in this process
+//   peak_bytes     heap memory at its peak during one compilation, the result included
+//   result_bytes   BlockMask::size_bytes
+//   distinct_share distinct partial tiles / all tiles (every name only)
+//   target_us, target_bytes   the goal, where there is one; counted as met if time and peak are
+//   below
+// The program checks nothing but that compiling succeeds; tests do the rest.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocation_peak.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/mask_ir.hpp"
+#include "fdma/masks/parse.hpp"
+#include "mask_zoo.hpp"
+#include "named_masks.hpp"
+
+namespace {
+
+using fdma::zoo::ZooMask;
+
+constexpr double kMicrosecond = 1.0;
+constexpr double kMillisecond = 1000.0;
+constexpr double kKiB = 1024.0;
+constexpr double kMiB = 1024.0 * 1024.0;
+
+/// One mask to compile, its goal (0: none), and what is measured once.
+struct Case {
+  ZooMask mask;
+  double target_us = 0;
+  double target_bytes = 0;
+  bool counts_distinct =
+      false;  ///< the goal holds only where at most half of the tiles are distinct
+
+  fdma::MaskExpr expr{};
+  double first_us = -1;
+  double peak_bytes = 0;
+  double result_bytes = 0;
+  double distinct_share = 0;
+};
+
+template <class T>
+T value_or_exit(fdma::Result<T> result, const ZooMask& mask) {
+  if (!result) {
+    std::cerr << mask.name << " (" << mask.spec << "): " << result.error().message << "\n";
+    std::exit(1);
+  }
+  return *std::move(result);
+}
+
+fdma::BlockMask compile_once(const Case& c, const fdma::Tables& tables) {
+  fdma::LowerOptions options;
+  options.num_threads = 1;
+  const fdma::MaskIr ir = value_or_exit(fdma::bind(c.expr, tables, c.mask.shape), c.mask);
+  return value_or_exit(fdma::lower(ir, options), c.mask);
+}
+
+/// Distinct bitmaps of the mask's partial tiles, as a share of all its tiles.
+double share_of_distinct_tiles(const fdma::BlockMask& mask) {
+  const fdma::BlockBitset bits =
+      fdma::bitset_from_segment(fdma::segment_of_group(mask, 0, mask.block));
+  const double words = double(bits.block.block_q) * bits.block.block_kv / 64;
+  return double(bits.bitmaps.size()) / words / double(bits.num_tile_rows() * bits.num_tile_cols());
+}
+
+void measure_once(Case& c, const fdma::Tables& tables) {
+  const auto begin = std::chrono::steady_clock::now();
+  fdma::BlockMask mask = compile_once(c, tables);
+  c.first_us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  c.result_bytes = double(mask.size_bytes());
+  if (c.counts_distinct) c.distinct_share = share_of_distinct_tiles(mask);
+  mask = {};
+  const fdma::AllocationPeak peak;
+  const fdma::BlockMask again = compile_once(c, tables);
+  c.peak_bytes = double(peak.bytes());
+}
+
+void lower(benchmark::State& state, Case& c) {
+  const fdma::Tables tables = c.mask.bound_tables();
+  if (c.first_us < 0) {
+    c.expr = value_or_exit(fdma::parse_mask(c.mask.spec), c.mask);
+    measure_once(c, tables);
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(compile_once(c, tables));
+  }
+  state.SetLabel(c.mask.spec);
+  state.counters["first_us"] = c.first_us;
+  state.counters["peak_bytes"] = c.peak_bytes;
+  state.counters["result_bytes"] = c.result_bytes;
+  if (c.counts_distinct) state.counters["distinct_share"] = c.distinct_share;
+  const bool has_target = c.target_us > 0 && c.distinct_share <= 0.5;
+  if (has_target) state.counters["target_us"] = c.target_us;
+  if (has_target && c.target_bytes > 0) state.counters["target_bytes"] = c.target_bytes;
+}
+
+void parse(benchmark::State& state, const ZooMask& mask) {
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(fdma::parse_mask(mask.spec));
+  }
+  state.SetLabel(mask.spec);
+}
+
+/// Registers lower/<set>/<name>/<tokens>. The cases live as long as the program.
+void add_lower(const std::string& set, Case c) {
+  const std::string name =
+      "lower/" + set + "/" + c.mask.name + "/" + std::to_string(c.mask.shape.kv_len(0));
+  const auto shared = std::make_shared<Case>(std::move(c));
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [shared](benchmark::State& state) { lower(state, *shared); })
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime();
+}
+
+void add_parse(const ZooMask& mask) {
+  benchmark::RegisterBenchmark(("parse/" + mask.name).c_str(), [mask](benchmark::State& state) {
+    parse(state, mask);
+  })->Unit(benchmark::kMicrosecond);
+}
+
+void add_zoo() {
+  for (const std::int64_t seq_len : fdma::zoo::kZooLengths) {
+    for (ZooMask& mask : fdma::zoo::mask_zoo(seq_len)) {
+      if (seq_len == 8192) add_parse(mask);
+      Case c{std::move(mask)};
+      if (seq_len == 131072) {
+        c.target_us = (c.mask.name == "random_eviction" ? 10 : 1) * kMillisecond;
+      }
+      if (seq_len == 1048576 && (c.mask.name == "causal" || c.mask.name == "sliding_window")) {
+        c.target_us = 100 * kMicrosecond;
+        c.target_bytes = 64 * kKiB;
+      }
+      add_lower("zoo", std::move(c));
+    }
+  }
+  for (ZooMask& mask : fdma::zoo::packed_million()) {
+    add_lower("packed", Case{std::move(mask), 1 * kMillisecond, 4 * kMiB});
+  }
+}
+
+void add_predicates() {
+  for (const std::int64_t seq_len : {8192, 32768, 131072}) {
+    for (ZooMask& mask : fdma::zoo::predicates(seq_len)) {
+      if (seq_len == 8192) add_parse(mask);
+      add_lower("predicate", Case{std::move(mask), seq_len == 8192 ? 5 * kMillisecond : 0});
+    }
+  }
+}
+
+void add_names() {
+  for (ZooMask& mask : fdma::zoo::every_name(8192, 1)) {
+    Case c{std::move(mask), 20 * kMillisecond};
+    c.counts_distinct = true;
+    add_lower("name", std::move(c));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  add_zoo();
+  add_predicates();
+  add_names();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -1,0 +1,213 @@
+"""From Google Benchmark's output to benchmarks/results/*.json and the tables of docs/performance.md.
+
+    python3 make_report.py store <raw.json> <result.json>
+    python3 make_report.py tables <folder of results> <performance.md>
+
+`store` keeps the measurements and states machine, compiler, commit and date; what identifies a
+person's computer (host name, paths) is left out. `tables` replaces what stands between the lines
+`<!-- table NAME -->` and `<!-- end -->` in the page.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+Run = dict[str, Any]
+
+COUNTERS = (
+    "first_us",
+    "peak_bytes",
+    "result_bytes",
+    "distinct_share",
+    "target_us",
+    "target_bytes",
+    "bytes_per_second",
+)
+MICROSECONDS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def store(raw_path: Path, result_path: Path) -> None:
+    raw = json.loads(raw_path.read_text(encoding="utf-8"))
+    context = raw["context"]
+    sources = ("formats", "masks", "benchmarks/*.cpp", "tests/zoo", "cmake", "CMakeLists.txt")
+    runs = []
+    for benchmark in raw["benchmarks"]:
+        if benchmark.get("error_occurred"):
+            sys.exit(f"{benchmark['name']}: {benchmark.get('error_message')}")
+        run: Run = {
+            "name": benchmark["name"].removesuffix("/real_time"),
+            "us": benchmark["real_time"] * MICROSECONDS[benchmark["time_unit"]],
+            "iterations": benchmark["iterations"],
+        }
+        if "label" in benchmark:
+            run["spec"] = benchmark["label"]
+        run |= {key: benchmark[key] for key in COUNTERS if key in benchmark}
+        runs.append(run)
+    result = {
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": context["num_cpus"],
+            "caches": [
+                f"L{c['level']} {c['type']} {c['size'] // 1024} KiB" for c in context["caches"]
+            ],
+            "cpu_scaling": context["cpu_scaling_enabled"],
+            "load_avg": context["load_avg"],
+            "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
+        },
+        "build": context["library_build_type"],
+        "commit": git("rev-parse", "--short=12", "HEAD"),
+        "uncommitted_changes": bool(git("status", "--porcelain", "--", *sources)),
+        "date": context["date"][:10],
+        "threads": 1,
+        "runs": runs,
+    }
+    result_path.parent.mkdir(parents=True, exist_ok=True)
+    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def time_text(us: float) -> str:
+    for factor, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "us")):
+        if us >= factor:
+            return f"{us / factor:.3g} {unit}"
+    return f"{us * 1e3:.3g} ns"
+
+
+def bytes_text(count: float) -> str:
+    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def verdict(run: Run) -> str:
+    """Whether the goal was met, by time and, where the goal has one, by memory; "-" without one."""
+    if "target_us" not in run:
+        return "-"
+    met = run["us"] < run["target_us"]
+    goal = f"< {time_text(run['target_us'])}"
+    if "target_bytes" in run:
+        met = met and run["peak_bytes"] < run["target_bytes"]
+        goal += f", < {bytes_text(run['target_bytes'])}"
+    return f"{goal}: {'met' if met else '**missed**'}"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def tokens_text(tokens: str) -> str:
+    count = int(tokens)
+    return f"{count // 2**20}M" if count >= 2**20 else f"{count // 1024}K"
+
+
+def lowering_table(runs: list[Run], wanted: str) -> str:
+    rows = []
+    for run in runs:
+        operation, _, rest = run["name"].partition("/")
+        if operation != "lower" or rest.split("/")[0] != wanted:
+            continue
+        _, name, tokens = rest.split("/")
+        rows.append(
+            [
+                name,
+                tokens_text(tokens),
+                time_text(run["us"]),
+                time_text(run["first_us"]),
+                bytes_text(run["peak_bytes"]),
+                bytes_text(run["result_bytes"]),
+                verdict(run),
+            ]
+        )
+    return table(["mask", "tokens", "time", "first time", "peak memory", "result", "goal"], rows)
+
+
+def parse_table(runs: list[Run]) -> str:
+    rows = [
+        [f"`{run['spec']}`", time_text(run["us"])]
+        for run in runs
+        if run["name"].startswith("parse/")
+    ]
+    return table(["specification", "time"], rows)
+
+
+def dense_table(runs: list[Run]) -> str:
+    rows = []
+    for run in runs:
+        rows.append(
+            [
+                run["name"],
+                time_text(run["us"]),
+                f"{run['bytes_per_second'] / 1e9:.2f} GB/s",
+                bytes_text(run["peak_bytes"]) if "peak_bytes" in run else "-",
+                bytes_text(run["result_bytes"]) if "result_bytes" in run else "-",
+            ]
+        )
+    return table(["operation", "time", "rate", "peak memory", "result"], rows)
+
+
+def machine_text(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}; one thread; commit "
+        f"{result['commit']}{changed}, {result['date']}."
+    )
+
+
+def summary(runs: list[Run]) -> str:
+    verdicts = [verdict(run) for run in runs]
+    met = sum(text.endswith(": met") for text in verdicts)
+    goals = sum(text != "-" for text in verdicts)
+    missed = [run["name"] for run in runs if verdict(run).endswith("**missed**")]
+    return f"{met} of {goals} goals met." + (f" Missed: {', '.join(missed)}." if missed else "")
+
+
+def tables(results: Path, page: Path) -> None:
+    lowering = json.loads((results / "lowering.json").read_text(encoding="utf-8"))
+    dense = json.loads((results / "dense.json").read_text(encoding="utf-8"))
+    content = {
+        "summary": summary(lowering["runs"]),
+        "machine": machine_text(lowering),
+        "parse": parse_table(lowering["runs"]),
+        "dense": dense_table(dense["runs"]),
+    }
+    for name in ("zoo", "packed", "predicate", "name"):
+        content[name] = lowering_table(lowering["runs"], name)
+    text = page.read_text(encoding="utf-8")
+    for name, generated in content.items():
+        begin = f"<!-- table {name} -->\n"
+        before, found, after = text.partition(begin)
+        _, end, rest = after.partition("<!-- end -->")
+        if not found or not end:
+            sys.exit(f"{page}: no lines '{begin.strip()}' and '<!-- end -->'")
+        text = f"{before}{begin}{generated}\n{end}{rest}"
+    page.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    verb, first, second = sys.argv[1:]
+    {"store": store, "tables": tables}[verb](Path(first), Path(second))
+
+
+if __name__ == "__main__":
+    main()
