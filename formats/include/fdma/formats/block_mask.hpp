@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -91,5 +92,10 @@ struct BlockMask {
 /// A BlockMask of segment masks from one mask per (batch, head) pair or one in all: identical ones
 /// are stored once. `masks` has num_batches * num_heads entries.
 BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<SegmentMask> masks);
+
+/// The same where pair p = b * num_heads + h has mask masks[mask_of[p]]; masks that no pair uses
+/// are dropped.
+BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<SegmentMask> masks,
+                          std::span<const std::int32_t> mask_of);
 
 }  // namespace fdma
