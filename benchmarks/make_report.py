@@ -1,4 +1,4 @@
-"""From Google Benchmark's output to benchmarks/results/*.json and the tables of docs/performance.md.
+"""From Google Benchmark output to benchmarks/results/*.json and the tables of docs/performance.md.
 
     python3 make_report.py store <raw.json> <result.json>
     python3 make_report.py tables <folder of results> <performance.md>
