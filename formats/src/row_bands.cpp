@@ -339,13 +339,7 @@ class BandLowering {
                      const std::vector<SubBand>& bands) {
     const std::int64_t k_begin = std::int64_t{first} * block_.block_kv;
     const std::int64_t k_end = std::int64_t{end} * block_.block_kv;
-    std::int64_t num_intervals = 0;
-    for (const SubBand& band : bands) {
-      for (auto i = band.first; i != band.last; ++i) {
-        const auto [begin, last] = live_rows(band, *i, k_begin, k_end);
-        num_intervals += std::max<std::int64_t>(last - begin, 0);
-      }
-    }
+    const std::int64_t num_intervals = count_intervals(bands, k_begin, k_end);
     const std::int64_t num_tiles = end - first;
     if (!row_panel_is_smaller(block_, num_intervals, num_tiles)) {
       store_bitmaps(first, end, step, bands);
@@ -358,31 +352,37 @@ class BandLowering {
       return;
     }
     offsets_.assign(static_cast<std::size_t>(block_.block_q) + 1, 0);
-    panel_.clear();
-    std::int64_t row = 0;
+    panel_.resize(static_cast<std::size_t>(num_intervals));
+    std::int64_t row = 0, used = 0;
     for (const SubBand& band : bands) {
-      for (; row < band.r_begin; ++row)
-        offsets_[static_cast<std::size_t>(row) + 1] = size_of(panel_);
+      for (; row < band.r_begin; ++row) offsets_[static_cast<std::size_t>(row) + 1] = used;
       for (; row < band.r_end; ++row) {
         for (auto i = band.first; i != band.last; ++i) {
           const std::int64_t lo = std::max(band.lo(*i, row), k_begin);
           const std::int64_t hi = std::min(band.hi(*i, row), k_end);
-          if (lo < hi) {
-            panel_.push_back(
-                {static_cast<std::int32_t>(lo - k_begin), static_cast<std::int32_t>(hi - k_begin)});
-          }
+          if (lo >= hi) continue;
+          panel_[static_cast<std::size_t>(used++)] = {static_cast<std::int32_t>(lo - k_begin),
+                                                      static_cast<std::int32_t>(hi - k_begin)};
         }
-        offsets_[static_cast<std::size_t>(row) + 1] = size_of(panel_);
+        offsets_[static_cast<std::size_t>(row) + 1] = used;
       }
     }
-    for (; row < block_.block_q; ++row)
-      offsets_[static_cast<std::size_t>(row) + 1] = size_of(panel_);
+    for (; row < block_.block_q; ++row) offsets_[static_cast<std::size_t>(row) + 1] = used;
     segments_.push_back(
         {first, end, step, step, SegmentKind::rows, builder_.intern_row_panel(offsets_, panel_)});
   }
 
-  static std::int64_t size_of(const std::vector<Interval>& intervals) {
-    return static_cast<std::int64_t>(intervals.size());
+  // Key intervals of all rows, clipped to keys [k_begin, k_end).
+  static std::int64_t count_intervals(const std::vector<SubBand>& bands, std::int64_t k_begin,
+                                      std::int64_t k_end) {
+    std::int64_t count = 0;
+    for (const SubBand& band : bands) {
+      for (auto i = band.first; i != band.last; ++i) {
+        const auto [begin, end] = live_rows(band, *i, k_begin, k_end);
+        count += std::max<std::int64_t>(end - begin, 0);
+      }
+    }
+    return count;
   }
 
   // Rows of the band in which the interval meets keys [k_begin, k_end).
@@ -411,6 +411,14 @@ class BandLowering {
   // be smaller.
   std::int64_t count_distinct(std::int32_t first, std::int32_t end,
                               const std::vector<SubBand>& bands, std::int64_t num_intervals) {
+    // Tiles with different numbers of intervals are different: often enough without looking at a
+    // cell.
+    const std::int64_t block_kv = block_.block_kv;
+    if (row_panel_is_smaller(block_, num_intervals, 2) &&
+        count_intervals(bands, first * block_kv, (first + 1) * block_kv) !=
+            count_intervals(bands, (end - 1) * block_kv, end * block_kv)) {
+      return 2;
+    }
     seen_.clear();
     std::int64_t distinct = 0;
     for (std::int32_t n = 0; n < end - first; ++n) {
@@ -464,14 +472,26 @@ class BandLowering {
   void write_bitmap(std::int32_t tile, const std::vector<SubBand>& bands) {
     const std::int64_t block_kv = block_.block_kv;
     const std::int64_t k_begin = tile * block_kv;
+    std::uint64_t* words = bitmap_.data();
     std::fill(bitmap_.begin(), bitmap_.end(), 0);
     for (const SubBand& band : bands) {
       for (auto i = band.first; i != band.last; ++i) {
         const auto [begin, end] = live_rows(band, *i, k_begin, k_begin + block_kv);
-        for (std::int64_t r = begin; r < end; ++r) {
-          const std::int64_t lo = std::max<std::int64_t>(band.lo(*i, r) - k_begin, 0);
-          const std::int64_t hi = std::min(band.hi(*i, r) - k_begin, block_kv);
-          set_bits(bitmap_.data(), r * block_kv + lo, r * block_kv + hi);
+        if (begin >= end) continue;
+        std::int64_t lo = band.lo(*i, begin) - k_begin, hi = band.hi(*i, begin) - k_begin;
+        if (i->lo_slope == 0 && i->hi_slope == 0 &&
+            block_kv == 128) {  // two words, the same in every row
+          std::uint64_t row[2] = {0, 0};
+          set_bits(row, std::max<std::int64_t>(lo, 0), std::min<std::int64_t>(hi, 128));
+          for (std::int64_t r = begin; r < end; ++r) {
+            words[2 * r] |= row[0];
+            words[2 * r + 1] |= row[1];
+          }
+          continue;
+        }
+        for (std::int64_t r = begin; r < end; ++r, lo += i->lo_slope, hi += i->hi_slope) {
+          set_bits(words, r * block_kv + std::max<std::int64_t>(lo, 0),
+                   r * block_kv + std::min(hi, block_kv));
         }
       }
     }

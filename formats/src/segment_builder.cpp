@@ -12,28 +12,6 @@
 
 namespace fdma {
 
-void set_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end) {
-  if (begin >= end) return;
-  const std::int64_t first = begin / 64, last = (end - 1) / 64;
-  const std::uint64_t head = ~std::uint64_t{0} << (begin % 64);
-  const std::uint64_t tail = ~std::uint64_t{0} >> (63 - (end - 1) % 64);
-  if (first == last) {
-    words[first] |= head & tail;
-    return;
-  }
-  words[first] |= head;
-  for (std::int64_t i = first + 1; i < last; ++i) words[i] = ~std::uint64_t{0};
-  words[last] |= tail;
-}
-
-std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, int count) {
-  const std::int64_t word = begin / 64;
-  const int shift = static_cast<int>(begin % 64);
-  std::uint64_t bits = words[word] >> shift;
-  if (shift + count > 64) bits |= words[word + 1] << (64 - shift);
-  return count == 64 ? bits : bits & ((std::uint64_t{1} << count) - 1);
-}
-
 void PayloadIndex::insert(std::uint64_t hash, std::int32_t index) {
   if (slots_.empty()) slots_.resize(64);
   if (2 * (size_ + 1) > slots_.size()) {
@@ -166,7 +144,9 @@ std::int32_t SegmentBuilder::intern_row_panel(std::span<const std::int64_t> offs
   if (found >= 0) return found;
   const auto index = static_cast<std::int32_t>(mask_.num_row_panels());
   const std::int64_t base = mask_.row_offsets.back();
-  for (std::size_t r = 1; r <= block_q; ++r) mask_.row_offsets.push_back(base + offsets[r]);
+  const std::size_t first = mask_.row_offsets.size();
+  mask_.row_offsets.resize(first + block_q);
+  for (std::size_t r = 0; r < block_q; ++r) mask_.row_offsets[first + r] = base + offsets[r + 1];
   mask_.row_intervals.insert(mask_.row_intervals.end(), intervals.begin(), intervals.end());
   panel_index_.insert(hash, index);
   return index;
@@ -223,7 +203,8 @@ void SegmentBuilder::add_rows(std::int32_t first_row, std::int32_t count,
   if (count <= 0) return;
   OpenRun& open = open_[static_cast<std::size_t>(first_row % period_)];
   std::int32_t done = 0;
-  std::vector<TileSegment> moved(segments.begin(), segments.end());
+  moved_.assign(segments.begin(), segments.end());
+  std::vector<TileSegment>& moved = moved_;
   while (done < count) {
     std::int32_t remaining = count - done;
     if (!absorb(open, moved, remaining)) {

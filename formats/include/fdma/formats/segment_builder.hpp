@@ -36,9 +36,28 @@ struct TileRange {
 };
 
 /// Sets bits [begin, end) of a bit array.
-void set_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end);
+inline void set_bits(std::uint64_t* words, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return;
+  const auto first = static_cast<std::uint64_t>(begin) / 64;
+  const auto last = static_cast<std::uint64_t>(end - 1) / 64;
+  const std::uint64_t head = ~std::uint64_t{0} << (begin & 63);
+  const std::uint64_t tail = ~std::uint64_t{0} >> (63 - ((end - 1) & 63));
+  if (first == last) {
+    words[first] |= head & tail;
+    return;
+  }
+  words[first] |= head;
+  for (std::uint64_t i = first + 1; i < last; ++i) words[i] = ~std::uint64_t{0};
+  words[last] |= tail;
+}
 /// Bits [begin, begin + count) of a bit array, count in [1, 64], as the low bits of the result.
-std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, int count);
+inline std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, int count) {
+  const auto word = static_cast<std::uint64_t>(begin) / 64;
+  const int shift = static_cast<int>(begin & 63);
+  std::uint64_t bits = words[word] >> shift;
+  if (shift + count > 64) bits |= words[word + 1] << (64 - shift);
+  return count == 64 ? bits : bits & ((std::uint64_t{1} << count) - 1);
+}
 
 /// Rule 2: true iff one row panel with `num_intervals` intervals takes fewer bytes than
 /// `num_distinct` bitmaps.
@@ -136,7 +155,7 @@ class SegmentBuilder {
   PayloadIndex bitmap_index_;
   PayloadIndex panel_index_;
   // Of the tile row in hand:
-  std::vector<TileSegment> row_segments_;
+  std::vector<TileSegment> row_segments_, moved_;
   std::vector<std::uint64_t> scratch_;  // bitmaps of the partial stretch, tile after tile
   std::vector<std::uint64_t> hashes_;
   std::vector<std::int64_t> panel_offsets_;
