@@ -34,4 +34,8 @@ Result<std::vector<std::string>> list_masks(const std::string& path);
 /// is wrong inside), unsupported (newer version).
 Result<BlockMask> read_mask(const std::string& path, const std::string& name = {});
 
+/// Removes the temporary files of writes that are under way in this process: for a signal handler
+/// that is about to end it. Async-signal-safe; a write that goes on all the same fails to rename.
+void remove_pending_files() noexcept;
+
 }  // namespace fdma

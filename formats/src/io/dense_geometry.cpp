@@ -1,0 +1,152 @@
+#include "dense_geometry.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "dense_plane.hpp"
+
+namespace fdma::io {
+namespace {
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+
+std::int64_t product(std::int64_t a, std::int64_t b) {
+  return b != 0 && a > kHuge / b ? kHuge : a * b;
+}
+
+const char* name_of(DenseDims dims) {
+  switch (dims) {
+    case DenseDims::qk:
+      return "qk";
+    case DenseDims::hqk:
+      return "hqk";
+    case DenseDims::bqk:
+      return "bqk";
+    case DenseDims::bhqk:
+      return "bhqk";
+    case DenseDims::bk:
+      return "bk";
+  }
+  return "?";
+}
+
+std::vector<int> axes_of(DenseDims dims) {
+  switch (dims) {
+    case DenseDims::qk:
+      return {2, 3};
+    case DenseDims::hqk:
+      return {1, 2, 3};
+    case DenseDims::bqk:
+      return {0, 2, 3};
+    case DenseDims::bhqk:
+      return {0, 1, 2, 3};
+    case DenseDims::bk:
+      return {0, 3};
+  }
+  return {};
+}
+
+Result<DenseDims> dims_of(std::size_t rank, const DenseReadOptions& options,
+                          const std::string& where) {
+  const auto mismatch = [&](const std::string& text) {
+    return Error{ErrorCode::shape_mismatch, fmt::format("{}: {}", where, text)};
+  };
+  if (rank < 2 || rank > 4) {
+    return mismatch(fmt::format("{} dimensions, a dense mask has 2, 3 or 4", rank));
+  }
+  if (!options.dims.has_value()) {
+    if (rank == 3) return mismatch("3 dimensions: say --dims hqk or --dims bqk");
+    return rank == 2 ? DenseDims::qk : DenseDims::bhqk;
+  }
+  if (axes_of(*options.dims).size() != rank) {
+    return mismatch(fmt::format("{} dimensions, but dims (--dims) {} has {}", rank,
+                                name_of(*options.dims), axes_of(*options.dims).size()));
+  }
+  return *options.dims;
+}
+
+}  // namespace
+
+Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseReadOptions& options,
+                                        std::int64_t element_bytes, const std::string& where) {
+  DenseGeometry geometry;
+  FDMA_TRY(geometry.dims, dims_of(info.extents.size(), options, where));
+  geometry.axes = axes_of(geometry.dims);
+  std::array<std::int64_t, 4> chunk{1, 1, 1, 1};
+  const bool is_chunked = !info.chunk.empty();
+  for (std::size_t d = 0; d < info.extents.size(); ++d) {
+    const auto axis = static_cast<std::size_t>(geometry.axes[d]);
+    geometry.extents[axis] = info.extents[d];
+    if (is_chunked)
+      chunk[axis] = std::max<std::int64_t>(1, std::min(info.chunk[d], info.extents[d]));
+  }
+  const auto [num_b, num_h, num_q, num_k] = geometry.extents;
+  if (product(num_b, num_h) == 0 ||
+      product(num_b, num_h) > std::numeric_limits<std::int32_t>::max()) {
+    return Error{
+        ErrorCode::shape_mismatch,
+        fmt::format("{}: extents {} have {} batch elements and heads", where,
+                    extents_text(info.extents), num_b == 0 || num_h == 0 ? "no" : "too many")};
+  }
+  if (num_q > kMaxLength || num_k > kMaxLength) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{}: extents {} exceed the longest sequence, {}", where,
+                             extents_text(info.extents), kMaxLength)};
+  }
+
+  const BlockShape block = geometry.dims == DenseDims::bk ? BlockShape{16, 16} : options.block;
+  const auto window = [&](std::int64_t planes, std::int64_t rows) {
+    return product(planes, DensePlane::window_bytes(num_q, num_k, block, rows));
+  };
+  if (window(1, 1) > kMaxWindowBytes) {
+    return Error{ErrorCode::out_of_memory,
+                 fmt::format("{}: one row of tiles of {} keys takes {} bytes; choose a smaller "
+                             "block_q than {}",
+                             where, num_k, window(1, 1), block.block_q)};
+  }
+  std::int64_t full_chunk_bytes = is_chunked ? element_bytes : 0;
+  for (const std::int64_t side : info.chunk) full_chunk_bytes = product(full_chunk_bytes, side);
+  if (full_chunk_bytes > kMaxChunkBytes) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{}: chunks {} take {} bytes each; rewrite the dataset with chunks of "
+                             "at most {}",
+                             where, extents_text(info.chunk), full_chunk_bytes, kMaxChunkBytes)};
+  }
+
+  if (window(chunk[0] * chunk[1], chunk[2]) <= kWindowBytes) geometry.group = {chunk[0], chunk[1]};
+  const std::int64_t planes = geometry.group[0] * geometry.group[1];
+  std::int64_t chunk_rows = chunk[2];
+  while (chunk_rows > 1 && window(planes, chunk_rows) > kWindowBytes) {
+    chunk_rows = ceil_div(chunk_rows, 2);
+  }
+  const auto fitting = [&](std::int64_t unit_values) {  // units of so many values in one slab
+    return std::max<std::int64_t>(
+        1, kSlabBytes / product(product(planes, unit_values), element_bytes));
+  };
+  const std::int64_t cols = std::max<std::int64_t>(1, num_k);
+  const std::int64_t rows = std::max<std::int64_t>(1, num_q);
+  // As many whole rows of chunks as fit; else part of one row of chunks; else part of one chunk.
+  std::int64_t chunk_bands =
+      std::min(fitting(product(chunk_rows, cols)), ceil_div(rows, chunk_rows));
+  while (chunk_bands > 1 && window(planes, chunk_bands * chunk_rows) > kWindowBytes)
+    chunk_bands /= 2;
+  geometry.band_rows = std::min(rows, chunk_bands * chunk_rows);
+  const bool is_whole =
+      product(product(planes, geometry.band_rows * element_bytes), cols) <= kSlabBytes;
+  const std::int64_t unit_cols = is_chunked ? chunk[3] : std::min<std::int64_t>(cols, 64);
+  geometry.group_cols =
+      is_whole ? cols : std::min(cols, fitting(product(geometry.band_rows, unit_cols)) * unit_cols);
+  geometry.slab_rows = std::min(geometry.band_rows, fitting(geometry.group_cols));
+  geometry.slab_cols = std::min(geometry.group_cols, fitting(1));
+  if (geometry.slab_cols > 64 && geometry.slab_cols < geometry.group_cols) {
+    geometry.slab_cols -= geometry.slab_cols % 64;
+  }
+  const bool splits_chunks =
+      geometry.slab_rows < geometry.band_rows || geometry.slab_cols < geometry.group_cols;
+  if (is_chunked && splits_chunks) geometry.cache_bytes = full_chunk_bytes;
+  return geometry;
+}
+
+}  // namespace fdma::io

@@ -1,0 +1,52 @@
+// One (batch element, head) of a dense mask on its way from packed rows to a SegmentMask.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma::io {
+
+/// A window of packed query rows that are turned into tile rows as soon as they are complete.
+///
+/// Example     DensePlane plane(q_len, kv_len, block, 64);
+///             for (q = 0; q < q_len; q += 64) { pack rows q .. q + 63 into row(q) ..;
+///             plane.complete(q + 64); } SegmentMask mask = plane.finish();
+/// Shapes      row(q): words of 64 keys, zero where nothing was packed yet; rows [done, done +
+/// max_rows) may be written, where done was last given to complete()
+/// Cost        memory (max_rows + block_q) * kv_len / 8 B beside the result
+class DensePlane {
+ public:
+  DensePlane(std::int64_t q_len, std::int64_t kv_len, BlockShape block, std::int64_t max_rows);
+
+  /// Bytes of the packed rows of one plane.
+  static std::int64_t window_bytes(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+                                   std::int64_t max_rows);
+
+  std::uint64_t* row(std::int64_t q) { return window_.data() + (q % num_rows_) * stride_; }
+  /// Every row below q_end is packed.
+  void complete(std::int64_t q_end);
+  SegmentMask finish();
+
+ private:
+  void add_tile_row(std::int64_t q_begin, std::int64_t q_end);
+
+  std::int64_t q_len_;
+  std::int64_t kv_len_;
+  BlockShape block_;
+  std::int64_t stride_;    // words of a row, with one to spare for read_bits
+  std::int64_t num_rows_;  // rows of the window, which is used round and round
+  std::int64_t next_row_ = 0;
+  std::vector<std::uint64_t> window_;
+  std::vector<std::uint64_t> any_;  // of the tile row in hand: keys that some query sees
+  std::vector<std::uint64_t> all_;  // keys that every query sees
+  std::vector<TileRange> ranges_;
+  SegmentBuilder builder_;
+};
+
+/// The mask whose query rows all see the keys set in `row`.
+SegmentMask mask_of_equal_rows(const std::uint64_t* row, std::int64_t q_len, std::int64_t kv_len,
+                               BlockShape block);
+
+}  // namespace fdma::io

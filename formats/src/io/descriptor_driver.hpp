@@ -1,0 +1,21 @@
+// An HDF5 file driver over an open descriptor whose failed writes are remembered, not reported.
+#pragma once
+
+#include "h5_handle.hpp"
+
+namespace fdma::io {
+
+/// Where an HDF5 file is written. Owned by the caller, who keeps it alive until the file is closed.
+struct WriteTarget {
+  int descriptor = -1;
+  int error_number = 0;  ///< of the first write that failed; nothing is written after it
+};
+
+/// A file access property list that sends the bytes of a new file to `target`.
+///
+/// HDF5 1.10 cannot close a file whose last flush fails (a full disk): caches and identifiers stay
+/// behind and its exit handler tries again. So this driver swallows the failure: HDF5 closes as
+/// usual and the caller looks at target->error_number afterwards.
+Handle make_descriptor_access(WriteTarget* target);
+
+}  // namespace fdma::io
