@@ -98,8 +98,16 @@ class MaskExpr {
   std::string text_;
 };
 
+/// True iff both are the same operations on the same operands; how nodes are shared, where they
+/// stand in a text and the text itself do not matter. Cost: linear in the nodes.
+bool operator==(const MaskExpr& a, const MaskExpr& b);
+
 /// The expression in the language's own syntax, canonical spacing, shared nodes as `let`:
-/// parse_mask(to_text(e)) gives an equal expression.
+/// parse_mask(to_text(e)) gives an equal expression, and equal expressions give equal texts.
+///
+/// Example     "(causal)and k<5" gives "causal & k < 5"
+/// Cost        linear in the nodes, except that nodes shared inside the body of any / all, where no
+///             let can stand, are written out at each use
 std::string to_text(const MaskExpr& expr);
 
 /// One node a line, for --dump expr and golden tests.
@@ -108,8 +116,9 @@ std::string dump(const MaskExpr& expr);
 /// The names of all tables mentioned, sorted, without duplicates.
 std::vector<std::string> table_names(const MaskExpr& expr);
 
-/// True iff the value may depend on the batch element (variable b; a named mask's table with a
-/// batch extent is not known here) or on the head.
+/// True iff the expression names the variable `name` (q, k, b, h, q_len, kv_len, pos). Named masks
+/// use q, k, pos and the lengths; that the table of one has a batch or head extent is not known
+/// here.
 bool mentions_variable(const MaskExpr& expr, std::string_view name);
 
 }  // namespace fdma

@@ -1,0 +1,82 @@
+// Tokens of the mask language.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "fdma/masks/mask_expr.hpp"
+
+namespace fdma {
+
+enum class TokenKind : std::uint8_t {
+  end,
+  number,
+  word,   ///< names and keywords
+  table,  ///< @name
+  plus,
+  minus,
+  star,
+  floor_div,
+  percent,
+  less,
+  less_equal,
+  equal,
+  not_equal,
+  greater_equal,
+  greater,
+  pipe,
+  caret,
+  ampersand,
+  tilde,
+  open_paren,
+  close_paren,
+  open_bracket,
+  close_bracket,
+  comma,
+  colon,
+  semicolon,
+  assign,
+  invalid,  ///< not a token of the language; `problem` says why
+};
+
+struct Token {
+  TokenKind kind = TokenKind::end;
+  SourceSpan span;
+  std::string_view text;
+  std::string problem;
+};
+
+/// Cuts a text into tokens, one at a time. Blanks and comments (# to the end of the line) separate.
+///
+/// Words for operators come out as their symbols: `and` as ampersand, `not` as tilde and so on.
+/// Common slips (&&, !, single /, decimal points, typographic signs) are `invalid` tokens whose
+/// problem names the remedy.
+/// Cost        linear in the text over all calls; copying a lexer is cheap and looks ahead
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+  Token next();
+
+ private:
+  void skip_blanks();
+  Token number(std::size_t begin);
+  Token word(std::size_t begin);
+  Token table(std::size_t begin);
+  Token symbol(std::size_t begin);
+  Token unknown_characters(std::size_t begin);
+  Token make(TokenKind kind, std::size_t begin, std::size_t end);
+  Token make_invalid(std::size_t begin, std::size_t end, std::string problem);
+  bool is_next(std::size_t offset, char c) const {
+    return offset < text_.size() && text_[offset] == c;
+  }
+
+  std::string_view text_;
+  std::size_t position_ = 0;
+  std::size_t last_end_ = 0;  ///< of the last token: where `end` is reported
+};
+
+/// "')'", "'window'", "the end of the text": a token as diagnostics name it.
+std::string describe(const Token& token);
+
+}  // namespace fdma

@@ -1,0 +1,49 @@
+// Types of expressions, as far as they are known without tables. The parser and the builder ask the
+// same questions here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "fdma/masks/mask_expr.hpp"
+#include "fdma/masks/mask_names.hpp"
+
+namespace fdma {
+
+enum class ExprType : std::uint8_t {
+  integer,
+  condition,
+  table,   ///< a table entry: integer or condition, decided when the table is bound
+  symbol,  ///< inf, left, right: only as arguments of named masks
+  error,   ///< something already reported
+};
+
+/// What the parser and the builder know about a node.
+struct ExprFacts {
+  ExprType type = ExprType::error;
+  bool depends_on_cell = false;  ///< on q, k or pos
+  bool is_whole_table = false;   ///< @t without indices
+  std::uint64_t free_loops = 0;  ///< loop variables it mentions; bit numbers are the caller's
+};
+
+/// A reason why a node is ill-typed.
+struct TypeProblem {
+  int child;  ///< the operand at fault, or -1: the node itself
+  std::string message;
+};
+
+/// Infers the facts of `node` from those of its children. Loop variables are the caller's: for
+/// `variable` nodes that are none of the cell's, and for the variable that any / all binds, it sets
+/// free_loops itself. An ill-typed node has type `error` and a problem, unless a child has one.
+ExprFacts infer(const ExprNode& node, std::span<const ExprFacts> children,
+                std::optional<TypeProblem>& problem);
+
+/// True iff `facts` may stand where `wanted` (integer or condition) is needed.
+bool fits(const ExprFacts& facts, ExprType wanted);
+
+/// The operator as the language writes it: "<=", "min", "any".
+const char* spelling(ExprOp op);
+
+}  // namespace fdma
