@@ -27,8 +27,9 @@ case $stage in
     ;;
 esac
 
+# Prints its arguments, one a line, and ends the script.
 stop() {
-  printf 'setup: %s\n' "$@" >&2
+  { printf 'setup: '; printf '%s\n' "$@"; } >&2
   exit 1
 }
 
@@ -44,16 +45,16 @@ install_packages() {
   done
   [ ${#missing[@]} -gt 0 ] || return 0
 
-  echo "setup: installing ${missing[*]}"
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
     if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
       as_root=(sudo)
     else
-      stop "packages are missing, and this user can neither install them nor use sudo. Run as root:" "" \
+      stop "packages are missing, and this user can neither install them nor use sudo. Have root run this:" "" \
         "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" "" "and start again."
     fi
   fi
+  echo "setup: installing ${missing[*]}"
   if ! "${as_root[@]}" apt-get update -qq ||
     ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
       apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then
