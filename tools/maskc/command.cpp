@@ -1,0 +1,36 @@
+#include "command.hpp"
+
+namespace fdma::maskc {
+
+const std::vector<const Command*>& all_commands() {
+  static const std::vector<const Command*> commands{
+      &compile_command(), &convert_command(), &inspect_command(),    &check_command(),
+      &diff_command(),    &render_command(),  &completion_command(), &man_page_command()};
+  return commands;
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command* command : all_commands()) {
+    if (command->name == name) return command;
+  }
+  return nullptr;
+}
+
+const std::vector<OptionSpec>& common_options() {
+  static const std::vector<OptionSpec> options{
+      {.name = "quiet",
+       .letter = 'q',
+       .help = "No progress bar and no summary; errors still appear."},
+      {.name = "verbose", .letter = 'v', .help = "Log each stage and its time on standard error."},
+      {.name = "help", .letter = 'h', .help = "Print this text."},
+  };
+  return options;
+}
+
+std::vector<OptionSpec> options_of(const Command& command) {
+  std::vector<OptionSpec> options = command.options;
+  options.insert(options.end(), common_options().begin(), common_options().end());
+  return options;
+}
+
+}  // namespace fdma::maskc

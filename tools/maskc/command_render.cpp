@@ -1,0 +1,162 @@
+// fdma-maskc render: a picture of a mask, as a PNG file or on the terminal.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "arguments.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/draw.hpp"
+#include "json_output.hpp"
+#include "mask_image.hpp"
+#include "mask_operand.hpp"
+#include "progress.hpp"
+#include "staged_file.hpp"
+#include "terminal_view.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+// "q0:q1,k0:k1"; an empty end means the mask's own.
+Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape, std::int64_t batch,
+                              std::int64_t head) {
+  CropRange range{0, shape.q_len(batch), 0, shape.kv_len(batch), batch, batch + 1, head, head + 1};
+  const auto bad = [&] {
+    return usage_failure(fmt::format("--crop: expected Q0:Q1,K0:K1 inside {} x {}, got '{}'",
+                                     shape.q_len(batch), shape.kv_len(batch), text));
+  };
+  const std::size_t comma = text.find(',');
+  if (comma == std::string::npos) return bad();
+  const auto parse = [](const std::string& part, std::int64_t& begin, std::int64_t& end) {
+    const std::size_t colon = part.find(':');
+    if (colon == std::string::npos) return false;
+    const std::int64_t limit = end;
+    for (auto [word, number] :
+         {std::pair{part.substr(0, colon), &begin}, {part.substr(colon + 1), &end}}) {
+      if (word.empty()) continue;
+      const auto value = parse_integer(word);
+      if (!value) return false;
+      *number = *value;
+    }
+    return 0 <= begin && begin < end && end <= limit;
+  };
+  if (!parse(text.substr(0, comma), range.q_begin, range.q_end) ||
+      !parse(text.substr(comma + 1), range.kv_begin, range.kv_end)) {
+    return bad();
+  }
+  return range;
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
+  const std::string output = arguments.find("output").value_or("-");
+  const bool is_drawn = output == "-" || arguments.has("terminal");
+  FDMA_TRY(const std::int64_t max_side, arguments.integer("size", 1024, 16, 16384));
+  FDMA_TRY(MaskOperand operand, read_operand(arguments.operands().front(), dense, session.quiet));
+  FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
+  auto [batch, head] = pair;
+  if (const auto crop_text = arguments.find("crop")) {
+    FDMA_TRY(const CropRange range, crop_range(*crop_text, operand.mask.shape, batch, head));
+    FDMA_TRY(operand.mask, crop(operand.mask, range));
+    batch = head = 0;
+  }
+  const std::int32_t group = operand.mask.group(batch, head);
+  if (is_drawn) {
+    FDMA_TRY(const DrawOptions drawing, draw_options(arguments));
+    session.out += draw(operand.mask, group, drawing);
+    if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
+  }
+  if (output == "-") {
+    if (arguments.has("json")) {
+      return usage_failure("--json describes the PNG file: give --output FILE.png");
+    }
+    return ExitCode::ok;
+  }
+  const SegmentMask segments = segment_of_group(operand.mask, group, operand.mask.block);
+  if (segments.q_len == 0 || segments.kv_len == 0) {
+    return CommandFailure{ExitCode::unsupported,
+                          fmt::format("{}: {} x {} has no cell to render", operand.label,
+                                      segments.q_len, segments.kv_len)};
+  }
+  FDMA_TRY(StagedFile file, StagedFile::create(output));
+  MaskImage image;
+  {
+    Progress progress("rendering", "tile rows", session.quiet);
+    image = rasterize(segments, static_cast<std::int32_t>(max_side), progress);
+  }
+  const std::int32_t longest = std::max(image.width, image.height);
+  const std::int32_t scale =
+      std::clamp<std::int32_t>(static_cast<std::int32_t>(max_side) / longest, 1, 16);
+  const RgbImage picture = paint(image, scale, arguments.has("legend"));
+  const Status written = write_png(file.path(), picture);
+  if (!written) {
+    return CommandFailure{written.error().exit_code,
+                          file.with_destination(written.error().message)};
+  }
+  FDMA_TRY_VOID(file.commit());
+  if (arguments.has("json")) {
+    Json document;
+    document["input"] = operand.label;
+    document["output"] = output;
+    document["width"] = picture.width;
+    document["height"] = picture.height;
+    document["cells_per_pixel"] = {{"q", image.cells_per_pixel_q},
+                                   {"kv", image.cells_per_pixel_kv}};
+    document["scale"] = scale;
+    session.out = json_text(document);
+  } else if (!session.quiet) {
+    session.out += fmt::format("{}: {} x {} pixels, ", output, picture.width, picture.height);
+    const bool is_exact = image.cells_per_pixel_q == 1 && image.cells_per_pixel_kv == 1;
+    session.out += is_exact ? fmt::format("a cell is {} x {} pixels\n", scale, scale)
+                            : fmt::format("{} x {} pixels are {} x {} cells\n", scale, scale,
+                                          image.cells_per_pixel_q, image.cells_per_pixel_kv);
+  }
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+const Command& render_command() {
+  static const Command command = [] {
+    Command made{
+        .name = "render",
+        .summary = "a picture of a mask: PNG or terminal",
+        .operands = "INPUT",
+        .min_operands = 1,
+        .max_operands = 1,
+        .description =
+            "Draws INPUT, query rows downwards and keys to the right. Full tiles are blue, empty "
+            "ones "
+            "light grey, partial ones from light to dark orange by the share of live cells. Small "
+            "masks are drawn cell by cell; larger ones so that a pixel is a whole number of "
+            "cells.\n"
+            "\n"
+            "Without --output the drawing goes to the terminal.",
+        .options = {{.name = "output",
+                     .letter = 'o',
+                     .value = "FILE.png",
+                     .help = "The PNG file to write; - is the terminal drawing.",
+                     .takes_file = true},
+                    {.name = "terminal",
+                     .help = "Draw on the terminal also where --output is given."},
+                    {.name = "size",
+                     .value = "PIXELS",
+                     .help = "Longest side of the picture, 16 to 16384 (default 1024)."},
+                    {.name = "legend", .help = "Name the colours in a strip below the picture."},
+                    {.name = "crop",
+                     .value = "Q0:Q1,K0:K1",
+                     .help =
+                         "Draw these query rows and keys only; an end left out is the mask's."}},
+        .examples = {{"fdma-maskc render out.h5 -o mask.png", "A picture of the whole mask:"},
+                     {"fdma-maskc render out.h5", "On the terminal:"},
+                     {"fdma-maskc render out.h5 --crop 0:256,0:256 --legend -o corner.png",
+                      "Its first 256 rows and keys, cell by cell:"}},
+        .run = run};
+    for (const OptionSpec& option : view_options()) made.options.push_back(option);
+    for (const OptionSpec& option : dense_options()) made.options.push_back(option);
+    made.options.push_back(json_option());
+    return made;
+  }();
+  return command;
+}
+
+}  // namespace fdma::maskc

@@ -1,0 +1,21 @@
+// JSON documents of --json (docs/json-schema.md).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "fdma/formats/block_mask.hpp"
+
+namespace fdma::maskc {
+
+/// Members keep the order in which they are written.
+using Json = nlohmann::ordered_json;
+
+/// The members that every verb prints of a mask: name, format, lengths, counts, block, origin,
+/// groups, spec, stored bytes, content hash.
+Json mask_json(const std::string& name, const BlockMask& mask);
+
+/// The document as text, with a line end.
+std::string json_text(const Json& document);
+
+}  // namespace fdma::maskc

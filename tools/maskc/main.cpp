@@ -1,0 +1,130 @@
+// fdma-maskc: finds the verb, runs it, turns its outcome into output and an exit code.
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "arguments.hpp"
+#include "command.hpp"
+#include "help_text.hpp"
+#include "staged_file.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+int report(std::string_view verb, ExitCode code, std::string_view message) {
+  std::string text =
+      fmt::format("fdma-maskc{}{}: error: {}", verb.empty() ? "" : " ", verb, message);
+  if (text.back() != '\n') text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  return static_cast<int>(code);
+}
+
+int print(std::string_view verb, const std::string& text, ExitCode code) {
+  const bool is_written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!is_written || std::fflush(stdout) != 0) {
+    return report(verb, ExitCode::file,
+                  fmt::format("standard output: cannot write: {}", std::strerror(errno)));
+  }
+  return static_cast<int>(code);
+}
+
+std::string verb_list() {
+  std::string list;
+  for (const Command* command : all_commands()) {
+    if (!command->is_hidden) list += fmt::format("{}{}", list.empty() ? "" : ", ", command->name);
+  }
+  return list;
+}
+
+int unknown_verb(const std::string& word) {
+  std::vector<std::string_view> names;
+  for (const Command* command : all_commands()) {
+    if (!command->is_hidden) names.push_back(command->name);
+  }
+  const auto near = nearest(word, names);
+  return report("", ExitCode::usage,
+                fmt::format("unknown verb '{}'{}; the verbs are {}", word,
+                            near ? fmt::format(" (did you mean {}?)", *near) : "", verb_list()));
+}
+
+void set_up_logging(const Arguments& arguments) {
+  auto logger = std::make_shared<spdlog::logger>("fdma-maskc",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%n: %v");
+  logger->set_level(arguments.has("verbose") ? spdlog::level::info : spdlog::level::off);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+int run_command(const Command& command, const std::vector<std::string>& words) {
+  Outcome<Arguments> arguments = parse_arguments(command, words);
+  if (!arguments)
+    return report(command.name, arguments.error().exit_code, arguments.error().message);
+  if (arguments->has("help")) return print(command.name, command_help(command), ExitCode::ok);
+  set_up_logging(*arguments);
+  Session session;
+  session.verb = command.name;
+  session.quiet = arguments->has("quiet");
+  start_interrupt_handling(session.verb);
+  const Outcome<ExitCode> outcome = command.run(*arguments, session);
+  if (!outcome) {
+    // What a verb found before it failed is not a result; the message is all that is printed.
+    return report(command.name, outcome.error().exit_code, outcome.error().message);
+  }
+  const int printed = print(command.name, session.out, *outcome);
+  if (session.complaint.empty()) return printed;
+  return report(command.name, *outcome, session.complaint);
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    return report("", ExitCode::usage,
+                  fmt::format("expected a verb, got nothing; the verbs are {}; "
+                              "fdma-maskc --help explains them",
+                              verb_list()));
+  }
+  const std::string& first = words.front();
+  if (first == "--version") {
+    return print("", fmt::format("fdma-maskc {}\n", FDMA_VERSION), ExitCode::ok);
+  }
+  if (first == "--help" || first == "-h" || first == "help") {
+    if (words.size() < 2) return print("", tool_help(), ExitCode::ok);
+    const Command* command = find_command(words[1]);
+    return command == nullptr ? unknown_verb(words[1])
+                              : print(command->name, command_help(*command), ExitCode::ok);
+  }
+  const Command* command = find_command(first);
+  if (command == nullptr) return unknown_verb(first);
+  return run_command(*command, {words.begin() + 1, words.end()});
+}
+
+}  // namespace
+}  // namespace fdma::maskc
+
+int main(int argc, char** argv) {
+  using namespace fdma::maskc;
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const std::string verb =
+      words.empty() || find_command(words.front()) == nullptr ? "" : words.front();
+  try {
+    return run(words);
+  } catch (const std::bad_alloc&) {
+    return report(verb, ExitCode::unsupported,
+                  "out of memory: the mask or its conversion needs more than this machine gives");
+  } catch (const std::length_error&) {
+    return report(verb, ExitCode::unsupported,
+                  "out of memory: the mask or its conversion needs more than this machine gives");
+  } catch (const std::exception& error) {
+    return report(
+        verb, ExitCode::internal,
+        fmt::format("internal error: {}; please report it with the command line", error.what()));
+  }
+}

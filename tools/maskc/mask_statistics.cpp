@@ -1,0 +1,235 @@
+#include "mask_statistics.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <utility>
+
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/segment_builder.hpp"
+#include "progress.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+std::optional<std::int64_t>& bytes_in(FormatBytes& bytes, MaskFormat format) {
+  return bytes[static_cast<std::size_t>(format)];
+}
+
+// Block sides are multiples of 16, so that every bitmap row is a whole number of 16-bit units.
+std::uint16_t unit(std::span<const std::uint64_t> words, std::int64_t index) {
+  return static_cast<std::uint16_t>(words[static_cast<std::size_t>(index / 4)] >>
+                                    (16 * (index % 4)));
+}
+
+// Cells of rows 1.. that are true where the row above is false.
+std::int64_t starts_in_bitmap(std::span<const std::uint64_t> words, BlockShape block) {
+  const std::int64_t units_per_row = block.block_kv / 16;
+  std::int64_t starts = 0;
+  for (std::int64_t i = units_per_row; i < units_per_row * block.block_q; ++i) {
+    starts +=
+        std::popcount(static_cast<std::uint16_t>(unit(words, i) & ~unit(words, i - units_per_row)));
+  }
+  return starts;
+}
+
+// Keys of `row` that are not in `above`; both ascend.
+std::int64_t keys_not_above(std::span<const Interval> row, std::span<const Interval> above) {
+  std::int64_t count = 0;
+  std::size_t next = 0;
+  for (const Interval& interval : row) {
+    std::int64_t shared = 0;
+    while (next < above.size() && above[next].end <= interval.begin) ++next;
+    for (std::size_t i = next; i < above.size() && above[i].begin < interval.end; ++i) {
+      shared += std::min(above[i].end, interval.end) - std::max(above[i].begin, interval.begin);
+    }
+    count += interval.end - interval.begin - shared;
+  }
+  return count;
+}
+
+std::int64_t starts_in_panel(const SegmentMask& mask, std::int64_t panel) {
+  const auto row = [&](std::int64_t r) {
+    const std::int64_t at = panel * mask.block.block_q + r;
+    const std::int64_t begin = mask.row_offsets[static_cast<std::size_t>(at)];
+    const std::int64_t end = mask.row_offsets[static_cast<std::size_t>(at + 1)];
+    return std::span(mask.row_intervals)
+        .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  };
+  std::int64_t starts = 0;
+  for (std::int64_t r = 1; r < mask.block.block_q; ++r)
+    starts += keys_not_above(row(r), row(r - 1));
+  return starts;
+}
+
+// Tiles that a segment covers over all rows of its run.
+std::int64_t tiles_in_run(const TileRun& run, const TileSegment& segment) {
+  const std::int64_t rows = run.num_rows;
+  const std::int64_t growth = std::int64_t{segment.step_end} - segment.step_first;
+  return rows * (std::int64_t{segment.end_tile} - segment.first_tile) +
+         growth * (rows * (rows - 1) / 2);
+}
+
+void add(TileCounts& sum, const TileCounts& counts, std::int64_t times) {
+  sum.empty += times * counts.empty;
+  sum.full += times * counts.full;
+  sum.partial += times * counts.partial;
+  sum.allowed_pairs += times * counts.allowed_pairs;
+}
+
+std::vector<GroupStatistics> list_groups(const BlockMask& mask) {
+  std::vector<GroupStatistics> groups(static_cast<std::size_t>(mask.num_groups()));
+  for (std::int64_t b = mask.shape.num_batches - 1; b >= 0; --b) {
+    for (std::int64_t h = mask.shape.num_heads - 1; h >= 0; --h) {
+      GroupStatistics& group = groups[static_cast<std::size_t>(mask.group(b, h))];
+      group.first_batch = b;
+      group.first_head = h;
+      group.q_len = mask.shape.q_len(b);
+      group.kv_len = mask.shape.kv_len(b);
+      ++group.num_pairs;
+    }
+  }
+  return groups;
+}
+
+void count_bytes(GroupStatistics& group, const SegmentMask& segments, BlockShape block) {
+  const std::int64_t tile_rows = ceil_div(group.q_len, block.block_q);
+  const std::int64_t tile_cols = ceil_div(group.kv_len, block.block_kv);
+  const std::int64_t bitmap_bytes = std::int64_t{block.block_q} * block.block_kv / 8;
+  bytes_in(group.bytes, MaskFormat::segment) = segments.size_bytes();
+  const Result<ParametricMask> parametric = parametric_from_segment(segments);
+  if (parametric) bytes_in(group.bytes, MaskFormat::parametric) = parametric->size_bytes();
+  if (group.distinct_bitmaps) {
+    const std::int64_t bitmaps = *group.distinct_bitmaps * bitmap_bytes;
+    bytes_in(group.bytes, MaskFormat::bitset) = 16 * tile_rows * ceil_div(tile_cols, 64) +
+                                                8 * (tile_rows + 1) + 4 * group.tiles.partial +
+                                                bitmaps;
+    bytes_in(group.bytes, MaskFormat::bcsr) =
+        8 * (tile_rows + 1) + 8 * (group.tiles.full + group.tiles.partial) + bitmaps;
+  }
+  bytes_in(group.bytes, MaskFormat::columns) =
+      8 * (group.kv_len + 1) + 8 * count_query_intervals(segments);
+  bytes_in(group.bytes, MaskFormat::dense) = 8 * group.q_len * ceil_div(group.kv_len, 64);
+}
+
+MaskStatistics sum_up(std::vector<GroupStatistics> groups) {
+  MaskStatistics sum;
+  sum.distinct_bitmaps = 0;
+  sum.bytes.fill(0);
+  for (const GroupStatistics& group : groups) {
+    add(sum.tiles, group.tiles, group.num_pairs);
+    sum.total_pairs += group.num_pairs * group.q_len * group.kv_len;
+    if (sum.distinct_bitmaps && group.distinct_bitmaps) {
+      *sum.distinct_bitmaps += *group.distinct_bitmaps;
+    } else {
+      sum.distinct_bitmaps.reset();
+    }
+    for (std::size_t format = 0; format < sum.bytes.size(); ++format) {
+      if (sum.bytes[format] && group.bytes[format]) {
+        *sum.bytes[format] += *group.bytes[format];
+      } else {
+        sum.bytes[format].reset();
+      }
+    }
+  }
+  sum.groups = std::move(groups);
+  return sum;
+}
+
+}  // namespace
+
+std::int64_t count_query_intervals(const SegmentMask& mask) {
+  if (!mask.column_offsets.empty()) return static_cast<std::int64_t>(mask.column_intervals.size());
+  if (mask.q_len == 0) return 0;
+  std::vector<std::int64_t> in_bitmap(static_cast<std::size_t>(mask.num_bitmaps()));
+  for (std::size_t i = 0; i < in_bitmap.size(); ++i) {
+    in_bitmap[i] = starts_in_bitmap(mask.bitmap(static_cast<std::int64_t>(i)), mask.block);
+  }
+  std::vector<std::int64_t> in_panel(static_cast<std::size_t>(mask.num_row_panels()));
+  for (std::size_t i = 0; i < in_panel.size(); ++i) {
+    in_panel[i] = starts_in_panel(mask, static_cast<std::int64_t>(i));
+  }
+  std::int64_t intervals = 0;
+  for (const TileRun& run : mask.runs) {
+    for (std::int64_t s = 0; s < run.num_segments; ++s) {
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
+      const auto payload = static_cast<std::size_t>(segment.payload);
+      if (segment.kind == SegmentKind::bitmap) {
+        intervals += tiles_in_run(run, segment) * in_bitmap[payload];
+      } else if (segment.kind == SegmentKind::rows) {
+        intervals += run.num_rows * in_panel[payload];
+      }
+    }
+  }
+  std::vector<Interval> above;
+  std::vector<Interval> row;
+  for (std::int64_t q = 0; q < mask.q_len; q += mask.block.block_q) {
+    above.clear();
+    if (q > 0) row_intervals_of(mask, q - 1, above);
+    row_intervals_of(mask, q, row);
+    intervals += keys_not_above(row, above);
+  }
+  return intervals;
+}
+
+std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
+                                                   Progress& progress) {
+  // Panels hold their cells relative to their first key: each is drawn once, however often it is
+  // used. Column segments have to be drawn wherever they are.
+  std::map<std::int32_t, std::int64_t> panel_tiles;
+  std::int64_t num_tiles = 0;
+  for (const TileRun& run : mask.runs) {
+    for (std::int64_t s = 0; s < run.num_segments; ++s) {
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
+      if (segment.kind == SegmentKind::columns) num_tiles += tiles_in_run(run, segment);
+      if (segment.kind != SegmentKind::rows) continue;
+      const std::int64_t width = segment.end_tile - segment.first_tile;
+      num_tiles += width - std::exchange(panel_tiles[segment.payload], width);
+    }
+  }
+  if (num_tiles == 0) return mask.num_bitmaps();
+  if (num_tiles > max_tiles) return {};
+  SegmentBuilder distinct(mask.q_len, mask.kv_len, mask.block);
+  std::int64_t count = 0;
+  const auto see = [&](const std::uint64_t* words) {
+    count = std::max<std::int64_t>(count, distinct.intern_bitmap(words) + 1);
+  };
+  for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) see(mask.bitmap(i).data());
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(mask.words_per_bitmap()));
+  std::int64_t num_drawn = 0;
+  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
+    for (const TileSegment& segment : segments) {
+      const bool is_panel = segment.kind == SegmentKind::rows;
+      if (!is_panel && segment.kind != SegmentKind::columns) continue;
+      if (is_panel && panel_tiles.erase(segment.payload) == 0) continue;
+      for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
+        tile_cells(mask, segment, row, tile, words.data());
+        see(words.data());
+        progress.update(++num_drawn, num_tiles);
+      }
+    }
+  });
+  return count;
+}
+
+MaskStatistics measure(const BlockMask& mask, bool count_all, Progress& progress) {
+  std::vector<GroupStatistics> groups = list_groups(mask);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const SegmentMask segments = segment_of_group(mask, static_cast<std::int64_t>(g), mask.block);
+    groups[g].tiles = count_tiles(segments);
+    groups[g].distinct_bitmaps = count_distinct_bitmaps(
+        segments, count_all ? std::numeric_limits<std::int64_t>::max() : kMaxTilesDrawn, progress);
+    count_bytes(groups[g], segments, mask.block);
+  }
+  return sum_up(std::move(groups));
+}
+
+MaskStatistics count(const BlockMask& mask) {
+  std::vector<GroupStatistics> groups = list_groups(mask);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    groups[g].tiles = count_tiles(segment_of_group(mask, static_cast<std::int64_t>(g), mask.block));
+  }
+  return sum_up(std::move(groups));
+}
+
+}  // namespace fdma::maskc

@@ -1,0 +1,39 @@
+// A progress bar on standard error, for people only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace fdma::maskc {
+
+/// Shows how far long work is, its rate and the time left. Prints nothing unless standard error is
+/// a terminal and the work has lasted for half a second; erases itself at the end.
+///
+/// Example     Progress bar("reading", "B", quiet); bar.update(done, total);
+/// Cost        a clock read per update; at most ten lines printed a second
+class Progress {
+ public:
+  /// `unit`: "B" prints binary sizes; any other word prints plain counts.
+  Progress(std::string what, std::string unit, bool quiet);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();
+
+  void update(std::int64_t done, std::int64_t total);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  std::string unit_;
+  bool is_shown_;
+  bool has_printed_ = false;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = start_;
+};
+
+/// The bar's line, without control characters: "reading [#####.....] 50 %  1.2 GiB/s  3 s left".
+std::string progress_line(const std::string& what, const std::string& unit, std::int64_t done,
+                          std::int64_t total, double seconds);
+
+}  // namespace fdma::maskc
