@@ -21,11 +21,5 @@ install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR}
 
 if(TARGET fdma-maskc)
   install(TARGETS fdma-maskc RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  # Optional: a tree without them still installs.
-  install(FILES tools/maskc/fdma-maskc.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
-  install(FILES tools/maskc/completions/fdma-maskc.bash
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME fdma-maskc OPTIONAL)
-  install(FILES tools/maskc/completions/_fdma-maskc DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
-  install(FILES tools/maskc/completions/fdma-maskc.fish
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
+  install(DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/tools/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})
 endif()

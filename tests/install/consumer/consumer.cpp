@@ -1,4 +1,5 @@
-// consumer <file>: compiles a mask, writes it, reads it back and compares. Uses installed headers and libraries only.
+// consumer <file>: compiles a mask, writes it, reads it back and compares. Uses installed headers
+// and libraries only.
 #include <cstdint>
 #include <iostream>
 #include <string>
