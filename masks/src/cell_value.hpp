@@ -1,0 +1,32 @@
+// The value of one operator on integers, with the reason where it has none (DESIGN.md section 1,
+// undefined cells).
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/masks/mask_ir.hpp"
+
+namespace fdma::box {
+
+/// Why an integer operator has no value.
+enum class Defect : std::uint8_t { none, overflow, divisor, shift };
+
+/// The largest shift count of the language.
+inline constexpr std::int64_t kMaxShift = 62;
+
+/// Computes an integer operator (add .. bit_xor) on operands a and b (b is ignored by abs). Writes
+/// `out` iff the result is none.
+///
+/// Example     apply_integer(IrOp::floor_div, -7, 2, out) == Defect::none, out == -4
+Defect apply_integer(IrOp op, std::int64_t a, std::int64_t b, std::int64_t& out);
+
+/// a // b and a % b for b > 0: rounds towards minus infinity, remainder in [0, b).
+constexpr std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
+  return a / b - (a % b < 0 ? 1 : 0);
+}
+constexpr std::int64_t floor_remainder(std::int64_t a, std::int64_t b) {
+  const std::int64_t r = a % b;
+  return r < 0 ? r + b : r;
+}
+
+}  // namespace fdma::box

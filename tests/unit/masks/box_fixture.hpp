@@ -1,0 +1,38 @@
+// Hand-built programs, and the slow obvious way to evaluate them, for the tests of the box engine.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+#include "fdma/masks/mask_ir.hpp"
+
+namespace fdma::box_test {
+
+/// Builds a program node by node; equal nodes are not merged.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(std::int64_t q_len, std::int64_t kv_len);
+  IrId add(IrOp op, std::initializer_list<IrId> children, std::int64_t value = 0);
+  IrId number(std::int64_t value) { return add(IrOp::constant, {}, value); }
+  IrId q() { return add(IrOp::q, {}); }
+  IrId k() { return add(IrOp::k, {}); }
+  std::int64_t table(std::string name, std::vector<std::int64_t> extents,
+                     std::vector<std::int64_t> values, DType dtype = DType::int64);
+  std::int64_t runs(std::string name, std::vector<std::int64_t> ends,
+                    std::vector<std::int64_t> values);
+  const IrProgram& finish(IrId root);
+  IrProgram program;
+};
+
+/// The outcome of the root at one cell; nothing where it is undefined.
+std::optional<bool> evaluate_cell(const IrProgram& program, std::int64_t q, std::int64_t k);
+
+/// The cells of a mask, one byte each, row-major.
+std::vector<std::uint8_t> cells_of(const SegmentMask& mask);
+
+}  // namespace fdma::box_test
