@@ -36,7 +36,8 @@ Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr, 
 // A shape error often means that the tables are for more batch elements than were asked for.
 CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
   std::string message = error.message;
-  if (error.code == ErrorCode::shape_mismatch && !arguments.has("batch")) {
+  if (error.code == ErrorCode::shape_mismatch && !arguments.has("batch") &&
+      message.find("batch") != std::string::npos) {
     message += "; --batch N says how many batch elements there are (1 by default)";
   }
   return {exit_code_of(error.code), std::move(message)};

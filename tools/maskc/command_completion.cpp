@@ -117,7 +117,8 @@ std::string zsh_script() {
       "  (( CURRENT-- ))\n"
       "  case $verb in\n{}  esac\n"
       "}}\n"
-      "compdef _fdma_maskc fdma-maskc\n",
+      "if [[ $funcstack[1] == _fdma-maskc ]]; then _fdma_maskc \"$@\"\n"
+      "else compdef _fdma_maskc fdma-maskc; fi\n",
       verbs, cases);
 }
 
