@@ -86,6 +86,11 @@ class Attributes {
   static Result<Attributes> of(hid_t object, const std::string& where) {
     Attributes attributes(object, where);
     std::vector<std::string> names;
+    // H5Aiterate2 of HDF5 1.10 crashes if an attribute is damaged. Looking for one that is not there
+    // decodes all of them first, and fails cleanly.
+    if (H5Aexists(object, "fdma: none of this name") < 0) {
+      return hdf5_error(where, "cannot read its attributes");
+    }
     if (H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_attribute, &names) < 0) {
       return hdf5_error(where, "cannot list its attributes");
     }

@@ -91,7 +91,7 @@ Result<InputFile> open_input(const std::string& path, std::int64_t cache_bytes) 
     if (reason.find("signature not found") != std::string::npos) {
       return Error{ErrorCode::corrupt_file, fmt::format("'{}' is not an HDF5 file", path)};
     }
-    const bool is_locked = reason.find("lock") != std::string::npos;
+    const bool is_locked = reason.find("unable to lock") != std::string::npos;
     return Error{is_locked ? ErrorCode::io : ErrorCode::corrupt_file,
                  fmt::format("cannot open '{}' as HDF5: {}{}", path, explain(reason),
                              is_locked ? "; another program has it open for writing" : "")};

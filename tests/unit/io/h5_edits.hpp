@@ -1,0 +1,49 @@
+// Small edits of HDF5 files, to make them wrong in one place.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fdma::testing {
+
+/// An HDF5 file open for editing; every call aborts the test program if HDF5 refuses.
+class FileEdit {
+ public:
+  explicit FileEdit(const std::string& path);       ///< an existing file
+  static FileEdit create(const std::string& path);  ///< a new one
+  FileEdit(FileEdit&& other) noexcept : file_(other.file_) { other.file_ = -1; }
+  ~FileEdit();
+  hid_t id() const { return file_; }
+
+  void remove(const std::string& object);
+  void move(const std::string& from, const std::string& to);
+  void group(const std::string& name);
+  void soft_link(const std::string& name, const std::string& target);
+  void external_link(const std::string& name, const std::string& file, const std::string& target);
+
+  void remove_attribute(const std::string& object, const std::string& name);
+  void attribute(const std::string& object, const std::string& name, std::int64_t value);
+  void attribute(const std::string& object, const std::string& name, const std::string& text,
+                 bool is_variable = false);
+
+  /// A contiguous dataset of `type` (in the file and in memory) unless `creation` says otherwise.
+  void dataset(const std::string& name, hid_t file_type, hid_t memory_type,
+               const std::vector<hsize_t>& extents, const void* values,
+               hid_t creation = H5P_DEFAULT);
+  /// Overwrites element `index` (in row-major order) of a dataset of 64-bit or narrower integers.
+  void element(const std::string& dataset, std::size_t index, std::int64_t value);
+
+ private:
+  FileEdit() = default;
+  hid_t file_ = -1;
+};
+
+/// The enumeration that h5py writes for booleans, over 8-bit integers. The caller closes it.
+hid_t make_boolean_type();
+/// IEEE float16 in the given byte order. The caller closes it.
+hid_t make_half_type(H5T_order_t order);
+
+}  // namespace fdma::testing
