@@ -146,11 +146,13 @@ bool Parser::begin_let() {
     return false;
   }
   current_let_ = {token_.text, token_.span};
-  if (is_reserved(token_.text))
+  if (is_reserved(token_.text)) {
     report(token_.span,
            fmt::format("'{}' is a word of the language and cannot be redefined", token_.text));
-  else if (lets_.contains(token_.text))
+    current_let_.name = {};  // the word keeps its meaning
+  } else if (lets_.contains(token_.text)) {
     report(token_.span, fmt::format("'{}' is already defined", token_.text));
+  }
   advance();
   if (token_.kind != TokenKind::assign) {
     report_syntax(
