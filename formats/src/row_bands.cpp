@@ -334,55 +334,97 @@ class BandLowering {
     full_.swap(next_full_);
   }
 
-  // Rule 2 of the canonical form for the partial stretch [first, end).
+  // The partial tiles [first, end) of the row in hand, for the builder.
+  class Stretch final : public PartialStretch {
+   public:
+    Stretch(BandLowering& lowering, std::int64_t first, std::int64_t end,
+            const std::vector<SubBand>& bands)
+        : lowering_(lowering),
+          bands_(bands),
+          first_(first),
+          k_begin_(first * lowering.block_.block_kv),
+          k_end_(end * lowering.block_.block_kv) {}
+
+    std::int64_t num_intervals(std::int64_t) override {
+      std::int64_t count = 0;
+      for (const SubBand& band : bands_) {
+        for (auto i = band.first; i != band.last; ++i) {
+          const auto [begin, end] = live_rows(band, *i, k_begin_, k_end_);
+          count += std::max<std::int64_t>(end - begin, 0);
+        }
+      }
+      return count;
+    }
+
+    std::uint64_t bitmap_hash(std::int64_t tile) override {
+      if (tile > 0 && repeats(tile)) return last_hash_;
+      KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
+      if (known != nullptr && known->is_filled) return last_hash_ = known->hash;
+      lowering_.write_bitmap(first_ + tile, bands_);
+      last_hash_ = hash_words(lowering_.bitmap_.data(), lowering_.words_per_bitmap_);
+      if (known != nullptr) {
+        known->hash = last_hash_;
+        known->is_filled = true;
+      }
+      return last_hash_;
+    }
+
+    std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
+      if (tile > 0 && repeats(tile)) return last_index_;
+      KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
+      if (known != nullptr && known->index >= 0) return last_index_ = known->index;
+      lowering_.write_bitmap(first_ + tile, bands_);
+      last_index_ = lowering_.builder_.intern_bitmap(lowering_.bitmap_.data(), hash);
+      if (known != nullptr) known->index = last_index_;
+      return last_index_;
+    }
+
+    void write_panel(std::vector<std::int64_t>& offsets,
+                     std::vector<Interval>& intervals) override {
+      std::size_t row = 0;
+      for (const SubBand& band : bands_) {
+        for (; row < static_cast<std::size_t>(band.r_begin); ++row) offsets[row + 1] = offsets[row];
+        for (; row < static_cast<std::size_t>(band.r_end); ++row) {
+          for (auto i = band.first; i != band.last; ++i) {
+            const std::int64_t lo = std::max(band.lo(*i, static_cast<std::int64_t>(row)), k_begin_);
+            const std::int64_t hi = std::min(band.hi(*i, static_cast<std::int64_t>(row)), k_end_);
+            if (lo >= hi) continue;
+            intervals.push_back({static_cast<std::int32_t>(lo - k_begin_),
+                                 static_cast<std::int32_t>(hi - k_begin_)});
+          }
+          offsets[row + 1] = static_cast<std::int64_t>(intervals.size());
+        }
+      }
+      for (; row + 1 < offsets.size(); ++row) offsets[row + 1] = offsets[row];
+    }
+
+   private:
+    // True if no bound lies in this tile or the one before it, so that both hold the same cells.
+    bool repeats(std::int64_t tile) const {
+      const std::int64_t begin = k_begin_ + (tile - 1) * lowering_.block_.block_kv;
+      const std::int64_t end = begin + 2 * lowering_.block_.block_kv;
+      for (const SubBand& band : bands_) {
+        for (auto i = band.first; i != band.last; ++i) {
+          if ((band.max_lo(*i) > begin && band.min_lo(*i) < end) ||
+              (band.max_hi(*i) > begin && band.min_hi(*i) < end)) {
+            return false;
+          }
+        }
+      }
+      return true;
+    }
+
+    BandLowering& lowering_;
+    const std::vector<SubBand>& bands_;
+    const std::int64_t first_, k_begin_, k_end_;
+    std::uint64_t last_hash_ = 0;
+    std::int32_t last_index_ = -1;
+  };
+
   void store_partial(std::int32_t first, std::int32_t end, std::int32_t step,
                      const std::vector<SubBand>& bands) {
-    const std::int64_t k_begin = std::int64_t{first} * block_.block_kv;
-    const std::int64_t k_end = std::int64_t{end} * block_.block_kv;
-    const std::int64_t num_intervals = count_intervals(bands, k_begin, k_end);
-    const std::int64_t num_tiles = end - first;
-    if (!row_panel_is_smaller(block_, num_intervals, num_tiles)) {
-      store_bitmaps(first, end, step, bands);
-      return;
-    }
-    if (!row_panel_is_smaller(block_, num_intervals, 1) &&
-        !row_panel_is_smaller(block_, num_intervals,
-                              count_distinct(first, end, bands, num_intervals))) {
-      store_bitmaps(first, end, step, bands);
-      return;
-    }
-    offsets_.assign(static_cast<std::size_t>(block_.block_q) + 1, 0);
-    panel_.resize(static_cast<std::size_t>(num_intervals));
-    std::int64_t row = 0, used = 0;
-    for (const SubBand& band : bands) {
-      for (; row < band.r_begin; ++row) offsets_[static_cast<std::size_t>(row) + 1] = used;
-      for (; row < band.r_end; ++row) {
-        for (auto i = band.first; i != band.last; ++i) {
-          const std::int64_t lo = std::max(band.lo(*i, row), k_begin);
-          const std::int64_t hi = std::min(band.hi(*i, row), k_end);
-          if (lo >= hi) continue;
-          panel_[static_cast<std::size_t>(used++)] = {static_cast<std::int32_t>(lo - k_begin),
-                                                      static_cast<std::int32_t>(hi - k_begin)};
-        }
-        offsets_[static_cast<std::size_t>(row) + 1] = used;
-      }
-    }
-    for (; row < block_.block_q; ++row) offsets_[static_cast<std::size_t>(row) + 1] = used;
-    segments_.push_back(
-        {first, end, step, step, SegmentKind::rows, builder_.intern_row_panel(offsets_, panel_)});
-  }
-
-  // Key intervals of all rows, clipped to keys [k_begin, k_end).
-  static std::int64_t count_intervals(const std::vector<SubBand>& bands, std::int64_t k_begin,
-                                      std::int64_t k_end) {
-    std::int64_t count = 0;
-    for (const SubBand& band : bands) {
-      for (auto i = band.first; i != band.last; ++i) {
-        const auto [begin, end] = live_rows(band, *i, k_begin, k_end);
-        count += std::max<std::int64_t>(end - begin, 0);
-      }
-    }
-    return count;
+    Stretch stretch(*this, first, end, bands);
+    builder_.add_partial_stretch(first, end, step, stretch, segments_);
   }
 
   // Rows of the band in which the interval meets keys [k_begin, k_end).
@@ -395,81 +437,44 @@ class BandLowering {
     return {std::max(a.first, b.first), std::min(a.second, b.second)};
   }
 
-  void store_bitmaps(std::int32_t first, std::int32_t end, std::int32_t step,
-                     const std::vector<SubBand>& bands) {
-    for (std::int32_t tile = first; tile < end; ++tile) {
-      const std::int32_t index = bitmap_index(tile, bands);
-      if (tile > first && segments_.back().payload == index) {
-        ++segments_.back().end_tile;
-      } else {
-        segments_.push_back({tile, tile + 1, step, step, SegmentKind::bitmap, index});
-      }
-    }
-  }
+  // The bitmaps that most bands make, of one interval over all rows of the tile, by the interval's
+  // bounds relative to the tile.
+  struct KnownBitmap {
+    std::array<std::int64_t, 4> key{-1, -1, -1, -1};
+    std::uint64_t hash = 0;
+    std::int32_t index = -1;
+    bool is_filled = false;
+  };
 
-  // Distinct bitmaps of the stretch, counted from both ends inwards until a row panel is known to
-  // be smaller.
-  std::int64_t count_distinct(std::int32_t first, std::int32_t end,
-                              const std::vector<SubBand>& bands, std::int64_t num_intervals) {
-    // Tiles with different numbers of intervals are different: often enough without looking at a
-    // cell.
-    const std::int64_t block_kv = block_.block_kv;
-    if (row_panel_is_smaller(block_, num_intervals, 2) &&
-        count_intervals(bands, first * block_kv, (first + 1) * block_kv) !=
-            count_intervals(bands, (end - 1) * block_kv, end * block_kv)) {
-      return 2;
+  // The entry for a tile, empty if the tile is new; null if it is not of that kind.
+  KnownBitmap* find_known(std::int64_t tile, const std::vector<SubBand>& bands) {
+    if (bands.size() != 1 || bands[0].r_begin != 0 || bands[0].r_end != block_.block_q) {
+      return nullptr;
     }
-    seen_.clear();
-    std::int64_t distinct = 0;
-    for (std::int32_t n = 0; n < end - first; ++n) {
-      const std::int32_t tile = n % 2 == 0 ? first + n / 2 : end - 1 - n / 2;
-      write_bitmap(tile, bands);
-      bool is_new = true;
-      for (std::int64_t s = 0; s < distinct && is_new; ++s) {
-        is_new = !std::equal(bitmap_.begin(), bitmap_.end(), seen_.begin() + s * words_per_bitmap_);
-      }
-      if (!is_new) continue;
-      seen_.insert(seen_.end(), bitmap_.begin(), bitmap_.end());
-      if (row_panel_is_smaller(block_, num_intervals, ++distinct)) break;
-    }
-    return distinct;
-  }
-
-  // Index of the bitmap of a tile. The tiles that most bands make, one interval over all rows of
-  // the tile, are remembered by their bounds relative to the tile.
-  std::int32_t bitmap_index(std::int32_t tile, const std::vector<SubBand>& bands) {
-    const std::int64_t k_begin = std::int64_t{tile} * block_.block_kv;
-    const std::int64_t k_end = k_begin + block_.block_kv;
+    const SubBand& band = bands[0];
+    const std::int64_t k_begin = tile * block_.block_kv, k_end = k_begin + block_.block_kv;
     std::array<std::int64_t, 4> key{};
-    bool is_simple = bands.size() == 1 && bands[0].r_begin == 0 && bands[0].r_end == block_.block_q;
-    if (is_simple) {
-      int num_live = 0;
-      for (auto i = bands[0].first; i != bands[0].last && num_live < 2; ++i) {
-        if (bands[0].min_lo(*i) >= k_end || bands[0].max_hi(*i) <= k_begin) continue;
-        ++num_live;
-        const bool clips_lo = bands[0].max_lo(*i) > k_begin, clips_hi = bands[0].min_hi(*i) < k_end;
-        key = {clips_lo ? bands[0].lo(*i, 0) - k_begin : 0, clips_lo ? i->lo_slope : 0,
-               clips_hi ? bands[0].hi(*i, 0) - k_begin : block_.block_kv,
-               clips_hi ? i->hi_slope : 0};
-      }
-      is_simple = num_live == 1;
+    int num_live = 0;
+    for (auto i = band.first; i != band.last && num_live < 2; ++i) {
+      if (band.min_lo(*i) >= k_end || band.max_hi(*i) <= k_begin) continue;
+      ++num_live;
+      const bool clips_lo = band.max_lo(*i) > k_begin, clips_hi = band.min_hi(*i) < k_end;
+      key = {clips_lo ? band.lo(*i, 0) - k_begin : 0, clips_lo ? i->lo_slope : 0,
+             clips_hi ? band.hi(*i, 0) - k_begin : block_.block_kv, clips_hi ? i->hi_slope : 0};
     }
-    if (is_simple) {
-      for (const auto& known : known_bitmaps_) {
-        if (known.key == key) return known.index;
-      }
+    if (num_live != 1) return nullptr;
+    for (KnownBitmap& known : known_bitmaps_) {
+      if (known.is_filled && known.key == key) return &known;
     }
-    write_bitmap(tile, bands);
-    const std::int32_t index = builder_.intern_bitmap(bitmap_.data());
-    if (is_simple) {
-      known_bitmaps_[next_known_] = {key, index};
-      next_known_ = (next_known_ + 1) % known_bitmaps_.size();
-    }
-    return index;
+    KnownBitmap& oldest = known_bitmaps_[next_known_];
+    next_known_ = (next_known_ + 1) % known_bitmaps_.size();
+    oldest = KnownBitmap{};
+    oldest.key = key;
+    return &oldest;
   }
 
   // Writes the cells of a tile to bitmap_.
-  void write_bitmap(std::int32_t tile, const std::vector<SubBand>& bands) {
+  void write_bitmap(std::int64_t tile, const std::vector<SubBand>& bands) {
     const std::int64_t block_kv = block_.block_kv;
     const std::int64_t k_begin = tile * block_kv;
     std::uint64_t* words = bitmap_.data();
@@ -497,11 +502,6 @@ class BandLowering {
     }
   }
 
-  struct KnownBitmap {
-    std::array<std::int64_t, 4> key{-1, -1, -1, -1};
-    std::int32_t index = -1;
-  };
-
   const RowBands& bands_;
   const BlockShape block_;
   SegmentBuilder builder_;
@@ -517,9 +517,7 @@ class BandLowering {
   std::vector<TileSegment> segments_;
   std::vector<SubBand> mixed_;
   std::vector<Range> touched_, full_, band_full_, next_full_;
-  std::vector<std::uint64_t> bitmap_, seen_;
-  std::vector<std::int64_t> offsets_;
-  std::vector<Interval> panel_;
+  std::vector<std::uint64_t> bitmap_;
 };
 
 }  // namespace

@@ -29,11 +29,11 @@ void PayloadIndex::insert(std::uint64_t hash, std::int32_t index) {
   ++size_;
 }
 
-namespace {
-
 std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count) {
   return XXH3_64bits(words, static_cast<std::size_t>(count) * sizeof(std::uint64_t));
 }
+
+namespace {
 
 // Calls visit(row, begin, end) for every maximal run of ones of each query row of a stretch of
 // tiles that lie one after another in `words`; keys are relative to the stretch. Stops when visit
@@ -55,7 +55,7 @@ void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockS
         if (open >= 0) {
           const int length = std::countr_one(bits);
           if (length >= width) continue;
-          if (!visit(r, open, key + length)) return;
+          visit(r, open, key + length);
           open = -1;
           bits &= all << length;
         }
@@ -66,12 +66,12 @@ void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockS
             open = key + begin;
             break;
           }
-          if (!visit(r, key + begin, key + begin + length)) return;
+          visit(r, key + begin, key + begin + length);
           bits &= all << (begin + length);
         }
       }
     }
-    if (open >= 0 && !visit(r, open, num_tiles * block_kv)) return;
+    if (open >= 0) visit(r, open, num_tiles * block_kv);
   }
 }
 
@@ -97,10 +97,41 @@ std::int64_t count_row_runs(const std::uint64_t* words, std::int64_t num_tiles, 
   return count;
 }
 
-std::int64_t num_distinct(std::vector<std::uint64_t> hashes) {
-  std::sort(hashes.begin(), hashes.end());
-  return std::unique(hashes.begin(), hashes.end()) - hashes.begin();
-}
+// A stretch whose bitmaps lie one after another in memory.
+class ScratchStretch final : public PartialStretch {
+ public:
+  ScratchStretch(SegmentBuilder& builder, const std::vector<std::uint64_t>& words, BlockShape block)
+      : builder_(builder),
+        words_(words.data()),
+        block_(block),
+        words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
+        num_tiles_(static_cast<std::int64_t>(words.size()) / words_per_bitmap_) {}
+
+  std::int64_t num_intervals(std::int64_t limit) override {
+    return count_row_runs(words_, num_tiles_, block_, limit);
+  }
+  std::uint64_t bitmap_hash(std::int64_t tile) override {
+    return hash_words(words_ + tile * words_per_bitmap_, words_per_bitmap_);
+  }
+  std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
+    return builder_.intern_bitmap(words_ + tile * words_per_bitmap_, hash);
+  }
+  void write_panel(std::vector<std::int64_t>& offsets, std::vector<Interval>& intervals) override {
+    for_each_row_run(
+        words_, num_tiles_, block_, [&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+          ++offsets[static_cast<std::size_t>(r) + 1];
+          intervals.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
+        });
+    for (std::size_t r = 1; r < offsets.size(); ++r) offsets[r] += offsets[r - 1];
+  }
+
+ private:
+  SegmentBuilder& builder_;
+  const std::uint64_t* words_;
+  const BlockShape block_;
+  const std::int64_t words_per_bitmap_;
+  const std::int64_t num_tiles_;
+};
 
 }  // namespace
 
@@ -109,10 +140,6 @@ SegmentBuilder::SegmentBuilder(std::int64_t q_len, std::int64_t kv_len, BlockSha
   mask_.q_len = q_len;
   mask_.kv_len = kv_len;
   mask_.block = block;
-}
-
-std::int32_t SegmentBuilder::intern_bitmap(const std::uint64_t* words) {
-  return intern_bitmap(words, hash_words(words, mask_.words_per_bitmap()));
 }
 
 std::int32_t SegmentBuilder::intern_bitmap(const std::uint64_t* words, std::uint64_t hash) {
@@ -127,29 +154,75 @@ std::int32_t SegmentBuilder::intern_bitmap(const std::uint64_t* words, std::uint
   return index;
 }
 
-std::int32_t SegmentBuilder::intern_row_panel(std::span<const std::int64_t> offsets,
-                                              std::span<const Interval> intervals) {
-  const std::uint64_t hash = XXH3_64bits_withSeed(
-      intervals.data(), intervals.size_bytes(), XXH3_64bits(offsets.data(), offsets.size_bytes()));
-  const auto block_q = static_cast<std::size_t>(mask_.block.block_q);
-  const std::int32_t found = panel_index_.find(hash, [&](std::int32_t index) {
+// Index of the stored panel that equals panel_offsets_ and panel_intervals_, or -1.
+std::int32_t SegmentBuilder::find_panel(std::uint64_t hash) const {
+  return panel_index_.find(hash, [&](std::int32_t index) {
+    const std::size_t block_q = panel_offsets_.size() - 1;
     const std::int64_t* stored =
         mask_.row_offsets.data() + static_cast<std::size_t>(index) * block_q;
-    const std::int64_t base = stored[0];
     for (std::size_t r = 0; r <= block_q; ++r) {
-      if (stored[r] - base != offsets[r]) return false;
+      if (stored[r] - stored[0] != panel_offsets_[r]) return false;
     }
-    return std::equal(intervals.begin(), intervals.end(), mask_.row_intervals.begin() + base);
+    return std::equal(panel_intervals_.begin(), panel_intervals_.end(),
+                      mask_.row_intervals.begin() + stored[0]);
   });
-  if (found >= 0) return found;
-  const auto index = static_cast<std::int32_t>(mask_.num_row_panels());
-  const std::int64_t base = mask_.row_offsets.back();
-  const std::size_t first = mask_.row_offsets.size();
-  mask_.row_offsets.resize(first + block_q);
-  for (std::size_t r = 0; r < block_q; ++r) mask_.row_offsets[first + r] = base + offsets[r + 1];
-  mask_.row_intervals.insert(mask_.row_intervals.end(), intervals.begin(), intervals.end());
-  panel_index_.insert(hash, index);
-  return index;
+}
+
+// Rule 2.
+void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile,
+                                         std::int32_t step, PartialStretch& stretch,
+                                         std::vector<TileSegment>& segments) {
+  const std::int64_t num_tiles = end_tile - first_tile;
+  const std::int64_t bitmap_words = mask_.words_per_bitmap();
+  const std::int64_t block_q = mask_.block.block_q;
+  hashes_.resize(static_cast<std::size_t>(num_tiles));
+  std::int64_t num_new = 0;
+  for (std::int64_t t = 0; t < num_tiles; ++t) {
+    const std::uint64_t hash = stretch.bitmap_hash(t);
+    hashes_[static_cast<std::size_t>(t)] = hash;
+    if (t > 0 && hash == hashes_[static_cast<std::size_t>(t) - 1]) continue;
+    if (seen_.find(hash, [](std::int32_t) { return true; }) < 0) {
+      seen_.insert(hash, 0);
+      ++num_new;
+    }
+  }
+  // In words: a panel takes block_q + intervals. Only one that beats num_tiles bitmaps can have
+  // been stored before.
+  const std::int64_t most_intervals = num_tiles * bitmap_words - block_q - 1;
+  const std::int64_t num_intervals = most_intervals < 0 ? 0 : stretch.num_intervals(most_intervals);
+  if (num_intervals <= most_intervals) {
+    panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
+    panel_intervals_.clear();
+    stretch.write_panel(panel_offsets_, panel_intervals_);
+    const std::uint64_t hash =
+        XXH3_64bits_withSeed(panel_intervals_.data(), panel_intervals_.size() * sizeof(Interval),
+                             XXH3_64bits(panel_offsets_.data(), panel_offsets_.size() * 8));
+    std::int32_t panel = find_panel(hash);
+    if (panel < 0 && block_q + num_intervals < num_new * bitmap_words) {
+      panel = static_cast<std::int32_t>(mask_.num_row_panels());
+      const std::int64_t base = mask_.row_offsets.back();
+      for (std::size_t r = 1; r < panel_offsets_.size(); ++r) {
+        mask_.row_offsets.push_back(base + panel_offsets_[r]);
+      }
+      mask_.row_intervals.insert(mask_.row_intervals.end(), panel_intervals_.begin(),
+                                 panel_intervals_.end());
+      panel_index_.insert(hash, panel);
+    }
+    if (panel >= 0) {
+      segments.push_back({first_tile, end_tile, step, step, SegmentKind::rows, panel});
+      return;
+    }
+  }
+  for (std::int64_t t = 0; t < num_tiles; ++t) {
+    const std::uint64_t hash = hashes_[static_cast<std::size_t>(t)];
+    const std::int32_t index = stretch.intern(t, hash);
+    const auto tile = static_cast<std::int32_t>(first_tile + t);
+    if (t > 0 && segments.back().payload == index) {
+      ++segments.back().end_tile;
+    } else {
+      segments.push_back({tile, tile + 1, step, step, SegmentKind::bitmap, index});
+    }
+  }
 }
 
 std::int64_t SegmentBuilder::payload_bytes() const {
@@ -225,50 +298,6 @@ void SegmentBuilder::add_rows(std::int32_t first_row, std::int32_t count,
   if (period_ == 1) next_row_ = first_row + count;
 }
 
-// Rule 2: stores the partial tiles [first_tile, end_tile), whose cells are in scratch_, as bitmaps
-// or as one row panel.
-void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile) {
-  const std::int64_t num_tiles = end_tile - first_tile;
-  const std::int64_t words_per_bitmap = mask_.words_per_bitmap();
-  const std::int64_t block_q = mask_.block.block_q;
-  hashes_.resize(static_cast<std::size_t>(num_tiles));
-  for (std::int64_t t = 0; t < num_tiles; ++t) {
-    hashes_[static_cast<std::size_t>(t)] =
-        hash_words(scratch_.data() + t * words_per_bitmap, words_per_bitmap);
-  }
-  const std::int64_t distinct = num_tiles == 1 ? 1 : num_distinct(hashes_);
-  const std::int64_t most_intervals = distinct * words_per_bitmap - block_q;
-  const std::int64_t num_intervals =
-      count_row_runs(scratch_.data(), num_tiles, mask_.block, most_intervals);
-  if (!row_panel_is_smaller(mask_.block, num_intervals, distinct)) {
-    for (std::int64_t t = 0; t < num_tiles; ++t) {
-      const std::int32_t index = intern_bitmap(scratch_.data() + t * words_per_bitmap,
-                                               hashes_[static_cast<std::size_t>(t)]);
-      const auto tile = static_cast<std::int32_t>(first_tile + t);
-      if (t > 0 && row_segments_.back().payload == index) {
-        ++row_segments_.back().end_tile;
-      } else {
-        row_segments_.push_back({tile, tile + 1, 0, 0, SegmentKind::bitmap, index});
-      }
-    }
-    return;
-  }
-  panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
-  panel_intervals_.clear();
-  for_each_row_run(scratch_.data(), num_tiles, mask_.block,
-                   [&](std::int64_t r, std::int64_t begin, std::int64_t end) {
-                     ++panel_offsets_[static_cast<std::size_t>(r) + 1];
-                     panel_intervals_.push_back(
-                         {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
-                     return true;
-                   });
-  for (std::size_t r = 0; r < static_cast<std::size_t>(block_q); ++r) {
-    panel_offsets_[r + 1] += panel_offsets_[r];
-  }
-  row_segments_.push_back({first_tile, end_tile, 0, 0, SegmentKind::rows,
-                           intern_row_panel(panel_offsets_, panel_intervals_)});
-}
-
 void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileCells& cells,
                                   bool reclassify) {
   row_segments_.clear();
@@ -279,7 +308,10 @@ void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileC
   scratch_.clear();
   std::int32_t stretch_first = 0, stretch_end = 0;  // partial tiles whose cells are in scratch_
   const auto flush = [&] {
-    if (stretch_first < stretch_end) add_partial_stretch(stretch_first, stretch_end);
+    if (stretch_first < stretch_end) {
+      ScratchStretch stretch(*this, scratch_, mask_.block);
+      add_partial_stretch(stretch_first, stretch_end, 0, stretch, row_segments_);
+    }
     scratch_.clear();
     stretch_first = stretch_end = 0;
   };

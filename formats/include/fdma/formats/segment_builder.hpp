@@ -5,11 +5,12 @@
 //  1. A tile is empty, full or partial, judged on the cells that exist. Consecutive full tiles form
 //  one full segment.
 //  2. A maximal stretch of consecutive partial tiles is stored either tile by tile as interned
-//  bitmaps (consecutive tiles
-//     with the same bitmap form one segment) or whole, as one interned row panel: whichever takes
-//     fewer bytes by itself, (distinct bitmaps of the stretch) * block_q * block_kv / 8 against 8 *
-//     block_q + 8 * (intervals clipped to the stretch); a tie goes to bitmaps. Payloads are
-//     numbered by first occurrence, row-major.
+//     bitmaps (consecutive tiles with the same bitmap form one segment) or whole, as one interned
+//     row panel. A panel equal to one that is stored already is taken. Otherwise bitmaps, unless
+//     the panel takes fewer bytes: 8 * block_q + 8 * (key intervals clipped to the stretch),
+//     against block_q * block_kv / 8 for each of the stretch's distinct bitmaps that no partial
+//     tile before it (row-major) has. So what repeats, be it a stretch or a tile, is stored once.
+//     Payloads are numbered by first use.
 //  3. If those payloads, interned, take more bytes than the column table of the whole mask,
 //     8 * (kv_len + 1) + 8 * (query intervals of all keys), every partial stretch becomes one
 //     columns segment instead.
@@ -59,14 +60,6 @@ inline std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, i
   return count == 64 ? bits : bits & ((std::uint64_t{1} << count) - 1);
 }
 
-/// Rule 2: true iff one row panel with `num_intervals` intervals takes fewer bytes than
-/// `num_distinct` bitmaps.
-constexpr bool row_panel_is_smaller(BlockShape block, std::int64_t num_intervals,
-                                    std::int64_t num_distinct) {
-  return std::int64_t{block.block_q} + num_intervals <
-         num_distinct * block.block_q * block.block_kv / 64;
-}
-
 /// Finds equal payloads: a hash table from 64-bit hashes to indices, open addressing.
 class PayloadIndex {
  public:
@@ -91,6 +84,24 @@ class PayloadIndex {
   std::size_t size_ = 0;
 };
 
+/// The cells of a maximal stretch of partial tiles of one tile row, for rule 2. Tiles count from 0.
+class PartialStretch {
+ public:
+  virtual ~PartialStretch() = default;
+  /// Key intervals of all rows, clipped to the stretch; some value above `limit` if there are more.
+  virtual std::int64_t num_intervals(std::int64_t limit) = 0;
+  /// hash_words of the tile's bitmap.
+  virtual std::uint64_t bitmap_hash(std::int64_t tile) = 0;
+  /// Index of the tile's bitmap, interned in the builder.
+  virtual std::int32_t intern(std::int64_t tile, std::uint64_t hash) = 0;
+  /// Fills the row panel: offsets [block_q + 1] into intervals, which are empty on entry.
+  virtual void write_panel(std::vector<std::int64_t>& offsets,
+                           std::vector<Interval>& intervals) = 0;
+};
+
+/// The hash by which bitmaps are interned.
+std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count);
+
 /// Builds a canonical SegmentMask from tile rows given in ascending order.
 ///
 /// Example     SegmentBuilder builder(q_len, kv_len, block);
@@ -114,18 +125,20 @@ class SegmentBuilder {
 
   /// Appends tile rows first_row, first_row + period, .. (`count` of them), which `segments`
   /// describes for the first one and which move by their steps. Rows of one residue modulo the
-  /// period come in ascending order; payloads come from intern_bitmap / intern_row_panel of this
-  /// builder, interned in row-major order of first use.
+  /// period come in ascending order; partial segments come from add_partial_stretch, called in
+  /// row-major order of their first rows.
   void add_rows(std::int32_t first_row, std::int32_t count, std::span<const TileSegment> segments);
+  /// Appends to `segments` what stores the partial tiles [first_tile, end_tile), moving by `step`.
+  void add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile, std::int32_t step,
+                           PartialStretch& stretch, std::vector<TileSegment>& segments);
   /// Declares every row before `row` appended; needed after add_rows with a period above 1.
   void skip_to(std::int32_t row) { next_row_ = row; }
 
-  /// Index of the bitmap with these words, stored if new.
-  std::int32_t intern_bitmap(const std::uint64_t* words);
-  /// Index of the row panel with these per-row interval lists: offsets [block_q + 1] into
-  /// intervals, both relative.
-  std::int32_t intern_row_panel(std::span<const std::int64_t> offsets,
-                                std::span<const Interval> intervals);
+  /// Index of the bitmap with these words, stored if new; `hash` is hash_words of them.
+  std::int32_t intern_bitmap(const std::uint64_t* words, std::uint64_t hash);
+  std::int32_t intern_bitmap(const std::uint64_t* words) {
+    return intern_bitmap(words, hash_words(words, mask_.words_per_bitmap()));
+  }
 
   /// Bytes of bitmaps and row panels stored so far: an engine that knows the column table's size
   /// stops when they exceed it.
@@ -144,8 +157,7 @@ class SegmentBuilder {
   };
   void close(OpenRun& open);
   bool absorb(OpenRun& open, std::span<const TileSegment> segments, std::int32_t& count);
-  void add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile);
-  std::int32_t intern_bitmap(const std::uint64_t* words, std::uint64_t hash);
+  std::int32_t find_panel(std::uint64_t hash) const;
 
   SegmentMask mask_;
   std::int32_t period_;
@@ -154,6 +166,7 @@ class SegmentBuilder {
   std::vector<OpenRun> closed_;
   PayloadIndex bitmap_index_;
   PayloadIndex panel_index_;
+  PayloadIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
   // Of the tile row in hand:
   std::vector<TileSegment> row_segments_, moved_;
   std::vector<std::uint64_t> scratch_;  // bitmaps of the partial stretch, tile after tile
