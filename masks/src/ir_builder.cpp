@@ -107,7 +107,7 @@ IrId IrBuilder::intern(const IrNode& node, const NodeRange& variable) {
   const PreparedTable* table =
       is_lookup ? tables_[static_cast<std::size_t>(node.value)].get() : nullptr;
   Info info;
-  info.hash = mix(static_cast<std::uint64_t>(node.op) + 1,
+  info.hash = mix(mix(29, static_cast<std::uint64_t>(node.op)),
                   is_lookup ? table->hash : static_cast<std::uint64_t>(node.value));
   for (int i = 0; i < node.num_children; ++i)
     info.hash = mix(info.hash, info_[static_cast<std::size_t>(node.children[i])].hash);

@@ -130,6 +130,7 @@ class IrBuilder {
   std::vector<std::int32_t> index_;  ///< open addressing: node ids, -1 where free
   std::vector<TableRef> tables_;
   IrId q_ = -1, k_ = -1;
+  int sum_depth_ = 0;    ///< comparisons that separating made anew, one inside the other
   int split_depth_ = 0;  ///< comparisons that were split into two, one inside the other
 };
 

@@ -340,8 +340,15 @@ IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
   }
   const IrId main_id = build(main), rest_id = build(rest);
   if (main_id < 0 || rest_id < 0) return -1;
-  return main_is_left || !is_inequality ? raw(result, main_id, rest_id)
-                                        : raw(result, rest_id, main_id);
+  const bool main_is_first = main_is_left || !is_inequality;
+  const IrId left = main_is_first ? main_id : rest_id, right = main_is_first ? rest_id : main_id;
+  // What was a term may now stand alone, |x| of 2 * |x| say: the other rules get their turn.
+  const bool is_settled = (result == op && left == a && right == b) || sum_depth_ >= kMaxSplitDepth;
+  if (is_settled) return raw(result, left, right);
+  ++sum_depth_;
+  const IrId made = compare(result, left, right);
+  --sum_depth_;
+  return made;
 }
 
 }  // namespace fdma
