@@ -1,5 +1,6 @@
 #include "h5_handle.hpp"
 
+#include <cstdlib>
 #include <string_view>
 
 namespace fdma::io {
@@ -27,9 +28,19 @@ bool is_unknown_version(std::string_view reason) {
          (contains("bad") || contains("unknown") || contains("wrong") || contains("unsupported"));
 }
 
+// Objects that HDF5 loses inside itself while it reads damaged files keep its exit handler from
+// finishing, which it reports on stderr unless error printing is off. Handlers run in reverse
+// order: this one is registered after HDF5's own.
+void be_quiet_at_exit() {
+  static const bool registered =
+      H5open() >= 0 && std::atexit([] { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }) == 0;
+  static_cast<void>(registered);
+}
+
 }  // namespace
 
 Session::Session() : lock_(library_mutex()) {
+  be_quiet_at_exit();
   H5Eget_auto2(H5E_DEFAULT, &print_, &print_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }

@@ -203,7 +203,9 @@ class SlabReader {
 Result<void> stream(SlabReader& reader, SlabConsumer& consumer, const DenseGeometry& geometry,
                     const DenseElement& element, const DenseReadOptions& options,
                     const std::string& where) {
-  tbb::task_arena arena(options.num_threads > 0 ? options.num_threads : tbb::task_arena::automatic);
+  const int available = tbb::this_task_arena::max_concurrency();
+  tbb::task_arena arena(options.num_threads > 0 ? std::min(options.num_threads, available)
+                                                : available);
   const bool overlaps = arena.max_concurrency() > 1;
   const auto bytes = static_cast<std::size_t>(geometry.slab_values() * element.size_bytes());
   std::vector<std::byte> buffers[2];

@@ -86,8 +86,8 @@ class Attributes {
   static Result<Attributes> of(hid_t object, const std::string& where) {
     Attributes attributes(object, where);
     std::vector<std::string> names;
-    // H5Aiterate2 of HDF5 1.10 crashes if an attribute is damaged. Looking for one that is not there
-    // decodes all of them first, and fails cleanly.
+    // H5Aiterate2 of HDF5 1.10 crashes if an attribute is damaged. Looking for one that is not
+    // there decodes all of them first, and fails cleanly.
     if (H5Aexists(object, "fdma: none of this name") < 0) {
       return hdf5_error(where, "cannot read its attributes");
     }

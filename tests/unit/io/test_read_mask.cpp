@@ -68,7 +68,8 @@ std::vector<WrongFile> wrong_files() {
   integer("kv_len", 0, "");
   integer("num_batches", 0, "attribute num_batches: 0 is outside");
   integer("num_batches", 3, "group_of: extents [2, 3], expected [3, 3]");
-  integer("num_heads", 2147483647, "group_of: extents");
+  integer("num_heads", 2147483647, "num_heads");
+  integer("num_heads", 4, "group_of: extents [2, 3], expected [2, 4]");
   integer("block_q", 0, "attribute block_q");
   integer("block_q", 17, "block");
   integer("block_q", 4096, "attribute block_q: 4096 is outside");
