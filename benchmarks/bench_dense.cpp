@@ -107,8 +107,10 @@ void pread_limit(benchmark::State& state, const std::string& path) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
+  benchmark::AddCustomContext("compiler", FDMA_COMPILER);
   benchmark::RegisterBenchmark("dense/bits_table", bits_table)
       ->Unit(benchmark::kMillisecond)
+      ->MeasureProcessCPUTime()
       ->UseRealTime();
   for (int i = 1; i < argc; ++i) {
     const std::string path = argv[i];
@@ -116,10 +118,12 @@ int main(int argc, char** argv) {
     benchmark::RegisterBenchmark(("dense/file/" + name).c_str(),
                                  [path](benchmark::State& state) { file(state, path); })
         ->Unit(benchmark::kMillisecond)
+        ->MeasureProcessCPUTime()
         ->UseRealTime();
     benchmark::RegisterBenchmark(("limit/pread/" + name).c_str(),
                                  [path](benchmark::State& state) { pread_limit(state, path); })
         ->Unit(benchmark::kMillisecond)
+        ->MeasureProcessCPUTime()
         ->UseRealTime();
   }
   benchmark::RunSpecifiedBenchmarks();

@@ -2,13 +2,14 @@
 // blocks (bind + lower), and parsing on its own.
 //
 // Cases: the mask zoo at 8K, 32K, 128K and 1M tokens, 263 packed documents at 1M, predicates that
-// need box form, every name of the language with random tables at 8K. For each, beside the time:
+// need box form, every name of the language with random tables at 8K. Time is the CPU time of all
+// threads of the process, so that neither a second thread nor a busy machine flatters it; elapsed
+// time is reported too. For each, besides:
 //   first_us       the first compilation of this mask in this process
 //   peak_bytes     heap memory at its peak during one compilation, the result included
 //   result_bytes   BlockMask::size_bytes
 //   distinct_share distinct partial tiles / all tiles (every name only)
-//   target_us, target_bytes   the goal, where there is one; counted as met if time and peak are
-//   below
+//   target_us, target_bytes   the goal, where there is one: met if CPU time and peak are below it
 // The program checks nothing but that compiling succeeds; tests do the rest.
 #include <benchmark/benchmark.h>
 
@@ -124,7 +125,7 @@ void add_lower(const std::string& set, Case c) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [shared](benchmark::State& state) { lower(state, *shared); })
       ->Unit(benchmark::kMicrosecond)
-      ->UseRealTime();
+      ->MeasureProcessCPUTime();
 }
 
 void add_parse(const ZooMask& mask) {
@@ -157,6 +158,8 @@ void add_predicates() {
   for (const std::int64_t seq_len : {8192, 32768, 131072}) {
     for (ZooMask& mask : fdma::zoo::predicates(seq_len)) {
       if (seq_len == 8192) add_parse(mask);
+      // A random table that large makes a million segments that share nothing: 0.5 GiB.
+      if (mask.name == "table_tiles" && seq_len == 131072) continue;
       add_lower("predicate", Case{std::move(mask), seq_len == 8192 ? 5 * kMillisecond : 0});
     }
   }
@@ -175,6 +178,7 @@ void add_names() {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::AddCustomContext("compiler", FDMA_COMPILER);
   add_zoo();
   add_predicates();
   add_names();

@@ -53,8 +53,9 @@ def store(raw_path: Path, result_path: Path) -> None:
         if benchmark.get("error_occurred"):
             sys.exit(f"{benchmark['name']}: {benchmark.get('error_message')}")
         run: Run = {
-            "name": benchmark["name"].removesuffix("/real_time"),
-            "us": benchmark["real_time"] * MICROSECONDS[benchmark["time_unit"]],
+            "name": benchmark["name"].removesuffix("/real_time").removesuffix("/process_time"),
+            "cpu_us": benchmark["cpu_time"] * MICROSECONDS[benchmark["time_unit"]],
+            "elapsed_us": benchmark["real_time"] * MICROSECONDS[benchmark["time_unit"]],
             "iterations": benchmark["iterations"],
         }
         if "label" in benchmark:
@@ -72,7 +73,7 @@ def store(raw_path: Path, result_path: Path) -> None:
             "load_avg": context["load_avg"],
             "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
         },
-        "build": context["library_build_type"],
+        "compiler": context["compiler"],
         "commit": git("rev-parse", "--short=12", "HEAD"),
         "uncommitted_changes": bool(git("status", "--porcelain", "--", *sources)),
         "date": context["date"][:10],
@@ -101,7 +102,7 @@ def verdict(run: Run) -> str:
     """Whether the goal was met, by time and, where the goal has one, by memory; "-" without one."""
     if "target_us" not in run:
         return "-"
-    met = run["us"] < run["target_us"]
+    met = run["cpu_us"] < run["target_us"]
     goal = f"< {time_text(run['target_us'])}"
     if "target_bytes" in run:
         met = met and run["peak_bytes"] < run["target_bytes"]
@@ -131,19 +132,23 @@ def lowering_table(runs: list[Run], wanted: str) -> str:
             [
                 name,
                 tokens_text(tokens),
-                time_text(run["us"]),
+                time_text(run["cpu_us"]),
+                time_text(run["elapsed_us"]),
                 time_text(run["first_us"]),
                 bytes_text(run["peak_bytes"]),
                 bytes_text(run["result_bytes"]),
                 verdict(run),
             ]
         )
-    return table(["mask", "tokens", "time", "first time", "peak memory", "result", "goal"], rows)
+    return table(
+        ["mask", "tokens", "CPU time", "elapsed", "first time", "peak memory", "result", "goal"],
+        rows,
+    )
 
 
 def parse_table(runs: list[Run]) -> str:
     rows = [
-        [f"`{run['spec']}`", time_text(run["us"])]
+        [f"`{run['spec']}`", time_text(run["cpu_us"])]
         for run in runs
         if run["name"].startswith("parse/")
     ]
@@ -156,7 +161,7 @@ def dense_table(runs: list[Run]) -> str:
         rows.append(
             [
                 run["name"],
-                time_text(run["us"]),
+                time_text(run["elapsed_us"]),
                 f"{run['bytes_per_second'] / 1e9:.2f} GB/s",
                 bytes_text(run["peak_bytes"]) if "peak_bytes" in run else "-",
                 bytes_text(run["result_bytes"]) if "result_bytes" in run else "-",
@@ -169,8 +174,8 @@ def machine_text(result: dict[str, Any]) -> str:
     machine = result["machine"]
     changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}; one thread; commit "
-        f"{result['commit']}{changed}, {result['date']}."
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}; {result['compiler']}; "
+        f"one thread; commit {result['commit']}{changed}, {result['date']}."
     )
 
 
