@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -30,11 +32,11 @@ def maskc(*arguments: str | int | Path, expect: int = 0) -> str:
     return done.stderr if expect else done.stdout
 
 
-def documented_reader():
+def documented_reader() -> Callable[[Path, str], Cells]:
     """read_dense of the example in the document, exactly as printed there."""
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     assert len(blocks) == 1
-    names: dict = {}
+    names: dict[str, Callable[[Path, str], Cells]] = {}
     exec(compile(blocks[0], str(DOCUMENT), "exec"), names)
     return names["read_dense"]
 
@@ -145,7 +147,7 @@ def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-DENSE = {
+DENSE: dict[str, Callable[[Cells], npt.NDArray[Any]]] = {
     "bool": lambda cells: cells,
     "uint8": lambda cells: cells.astype(np.uint8),
     "int64_big": lambda cells: cells.astype(">i8"),
@@ -160,12 +162,15 @@ def some_cells(*shape: int) -> Cells:
     random = np.random.default_rng(7)
     q, k = np.indices(shape[-2:])
     noise = random.random(shape) < 0.3
-    return (k <= q) & ((q // 40 == k // 40) | noise)
+    cells: Cells = (k <= q) & ((q // 40 == k // 40) | noise)
+    return cells
 
 
 @pytest.mark.parametrize("kind", DENSE)
 @pytest.mark.parametrize("storage", [{}, {"chunks": (50, 30), "compression": "gzip"}])
-def test_dense_masks_of_h5py_convert_exactly(tmp_path: Path, kind: str, storage: dict) -> None:
+def test_dense_masks_of_h5py_convert_exactly(
+    tmp_path: Path, kind: str, storage: dict[str, Any]
+) -> None:
     cells = some_cells(150, 170)
     with h5py.File(tmp_path / "dense.h5", "w") as file:
         file.create_dataset("mask", data=DENSE[kind](cells), **storage)
