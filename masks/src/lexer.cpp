@@ -173,6 +173,13 @@ Token Lexer::symbol(std::size_t begin) {
       return one(TokenKind::colon);
     case ';':
       return one(TokenKind::semicolon);
+    case '"':
+    case '\'': {
+      const std::size_t line_end = std::min(text_.find('\n', begin), text_.size());
+      const std::size_t close = text_.substr(0, line_end).find(text_[begin], begin + 1);
+      const std::size_t end = close == std::string_view::npos ? begin + 1 : close + 1;
+      return make_invalid(begin, end, "there are no quoted names: a table is written @name");
+    }
     default:
       return unknown_characters(begin);
   }
@@ -184,7 +191,7 @@ Token Lexer::unknown_characters(std::size_t begin) {
     if (text_.substr(begin).starts_with(sign))
       return make_invalid(begin, begin + sign.size(),
                           fmt::format("'{}' is written {}", sign, remedy));
-  constexpr std::string_view kKnown = "@+-*/%<>=!&|^~()[],:;#";
+  constexpr std::string_view kKnown = "@+-*/%<>=!&|^~()[],:;#\"'";
   std::size_t end = begin;
   while (end < text_.size() && !is_word_part(text_[end]) && !is_blank(text_[end]) &&
          kKnown.find(text_[end]) == std::string_view::npos) {

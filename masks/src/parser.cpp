@@ -101,9 +101,10 @@ MaskExpr Parser::run() {
   while (!is_done_) {
     if (token_.kind == TokenKind::invalid) {
       report(token_.span, token_.problem);
+      // Like a number or a table, an invalid one of these stands for an operand.
+      constexpr std::string_view kOperandStarts = "@'\"0123456789";
       const bool is_value =
-          !token_.text.empty() &&
-          (token_.text[0] == '@' || (token_.text[0] >= '0' && token_.text[0] <= '9'));
+          !token_.text.empty() && kOperandStarts.find(token_.text[0]) != std::string_view::npos;
       if (expects_operand_ && is_value) {
         push(error_operand(token_.span));
       } else if (!expects_operand_) {
@@ -225,7 +226,8 @@ void Parser::finish() {
   close_open_brackets();
   const Operand result = operands_.back();
   if (frames_.back().kind == FrameKind::let_value) {
-    report(token_.span, "expected ';' and then the mask, but the text ends after a let");
+    if (diagnostics_.empty())
+      report(token_.span, "expected ';' and then the mask, but the text ends after a let");
   } else if (facts(result.id).type == ExprType::symbol) {
     report(result.span, "this word is only an argument of named masks, not a mask");
   } else if (!fits(facts(result.id), ExprType::condition)) {
@@ -298,8 +300,8 @@ void Parser::push_minus() {
 
 void Parser::push_not() {
   if (precedence_of(frames_.back()) > kNot)
-    report_syntax(
-        fmt::format("{} binds looser than what stands before it: write (~ ..)", describe(token_)));
+    report_syntax(fmt::format("{} binds looser than the operator before it: put it in parentheses",
+                              describe(token_)));
   push_frame(FrameKind::prefix, ExprOp::logical_not, token_.span.begin);
   advance();
 }

@@ -95,15 +95,18 @@ void Parser::missing_operator() {
     return;
   }
   if (token_.kind == TokenKind::open_bracket) {
-    report_syntax("only a table has indices: @name[i, j]");
+    if (facts(operands_.back().id).type != ExprType::error)
+      report_syntax("only a table has indices: @name[i, j]");
     push_frame(FrameKind::index, ExprOp::table, token_.span.begin,
                -static_cast<std::int32_t>(operands_.size()));
     advance();
     expects_operand_ = true;
     return;
   }
-  report_syntax(fmt::format("expected an operator such as & or | before {}", describe(token_)));
   reduce_above(kAnd);
+  const bool is_let = frames_.back().kind == FrameKind::let_value;
+  report_syntax(fmt::format("expected an operator such as & or |{} before {}",
+                            is_let ? ", or ';' after the let," : "", describe(token_)));
   push_frame(FrameKind::join, ExprOp::logical_and, token_.span.begin);
   expects_operand_ = true;
 }

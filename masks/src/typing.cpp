@@ -16,7 +16,7 @@ std::string describe_type(ExprType type) {
     case ExprType::table:
       return "a table entry";
     case ExprType::symbol:
-      return "a word that only some arguments take";
+      return "a word like inf";
     case ExprType::error:
       break;
   }
@@ -29,10 +29,10 @@ std::string remedy(ExprType wanted) {
 }
 
 std::string operand_name(const ExprNode& node, std::size_t child) {
+  if (node.op == ExprOp::table) return fmt::format("index {}", child + 1);
   if (node.children.size() == 1) return "its operand";
   if (node.op == ExprOp::any_of || node.op == ExprOp::all_of)
     return child == 0 ? "its bound" : "its body";
-  if (node.op == ExprOp::table) return fmt::format("index {}", child + 1);
   const bool is_infix = (node.op >= ExprOp::add && node.op <= ExprOp::mod) ||
                         (node.op >= ExprOp::less && node.op <= ExprOp::logical_xor);
   if (is_infix) return child == 0 ? "its left side" : "its right side";
@@ -60,10 +60,11 @@ class Inference {
  private:
   void need(std::size_t child, ExprType wanted) {
     if (fits(children_[child], wanted)) return;
+    if (children_[child].type == ExprType::symbol) return report_symbol(child);
     report(child, fmt::format("{} needs {}, but {} is {}: {}", node_name(node_),
                               wanted == ExprType::integer ? "integers" : "conditions",
                               operand_name(node_, child), describe_type(children_[child].type),
-                              symbol_or(child, remedy(wanted))));
+                              remedy(wanted)));
   }
   void need_all(ExprType wanted) {
     for (std::size_t i = 0; i < children_.size(); ++i) need(i, wanted);
@@ -72,18 +73,17 @@ class Inference {
   ExprType need_same(std::size_t x, std::size_t y, const char* what) {
     const ExprType a = children_[x].type, b = children_[y].type;
     for (const std::size_t child : {x, y})
-      if (children_[child].type == ExprType::symbol)
-        report(child, fmt::format("{} cannot use {}: {}", node_name(node_),
-                                  describe_type(ExprType::symbol), symbol_or(child, "")));
+      if (children_[child].type == ExprType::symbol) report_symbol(child);
     if (a == ExprType::table) return b;
     if (b == ExprType::table || a == b) return a;
     report(y, fmt::format("{} needs {} of one type, but one is {} and the other {}",
                           node_name(node_), what, describe_type(a), describe_type(b)));
     return ExprType::error;
   }
-  std::string symbol_or(std::size_t child, std::string otherwise) const {
-    if (children_[child].type != ExprType::symbol) return otherwise;
-    return "inf stands only for a bound of window(left, right), left and right only for side=";
+  void report_symbol(std::size_t child) {
+    report(child, fmt::format("{} takes no such word: inf is only a bound of window(left, right), "
+                              "left and right are only a side of padding",
+                              node_name(node_)));
   }
   void report(std::size_t child, std::string message) {
     if (!problem_ && !has_error_)
