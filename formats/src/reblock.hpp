@@ -1,0 +1,21 @@
+// A window of a segment mask in blocks of any shape.
+#pragma once
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// Cells [q_begin, q_end) x [kv_begin, kv_end) of a mask, inside its lengths.
+struct CellWindow {
+  std::int64_t q_begin;
+  std::int64_t q_end;
+  std::int64_t kv_begin;
+  std::int64_t kv_end;
+};
+
+/// The cells of a window as a canonical mask of their own. Cost: O(segments of all tile rows in the
+/// window + partial cells / 64), for a mask with a column table O(keys + intervals); memory: the
+/// result and one tile row.
+SegmentMask reblock(const SegmentMask& mask, const CellWindow& window, BlockShape block);
+
+}  // namespace fdma
