@@ -18,7 +18,10 @@ namespace {
 constexpr std::int64_t kMostIterations = 64;
 // .. and operators in all; without q and k in the body (a value per pair) up to this many times.
 constexpr std::int64_t kMostOperators = 8192;
-constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 20;
+constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 18;
+// A program may have this many nodes, or this many times those of the expression.
+constexpr std::int64_t kMostNodes = std::int64_t{1} << 19;
+constexpr std::int64_t kMostGrowth = 8;
 
 IrOp plain_op(ExprOp op) {
   switch (op) {
@@ -67,6 +70,8 @@ Instantiator::Instantiator(const CheckedExpr& checked, const BoundTables& tables
                            const MaskShape& shape)
     : checked_(checked),
       tables_(tables),
+      max_nodes_(
+          std::max(kMostNodes, kMostGrowth * static_cast<std::int64_t>(checked.facts.size()))),
       builder_(store_),
       names_(checked, tables, shape, store_, builder_, loop_ids_),
       table_of_(checked.facts.size()),
@@ -136,12 +141,12 @@ Result<void> Instantiator::walk(ExprId root) {
       continue;
     }
     FDMA_TRY(const IrId value, try_evaluate(work));
-    if (builder_.num_nodes() > kMaxProgramNodes ||
-        static_cast<std::int64_t>(elsewhere_.size() + stack_.size()) > 4 * kMaxProgramNodes)
+    if (builder_.num_nodes() > max_nodes_ ||
+        static_cast<std::int64_t>(elsewhere_.size() + stack_.size()) > 4 * max_nodes_)
       return Error{ErrorCode::unsupported,
                    fmt::format("the mask has more than {} nodes once its at(..) and any / all are "
                                "written out",
-                               kMaxProgramNodes)};
+                               max_nodes_)};
     if (value < 0) continue;
     store(work.node, work.place, value);
     stack_.pop_back();

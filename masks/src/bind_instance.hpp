@@ -22,11 +22,9 @@ class Instantiator {
   Instantiator(const CheckedExpr& checked, const BoundTables& tables, const MaskShape& shape);
 
   /// Errors      those of NameExpander::prepare; invalid_argument: the bound of any / all is not
-  ///             one value per (batch, head); unsupported: more than kMaxProgramNodes nodes
+  ///             one value per (batch, head); unsupported: many times more nodes than the
+  ///             expression
   Result<IrProgram> make(const BoundPair& pair);
-
-  /// Nodes of one program, before dead ones are dropped.
-  static constexpr std::int64_t kMaxProgramNodes = std::int64_t{1} << 20;
 
  private:
   /// Where a node is evaluated: at(..) moves q and k, loops bind variables.
@@ -68,6 +66,7 @@ class Instantiator {
 
   const CheckedExpr& checked_;
   const BoundTables& tables_;
+  std::int64_t max_nodes_;  ///< of one program, before dead ones are dropped
   TableStore store_;
   IrBuilder builder_;
   LoopIds loop_ids_;

@@ -110,6 +110,7 @@ class IrBuilder {
   IrId compare_extremum(IrOp op, IrId a, IrId b);
   IrId compare_remainder(IrOp op, IrId a, IrId b);
   IrId compare_sums(IrOp op, IrId a, IrId b);
+  IrId merge_inequalities(IrOp op, IrId a, IrId b);
 
   // ir_logic.cpp
   IrId conjunction(IrOp op, IrId a, IrId b);

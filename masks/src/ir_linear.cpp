@@ -296,6 +296,34 @@ IrId IrBuilder::compare_remainder(IrOp op, IrId a, IrId b) {
   return compare(op, left_remainder, right_remainder);
 }
 
+// a & b or a | b for two inequalities of the same terms: sum + c <= 0 and sum + d <= 0 are one of
+// them; sum + c <= 0 and -sum + d <= 0 may exclude each other, or leave nothing out. -1 otherwise.
+IrId IrBuilder::merge_inequalities(IrOp op, IrId a, IrId b) {
+  Sum sums[2];
+  for (int i = 0; i < 2; ++i) {
+    const IrNode& made = node(i == 0 ? a : b);
+    if ((made.op != IrOp::less && made.op != IrOp::less_equal) ||
+        !collect(made.children[0], 1, sums[i]) || !collect(made.children[1], -1, sums[i]) ||
+        !settle(sums[i]))
+      return -1;
+    if (made.op == IrOp::less) sums[i].constant += 1;
+  }
+  if (sums[0].num_terms != sums[1].num_terms) return -1;
+  const bool is_and = op == IrOp::logical_and;
+  const auto same_terms = [&](std::int64_t sign) {
+    return std::equal(sums[0].terms, sums[0].terms + sums[0].num_terms, sums[1].terms,
+                      [&](const Term& x, const Term& y) {
+                        return x.atom == y.atom && x.factor == sign * y.factor;
+                      });
+  };
+  if (same_terms(1)) return (sums[0].constant >= sums[1].constant) == is_and ? a : b;
+  if (!same_terms(-1) || !is_defined(a) || !is_defined(b)) return -1;
+  // c_b <= sum <= -c_a
+  const Wide least = sums[1].constant, most = -sums[0].constant;
+  if (is_and ? least > most : least <= most + 1) return boolean(!is_and);
+  return -1;
+}
+
 IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
   Sum difference;  // a - b
   if (!collect(a, 1, difference) || !collect(b, -1, difference) || !settle(difference)) return -1;
@@ -312,6 +340,8 @@ IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
   if (common > 1 && (is_inequality || difference.constant % common == 0)) {
     for (int i = 0; i < difference.num_terms; ++i) difference.terms[i].factor /= common;
     difference.constant = -floor_quotient(-difference.constant, common);  // rounds up
+  } else if (common > 1 && is_defined(a) && is_defined(b)) {
+    return boolean(op == IrOp::not_equal);
   }
 
   const auto of_k = [](const IrBuilder& builder, IrId id) {

@@ -15,10 +15,18 @@ IrId IrBuilder::conjunction(IrOp op, IrId a, IrId b) {
   if (a == b) return a;
   for (const auto& [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
     if (is_negation_of(x, y) && is_defined(y)) return boolean(stop);
-    const IrNode& inner = node(y);  // absorption: x & (x | z) = x; x & (x & z) = x & z
-    if ((inner.op == dual || inner.op == op) && (inner.children[0] == x || inner.children[1] == x))
-      return inner.op == dual ? x : y;
+    const IrNode inner = node(y);  // absorption: x & (x | z) = x; x & (x & z) = x & z
+    if (inner.op != dual && inner.op != op) continue;
+    if (inner.children[0] == x || inner.children[1] == x) return inner.op == dual ? x : y;
+    if (inner.op == dual) continue;
+    for (int i = 0; i < 2; ++i) {  // x & (y & z) with x & y one inequality
+      const IrId merged = merge_inequalities(op, x, inner.children[i]);
+      if (merged == inner.children[i]) return y;
+      if (merged >= 0) return conjunction(op, merged, inner.children[1 - i]);
+    }
   }
+  const IrId merged = merge_inequalities(op, a, b);
+  if (merged >= 0) return merged;
   return raw_commutative(op, a, b);
 }
 
