@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "bit_scan.hpp"
 #include "bit_transpose.hpp"
 #include "fdma/formats/segment_builder.hpp"
 
@@ -72,41 +73,26 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
   }
 }
 
-std::int64_t bitmap_turns(const SegmentMask& mask, std::int32_t index) {
-  const std::uint64_t* words = mask.bitmap(index).data();
-  const std::int64_t block_kv = mask.block.block_kv;
-  std::int64_t turns = 0;
-  for (std::int64_t bit = block_kv; bit < std::int64_t{mask.block.block_q} * block_kv;) {
-    const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - bit % block_kv));
-    turns += std::popcount(read_bits(words, bit, width) & ~read_bits(words, bit - block_kv, width));
-    bit += width;
-  }
-  return turns;
-}
-
-// Keys of list a that are not in list b.
-std::int64_t count_difference(const Interval* a, const Interval* a_end, const Interval* b,
-                              const Interval* b_end) {
-  std::int64_t count = 0;
-  for (; a != a_end; ++a) {
-    std::int64_t covered = 0;
-    while (b != b_end && b->end <= a->begin) ++b;
-    for (const Interval* i = b; i != b_end && i->begin < a->end; ++i) {
-      covered += std::min(a->end, i->end) - std::max(a->begin, i->begin);
-    }
-    count += a->end - a->begin - covered;
-  }
-  return count;
-}
-
 std::int64_t panel_turns(const SegmentMask& mask, std::int32_t panel) {
-  std::int64_t turns = 0;
   const std::int64_t block_q = mask.block.block_q;
   const std::int64_t* offsets = mask.row_offsets.data() + panel * block_q;
   const Interval* intervals = mask.row_intervals.data();
-  for (std::int64_t r = 1; r < block_q; ++r) {
-    turns += count_difference(intervals + offsets[r], intervals + offsets[r + 1],
-                              intervals + offsets[r - 1], intervals + offsets[r]);
+  std::int64_t width = 0;  // keys that the panel reaches
+  for (std::int64_t r = 0; r < block_q; ++r) {
+    if (offsets[r] < offsets[r + 1]) {
+      width = std::max<std::int64_t>(width, intervals[offsets[r + 1] - 1].end);
+    }
+  }
+  const std::int64_t num_words = ceil_div(width, 64);
+  std::vector<std::uint64_t> above(static_cast<std::size_t>(num_words)), row(above.size());
+  std::int64_t turns = 0;
+  for (std::int64_t r = 0; r < block_q; ++r) {
+    std::fill(row.begin(), row.end(), 0);
+    for (std::int64_t i = offsets[r]; i < offsets[r + 1]; ++i) {
+      set_bits(row.data(), intervals[i].begin, intervals[i].end);
+    }
+    if (r > 0) turns += count_and_not(row.data(), above.data(), num_words);
+    above.swap(row);
   }
   return turns;
 }
@@ -122,7 +108,7 @@ std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit)
     if (count > limit) return;
     std::fill(top.begin(), top.end(), 0);
     for (const TileSegment& segment : segments) write_segment_row(mask, segment, 0, top.data());
-    for (std::size_t i = 0; i < num_words; ++i) count += std::popcount(top[i] & ~above[i]);
+    count += count_and_not(top.data(), above.data(), static_cast<std::int64_t>(num_words));
     const std::int64_t last_row =
         std::min<std::int64_t>(mask.block.block_q,
                                mask.q_len - std::int64_t{row} * mask.block.block_q) -
@@ -134,8 +120,8 @@ std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit)
       std::int64_t& turns =
           (is_bitmap ? turns_of_bitmap : turns_of_panel)[static_cast<std::size_t>(segment.payload)];
       if (turns < 0) {
-        turns =
-            is_bitmap ? bitmap_turns(mask, segment.payload) : panel_turns(mask, segment.payload);
+        turns = is_bitmap ? count_column_starts(mask.bitmap(segment.payload).data(), mask.block)
+                          : panel_turns(mask, segment.payload);
       }
       count += turns * (is_bitmap ? segment.end_tile - segment.first_tile : 1);
       write_segment_row(mask, segment, last_row, above.data());

@@ -8,6 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "bit_scan.hpp"
 #include "column_table.hpp"
 
 namespace fdma {
@@ -75,28 +76,6 @@ void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockS
   }
 }
 
-// Number of key intervals of all rows of the stretch, or some value above `limit` if there are
-// more.
-std::int64_t count_row_runs(const std::uint64_t* words, std::int64_t num_tiles, BlockShape block,
-                            std::int64_t limit) {
-  const std::int64_t block_kv = block.block_kv;
-  const std::int64_t words_per_bitmap = std::int64_t{block.block_q} * block_kv / 64;
-  std::int64_t count = 0;
-  for (std::int64_t r = 0; r < block.block_q && count <= limit; ++r) {
-    std::uint64_t carry = 0;  // last bit of the cells before
-    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
-      const std::uint64_t* bitmap = words + tile * words_per_bitmap;
-      for (std::int64_t c = 0; c < block_kv; c += 64) {
-        const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
-        const std::uint64_t bits = read_bits(bitmap, r * block_kv + c, width);
-        count += std::popcount(bits & ~(bits << 1 | carry));
-        carry = bits >> (width - 1) & 1;
-      }
-    }
-  }
-  return count;
-}
-
 // A stretch whose bitmaps lie one after another in memory.
 class ScratchStretch final : public PartialStretch {
  public:
@@ -108,7 +87,7 @@ class ScratchStretch final : public PartialStretch {
         num_tiles_(static_cast<std::int64_t>(words.size()) / words_per_bitmap_) {}
 
   std::int64_t num_intervals(std::int64_t limit) override {
-    return count_row_runs(words_, num_tiles_, block_, limit);
+    return count_row_starts(words_, num_tiles_, block_, limit);
   }
   std::uint64_t bitmap_hash(std::int64_t tile) override {
     return hash_words(words_ + tile * words_per_bitmap_, words_per_bitmap_);
@@ -186,19 +165,19 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
       ++num_new;
     }
   }
-  // In words: a panel takes block_q + intervals. Only one that beats num_tiles bitmaps can have
-  // been stored before.
-  const std::int64_t most_intervals = num_tiles * bitmap_words - block_q - 1;
-  const std::int64_t num_intervals = most_intervals < 0 ? 0 : stretch.num_intervals(most_intervals);
-  if (num_intervals <= most_intervals) {
+  // Equal panels are equal sequences of bitmaps, so that the panel need not be made to look for it.
+  const std::uint64_t key = XXH3_64bits(hashes_.data(), hashes_.size() * 8);
+  // In words: a panel takes block_q + intervals.
+  const std::int64_t most_intervals = num_new * bitmap_words - block_q - 1;
+  const bool may_be_stored = panel_index_.find(key, [](std::int32_t) { return true; }) >= 0;
+  const bool is_smaller = !may_be_stored && most_intervals >= 0 &&
+                          stretch.num_intervals(most_intervals) <= most_intervals;
+  if (may_be_stored || is_smaller) {
     panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
     panel_intervals_.clear();
     stretch.write_panel(panel_offsets_, panel_intervals_);
-    const std::uint64_t hash =
-        XXH3_64bits_withSeed(panel_intervals_.data(), panel_intervals_.size() * sizeof(Interval),
-                             XXH3_64bits(panel_offsets_.data(), panel_offsets_.size() * 8));
-    std::int32_t panel = find_panel(hash);
-    if (panel < 0 && block_q + num_intervals < num_new * bitmap_words) {
+    std::int32_t panel = find_panel(key);
+    if (panel < 0 && block_q + std::ssize(panel_intervals_) < num_new * bitmap_words) {
       panel = static_cast<std::int32_t>(mask_.num_row_panels());
       const std::int64_t base = mask_.row_offsets.back();
       for (std::size_t r = 1; r < panel_offsets_.size(); ++r) {
@@ -206,7 +185,7 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
       }
       mask_.row_intervals.insert(mask_.row_intervals.end(), panel_intervals_.begin(),
                                  panel_intervals_.end());
-      panel_index_.insert(hash, panel);
+      panel_index_.insert(key, panel);
     }
     if (panel >= 0) {
       segments.push_back({first_tile, end_tile, step, step, SegmentKind::rows, panel});
