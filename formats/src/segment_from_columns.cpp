@@ -1,16 +1,20 @@
 // From query intervals per key to tiles.
 //
-// A key's interval [b, e) makes the tile rows from b / block_q on partly live and those from ceil(b
-// / block_q) on wholly live. Per tile column, two difference arrays over the tile rows turn this
-// into the class of every tile; only the changes of class from one tile row to the next are kept,
-// bucketed by row. Going down the rows, the classes of one row at a time are then at hand in
-// O(changes) memory.
+// A key's interval [b, e) makes the tile rows from b / block_q on partly live, and those from
+// ceil(b / block_q) on wholly live. Per tile column, two difference arrays over the tile rows turn
+// this into the class of every tile; only the changes of class from one tile row to the next are
+// kept, so that memory is O(changes) and not O(tiles).
 //
 // The cells of a partial tile come from its keys' intervals by bit transposition. Rule 3 of the
-// canonical form weighs those payloads against the column table, whose size is known here from the
-// start: as soon as the payloads exceed it, the rows are emitted anew with columns segments and no
-// cell is looked at any more.
+// canonical form weighs those payloads against the column table, whose size is known from the
+// start. Two shortcuts keep masks such as cache eviction from paying for payloads that they will
+// not keep. First, for any choice of stretches: if one of them is stored as a panel, the payloads
+// take at least their smallest panel; if none is, at least all their distinct bitmaps. Both are
+// counted on the key intervals of a few tile rows, and if that exceeds the table, no cell is looked
+// at. Otherwise the payloads are built until they do exceed it. Either way the rows are then
+// emitted with columns segments.
 #include <algorithm>
+#include <bit>
 #include <span>
 
 #include "bit_transpose.hpp"
@@ -72,31 +76,116 @@ std::vector<ClassChange> class_changes(std::int64_t q_len, std::int64_t kv_len, 
   return changes;
 }
 
-// Calls visit(row, ranges) for every tile row.
-template <class Visit>
-void for_each_row_of_classes(std::int64_t num_rows, std::int64_t num_cols,
-                             const std::vector<ClassChange>& changes, Visit&& visit) {
-  std::vector<TileClass> classes(static_cast<std::size_t>(num_cols), TileClass::empty);
+// The live tiles of every tile row: those of row r are ranges[offsets[r] .. offsets[r + 1]).
+struct RowRanges {
+  std::vector<std::size_t> offsets{0};
   std::vector<TileRange> ranges;
+  std::span<const TileRange> of(std::int64_t row) const {
+    const auto r = static_cast<std::size_t>(row);
+    return {ranges.data() + offsets[r], offsets[r + 1] - offsets[r]};
+  }
+};
+
+RowRanges ranges_of_rows(std::int64_t num_rows, std::int64_t num_cols,
+                         const std::vector<ClassChange>& changes) {
+  RowRanges result;
+  std::vector<TileClass> classes(static_cast<std::size_t>(num_cols), TileClass::empty);
   auto change = changes.begin();
   for (std::int32_t row = 0; row < num_rows; ++row) {
-    const auto first = change;
     for (; change != changes.end() && change->row == row; ++change) {
       classes[static_cast<std::size_t>(change->col)] = change->now;
     }
-    if (change != first) {
-      ranges.clear();
-      for (std::int32_t col = 0; col < num_cols;) {
-        const TileClass now = classes[static_cast<std::size_t>(col)];
-        std::int32_t end = col + 1;
-        while (end < num_cols && classes[static_cast<std::size_t>(end)] == now) ++end;
-        if (now != TileClass::empty) ranges.push_back({col, end, now == TileClass::full});
-        col = end;
+    const auto begin = classes.begin(), end = classes.end();
+    for (auto first = begin; first != end;) {
+      const TileClass now = *first;
+      const auto last = std::find_if(first, end, [now](TileClass c) { return c != now; });
+      if (now != TileClass::empty) {
+        result.ranges.push_back({static_cast<std::int32_t>(first - begin),
+                                 static_cast<std::int32_t>(last - begin), now == TileClass::full});
+      }
+      first = last;
+    }
+    result.offsets.push_back(result.ranges.size());
+  }
+  return result;
+}
+
+// Counts what the widest partial stretches of the last tile rows must take as payloads.
+class PayloadBound {
+ public:
+  PayloadBound(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+               std::span<const std::int64_t> offsets, std::span<const Interval> intervals)
+      : q_len_(q_len), kv_len_(kv_len), block_(block), offsets_(offsets), intervals_(intervals) {}
+
+  /// Adds partial tiles [first, end) of a tile row; at most one stretch a row.
+  void add(std::int32_t row, std::int32_t first, std::int32_t end) {
+    q_begin_ = std::int64_t{row} * block_.block_q;
+    q_end_ = std::min(q_begin_ + block_.block_q, q_len_);
+    std::int64_t row_intervals = 0;
+    before_.clear();
+    for (std::int32_t tile = first; tile < end; ++tile) {
+      std::uint64_t hash = 0;
+      const std::int64_t k_begin = std::int64_t{tile} * block_.block_kv;
+      for (std::int64_t k = k_begin; k < std::min(k_begin + block_.block_kv, kv_len_); ++k) {
+        clip(k);
+        row_intervals += count_starts();
+        for (const Interval& queries : now_) {
+          const auto field =
+              static_cast<std::uint64_t>((k - k_begin) << 32 | queries.begin << 16 | queries.end);
+          hash = (std::rotl(hash, 29) ^ field) * 0x9E3779B97F4A7C15u;
+        }
+        before_.swap(now_);
+      }
+      hashes_.push_back(hash);
+    }
+    smallest_panel_ = std::min(smallest_panel_, 8 * (block_.block_q + row_intervals));
+  }
+
+  std::int64_t bytes() {
+    if (hashes_.empty()) return 0;
+    std::sort(hashes_.begin(), hashes_.end());
+    const auto distinct = std::unique(hashes_.begin(), hashes_.end()) - hashes_.begin();
+    return std::min(smallest_panel_, distinct * block_.block_q * block_.block_kv / 8);
+  }
+
+ private:
+  // now_ = the query intervals of key k in this tile row, relative to it.
+  void clip(std::int64_t k) {
+    now_.clear();
+    const auto last = intervals_.begin() + offsets_[static_cast<std::size_t>(k) + 1];
+    auto it =
+        std::upper_bound(intervals_.begin() + offsets_[static_cast<std::size_t>(k)], last, q_begin_,
+                         [](std::int64_t q, const Interval& i) { return q < i.end; });
+    for (; it != last && it->begin < q_end_; ++it) {
+      now_.push_back(
+          {static_cast<std::int32_t>(std::max<std::int64_t>(it->begin - q_begin_, 0)),
+           static_cast<std::int32_t>(std::min<std::int64_t>(it->end, q_end_) - q_begin_)});
+    }
+  }
+
+  // Rows in which a key interval starts here: those of now_ that are not in before_.
+  std::int64_t count_starts() const {
+    std::int64_t count = 0;
+    for (const Interval& a : now_) {
+      count += a.end - a.begin;
+      for (const Interval& b : before_) {
+        count -= std::max(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
       }
     }
-    if (!visit(row, ranges)) return;
+    return count;
   }
-}
+
+  const std::int64_t q_len_, kv_len_;
+  const BlockShape block_;
+  const std::span<const std::int64_t> offsets_;
+  const std::span<const Interval> intervals_;
+  std::int64_t q_begin_ = 0, q_end_ = 0;
+  std::vector<Interval> before_, now_;
+  std::vector<std::uint64_t> hashes_;
+  std::int64_t smallest_panel_ = INT64_MAX;
+};
+
+constexpr std::int32_t kBoundRows = 4;
 
 }  // namespace
 
@@ -130,28 +219,36 @@ SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockS
     }
     reader.write(words);
   };
+  const RowRanges rows = ranges_of_rows(num_rows, num_cols, changes);
+  PayloadBound bound(q_len, kv_len, block, column_offsets, column_intervals);
   bool table_is_smaller = false;
-  for_each_row_of_classes(num_rows, num_cols, changes,
-                          [&](std::int32_t, const std::vector<TileRange>& ranges) {
-                            builder.add_tile_row(ranges, cells);
-                            table_is_smaller = builder.payload_bytes() > table_bytes;
-                            return !table_is_smaller;
-                          });
+  for (std::int64_t row = num_rows - 1;
+       row >= std::max<std::int64_t>(num_rows - kBoundRows, 0) && !table_is_smaller; --row) {
+    TileRange widest{0, 0, false};
+    for (const TileRange& range : rows.of(row)) {
+      if (!range.is_full && range.end - range.first > widest.end - widest.first) widest = range;
+    }
+    if (widest.first == widest.end) continue;
+    bound.add(static_cast<std::int32_t>(row), widest.first, widest.end);
+    table_is_smaller = bound.bytes() > table_bytes;
+  }
+  for (std::int64_t row = 0; row < num_rows && !table_is_smaller; ++row) {
+    builder.add_tile_row(rows.of(row), cells);
+    table_is_smaller = builder.payload_bytes() > table_bytes;
+  }
   if (!table_is_smaller) return builder.finish();
 
   SegmentBuilder table_builder(q_len, kv_len, block);
   std::vector<TileSegment> segments;
-  for_each_row_of_classes(
-      num_rows, num_cols, changes, [&](std::int32_t row, const std::vector<TileRange>& ranges) {
-        segments.clear();
-        for (const TileRange& range : ranges) {
-          segments.push_back({range.first, range.end, 0, 0,
-                              range.is_full ? SegmentKind::full : SegmentKind::columns, 0});
-        }
-        table_builder.add_rows(row, 1, segments);
-        table_builder.skip_to(row + 1);
-        return true;
-      });
+  for (std::int32_t row = 0; row < num_rows; ++row) {
+    segments.clear();
+    for (const TileRange& range : rows.of(row)) {
+      segments.push_back({range.first, range.end, 0, 0,
+                          range.is_full ? SegmentKind::full : SegmentKind::columns, 0});
+    }
+    table_builder.add_rows(row, 1, segments);
+    table_builder.skip_to(row + 1);
+  }
   SegmentMask mask = table_builder.finish();
   mask.column_offsets = std::move(column_offsets);
   mask.column_intervals = std::move(column_intervals);

@@ -42,6 +42,11 @@ bool Region::is_within_budget() const {
   return intervals_.size() <= kFreeIntervals + kIntervalsPerBand * bands_.size();
 }
 
+void Region::reserve(std::size_t num_bands) {
+  bands_.reserve(num_bands);
+  intervals_.reserve(num_bands);
+}
+
 Region Region::rectangle(const Rectangle& cells) {
   Region region;
   if (!cells.is_empty()) {
@@ -56,12 +61,21 @@ void Region::append(std::int64_t row_begin, std::int64_t row_end,
   if (row_begin >= row_end || added.empty()) return;
   if (!bands_.empty()) {
     RowBand& last = bands_.back();
+    if (row_end - row_begin == 1 && last.q_end - last.q_begin == 1 && added.size() == 1 &&
+        last.num_intervals == 1 && !(added[0] == intervals_.back())) {  // by far the most frequent
+      bands_.push_back({static_cast<std::int32_t>(row_begin), static_cast<std::int32_t>(row_end),
+                        static_cast<std::int64_t>(intervals_.size()), 1});
+      intervals_.push_back(added[0]);
+      return;
+    }
     if (last.q_end == row_begin && last.num_intervals == static_cast<std::int32_t>(added.size())) {
       AffineInterval* mine = intervals_.data() + last.first_interval;
       if (std::equal(added.begin(), added.end(), mine)) {
         last.q_end = static_cast<std::int32_t>(row_end);
         return;
       }
+      const bool is_one_row = row_end - row_begin == 1,
+                 was_one_row = last.q_end - last.q_begin == 1;
       // A band of one row takes the linear form of its neighbour if that passes through its bounds.
       const auto passes = [](std::span<const AffineInterval> line,
                              std::span<const AffineInterval> points, std::int64_t row) {
@@ -74,11 +88,11 @@ void Region::append(std::int64_t row_begin, std::int64_t row_end,
         return true;
       };
       const std::span<const AffineInterval> before{mine, added.size()};
-      if (row_end - row_begin == 1 && passes(before, added, row_begin)) {
+      if (is_one_row && !was_one_row && passes(before, added, row_begin)) {
         last.q_end = static_cast<std::int32_t>(row_end);
         return;
       }
-      if (last.q_end - last.q_begin == 1 && passes(added, before, last.q_begin)) {
+      if (was_one_row && !is_one_row && passes(added, before, last.q_begin)) {
         std::copy(added.begin(), added.end(), mine);
         last.q_end = static_cast<std::int32_t>(row_end);
         return;
@@ -121,6 +135,7 @@ class Combiner {
   Combiner(const Region& a, const Region& b, SetOp op) : a_(a), b_(b), op_(op) {}
 
   std::optional<Region> run() {
+    out_.reserve(std::max(a_.bands().size(), b_.bands().size()));
     auto a = a_.bands().begin(), b = b_.bands().begin();
     const auto a_end = a_.bands().end(), b_end = b_.bands().end();
     std::int64_t row = 0;
@@ -340,9 +355,11 @@ class RelationSolver {
  private:
   template <class Visit>
   std::optional<Region> for_each_row_piece(Visit&& visit) {
-    for (std::size_t i = rows_.find(domain_.row_begin); i < rows_.pieces().size(); ++i) {
+    const std::size_t first = rows_.find(domain_.row_begin);
+    const std::size_t last = rows_.find(domain_.row_end - 1) + 1;
+    out_.reserve(last - first);
+    for (std::size_t i = first; i < last; ++i) {
       const LinearPiece& piece = rows_.pieces()[i];
-      if (piece.begin >= domain_.row_end) break;
       if (!piece.is_defined) return std::nullopt;
       if (!visit(std::max(piece.begin, domain_.row_begin), std::min(piece.end, domain_.row_end),
                  piece)) {
@@ -479,7 +496,9 @@ class RelationSolver {
   bool less_thresholds(std::int64_t begin, std::int64_t end, const LinearPiece& m) {
     const auto& pieces = cols_.pieces();
     thresholds_.clear();
-    if (!spend(last_col_ - first_col_)) return false;
+    const std::size_t num_cols = last_col_ - first_col_;
+    const std::size_t most = std::min(num_cols, static_cast<std::size_t>(end - begin));
+    if (!spend(is_monotone_ ? num_cols : num_cols * most)) return false;
     const std::int64_t ms = row_sign_ * m.slope;
     for (std::size_t c = first_col_; c < last_col_; ++c) {
       const std::int64_t t =
@@ -490,7 +509,6 @@ class RelationSolver {
     std::sort(thresholds_.begin(), thresholds_.end());
     thresholds_.erase(std::unique(thresholds_.begin(), thresholds_.end()), thresholds_.end());
     thresholds_.push_back(end);
-    if (!is_monotone_ && !spend(thresholds_.size() * (last_col_ - first_col_))) return false;
     for (const std::int64_t next : thresholds_) {
       if (!less_constant(begin, next, limit_ - row_sign_ * m.at(begin))) return false;
       begin = next;

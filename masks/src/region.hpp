@@ -35,6 +35,8 @@ class Region {
   /// False once there are more intervals per band than this form is good for.
   bool is_within_budget() const;
 
+  /// Makes room for as many bands of one interval each.
+  void reserve(std::size_t num_bands);
   /// Appends a band after the last one; it joins the last band where one set of intervals describes
   /// both.
   void append(std::int64_t row_begin, std::int64_t row_end,
