@@ -64,7 +64,7 @@ SHAPES = [(1, 1), (17, 300), (300, 17), (256, 256), (257, 130), (200, 333)]
 BLOCKS = [(16, 16), (128, 128), (32, 80), (48, 16)]
 
 
-@pytest.mark.parametrize(("seed", "shape"), enumerate(SHAPES))
+@pytest.mark.parametrize(("seed", "shape"), list(enumerate(SHAPES)))
 def test_converts_exactly_and_counts_as_numpy_does(
     tmp_path: Path, seed: int, shape: tuple[int, int]
 ) -> None:
@@ -74,7 +74,7 @@ def test_converts_exactly_and_counts_as_numpy_does(
         block = f"{block_q}x{block_kv}"
         hashes = set()
         for form in FORMATS:
-            out = f"{form}.h5"
+            out = f"as_{form}.h5"
             maskc(
                 tmp_path, "convert", "dense.h5:/mask", "--format", form, "--block", block, "-o", out
             )
@@ -104,7 +104,7 @@ def test_bytes_in_a_format_are_those_of_the_conversion(tmp_path: Path) -> None:
         maskc(tmp_path, "compile", "--spec", spec, *table, *lengths, "-o", "m.h5")
         said = maskc_json(tmp_path, "inspect", "m.h5")["masks"][0]["bytes"]
         for form, size in said.items():
-            words = ["convert", "m.h5", "--format", form, "-o", f"{form}.h5"]
+            words = ["convert", "m.h5", "--format", form, "-o", f"as_{form}.h5"]
             if size is None:
                 assert form == "parametric"
                 maskc(tmp_path, *words, status=4)

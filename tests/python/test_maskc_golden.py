@@ -3,7 +3,8 @@
 A case is a text file: a line that says what it shows, `inputs:` (names of maskc_inputs), `exit:`,
 then sections `--- command` (run by bash in a folder that holds the inputs and nothing else),
 `--- stdout`, `--- stderr` and `--- files` (what the command left). FDMA_REBASE_GOLDEN=1 rewrites
-the expectations with what came. Times are replaced by <time>.
+the expectations with what came. Times and the number
+of nodes of a program (simplification may get better) are replaced by <time>, <count>.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def parse_case(path: Path) -> Case:
 def normalise(text: str) -> str:
     text = re.sub(r"\b\d+(\.\d+)? (us|ms|s)\b", "<time>", text)
     text = re.sub(r'("(?:compile_)?seconds": )[-+0-9.e]+', r"\1<time>", text)
+    text = re.sub(r'("num_nodes": )\d+|\d+( nodes)', r"\1<count>\2", text)
     return text if not text or text.endswith("\n") else text + "\n"
 
 

@@ -79,6 +79,7 @@ Outcome<Verdict> check_one(const ResolvedAddress& address, const Arguments& argu
 
   FDMA_TRY(const std::int64_t limit, arguments.integer("limit", 10, 0, 1'000'000));
   FDMA_TRY(const MaskOperand reference, read_reference(arguments, operand, dense, quiet));
+  FDMA_TRY_VOID(check_dense_options(arguments, reference.is_dense));
   FDMA_TRY(const BlockShape block, arguments.block(operand.mask.block));
   MaskDifference difference;
   {

@@ -13,6 +13,7 @@
 #include "mask_shape_arguments.hpp"
 #include "mask_statistics.hpp"
 #include "number_text.hpp"
+#include "progress.hpp"
 #include "segment_dump.hpp"
 #include "spec_source.hpp"
 
@@ -37,7 +38,7 @@ Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr, 
 CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
   std::string message = error.message;
   if (error.code == ErrorCode::shape_mismatch && !arguments.has("batch") &&
-      message.find("batch") != std::string::npos) {
+      message.find("expected [batch = ") != std::string::npos) {
     message += "; --batch N says how many batch elements there are (1 by default)";
   }
   return {exit_code_of(error.code), std::move(message)};
@@ -85,6 +86,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     if (!arguments.has("json")) session.out += to_text(reports);
   }
   if (output) {
+    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
     const Clock::time_point lowering = Clock::now();
     FDMA_TRY(BlockMask mask, lower(*ir, options));
     const double seconds = seconds_since(start);

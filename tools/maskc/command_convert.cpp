@@ -7,6 +7,7 @@
 #include "mask_operand.hpp"
 #include "mask_shape_arguments.hpp"
 #include "mask_statistics.hpp"
+#include "progress.hpp"
 #include "staged_file.hpp"
 
 namespace fdma::maskc {
@@ -17,12 +18,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (!output) return usage_failure("--output: expected the file to write, got nothing");
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
-  if (!resolved.is_dense && has_dense_options(arguments)) {
-    return usage_failure(fmt::format(
-        "--dims, --true-means, --drop-below and --rows are for dense datasets, but '{}' is a mask "
-        "of FDMA",
-        arguments.operands().front()));
-  }
+  FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
   if (*output != "-") {
     // A destination that cannot be written is an error before the reading, not after it.
     FDMA_TRY([[maybe_unused]] const StagedFile probe, StagedFile::create(*output));
@@ -32,6 +28,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
            arguments.format(input.is_dense ? MaskFormat::segment : input.mask.format()));
   FDMA_TRY(const BlockShape block, arguments.block(input.mask.block));
   const std::string name = arguments.find("name").value_or(input.name);
+  const Waiting waiting("converting", session.quiet || arguments.has("verbose"));
   if (format != input.mask.format() || block != input.mask.block) {
     FDMA_TRY(BlockMask converted, convert(input.mask, format, block));
     converted.spec = std::move(input.mask.spec);

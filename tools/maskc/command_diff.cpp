@@ -18,6 +18,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const MaskOperand a, read_operand(arguments.operands()[0], dense, session.quiet));
   if (!arguments.has("block")) dense.block = a.mask.block;
   FDMA_TRY(const MaskOperand b, read_operand(arguments.operands()[1], dense, session.quiet));
+  FDMA_TRY_VOID(check_dense_options(arguments, a.is_dense || b.is_dense));
   FDMA_TRY(const BlockShape block, arguments.block(a.mask.block));
   MaskDifference difference;
   {

@@ -141,6 +141,11 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const DrawOptions drawing, draw_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+  FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
+  if (!resolved.is_dense && arguments.has("block")) {
+    return usage_failure(
+        "--block: is for dense datasets; fdma-maskc convert puts a mask into other blocks");
+  }
   std::vector<ResolvedAddress> each{resolved};
   if (resolved.names.size() > 1) {
     each.clear();
@@ -202,6 +207,8 @@ const Command& inspect_command() {
                       "With a drawing of head 7:"}},
         .run = run};
     for (const OptionSpec& option : view_options()) made.options.push_back(option);
+    made.options.push_back(
+        block_option("Blocks in which a dense dataset is read (default 128x128)."));
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     return made;
   }();

@@ -51,7 +51,13 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const std::string output = arguments.find("output").value_or("-");
   const bool is_drawn = output == "-" || arguments.has("terminal");
   FDMA_TRY(const std::int64_t max_side, arguments.integer("size", 1024, 16, 16384));
-  FDMA_TRY(MaskOperand operand, read_operand(arguments.operands().front(), dense, session.quiet));
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+  FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
+  if (!resolved.is_dense && arguments.has("block")) {
+    return usage_failure(
+        "--block: is for dense datasets; fdma-maskc convert puts a mask into other blocks");
+  }
+  FDMA_TRY(MaskOperand operand, read_resolved(resolved, dense, session.quiet));
   FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
   auto [batch, head] = pair;
   if (const auto crop_text = arguments.find("crop")) {
@@ -152,6 +158,8 @@ const Command& render_command() {
                       "Its first 256 rows and keys, cell by cell:"}},
         .run = run};
     for (const OptionSpec& option : view_options()) made.options.push_back(option);
+    made.options.push_back(
+        block_option("Blocks in which a dense dataset is read (default 128x128)."));
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     made.options.push_back(json_option());
     return made;

@@ -31,12 +31,10 @@ std::string tile_table(const MaskDifference& difference) {
       "  {:>5} {:>4} {:>8} {:>8} {:>19} {:>19} {:>8} {:>8} {:>9} {:>9}\n", "batch", "head",
       "tile row", "tile col", "q", "k", "in a", "in b", "only in a", "only in b");
   for (const DifferingTile& tile : difference.tiles) {
-    const std::int64_t q = std::int64_t{tile.row} * difference.block.block_q;
-    const std::int64_t k = std::int64_t{tile.col} * difference.block.block_kv;
     text += fmt::format(
         "  {:>5} {:>4} {:>8} {:>8} {:>19} {:>19} {:>8} {:>8} {:>9} {:>9}{}\n", tile.batch,
-        tile.head, tile.row, tile.col, fmt::format("[{}, {})", q, q + difference.block.block_q),
-        fmt::format("[{}, {})", k, k + difference.block.block_kv), to_string(tile.in_a),
+        tile.head, tile.row, tile.col, fmt::format("[{}, {})", tile.q_begin, tile.q_end),
+        fmt::format("[{}, {})", tile.k_begin, tile.k_end), to_string(tile.in_a),
         to_string(tile.in_b), tile.only_in_a, tile.only_in_b,
         tile.num_pairs > 1
             ? fmt::format("  and {} like it", plural(tile.num_pairs - 1, "(batch, head) pair"))
@@ -44,7 +42,8 @@ std::string tile_table(const MaskDifference& difference) {
   }
   const auto shown = static_cast<std::int64_t>(difference.tiles.size());
   if (difference.num_tiles > shown) {
-    text += fmt::format("  of {} differing tiles\n", count_text(difference.num_tiles));
+    text += fmt::format("  {} shown of {} differing tiles\n", count_text(shown),
+                        count_text(difference.num_tiles));
   }
   return text;
 }
@@ -70,6 +69,8 @@ Json tiles_json(const MaskDifference& difference) {
                      {"num_pairs", tile.num_pairs},
                      {"row", tile.row},
                      {"col", tile.col},
+                     {"q", {tile.q_begin, tile.q_end}},
+                     {"k", {tile.k_begin, tile.k_end}},
                      {"in_a", to_string(tile.in_a)},
                      {"in_b", to_string(tile.in_b)},
                      {"only_in_a", tile.only_in_a},

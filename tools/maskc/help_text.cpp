@@ -130,7 +130,7 @@ std::string command_help(const Command& command) {
     if (heading.size() < 27) {
       out += fmt::format("{:<28}{}", heading, text.substr(28));
     } else {
-      out += heading + "\n" + text;
+      out += fmt::format("{}\n{}", heading, text);
     }
   }
   if (!command.examples.empty()) {

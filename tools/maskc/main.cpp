@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@
 
 namespace fdma::maskc {
 namespace {
+
+constexpr std::string_view kOutOfMemory =
+    "out of memory: the mask or its conversion needs more than this machine gives";
 
 int report(std::string_view verb, ExitCode code, std::string_view message) {
   std::string text =
@@ -110,18 +114,19 @@ int run(const std::vector<std::string>& words) {
 }  // namespace fdma::maskc
 
 int main(int argc, char** argv) {
-  using namespace fdma::maskc;
+  using fdma::maskc::ExitCode;
+  using fdma::maskc::find_command;
+  using fdma::maskc::kOutOfMemory;
+  using fdma::maskc::report;
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const std::string verb =
       words.empty() || find_command(words.front()) == nullptr ? "" : words.front();
   try {
-    return run(words);
+    return fdma::maskc::run(words);
   } catch (const std::bad_alloc&) {
-    return report(verb, ExitCode::unsupported,
-                  "out of memory: the mask or its conversion needs more than this machine gives");
-  } catch (const std::length_error&) {
-    return report(verb, ExitCode::unsupported,
-                  "out of memory: the mask or its conversion needs more than this machine gives");
+    return report(verb, ExitCode::unsupported, kOutOfMemory);
+  } catch (const std::length_error&) {  // a container asked for more than any machine has
+    return report(verb, ExitCode::unsupported, kOutOfMemory);
   } catch (const std::exception& error) {
     return report(
         verb, ExitCode::internal,

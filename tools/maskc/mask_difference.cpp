@@ -149,9 +149,12 @@ class Comparison {
       difference_.only_in_b += pair.num_pairs * in_b;
       difference_.num_tiles += pair.num_pairs;
       if (difference_.tiles.size() >= max_listed_) continue;
-      difference_.tiles.push_back({pair.batch, pair.head, pair.num_pairs, tile_row, tile,
-                                   class_of(segments_a, tile), class_of(segments_b, tile), in_a,
-                                   in_b});
+      const std::int64_t q = std::int64_t{tile_row} * a.block.block_q;
+      const std::int64_t k = std::int64_t{tile} * a.block.block_kv;
+      difference_.tiles.push_back(
+          {pair.batch, pair.head, pair.num_pairs, tile_row, tile, q,
+           std::min(q + a.block.block_q, a.q_len), k, std::min(k + a.block.block_kv, a.kv_len),
+           class_of(segments_a, tile), class_of(segments_b, tile), in_a, in_b});
     }
   }
 

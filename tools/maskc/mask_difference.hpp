@@ -26,6 +26,7 @@ struct DifferingTile {
   std::int64_t batch, head;
   std::int64_t num_pairs;  ///< (batch, head) pairs that differ in the same way, this one included
   std::int32_t row, col;
+  std::int64_t q_begin, q_end, k_begin, k_end;  ///< its cells that exist
   TileClass in_a, in_b;
   std::int64_t only_in_a, only_in_b;  ///< cells
 };

@@ -68,11 +68,15 @@ std::vector<OptionSpec> dense_options() {
   };
 }
 
-bool has_dense_options(const Arguments& arguments) {
+Status check_dense_options(const Arguments& arguments, bool has_dense_operand) {
+  if (has_dense_operand) return Nothing{};
   for (const OptionSpec& option : dense_options()) {
-    if (arguments.has(option.name)) return true;
+    if (!arguments.has(option.name)) continue;
+    return usage_failure(
+        fmt::format("--{}: says how to read a dense dataset (FILE.h5:/PATH), but none is read here",
+                    option.name));
   }
-  return false;
+  return Nothing{};
 }
 
 Outcome<DenseReadOptions> dense_read_options(const Arguments& arguments) {
@@ -150,8 +154,10 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.update(done, total); };
   Result<BlockMask> mask = read_dense_mask(file, resolved.dataset, options);
   if (!mask) {
-    // The dataset is there and of the right kind, but a value in it is no mask value.
-    if (mask.error().code == ErrorCode::invalid_argument) {
+    // A value that is no mask value makes the mask wrong; the message names its cell. Any other
+    // invalid argument (the type of the dataset) is a wrong use.
+    if (mask.error().code == ErrorCode::invalid_argument &&
+        mask.error().message.find(": cell (") != std::string::npos) {
       return CommandFailure{ExitCode::mask_wrong, mask.error().message};
     }
     return mask.error();

@@ -33,8 +33,8 @@ struct MaskOperand {
 /// --dims, --true-means, --drop-below, --rows: how a dense dataset is to be read.
 std::vector<OptionSpec> dense_options();
 Outcome<DenseReadOptions> dense_read_options(const Arguments& arguments);
-/// True iff one of dense_options() was given.
-bool has_dense_options(const Arguments& arguments);
+/// Failure: usage, if one of dense_options() was given although no operand is a dense dataset.
+Status check_dense_options(const Arguments& arguments, bool has_dense_operand);
 
 /// What an address turns out to name.
 struct ResolvedAddress {

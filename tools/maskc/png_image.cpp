@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -27,8 +28,8 @@ Colour shade(float density) {
   for (std::size_t i = 0; i < 3; ++i) {
     const float low = kPartialLow[i];
     const float high = kPartialHigh[i];
-    colour[i] =
-        static_cast<std::uint8_t>(low + (high - low) * std::clamp(density, 0.0F, 1.0F) + 0.5F);
+    colour[i] = static_cast<std::uint8_t>(
+        std::lround(low + (high - low) * std::clamp(density, 0.0F, 1.0F)));
   }
   return colour;
 }

@@ -49,4 +49,29 @@ void Progress::update(std::int64_t done, std::int64_t total) {
   std::fflush(stderr);
 }
 
+Waiting::Waiting(std::string what, bool quiet) {
+  if (quiet || isatty(STDERR_FILENO) == 0) return;
+  thread_ = std::thread([this, text = std::move(what)] {
+    bool has_printed = false;
+    std::unique_lock lock(mutex_);
+    for (int seconds = 1;
+         !ended_.wait_for(lock, std::chrono::seconds(1), [&] { return has_ended_; }); ++seconds) {
+      has_printed = true;
+      std::fputs(fmt::format("\r\x1b[K{}  {}", text, duration_text(seconds)).c_str(), stderr);
+      std::fflush(stderr);
+    }
+    if (has_printed) std::fputs("\r\x1b[K", stderr);
+  });
+}
+
+Waiting::~Waiting() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
+
 }  // namespace fdma::maskc

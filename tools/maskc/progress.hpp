@@ -2,8 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <thread>
 
 namespace fdma::maskc {
 
@@ -30,6 +33,24 @@ class Progress {
   bool has_printed_ = false;
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_ = start_;
+};
+
+/// Says that work without a measure of its own goes on, and for how long: "lowering  12 s". As
+/// Progress, for people only; a thread of its own prints while the work blocks this one.
+///
+/// Example     { Waiting waiting("lowering", quiet); result = lower(ir); }
+class Waiting {
+ public:
+  Waiting(std::string what, bool quiet);
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = false;
+  std::thread thread_;
 };
 
 /// The bar's line, without control characters: "reading [#####.....] 50 %  1.2 GiB/s  3 s left".

@@ -61,13 +61,16 @@ Outcome<MaskExpr> parse_spec(const SpecSource& source) {
   std::vector<Diagnostic> diagnostics;
   MaskExpr expr = parse_mask(source.text, diagnostics);
   if (diagnostics.empty()) return expr;
+  if (source.name == "spec" && looks_like_path(source.text)) {
+    diagnostics.resize(1);
+    return usage_failure(fmt::format("there is no file '{0}', and '{0}' is no specification\n{1}",
+                                     source.text,
+                                     format_diagnostics(source.text, source.name, diagnostics)));
+  }
   std::string message = fmt::format(
       "the specification has {}\n",
       diagnostics.size() == 1 ? "an error" : fmt::format("{} errors", diagnostics.size()));
   message += format_diagnostics(source.text, source.name, diagnostics);
-  if (source.name == "spec" && looks_like_path(source.text)) {
-    message += fmt::format("note: there is no file '{}'\n", source.text);
-  }
   return usage_failure(std::move(message));
 }
 

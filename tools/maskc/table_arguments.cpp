@@ -47,6 +47,10 @@ struct InlineTable {
   bool is_list = false;  // a comma or semicolon was written
 };
 
+std::string entry_count(const std::vector<Entry>& row) {
+  return fmt::format("{} entr{}", row.size(), row.size() == 1 ? "y" : "ies");
+}
+
 Outcome<InlineTable> parse_inline(const std::string& name, std::string_view text) {
   InlineTable table;
   std::vector<std::string_view> rows = split(text, ';');
@@ -69,9 +73,9 @@ Outcome<InlineTable> parse_inline(const std::string& name, std::string_view text
       }
     }
     if (!table.rows.empty() && entries.size() != table.rows.front().size()) {
-      return usage_failure(fmt::format("--table {}: row {} has {} entries, row 0 has {}", name,
-                                       table.rows.size(), entries.size(),
-                                       table.rows.front().size()));
+      return usage_failure(fmt::format("--table {}: row {} has {}, row 0 has {}", name,
+                                       table.rows.size(), entry_count(entries),
+                                       entry_count(table.rows.front())));
     }
     table.rows.push_back(std::move(entries));
   }
