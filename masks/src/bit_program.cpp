@@ -5,7 +5,10 @@
 // costs nothing, complements are a flag.
 #include "bit_program.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <new>
 
 namespace fdma::box {
 namespace {
@@ -18,6 +21,17 @@ constexpr std::int64_t kMinBlockWords = 8;
 bool is_logic(IrOp op) {
   return op == IrOp::logical_and || op == IrOp::logical_or || op == IrOp::logical_xor ||
          op == IrOp::logical_not || op == IrOp::where_condition;
+}
+
+/// Throws bad_alloc where the vectors of the atoms cannot fit the machine: allocating them one by
+/// one would end in a killed process rather than in an error.
+void check_memory(const BoxProgram& program, std::int64_t num_atoms) {
+  constexpr double kBytesPerPosition = 16;
+  const double needed = kBytesPerPosition * static_cast<double>(num_atoms) *
+                        static_cast<double>(program.q_len() + program.kv_len());
+  const double installed =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed > installed) throw std::bad_alloc();
 }
 
 Plane and_planes(const Plane& a, const Plane& b, std::uint64_t* out, std::int64_t words) {
@@ -83,6 +97,8 @@ BitProgram::BitProgram(BoxProgram& program, BlockShape block) : q_len_(program.q
     for (int c = 0; c < node.num_children; ++c) stack.push_back(node.children[c]);
   }
   std::sort(found.begin(), found.end());
+  check_memory(program, std::count_if(found.begin(), found.end(),
+                                      [&](IrId id) { return !is_operator(id); }));
   std::vector<std::int32_t> place(is_seen.size(), -1);
   for (const IrId id : found) {
     const IrNode node = program.node(id);

@@ -393,6 +393,10 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
       return builder.finish();
     }
     BoxProgram prepared(program);
+    if (prepared.is_too_nested()) {
+      return Error{ErrorCode::unsupported,
+                   fmt::format("any / all: nested more than {} deep", box::kMaxLoopDepth)};
+    }
     const BitProgram bits(prepared, block);
     const Lowering lowering(bits, program.q_len, program.kv_len, block);
     const std::optional<Cell> undefined = run(lowering, num_threads, builder);

@@ -70,14 +70,15 @@ BoxProgram::BoxProgram(const IrProgram& source)
   }
   q_node_ = intern(make(IrOp::q, {}));
   k_node_ = intern(make(IrOp::k, {}));
-  for (std::size_t i = 0; i < source.nodes.size(); ++i) {
+  for (std::size_t i = 0; i < source.nodes.size() && !is_too_nested_; ++i) {
     IrNode node = source.nodes[i];
     for (int c = 0; c < node.num_children; ++c) {
       node.children[c] = mapped[static_cast<std::size_t>(node.children[c])];
     }
     mapped[i] = is_loop(node.op) ? unroll(node) : intern(node);
   }
-  root_ = mapped[static_cast<std::size_t>(source.root)];
+  root_ = is_too_nested_ ? intern(make(IrOp::boolean, {}))
+                         : mapped[static_cast<std::size_t>(source.root)];
 }
 
 Axis BoxProgram::axis(IrId id) const {
@@ -115,7 +116,15 @@ IrId BoxProgram::intern(IrNode node) {
     loops.erase(std::unique(loops.begin(), loops.end()), loops.end());
     if (is_loop(node.op)) std::erase(loops, node.value);
   }
-  facts_.back().is_open = !loops.empty();
+  NodeFacts& facts = facts_.back();
+  facts.is_open = !loops.empty();
+  facts.loop_depth = is_loop(node.op) ? 1 : 0;
+  for (int c = 0; c < node.num_children; ++c) {
+    const NodeFacts& below = facts_[static_cast<std::size_t>(node.children[c])];
+    facts.loop_depth = std::max(facts.loop_depth, below.loop_depth + (is_loop(node.op) ? 1 : 0));
+  }
+  is_too_nested_ =
+      is_too_nested_ || facts.loop_depth > kMaxLoopDepth || std::ssize(loops) > kMaxLoopDepth;
   open_loops_.push_back(std::move(loops));
   nodes_.push_back(node);
   ids_.emplace(node, id);

@@ -27,8 +27,12 @@ struct NodeFacts {
   bool is_linear = false;
   std::int64_t slope_q = 0;
   std::int64_t slope_k = 0;
-  BoxValue range;  ///< over all cells (and all values of enclosing loops)
+  int loop_depth = 0;  ///< most loops on a path below, this node included
+  BoxValue range;      ///< over all cells (and all values of enclosing loops)
 };
+
+/// Deepest nesting of any / all: of loops that stay loops, and of variables that one node mentions.
+inline constexpr int kMaxLoopDepth = 256;
 
 /// How a closed node is best stored: as one number, per query, per key, per diagonal, or not at
 /// all.
@@ -51,6 +55,8 @@ class BoxProgram {
   const NodeFacts& facts(IrId id) const { return facts_[static_cast<std::size_t>(id)]; }
   Axis axis(IrId id) const;
   const TableRanges& tables() const { return tables_; }
+  /// True if any / all nest deeper than the engine follows; the program must not be used then.
+  bool is_too_nested() const { return is_too_nested_; }
   /// The loop variables that a node mentions and that no loop below it binds, ascending.
   std::span<const std::int64_t> open_loops(IrId id) const;
 
@@ -78,6 +84,7 @@ class BoxProgram {
   std::unordered_map<IrNode, IrId, NodeHash, NodeEqual> ids_;
   std::unordered_map<std::int64_t, BoxValue> loop_ranges_;
   std::int64_t unroll_budget_;
+  bool is_too_nested_ = false;
   IrId root_ = -1;
   IrId q_node_ = -1;
   IrId k_node_ = -1;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define FDMA_BOX_X86 1
@@ -258,23 +259,29 @@ constexpr RowKernels kAvx512{
 };
 #endif  // FDMA_BOX_X86
 
-const RowKernels& choose() {
+std::vector<const RowKernels*> supported_kernels() {
+  std::vector<const RowKernels*> sets{&kPortable};
 #ifdef FDMA_BOX_X86
   __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2")) sets.push_back(&kAvx2);
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    return kAvx512;
+    sets.push_back(&kAvx512);
   }
-  if (__builtin_cpu_supports("avx2")) return kAvx2;
 #endif
-  return kPortable;
+  return sets;
 }
 
 }  // namespace
 
+std::span<const RowKernels* const> all_row_kernels() {
+  static const std::vector<const RowKernels*> sets = supported_kernels();
+  return sets;
+}
+
 const RowKernels& row_kernels() {
-  static const RowKernels& kernels = choose();
-  return kernels;
+  static const RowKernels& fastest = *all_row_kernels().back();
+  return fastest;
 }
 
 bool any_bit(const std::uint64_t* words, std::int64_t begin, std::int64_t end) {

@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <span>
 
 namespace fdma::box {
 
@@ -56,6 +57,9 @@ struct RowKernels {
 
 /// The fastest set that this processor runs.
 const RowKernels& row_kernels();
+
+/// Every set that this processor runs, the portable one first; for tests.
+std::span<const RowKernels* const> all_row_kernels();
 
 /// True iff some / every bit of [begin, end) is set.
 bool any_bit(const std::uint64_t* words, std::int64_t begin, std::int64_t end);
