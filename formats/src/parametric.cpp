@@ -28,7 +28,7 @@
 namespace fdma {
 namespace {
 
-constexpr std::size_t kMaxDistances = 3;  // candidates for left and for right beside unbounded
+constexpr std::size_t kMaxDistances = 4;  // candidates for left and for right beside unbounded
 
 Error no_closed_form(std::string reason) {
   return {
@@ -60,9 +60,13 @@ class BandReader {
   // first two of them whole it goes on up to the last but one, where ranges may come to touch.
   Result<void> add_run(const TileRun& run) {
     const std::int64_t first = run.first_row, last = first + run.num_rows - 1;
+    const auto segments = mask_.segments.begin() + run.first_segment;
+    const bool is_linear = std::none_of(
+        segments, segments + run.num_segments,
+        [](const TileSegment& segment) { return segment.kind == SegmentKind::columns; });
     for (std::int64_t row = first; row <= last; ++row) {
       FDMA_TRY_VOID(add_tile_row(row));
-      if (row != first + 1 || row + 1 >= last) continue;
+      if (!is_linear || row != first + 1 || row + 1 >= last) continue;
       const bool is_empty = run.num_segments == 0;
       if (!is_empty && !is_one_band(first * mask_.block.block_q)) continue;
       if (!is_empty) writer_.extend((last - row - 1) * mask_.block.block_q);
@@ -199,14 +203,38 @@ class ParameterSearch {
     return std::nullopt;
   }
 
-  // The most frequent distances of moving bounds (by rows), unbounded first.
+  // The most frequent distances of moving bounds (by rows), unbounded first. A bound that moves
+  // once only shows where bands meet: a step of one key, the first row that sees a key, or the
+  // last.
   std::vector<std::int64_t> distances(std::int64_t pos_offset, bool is_left) const {
     std::map<std::int64_t, std::int64_t> rows_of;
-    for (const RowBand& band : bands_.bands) {
+    const auto add = [&](const RowBand& band, std::int64_t q, std::int64_t rows) {
       const AffineInterval& window = interval(band, band.num_intervals - 1);
-      if ((is_left ? window.lo_slope : window.hi_slope) != 1) continue;
-      rows_of[is_left ? pos_offset - window.lo_base : window.hi_base - 1 - pos_offset] +=
-          band.q_end - band.q_begin;
+      const std::int64_t pos = q + pos_offset;
+      rows_of[is_left ? pos - (window.lo_base + window.lo_slope * q) : end_at(band, q) - 1 - pos] +=
+          rows;
+    };
+    for (std::size_t i = 0; i < bands_.bands.size(); ++i) {
+      const RowBand& band = bands_.bands[i];
+      const AffineInterval& window = interval(band, band.num_intervals - 1);
+      if ((is_left ? window.lo_slope : window.hi_slope) == 1) {
+        add(band, band.q_begin, band.q_end - band.q_begin);
+      } else if (is_left && band.num_intervals == 2) {
+        add(band, band.q_begin, 1);
+      }
+      const bool is_last = i + 1 == bands_.bands.size();
+      const bool ends_before_gap =
+          band.q_end < (is_last ? mask_.q_len : bands_.bands[i + 1].q_begin);
+      const bool begins_after_gap = band.q_begin > (i == 0 ? 0 : bands_.bands[i - 1].q_end);
+      if (is_left ? ends_before_gap : begins_after_gap) {
+        add(band, is_left ? band.q_end - 1 : band.q_begin, 1);
+      }
+      if (is_last || ends_before_gap) continue;
+      const RowBand& next = bands_.bands[i + 1];
+      const std::int64_t step = is_left
+                                    ? begin_at(next, next.q_begin) - begin_at(band, band.q_end - 1)
+                                    : end_at(next, next.q_begin) - end_at(band, band.q_end - 1);
+      if (step == 1) add(next, next.q_begin, 1);
     }
     std::vector<std::pair<std::int64_t, std::int64_t>> ranked;  // (-rows, distance)
     for (const auto& [distance, rows] : rows_of) ranked.emplace_back(-rows, distance);
