@@ -147,6 +147,11 @@ class ParameterSearch {
     return last.hi_base + last.hi_slope * q;
   }
 
+  // How far the end of the last range moves from one band to the next.
+  std::int64_t step_of_end(const RowBand& band, const RowBand& next) const {
+    return end_at(next, next.q_begin) - end_at(band, band.q_end - 1);
+  }
+
   ParametricMask base(std::int64_t pos_offset) const {
     ParametricMask mask;
     mask.q_len = mask_.q_len;
@@ -233,8 +238,11 @@ class ParameterSearch {
       const RowBand& next = bands_.bands[i + 1];
       const std::int64_t step = is_left
                                     ? begin_at(next, next.q_begin) - begin_at(band, band.q_end - 1)
-                                    : end_at(next, next.q_begin) - end_at(band, band.q_end - 1);
+                                    : step_of_end(band, next);
       if (step == 1) add(next, next.q_begin, 1);
+      if (is_left && step_of_end(band, next) < 0) {  // the window has left the keys, a sink stays
+        rows_of[next.q_begin + pos_offset - end_at(band, band.q_end - 1)] += 1;
+      }
     }
     std::vector<std::pair<std::int64_t, std::int64_t>> ranked;  // (-rows, distance)
     for (const auto& [distance, rows] : rows_of) ranked.emplace_back(-rows, distance);
@@ -251,10 +259,12 @@ class ParameterSearch {
     // The end of the first range: the prefix wherever it ends first, the sink where it stands
     // apart.
     std::int64_t least_end = mask_.kv_len, apart_end = 0;
-    for (const RowBand& band : bands_.bands) {
+    for (std::size_t i = 0; i < bands_.bands.size(); ++i) {
+      const RowBand& band = bands_.bands[i];
       const AffineInterval& first = interval(band, 0);
       const std::int64_t end = first.hi_base + first.hi_slope * band.q_begin;
       least_end = std::min(least_end, end);
+      if (i > 0 && step_of_end(bands_.bands[i - 1], band) < 0) apart_end = std::max(apart_end, end);
       if (band.num_intervals == 2) {
         apart_end = std::max({apart_end, end, first.hi_base + first.hi_slope * (band.q_end - 1)});
       }
