@@ -36,7 +36,7 @@ echo "== The input: a dense mask as users store it"
 echo
 echo "== A dense mask goes in, an exact compiled one comes out"
 run convert dense.h5:/mask --format bcsr --block 128x128 -o out.h5
-run inspect out.h5
+run inspect out.h5 --no-draw
 run check out.h5 --exact --against dense.h5:/mask
 
 echo
