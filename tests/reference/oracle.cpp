@@ -45,7 +45,9 @@ class Oracle {
   std::vector<bool> look_ups() const;
   Result<void> find_node_table(ExprId id);
   Result<void> check_type(ExprId id);
-  Value variable(const std::string& name, const Place& place) const;
+  enum class Variable : std::uint8_t { q, k, b, h, pos, q_len, kv_len, loop };
+  static Variable find_variable(const std::string& name);
+  Value variable(ExprId id, const Place& place) const;
   Value quantifier(const ExprNode& node, const Place& place) const;
 
   const MaskExpr& expr_;
@@ -55,12 +57,14 @@ class Oracle {
   Value q_len_, kv_len_;
   std::vector<TensorView> tables_;               ///< of `table` nodes
   std::vector<std::optional<NamedMask>> named_;  ///< of `named` nodes
+  std::vector<Variable> variables_;              ///< of `variable` nodes
   std::vector<bool> is_condition_;
 };
 
 Result<void> Oracle::prepare() {
   std::vector<std::int32_t> depth;
   for (const ExprNode& node : expr_.nodes()) {
+    variables_.push_back(find_variable(node.symbol));
     std::int32_t deepest = 0;
     for (const ExprId child : node.children)
       deepest = std::max(deepest, depth[static_cast<std::size_t>(child)]);
@@ -190,14 +194,37 @@ Result<void> Oracle::check_type(ExprId id) {
   return {};
 }
 
-Value Oracle::variable(const std::string& name, const Place& place) const {
-  if (name == "q") return place.q;
-  if (name == "k") return place.k;
-  if (name == "b") return integer(b_);
-  if (name == "h") return integer(h_);
-  if (name == "pos") return sub(add(place.q, kv_len_), q_len_);
-  if (name == "q_len") return q_len_;
-  if (name == "kv_len") return kv_len_;
+Oracle::Variable Oracle::find_variable(const std::string& name) {
+  if (name == "q") return Variable::q;
+  if (name == "k") return Variable::k;
+  if (name == "b") return Variable::b;
+  if (name == "h") return Variable::h;
+  if (name == "pos") return Variable::pos;
+  if (name == "q_len") return Variable::q_len;
+  if (name == "kv_len") return Variable::kv_len;
+  return Variable::loop;
+}
+
+Value Oracle::variable(ExprId id, const Place& place) const {
+  switch (variables_[static_cast<std::size_t>(id)]) {
+    case Variable::q:
+      return place.q;
+    case Variable::k:
+      return place.k;
+    case Variable::b:
+      return integer(b_);
+    case Variable::h:
+      return integer(h_);
+    case Variable::pos:
+      return sub(add(place.q, kv_len_), q_len_);
+    case Variable::q_len:
+      return q_len_;
+    case Variable::kv_len:
+      return kv_len_;
+    case Variable::loop:
+      break;
+  }
+  const std::string& name = expr_.node(id).symbol;
   for (const Place* around = &place; around != nullptr; around = around->outer)
     if (around->loop_name != nullptr && *around->loop_name == name) return around->loop_value;
   return kUndefined;
@@ -226,11 +253,11 @@ Value Oracle::evaluate(ExprId id, const Place& place) const {
     case ExprOp::boolean:
       return condition(node.value != 0);
     case ExprOp::variable:
-      return variable(node.symbol, place);
+      return variable(id, place);
     case ExprOp::table: {
-      std::vector<Value> indices;
-      for (std::size_t i = 0; i < node.children.size(); ++i) indices.push_back(child(i));
-      return read(tables_[static_cast<std::size_t>(id)], indices);
+      Value indices[kMaxRank];
+      for (std::size_t i = 0; i < node.children.size(); ++i) indices[i] = child(i);
+      return read(tables_[static_cast<std::size_t>(id)], indices, node.children.size());
     }
     case ExprOp::add:
       return add(child(0), child(1));

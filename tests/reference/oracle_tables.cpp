@@ -39,16 +39,6 @@ Value read_offset(const TensorView& table, std::int64_t offset) {
   }
 }
 
-Value read_span(const TensorView& table, const Value* indices, std::size_t count) {
-  std::int64_t offset = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Value index = indices[i];
-    if (!index.is_defined || index.value < 0 || index.value >= table.extents[i]) return kUndefined;
-    offset += index.value * table.strides[i];
-  }
-  return read_offset(table, offset);
-}
-
 }  // namespace
 
 Result<TensorView> find_table(const Tables& tables, const std::string& name) {
@@ -61,12 +51,18 @@ Result<TensorView> find_table(const Tables& tables, const std::string& name) {
   return found->second;
 }
 
-Value read(const TensorView& table, std::initializer_list<Value> indices) {
-  return read_span(table, indices.begin(), indices.size());
+Value read(const TensorView& table, const Value* indices, std::size_t num_indices) {
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < num_indices; ++i) {
+    const Value index = indices[i];
+    if (!index.is_defined || index.value < 0 || index.value >= table.extents[i]) return kUndefined;
+    offset += index.value * table.strides[i];
+  }
+  return read_offset(table, offset);
 }
 
-Value read(const TensorView& table, const std::vector<Value>& indices) {
-  return read_span(table, indices.data(), indices.size());
+Value read(const TensorView& table, std::initializer_list<Value> indices) {
+  return read(table, indices.begin(), indices.size());
 }
 
 TensorView drop_front(const TensorView& table, std::int64_t i) {

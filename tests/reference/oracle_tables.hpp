@@ -1,6 +1,7 @@
 // Access to bound tables for the oracle: one element at a time, bounds checked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -18,7 +19,7 @@ Result<TensorView> find_table(const Tables& tables, const std::string& name);
 
 /// The element at `indices`; undefined outside the extents (or for a uint64 beyond int64).
 Value read(const TensorView& table, std::initializer_list<Value> indices);
-Value read(const TensorView& table, const std::vector<Value>& indices);
+Value read(const TensorView& table, const Value* indices, std::size_t num_indices);
 
 /// The view without its first extent, at index i of it.
 TensorView drop_front(const TensorView& table, std::int64_t i);

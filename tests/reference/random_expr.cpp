@@ -3,6 +3,8 @@
 // are seldom trivial at the lengths of tests.
 #include "random_expr.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -89,7 +91,7 @@ void Generator::choose_shape() {
 
 std::string Generator::add_values(bool is_boolean, std::vector<std::int64_t> extents,
                                   const std::vector<std::int64_t>& values) {
-  const std::string name = "t" + std::to_string(num_tables_++);
+  const std::string name = fmt::format("t{}", num_tables_++);
   const bool is_signed = std::any_of(values.begin(), values.end(), [](auto x) { return x < 0; });
   constexpr DType kSigned[] = {DType::int8, DType::int16, DType::int32, DType::int64};
   constexpr DType kUnsigned[] = {DType::uint8, DType::uint16, DType::uint32, DType::uint64};
@@ -476,14 +478,9 @@ RandomMask Generator::run() {
 }  // namespace
 
 std::string RandomMask::describe() const {
-  const auto list = [](const std::vector<std::int64_t>& values) {
-    std::string text;
-    for (const std::int64_t value : values) text += " " + std::to_string(value);
-    return text;
-  };
-  return to_text(expr) + "\nq_len" + list(shape.q_lens) + ", kv_len" + list(shape.kv_lens) +
-         ", batch " + std::to_string(shape.num_batches) + ", heads " +
-         std::to_string(shape.num_heads) + "\n" + tables.describe();
+  return fmt::format("{}\nq_len {}, kv_len {}, batch {}, heads {}\n{}", to_text(expr),
+                     fmt::join(shape.q_lens, " "), fmt::join(shape.kv_lens, " "), shape.num_batches,
+                     shape.num_heads, tables.describe());
 }
 
 RandomMask make_random_mask(std::uint64_t seed, const RandomMaskOptions& options) {

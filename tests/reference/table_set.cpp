@@ -1,5 +1,7 @@
 #include "table_set.hpp"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace fdma::reference {
@@ -27,14 +29,9 @@ Tables TableSet::views() const {
 
 std::string TableSet::describe() const {
   std::string text;
-  for (const auto& [name, array] : arrays_) {
-    text += "@" + name + " = " + std::string(to_string(array.dtype)) + " [";
-    for (std::size_t i = 0; i < array.extents.size(); ++i)
-      text += (i == 0 ? "" : ", ") + std::to_string(array.extents[i]);
-    text += "]:";
-    for (const std::int64_t value : array.values) text += " " + std::to_string(value);
-    text += "\n";
-  }
+  for (const auto& [name, array] : arrays_)
+    text += fmt::format("@{} = {} [{}]: {}\n", name, to_string(array.dtype),
+                        fmt::join(array.extents, ", "), fmt::join(array.values, " "));
   return text;
 }
 

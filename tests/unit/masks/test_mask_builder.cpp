@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,7 +101,7 @@ TEST(MaskBuilder, RejectsWhatOnlyTheWholeShows) {
   EXPECT_THAT(text_of(table("a b")(q)), HasSubstr("table \"a b\""));
   EXPECT_THAT(text_of(documents_ids("")), HasSubstr("table \"\""));
   BoolExpr nested = causal();
-  for (int i = 0; i <= kMaxLoopDepth; ++i) nested = any_of("i" + std::to_string(i), 2, nested);
+  for (int i = 0; i <= kMaxLoopDepth; ++i) nested = any_of(fmt::format("i{}", i), 2, nested);
   EXPECT_THAT(text_of(nested), HasSubstr("16 deep"));
 }
 

@@ -1,4 +1,5 @@
 // Depth and size: whatever the text, the parser answers, and in time linear in it.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -61,12 +62,11 @@ TEST(ParseLimits, ReadsLongExpressions) {
 TEST(ParseLimits, SharingKeepsTheTextShort) {
   std::string text = "let a0 = causal | k < 3; ";
   for (int i = 0; i < 200; ++i) {
-    const std::string last = "a" + std::to_string(i), next = "a" + std::to_string(i + 1);
-    text += "let " + next + " = " + last + " & (" + last + " | k < " + std::to_string(i) + "); ";
+    text += fmt::format("let a{1} = a{0} & (a{0} | k < {0}); ", i, i + 1);
   }
   expect_round_trip(text + "a200");
   std::string chain = "i";
-  for (int i = 0; i < 200; ++i) chain = "int(0 < " + chain + " < 5)";
+  for (int i = 0; i < 200; ++i) chain = fmt::format("int(0 < {} < 5)", chain);
   expect_round_trip("any(i in 3 : " + chain + " == 1)");
 }
 
@@ -88,7 +88,7 @@ TEST(ParseLimits, AnswersToAnyTextOf16MiB) {
 TEST(ParseLimits, RejectsLoopsNestedTooDeep) {
   const auto nested = [](int depth) {
     std::string text;
-    for (int i = 0; i < depth; ++i) text += "any(i" + std::to_string(i) + " in 2 : ";
+    for (int i = 0; i < depth; ++i) text += fmt::format("any(i{} in 2 : ", i);
     return text + "i0 < 1" + repeat(")", static_cast<std::size_t>(depth));
   };
   EXPECT_TRUE(diagnostics_of(nested(kMaxLoopDepth)).empty());

@@ -1,6 +1,7 @@
 // The examples of docs/spec-language.md, run by the oracle and by the compiler.
 // FDMA_REBASE_GOLDEN=1 rewrites the drawings from the oracle (read the difference before committing
 // it).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ const std::vector<SpecExample>& examples() {
 
 std::string heading(const MaskShape& shape, std::int64_t b, std::int64_t h) {
   if (shape.num_batches * shape.num_heads == 1) return "";
-  return "b = " + std::to_string(b) + ", h = " + std::to_string(h) + ":\n";
+  return fmt::format("b = {}, h = {}:\n", b, h);
 }
 
 std::string without_last_line_end(std::string text) {
@@ -53,18 +54,18 @@ std::string without_last_line_end(std::string text) {
 // What the oracle says, in the notation of the page.
 std::string answer_of_oracle(const SpecExample& example) {
   const auto expr = parse_mask(example.spec);
-  if (!expr) return "error syntax: " + expr.error().message;
+  if (!expr) return fmt::format("error syntax: {}", expr.error().message);
   std::string drawing;
   const MaskShape& shape = example.shape;
   for (std::int64_t b = 0; b < shape.num_batches; ++b) {
     for (std::int64_t h = 0; h < shape.num_heads; ++h) {
       const auto cells = reference::oracle_cells(*expr, example.tables.views(), shape, b, h);
-      if (!cells) return "error " + std::string(to_string(cells.error().code)) + ": ";
+      if (!cells) return fmt::format("error {}: ", to_string(cells.error().code));
       const auto bad = std::find(cells->begin(), cells->end(), reference::kUndefinedCell);
       if (bad != cells->end()) {
         const auto index = bad - cells->begin();
-        return "undefined at q = " + std::to_string(index / shape.kv_len(b)) +
-               ", k = " + std::to_string(index % shape.kv_len(b));
+        return fmt::format("undefined at q = {}, k = {}", index / shape.kv_len(b),
+                           index % shape.kv_len(b));
       }
       drawing +=
           heading(shape, b, h) + reference::draw_cells(*cells, shape.q_len(b), shape.kv_len(b));
@@ -76,14 +77,11 @@ std::string answer_of_oracle(const SpecExample& example) {
 // What the compiler says, likewise; any undefined cell is "undefined".
 std::string answer_of_compiler(const SpecExample& example) {
   const auto expr = parse_mask(example.spec);
-  if (!expr) return "error syntax: " + expr.error().message;
+  if (!expr) return fmt::format("error syntax: {}", expr.error().message);
   LowerOptions options;
   options.block = {16, 16};
   const auto mask = compile(*expr, example.tables.views(), example.shape, options);
-  if (!mask) {
-    const std::string_view code = to_string(mask.error().code);
-    return "error " + std::string(code) + ": " + mask.error().message;
-  }
+  if (!mask) return fmt::format("error {}: {}", to_string(mask.error().code), mask.error().message);
   std::string drawing;
   const MaskShape& shape = mask->shape;
   const auto& groups = std::get<std::vector<SegmentMask>>(mask->groups);
@@ -121,7 +119,7 @@ TEST(SpecLanguageDoc, OracleDrawsEveryExample) {
   const bool is_rebase = std::getenv("FDMA_REBASE_GOLDEN") != nullptr;
   const auto& all = examples();
   for (auto example = all.rbegin(); example != all.rend(); ++example) {
-    SCOPED_TRACE("line " + std::to_string(example->line) + ": " + example->spec);
+    SCOPED_TRACE(fmt::format("line {}: {}", example->line, example->spec));
     const std::string answer = answer_of_oracle(*example);
     const bool expects_error = starts_with(example->expected, "error ");
     if (is_rebase && !expects_error)
@@ -137,7 +135,7 @@ TEST(SpecLanguageDoc, OracleDrawsEveryExample) {
 
 TEST(SpecLanguageDoc, CompilerDrawsEveryExample) {
   for (const SpecExample& example : examples()) {
-    SCOPED_TRACE("line " + std::to_string(example.line) + ": " + example.spec);
+    SCOPED_TRACE(fmt::format("line {}: {}", example.line, example.spec));
     const std::string answer = answer_of_compiler(example);
     if (starts_with(example.expected, "error "))
       expect_error(answer, example.expected, true);
