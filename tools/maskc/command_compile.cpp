@@ -52,6 +52,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (!output && !dumped && !arguments.has("explain")) {
     return usage_failure("nothing to do: give --output FILE, --dump STAGE or --explain");
   }
+  if (dumped && arguments.has("json")) {
+    return usage_failure("--dump prints text: give it without --json");
+  }
   if (output && *output == "-") {
     return usage_failure("--output: an HDF5 file cannot be written to a pipe; give a file name");
   }
@@ -91,7 +94,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     FDMA_TRY(BlockMask mask, lower(*ir, options));
     const double seconds = seconds_since(start);
     spdlog::info("lowered in {}", duration_text(seconds_since(lowering)));
-    const MaskStatistics statistics = count(mask);
+    const MaskStatistics statistics = count(mask, options.block);
     if (format != MaskFormat::segment) {
       FDMA_TRY(mask, convert(mask, format, options.block));
     }

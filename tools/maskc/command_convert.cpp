@@ -29,12 +29,12 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const BlockShape block, arguments.block(input.mask.block));
   const std::string name = arguments.find("name").value_or(input.name);
   const Waiting waiting("converting", session.quiet || arguments.has("verbose"));
+  const MaskStatistics statistics = count(input.mask, block);
   if (format != input.mask.format() || block != input.mask.block) {
     FDMA_TRY(BlockMask converted, convert(input.mask, format, block));
     converted.spec = std::move(input.mask.spec);
     input.mask = std::move(converted);
   }
-  const MaskStatistics statistics = count(input.mask);
   Json document;
   document["input"] = input.label;
   document["output"] = *output;

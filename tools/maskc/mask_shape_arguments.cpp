@@ -9,6 +9,7 @@ namespace fdma::maskc {
 
 Outcome<MaskShape> mask_shape(const Arguments& arguments, const MaskExpr& expr) {
   constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
+  constexpr std::int64_t kMaxPairs = std::int64_t{1} << 24;
   MaskShape shape;
   FDMA_TRY(shape.q_lens, arguments.integers("q-len", 0, kMaxLength));
   FDMA_TRY(shape.kv_lens, arguments.integers("kv-len", 0, kMaxLength));
@@ -20,6 +21,11 @@ Outcome<MaskShape> mask_shape(const Arguments& arguments, const MaskExpr& expr) 
   FDMA_TRY(shape.num_heads, arguments.integer("heads", 1, 1, kMaxCount));
   FDMA_TRY(shape.num_batches,
            arguments.integer("batch", static_cast<std::int64_t>(listed), 1, kMaxCount));
+  if (shape.num_batches * shape.num_heads > kMaxPairs) {
+    return usage_failure(
+        fmt::format("--batch, --heads: expected at most {} (batch, head) pairs, got {}", kMaxPairs,
+                    shape.num_batches * shape.num_heads));
+  }
   for (const auto& [option, lens] :
        {std::pair{"q-len", &shape.q_lens}, {"kv-len", &shape.kv_lens}}) {
     if (lens->size() == 1 || static_cast<std::int64_t>(lens->size()) == shape.num_batches) continue;

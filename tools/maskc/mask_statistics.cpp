@@ -224,10 +224,10 @@ MaskStatistics measure(const BlockMask& mask, bool count_all, Progress& progress
   return sum_up(std::move(groups));
 }
 
-MaskStatistics count(const BlockMask& mask) {
+MaskStatistics count(const BlockMask& mask, BlockShape block) {
   std::vector<GroupStatistics> groups = list_groups(mask);
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    groups[g].tiles = count_tiles(segment_of_group(mask, static_cast<std::int64_t>(g), mask.block));
+    groups[g].tiles = count_tiles(segment_of_group(mask, static_cast<std::int64_t>(g), block));
   }
   return sum_up(std::move(groups));
 }

@@ -45,8 +45,9 @@ inline constexpr std::int64_t kMaxTilesDrawn = 65536;
 /// kMaxTilesDrawn.
 MaskStatistics measure(const BlockMask& mask, bool count_all, Progress& progress);
 
-/// Tiles and true cells over all (batch, head) pairs, and the pairs that exist: the cheap part.
-MaskStatistics count(const BlockMask& mask);
+/// Tiles of shape `block` and true cells over all (batch, head) pairs, and the pairs that exist:
+/// the cheap part.
+MaskStatistics count(const BlockMask& mask, BlockShape block);
 
 /// The number of query intervals over all keys: what ColumnIntervals would store.
 ///

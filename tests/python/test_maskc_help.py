@@ -1,0 +1,107 @@
+"""What fdma-maskc says of itself: examples run; manual and completion know every option."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from maskc_inputs import dense, docs
+from maskc_tool import MASKC, maskc, needs_tool
+
+pytestmark = needs_tool
+
+VERBS = ("compile", "convert", "inspect", "check", "diff", "render", "completion")
+
+
+def examples(text: str, heading: str) -> list[str]:
+    """The command lines below a heading of a help text; a backslash continues a line."""
+    lines = text.split(f"\n{heading}\n")[1].replace("\\\n      ", "").split("\n")
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the examples mention."""
+    path = tmp_path_factory.mktemp("examples")
+    docs(path)
+    dense(path)
+    causal = np.tril(np.ones((1, 48, 48), bool))
+    with h5py.File(path / "keep.h5", "w") as file:
+        file["attention_mask"] = np.ones((2, 48), np.int64)
+    with h5py.File(path / "bias.h5", "w") as file:
+        file["bias"] = np.where(causal, 0, -1e4).astype(np.float32)
+    for name in ("packed", "out", "mask"):
+        maskc(path, "convert", "dense.h5:/mask", "--name", "packed", "-o", f"{name}.h5")
+    packed = ["--spec", "causal & documents(lengths=@len)", "--table", "len=docs.h5:/lengths"]
+    maskc(path, "compile", *packed, "--q-len", "8192", "-o", "packed.h5")
+    maskc(
+        path, "compile", "--spec", "k <= q + h", "--heads", "8", "--q-len", "64", "-o", "heads.h5"
+    )
+    with h5py.File(path / "all.h5", "w") as everything:
+        everything.create_group("masks")
+        for file, name, spec in (("a", "local", "window(8)"), ("b", "global", "causal")):
+            words = ["--spec", spec, "--q-len", "64", "--name", name]
+            maskc(path, "compile", *words, "-o", f"{file}.h5")
+            with h5py.File(path / f"{file}.h5") as one:
+                everything.attrs.update(one.attrs)
+                one.copy(f"masks/{name}", everything["masks"])
+    return path
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS[:-1]])
+def test_examples_run_as_written(folder: Path, tmp_path: Path, verb: str) -> None:
+    work = shutil.copytree(folder, tmp_path / "work")
+    text = maskc(work, *([verb] if verb else []), "--help")
+    lines = examples(text, "examples" if verb else "first steps")
+    assert len(lines) >= 3
+    for line in lines:
+        command = line.replace("fdma-maskc", MASKC)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=work, capture_output=True, text=True, check=False
+        )
+        differs = verb == "diff" and done.returncode == 1
+        assert done.returncode == 0 or differs, f"{line}\n{done.stderr}"
+        assert done.stderr == ""
+
+
+def long_options(folder: Path, verb: str) -> list[str]:
+    return re.findall(r"^  (?:-\w, |    )--([a-z-]+)", maskc(folder, verb, "--help"), re.MULTILINE)
+
+
+def test_the_manual_has_every_verb_and_option(tmp_path: Path) -> None:
+    page = maskc(tmp_path, "man-page").replace("\\-", "-")
+    for verb in VERBS:
+        assert f".SS fdma-maskc {verb} " in page
+        for option in long_options(tmp_path, verb):
+            assert f"\\fB--{option}\\fR" in page
+    if shutil.which("groff") is None:
+        pytest.skip("groff, which formats the page, is not installed")
+    done = subprocess.run(
+        ["groff", "-man", "-Tascii", "-ww"],
+        input=maskc(tmp_path, "man-page"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_has_every_option_and_parses(tmp_path: Path, shell: str) -> None:
+    script = maskc(tmp_path, "completion", shell)
+    dashes = "-l " if shell == "fish" else "--"
+    for verb in VERBS:
+        for option in long_options(tmp_path, verb):
+            assert f"{dashes}{option}" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_version_is_one_line(tmp_path: Path) -> None:
+    assert re.fullmatch(r"fdma-maskc \d+\.\d+\.\d+\n", maskc(tmp_path, "--version"))
