@@ -122,6 +122,7 @@ def tokens_text(tokens: str) -> str:
 
 
 def lowering_table(runs: list[Run], wanted: str) -> str:
+    shows_spec = wanted in ("predicate", "name")
     rows = []
     for run in runs:
         operation, _, rest = run["name"].partition("/")
@@ -130,7 +131,7 @@ def lowering_table(runs: list[Run], wanted: str) -> str:
         _, name, tokens = rest.split("/")
         rows.append(
             [
-                name,
+                f"`{run['spec']}`" if shows_spec else name,
                 tokens_text(tokens),
                 time_text(run["cpu_us"]),
                 time_text(run["elapsed_us"]),

@@ -25,10 +25,6 @@ endfunction()
 # FDMA_INCLUDE_DIR for the install rules and for the test that compiles each header alone.
 function(fdma_library name)
   cmake_parse_arguments(ARG "" "INCLUDE" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
-  if(NOT ARG_SOURCES)  # scaffolding: removed once every library has sources
-    set(ARG_SOURCES ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
-    file(WRITE ${ARG_SOURCES} "")
-  endif()
   add_library(fdma_${name} STATIC ${ARG_SOURCES})
   add_library(fdma::${name} ALIAS fdma_${name})
   set_target_properties(fdma_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON
