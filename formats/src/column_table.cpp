@@ -50,6 +50,15 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
       break;
     case SegmentKind::bitmap: {
       const std::uint64_t* bitmap = mask.bitmap(segment.payload).data();
+      if (block_kv % 64 == 0) {  // whole words; those past kv_len are left out
+        const std::int64_t words_per_row = block_kv / 64;
+        const std::int64_t end = ceil_div(k_end, 64);
+        const std::uint64_t* row = bitmap + r * words_per_row;
+        for (std::int64_t w = k_begin / 64; w < end; w += words_per_row) {
+          std::copy_n(row, std::min(words_per_row, end - w), words + w);
+        }
+        break;
+      }
       for (std::int64_t k = k_begin; k < k_end; k += block_kv) {
         for (std::int64_t c = 0; c < std::min(block_kv, k_end - k); c += 64) {
           const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
@@ -132,7 +141,7 @@ std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit)
 
 }  // namespace
 
-ColumnTable column_table_of(const SegmentMask& mask) {
+ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals) {
   if (!mask.column_offsets.empty()) return {mask.column_offsets, mask.column_intervals};
   const auto num_words = static_cast<std::size_t>(ceil_div(mask.kv_len, 64));
   struct Entry {
@@ -140,6 +149,7 @@ ColumnTable column_table_of(const SegmentMask& mask) {
     Interval queries;
   };
   std::vector<Entry> entries;
+  entries.reserve(static_cast<std::size_t>(num_intervals));
   std::vector<std::uint64_t> above(num_words), current(num_words);
   std::vector<std::int32_t> begin(static_cast<std::size_t>(mask.kv_len));
   ColumnTable table;
@@ -201,8 +211,9 @@ SegmentMask choose_column_table(SegmentMask mask) {
   const std::int64_t limit =
       (payload_bytes - 8 * (mask.kv_len + 1) - 1) / 8;  // most intervals that are fewer bytes
   if (payload_bytes <= 8 * (mask.kv_len + 1)) return mask;
-  if (count_column_intervals(mask, limit) > limit) return mask;
-  ColumnTable table = column_table_of(mask);
+  const std::int64_t num_intervals = count_column_intervals(mask, limit);
+  if (num_intervals > limit) return mask;
+  ColumnTable table = column_table_of(mask, num_intervals);
   SegmentBuilder builder(mask.q_len, mask.kv_len, mask.block);
   std::vector<TileSegment> merged;
   for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {

@@ -18,6 +18,7 @@ struct ColumnTable {
   std::vector<std::int64_t> offsets;
   std::vector<Interval> intervals;
 };
-ColumnTable column_table_of(const SegmentMask& mask);
+/// `num_intervals` is how many to make room for, if known.
+ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals = 0);
 
 }  // namespace fdma
