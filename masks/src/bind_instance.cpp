@@ -20,7 +20,7 @@ constexpr std::int64_t kMostIterations = 64;
 constexpr std::int64_t kMostOperators = 8192;
 constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 18;
 // A program may have this many nodes, or this many times those of the expression.
-constexpr std::int64_t kMostNodes = std::int64_t{1} << 19;
+constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;
 constexpr std::int64_t kMostGrowth = 8;
 
 IrOp plain_op(ExprOp op) {
