@@ -55,7 +55,12 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
         const std::int64_t end = ceil_div(k_end, 64);
         const std::uint64_t* row = bitmap + r * words_per_row;
         for (std::int64_t w = k_begin / 64; w < end; w += words_per_row) {
-          std::copy_n(row, std::min(words_per_row, end - w), words + w);
+          if (words_per_row == 2 && w + 2 <= end) {  // the usual block of 128 keys
+            words[w] = row[0];
+            words[w + 1] = row[1];
+          } else {
+            std::copy_n(row, std::min(words_per_row, end - w), words + w);
+          }
         }
         break;
       }
