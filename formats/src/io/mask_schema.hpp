@@ -15,12 +15,8 @@ inline constexpr const char* kMasksGroup = "masks";
 inline constexpr const char* kGroupsName = "groups";
 inline constexpr const char* kGroupMapName = "group_of";
 
-/// Integer attributes of a mask that are always there; q_len and kv_len are attributes or the
-/// datasets q_lens and kv_lens, spec an attribute or (from kMaxSpecAttribute bytes) a dataset.
-inline constexpr const char* kIntegerAttributes[] = {"version",   "num_batches",  "num_heads",
-                                                     "block_q",   "block_kv",     "q_offset",
-                                                     "kv_offset", "batch_offset", "head_offset"};
-inline constexpr std::size_t kMaxSpecAttribute = 32000;  // an object header holds 64 KiB in all
+/// A longer spec is a dataset: an object header holds 64 KiB in all.
+inline constexpr std::size_t kMaxSpecAttribute = 32000;
 inline constexpr std::size_t kMaxSpecBytes = std::size_t{1} << 28;
 
 enum class ArrayType : std::uint8_t { int32, int64, uint64 };

@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <new>
-#include <set>
 
+#include "checked_group.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/formats/validate.hpp"
 #include "fdma/io/mask_file.hpp"
@@ -18,42 +17,6 @@
 namespace fdma {
 namespace io {
 namespace {
-
-// Deflate shrinks by 1032 at most; a dataset that claims more than this factor has no data.
-constexpr std::int64_t kMaxCompression = 1040;
-constexpr std::int64_t kMaxChunkBytes = std::int64_t{64} << 20;
-constexpr std::size_t kMaxNames = 1 << 20;
-
-Error corrupt(const std::string& where, const std::string& text) {
-  return {ErrorCode::corrupt_file, fmt::format("{}: {}", where, text)};
-}
-
-// Absence inside a file whose schema demands presence is corruption, not a wrong path.
-Error as_corrupt(Error error) {
-  if (error.code == ErrorCode::io) error.code = ErrorCode::corrupt_file;
-  return error;
-}
-
-herr_t collect_link(hid_t, const char* name, const H5L_info_t*, void* out) {
-  auto& names = *static_cast<std::vector<std::string>*>(out);
-  if (names.size() >= kMaxNames) return -1;
-  names.emplace_back(name);
-  return 0;
-}
-
-herr_t collect_attribute(hid_t, const char* name, const H5A_info_t*, void* out) {
-  return collect_link(0, name, nullptr, out);
-}
-
-Result<std::vector<std::string>> link_names(hid_t group, const std::string& where) {
-  std::vector<std::string> names;
-  if (H5Iget_type(group) != H5I_GROUP) return corrupt(where, "not a group");
-  if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_link, &names) < 0) {
-    return hdf5_error(where, "cannot list the group");
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 // "a, b, c and 12 more"
 std::string some_of(const std::vector<std::string>& names) {
@@ -80,259 +43,10 @@ Result<Handle> open_masks_group(const InputFile& input) {
   return group;
 }
 
-// The attributes of one mask, each read once; what is left over at the end is an error.
-class Attributes {
- public:
-  static Result<Attributes> of(hid_t object, const std::string& where) {
-    Attributes attributes(object, where);
-    std::vector<std::string> names;
-    // H5Aiterate2 of HDF5 1.10 crashes if an attribute is damaged. Looking for one that is not
-    // there decodes all of them first, and fails cleanly.
-    if (H5Aexists(object, "fdma: none of this name") < 0) {
-      return hdf5_error(where, "cannot read its attributes");
-    }
-    if (H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_attribute, &names) < 0) {
-      return hdf5_error(where, "cannot list its attributes");
-    }
-    attributes.names_.insert(names.begin(), names.end());
-    return attributes;
-  }
-
-  bool has(const std::string& name) const { return names_.contains(name); }
-
-  Result<std::int64_t> integer(const std::string& name, std::int64_t min, std::int64_t max) {
-    FDMA_TRY(const Handle attribute, open(name));
-    const Handle type(H5Aget_type(attribute.get()), H5Tclose);
-    if (!type || H5Tget_class(type.get()) != H5T_INTEGER || H5Tget_size(type.get()) > 8) {
-      return corrupt(where_, fmt::format("attribute {}: expected an integer", name));
-    }
-    std::int64_t value = 0;
-    if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0) {
-      return hdf5_error(where_, fmt::format("attribute {}", name));
-    }
-    if (value < min || value > max) {
-      return corrupt(where_,
-                     fmt::format("attribute {}: {} is outside [{}, {}]", name, value, min, max));
-    }
-    return value;
-  }
-
-  Result<std::string> text(const std::string& name, std::size_t max_bytes) {
-    FDMA_TRY(const Handle attribute, open(name));
-    const Handle type(H5Aget_type(attribute.get()), H5Tclose);
-    if (!type || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0) {
-      return corrupt(where_, fmt::format("attribute {}: expected a string of fixed length "
-                                         "(numpy.bytes_ in h5py)",
-                                         name));
-    }
-    const std::size_t size = H5Tget_size(type.get());
-    if (size > max_bytes) {
-      return corrupt(where_, fmt::format("attribute {}: {} bytes, expected {} at most", name, size,
-                                         max_bytes));
-    }
-    std::string value(size, '\0');
-    if (H5Aread(attribute.get(), type.get(), value.data()) < 0) {
-      return hdf5_error(where_, fmt::format("attribute {}", name));
-    }
-    value.resize(std::min(value.find('\0'), size));
-    return value;
-  }
-
-  Result<void> expect_no_more() const {
-    if (names_.empty()) return {};
-    return corrupt(where_, fmt::format("unknown attribute {}", *names_.begin()));
-  }
-
- private:
-  Attributes(hid_t object, const std::string& where) : object_(object), where_(where) {}
-
-  Result<Handle> open(const std::string& name) {
-    if (names_.erase(name) == 0) {
-      return corrupt(where_, fmt::format("attribute {} is missing", name));
-    }
-    Handle attribute(H5Aopen(object_, name.c_str(), H5P_DEFAULT), H5Aclose);
-    if (!attribute) return hdf5_error(where_, fmt::format("attribute {}", name));
-    const Handle space(H5Aget_space(attribute.get()), H5Sclose);
-    if (!space || H5Sget_simple_extent_npoints(space.get()) != 1) {
-      return corrupt(where_, fmt::format("attribute {}: expected one value", name));
-    }
-    return attribute;
-  }
-
-  hid_t object_;
-  std::string where_;
-  std::set<std::string> names_;
-};
-
-// Reads the arrays of one HDF5 group and remembers which of its links were used.
-class ArrayReader {
- public:
-  static Result<ArrayReader> of(const InputFile& input, hid_t group, const std::string& where) {
-    ArrayReader reader(input, group, where);
-    FDMA_TRY(const std::vector<std::string> names, link_names(group, where));
-    reader.names_.insert(names.begin(), names.end());
-    return reader;
-  }
-
-  bool has(const std::string& name) const { return names_.contains(name); }
-  void take(const std::string& name) { names_.erase(name); }
-
-  Result<void> expect_no_more() const {
-    if (names_.empty()) return {};
-    return corrupt(where_, fmt::format("unknown object {}", *names_.begin()));
-  }
-
-  /// Reads dataset `name` into `array`, whose elements are rows of numbers of `type`.
-  template <class T>
-  Result<void> read(const std::string& name, std::vector<T>& array, ArrayType type,
-                    ArrayShape shape) {
-    FDMA_TRY(const DatasetInfo info, open(name));
-    const std::string where = place(name);
-    FDMA_TRY_VOID(check_type(info, type, where));
-    const std::size_t rank = shape.width == kOneDimensional ? 1 : 2;
-    const bool width_ok = rank == 1 || (info.extents.size() == 2 && info.extents[1] == shape.width);
-    const bool rows_ok =
-        info.extents.size() == rank && (shape.rows == kAnyRows ? info.extents[0] <= shape.max_rows
-                                                               : info.extents[0] == shape.rows);
-    if (!width_ok || !rows_ok) {
-      const std::string rows = shape.rows == kAnyRows ? fmt::format("at most {}", shape.max_rows)
-                                                      : fmt::format("{}", shape.rows);
-      return corrupt(where, fmt::format("extents {}, expected [{}{}]", extents_text(info.extents),
-                                        rows, rank == 1 ? "" : fmt::format(", {}", shape.width)));
-    }
-    FDMA_TRY_VOID(check_bytes(info, size_bytes(type), where));
-    const auto numbers = static_cast<std::size_t>(info.num_elements);
-    if constexpr (std::is_same_v<T, TileRun>) {
-      std::vector<std::int64_t> columns(numbers);
-      FDMA_TRY_VOID(read_values(info, H5T_NATIVE_INT64, columns.data(), where));
-      return unpack_runs(columns, array, where);
-    } else {
-      const std::size_t per_element = sizeof(T) / static_cast<std::size_t>(size_bytes(type));
-      array.resize(numbers / per_element);
-      const hid_t memory = type == ArrayType::int32   ? H5T_NATIVE_INT32
-                           : type == ArrayType::int64 ? H5T_NATIVE_INT64
-                                                      : H5T_NATIVE_UINT64;
-      return read_values(info, memory, array.data(), where);
-    }
-  }
-
-  /// A spec too long for an attribute: a scalar dataset of one fixed-length string.
-  Result<std::string> read_text(const std::string& name) {
-    FDMA_TRY(const DatasetInfo info, open(name));
-    const std::string where = place(name);
-    const std::size_t size = H5Tget_size(info.type.get());
-    if (H5Tget_class(info.type.get()) != H5T_STRING || H5Tis_variable_str(info.type.get()) != 0 ||
-        info.num_elements != 1 || size > kMaxSpecBytes) {
-      return corrupt(where, "expected one string of fixed length");
-    }
-    FDMA_TRY_VOID(check_bytes(info, static_cast<std::int64_t>(size), where));
-    std::string value(size, '\0');
-    FDMA_TRY_VOID(read_values(info, info.type.get(), value.data(), where));
-    value.resize(std::min(value.find('\0'), size));
-    return value;
-  }
-
- private:
-  ArrayReader(const InputFile& input, hid_t group, const std::string& where)
-      : input_(input), group_(group), where_(where) {}
-
-  std::string place(const std::string& name) const { return fmt::format("{}/{}", where_, name); }
-
-  Result<DatasetInfo> open(const std::string& name) {
-    if (names_.erase(name) == 0) return corrupt(where_, fmt::format("dataset {} is missing", name));
-    Result<DatasetInfo> info = open_dataset(group_, name, place(name));
-    if (!info) return as_corrupt(info.error());
-    return info;
-  }
-
-  static Result<void> check_type(const DatasetInfo& info, ArrayType type,
-                                 const std::string& where) {
-    const hid_t stored = info.type.get();
-    const bool is_signed = type != ArrayType::uint64;
-    if (H5Tget_class(stored) != H5T_INTEGER ||
-        H5Tget_size(stored) != static_cast<std::size_t>(size_bytes(type)) ||
-        H5Tget_precision(stored) != static_cast<std::size_t>(size_bytes(type)) * 8 ||
-        (H5Tget_sign(stored) == H5T_SGN_2) != is_signed) {
-      return corrupt(where, fmt::format("type {}, expected {}int{}", type_text(stored),
-                                        is_signed ? "" : "u", size_bytes(type) * 8));
-    }
-    return {};
-  }
-
-  // Only the two filters that the schema allows, once each, so that the bytes in the file bound the
-  // bytes in memory.
-  Result<void> check_bytes(const DatasetInfo& info, std::int64_t element_bytes,
-                           const std::string& where) const {
-    const int num_filters = H5Pget_nfilters(info.creation.get());
-    int num_deflate = 0;
-    for (int i = 0; i < num_filters; ++i) {
-      unsigned flags = 0, config = 0;
-      std::size_t num_values = 0;
-      const H5Z_filter_t filter = H5Pget_filter2(info.creation.get(), static_cast<unsigned>(i),
-                                                 &flags, &num_values, nullptr, 0, nullptr, &config);
-      num_deflate += filter == H5Z_FILTER_DEFLATE ? 1 : 0;
-      if ((filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE) || num_deflate > 1) {
-        return corrupt(where, "its filters are not shuffle and deflate, once each");
-      }
-    }
-    constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-    const std::int64_t stored = std::min(info.storage_bytes, input_.size_bytes);
-    const std::int64_t factor = num_deflate > 0 ? kMaxCompression : 1;
-    const std::int64_t limit = stored > kMax / factor ? kMax : stored * factor;
-    if (info.num_elements > limit / element_bytes) {
-      return corrupt(where, fmt::format("extents {} need {} bytes each, but the file holds only {} "
-                                        "bytes of it",
-                                        extents_text(info.extents), element_bytes, stored));
-    }
-    if (!info.chunk.empty()) {
-      std::int64_t chunk_bytes = element_bytes;
-      for (const std::int64_t side : info.chunk) {
-        chunk_bytes = chunk_bytes > kMaxChunkBytes / side ? kMaxChunkBytes + 1 : chunk_bytes * side;
-      }
-      if (chunk_bytes > kMaxChunkBytes) {
-        return corrupt(where, fmt::format("chunks {} are larger than {} bytes",
-                                          extents_text(info.chunk), kMaxChunkBytes));
-      }
-    }
-    return {};
-  }
-
-  static Result<void> read_values(const DatasetInfo& info, hid_t memory, void* out,
-                                  const std::string& where) {
-    if (info.num_elements == 0) return {};
-    if (H5Dread(info.dataset.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
-      return hdf5_error(where, "cannot read its values");
-    }
-    return {};
-  }
-
-  static Result<void> unpack_runs(const std::vector<std::int64_t>& columns,
-                                  std::vector<TileRun>& runs, const std::string& where) {
-    runs.resize(columns.size() / 5);
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const std::int64_t* row = columns.data() + i * 5;
-      for (int c = 0; c < 4; ++c) {
-        if (row[c] < 0 || row[c] > std::numeric_limits<std::int32_t>::max()) {
-          return corrupt(where,
-                         fmt::format("row {}, column {}: {} is not a 32-bit count", i, c, row[c]));
-        }
-      }
-      runs[i] = {static_cast<std::int32_t>(row[0]), static_cast<std::int32_t>(row[1]),
-                 static_cast<std::int32_t>(row[2]), static_cast<std::int32_t>(row[3]), row[4]};
-    }
-    return {};
-  }
-
-  const InputFile& input_;
-  hid_t group_;
-  std::string where_;
-  std::set<std::string> names_;
-};
-
 template <class Mask>
 Result<void> read_groups(const InputFile& input, hid_t groups, const std::string& where,
                          BlockMask& mask) {
-  FDMA_TRY(ArrayReader children, ArrayReader::of(input, groups, where));
+  FDMA_TRY(CheckedArrays children, CheckedArrays::of(input, groups, where));
   const std::int32_t num_groups = *std::max_element(mask.group_of.begin(), mask.group_of.end()) + 1;
   std::vector<std::size_t> first(static_cast<std::size_t>(num_groups), mask.group_of.size());
   for (std::size_t i = mask.group_of.size(); i-- > 0;) {
@@ -349,7 +63,7 @@ Result<void> read_groups(const InputFile& input, hid_t groups, const std::string
     children.take(name);
     Result<Handle> group = open_object(groups, name, place);
     if (!group) return as_corrupt(group.error());
-    FDMA_TRY(ArrayReader arrays, ArrayReader::of(input, group->get(), place));
+    FDMA_TRY(CheckedArrays arrays, CheckedArrays::of(input, group->get(), place));
 
     const auto batch =
         static_cast<std::int64_t>(first[static_cast<std::size_t>(g)]) / mask.shape.num_heads;
@@ -375,7 +89,7 @@ Result<void> read_groups(const InputFile& input, hid_t groups, const std::string
   return {};
 }
 
-Result<std::vector<std::int64_t>> read_lengths(Attributes& attributes, ArrayReader& arrays,
+Result<std::vector<std::int64_t>> read_lengths(CheckedAttributes& attributes, CheckedArrays& arrays,
                                                const std::string& attribute,
                                                const std::string& dataset, std::int64_t num_batches,
                                                const std::string& where) {
@@ -400,7 +114,7 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
   const std::string where = fmt::format("'{}': /masks/{}", input.path, name);
   FDMA_TRY(const Handle group, open_object(masks, name, where));
   if (H5Iget_type(group.get()) != H5I_GROUP) return corrupt(where, "not a group");
-  FDMA_TRY(Attributes attributes, Attributes::of(group.get(), where));
+  FDMA_TRY(CheckedAttributes attributes, CheckedAttributes::of(group.get(), where));
   FDMA_TRY(const std::int64_t version,
            attributes.integer("version", 1, std::numeric_limits<std::int64_t>::max()));
   if (version > kSchemaVersion) {
@@ -429,7 +143,7 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
   if (!is_hash(content)) return corrupt(where, "attribute content_hash: not 32 hexadecimal digits");
   if (!is_hash(cells)) return corrupt(where, "attribute mask_hash: not 32 hexadecimal digits");
 
-  FDMA_TRY(ArrayReader arrays, ArrayReader::of(input, group.get(), where));
+  FDMA_TRY(CheckedArrays arrays, CheckedArrays::of(input, group.get(), where));
   FDMA_TRY(mask.shape.q_lens,
            read_lengths(attributes, arrays, "q_len", "q_lens", mask.shape.num_batches, where));
   FDMA_TRY(mask.shape.kv_lens,
@@ -437,7 +151,7 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
   if (attributes.has("spec")) {
     FDMA_TRY(mask.spec, attributes.text("spec", std::size_t{64} << 10));
   } else if (arrays.has("spec")) {
-    FDMA_TRY(mask.spec, arrays.read_text("spec"));
+    FDMA_TRY(mask.spec, arrays.read_text("spec", kMaxSpecBytes));
   } else {
     return corrupt(where, "attribute spec is missing");
   }

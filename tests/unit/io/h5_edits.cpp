@@ -130,4 +130,15 @@ hid_t make_half_type(H5T_order_t order) {
   return type;
 }
 
+void write_dataset(FileEdit& file, const std::string& name, const DatasetSpec& spec,
+                   hid_t file_type, hid_t memory_type, const void* values) {
+  const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+  if (!spec.chunk.empty()) {
+    H5Pset_chunk(creation, static_cast<int>(spec.chunk.size()), spec.chunk.data());
+    if (spec.compresses) H5Pset_deflate(creation, 1);
+  }
+  file.dataset(name, file_type, memory_type, spec.extents, values, creation);
+  H5Pclose(creation);
+}
+
 }  // namespace fdma::testing

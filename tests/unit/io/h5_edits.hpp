@@ -46,4 +46,28 @@ hid_t make_boolean_type();
 /// IEEE float16 in the given byte order. The caller closes it.
 hid_t make_half_type(H5T_order_t order);
 
+/// An HDF5 type that is closed with the object.
+class Type {
+ public:
+  explicit Type(hid_t id) : id_(id) {}
+  Type(const Type&) = delete;
+  Type& operator=(const Type&) = delete;
+  ~Type() { H5Tclose(id_); }
+  operator hid_t() const { return id_; }
+
+ private:
+  hid_t id_;
+};
+
+/// Extents and storage of a dataset.
+struct DatasetSpec {
+  std::vector<hsize_t> extents;
+  std::vector<hsize_t> chunk;  // empty: contiguous
+  bool compresses = false;
+};
+
+/// Writes `values`, or nothing if it is null, as dataset `name`.
+void write_dataset(FileEdit& file, const std::string& name, const DatasetSpec& spec,
+                   hid_t file_type, hid_t memory_type, const void* values);
+
 }  // namespace fdma::testing

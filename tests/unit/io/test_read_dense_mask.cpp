@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 
@@ -15,42 +13,14 @@ namespace fdma {
 namespace {
 
 using testing::Cells;
+using testing::DatasetSpec;
 using testing::FileEdit;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
+using testing::Type;
+using testing::write_dataset;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// An HDF5 type that is closed with the object.
-class Type {
- public:
-  explicit Type(hid_t id) : id_(id) {}
-  Type(const Type&) = delete;
-  Type& operator=(const Type&) = delete;
-  ~Type() { H5Tclose(id_); }
-  operator hid_t() const { return id_; }
-
- private:
-  hid_t id_;
-};
-
-// Writes `values` (doubles, which HDF5 converts) as /mask of the file type.
-struct DatasetSpec {
-  std::vector<hsize_t> extents;
-  std::vector<hsize_t> chunk;  // empty: contiguous
-  bool compresses = false;
-};
-
-void write_dataset(FileEdit& file, const std::string& name, const DatasetSpec& spec,
-                   hid_t file_type, hid_t memory_type, const void* values) {
-  const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
-  if (!spec.chunk.empty()) {
-    H5Pset_chunk(creation, static_cast<int>(spec.chunk.size()), spec.chunk.data());
-    if (spec.compresses) H5Pset_deflate(creation, 1);
-  }
-  file.dataset(name, file_type, memory_type, spec.extents, values, creation);
-  H5Pclose(creation);
-}
 
 // Random cells with structure: some tiles empty, some full.
 std::vector<bool> random_cells(std::size_t count, std::mt19937_64& random) {
@@ -94,10 +64,6 @@ struct Kind {
   hid_t (*make_type)();
   bool is_floating;
 };
-template <hid_t& type>
-hid_t copy_of() {
-  return H5Tcopy(type);
-}
 const Kind kKinds[] = {
     {"boolean", testing::make_boolean_type, false},
     {"int8", [] { return H5Tcopy(H5T_STD_I8LE); }, false},
@@ -536,73 +502,6 @@ TEST(ReadDenseMask, SurvivesFlippedBits) {
     const auto mask = read_dense_mask(path, "/mask", options);
     EXPECT_TRUE(mask || !mask.error().message.empty());
   }
-}
-
-TEST(ReadTable, ReadsEveryKindAndRank) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("t.h5");
-  const std::int32_t values[] = {0, 1, 2, -3, 4, 5};
-  const std::uint8_t flags[] = {0, 1, 1, 0};
-  {
-    FileEdit file = FileEdit::create(path);
-    write_dataset(file, "/scalar", {{}, {}}, H5T_STD_I64LE, H5T_NATIVE_INT32, values + 3);
-    write_dataset(file, "/big", {{2, 3}, {}}, H5T_STD_I16BE, H5T_NATIVE_INT32, values);
-    write_dataset(file, "/u64", {{1, 1, 1, 2}, {}}, H5T_STD_U64LE, H5T_NATIVE_INT32, values);
-    const Type boolean(testing::make_boolean_type());
-    write_dataset(file, "/flags", {{4}, {}}, boolean, boolean, flags);
-    write_dataset(file, "/empty", {{0}, {}}, H5T_STD_I32LE, H5T_NATIVE_INT32, nullptr);
-    write_dataset(file, "/float", {{2}, {}}, H5T_IEEE_F32LE, H5T_NATIVE_INT32, values);
-    write_dataset(file, "/five", {{1, 1, 1, 1, 1}, {}}, H5T_STD_I32LE, H5T_NATIVE_INT32, values);
-  }
-  const auto scalar = read_table(path, "/scalar");
-  ASSERT_TRUE(scalar) << scalar.error().message;
-  EXPECT_EQ(scalar->rank, 0);
-  EXPECT_EQ(scalar->dtype, DType::int64);
-  EXPECT_EQ(*static_cast<const std::int64_t*>(scalar->view().data), -3);
-  const auto big = read_table(path, "big");
-  ASSERT_TRUE(big) << big.error().message;
-  EXPECT_EQ(big->dtype, DType::int16);
-  const TensorView view = big->view();
-  EXPECT_EQ(view.rank, 2);
-  EXPECT_EQ(view.extents[0], 2);
-  EXPECT_EQ(view.extents[1], 3);
-  for (int i = 0; i < 6; ++i) {
-    EXPECT_EQ(static_cast<const std::int16_t*>(view.data)[i], values[i]);
-  }
-  const auto wide = read_table(path, "/u64");
-  ASSERT_TRUE(wide);
-  EXPECT_EQ(wide->rank, 4);
-  EXPECT_EQ(wide->dtype, DType::uint64);
-  const auto boolean = read_table(path, "/flags");
-  ASSERT_TRUE(boolean) << boolean.error().message;
-  EXPECT_EQ(boolean->dtype, DType::boolean);
-  EXPECT_EQ(std::memcmp(boolean->bytes.data(), flags, 4), 0);
-  const auto empty = read_table(path, "/empty");
-  ASSERT_TRUE(empty);
-  EXPECT_EQ(empty->view().num_elements(), 0);
-
-  const auto expect_error = [&](const std::string& name, ErrorCode code, const std::string& text) {
-    const auto table = read_table(path, name);
-    ASSERT_FALSE(table);
-    EXPECT_EQ(table.error().code, code);
-    EXPECT_THAT(table.error().message, HasSubstr(text));
-  };
-  expect_error("/float", ErrorCode::invalid_argument, "type float32");
-  expect_error("/five", ErrorCode::shape_mismatch, "5 dimensions");
-  expect_error("/absent", ErrorCode::io, "no object '/absent'");
-}
-
-TEST(ReadTable, RejectsExtentsBeyondMemory) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("t.h5");
-  {
-    FileEdit file = FileEdit::create(path);
-    write_dataset(file, "/t", {{hsize_t{1} << 60}, {1024}}, H5T_STD_I64LE, H5T_NATIVE_INT64,
-                  nullptr);
-  }
-  const auto table = read_table(path, "/t");
-  ASSERT_FALSE(table);
-  EXPECT_EQ(table.error().code, ErrorCode::out_of_memory);
 }
 
 }  // namespace
