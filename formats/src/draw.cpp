@@ -84,7 +84,11 @@ std::int64_t coarseness(std::int64_t tiles, int limit) {
 }  // namespace
 
 std::string draw(const BlockMask& mask, std::int64_t group, const DrawOptions& options) {
-  const SegmentMask segments = segment_of_group(mask, group, mask.block);
+  SegmentMask converted;
+  const auto* stored = std::get_if<std::vector<SegmentMask>>(&mask.groups);
+  if (stored == nullptr) converted = segment_of_group(mask, group, mask.block);
+  const SegmentMask& segments =
+      stored != nullptr ? (*stored)[static_cast<std::size_t>(group)] : converted;
   const Ink& ink = options.unicode ? kUnicode : kAscii;
   const std::int64_t num_rows = segments.num_tile_rows(), num_cols = segments.num_tile_cols();
   const std::int64_t cols_per_char = coarseness(num_cols, options.max_width);
