@@ -92,12 +92,13 @@ void Generator::choose_shape() {
 std::string Generator::add_values(bool is_boolean, std::vector<std::int64_t> extents,
                                   const std::vector<std::int64_t>& values) {
   const std::string name = fmt::format("t{}", num_tables_++);
-  const bool is_signed = std::any_of(values.begin(), values.end(), [](auto x) { return x < 0; });
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  const bool is_signed = chance(60) || (!values.empty() && *low < 0);
   constexpr DType kSigned[] = {DType::int8, DType::int16, DType::int32, DType::int64};
   constexpr DType kUnsigned[] = {DType::uint8, DType::uint16, DType::uint32, DType::uint64};
-  const auto which = static_cast<std::size_t>(between(0, 3));
-  const bool take_signed = chance(60) || is_signed;
-  const DType dtype = is_boolean ? DType::boolean : take_signed ? kSigned[which] : kUnsigned[which];
+  const bool fits_a_byte = values.empty() || (*low >= -128 && *high <= 127);
+  const auto width = static_cast<std::size_t>(between(fits_a_byte ? 0 : 1, 3));
+  const DType dtype = is_boolean ? DType::boolean : is_signed ? kSigned[width] : kUnsigned[width];
   out_.tables.add(name, dtype, extents, values);
   return name;
 }
@@ -248,6 +249,7 @@ IntExpr Generator::integer(int depth) {
   if (depth <= 0 || chance(25)) return leaf();
   const std::int64_t which = between(0, 15);
   if (which >= 14) return look_up(depth);
+  if (which == 8) return mask::int_(condition(depth - 1));
   const IntExpr x = integer(depth - 1);
   if (which == 0) return -x;
   if (which == 1) return mask::abs(x);
@@ -265,7 +267,6 @@ IntExpr Generator::integer(int depth) {
     const std::int64_t low = between(-3, 20);
     return mask::clamp(x, low, between(low, 40));
   }
-  if (which == 8) return mask::int_(condition(depth - 1));
   const IntExpr y = integer(depth - 1);
   switch (which) {
     case 9:
