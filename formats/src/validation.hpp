@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
