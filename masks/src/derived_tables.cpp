@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -111,18 +112,54 @@ Result<IrTable> documents_from_bounds(const std::string& name, const IrTable& cu
 Result<IrTable> document_prefixes(const std::string& name, const IrTable& ids,
                                   const IrTable& prefix) {
   const std::int64_t kv_len = ids.extents[0], num_documents = prefix.extents[0];
-  std::vector<std::int64_t> seen(static_cast<std::size_t>(num_documents), 0);
-  std::vector<std::int64_t> flags(static_cast<std::size_t>(kv_len), 0);
-  for (std::int64_t k = 0; k < kv_len; ++k) {
-    const std::int64_t id = ids.at(k);
-    if (id < 0) continue;
-    if (id >= num_documents)
-      return invalid(fmt::format("{}: id {} of key {} is not below docs = {}, the extent of prefix",
-                                 name, id, k, num_documents));
-    std::int64_t& before = seen[static_cast<std::size_t>(id)];
-    flags[static_cast<std::size_t>(k)] = before++ < prefix.at(id) ? 1 : 0;
+  std::vector<std::int64_t> left(static_cast<std::size_t>(num_documents));
+  for (std::int64_t d = 0; d < num_documents; ++d)
+    left[static_cast<std::size_t>(d)] = std::max<std::int64_t>(prefix.at(d), 0);
+  const auto too_large = [&](std::int64_t id, std::int64_t k) {
+    return invalid(fmt::format("{}: id {} of key {} is not below docs = {}, the extent of prefix",
+                               name, id, k, num_documents));
+  };
+  if (!ids.is_runs()) {
+    std::vector<std::int64_t> flags(static_cast<std::size_t>(kv_len), 0);
+    for (std::int64_t k = 0; k < kv_len; ++k) {
+      const std::int64_t id = ids.at(k);
+      if (id < 0) continue;
+      if (id >= num_documents) return too_large(id, k);
+      std::int64_t& more = left[static_cast<std::size_t>(id)];
+      if (more > 0) flags[static_cast<std::size_t>(k)] = 1;
+      more -= more > 0 ? 1 : 0;
+    }
+    return make_owned_table(name, DType::boolean, flags);
   }
-  return make_owned_table(name, DType::boolean, flags);
+  IrTable flags;
+  flags.name = name;
+  flags.rank = 1;
+  flags.extents[0] = kv_len;
+  flags.dtype = DType::boolean;
+  const auto append = [&](std::int64_t end, std::int64_t flag) {
+    const std::int64_t begin = flags.run_ends.empty() ? 0 : flags.run_ends.back();
+    if (end == begin) return;
+    if (!flags.run_values.empty() && flags.run_values.back() == flag) {
+      flags.run_ends.back() = end;
+    } else {
+      flags.run_ends.push_back(end);
+      flags.run_values.push_back(flag);
+    }
+  };
+  std::int64_t begin = 0;
+  for (std::size_t run = 0; run < ids.run_ends.size(); ++run) {
+    const std::int64_t id = ids.run_values[run], end = ids.run_ends[run];
+    if (id >= num_documents) return too_large(id, begin);
+    if (id >= 0) {
+      std::int64_t& more = left[static_cast<std::size_t>(id)];
+      const std::int64_t taken = std::min(more, end - begin);
+      more -= taken;
+      append(begin + taken, 1);
+    }
+    append(end, 0);
+    begin = end;
+  }
+  return flags;
 }
 
 Result<TreeOrder> tree_order(const std::string& name, const IrTable& parents) {

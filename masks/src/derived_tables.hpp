@@ -32,6 +32,7 @@ Result<IrTable> documents_from_bounds(const std::string& name, const IrTable& cu
 /// order. Keys with a negative id are not.
 ///
 /// Errors      invalid_argument: an id that is not below the number of documents
+/// Cost        O(kv_len + documents); O(runs + documents), and runs, if the ids are runs
 Result<IrTable> document_prefixes(const std::string& name, const IrTable& ids,
                                   const IrTable& prefix);
 

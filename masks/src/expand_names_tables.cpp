@@ -152,8 +152,9 @@ Result<void> NameExpander::derive(ExprId id, const std::vector<IrTable>& sources
       break;
     }
     case MaskForm::prefix_documents: {
-      FDMA_TRY(IrTable flags, document_prefixes(request(id, 1).use, sources[0], sources[1]));
-      mask.tables = {store_.prepare(sources[0]), store_.prepare(flags)};
+      const TableRef ids = store_.prepare(sources[0]);
+      FDMA_TRY(IrTable flags, document_prefixes(request(id, 1).use, ids->table, sources[1]));
+      mask.tables = {ids, store_.prepare(flags)};
       break;
     }
     case MaskForm::causal_blockwise:

@@ -17,23 +17,61 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
+// The runs of count > 0 entries; false as soon as there are more than `limit`. Entries are compared
+// in chunks, which vectorises.
+template <class T>
+bool collect_runs(const T* entries, std::int64_t count, std::size_t limit, IrTable& table) {
+  constexpr std::int64_t kChunk = 256;
+  const auto close_run = [&](std::int64_t end) {
+    table.run_ends.push_back(end);
+    table.run_values.push_back(static_cast<std::int64_t>(entries[end - 1]));
+    return table.run_ends.size() <= limit;
+  };
+  for (std::int64_t begin = 1; begin < count; begin += kChunk) {
+    const std::int64_t end = std::min(begin + kChunk, count);
+    int changes = 0;
+    for (std::int64_t i = begin; i < end; ++i) changes += entries[i] != entries[i - 1] ? 1 : 0;
+    if (changes == 0) continue;
+    for (std::int64_t i = begin; i < end; ++i)
+      if (entries[i] != entries[i - 1] && !close_run(i)) return false;
+  }
+  return close_run(count);
+}
+
+bool collect_runs(const IrTable& table, std::size_t limit, IrTable& runs) {
+  const auto collect = [&](auto entry) {
+    return collect_runs(static_cast<const decltype(entry)*>(table.data), table.extents[0], limit,
+                        runs);
+  };
+  switch (table.dtype) {
+    case DType::boolean:
+    case DType::uint8:
+      return collect(std::uint8_t{});
+    case DType::int8:
+      return collect(std::int8_t{});
+    case DType::int16:
+      return collect(std::int16_t{});
+    case DType::uint16:
+      return collect(std::uint16_t{});
+    case DType::int32:
+      return collect(std::int32_t{});
+    case DType::uint32:
+      return collect(std::uint32_t{});
+    default:
+      return collect(std::int64_t{});
+  }
+}
+
 // Turns a dense 1-dimensional table into runs if they are long enough.
 void find_runs(IrTable& table) {
   const std::int64_t count = table.extents[0];
   if (table.rank != 1 || table.is_runs() || count < kLeastRunTable) return;
-  const auto limit = static_cast<std::size_t>(count / kEntriesPerRun);
-  std::vector<std::int64_t> ends, values;
-  std::int64_t value = table.at(0);
-  for (std::int64_t i = 1; i <= count; ++i) {
-    const std::int64_t next = i < count ? table.at(i) : value;
-    if (i < count && next == value) continue;
-    ends.push_back(i);
-    values.push_back(value);
-    if (ends.size() > limit) return;
-    value = next;
-  }
-  table.run_ends = std::move(ends);
-  table.run_values = std::move(values);
+  IrTable runs;
+  if (!collect_runs(table, static_cast<std::size_t>(count / kEntriesPerRun), runs)) return;
+  table.run_ends = std::move(runs.run_ends);
+  table.run_values = std::move(runs.run_values);
+  if (table.dtype == DType::boolean)  // any byte but 0 is true
+    for (std::int64_t& value : table.run_values) value = value != 0 ? 1 : 0;
   table.data = nullptr;
   table.owner = nullptr;
 }
