@@ -1,6 +1,7 @@
 #include "mask_check.hpp"
 
 #include <fmt/format.h>
+#include <tbb/global_control.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -203,6 +204,8 @@ std::string check_mask(const MaskExpr& expr, const Tables& tables, const Expecta
                   : cells;
   }
   if (options.threads) {
+    // Machines with fewer cores would give fewer threads than asked for.
+    const tbb::global_control allow(tbb::global_control::max_allowed_parallelism, 8);
     lowering.engine = LoweringEngine::box;
     for (const int num_threads : {1, 5}) {
       lowering.num_threads = num_threads;

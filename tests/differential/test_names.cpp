@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
-#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -40,38 +40,56 @@ std::vector<MaskShape> shapes() {
           make_shape(2, 1, {129}, {300, 64}), make_shape(2, 2, {0, 40}, {33, 0})};
 }
 
-class Names : public ::testing::TestWithParam<std::size_t> {};
+constexpr std::int64_t kLengths[] = {1, 15, 16, 17, 127, 128, 129, 300};
 
-TEST_P(Names, AgreeWithTheOracle) {
-  const NamedCase& named = named_cases()[GetParam()];
-  CheckCounts counts;
-  std::uint64_t seed = 1 + GetParam() * 1000;
-  for (const MaskShape& shape : shapes()) {
-    Random random(seed++);
+class Names : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  // False after a difference.
+  bool check(const MaskShape& shape, std::span<const BlockShape> blocks) {
+    const NamedCase& named = named_cases()[GetParam()];
+    Random random(++seed_ + GetParam() * 1000);
     reference::TableSet tables;
     const std::string text = named.make(random, shape, tables);
-    if (text.empty()) continue;
+    if (text.empty()) return true;
     const Result<MaskExpr> expr = parse_mask(text);
-    ASSERT_TRUE(expr) << expr.error().message;
+    EXPECT_TRUE(expr) << expr.error().message;
+    if (!expr) return false;
     const Tables views = tables.views();
     const Expectation expected = expect_mask(*expr, views, shape);
-    ASSERT_FALSE(expected.is_error) << text;
-    for (std::size_t i = 0; i < std::size(kBlocks); ++i) {
+    EXPECT_FALSE(expected.is_error) << text;
+    for (const BlockShape& block : blocks) {
       CheckOptions options;
-      options.formats = (seed + i) % 2 == 0;
-      options.threads = (seed + i) % 3 == 0;
-      const std::string report = check_mask(*expr, views, expected, kBlocks[i], options, counts);
-      EXPECT_EQ(report, "") << named.label << ": " << text << "\nblock " << kBlocks[i].block_q
-                            << "x" << kBlocks[i].block_kv << ", q_len " << shape.q_lens[0]
-                            << ", kv_len " << shape.kv_lens[0] << ", batches " << shape.num_batches
-                            << ", heads " << shape.num_heads;
-      if (!report.empty()) return;
+      options.formats = ++turn_ % 2 == 0;
+      options.threads = turn_ % 3 == 0;
+      const std::string report = check_mask(*expr, views, expected, block, options, counts_);
+      EXPECT_EQ(report, "") << named.label << ": " << text << "\nblock " << block.block_q << "x"
+                            << block.block_kv << ", q_len " << shape.q_lens[0] << ", kv_len "
+                            << shape.kv_lens[0] << ", batches " << shape.num_batches << ", heads "
+                            << shape.num_heads;
+      if (!report.empty()) return false;
     }
+    return true;
   }
+
+  CheckCounts counts_;
+
+ private:
+  std::uint64_t seed_ = 0;
+  std::size_t turn_ = 0;
+};
+
+TEST_P(Names, AgreeWithTheOracle) {
+  for (const MaskShape& shape : shapes())
+    if (!check(shape, kBlocks)) return;
+  std::size_t turn = GetParam();
+  for (const std::int64_t q_len : kLengths)
+    for (const std::int64_t kv_len : kLengths)
+      if (!check(make_shape(1, 1, {q_len}, {kv_len}), {&kBlocks[turn++ % std::size(kBlocks)], 1}))
+        return;
   std::printf("[ COUNTS   ] %s: %lld masks, %lld in interval form, %lld in parametric form\n",
-              named.label.c_str(), static_cast<long long>(counts.masks),
-              static_cast<long long>(counts.in_interval_form),
-              static_cast<long long>(counts.in_parametric_form));
+              named_cases()[GetParam()].label.c_str(), static_cast<long long>(counts_.masks),
+              static_cast<long long>(counts_.in_interval_form),
+              static_cast<long long>(counts_.in_parametric_form));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Names, ::testing::Range<std::size_t>(0, named_cases().size()),
