@@ -44,6 +44,37 @@ CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
   return {exit_code_of(error.code), std::move(message)};
 }
 
+// Lowers, converts and writes; says so in `session` or `document`.
+Status write_compiled(const MaskIr& ir, const LowerOptions& options, const std::string& spec,
+                      double bind_seconds, const Arguments& arguments, Session& session,
+                      Json& document) {
+  const std::string output = *arguments.find("output");
+  FDMA_TRY_VOID(check_destination(output));
+  FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
+  const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
+  const Clock::time_point start = Clock::now();
+  FDMA_TRY(BlockMask mask, lower(ir, options));
+  const double lower_seconds = seconds_since(start);
+  const double seconds = bind_seconds + lower_seconds;
+  spdlog::info("lowered in {}", duration_text(lower_seconds));
+  const MaskStatistics statistics = count(mask, options.block);
+  if (format != MaskFormat::segment) {
+    FDMA_TRY(mask, convert(mask, format, options.block));
+  }
+  mask.spec = spec;
+  const std::string name = arguments.find("name").value_or("mask");
+  document["mask"] = mask_json(name, mask);
+  document["mask"]["allowed_pairs"] = statistics.tiles.allowed_pairs;
+  document["mask"]["total_pairs"] = statistics.total_pairs;
+  document["compile_seconds"] = seconds;
+  const std::string summary = summary_text(output, name, mask, statistics);
+  FDMA_TRY_VOID(write_operand(output, name, std::move(mask)));
+  if (!session.quiet && !arguments.has("json")) {
+    session.out += fmt::format("{}compiled in {}\n", summary, duration_text(seconds));
+  }
+  return Nothing{};
+}
+
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const auto spec = arguments.find("spec");
   if (!spec) return usage_failure("--spec: expected a specification, a file or -, got nothing");
@@ -55,14 +86,10 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   if (dumped && arguments.has("json")) {
     return usage_failure("--dump prints text: give it without --json");
   }
-  if (output && *output == "-") {
-    return usage_failure("--output: an HDF5 file cannot be written to a pipe; give a file name");
-  }
   LowerOptions options;
   FDMA_TRY(options.block, arguments.block({}));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   options.num_threads = static_cast<int>(threads);
-  FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
 
   FDMA_TRY(const SpecSource source, read_spec(*spec));
   FDMA_TRY(const MaskExpr expr, parse_spec(source));
@@ -73,8 +100,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const Tables views = tables.views();
   const Result<MaskIr> ir = bind(expr, views, shape);
   if (!ir) return with_batch_hint(ir.error(), arguments);
+  const double bind_seconds = seconds_since(start);
   spdlog::info("bound to {} program{} in {}", ir->programs.size(),
-               ir->programs.size() == 1 ? "" : "s", duration_text(seconds_since(start)));
+               ir->programs.size() == 1 ? "" : "s", duration_text(bind_seconds));
   if (dumped) {
     FDMA_TRY(const std::string text, dump_stage(*dumped, expr, *ir, options));
     session.out += text;
@@ -89,26 +117,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     if (!arguments.has("json")) session.out += to_text(reports);
   }
   if (output) {
-    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
-    const Clock::time_point lowering = Clock::now();
-    FDMA_TRY(BlockMask mask, lower(*ir, options));
-    const double seconds = seconds_since(start);
-    spdlog::info("lowered in {}", duration_text(seconds_since(lowering)));
-    const MaskStatistics statistics = count(mask, options.block);
-    if (format != MaskFormat::segment) {
-      FDMA_TRY(mask, convert(mask, format, options.block));
-    }
-    mask.spec = source.text;
-    const std::string name = arguments.find("name").value_or("mask");
-    document["mask"] = mask_json(name, mask);
-    document["mask"]["allowed_pairs"] = statistics.tiles.allowed_pairs;
-    document["mask"]["total_pairs"] = statistics.total_pairs;
-    document["compile_seconds"] = seconds;
-    const std::string summary = summary_text(*output, name, mask, statistics);
-    FDMA_TRY_VOID(write_operand(*output, name, std::move(mask)));
-    if (!session.quiet && !arguments.has("json")) {
-      session.out += fmt::format("{}compiled in {}\n", summary, duration_text(seconds));
-    }
+    FDMA_TRY_VOID(
+        write_compiled(*ir, options, source.text, bind_seconds, arguments, session, document));
   }
   if (arguments.has("json")) session.out = json_text(document);
   return ExitCode::ok;

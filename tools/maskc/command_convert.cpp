@@ -8,7 +8,6 @@
 #include "mask_shape_arguments.hpp"
 #include "mask_statistics.hpp"
 #include "progress.hpp"
-#include "staged_file.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -19,10 +18,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
-  if (*output != "-") {
-    // A destination that cannot be written is an error before the reading, not after it.
-    FDMA_TRY([[maybe_unused]] const StagedFile probe, StagedFile::create(*output));
-  }
+  // A destination that cannot be written is an error before the reading, not after it.
+  FDMA_TRY_VOID(check_destination(*output));
   FDMA_TRY(MaskOperand input, read_resolved(resolved, dense, session.quiet));
   FDMA_TRY(const MaskFormat format,
            arguments.format(input.is_dense ? MaskFormat::segment : input.mask.format()));

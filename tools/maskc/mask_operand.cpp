@@ -173,10 +173,15 @@ Outcome<MaskOperand> read_operand(const std::string& text, const DenseReadOption
   return read_resolved(resolved, dense, quiet);
 }
 
-Status write_operand(const std::string& path, std::string name, BlockMask mask) {
+Status check_destination(const std::string& path) {
   if (path == "-") {
     return usage_failure("--output: an HDF5 file cannot be written to a pipe; give a file name");
   }
+  FDMA_TRY([[maybe_unused]] const StagedFile probe, StagedFile::create(path));
+  return Nothing{};
+}
+
+Status write_operand(const std::string& path, std::string name, BlockMask mask) {
   FDMA_TRY(StagedFile file, StagedFile::create(path));
   std::vector<NamedMask> masks;
   masks.push_back({std::move(name), std::move(mask)});

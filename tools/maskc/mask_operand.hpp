@@ -55,7 +55,11 @@ Outcome<MaskOperand> read_operand(const std::string& text, const DenseReadOption
 Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseReadOptions& dense,
                                    bool quiet);
 
-/// Writes one mask as /masks/<name> of a new file; all or nothing. `path` "-" is a usage failure.
+/// Failure: that of write_operand, before the work: usage for "-" and the empty name, file for a
+/// place that cannot be written.
+Status check_destination(const std::string& path);
+
+/// Writes one mask as /masks/<name> of a new file; all or nothing.
 Status write_operand(const std::string& path, std::string name, BlockMask mask);
 
 /// "8192 x 8192", or "1..4096 x 8192" where lengths differ by element.
