@@ -31,6 +31,21 @@ TEST(ParseRandom, ReadsBackWhatToTextWrites) {
   }));
 }
 
+// The same, without RapidCheck's shrinking, over many fixed seeds.
+TEST(ParseRandom, ReadsBackFiveThousandMasks) {
+  for (std::uint64_t seed = 0; seed < 5000; ++seed) {
+    reference::RandomMaskOptions options;
+    options.allow_undefined = seed % 2 == 1;
+    options.max_depth = static_cast<int>(seed % 8);
+    const reference::RandomMask mask = reference::make_random_mask(seed, options);
+    const std::string text = to_text(mask.expr);
+    const auto again = parse_mask(text);
+    ASSERT_TRUE(again.has_value()) << text;
+    ASSERT_TRUE(*again == mask.expr) << text;
+    ASSERT_EQ(to_text(*again), text);
+  }
+}
+
 TEST(ParseRandom, TextAndExpressionMeanTheSame) {
   EXPECT_TRUE(rc::check([] {
     const reference::RandomMask mask = arbitrary_mask(true);
