@@ -72,8 +72,9 @@ Cells cells_of(const ParametricMask& mask) {
       const std::int64_t begin = mask.cu_seqlens[d], end = mask.cu_seqlens[d + 1];
       same_document = same_document || (begin <= pos && pos < end && begin <= k && k < end);
     }
-    const bool sees_right = mask.right == kUnbounded || k <= pos + mask.right;
-    const bool sees_left = mask.left == kUnbounded || k >= pos - mask.left;
+    // k <= pos + right and k >= pos - left, without overflow: k - pos is small.
+    const bool sees_right = k - pos <= mask.right;
+    const bool sees_left = mask.left >= pos - k;
     return mask.kv_begin <= k && k < mask.kv_end && same_document &&
            (k < mask.prefix || (sees_right && (sees_left || k < mask.sink)));
   });

@@ -257,7 +257,8 @@ void mutate_array(std::mt19937& rng, std::vector<T>& values) {
   std::copy_n(bytes, width, reinterpret_cast<char*>(&number));
   switch (pick(rng, 0, 5)) {
     case 0:
-      number += pick(rng, -2, 2);
+      number = static_cast<std::int64_t>(static_cast<std::uint64_t>(number) +
+                                         static_cast<std::uint64_t>(pick(rng, -2, 2)));
       break;
     case 1:
       number = pick(rng, -3, 20);
