@@ -94,8 +94,7 @@ class BandLowering {
         period_(row_period(block)),
         num_rows_(ceil_div(bands.q_len, block.block_q)),
         num_cols_(ceil_div(bands.kv_len, block.block_kv)),
-        words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
-        bitmap_(static_cast<std::size_t>(words_per_bitmap_)) {}
+        words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64) {}
 
   SegmentMask run() {
     for (std::int64_t row = 0; row < num_rows_;) {
@@ -343,7 +342,9 @@ class BandLowering {
           bands_(bands),
           first_(first),
           k_begin_(first * lowering.block_.block_kv),
-          k_end_(end * lowering.block_.block_kv) {}
+          k_end_(end * lowering.block_.block_kv) {
+      written_.clear();
+    }
 
     std::int64_t num_intervals(std::int64_t) override {
       std::int64_t count = 0;
@@ -360,8 +361,7 @@ class BandLowering {
       if (tile > 0 && repeats(tile)) return last_hash_;
       KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
       if (known != nullptr && known->is_filled) return last_hash_ = known->hash;
-      lowering_.write_bitmap(first_ + tile, bands_);
-      last_hash_ = hash_words(lowering_.bitmap_.data(), lowering_.words_per_bitmap_);
+      last_hash_ = hash_words(write_new(tile), lowering_.words_per_bitmap_);
       if (known != nullptr) {
         known->hash = last_hash_;
         known->is_filled = true;
@@ -373,8 +373,10 @@ class BandLowering {
       if (tile > 0 && repeats(tile)) return last_index_;
       KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
       if (known != nullptr && known->index >= 0) return last_index_ = known->index;
-      lowering_.write_bitmap(first_ + tile, bands_);
-      last_index_ = lowering_.builder_.intern_bitmap(lowering_.bitmap_.data(), hash);
+      while (next_written_ < written_.size() && written_[next_written_] < tile) ++next_written_;
+      const bool is_written = next_written_ < written_.size() && written_[next_written_] == tile;
+      const std::uint64_t* words = is_written ? words_of(next_written_) : write_new(tile);
+      last_index_ = lowering_.builder_.intern_bitmap(words, hash);
       if (known != nullptr) known->index = last_index_;
       return last_index_;
     }
@@ -399,6 +401,22 @@ class BandLowering {
     }
 
    private:
+    const std::uint64_t* words_of(std::size_t n) const {
+      return lowering_.bitmaps_.data() + n * static_cast<std::size_t>(lowering_.words_per_bitmap_);
+    }
+
+    // Writes the cells of a tile behind those written before for this stretch.
+    const std::uint64_t* write_new(std::int64_t tile) {
+      const auto size = static_cast<std::size_t>(lowering_.words_per_bitmap_);
+      written_.push_back(tile);
+      if (lowering_.bitmaps_.size() < written_.size() * size) {
+        lowering_.bitmaps_.resize(written_.size() * size);
+      }
+      std::uint64_t* words = lowering_.bitmaps_.data() + (written_.size() - 1) * size;
+      lowering_.write_bitmap(first_ + tile, bands_, words);
+      return words;
+    }
+
     // True if no bound lies in this tile or the one before it, so that both hold the same cells.
     bool repeats(std::int64_t tile) const {
       const std::int64_t begin = k_begin_ + (tile - 1) * lowering_.block_.block_kv;
@@ -417,6 +435,8 @@ class BandLowering {
     BandLowering& lowering_;
     const std::vector<SubBand>& bands_;
     const std::int64_t first_, k_begin_, k_end_;
+    std::vector<std::int64_t>& written_ = lowering_.written_;  // tiles whose cells are in bitmaps_
+    std::size_t next_written_ = 0;
     std::uint64_t last_hash_ = 0;
     std::int32_t last_index_ = -1;
   };
@@ -473,24 +493,33 @@ class BandLowering {
     return &oldest;
   }
 
-  // Writes the cells of a tile to bitmap_.
-  void write_bitmap(std::int64_t tile, const std::vector<SubBand>& bands) {
+  // Writes the cells of a tile.
+  void write_bitmap(std::int64_t tile, const std::vector<SubBand>& bands, std::uint64_t* words) {
     const std::int64_t block_kv = block_.block_kv;
     const std::int64_t k_begin = tile * block_kv;
-    std::uint64_t* words = bitmap_.data();
-    std::fill(bitmap_.begin(), bitmap_.end(), 0);
+    std::fill_n(words, words_per_bitmap_, 0);
     for (const SubBand& band : bands) {
       for (auto i = band.first; i != band.last; ++i) {
         const auto [begin, end] = live_rows(band, *i, k_begin, k_begin + block_kv);
         if (begin >= end) continue;
         std::int64_t lo = band.lo(*i, begin) - k_begin, hi = band.hi(*i, begin) - k_begin;
-        if (i->lo_slope == 0 && i->hi_slope == 0 &&
-            block_kv == 128) {  // two words, the same in every row
-          std::uint64_t row[2] = {0, 0};
-          set_bits(row, std::max<std::int64_t>(lo, 0), std::min<std::int64_t>(hi, 128));
+        if (block_kv == 128) {  // two words a row; a bound that stands still is masked once
+          const std::int64_t lo_step = i->lo_slope, hi_step = i->hi_slope;
+          std::uint64_t lo0 = ones_below(lo), lo1 = ones_below(lo - 64);
+          std::uint64_t hi0 = ones_below(hi), hi1 = ones_below(hi - 64);
           for (std::int64_t r = begin; r < end; ++r) {
-            words[2 * r] |= row[0];
-            words[2 * r + 1] |= row[1];
+            words[2 * r] |= hi0 & ~lo0;
+            words[2 * r + 1] |= hi1 & ~lo1;
+            if (lo_step != 0) {
+              lo += lo_step;
+              lo0 = ones_below(lo);
+              lo1 = ones_below(lo - 64);
+            }
+            if (hi_step != 0) {
+              hi += hi_step;
+              hi0 = ones_below(hi);
+              hi1 = ones_below(hi - 64);
+            }
           }
           continue;
         }
@@ -500,6 +529,12 @@ class BandLowering {
         }
       }
     }
+  }
+
+  // Bits 0 to n - 1, for any n.
+  static std::uint64_t ones_below(std::int64_t n) {
+    const std::int64_t clipped = std::clamp<std::int64_t>(n, 0, 64);
+    return clipped == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << clipped) - 1;
   }
 
   const RowBands& bands_;
@@ -517,7 +552,8 @@ class BandLowering {
   std::vector<TileSegment> segments_;
   std::vector<SubBand> mixed_;
   std::vector<Range> touched_, full_, band_full_, next_full_;
-  std::vector<std::uint64_t> bitmap_;
+  std::vector<std::uint64_t> bitmaps_;  // of the partial stretch in hand
+  std::vector<std::int64_t> written_;
 };
 
 }  // namespace
