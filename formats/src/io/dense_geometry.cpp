@@ -97,8 +97,8 @@ Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseRead
   }
 
   const BlockShape block = geometry.dims == DenseDims::bk ? BlockShape{16, 16} : options.block;
-  const auto window = [&](std::int64_t planes, std::int64_t rows) {
-    return product(planes, DensePlane::window_bytes(num_q, num_k, block, rows));
+  const auto window = [&, q_len = num_q, kv_len = num_k](std::int64_t planes, std::int64_t rows) {
+    return product(planes, DensePlane::window_bytes(q_len, kv_len, block, rows));
   };
   if (window(1, 1) > kMaxWindowBytes) {
     return Error{ErrorCode::out_of_memory,
