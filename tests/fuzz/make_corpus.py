@@ -1,6 +1,6 @@
 """Writes the specifications of docs/spec-language.md as files, a corpus for fuzz_parse.
 
-    python3 tests/fuzz/make_corpus.py corpus/
+python3 tests/fuzz/make_corpus.py corpus/
 """
 
 import pathlib
