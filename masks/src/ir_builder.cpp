@@ -333,12 +333,12 @@ IrId IrBuilder::quotient(IrOp op, IrId a, IrId b) {
   if (!is_constant(b) || node(b).value <= 0) return raw(op, a, b);
   const std::int64_t divisor = node(b).value;
   if (op == IrOp::mod) {
-    const NodeRange& r = range(a);
+    const NodeRange r = range(a);
     return r.has_values() && r.lo >= 0 && r.hi < divisor ? a : raw(op, a, b);
   }
   if (divisor == 1) return a;
   // (x // m) // n = x // (m * n)
-  const IrNode& inner = node(a);
+  const IrNode inner = node(a);
   if (inner.op == IrOp::floor_div && is_constant(inner.children[1]) &&
       node(inner.children[1]).value > 0) {
     std::int64_t both = 0;
@@ -401,7 +401,7 @@ IrProgram IrBuilder::finish(IrId root) const {
   std::vector<std::pair<IrId, int>> stack = {{root, 0}};
   while (!stack.empty()) {
     auto& [id, next] = stack.back();
-    const IrNode& old = node(id);
+    const IrNode old = node(id);
     if (next < old.num_children) {
       const IrId child = old.children[next++];
       if (renamed[static_cast<std::size_t>(child)] < 0) stack.emplace_back(child, 0);

@@ -59,8 +59,9 @@ class IrBuilder {
   /// always undefined gives a condition that is.
   IrId quantifier(IrOp op, std::int64_t loop_id, IrId bound, IrId body);
 
-  const IrNode& node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }
-  const NodeRange& range(IrId id) const { return info_[static_cast<std::size_t>(id)].range; }
+  // By value: making a node moves the others.
+  IrNode node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  NodeRange range(IrId id) const { return info_[static_cast<std::size_t>(id)].range; }
   std::uint8_t mentions(IrId id) const { return info_[static_cast<std::size_t>(id)].mentions; }
   bool is_constant(IrId id) const { return node(id).op == IrOp::constant; }
   std::int64_t num_nodes() const { return static_cast<std::int64_t>(nodes_.size()); }

@@ -61,7 +61,7 @@ bool IrBuilder::collect(IrId id, std::int64_t factor, Sum& into) const {
   open[num_open++] = {id, factor};
   while (num_open > 0) {
     const Term term = open[--num_open];
-    const IrNode& made = node(term.atom);
+    const IrNode made = node(term.atom);
     if (made.op == IrOp::constant) {
       into.constant += Wide{term.factor} * made.value;
       if (!fits(into.constant)) return false;
@@ -172,7 +172,7 @@ IrId IrBuilder::product(IrId a, IrId b) {
 
 // |x|: the sign of a sum is chosen so that its first term is positive.
 IrId IrBuilder::absolute(IrId a) {
-  const NodeRange& r = range(a);
+  const NodeRange r = range(a);
   if (!r.has_values()) return raw(IrOp::abs, a);
   if (r.lo >= 0) return a;
   Sum inside;
@@ -301,7 +301,7 @@ IrId IrBuilder::compare_remainder(IrOp op, IrId a, IrId b) {
 IrId IrBuilder::merge_inequalities(IrOp op, IrId a, IrId b) {
   Sum sums[2];
   for (int i = 0; i < 2; ++i) {
-    const IrNode& made = node(i == 0 ? a : b);
+    const IrNode made = node(i == 0 ? a : b);
     if ((made.op != IrOp::less && made.op != IrOp::less_equal) ||
         !collect(made.children[0], 1, sums[i]) || !collect(made.children[1], -1, sums[i]) ||
         !settle(sums[i]))
