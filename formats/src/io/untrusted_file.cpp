@@ -47,6 +47,30 @@ Result<std::string> soft_link_text(hid_t group, const std::string& name, std::si
   return text;
 }
 
+// HDF5 takes the bytes of a chunk from one place of the file and the type of its elements from
+// another, and reads past the chunk where they disagree.
+Result<void> check_chunk_bytes(const DatasetInfo& info, hid_t space, const std::string& where) {
+  hsize_t num_chunks = 0;
+  if (H5Dget_num_chunks(info.dataset.get(), space, &num_chunks) < 0) {
+    return hdf5_error(where, "cannot count its chunks");
+  }
+  if (num_chunks == 0) return {};
+  hsize_t expected = H5Tget_size(info.type.get());
+  for (const std::int64_t side : info.chunk) {
+    const auto n = static_cast<hsize_t>(side);
+    expected = expected > std::numeric_limits<hsize_t>::max() / n
+                   ? std::numeric_limits<hsize_t>::max()
+                   : expected * n;
+  }
+  const auto stored = static_cast<hsize_t>(info.storage_bytes);
+  if (stored % num_chunks != 0 || stored / num_chunks != expected) {
+    return Error{ErrorCode::corrupt_file,
+                 fmt::format("{}: {} chunks take {} bytes, expected {} each", where, num_chunks,
+                             stored, expected)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Error hdf5_error(const std::string& where, const std::string& what) {
@@ -225,6 +249,9 @@ Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std:
   const hsize_t storage = H5Dget_storage_size(dataset);
   if (storage > static_cast<hsize_t>(kMaxElements)) return corrupt("more than 2^62 bytes stored");
   info.storage_bytes = static_cast<std::int64_t>(storage);
+  if (!info.chunk.empty() && num_filters == 0) {
+    FDMA_TRY_VOID(check_chunk_bytes(info, space.get(), where));
+  };
   return info;
 }
 
