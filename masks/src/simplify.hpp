@@ -12,8 +12,11 @@
 // - Constants are folded. A node of constants whose result would be undefined (7 // 0, an overflow,
 //   a lookup outside the table) stays as it is: it is the culprit that an error message names.
 // - Comparisons that ranges over the whole domain decide, with both sides defined, are folded.
-// - add, mul, min, max, bit_and, bit_or, bit_xor, equal, not_equal and the logical operators have
-//   their operands in one order; a constant operand comes second. x - 5 is add(x, -5).
+// - add, mul, min, max, bit_and, bit_or, bit_xor and the logical operators have their operands in
+//   one order, as have equal and not_equal where they are not separated (below); a constant operand
+//   comes second. x - 5 is add(x, -5).
+// - Two inequalities of the same terms that meet in one & or | are one: causal & window(w) is two
+//   comparisons, not three.
 // - logical_not stands only before test, logical_and, logical_or, logical_xor, where_condition,
 //   any_of and all_of: a negated comparison is the opposite comparison.
 // - The bound of any_of and all_of is a `constant` above 0. Loop ids are numbered from 0 by first
