@@ -233,6 +233,7 @@ Result<MaskIr> bind(const MaskExpr& expr, const Tables& tables, const MaskShape&
   if (expr.empty() || expr.root() < 0)
     return Error{ErrorCode::invalid_argument, "bind: the mask expression is empty"};
   FDMA_TRY_VOID(validate(shape));
+  FDMA_TRY_VOID(check_supported(expr));
   FDMA_TRY(BoundTables bound, BoundTables::make(tables, mentioned_tables(expr), shape));
   FDMA_TRY(CheckedExpr checked, check_expr(expr, bound));
   Instantiator instantiator(checked, bound, shape);

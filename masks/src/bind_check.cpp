@@ -170,11 +170,6 @@ class Checker {
     if (form == nullptr)
       return Error{ErrorCode::internal,
                    "no form of the mask '" + node.symbol + "' has these arguments"};
-    if (form->form == MaskForm::topk)
-      return Error{ErrorCode::unsupported,
-                   quote(*checked_.expr, id) +
-                       ": topk selects keys by scores, which this version cannot compile yet; "
-                       "compute the selection first and give it as intervals(begin=, end=)"};
     for (std::size_t i = 0; i < node.children.size(); ++i) {
       const NodeFacts& child = child_fact(node, i);
       if (!child.is_argument && child.is_condition) return wrong_type(id, i, false);
@@ -255,6 +250,22 @@ std::vector<std::string> mentioned_tables(const MaskExpr& expr) {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
+}
+
+Result<void> check_supported(const MaskExpr& expr) {
+  std::vector<bool> is_reachable(expr.nodes().size(), false);
+  is_reachable[static_cast<std::size_t>(expr.root())] = true;
+  for (ExprId id = expr.root(); id >= 0; --id) {
+    if (!is_reachable[static_cast<std::size_t>(id)]) continue;
+    const ExprNode& node = expr.node(id);
+    for (const ExprId child : node.children) is_reachable[static_cast<std::size_t>(child)] = true;
+    if (node.op == ExprOp::named && node.symbol == "topk")
+      return Error{ErrorCode::unsupported,
+                   quote(expr, id) +
+                       ": topk selects keys by scores, which this version cannot compile yet; "
+                       "compute the selection first and give it as intervals(begin=, end=)"};
+  }
+  return {};
 }
 
 Result<CheckedExpr> check_expr(const MaskExpr& expr, const BoundTables& tables) {

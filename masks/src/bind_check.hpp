@@ -41,9 +41,12 @@ struct CheckedExpr {
 /// Names of the tables that nodes reachable from the root mention, sorted.
 std::vector<std::string> mentioned_tables(const MaskExpr& expr);
 
+/// unsupported if the expression mentions topk, whose tables no other check would understand.
+Result<void> check_supported(const MaskExpr& expr);
+
 /// Errors      invalid_argument: an integer where a condition belongs or the reverse, a boolean
 ///             table as an integer; shape_mismatch: indices that are not one per dimension;
-///             unsupported: topk; internal: an expression that neither parser nor builder makes
+///             internal: an expression that neither parser nor builder makes
 Result<CheckedExpr> check_expr(const MaskExpr& expr, const BoundTables& tables);
 
 /// The source text of a node in quotes, or its operator where it was not parsed: for messages.
