@@ -200,7 +200,7 @@ SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockS
       8 * (kv_len + 1) + 8 * static_cast<std::int64_t>(column_intervals.size());
   SegmentBuilder builder(q_len, kv_len, block);
   ColumnTileReader reader(block);
-  std::vector<std::int64_t> next(column_offsets.begin(), column_offsets.end() - 1);  // per key
+  std::vector<std::int64_t> next;  // per key, the first interval that does not end above the row
   const auto cells = [&](std::int32_t col, std::uint64_t* words) {
     const std::int64_t q_begin = std::int64_t{builder.next_row()} * block.block_q;
     const std::int64_t q_end = std::min(q_begin + block.block_q, q_len);
@@ -232,6 +232,7 @@ SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockS
     bound.add(static_cast<std::int32_t>(row), widest.first, widest.end);
     table_is_smaller = bound.bytes() > table_bytes;
   }
+  if (!table_is_smaller) next.assign(column_offsets.begin(), column_offsets.end() - 1);
   for (std::int64_t row = 0; row < num_rows && !table_is_smaller; ++row) {
     builder.add_tile_row(rows.of(row), cells);
     table_is_smaller = builder.payload_bytes() > table_bytes;

@@ -237,7 +237,8 @@ class RegionEvaluator {
     auto all = evaluate(operands[0], negate, domain);
     for (std::size_t i = 1; all && i < operands.size(); ++i) {
       const std::size_t weight = a_.weights[static_cast<std::size_t>(operands[i])];
-      if (weight <= kLightWeight || all->bands().size() > kMaxHeavyBands) {
+      const std::size_t num_bands = all->bands().size();
+      if (weight <= kLightWeight || num_bands == 1 || num_bands > kMaxHeavyBands) {
         const auto next = evaluate(operands[i], negate, all->hull());
         if (!next) return std::nullopt;
         all = combine(*all, *next, SetOp::intersection);
@@ -285,6 +286,7 @@ SegmentMask segment_from_key_region(const Region& region, std::int64_t q_len, st
   offsets.reserve(static_cast<std::size_t>(kv_len) + 1);
   offsets.push_back(0);
   std::vector<Interval> intervals;
+  intervals.reserve(static_cast<std::size_t>(kv_len));
   for (const RowBand& band : region.bands()) {
     offsets.resize(static_cast<std::size_t>(band.q_begin) + 1, offsets.back());
     for (std::int64_t k = band.q_begin; k < band.q_end; ++k) {
