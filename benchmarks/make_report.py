@@ -131,7 +131,8 @@ def lowering_table(runs: list[Run], wanted: str) -> str:
         _, name, tokens = rest.split("/")
         rows.append(
             [
-                f"`{run['spec']}`" if shows_spec else name,
+                name,
+                *([f"`{run['spec']}`"] if shows_spec else []),
                 tokens_text(tokens),
                 time_text(run["cpu_us"]),
                 time_text(run["elapsed_us"]),
@@ -141,10 +142,8 @@ def lowering_table(runs: list[Run], wanted: str) -> str:
                 verdict(run),
             ]
         )
-    return table(
-        ["mask", "tokens", "CPU time", "elapsed", "first time", "peak memory", "result", "goal"],
-        rows,
-    )
+    header = ["mask", *(["specification"] if shows_spec else []), "tokens", "CPU time", "elapsed"]
+    return table([*header, "first time", "peak memory", "result", "goal"], rows)
 
 
 def parse_table(runs: list[Run]) -> str:
@@ -159,16 +158,18 @@ def parse_table(runs: list[Run]) -> str:
 def dense_table(runs: list[Run]) -> str:
     rows = []
     for run in runs:
+        count = run["bytes_per_second"] * run["elapsed_us"] / 1e6
         rows.append(
             [
                 run["name"],
+                time_text(run["cpu_us"]),
                 time_text(run["elapsed_us"]),
-                f"{run['bytes_per_second'] / 1e9:.2f} GB/s",
+                f"{count / run['cpu_us'] / 1e3:.2f} GB/s",
                 bytes_text(run["peak_bytes"]) if "peak_bytes" in run else "-",
                 bytes_text(run["result_bytes"]) if "result_bytes" in run else "-",
             ]
         )
-    return table(["operation", "time", "rate", "peak memory", "result"], rows)
+    return table(["operation", "CPU time", "elapsed", "rate", "peak memory", "result"], rows)
 
 
 def machine_text(result: dict[str, Any]) -> str:
