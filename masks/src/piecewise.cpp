@@ -101,7 +101,7 @@ bool walk(const std::vector<PiecewisePtr>& functions, Visit&& visit) {
     for (std::size_t f = 0; f < functions.size(); ++f) {
       while (functions[f]->pieces()[index[f]].end <= begin) ++index[f];
       pieces[f] = &functions[f]->pieces()[index[f]];
-      end = std::min(end, pieces[f]->end);
+      end = std::min<std::int64_t>(end, pieces[f]->end);
     }
     if (!visit(begin, end, pieces)) return false;
     begin = end;
@@ -272,7 +272,7 @@ bool apply_binary(IrOp op, const PiecewisePtr& left, const PiecewisePtr& right, 
         std::int64_t base, slope;
         if (__builtin_mul_overflow(factor.base, other.base, &base) ||
             __builtin_mul_overflow(factor.base, other.slope, &slope) || overflows(base) ||
-            overflows(slope)) {
+            std::abs(slope) >= Piecewise::kMaxSlope) {
           return false;
         }
         return out.linear(begin, end, base, slope);

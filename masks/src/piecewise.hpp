@@ -17,11 +17,19 @@ namespace fdma {
 
 /// On [begin, end) the value at x is base + slope * x, or undefined.
 struct LinearPiece {
-  std::int64_t begin;
-  std::int64_t end;
+  LinearPiece(std::int64_t begin_, std::int64_t end_, std::int64_t base_, std::int64_t slope_,
+              bool is_defined_ = true)
+      : begin(static_cast<std::int32_t>(begin_)),
+        end(static_cast<std::int32_t>(end_)),
+        base(base_),
+        slope(static_cast<std::int32_t>(slope_)),
+        is_defined(is_defined_) {}
+
+  std::int32_t begin;
+  std::int32_t end;
   std::int64_t base;
-  std::int64_t slope;
-  bool is_defined = true;
+  std::int32_t slope;
+  bool is_defined;
 
   std::int64_t at(std::int64_t x) const { return base + slope * x; }
 };

@@ -361,8 +361,8 @@ class RelationSolver {
     for (std::size_t i = first; i < last; ++i) {
       const LinearPiece& piece = rows_.pieces()[i];
       if (!piece.is_defined) return std::nullopt;
-      if (!visit(std::max(piece.begin, domain_.row_begin), std::min(piece.end, domain_.row_end),
-                 piece)) {
+      if (!visit(std::max<std::int64_t>(piece.begin, domain_.row_begin),
+                 std::min<std::int64_t>(piece.end, domain_.row_end), piece)) {
         return std::nullopt;
       }
     }
@@ -422,9 +422,9 @@ class RelationSolver {
       if (slope == 0) {
         if (base < t) add_columns(p.begin, p.end);
       } else if (slope > 0) {  // y < (t - base) / slope
-        add_columns(p.begin, std::min(p.end, ceil_quotient(t - base, slope)));
+        add_columns(p.begin, std::min<std::int64_t>(p.end, ceil_quotient(t - base, slope)));
       } else {  // y > (base - t) / -slope
-        add_columns(std::max(p.begin, floor_div(base - t, -slope) + 1), p.end);
+        add_columns(std::max<std::int64_t>(p.begin, floor_div(base - t, -slope) + 1), p.end);
       }
     }
   }
@@ -438,8 +438,8 @@ class RelationSolver {
                    Region& out) {
     const std::int64_t t = limit_ - row_sign_ * m.base - col_sign_ * p.base;  // ms * x + ns * y < t
     const std::int64_t ms = row_sign_ * m.slope, ns = col_sign_ * p.slope;
-    const std::int64_t col_begin = std::max(p.begin, domain_.col_begin);
-    const std::int64_t col_end = std::min(p.end, domain_.col_end);
+    const std::int64_t col_begin = std::max<std::int64_t>(p.begin, domain_.col_begin);
+    const std::int64_t col_end = std::min<std::int64_t>(p.end, domain_.col_end);
     const Region columns = Region::rectangle({begin, end, col_begin, col_end});
     if (ns == 0) {
       const std::int64_t border =
@@ -483,9 +483,9 @@ class RelationSolver {
       const std::int64_t t = limit_ - row_sign_ * m.at(x);
       found_.clear();
       if (slope > 0) {
-        add_columns(p.begin, std::min(p.end, ceil_quotient(t - base, slope)));
+        add_columns(p.begin, std::min<std::int64_t>(p.end, ceil_quotient(t - base, slope)));
       } else {
-        add_columns(std::max(p.begin, floor_div(base - t, -slope) + 1), p.end);
+        add_columns(std::max<std::int64_t>(p.begin, floor_div(base - t, -slope) + 1), p.end);
       }
       out.append(x, x + 1, found_);
     }
