@@ -136,8 +136,9 @@ class RegionEvaluator {
         zero_rows_(Piecewise::constant(num_rows_, 0)),
         zero_cols_(Piecewise::constant(num_cols_, 0)) {}
 
-  std::optional<Region> run() {
-    return evaluate(program_.root, false, {0, num_rows_, 0, num_cols_});
+  /// The mask's cells in rows [begin, end).
+  std::optional<Region> run(std::int64_t begin, std::int64_t end) {
+    return evaluate(program_.root, false, {begin, end, 0, num_cols_});
   }
 
  private:
@@ -279,22 +280,30 @@ class RegionEvaluator {
   const Piecewise zero_cols_;
 };
 
-// A region whose rows are keys, as query intervals per key.
-SegmentMask segment_from_key_region(const Region& region, std::int64_t q_len, std::int64_t kv_len,
-                                    BlockShape block) {
+// Keys whose intervals are found at a time: their bands stay in the cache.
+constexpr std::int64_t kKeysPerChunk = 8192;
+
+// The mask as query intervals per key.
+std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape block) {
+  const std::int64_t q_len = analysis.program.q_len, kv_len = analysis.program.kv_len;
+  RegionEvaluator evaluator(analysis, false);
   std::vector<std::int64_t> offsets;
   offsets.reserve(static_cast<std::size_t>(kv_len) + 1);
   offsets.push_back(0);
   std::vector<Interval> intervals;
   intervals.reserve(static_cast<std::size_t>(kv_len));
-  for (const RowBand& band : region.bands()) {
-    offsets.resize(static_cast<std::size_t>(band.q_begin) + 1, offsets.back());
-    for (std::int64_t k = band.q_begin; k < band.q_end; ++k) {
-      for (const AffineInterval& i : region.intervals(band)) {
-        intervals.push_back({static_cast<std::int32_t>(i.lo_base + i.lo_slope * k),
-                             static_cast<std::int32_t>(i.hi_base + i.hi_slope * k)});
+  for (std::int64_t begin = 0; begin < kv_len; begin += kKeysPerChunk) {
+    const auto region = evaluator.run(begin, std::min(begin + kKeysPerChunk, kv_len));
+    if (!region) return std::nullopt;
+    for (const RowBand& band : region->bands()) {
+      offsets.resize(static_cast<std::size_t>(band.q_begin) + 1, offsets.back());
+      for (std::int64_t k = band.q_begin; k < band.q_end; ++k) {
+        for (const AffineInterval& i : region->intervals(band)) {
+          intervals.push_back({static_cast<std::int32_t>(i.lo_base + i.lo_slope * k),
+                               static_cast<std::int32_t>(i.hi_base + i.hi_slope * k)});
+        }
+        offsets.push_back(static_cast<std::int64_t>(intervals.size()));
       }
-      offsets.push_back(static_cast<std::int64_t>(intervals.size()));
     }
   }
   offsets.resize(static_cast<std::size_t>(kv_len) + 1, offsets.back());
@@ -306,14 +315,11 @@ SegmentMask segment_from_key_region(const Region& region, std::int64_t q_len, st
 std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block) {
   Analysis analysis(program);
   if (!analyse(analysis)) return std::nullopt;
-  if (auto by_query = RegionEvaluator(analysis, true).run()) {
+  if (auto by_query = RegionEvaluator(analysis, true).run(0, program.q_len)) {
     return segment_from_bands(std::move(*by_query).to_row_bands(program.q_len, program.kv_len),
                               block);
   }
-  if (const auto by_key = RegionEvaluator(analysis, false).run()) {
-    return segment_from_key_region(*by_key, program.q_len, program.kv_len, block);
-  }
-  return std::nullopt;
+  return lower_by_key(analysis, block);
 }
 
 }  // namespace fdma

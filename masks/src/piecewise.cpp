@@ -157,6 +157,7 @@ class Applier {
  public:
   explicit Applier(Piecewise& out) : out_(out) {}
 
+  void reserve(std::size_t num_pieces) { out_.reserve(num_pieces); }
   bool undefined(std::int64_t begin, std::int64_t end) {
     return out_.append({begin, end, 0, 0, false});
   }
@@ -295,6 +296,9 @@ bool apply_binary(IrOp op, const PiecewisePtr& left, const PiecewisePtr& right, 
 template <class T>
 bool scan_table(const T* data, std::int64_t shift, std::int64_t begin, std::int64_t end,
                 Applier& out) {
+  std::size_t num_runs = 1;
+  for (std::int64_t x = begin + 1; x < end; ++x) num_runs += data[x + shift] != data[x + shift - 1];
+  out.reserve(num_runs);
   for (std::int64_t x = begin; x < end;) {
     const T value = data[x + shift];
     std::int64_t next = x + 1;

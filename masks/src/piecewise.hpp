@@ -6,6 +6,7 @@
 // looks at it declines, or finds that it does not matter.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,6 +61,11 @@ class Piecewise {
   /// Pieces ordered by (value, begin), for a step function: made on first use.
   const std::vector<std::uint32_t>& by_value() const;
 
+  /// Makes room for so many more pieces.
+  void reserve(std::size_t num_pieces) {
+    const std::size_t wanted = pieces_.size() + num_pieces;
+    if (wanted > pieces_.capacity()) pieces_.reserve(std::max(wanted, 2 * pieces_.capacity()));
+  }
   /// Appends a piece after the last one, merging where it continues it. False if a limit is
   /// exceeded.
   bool append(LinearPiece piece);
