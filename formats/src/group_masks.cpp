@@ -41,7 +41,7 @@ BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<Segment
     std::int32_t& group = group_of_mask[static_cast<std::size_t>(m)];
     if (group < 0) {
       SegmentMask& mask = masks[static_cast<std::size_t>(m)];
-      const std::uint64_t hash = hash_mask(mask);
+      const std::uint64_t hash = masks.size() == 1 ? 0 : hash_mask(mask);
       group = known.find(
           hash, [&](std::int32_t g) { return groups[static_cast<std::size_t>(g)] == mask; });
       if (group < 0) {

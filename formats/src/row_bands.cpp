@@ -383,21 +383,38 @@ class BandLowering {
 
     void write_panel(std::vector<std::int64_t>& offsets,
                      std::vector<Interval>& intervals) override {
-      std::size_t row = 0;
+      intervals.resize(static_cast<std::size_t>(num_intervals(0)));
+      std::int64_t row = 0, used = 0;
+      const auto fill_to = [&](std::int64_t end) {  // rows without cells
+        for (; row < end; ++row) offsets[static_cast<std::size_t>(row) + 1] = used;
+      };
+      const auto add = [&](std::int64_t lo, std::int64_t hi) {
+        intervals[static_cast<std::size_t>(used++)] = {
+            static_cast<std::int32_t>(std::max(lo, k_begin_) - k_begin_),
+            static_cast<std::int32_t>(std::min(hi, k_end_) - k_begin_)};
+      };
       for (const SubBand& band : bands_) {
-        for (; row < static_cast<std::size_t>(band.r_begin); ++row) offsets[row + 1] = offsets[row];
-        for (; row < static_cast<std::size_t>(band.r_end); ++row) {
-          for (auto i = band.first; i != band.last; ++i) {
-            const std::int64_t lo = std::max(band.lo(*i, static_cast<std::int64_t>(row)), k_begin_);
-            const std::int64_t hi = std::min(band.hi(*i, static_cast<std::int64_t>(row)), k_end_);
-            if (lo >= hi) continue;
-            intervals.push_back({static_cast<std::int32_t>(lo - k_begin_),
-                                 static_cast<std::int32_t>(hi - k_begin_)});
+        if (band.last - band.first == 1) {
+          const AffineInterval& i = *band.first;
+          const auto [begin, end] = live_rows(band, i, k_begin_, k_end_);
+          fill_to(begin);
+          std::int64_t lo = band.lo(i, begin), hi = band.hi(i, begin);
+          for (; row < end; ++row, lo += i.lo_slope, hi += i.hi_slope) {
+            add(lo, hi);
+            offsets[static_cast<std::size_t>(row) + 1] = used;
           }
-          offsets[row + 1] = static_cast<std::int64_t>(intervals.size());
+          continue;
+        }
+        fill_to(band.r_begin);
+        for (; row < band.r_end; ++row) {
+          for (auto i = band.first; i != band.last; ++i) {
+            const std::int64_t lo = band.lo(*i, row), hi = band.hi(*i, row);
+            if (lo < k_end_ && hi > k_begin_) add(lo, hi);
+          }
+          offsets[static_cast<std::size_t>(row) + 1] = used;
         }
       }
-      for (; row + 1 < offsets.size(); ++row) offsets[row + 1] = offsets[row];
+      fill_to(std::ssize(offsets) - 1);
     }
 
    private:

@@ -36,8 +36,9 @@ std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count) {
 
 namespace {
 
-// Bitmap words for which room is made at once when a mask turns out to have many: 16 MiB.
-constexpr std::size_t kRoomyWords = std::size_t{1} << 21;
+// From this many words on, room for bitmaps grows fourfold: growing touches memory twice, and room
+// that is never touched costs nothing.
+constexpr std::size_t kSmallWords = 8192;
 
 // Calls visit(row, begin, end) for every maximal run of ones of each query row of a stretch of
 // tiles that lie one after another in `words`; keys are relative to the stretch. Stops when visit
@@ -131,11 +132,10 @@ std::int32_t SegmentBuilder::intern_bitmap(const std::uint64_t* words, std::uint
   });
   if (found >= 0) return found;
   const auto index = static_cast<std::int32_t>(mask_.num_bitmaps());
-  if (mask_.bitmaps.capacity() < kRoomyWords && mask_.bitmaps.size() > kRoomyWords / 64) {
-    // Growing step by step would touch the memory twice; untouched room costs nothing.
+  const std::size_t used = mask_.bitmaps.size(), wanted = used + static_cast<std::size_t>(size);
+  if (wanted > mask_.bitmaps.capacity() && used >= kSmallWords) {
     const std::int64_t most = std::int64_t{mask_.num_tile_rows()} * mask_.num_tile_cols() * size;
-    mask_.bitmaps.reserve(static_cast<std::size_t>(
-        std::min<std::int64_t>(most, static_cast<std::int64_t>(kRoomyWords))));
+    mask_.bitmaps.reserve(std::max(wanted, std::min(4 * used, static_cast<std::size_t>(most))));
   }
   mask_.bitmaps.insert(mask_.bitmaps.end(), words, words + size);
   bitmap_index_.insert(hash, index);
