@@ -31,8 +31,6 @@ namespace {
 
 constexpr std::int32_t kMaxSlope = 16;  // the smallest block side
 
-std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -ceil_div(-a, b); }
-
 // Rows [r_begin, r_end) of one tile row, counted from its first row, with bounds in terms of that
 // count.
 struct SubBand {
@@ -67,8 +65,8 @@ std::pair<std::int64_t, std::int64_t> rows_below(std::int64_t base, std::int64_t
                                                  std::int64_t limit, std::int64_t begin,
                                                  std::int64_t end) {
   if (slope == 0) return base < limit ? std::pair{begin, end} : std::pair{begin, begin};
-  if (slope > 0) return {begin, std::clamp(ceil_div(limit - base, slope), begin, end)};
-  return {std::clamp(floor_div(base - limit, -slope) + 1, begin, end), end};
+  if (slope > 0) return {begin, std::clamp(ceil_quotient(limit - base, slope), begin, end)};
+  return {std::clamp(floor_quotient(base - limit, -slope) + 1, begin, end), end};
 }
 
 struct Range {

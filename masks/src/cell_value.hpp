@@ -20,10 +20,7 @@ inline constexpr std::int64_t kMaxShift = 62;
 /// Example     apply_integer(IrOp::floor_div, -7, 2, out) == Defect::none, out == -4
 Defect apply_integer(IrOp op, std::int64_t a, std::int64_t b, std::int64_t& out);
 
-/// a // b and a % b for b > 0: rounds towards minus infinity, remainder in [0, b).
-constexpr std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
+/// a % b for b > 0, in [0, b): the remainder of floor_quotient.
 constexpr std::int64_t floor_remainder(std::int64_t a, std::int64_t b) {
   const std::int64_t r = a % b;
   return r < 0 ? r + b : r;

@@ -32,7 +32,7 @@ bool fits(Wide value) {
          value <= std::numeric_limits<std::int64_t>::max();
 }
 
-Wide floor_quotient(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }
+Wide wide_floor_quotient(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 }  // namespace
 
@@ -287,7 +287,7 @@ IrId IrBuilder::compare_remainder(IrOp op, IrId a, IrId b) {
     rows.negate();
   else
     keys.negate();
-  rows.constant -= floor_quotient(rows.constant, n) * n;
+  rows.constant -= wide_floor_quotient(rows.constant, n) * n;
   const IrId left = build(keys), right = build(rows);
   if (left < 0 || right < 0) return -1;
   const IrId divisor = constant(n);
@@ -339,7 +339,7 @@ IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
     common = std::gcd(common, difference.terms[i].factor);
   if (common > 1 && (is_inequality || difference.constant % common == 0)) {
     for (int i = 0; i < difference.num_terms; ++i) difference.terms[i].factor /= common;
-    difference.constant = -floor_quotient(-difference.constant, common);  // rounds up
+    difference.constant = -wide_floor_quotient(-difference.constant, common);  // rounds up
   } else if (common > 1 && is_defined(a) && is_defined(b)) {
     return boolean(op == IrOp::not_equal);
   }

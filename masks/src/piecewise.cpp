@@ -4,16 +4,9 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "cell_value.hpp"
+
 namespace fdma {
-namespace {
-
-std::int64_t floor_div(std::int64_t a, std::int64_t b) {  // b > 0
-  const std::int64_t quotient = a / b;
-  return quotient - (a % b < 0 ? 1 : 0);
-}
-
-}  // namespace
-
 Piecewise Piecewise::constant(std::int64_t n, std::int64_t value) {
   Piecewise result;
   if (n > 0) result.append({0, n, value, 0});
@@ -112,45 +105,11 @@ bool walk(const std::vector<PiecewisePtr>& functions, Visit&& visit) {
 // First x of [begin, end) at which d0 + slope * x >= 0, for slope > 0; end if none.
 std::int64_t first_nonnegative(std::int64_t d0, std::int64_t slope, std::int64_t begin,
                                std::int64_t end) {
-  return std::clamp(-floor_div(d0, slope), begin, end);  // ceil(-d0 / slope)
+  return std::clamp(ceil_quotient(-d0, slope), begin, end);
 }
 
 bool overflows(std::int64_t value) {
   return value >= Piecewise::kMaxValue || value <= -Piecewise::kMaxValue;
-}
-
-// One value of an integer operation on defined operands; nothing if it is undefined there.
-std::optional<std::int64_t> evaluate(IrOp op, std::int64_t a, std::int64_t b) {
-  switch (op) {
-    case IrOp::mul: {
-      std::int64_t product;
-      if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
-      return product;
-    }
-    case IrOp::floor_div:
-      if (b <= 0) return std::nullopt;
-      return floor_div(a, b);
-    case IrOp::mod:
-      if (b <= 0) return std::nullopt;
-      return a - floor_div(a, b) * b;
-    case IrOp::shl: {
-      if (b < 0 || b > 62) return std::nullopt;
-      std::int64_t shifted;
-      if (__builtin_mul_overflow(a, std::int64_t{1} << b, &shifted)) return std::nullopt;
-      return shifted;
-    }
-    case IrOp::shr:
-      if (b < 0 || b > 62) return std::nullopt;
-      return a >> b;
-    case IrOp::bit_and:
-      return a & b;
-    case IrOp::bit_or:
-      return a | b;
-    case IrOp::bit_xor:
-      return a ^ b;
-    default:
-      return std::nullopt;
-  }
 }
 
 class Applier {
@@ -166,6 +125,13 @@ class Applier {
   }
   bool linear(std::int64_t begin, std::int64_t end, std::int64_t base, std::int64_t slope) {
     return out_.append({begin, end, base, slope});
+  }
+
+  // The value of an operator on defined constants.
+  bool value_of(IrOp op, std::int64_t begin, std::int64_t end, std::int64_t a, std::int64_t b) {
+    std::int64_t value;
+    if (box::apply_integer(op, a, b, value) != box::Defect::none) return undefined(begin, end);
+    return constant(begin, end, value);
   }
 
   // 1 where d0 + slope * x >= 0, else 0 (negated: the reverse).
@@ -203,7 +169,7 @@ class Applier {
   // a // d or a % d for a constant d > 0.
   bool divide(IrOp op, std::int64_t begin, std::int64_t end, const LinearPiece& a, std::int64_t d) {
     for (std::int64_t x = begin; x < end;) {
-      const std::int64_t value = a.at(x), quotient = floor_div(value, d);
+      const std::int64_t value = a.at(x), quotient = floor_quotient(value, d);
       std::int64_t next = end;  // first x with another quotient
       if (a.slope > 0) {
         next = first_nonnegative(a.base - (quotient + 1) * d, a.slope, x, end);
@@ -282,12 +248,10 @@ bool apply_binary(IrOp op, const PiecewisePtr& left, const PiecewisePtr& right, 
         break;
     }
     if (a.slope == 0 && b.slope == 0) {
-      const auto value = evaluate(op, a.base, b.base);
-      return value ? out.constant(begin, end, *value) : out.undefined(begin, end);
+      return out.value_of(op, begin, end, a.base, b.base);
     }
     for (std::int64_t x = begin; x < end; ++x) {
-      const auto value = evaluate(op, a.at(x), b.at(x));
-      if (!(value ? out.constant(x, x + 1, *value) : out.undefined(x, x + 1))) return false;
+      if (!out.value_of(op, x, x + 1, a.at(x), b.at(x))) return false;
     }
     return true;
   });

@@ -41,8 +41,8 @@ NodeRange quotient(const NodeRange& a, NodeRange b, bool may_be_undefined) {
   may_be_undefined |= b.lo <= 0;
   b.lo = std::max<std::int64_t>(b.lo, 1);
   if (b.hi < b.lo) return undefined();
-  const std::int64_t lo = box::floor_quotient(a.lo, a.lo < 0 ? b.lo : b.hi);
-  const std::int64_t hi = box::floor_quotient(a.hi, a.hi < 0 ? b.hi : b.lo);
+  const std::int64_t lo = floor_quotient(a.lo, a.lo < 0 ? b.lo : b.hi);
+  const std::int64_t hi = floor_quotient(a.hi, a.hi < 0 ? b.hi : b.lo);
   return {lo, hi, may_be_undefined};
 }
 
@@ -50,8 +50,7 @@ NodeRange remainder(const NodeRange& a, NodeRange b, bool may_be_undefined) {
   may_be_undefined |= b.lo <= 0;
   b.lo = std::max<std::int64_t>(b.lo, 1);
   if (b.hi < b.lo) return undefined();
-  if (b.lo == b.hi &&
-      box::floor_quotient(a.lo, b.lo) == box::floor_quotient(a.hi, b.lo))  // no wrap
+  if (b.lo == b.hi && floor_quotient(a.lo, b.lo) == floor_quotient(a.hi, b.lo))  // no wrap
     return {box::floor_remainder(a.lo, b.lo), box::floor_remainder(a.hi, b.lo), may_be_undefined};
   const std::int64_t hi = a.lo >= 0 ? std::min(a.hi, b.hi - 1) : b.hi - 1;
   return {0, hi, may_be_undefined};

@@ -25,6 +25,15 @@ struct BlockShape {
 
 inline constexpr std::int32_t kMaxBlockSide = 1024;
 
+/// a / b rounded up, for a >= 0 and b > 0.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// a / b rounded down and up, for any a and b > 0.
+constexpr std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
+  return a / b - (a % b < 0 ? 1 : 0);
+}
+constexpr std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b > 0 ? 1 : 0);
+}
 
 }  // namespace fdma
