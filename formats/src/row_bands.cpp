@@ -14,6 +14,9 @@
 // in it. Its bands are cut to the tile row; a tile is full iff it is full in all of them, partial
 // iff it is touched in any and not full. It costs O(block_q).
 //
+// Longer than most files: the arithmetic of patterns and the cells of their partial tiles share the
+// tile row in hand.
+//
 // Slopes above kMaxSlope could skip over tiles from one row to the next; such bands are taken row
 // by row.
 #include "fdma/formats/row_bands.hpp"

@@ -2,6 +2,8 @@
 // step; the nodes that mention its variable, and no variable of a loop further in, form its body,
 // run once per value. Values of undefined lanes are arbitrary but harmless: divisors, shifts and
 // table indices are checked lane by lane unless the facts prove them good for every cell.
+//
+// Longer than most files: one kernel per operator, all in one place.
 #include "lane_eval.hpp"
 
 #include <fmt/format.h>
