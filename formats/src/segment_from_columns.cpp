@@ -38,30 +38,32 @@ std::vector<ClassChange> class_changes(std::int64_t q_len, std::int64_t kv_len, 
   const auto num_rows = static_cast<std::size_t>(ceil_div(q_len, block.block_q));
   const std::int64_t num_cols = ceil_div(kv_len, block.block_kv);
   std::vector<ClassChange> changes;
-  std::vector<std::int32_t> live(num_rows + 1), whole(num_rows + 1);
+  // How many more keys are live (times kLive) and wholly live from a tile row on than before it.
+  constexpr std::int64_t kLive = std::int64_t{1} << 32;
+  std::vector<std::int64_t> turns(num_rows + 1);
   for (std::int64_t col = 0; col < num_cols; ++col) {
-    std::fill(live.begin(), live.end(), 0);
-    std::fill(whole.begin(), whole.end(), 0);
+    std::fill(turns.begin(), turns.end(), 0);
     const std::int64_t k_begin = col * block.block_kv;
     const std::int64_t k_end = std::min(k_begin + block.block_kv, kv_len);
     for (std::int64_t i = offsets[static_cast<std::size_t>(k_begin)];
          i < offsets[static_cast<std::size_t>(k_end)]; ++i) {
       const Interval queries = intervals[static_cast<std::size_t>(i)];
-      ++live[static_cast<std::size_t>(queries.begin / block.block_q)];
-      --live[static_cast<std::size_t>((queries.end - 1) / block.block_q) + 1];
+      turns[static_cast<std::size_t>(queries.begin / block.block_q)] += kLive;
+      turns[static_cast<std::size_t>((queries.end - 1) / block.block_q) + 1] -= kLive;
       const auto first = static_cast<std::size_t>(ceil_div(queries.begin, block.block_q));
       const std::size_t last =
           queries.end == q_len ? num_rows : static_cast<std::size_t>(queries.end / block.block_q);
       if (first < last) {
-        ++whole[first];
-        --whole[last];
+        ++turns[first];
+        --turns[last];
       }
     }
     TileClass before = TileClass::empty;
-    std::int64_t num_live = 0, num_whole = 0;
+    std::int64_t num = 0;
     for (std::size_t row = 0; row < num_rows; ++row) {
-      num_live += live[row];
-      num_whole += whole[row];
+      if (turns[row] == 0) continue;
+      num += turns[row];
+      const std::int64_t num_live = num / kLive, num_whole = num % kLive;
       const TileClass now = num_whole == k_end - k_begin ? TileClass::full
                             : num_live > 0               ? TileClass::partial
                                                          : TileClass::empty;
@@ -126,7 +128,8 @@ class PayloadBound {
     for (std::int32_t tile = first; tile < end; ++tile) {
       std::uint64_t hash = 0;
       const std::int64_t k_begin = std::int64_t{tile} * block_.block_kv;
-      for (std::int64_t k = k_begin; k < std::min(k_begin + block_.block_kv, kv_len_); ++k) {
+      const std::int64_t k_end = std::min(k_begin + block_.block_kv, kv_len_);
+      for (std::int64_t k = k_begin; k < k_end; ++k) {
         clip(k);
         row_intervals += count_starts();
         for (const Interval& queries : now_) {
@@ -152,11 +155,14 @@ class PayloadBound {
   // now_ = the query intervals of key k in this tile row, relative to it.
   void clip(std::int64_t k) {
     now_.clear();
+    auto it = intervals_.begin() + offsets_[static_cast<std::size_t>(k)];
     const auto last = intervals_.begin() + offsets_[static_cast<std::size_t>(k) + 1];
-    auto it =
-        std::upper_bound(intervals_.begin() + offsets_[static_cast<std::size_t>(k)], last, q_begin_,
-                         [](std::int64_t q, const Interval& i) { return q < i.end; });
+    if (last - it > 1) {
+      it = std::upper_bound(it, last, q_begin_,
+                            [](std::int64_t q, const Interval& i) { return q < i.end; });
+    }
     for (; it != last && it->begin < q_end_; ++it) {
+      if (it->end <= q_begin_) continue;
       now_.push_back(
           {static_cast<std::int32_t>(std::max<std::int64_t>(it->begin - q_begin_, 0)),
            static_cast<std::int32_t>(std::min<std::int64_t>(it->end, q_end_) - q_begin_)});
