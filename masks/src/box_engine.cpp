@@ -338,7 +338,8 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
   const int num_cores = tbb::info::default_concurrency();
   tbb::task_arena arena(num_threads <= 0 ? num_cores : std::min(num_threads, num_cores));
   arena.execute([&] {
-    const auto num_tokens = static_cast<std::size_t>(2 * tbb::this_task_arena::max_concurrency());
+    const auto num_tokens =
+        std::size_t{2} * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
     std::vector<Panel> panels(num_tokens);
     tbb::enumerable_thread_specific<Lowering::Worker> workers(
         [&] { return Lowering::Worker(lowering.program()); });

@@ -58,7 +58,7 @@ Handle string_type(std::size_t size) {
   return type;
 }
 
-void write_attribute(hid_t object, const char* name, std::string text) {
+void write_attribute(hid_t object, const char* name, const std::string& text) {
   const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
   const Handle type = string_type(text.size());
   need(static_cast<bool>(space), "attribute");

@@ -157,11 +157,11 @@ BoolExpr any_of(std::string name, const IntExpr& bound, const BoolExpr& body);
 BoolExpr all_of(std::string name, const IntExpr& bound, const BoolExpr& body);
 /// The same with a function from the loop variable to the body.
 template <std::invocable<IntExpr> Body>
-BoolExpr any_of(std::string name, const IntExpr& bound, Body body) {
+BoolExpr any_of(const std::string& name, const IntExpr& bound, Body body) {
   return any_of(name, bound, BoolExpr(body(loop(name))));
 }
 template <std::invocable<IntExpr> Body>
-BoolExpr all_of(std::string name, const IntExpr& bound, Body body) {
+BoolExpr all_of(const std::string& name, const IntExpr& bound, Body body) {
   return all_of(name, bound, BoolExpr(body(loop(name))));
 }
 /// at(M, q=row, k=key): the mask at other indices.
