@@ -1,5 +1,5 @@
-// Dense masks of every kind against a naive reader. Longer than most files: one table of kinds serves
-// all of its tests.
+// Dense masks of every kind against a naive reader. Longer than most files: one table of kinds
+// serves all of its tests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
