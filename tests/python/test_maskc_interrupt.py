@@ -17,7 +17,28 @@ from maskc_tool import MASKC, maskc, needs_tool
 pytestmark = needs_tool
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def default_signals() -> None:
+    """In the child: as from a shell in the foreground, whatever the tests themselves run under."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def wait_until_listening(tool: subprocess.Popen[str]) -> None:
+    """Until the tool blocks or catches SIGINT: from then on no signal can meet the default."""
+    bit = 1 << (signal.SIGINT - 1)
+    for _ in range(3000):
+        status = Path(f"/proc/{tool.pid}/status").read_text(encoding="ascii")
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        if (int(fields["SigBlk"], 16) | int(fields["SigCgt"], 16)) & bit:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the tool never looked at signals")
+
+
+@pytest.mark.parametrize("number", STOPPING)
 @pytest.mark.parametrize("delay", [0.05, 0.3, 0.6])
 def test_interrupted_conversion_leaves_nothing(
     tmp_path: Path, number: signal.Signals, delay: float
@@ -25,7 +46,10 @@ def test_interrupted_conversion_leaves_nothing(
     huge(tmp_path)
     (tmp_path / "out.h5").write_bytes(b"what was there before")
     words = [MASKC, "convert", "huge.h5:/mask", "--format", "dense", "-o", "out.h5"]
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as tool:
+    with subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals
+    ) as tool:
+        wait_until_listening(tool)
         time.sleep(delay)
         tool.send_signal(number)
         _, message = tool.communicate(timeout=30)
@@ -44,12 +68,14 @@ def test_interrupts_while_writing_leave_all_or_nothing(tmp_path: Path) -> None:
     (tmp_path / "out.h5").unlink()
     statuses = set()
     for step in range(24):
-        with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL) as tool:
+        with subprocess.Popen(
+            words, cwd=tmp_path, stderr=subprocess.DEVNULL, text=True, preexec_fn=default_signals
+        ) as tool:
+            wait_until_listening(tool)
             time.sleep(whole * step / 20)
             tool.send_signal(signal.SIGINT)
         left = [path.name for path in tmp_path.iterdir()]
-        if step >= 2:  # earlier the signal may come before the tool has looked at signals
-            statuses.add(tool.returncode)
+        statuses.add(tool.returncode)
         if left:
             assert left == ["out.h5"]
             maskc(tmp_path, "check", "out.h5")
@@ -82,7 +108,9 @@ def test_progress_appears_on_a_terminal_only(tmp_path: Path) -> None:
     huge(tmp_path)
     ours, theirs = pty.openpty()
     words = [MASKC, "convert", "huge.h5:/mask", "-o", "out.h5"]
-    with subprocess.Popen(words, cwd=tmp_path, stderr=theirs, stdout=subprocess.DEVNULL) as tool:
+    with subprocess.Popen(
+        words, cwd=tmp_path, stderr=theirs, stdout=subprocess.DEVNULL, preexec_fn=default_signals
+    ) as tool:
         os.close(theirs)
         time.sleep(1.5)
         tool.send_signal(signal.SIGINT)
