@@ -219,8 +219,8 @@ TileCounts count_tiles(const SegmentMask& mask) {
     const bool is_ragged = last_row == num_rows - 1 && mask.q_len % block_q != 0;
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
       const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
-      const std::int64_t width_step = segment.step_end - segment.step_first;
-      const std::int64_t width = segment.end_tile - segment.first_tile;
+      const std::int64_t width_step = std::int64_t{segment.step_end} - segment.step_first;
+      const std::int64_t width = std::int64_t{segment.end_tile} - segment.first_tile;
       const std::int64_t tiles = arithmetic_sum(width, width_step, run.num_rows);
       switch (segment.kind) {
         case SegmentKind::full: {
