@@ -3,7 +3,7 @@
 //
 // The canonical form, a function of cells and block shape alone:
 //  1. A tile is empty, full or partial, judged on the cells that exist. Consecutive full tiles form
-//  one full segment.
+//     one full segment.
 //  2. A maximal stretch of consecutive partial tiles is stored either tile by tile as interned
 //     bitmaps (consecutive tiles with the same bitmap form one segment) or whole, as one interned
 //     row panel. A panel equal to one that is stored already is taken. Otherwise bitmaps, unless
@@ -15,8 +15,7 @@
 //     8 * (kv_len + 1) + 8 * (query intervals of all keys), every partial stretch becomes one
 //     columns segment instead.
 //  4. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
-//  payload and the steps
-//     that the first two rows of the run set (greedily, from the top).
+//     payload and the steps that the first two rows of the run set (greedily, from the top).
 #pragma once
 
 #include <cstdint>
