@@ -3,11 +3,10 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(TBB REQUIRED)
+find_package(hwy REQUIRED)
 find_package(HDF5 REQUIRED COMPONENTS C)  # its module needs the language C
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
-if(FDMA_BUILD_TOOLS OR FDMA_BUILD_TESTS OR FDMA_BUILD_BENCHMARKS)
-  find_package(nlohmann_json REQUIRED)
-endif()
+find_package(nlohmann_json REQUIRED)
 if(FDMA_BUILD_TOOLS)
   find_package(Boost REQUIRED COMPONENTS program_options)
   find_package(spdlog REQUIRED)

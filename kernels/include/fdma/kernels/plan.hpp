@@ -1,0 +1,163 @@
+// AttentionPlan: what will run. Work items in the order in which workers take them, and the
+// segments that each of them walks.
+//
+// A plan keeps the closed form of the mask: segments belong to runs of tile rows that move in step,
+// and an item says how many steps it is into its run. Plan memory is therefore that of the mask in
+// tiles, plus 32 bytes for each (batch, head, query tile), plus the gather lists.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/interval.hpp"
+#include "fdma/formats/result.hpp"
+
+namespace fdma {
+
+/// Who runs a plan.
+enum class Backend : std::uint8_t {
+  cpu,
+  sm90,  ///< rejected by name for now, as is sm80
+  sm80,
+};
+std::string_view to_string(Backend backend);
+Result<Backend> parse_backend(std::string_view name);
+
+/// How the cells of a plan segment are given.
+enum class PlanSegmentKind : std::int32_t {
+  full = 0,    ///< every existing cell of these tiles is true: no mask is read
+  bitmap = 1,  ///< each tile has the cells of bitmap `payload`
+  rows = 2,    ///< row panel `payload`: key intervals per query row, relative to the first tile
+  gather = 3,  ///< gather list `payload`: keys by index, in chunks of tile.block_kv entries
+};
+
+/// A stretch of tiles of one kind and how it moves per step of its run: in the tile row that is i
+/// steps into the run, tiles [first_tile + i * step_first, end_tile + i * step_end). Of kind
+/// gather: chunks [0, end_tile) of its list; steps 0.
+struct PlanSegment {
+  std::int32_t first_tile;
+  std::int32_t end_tile;
+  std::int32_t step_first;
+  std::int32_t step_end;
+  PlanSegmentKind kind;
+  std::int32_t payload;
+  friend bool operator==(const PlanSegment&, const PlanSegment&) = default;
+};
+
+/// One query tile of one head, and where its segments are.
+struct WorkItem {
+  std::int32_t batch;
+  std::int32_t head;    ///< query head
+  std::int32_t q_tile;  ///< rows [q_tile * tile.block_q, ..) up to the element's q_len
+  std::int32_t step;    ///< steps into the run that owns the segments
+  std::int64_t first_segment;
+  std::int32_t num_segments;
+  std::int32_t num_tiles;  ///< tiles and gather chunks that the item walks; 0: rows without keys
+  friend bool operator==(const WorkItem&, const WorkItem&) = default;
+};
+
+/// A key in a gather list and the rows of the query tile that see it: [row_begin, row_end),
+/// relative to the tile. A key that several row intervals see is listed once for each.
+struct GatherEntry {
+  std::int32_t key;
+  std::uint16_t row_begin;
+  std::uint16_t row_end;
+  friend bool operator==(const GatherEntry&, const GatherEntry&) = default;
+};
+
+/// Entries [first_entry, first_entry + num_entries) of a plan: those that all rows of the query
+/// tile see come first (num_full), each part by ascending key.
+struct GatherList {
+  std::int64_t first_entry;
+  std::int32_t num_entries;
+  std::int32_t num_full;
+  friend bool operator==(const GatherList&, const GatherList&) = default;
+};
+
+/// How make_plan treats column intervals (learned top-k, eviction).
+enum class ColumnMode : std::uint8_t {
+  automatic,  ///< by predicted cost for each tile row
+  tiles,      ///< bitmap tiles
+  gather,     ///< gather lists
+};
+std::string_view to_string(ColumnMode mode);
+
+struct PlanOptions {
+  Backend backend = Backend::cpu;
+  /// Query rows and keys of a tile, multiples of 16; {0, 0}: the backend's own choice (cpu: 128 x
+  /// 128).
+  BlockShape tile{0, 0};
+  ColumnMode columns = ColumnMode::automatic;
+  /// KV heads are taken in sections whose keys and values fit in this many bytes of shared cache;
+  /// items are ordered longest first inside a section.
+  std::int64_t section_bytes = std::int64_t{32} << 20;
+};
+
+/// Counts over all items of a plan (heads and batch elements included).
+struct PlanCounts {
+  std::int64_t full_tiles = 0;
+  std::int64_t bitmap_tiles = 0;
+  std::int64_t row_tiles = 0;
+  std::int64_t gather_chunks = 0;
+  std::int64_t gather_entries = 0;
+  std::int64_t empty_items = 0;
+  friend bool operator==(const PlanCounts&, const PlanCounts&) = default;
+};
+
+/// What will run: a header and plain arrays; no tensor data.
+///
+/// Shapes      bitmaps [num_bitmaps, tile.block_q * tile.block_kv / 64]. For the CPU bit c *
+/// block_q +
+///             r, that is a tile's cells key by key; row_offsets [num_row_panels * block_q + 1]
+/// Invariants  every (batch, head, query tile) is in exactly one item; segments of an item ascend
+/// and
+///             do not overlap (gather lists aside). validate checks
+/// Owner       owns its arrays (host)
+/// Cost        32 B an item, 24 B a segment, block_q * block_kv / 8 B a bitmap, 8 B a gather entry
+struct AttentionPlan {
+  Backend backend = Backend::cpu;
+  BlockShape tile;
+  AttentionShape shape;
+  ScoreSpec score;
+  PlanCounts counts;
+  std::uint64_t mask_hash = 0;    ///< content_hash of the mask that it was made from
+  std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread; later a block)
+  std::vector<WorkItem> items;
+  std::vector<PlanSegment> segments;
+  std::vector<std::uint64_t> bitmaps;
+  std::vector<std::int64_t> row_offsets{0};
+  std::vector<Interval> row_intervals;
+  std::vector<GatherList> gather_lists;
+  std::vector<GatherEntry> gather_entries;
+
+  std::int64_t words_per_bitmap() const { return std::int64_t{tile.block_q} * tile.block_kv / 64; }
+  std::int64_t num_bitmaps() const {
+    return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
+  }
+  /// Bytes of all arrays.
+  std::int64_t size_bytes() const;
+  friend bool operator==(const AttentionPlan&, const AttentionPlan&) = default;
+};
+
+/// The plan of `mask` for tensors of `shape`. The mask's num_batches is 1 or shape.batch, its
+/// num_heads 1 or shape.heads_q; lengths agree. Items are ordered longest first inside sections of
+/// heads that share K/V, the query heads of a group side by side.
+///
+/// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name;
+///         out_of_memory
+/// Cost    O(items log items + segments), and the tiles of one re-blocking where mask.block is not
+/// the
+///         tile; gather lists cost their entries + keys log keys
+Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
+                                const ScoreSpec& score = {}, const PlanOptions& options = {});
+
+/// internal, naming the first entry that breaks an invariant. O(items + arrays).
+Result<void> validate(const AttentionPlan& plan);
+
+/// A short stable text of header, counts and the first `max_items` items with their segments.
+std::string to_text(const AttentionPlan& plan, std::int64_t max_items = 8);
+
+}  // namespace fdma

@@ -1,0 +1,58 @@
+// SegmentIterator: the tiles of one work item, one after the other. The same code on host and
+// device, so that the CPU backend, the counters of the estimator and the kernels cannot disagree.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/plan.hpp"
+
+#ifdef __CUDACC__
+#define FDMA_HOST_DEVICE __host__ __device__
+#else
+#define FDMA_HOST_DEVICE
+#endif
+
+namespace fdma {
+
+/// One tile or gather chunk to visit.
+struct TileStep {
+  PlanSegmentKind kind;
+  std::int32_t payload;  ///< bitmap, row panel or gather list
+  std::int32_t tile;     ///< key tile; of kind gather the chunk of its list
+  std::int32_t offset;   ///< tiles since the first of the segment (rows: how far into the panel)
+};
+
+/// Walks the segments of an item in their order.
+///
+/// Example     for (SegmentIterator it(plan.segments.data(), item); it.next(step);) visit(step);
+class SegmentIterator {
+ public:
+  FDMA_HOST_DEVICE SegmentIterator(const PlanSegment* segments, const WorkItem& item)
+      : segment_(segments + item.first_segment),
+        last_(segment_ + item.num_segments),
+        step_(item.step) {}
+
+  /// Sets `out` to the next tile; false after the last.
+  FDMA_HOST_DEVICE bool next(TileStep& out) {
+    while (segment_ != last_) {
+      const std::int32_t first = segment_->first_tile + step_ * segment_->step_first;
+      const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
+      if (first + offset_ < end) {
+        out = {segment_->kind, segment_->payload, first + offset_, offset_};
+        ++offset_;
+        return true;
+      }
+      ++segment_;
+      offset_ = 0;
+    }
+    return false;
+  }
+
+ private:
+  const PlanSegment* segment_;
+  const PlanSegment* last_;
+  std::int32_t step_;
+  std::int32_t offset_ = 0;
+};
+
+}  // namespace fdma

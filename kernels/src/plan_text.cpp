@@ -1,0 +1,102 @@
+// Names and the text form of a plan.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fdma/kernels/plan.hpp"
+#include "fdma/kernels/segment_iterator.hpp"
+
+namespace fdma {
+
+std::string_view to_string(Backend backend) {
+  switch (backend) {
+    case Backend::cpu:
+      return "cpu";
+    case Backend::sm90:
+      return "sm90";
+    case Backend::sm80:
+      return "sm80";
+  }
+  return "unknown";
+}
+
+Result<Backend> parse_backend(std::string_view name) {
+  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
+    if (name == to_string(backend)) return backend;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("backend: expected cpu, sm90 or sm80, got '{}'", name)};
+}
+
+std::string_view to_string(ColumnMode mode) {
+  switch (mode) {
+    case ColumnMode::automatic:
+      return "automatic";
+    case ColumnMode::tiles:
+      return "tiles";
+    case ColumnMode::gather:
+      return "gather";
+  }
+  return "unknown";
+}
+
+namespace {
+
+std::string lengths_text(const std::vector<std::int64_t>& lengths) {
+  return fmt::format("{}", fmt::join(lengths, ","));
+}
+
+std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::int64_t index) {
+  const PlanSegment& segment = plan.segments[static_cast<std::size_t>(index)];
+  const std::int32_t first = segment.first_tile + item.step * segment.step_first;
+  const std::int32_t end = segment.end_tile + item.step * segment.step_end;
+  switch (segment.kind) {
+    case PlanSegmentKind::full:
+      return fmt::format("full [{}, {})", first, end);
+    case PlanSegmentKind::bitmap:
+      return fmt::format("bitmap {} [{}, {})", segment.payload, first, end);
+    case PlanSegmentKind::rows:
+      return fmt::format("rows {} [{}, {})", segment.payload, first, end);
+    case PlanSegmentKind::gather: {
+      const GatherList& list = plan.gather_lists[static_cast<std::size_t>(segment.payload)];
+      return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
+                         list.num_full);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
+  const AttentionShape& shape = plan.shape;
+  std::string text = fmt::format(
+      "plan {} tile {}x{} score {}\n"
+      "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
+      "items {} ({} empty), {} bytes\n"
+      "tiles full {} bitmap {} rows {} gather {} chunks of {} entries\n",
+      to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
+      shape.batch, shape.heads_q, shape.heads_kv, lengths_text(shape.q_lens),
+      lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
+      to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
+      plan.items.size(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
+      plan.counts.bitmap_tiles, plan.counts.row_tiles, plan.counts.gather_chunks,
+      plan.counts.gather_entries);
+  const auto shown =
+      std::min<std::int64_t>(max_items, static_cast<std::int64_t>(plan.items.size()));
+  for (std::int64_t i = 0; i < shown; ++i) {
+    const WorkItem& item = plan.items[static_cast<std::size_t>(i)];
+    text += fmt::format("item {}: batch {} head {} q_tile {}, {} tiles:", i, item.batch, item.head,
+                        item.q_tile, item.num_tiles);
+    for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+      text += fmt::format("{} {}", s == item.first_segment ? "" : ",", segment_text(plan, item, s));
+    }
+    text += '\n';
+  }
+  if (shown < static_cast<std::int64_t>(plan.items.size())) {
+    text += fmt::format(".. {} more items\n", static_cast<std::int64_t>(plan.items.size()) - shown);
+  }
+  return text;
+}
+
+}  // namespace fdma
