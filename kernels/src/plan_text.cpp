@@ -32,8 +32,8 @@ std::string_view to_string(ColumnMode mode) {
   switch (mode) {
     case ColumnMode::automatic:
       return "automatic";
-    case ColumnMode::tiles:
-      return "tiles";
+    case ColumnMode::scan:
+      return "scan";
     case ColumnMode::gather:
       return "gather";
   }
@@ -57,6 +57,8 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
       return fmt::format("bitmap {} [{}, {})", segment.payload, first, end);
     case PlanSegmentKind::rows:
       return fmt::format("rows {} [{}, {})", segment.payload, first, end);
+    case PlanSegmentKind::columns:
+      return fmt::format("columns {} [{}, {})", segment.payload, first, end);
     case PlanSegmentKind::gather: {
       const GatherList& list = plan.gather_lists[static_cast<std::size_t>(segment.payload)];
       return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
@@ -74,14 +76,14 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
       "plan {} tile {}x{} score {}\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
       "items {} ({} empty), {} bytes\n"
-      "tiles full {} bitmap {} rows {} gather {} chunks of {} entries\n",
+      "tiles full {} bitmap {} rows {} columns {} ({} entries) gather {} ({} entries)\n",
       to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
       shape.batch, shape.heads_q, shape.heads_kv, lengths_text(shape.q_lens),
       lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
       to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
       plan.items.size(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
-      plan.counts.bitmap_tiles, plan.counts.row_tiles, plan.counts.gather_chunks,
-      plan.counts.gather_entries);
+      plan.counts.bitmap_tiles, plan.counts.row_tiles, plan.counts.column_tiles,
+      plan.counts.column_entries, plan.counts.gather_chunks, plan.counts.gather_entries);
   const auto shown =
       std::min<std::int64_t>(max_items, static_cast<std::int64_t>(plan.items.size()));
   for (std::int64_t i = 0; i < shown; ++i) {

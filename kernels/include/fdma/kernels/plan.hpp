@@ -28,10 +28,11 @@ Result<Backend> parse_backend(std::string_view name);
 
 /// How the cells of a plan segment are given.
 enum class PlanSegmentKind : std::int32_t {
-  full = 0,    ///< every existing cell of these tiles is true: no mask is read
-  bitmap = 1,  ///< each tile has the cells of bitmap `payload`
-  rows = 2,    ///< row panel `payload`: key intervals per query row, relative to the first tile
-  gather = 3,  ///< gather list `payload`: keys by index, in chunks of tile.block_kv entries
+  full = 0,     ///< every existing cell of these tiles is true: no mask is read
+  bitmap = 1,   ///< each tile has the cells of bitmap `payload`
+  rows = 2,     ///< row panel `payload`: key intervals per query row, relative to the first tile
+  columns = 3,  ///< column table `payload`: query intervals per key, read as the kernel goes
+  gather = 4,   ///< gather list `payload`: keys by index, in chunks of tile.block_kv entries
 };
 
 /// A stretch of tiles of one kind and how it moves per step of its run: in the tile row that is i
@@ -53,9 +54,11 @@ struct WorkItem {
   std::int32_t head;    ///< query head
   std::int32_t q_tile;  ///< rows [q_tile * tile.block_q, ..) up to the element's q_len
   std::int32_t step;    ///< steps into the run that owns the segments
-  std::int64_t first_segment;
+  std::int32_t first_segment;
   std::int32_t num_segments;
   std::int32_t num_tiles;  ///< tiles and gather chunks that the item walks; 0: rows without keys
+  std::int32_t
+      num_entries;  ///< live keys (once per row interval) of its column tiles and gather lists
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
@@ -78,9 +81,12 @@ struct GatherList {
 };
 
 /// How make_plan treats column intervals (learned top-k, eviction).
+///
+/// Both ways compute live keys only. Scanning looks at every key of a tile that is not empty, some
+/// nanoseconds each, and needs no memory; a list costs 8 bytes a live key and query tile.
 enum class ColumnMode : std::uint8_t {
-  automatic,  ///< by predicted cost for each tile row
-  tiles,      ///< bitmap tiles
+  automatic,  ///< for each tile row: a list where less than one key in 16 is alive
+  scan,       ///< column tiles
   gather,     ///< gather lists
 };
 std::string_view to_string(ColumnMode mode);
@@ -101,6 +107,8 @@ struct PlanCounts {
   std::int64_t full_tiles = 0;
   std::int64_t bitmap_tiles = 0;
   std::int64_t row_tiles = 0;
+  std::int64_t column_tiles = 0;
+  std::int64_t column_entries = 0;  ///< live keys of the column tiles, once per row interval
   std::int64_t gather_chunks = 0;
   std::int64_t gather_entries = 0;
   std::int64_t empty_items = 0;
@@ -111,7 +119,8 @@ struct PlanCounts {
 ///
 /// Shapes      bitmaps [num_bitmaps, tile.block_q * tile.block_kv / 64]. For the CPU bit c *
 /// block_q +
-///             r, that is a tile's cells key by key; row_offsets [num_row_panels * block_q + 1]
+///             r, that is a tile's cells key by key; row_offsets [num_row_panels * block_q + 1];
+///             column_tables: where each table begins in column_offsets, kv_len + 1 entries of it
 /// Invariants  every (batch, head, query tile) is in exactly one item; segments of an item ascend
 /// and
 ///             do not overlap (gather lists aside). validate checks
@@ -130,6 +139,9 @@ struct AttentionPlan {
   std::vector<std::uint64_t> bitmaps;
   std::vector<std::int64_t> row_offsets{0};
   std::vector<Interval> row_intervals;
+  std::vector<std::int64_t> column_tables;
+  std::vector<std::int64_t> column_offsets;  ///< into column_intervals
+  std::vector<Interval> column_intervals;
   std::vector<GatherList> gather_lists;
   std::vector<GatherEntry> gather_entries;
 
