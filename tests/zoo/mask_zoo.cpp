@@ -61,9 +61,29 @@ std::vector<std::int32_t> eviction_ends(std::int64_t n, Random& random) {
   return ends;
 }
 
+/// The same documents over `seq_len` tokens: boundaries are scaled and rounded down, documents that
+/// vanish are dropped.
+DocumentSample scaled(const DocumentSample& sample, std::int64_t seq_len) {
+  std::int64_t total = 0;
+  for (const std::int32_t length : sample.lengths) total += length;
+  DocumentSample result;
+  std::int64_t end = 0, scaled_end = 0;
+  for (std::size_t d = 0; d < sample.lengths.size(); ++d) {
+    end += sample.lengths[d];
+    const auto length = static_cast<std::int32_t>(end * seq_len / total - scaled_end);
+    if (length == 0) continue;
+    scaled_end += length;
+    result.lengths.push_back(length);
+    result.prefixes.push_back(static_cast<std::int32_t>(sample.prefixes[d] * seq_len / total));
+    result.flags.push_back(sample.flags[d]);
+  }
+  return result;
+}
+
 }  // namespace
 
 DocumentSample document_sample(std::int64_t seq_len) {
+  if (seq_len < kZooLengths[0]) return scaled(document_sample(kZooLengths[0]), seq_len);
   std::ifstream file(FDMA_DOCUMENT_LENGTHS);
   const auto json = nlohmann::json::parse(file, nullptr, false);
   const std::int64_t sampled_len = seq_len > 131072 ? 131072 : seq_len;

@@ -12,7 +12,8 @@ namespace fdma::zoo {
 inline constexpr std::int64_t kZooLengths[] = {8192, 32768, 131072, 1048576};
 
 /// Packed documents of one sequence: the first sample of tests/data/document_lengths.json for 8192,
-/// 32768 and 131072 tokens, that of 131072 eight times for 1048576.
+/// 32768 and 131072 tokens, that of 131072 eight times for 1048576, that of 8192 scaled down for
+/// fewer.
 struct DocumentSample {
   std::vector<std::int32_t> lengths;
   std::vector<std::int32_t> prefixes;  ///< prefix length of each document
@@ -20,7 +21,8 @@ struct DocumentSample {
 };
 DocumentSample document_sample(std::int64_t seq_len);
 
-/// The twelve masks, q_len = kv_len = seq_len (one of kZooLengths), by name:
+/// The twelve masks, q_len = kv_len = seq_len (one of kZooLengths, or less for unit tests), by
+/// name:
 ///   full                   true
 ///   causal                 k <= q
 ///   sliding_window         k <= q and q - k < S/16
