@@ -132,7 +132,6 @@ struct AttentionPlan {
   AttentionShape shape;
   ScoreSpec score;
   PlanCounts counts;
-  std::uint64_t mask_hash = 0;    ///< content_hash of the mask that it was made from
   std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread; later a block)
   std::vector<WorkItem> items;
   std::vector<PlanSegment> segments;

@@ -1,0 +1,38 @@
+#include "bitmap_order.hpp"
+
+namespace fdma {
+namespace {
+
+// Bit c of byte r becomes bit r of byte c (Warren, Hacker's Delight, section 7-3).
+std::uint64_t transpose_8x8(std::uint64_t x) {
+  std::uint64_t t = (x ^ (x >> 7)) & 0x00AA00AA00AA00AAu;
+  x ^= t ^ (t << 7);
+  t = (x ^ (x >> 14)) & 0x0000CCCC0000CCCCu;
+  x ^= t ^ (t << 14);
+  t = (x ^ (x >> 28)) & 0x00000000F0F0F0F0u;
+  return x ^ t ^ (t << 28);
+}
+
+}  // namespace
+
+void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,
+                              std::uint64_t* key_major) {
+  // Block sides are multiples of 16, so that rows of either order are whole bytes.
+  const std::int64_t row_bytes = block.block_kv / 8, key_bytes = block.block_q / 8;
+  const auto* in = reinterpret_cast<const unsigned char*>(row_major);
+  auto* out = reinterpret_cast<unsigned char*>(key_major);
+  for (std::int64_t r = 0; r < key_bytes; ++r) {
+    for (std::int64_t c = 0; c < row_bytes; ++c) {
+      std::uint64_t cells = 0;
+      for (std::int64_t i = 0; i < 8; ++i) {
+        cells |= std::uint64_t{in[(8 * r + i) * row_bytes + c]} << (8 * i);
+      }
+      cells = transpose_8x8(cells);
+      for (std::int64_t i = 0; i < 8; ++i) {
+        out[(8 * c + i) * key_bytes + r] = static_cast<unsigned char>(cells >> (8 * i));
+      }
+    }
+  }
+}
+
+}  // namespace fdma

@@ -1,0 +1,216 @@
+// Names, validation and look-up of device profiles.
+#include "fdma/kernels/device_profile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace fdma {
+namespace {
+
+constexpr double kMaxMicroseconds = 1e9;
+constexpr std::int32_t kMaxWorkers = 1 << 20;
+
+Error invalid(std::string message) {
+  return Error{ErrorCode::invalid_argument, std::move(message)};
+}
+
+Result<void> check_time(const std::string& where, std::string_view member, double value,
+                        bool may_be_zero) {
+  const bool is_in_range = std::isfinite(value) && value <= kMaxMicroseconds &&
+                           (may_be_zero ? value >= 0 : value > 0);
+  if (is_in_range) return {};
+  return invalid(fmt::format("{}.{}: expected {} microseconds up to {}, got {}", where, member,
+                             may_be_zero ? "0 or more" : "more than 0", kMaxMicroseconds, value));
+}
+
+Result<void> check_tile(const std::string& where, const TileCosts& costs) {
+  FDMA_TRY_VOID(check_time(where, "full_tile_us", costs.full_tile_us, false));
+  FDMA_TRY_VOID(check_time(where, "bitmap_tile_us", costs.bitmap_tile_us, false));
+  FDMA_TRY_VOID(check_time(where, "row_tile_us", costs.row_tile_us, false));
+  FDMA_TRY_VOID(check_time(where, "gather_chunk_us", costs.gather_chunk_us, true));
+  FDMA_TRY_VOID(check_time(where, "masked_chunk_us", costs.masked_chunk_us, true));
+  FDMA_TRY_VOID(check_time(where, "item_us", costs.item_us, true));
+  if ((costs.gather_chunk_us > 0) != (costs.masked_chunk_us > 0)) {
+    return invalid(fmt::format(
+        "{}: expected gather_chunk_us and masked_chunk_us to be given both or neither, got {} and {}",
+        where, costs.gather_chunk_us, costs.masked_chunk_us));
+  }
+  for (const std::int32_t side : {costs.tile.block_q, costs.tile.block_kv}) {
+    if (side < 16 || side > kMaxBlockSide || side % 16 != 0) {
+      return invalid(fmt::format("{}.tile: expected multiples of 16 from 16 to {}, got {}", where,
+                                 kMaxBlockSide, side));
+    }
+  }
+  return {};
+}
+
+Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
+  if (kernel.dtype != DType::float32 && kernel.dtype != DType::float16 &&
+      kernel.dtype != DType::bfloat16) {
+    return invalid(fmt::format("{}.dtype: expected float32, float16 or bfloat16, got {}", where,
+                               to_string(kernel.dtype)));
+  }
+  if (kernel.head_dim < 1 || kernel.head_dim > kMaxHeadDim) {
+    return invalid(fmt::format("{}.head_dim: expected 1 to {}, got {}", where, kMaxHeadDim,
+                               kernel.head_dim));
+  }
+  FDMA_TRY_VOID(check_time(where, "launch_us", kernel.launch_us, true));
+  if (kernel.tiles.empty()) {
+    return invalid(fmt::format("{}.tiles: expected at least one tile shape, got none", where));
+  }
+  for (std::size_t i = 0; i < kernel.tiles.size(); ++i) {
+    FDMA_TRY_VOID(check_tile(fmt::format("{}.tiles[{}]", where, i), kernel.tiles[i]));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (kernel.tiles[j].tile == kernel.tiles[i].tile) {
+        return invalid(fmt::format("{}.tiles[{}]: {}x{} is there already", where, i,
+                                   kernel.tiles[i].tile.block_q, kernel.tiles[i].tile.block_kv));
+      }
+    }
+  }
+  return {};
+}
+
+bool is_same_kernel(const KernelCosts& a, const KernelCosts& b) {
+  return a.direction == b.direction && a.dtype == b.dtype && a.head_dim == b.head_dim;
+}
+
+std::string list_kernels(const DeviceProfile& profile) {
+  std::string text;
+  for (const KernelCosts& kernel : profile.kernels) {
+    text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", to_string(kernel.direction),
+                        to_string(kernel.dtype), kernel.head_dim);
+  }
+  return text;
+}
+
+/// a * (1 - weight) + b * weight, and 0 where either kernel does not offer the work.
+double between(double a, double b, double weight, bool is_optional) {
+  if (is_optional && (a == 0 || b == 0)) return 0;
+  return a * (1 - weight) + b * weight;
+}
+
+/// The tile shapes that both have, in the order of the first.
+std::vector<TileCosts> interpolate(const KernelCosts& low, const KernelCosts& high, double weight) {
+  std::vector<TileCosts> tiles;
+  for (const TileCosts& a : low.tiles) {
+    const auto b = std::find_if(high.tiles.begin(), high.tiles.end(),
+                                [&](const TileCosts& each) { return each.tile == a.tile; });
+    if (b == high.tiles.end()) continue;
+    tiles.push_back({a.tile, between(a.full_tile_us, b->full_tile_us, weight, false),
+                     between(a.bitmap_tile_us, b->bitmap_tile_us, weight, false),
+                     between(a.row_tile_us, b->row_tile_us, weight, false),
+                     between(a.gather_chunk_us, b->gather_chunk_us, weight, true),
+                     between(a.masked_chunk_us, b->masked_chunk_us, weight, true),
+                     between(a.item_us, b->item_us, weight, false)});
+  }
+  return tiles;
+}
+
+KernelCosts scaled(KernelCosts kernel, double factor) {
+  for (TileCosts& costs : kernel.tiles) {
+    costs.full_tile_us *= factor;
+    costs.bitmap_tile_us *= factor;
+    costs.row_tile_us *= factor;
+    costs.gather_chunk_us *= factor;
+    costs.masked_chunk_us *= factor;
+    costs.item_us *= factor;
+  }
+  return kernel;
+}
+
+}  // namespace
+
+std::string_view to_string(Direction direction) {
+  return direction == Direction::forward ? "forward" : "backward";
+}
+
+Result<Direction> parse_direction(std::string_view name) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (name == to_string(direction)) return direction;
+  }
+  return invalid(fmt::format("direction: expected forward or backward, got '{}'", name));
+}
+
+Result<DType> parse_attention_dtype(std::string_view name) {
+  if (name == "float32" || name == "fp32") return DType::float32;
+  if (name == "float16" || name == "fp16") return DType::float16;
+  if (name == "bfloat16" || name == "bf16") return DType::bfloat16;
+  return invalid(
+      fmt::format("dtype: expected float32, float16, bfloat16, fp32, fp16 or bf16, got '{}'", name));
+}
+
+Result<void> validate(const DeviceProfile& profile) {
+  if (profile.name.empty()) return invalid("name: expected a name, got none");
+  if (profile.num_workers < 1 || profile.num_workers > kMaxWorkers) {
+    return invalid(fmt::format("num_workers: expected 1 to {}, got {}", kMaxWorkers,
+                               profile.num_workers));
+  }
+  if (!std::isfinite(profile.memory_bytes_per_us) || profile.memory_bytes_per_us <= 0) {
+    return invalid(fmt::format("memory_bytes_per_us: expected a finite number above 0, got {}",
+                               profile.memory_bytes_per_us));
+  }
+  for (const auto& [name, value] : {std::pair{"row_granularity", profile.row_granularity},
+                                    std::pair{"key_granularity", profile.key_granularity}}) {
+    if (value < 1 || value > kMaxBlockSide) {
+      return invalid(fmt::format("{}: expected 1 to {}, got {}", name, kMaxBlockSide, value));
+    }
+  }
+  if (profile.kernels.empty()) return invalid("kernels: expected at least one, got none");
+  for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
+    const KernelCosts& kernel = profile.kernels[i];
+    FDMA_TRY_VOID(check_kernel(fmt::format("kernels[{}]", i), kernel));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (is_same_kernel(profile.kernels[j], kernel)) {
+        return invalid(fmt::format("kernels[{}]: {} {} {} is there already", i,
+                                   to_string(kernel.direction), to_string(kernel.dtype),
+                                   kernel.head_dim));
+      }
+    }
+  }
+  return {};
+}
+
+Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction direction, DType dtype,
+                                 double head_dim) {
+  const KernelCosts* low = nullptr;   // largest head size up to head_dim
+  const KernelCosts* high = nullptr;  // smallest head size from head_dim on
+  for (const KernelCosts& kernel : profile.kernels) {
+    if (kernel.direction != direction || kernel.dtype != dtype) continue;
+    if (kernel.head_dim <= head_dim && (low == nullptr || kernel.head_dim > low->head_dim)) {
+      low = &kernel;
+    }
+    if (kernel.head_dim >= head_dim && (high == nullptr || kernel.head_dim < high->head_dim)) {
+      high = &kernel;
+    }
+  }
+  if (low == nullptr && high == nullptr) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("device profile '{}' has no costs for {} in {}; it has {}",
+                             profile.name, to_string(direction), to_string(dtype),
+                             list_kernels(profile))};
+  }
+  if (low == nullptr || high == nullptr) {
+    const KernelCosts& nearest = low == nullptr ? *high : *low;
+    KernelCosts costs = scaled(nearest, head_dim / nearest.head_dim);
+    costs.head_dim = static_cast<std::int32_t>(std::lround(head_dim));
+    return costs;
+  }
+  if (low == high) return *low;
+  const double weight = (head_dim - low->head_dim) / (high->head_dim - low->head_dim);
+  KernelCosts costs = *low;
+  costs.head_dim = static_cast<std::int32_t>(std::lround(head_dim));
+  costs.launch_us = between(low->launch_us, high->launch_us, weight, false);
+  costs.tiles = interpolate(*low, *high, weight);
+  if (costs.tiles.empty()) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("device profile '{}' has no tile shape for both head_dim {} and {}, "
+                             "between which {} lies",
+                             profile.name, low->head_dim, high->head_dim, head_dim)};
+  }
+  return costs;
+}
+
+}  // namespace fdma

@@ -1,0 +1,237 @@
+// Device profiles as JSON. What is read is untrusted: each member is asked for by name and type,
+// unknown ones are errors, and the whole is validated.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "fdma/kernels/device_profile.hpp"
+
+namespace fdma {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::size_t kMaxFileBytes = std::size_t{4} << 20;
+constexpr std::size_t kMaxEntries = 4096;
+
+Error corrupt(std::string message) { return Error{ErrorCode::corrupt_file, std::move(message)}; }
+
+/// Reads members of one JSON object; `where` is its path, for messages.
+class Members {
+ public:
+  Members(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  /// Every member that is there must be one of `names`.
+  Result<void> check_names(std::initializer_list<std::string_view> names) const {
+    if (!object_.is_object()) return corrupt(fmt::format("{}: expected an object", place("")));
+    for (const auto& [key, value] : object_.items()) {
+      bool is_known = false;
+      for (const std::string_view name : names) is_known = is_known || key == name;
+      if (!is_known) return corrupt(fmt::format("{}: unknown member", place(key)));
+    }
+    return {};
+  }
+  Result<std::string> text(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr || !value->is_string()) return wrong(name, "a string", value);
+    return value->get<std::string>();
+  }
+  Result<bool> flag(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr || !value->is_boolean()) return wrong(name, "true or false", value);
+    return value->get<bool>();
+  }
+  Result<double> number(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr || !value->is_number()) return wrong(name, "a number", value);
+    return value->get<double>();
+  }
+  Result<std::int32_t> integer(const char* name) const {
+    const Json* value = find(name);
+    const bool fits =
+        value != nullptr && value->is_number_integer() &&
+        (!value->is_number_unsigned() ||
+         value->get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max()) &&
+        (value->is_number_unsigned() ||
+         value->get<std::int64_t>() >= std::numeric_limits<std::int32_t>::min());
+    if (!fits) return wrong(name, "a whole number of 32 bits", value);
+    return value->get<std::int32_t>();
+  }
+  Result<const Json*> list(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr || !value->is_array() || value->size() > kMaxEntries) {
+      return wrong(name, fmt::format("a list of at most {} entries", kMaxEntries), value);
+    }
+    return value;
+  }
+  std::string place(const std::string& name) const {
+    if (name.empty()) return where_.empty() ? "the document" : where_;
+    return where_.empty() ? name : where_ + "." + name;
+  }
+
+ private:
+  const Json* find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() ? nullptr : &*found;
+  }
+  Error wrong(const char* name, const std::string& expected, const Json* value) const {
+    std::string got = "nothing";
+    if (value != nullptr) {
+      got = value->is_structured() ? value->type_name()
+                                   : value->dump(-1, ' ', false, Json::error_handler_t::replace);
+      if (got.size() > 40) got = got.substr(0, 40) + "..";
+    }
+    return corrupt(fmt::format("{}: expected {}, got {}", place(name), expected, got));
+  }
+
+  const Json& object_;
+  std::string where_;
+};
+
+Json tile_json(const TileCosts& costs) {
+  Json document;
+  document["tile"] = {{"q", costs.tile.block_q}, {"kv", costs.tile.block_kv}};
+  document["full_tile_us"] = costs.full_tile_us;
+  document["bitmap_tile_us"] = costs.bitmap_tile_us;
+  document["row_tile_us"] = costs.row_tile_us;
+  document["gather_chunk_us"] = costs.gather_chunk_us;
+  document["masked_chunk_us"] = costs.masked_chunk_us;
+  document["item_us"] = costs.item_us;
+  return document;
+}
+
+Result<TileCosts> tile_from(const Json& document, const std::string& where) {
+  const Members members(document, where);
+  FDMA_TRY_VOID(members.check_names({"tile", "full_tile_us", "bitmap_tile_us", "row_tile_us",
+                                     "gather_chunk_us", "masked_chunk_us", "item_us"}));
+  TileCosts costs;
+  const auto tile = document.find("tile");
+  if (tile == document.end()) return corrupt(where + ".tile: expected an object, got nothing");
+  const Members sides(*tile, where + ".tile");
+  FDMA_TRY_VOID(sides.check_names({"q", "kv"}));
+  FDMA_TRY(costs.tile.block_q, sides.integer("q"));
+  FDMA_TRY(costs.tile.block_kv, sides.integer("kv"));
+  FDMA_TRY(costs.full_tile_us, members.number("full_tile_us"));
+  FDMA_TRY(costs.bitmap_tile_us, members.number("bitmap_tile_us"));
+  FDMA_TRY(costs.row_tile_us, members.number("row_tile_us"));
+  FDMA_TRY(costs.gather_chunk_us, members.number("gather_chunk_us"));
+  FDMA_TRY(costs.masked_chunk_us, members.number("masked_chunk_us"));
+  FDMA_TRY(costs.item_us, members.number("item_us"));
+  return costs;
+}
+
+/// `wrong` of a member whose value is a name of a closed list.
+template <class T>
+Result<T> named(Result<T> parsed, const Members& members, const char* member) {
+  if (!parsed) return corrupt(fmt::format("{}: {}", members.place(member), parsed.error().message));
+  return parsed;
+}
+
+Result<KernelCosts> kernel_from(const Json& document, const std::string& where) {
+  const Members members(document, where);
+  FDMA_TRY_VOID(members.check_names({"direction", "dtype", "head_dim", "launch_us", "tiles"}));
+  KernelCosts kernel;
+  FDMA_TRY(const std::string direction, members.text("direction"));
+  FDMA_TRY(kernel.direction, named(parse_direction(direction), members, "direction"));
+  FDMA_TRY(const std::string dtype, members.text("dtype"));
+  FDMA_TRY(kernel.dtype, named(parse_attention_dtype(dtype), members, "dtype"));
+  FDMA_TRY(kernel.head_dim, members.integer("head_dim"));
+  FDMA_TRY(kernel.launch_us, members.number("launch_us"));
+  FDMA_TRY(const Json* tiles, members.list("tiles"));
+  for (std::size_t i = 0; i < tiles->size(); ++i) {
+    FDMA_TRY(const TileCosts costs, tile_from((*tiles)[i], fmt::format("{}.tiles[{}]", where, i)));
+    kernel.tiles.push_back(costs);
+  }
+  return kernel;
+}
+
+}  // namespace
+
+std::string to_json(const DeviceProfile& profile) {
+  Json document;
+  document["fdma_device_profile"] = kVersion;
+  document["name"] = profile.name;
+  document["source"] = profile.source;
+  document["provisional"] = profile.is_provisional;
+  document["num_workers"] = profile.num_workers;
+  document["memory_bytes_per_us"] = profile.memory_bytes_per_us;
+  document["row_granularity"] = profile.row_granularity;
+  document["key_granularity"] = profile.key_granularity;
+  document["kernels"] = Json::array();
+  for (const KernelCosts& kernel : profile.kernels) {
+    Json entry;
+    entry["direction"] = to_string(kernel.direction);
+    entry["dtype"] = to_string(kernel.dtype);
+    entry["head_dim"] = kernel.head_dim;
+    entry["launch_us"] = kernel.launch_us;
+    entry["tiles"] = Json::array();
+    for (const TileCosts& costs : kernel.tiles) entry["tiles"].push_back(tile_json(costs));
+    document["kernels"].push_back(std::move(entry));
+  }
+  return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<DeviceProfile> profile_from_json(std::string_view text) {
+  // Depth is bounded before the document is built: the parser recurses on destruction.
+  int depth = 0;
+  const auto keep = [&depth](int at, Json::parse_event_t, Json&) {
+    depth = std::max(depth, at);
+    return at <= 8;
+  };
+  const Json document = Json::parse(text.begin(), text.end(), keep, false);
+  if (document.is_discarded() || depth > 8) return corrupt("expected a JSON document, got other text");
+  const Members members(document, "");
+  FDMA_TRY_VOID(members.check_names({"fdma_device_profile", "name", "source", "provisional",
+                                     "num_workers", "memory_bytes_per_us", "row_granularity",
+                                     "key_granularity", "kernels"}));
+  FDMA_TRY(const std::int32_t version, members.integer("fdma_device_profile"));
+  if (version != kVersion) {
+    return corrupt(fmt::format("fdma_device_profile: expected version {}, got {}", kVersion, version));
+  }
+  DeviceProfile profile;
+  FDMA_TRY(profile.name, members.text("name"));
+  FDMA_TRY(profile.source, members.text("source"));
+  FDMA_TRY(profile.is_provisional, members.flag("provisional"));
+  FDMA_TRY(profile.num_workers, members.integer("num_workers"));
+  FDMA_TRY(profile.memory_bytes_per_us, members.number("memory_bytes_per_us"));
+  FDMA_TRY(profile.row_granularity, members.integer("row_granularity"));
+  FDMA_TRY(profile.key_granularity, members.integer("key_granularity"));
+  FDMA_TRY(const Json* kernels, members.list("kernels"));
+  for (std::size_t i = 0; i < kernels->size(); ++i) {
+    FDMA_TRY(KernelCosts kernel, kernel_from((*kernels)[i], fmt::format("kernels[{}]", i)));
+    profile.kernels.push_back(std::move(kernel));
+  }
+  FDMA_TRY_VOID(validate(profile));
+  return profile;
+}
+
+Result<DeviceProfile> read_profile(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (file == nullptr) {
+    return Error{ErrorCode::io, fmt::format("{}: cannot read: {}", path, std::strerror(errno))};
+  }
+  std::string text(kMaxFileBytes + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()) != 0) {
+    return Error{ErrorCode::io, fmt::format("{}: cannot read: {}", path, std::strerror(errno))};
+  }
+  if (text.size() > kMaxFileBytes) {
+    return Error{ErrorCode::io, fmt::format("{}: expected a device profile of at most {} bytes",
+                                            path, kMaxFileBytes)};
+  }
+  Result<DeviceProfile> profile = profile_from_json(text);
+  if (!profile) {
+    return Error{profile.error().code, fmt::format("{}: {}", path, profile.error().message)};
+  }
+  return profile;
+}
+
+}  // namespace fdma

@@ -1,0 +1,347 @@
+// From a mask to a plan, in four steps:
+//   1. the mask of each group in tiles of the backend (one re-blocking where blocks differ);
+//   2. its segments appended to the plan in closed form, bitmaps in the backend's order, column
+//      intervals as tables or gather lists (plan_columns.hpp);
+//   3. one item for each batch element, query head and query tile;
+//   4. the order: KV heads in sections whose keys and values fit in the shared cache, in a section
+//      longest first, so that workers that take the next item when they are free end close together
+//      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the
+//      optimum).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <numeric>
+
+#include "bitmap_order.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "plan_columns.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr BlockShape kCpuTile{128, 128};
+
+// Where the segments of one tile row of one group are.
+struct PlannedRow {
+  std::int32_t first_segment = 0;
+  std::int32_t num_segments = 0;
+  std::int32_t step = 0;
+  std::int32_t num_tiles = 0;
+  std::int32_t num_entries = 0;
+  PlanCounts counts;
+};
+
+Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
+                           const PlanOptions& options) {
+  if (options.backend != Backend::cpu) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("backend: {} is not in this build; available: cpu",
+                             to_string(options.backend))};
+  }
+  if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
+  }
+  if (options.section_bytes < 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
+  }
+  return validate(shape);
+}
+
+Result<void> check_mask(const BlockMask& mask, const AttentionShape& shape) {
+  const MaskShape& m = mask.shape;
+  if (m.num_batches != 1 && m.num_batches != shape.batch) {
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("mask: expected 1 or {} (batch) batch elements, got {}", shape.batch,
+                             m.num_batches)};
+  }
+  if (m.num_heads != 1 && m.num_heads != shape.heads_q) {
+    return Error{
+        ErrorCode::shape_mismatch,
+        fmt::format("mask: expected 1 or {} (heads_q) heads, got {}", shape.heads_q, m.num_heads)};
+  }
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t mask_b = m.num_batches == 1 ? 0 : b;
+    if (m.q_len(mask_b) != shape.q_len(b) || m.kv_len(mask_b) != shape.kv_len(b)) {
+      return Error{
+          ErrorCode::shape_mismatch,
+          fmt::format("mask: expected lengths {} x {} of batch element {}, got {} x {}",
+                      shape.q_len(b), shape.kv_len(b), b, m.q_len(mask_b), m.kv_len(mask_b))};
+    }
+  }
+  return {};
+}
+
+PlanSegmentKind plan_kind(SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::full:
+      return PlanSegmentKind::full;
+    case SegmentKind::bitmap:
+      return PlanSegmentKind::bitmap;
+    case SegmentKind::rows:
+      return PlanSegmentKind::rows;
+    case SegmentKind::columns:
+      return PlanSegmentKind::columns;
+  }
+  return PlanSegmentKind::full;
+}
+
+// Appends the groups of a mask to the arrays of a plan and remembers where their rows are.
+class GroupPlanner {
+ public:
+  GroupPlanner(AttentionPlan& plan, ColumnMode columns) : plan_(plan), columns_(columns) {}
+
+  Result<std::vector<PlannedRow>> add(const SegmentMask& mask) {
+    const std::int64_t first_bitmap = plan_.num_bitmaps();
+    const std::int64_t first_panel =
+        (static_cast<std::int64_t>(plan_.row_offsets.size()) - 1) / plan_.tile.block_q;
+    const auto table = static_cast<std::int64_t>(plan_.column_tables.size());
+    append_payloads(mask);
+    std::vector<ColumnRow> column_rows(static_cast<std::size_t>(mask.num_tile_rows()));
+    if (!mask.column_offsets.empty()) {
+      FDMA_TRY(column_rows, plan_columns(mask, columns_, plan_));
+      const bool is_scanned = std::any_of(
+          column_rows.begin(), column_rows.end(),
+          [](const ColumnRow& row) { return row.gather_list < 0 && row.num_entries > 0; });
+      if (is_scanned) append_column_table(mask);
+    }
+    std::vector<PlannedRow> rows(static_cast<std::size_t>(mask.num_tile_rows()));
+    for (const TileRun& run : mask.runs) {
+      const std::size_t shared = plan_.segments.size();
+      append_run(mask, run, first_bitmap, first_panel, table);
+      for (std::int32_t i = 0; i < run.num_rows; ++i) {
+        const std::int32_t row = run.first_row + i * run.row_stride;
+        const ColumnRow& column_row = column_rows[static_cast<std::size_t>(row)];
+        PlannedRow& out = rows[static_cast<std::size_t>(row)];
+        out.first_segment = static_cast<std::int32_t>(shared);
+        out.num_segments = run.num_segments;
+        out.step = i;
+        if (column_row.gather_list >= 0) replace_columns_by_list(out, column_row.gather_list);
+        count(out, column_row.num_entries);
+      }
+    }
+    if (plan_.segments.size() > std::numeric_limits<std::int32_t>::max()) {
+      return Error{ErrorCode::unsupported,
+                   fmt::format("mask: {} plan segments, but a plan holds at most 2^31 - 1",
+                               plan_.segments.size())};
+    }
+    return rows;
+  }
+
+ private:
+  void append_payloads(const SegmentMask& mask) {
+    const std::size_t words = plan_.bitmaps.size();
+    plan_.bitmaps.resize(words + mask.bitmaps.size());
+    for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
+      key_major_from_row_major(
+          mask.bitmap(i).data(), mask.block,
+          plan_.bitmaps.data() + words + static_cast<std::size_t>(i * mask.words_per_bitmap()));
+    }
+    const std::int64_t first_interval = plan_.row_offsets.back();
+    for (std::size_t i = 1; i < mask.row_offsets.size(); ++i) {
+      plan_.row_offsets.push_back(first_interval + mask.row_offsets[i]);
+    }
+    plan_.row_intervals.insert(plan_.row_intervals.end(), mask.row_intervals.begin(),
+                               mask.row_intervals.end());
+  }
+
+  void append_column_table(const SegmentMask& mask) {
+    plan_.column_tables.push_back(static_cast<std::int64_t>(plan_.column_offsets.size()));
+    const auto first_interval = static_cast<std::int64_t>(plan_.column_intervals.size());
+    for (const std::int64_t offset : mask.column_offsets) {
+      plan_.column_offsets.push_back(first_interval + offset);
+    }
+    plan_.column_intervals.insert(plan_.column_intervals.end(), mask.column_intervals.begin(),
+                                  mask.column_intervals.end());
+  }
+
+  void append_run(const SegmentMask& mask, const TileRun& run, std::int64_t first_bitmap,
+                  std::int64_t first_panel, std::int64_t table) {
+    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
+      std::int64_t payload = 0;
+      if (segment.kind == SegmentKind::bitmap) payload = first_bitmap + segment.payload;
+      if (segment.kind == SegmentKind::rows) payload = first_panel + segment.payload;
+      if (segment.kind == SegmentKind::columns) payload = table;
+      plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
+                                segment.step_end, plan_kind(segment.kind),
+                                static_cast<std::int32_t>(payload)});
+    }
+  }
+
+  // The row gets segments of its own: what is not a column tile, then its gather list.
+  void replace_columns_by_list(PlannedRow& row, std::int32_t gather_list) {
+    const auto begin = static_cast<std::size_t>(row.first_segment);
+    const auto end = begin + static_cast<std::size_t>(row.num_segments);
+    row.first_segment = static_cast<std::int32_t>(plan_.segments.size());
+    for (std::size_t s = begin; s < end; ++s) {
+      PlanSegment segment = plan_.segments[s];
+      if (segment.kind == PlanSegmentKind::columns) continue;
+      segment.first_tile += row.step * segment.step_first;
+      segment.end_tile += row.step * segment.step_end;
+      segment.step_first = segment.step_end = 0;
+      plan_.segments.push_back(segment);
+    }
+    const GatherList& list = plan_.gather_lists[static_cast<std::size_t>(gather_list)];
+    plan_.segments.push_back(
+        {0, static_cast<std::int32_t>(ceil_div(list.num_entries, plan_.tile.block_kv)), 0, 0,
+         PlanSegmentKind::gather, gather_list});
+    row.num_segments = static_cast<std::int32_t>(plan_.segments.size()) - row.first_segment;
+    row.step = 0;
+  }
+
+  void count(PlannedRow& row, std::int64_t num_column_entries) const {
+    for (std::int32_t s = row.first_segment; s < row.first_segment + row.num_segments; ++s) {
+      const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
+      const std::int64_t tiles = segment.end_tile - segment.first_tile +
+                                 std::int64_t{row.step} * (segment.step_end - segment.step_first);
+      row.num_tiles += static_cast<std::int32_t>(tiles);
+      switch (segment.kind) {
+        case PlanSegmentKind::full:
+          row.counts.full_tiles += tiles;
+          break;
+        case PlanSegmentKind::bitmap:
+          row.counts.bitmap_tiles += tiles;
+          break;
+        case PlanSegmentKind::rows:
+          row.counts.row_tiles += tiles;
+          break;
+        case PlanSegmentKind::columns:
+          row.counts.column_tiles += tiles;
+          row.counts.column_entries = num_column_entries;
+          row.num_entries = static_cast<std::int32_t>(num_column_entries);
+          break;
+        case PlanSegmentKind::gather:
+          row.counts.gather_chunks += tiles;
+          row.counts.gather_entries = num_column_entries;
+          row.num_entries = static_cast<std::int32_t>(num_column_entries);
+          break;
+      }
+    }
+  }
+
+  AttentionPlan& plan_;
+  ColumnMode columns_;
+};
+
+void add_counts(PlanCounts& sum, const PlanCounts& counts) {
+  sum.full_tiles += counts.full_tiles;
+  sum.bitmap_tiles += counts.bitmap_tiles;
+  sum.row_tiles += counts.row_tiles;
+  sum.column_tiles += counts.column_tiles;
+  sum.column_entries += counts.column_entries;
+  sum.gather_chunks += counts.gather_chunks;
+  sum.gather_entries += counts.gather_entries;
+}
+
+// Keys that a row computes, in which items are compared.
+std::int64_t keys_computed(const PlannedRow& row, std::int64_t block_kv) {
+  const PlanCounts& counts = row.counts;
+  return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * block_kv + row.num_entries;
+}
+
+// KV heads of one section.
+std::int64_t section_heads(const AttentionShape& shape, std::int64_t section_bytes) {
+  const std::int64_t head_bytes =
+      shape.max_kv_len() * (std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
+                            std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype));
+  return std::max<std::int64_t>(1, section_bytes / std::max<std::int64_t>(1, head_bytes));
+}
+
+// Rows of every (batch, query head) pair, in groups of the mask.
+using RowsOfGroups = std::vector<std::vector<PlannedRow>>;
+
+// Appends the items of KV heads [begin, end), counted over batch elements, longest first.
+void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGroups& groups,
+                    std::int64_t begin, std::int64_t end) {
+  struct Ranked {
+    std::int64_t keys;
+    WorkItem item;
+  };
+  std::vector<Ranked> ranked;
+  const AttentionShape& shape = plan.shape;
+  for (std::int64_t kv = begin; kv < end; ++kv) {
+    const std::int64_t b = kv / shape.heads_kv;
+    for (std::int32_t i = 0; i < shape.group_size(); ++i) {
+      const std::int64_t h = kv % shape.heads_kv * shape.group_size() + i;
+      const std::int32_t group =
+          mask.group(mask.shape.num_batches == 1 ? 0 : b, mask.shape.num_heads == 1 ? 0 : h);
+      const std::vector<PlannedRow>& rows = groups[static_cast<std::size_t>(group)];
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        const PlannedRow& planned = rows[row];
+        add_counts(plan.counts, planned.counts);
+        if (planned.num_tiles == 0) ++plan.counts.empty_items;
+        ranked.push_back({keys_computed(planned, plan.tile.block_kv),
+                          {static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
+                           static_cast<std::int32_t>(row), planned.step, planned.first_segment,
+                           planned.num_segments, planned.num_tiles, planned.num_entries}});
+      }
+    }
+  }
+  std::sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    if (a.keys != b.keys) return a.keys > b.keys;
+    if (a.item.batch != b.item.batch) return a.item.batch < b.item.batch;
+    if (a.item.q_tile != b.item.q_tile) return a.item.q_tile < b.item.q_tile;
+    return a.item.head < b.item.head;
+  });
+  for (const Ranked& each : ranked) plan.items.push_back(each.item);
+}
+
+Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape,
+                              const ScoreSpec& score, const PlanOptions& options) {
+  AttentionPlan plan;
+  plan.backend = options.backend;
+  plan.tile = options.tile == BlockShape{0, 0} ? kCpuTile : options.tile;
+  plan.shape = shape;
+  plan.score = score;
+  FDMA_TRY_VOID(validate(plan.tile));
+
+  GroupPlanner planner(plan, options.columns);
+  RowsOfGroups groups;
+  for (std::int64_t group = 0; group < mask.num_groups(); ++group) {
+    FDMA_TRY(std::vector<PlannedRow> rows, planner.add(segment_of_group(mask, group, plan.tile)));
+    groups.push_back(std::move(rows));
+  }
+
+  std::int64_t num_items = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    num_items += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_q;
+  }
+  plan.items.reserve(static_cast<std::size_t>(num_items));
+  const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
+  const std::int64_t section = section_heads(shape, options.section_bytes);
+  for (std::int64_t kv = 0; kv < num_kv_heads; kv += section) {
+    append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::int64_t AttentionPlan::size_bytes() const {
+  const auto bytes = [](const auto& v) {
+    return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
+  };
+  return bytes(items) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
+         bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
+         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries);
+}
+
+Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
+                                const ScoreSpec& score, const PlanOptions& options) {
+  FDMA_TRY_VOID(check_support(shape, score, options));
+  FDMA_TRY_VOID(check_mask(mask, shape));
+  try {
+    return plan_of(mask, shape, score, options);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 "make_plan: not enough memory for the plan; larger tiles or columns = scan need "
+                 "less"};
+  }
+}
+
+}  // namespace fdma
