@@ -1,19 +1,15 @@
-// Writing masks (docs/file-format.md). HDF5 is asked for its oldest structures, object times are
-// left out, and everything is written in a fixed order: equal masks give equal bytes, and every
-// HDF5 from 1.8 on reads them.
+// Writing masks (docs/file-format.md), everything in a fixed order: equal masks give equal bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 #include <span>
 
-#include "descriptor_driver.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/formats/validate.hpp"
 #include "fdma/io/mask_file.hpp"
-#include "h5_handle.hpp"
 #include "mask_schema.hpp"
-#include "pending_file.hpp"
+#include "output_file.hpp"
 
 namespace fdma {
 namespace io {
@@ -22,50 +18,6 @@ namespace {
 constexpr std::int64_t kMinCompressedBytes = 4096;
 constexpr std::int64_t kChunkBytes = 256 * 1024;
 constexpr unsigned kDeflateLevel = 4;
-
-// A call of HDF5 that failed; turned into an Error in one place, where the file's state is known.
-struct WriteFailed {
-  const char* what;
-};
-
-void need(bool ok, const char* what) {
-  if (!ok) throw WriteFailed{what};
-}
-
-Handle create_group(hid_t parent, const char* name) {
-  const Handle creation(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
-  need(creation && H5Pset_obj_track_times(creation.get(), false) >= 0, "group");
-  Handle group(H5Gcreate2(parent, name, H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Gclose);
-  need(static_cast<bool>(group), "group");
-  return group;
-}
-
-void write_attribute(hid_t object, const char* name, std::int64_t value) {
-  const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-  need(static_cast<bool>(space), "attribute");
-  const Handle attribute(
-      H5Acreate2(object, name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  need(attribute && H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value) >= 0, "attribute");
-}
-
-// Fixed-length UTF-8: a reader need not trust lengths on a heap.
-Handle string_type(std::size_t size) {
-  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-  need(type && H5Tset_size(type.get(), std::max<std::size_t>(size, 1)) >= 0 &&
-           H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 &&
-           H5Tset_cset(type.get(), H5T_CSET_UTF8) >= 0,
-       "text");
-  return type;
-}
-
-void write_attribute(hid_t object, const char* name, const std::string& text) {
-  const Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-  const Handle type = string_type(text.size());
-  need(static_cast<bool>(space), "attribute");
-  const Handle attribute(
-      H5Acreate2(object, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  need(attribute && H5Awrite(attribute.get(), type.get(), text.c_str()) >= 0, "attribute");
-}
 
 hid_t file_type(ArrayType type) {
   switch (type) {
@@ -106,8 +58,8 @@ class MaskWriter {
     write_lengths(group.get(), "kv_len", "kv_lens", mask.shape.kv_lens);
     write_attribute(group.get(), "num_batches", mask.shape.num_batches);
     write_attribute(group.get(), "num_heads", mask.shape.num_heads);
-    write_attribute(group.get(), "block_q", mask.block.block_q);
-    write_attribute(group.get(), "block_kv", mask.block.block_kv);
+    write_attribute(group.get(), "block_q", std::int64_t{mask.block.block_q});
+    write_attribute(group.get(), "block_kv", std::int64_t{mask.block.block_kv});
     write_attribute(group.get(), "q_offset", mask.origin.q_offset);
     write_attribute(group.get(), "kv_offset", mask.origin.kv_offset);
     write_attribute(group.get(), "batch_offset", mask.origin.batch_offset);
@@ -194,12 +146,6 @@ class MaskWriter {
     }
   }
 
-  static Handle dataset_creation() {
-    Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    need(creation && H5Pset_obj_track_times(creation.get(), false) >= 0, "dataset");
-    return creation;
-  }
-
   void write_array(hid_t group, const char* name, const void* data, ArrayType type,
                    const std::vector<std::int64_t>& extents) {
     const std::vector<hsize_t> dims(extents.begin(), extents.end());
@@ -234,15 +180,10 @@ class MaskWriter {
   const WriteOptions& options_;
 };
 
-bool is_good_name(const std::string& name) {
-  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
-         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-}
-
 Result<void> check_arguments(const std::vector<NamedMask>& masks) {
   std::set<std::string> names;
   for (const NamedMask& named : masks) {
-    if (!is_good_name(named.name)) {
+    if (!is_link_name(named.name)) {
       return Error{ErrorCode::invalid_argument,
                    fmt::format("mask name '{}': expected 1 to 255 bytes without '/', not '.' or "
                                "'..'",
@@ -266,24 +207,6 @@ Result<void> check_arguments(const std::vector<NamedMask>& masks) {
   return {};
 }
 
-void write_file(WriteTarget& target, const std::vector<NamedMask>& masks,
-                const WriteOptions& options) {
-  const Handle access = make_descriptor_access(&target);
-  need(access && H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST, H5F_LIBVER_V18) >= 0 &&
-           H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG) >= 0,
-       "set-up");
-  const Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
-  need(creation && H5Pset_obj_track_times(creation.get(), false) >= 0, "set-up");
-  Handle file(H5Fcreate("fdma-output", H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
-  need(static_cast<bool>(file), "file");
-  {
-    const Handle group = create_group(file.get(), kMasksGroup);
-    MaskWriter writer(target, options);
-    for (const NamedMask& named : masks) writer.write(group.get(), named);
-  }
-  need(file.reset() >= 0, "close");
-}
-
 }  // namespace
 }  // namespace io
 
@@ -291,19 +214,11 @@ Result<void> write_masks(const std::string& path, const std::vector<NamedMask>& 
                          const WriteOptions& options) {
   try {
     FDMA_TRY_VOID(io::check_arguments(masks));
-    const io::Session session;
-    FDMA_TRY(io::PendingFile file, io::PendingFile::create(path));
-    io::WriteTarget target{file.descriptor()};
-    try {
-      io::write_file(target, masks, options);
-    } catch (const io::WriteFailed& failed) {
-      if (target.error_number == 0) {
-        return Error{ErrorCode::io, fmt::format("cannot write '{}': HDF5 refused ({}): {}", path,
-                                                failed.what, io::last_reason())};
-      }
-    }
-    if (target.error_number != 0) return io::write_error(path, target.error_number);
-    return file.commit();
+    return io::write_file(path, [&](hid_t file, const io::WriteTarget& target) {
+      const io::Handle group = io::create_group(file, io::kMasksGroup);
+      io::MaskWriter writer(target, options);
+      for (const NamedMask& named : masks) writer.write(group.get(), named);
+    });
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, fmt::format("out of memory writing '{}'", path)};
   }

@@ -1,0 +1,174 @@
+// Reading tensors. A dataset may claim any extents, so memory is taken only for bytes that the file
+// can hold: those stored, or 1040 times as many where deflate is among the filters (it shrinks by
+// 1032 at most).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <new>
+
+#include "checked_group.hpp"
+#include "fdma/io/tensor_dataset.hpp"
+#include "tensor_type.hpp"
+#include "untrusted_file.hpp"
+
+namespace fdma {
+namespace io {
+namespace {
+
+constexpr std::int64_t kMaxCompression = 1040;
+constexpr std::int64_t kMaxChunkBytes = std::int64_t{256} << 20;
+constexpr std::size_t kMaxNamesListed = 12;
+
+struct TensorSource {
+  InputFile input;
+  DatasetInfo info;
+  TensorSpec spec;
+  std::string where;
+};
+
+// "; '/layer' holds k, query, v" for a dataset that is not there; empty where that is no help.
+std::string neighbours_text(const InputFile& input, const std::string& dataset) {
+  const std::size_t slash = dataset.find_last_of('/');
+  const std::string folder = slash == std::string::npos ? "/" : dataset.substr(0, slash + 1);
+  const Result<Handle> group = open_object(input.file.get(), folder, folder);
+  if (!group) return {};
+  const Result<std::vector<std::string>> names = link_names(group->get(), folder);
+  if (!names) return {};
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names->size(), kMaxNamesListed); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", (*names)[i]);
+  }
+  if (names->size() > kMaxNamesListed) text += ", ..";
+  return fmt::format("; '{}' holds {}", folder, text.empty() ? "nothing" : text);
+}
+
+Result<DType> dtype_of(const DatasetInfo& info, const std::string& where) {
+  FDMA_TRY(const std::optional<std::string> declared,
+           read_string_attribute(info.dataset.get(), kDTypeAttribute, where));
+  const hid_t type = info.type.get();
+  const std::optional<DType> dtype = tensor_dtype(type, declared == kBfloat16Name);
+  if (dtype) return *dtype;
+  const H5T_class_t type_class = H5Tget_class(type);
+  std::string found = type_text(type);
+  if ((type_class == H5T_FLOAT || type_class == H5T_INTEGER) &&
+      H5Tget_order(type) == H5T_ORDER_BE) {
+    found = "big-endian " + found;
+  } else if (type_class == H5T_INTEGER && H5Tget_size(type) == 2) {
+    found += " without attribute dtype = \"bfloat16\"";
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("{}: type {}, expected little-endian float32, float16 or bfloat16 "
+                           "(uint16 with attribute dtype = \"bfloat16\")",
+                           where, found)};
+}
+
+Result<void> check_storage(const InputFile& input, const DatasetInfo& info,
+                           std::int64_t element_bytes, const std::string& where) {
+  bool is_deflated = false;
+  const int num_filters = H5Pget_nfilters(info.creation.get());
+  for (int i = 0; i < num_filters; ++i) {
+    unsigned flags = 0, config = 0;
+    std::size_t num_values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(info.creation.get(), static_cast<unsigned>(i),
+                                               &flags, &num_values, nullptr, 0, nullptr, &config);
+    switch (filter) {
+      case H5Z_FILTER_DEFLATE:
+        if (is_deflated) return corrupt(where, "deflated twice");
+        is_deflated = true;
+        break;
+      case H5Z_FILTER_SHUFFLE:
+      case H5Z_FILTER_FLETCHER32:
+        break;
+      default:
+        return Error{ErrorCode::unsupported,
+                     fmt::format("{}: filter {}; a tensor is stored plainly or with gzip, shuffle "
+                                 "and fletcher32",
+                                 where, static_cast<int>(filter))};
+    }
+  }
+  std::int64_t chunk_bytes = element_bytes;
+  for (const std::int64_t side : info.chunk) {
+    chunk_bytes = chunk_bytes > kMaxChunkBytes / side ? kMaxChunkBytes + 1 : chunk_bytes * side;
+  }
+  if (!info.chunk.empty() && chunk_bytes > kMaxChunkBytes) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{}: chunks {} take more than {} bytes each", where,
+                             extents_text(info.chunk), kMaxChunkBytes)};
+  }
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t stored = std::min(info.storage_bytes, input.size_bytes);
+  const std::int64_t factor = is_deflated ? kMaxCompression : 1;
+  const std::int64_t limit = stored > kMax / factor ? kMax : stored * factor;
+  if (info.num_elements > limit / element_bytes) {
+    return corrupt(where, fmt::format("extents {} of {} bytes each, but the file holds only {} "
+                                      "bytes of it (values never written, or cut off)",
+                                      extents_text(info.extents), element_bytes, stored));
+  }
+  return {};
+}
+
+Result<TensorSource> open_tensor(const std::string& path, const std::string& dataset) {
+  TensorSource source;
+  source.where = fmt::format("'{}:{}'", path, dataset);
+  FDMA_TRY(source.input, open_input(path));
+  Result<DatasetInfo> info = open_dataset(source.input.file.get(), dataset, source.where);
+  if (!info) {
+    Error error = info.error();
+    if (error.code == ErrorCode::io) error.message += neighbours_text(source.input, dataset);
+    return error;
+  }
+  source.info = *std::move(info);
+  const std::vector<std::int64_t>& extents = source.info.extents;
+  FDMA_TRY(source.spec.dtype, dtype_of(source.info, source.where));
+  if (extents.size() > static_cast<std::size_t>(kMaxRank)) {
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("{}: {} dimensions {}, a tensor has {} at most", source.where,
+                             extents.size(), extents_text(extents), kMaxRank)};
+  }
+  source.spec.rank = static_cast<int>(extents.size());
+  std::copy(extents.begin(), extents.end(), source.spec.extents.begin());
+  FDMA_TRY_VOID(
+      check_storage(source.input, source.info, size_bytes(source.spec.dtype), source.where));
+  return source;
+}
+
+}  // namespace
+}  // namespace io
+
+Result<TensorSpec> describe_tensor(const std::string& path, const std::string& dataset) {
+  const io::Session session;
+  FDMA_TRY(const io::TensorSource source, io::open_tensor(path, dataset));
+  return source.spec;
+}
+
+Result<bool> has_object(const std::string& path, const std::string& object) {
+  const io::Session session;
+  FDMA_TRY(const io::InputFile input, io::open_input(path));
+  const Result<io::Handle> found =
+      io::open_object(input.file.get(), object, fmt::format("'{}:{}'", path, object));
+  if (!found && found.error().code != ErrorCode::io) return found.error();
+  return found.has_value();
+}
+
+Result<OwnedTensor> read_tensor(const std::string& path, const std::string& dataset,
+                                const TensorSpec& expected) {
+  const io::Session session;
+  FDMA_TRY(const io::TensorSource source, io::open_tensor(path, dataset));
+  if (!(source.spec == expected)) {
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("{}: expected {}, got {}", source.where, to_string(expected),
+                             to_string(source.spec))};
+  }
+  Result<OwnedTensor> tensor = OwnedTensor::zeros(expected);
+  if (!tensor) {
+    return Error{tensor.error().code, fmt::format("{}: {}", source.where, tensor.error().message)};
+  }
+  if (source.info.num_elements > 0 && H5Dread(source.info.dataset.get(), source.info.type.get(),
+                                              H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor->data()) < 0) {
+    return io::hdf5_error(source.where, "cannot read its values");
+  }
+  return tensor;
+}
+
+}  // namespace fdma
