@@ -1,0 +1,241 @@
+#include "plan_cells.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "fdma/kernels/segment_iterator.hpp"
+
+namespace fdma::testing {
+namespace {
+
+/// Collects the cells of one item and what is wrong with them.
+class ItemCells {
+ public:
+  ItemCells(const AttentionPlan& plan, const WorkItem& item)
+      : plan_(plan),
+        item_(item),
+        q_begin_(std::int64_t{item.q_tile} * plan.tile.block_q),
+        num_rows_(
+            std::min<std::int64_t>(plan.shape.q_len(item.batch) - q_begin_, plan.tile.block_q)),
+        kv_len_(plan.shape.kv_len(item.batch)),
+        counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {}
+
+  std::int64_t q_begin() const { return q_begin_; }
+  std::int64_t num_rows() const { return num_rows_; }
+  const Cells& counts() const { return counts_; }
+  const PlanCounts& steps() const { return steps_; }
+  const std::string& error() const { return error_; }
+
+  void visit(const TileStep& step) {
+    switch (step.kind) {
+      case PlanSegmentKind::full:
+        ++steps_.full_tiles;
+        ascend(step);
+        for (std::int64_t r = 0; r < num_rows_; ++r) add_keys(r, key_begin(step), key_end(step));
+        break;
+      case PlanSegmentKind::bitmap:
+        ++steps_.bitmap_tiles;
+        ascend(step);
+        visit_bitmap(step);
+        break;
+      case PlanSegmentKind::rows:
+        ++steps_.row_tiles;
+        ascend(step);
+        visit_rows(step);
+        break;
+      case PlanSegmentKind::columns:
+        ++steps_.column_tiles;
+        ascend(step);
+        visit_columns(step);
+        break;
+      case PlanSegmentKind::gather:
+        ++steps_.gather_chunks;
+        visit_chunk(step);
+        break;
+      default:
+        fail("a step of an unknown kind");
+    }
+  }
+
+ private:
+  void fail(const std::string& what) {
+    if (error_.empty()) error_ = what;
+  }
+  std::int64_t key_begin(const TileStep& step) const {
+    return std::int64_t{step.tile} * plan_.tile.block_kv;
+  }
+  std::int64_t key_end(const TileStep& step) const {
+    return std::min(key_begin(step) + plan_.tile.block_kv, kv_len_);
+  }
+  void ascend(const TileStep& step) {
+    if (step.tile <= last_tile_) fail(fmt::format("tile {} after tile {}", step.tile, last_tile_));
+    if (step.tile < 0 || key_begin(step) >= kv_len_)
+      fail(fmt::format("tile {} has no keys", step.tile));
+    last_tile_ = step.tile;
+  }
+  void add(std::int64_t r, std::int64_t k) {
+    if (r < 0 || r >= num_rows_ || k < 0 || k >= kv_len_)
+      fail(fmt::format("row {} key {} does not exist", q_begin_ + r, k));
+    else if (counts_.at(r, k)++ != 0)
+      fail(fmt::format("row {} key {} comes twice", q_begin_ + r, k));
+  }
+  void add_keys(std::int64_t r, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t k = begin; k < end; ++k) add(r, k);
+  }
+
+  // Key-major: bit c * block_q + r.
+  void visit_bitmap(const TileStep& step) {
+    if (step.payload < 0 || step.payload >= plan_.num_bitmaps())
+      return fail(fmt::format("no bitmap {}", step.payload));
+    const std::uint64_t* words = plan_.bitmaps.data() + step.payload * plan_.words_per_bitmap();
+    for (std::int64_t c = 0; c < plan_.tile.block_kv; ++c) {
+      for (std::int64_t r = 0; r < plan_.tile.block_q; ++r) {
+        const std::int64_t bit = c * plan_.tile.block_q + r;
+        if ((words[bit / 64] >> (bit % 64) & 1) != 0) add(r, key_begin(step) + c);
+      }
+    }
+  }
+
+  // Intervals count keys from the first tile of the segment; this tile has its part of them.
+  void visit_rows(const TileStep& step) {
+    const std::int64_t first = std::int64_t{step.payload} * plan_.tile.block_q;
+    if (step.payload < 0 ||
+        first + plan_.tile.block_q >= static_cast<std::int64_t>(plan_.row_offsets.size()))
+      return fail(fmt::format("no row panel {}", step.payload));
+    const std::int64_t panel_key =
+        key_begin(step) - std::int64_t{step.offset} * plan_.tile.block_kv;
+    for (std::int64_t r = 0; r < plan_.tile.block_q; ++r) {
+      const auto row = static_cast<std::size_t>(first + r);
+      for (std::int64_t i = plan_.row_offsets[row]; i < plan_.row_offsets[row + 1]; ++i) {
+        const Interval keys = plan_.row_intervals[static_cast<std::size_t>(i)];
+        if (panel_key + keys.end > kv_len_) fail("a row interval ends past the keys");
+        add_keys(r, std::max(panel_key + keys.begin, key_begin(step)),
+                 std::min(panel_key + keys.end, key_begin(step) + plan_.tile.block_kv));
+      }
+    }
+  }
+
+  // Query intervals are absolute; those that meet this query tile are the live keys.
+  void visit_columns(const TileStep& step) {
+    if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.column_tables.size()))
+      return fail(fmt::format("no column table {}", step.payload));
+    const std::int64_t table = plan_.column_tables[static_cast<std::size_t>(step.payload)];
+    for (std::int64_t k = key_begin(step); k < key_end(step); ++k) {
+      const auto entry = static_cast<std::size_t>(table + k);
+      if (entry + 1 >= plan_.column_offsets.size()) return fail("a column table is too short");
+      for (std::int64_t i = plan_.column_offsets[entry]; i < plan_.column_offsets[entry + 1]; ++i) {
+        const Interval queries = plan_.column_intervals[static_cast<std::size_t>(i)];
+        const std::int64_t begin = std::max<std::int64_t>(queries.begin - q_begin_, 0);
+        const std::int64_t end = std::min<std::int64_t>(queries.end - q_begin_, num_rows_);
+        if (begin < end) ++steps_.column_entries;
+        for (std::int64_t r = begin; r < end; ++r) add(r, k);
+      }
+    }
+  }
+
+  void visit_chunk(const TileStep& step) {
+    if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.gather_lists.size()))
+      return fail(fmt::format("no gather list {}", step.payload));
+    const GatherList& list = plan_.gather_lists[static_cast<std::size_t>(step.payload)];
+    const std::int64_t begin = std::int64_t{step.tile} * plan_.tile.block_kv;
+    const std::int64_t end = std::min<std::int64_t>(begin + plan_.tile.block_kv, list.num_entries);
+    if (step.tile < 0 || begin >= end)
+      return fail(fmt::format("chunk {} of gather list {} is empty", step.tile, step.payload));
+    steps_.gather_entries += end - begin;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const GatherEntry* entry = plan_.gather_entries.data() + list.first_entry + i;
+      if (entry->row_begin >= entry->row_end || entry->row_end > plan_.tile.block_q)
+        fail(fmt::format("gather entry {} has rows [{}, {})", i, entry->row_begin, entry->row_end));
+      const bool is_full = entry->row_begin == 0 && entry->row_end >= num_rows_;
+      if (is_full != (i < list.num_full))
+        fail(fmt::format("gather entry {} of {} full ones has rows [{}, {})", i, list.num_full,
+                         entry->row_begin, entry->row_end));
+      if (i > 0 && i != list.num_full && entry[-1].key > entry->key)
+        fail(fmt::format("gather entry {}: key {} after {}", i, entry->key, entry[-1].key));
+      for (std::int64_t r = entry->row_begin; r < std::min<std::int64_t>(entry->row_end, num_rows_);
+           ++r)
+        add(r, entry->key);
+    }
+  }
+
+  const AttentionPlan& plan_;
+  const WorkItem& item_;
+  std::int64_t q_begin_;
+  std::int64_t num_rows_;
+  std::int64_t kv_len_;
+  Cells counts_;
+  PlanCounts steps_;
+  std::int32_t last_tile_ = -1;
+  std::string error_;
+};
+
+std::string check_item(const AttentionPlan& plan, const WorkItem& item, const Cells& expected,
+                       PlanCounts& counts) {
+  ItemCells cells(plan, item);
+  std::int64_t num_tiles = 0;
+  TileStep step{};
+  for (SegmentIterator it(plan.segments.data(), item); it.next(step); ++num_tiles) {
+    if (num_tiles > plan.shape.kv_len(item.batch) * plan.tile.block_q) return "endless segments";
+    cells.visit(step);
+  }
+  if (!cells.error().empty()) return cells.error();
+  if (num_tiles != item.num_tiles)
+    return fmt::format("{} tiles, num_tiles says {}", num_tiles, item.num_tiles);
+  const PlanCounts& steps = cells.steps();
+  if (steps.column_entries + steps.gather_entries != item.num_entries)
+    return fmt::format("{} live keys, num_entries says {}",
+                       steps.column_entries + steps.gather_entries, item.num_entries);
+  counts.full_tiles += steps.full_tiles;
+  counts.bitmap_tiles += steps.bitmap_tiles;
+  counts.row_tiles += steps.row_tiles;
+  counts.column_tiles += steps.column_tiles;
+  counts.column_entries += steps.column_entries;
+  counts.gather_chunks += steps.gather_chunks;
+  counts.gather_entries += steps.gather_entries;
+  counts.empty_items += num_tiles == 0 ? 1 : 0;
+  for (std::int64_t r = 0; r < cells.num_rows(); ++r) {
+    for (std::int64_t k = 0; k < expected.kv_len; ++k) {
+      if (cells.counts().get(r, k) != expected.get(cells.q_begin() + r, k))
+        return fmt::format("row {} key {}: {}, expected {}", cells.q_begin() + r, k,
+                           cells.counts().get(r, k), expected.get(cells.q_begin() + r, k));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
+  const AttentionShape& shape = plan.shape;
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, int> seen;
+  PlanCounts counts;
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const WorkItem& item = plan.items[i];
+    const std::string where =
+        fmt::format("{}: item {} (batch {}, head {}, q_tile {}): ", expected.name, i, item.batch,
+                    item.head, item.q_tile);
+    if (item.batch < 0 || item.batch >= shape.batch || item.head < 0 ||
+        item.head >= shape.heads_q || item.q_tile < 0 ||
+        std::int64_t{item.q_tile} * plan.tile.block_q >= shape.q_len(item.batch))
+      return where + "no such query tile";
+    if (item.first_segment < 0 || item.num_segments < 0 ||
+        item.first_segment + item.num_segments > static_cast<std::int64_t>(plan.segments.size()))
+      return where + "no such segments";
+    if (seen[{item.batch, item.head, item.q_tile}]++ != 0) return where + "a second time";
+    const std::string error = check_item(plan, item, expected.at(item.batch, item.head), counts);
+    if (!error.empty()) return where + error;
+  }
+  std::int64_t num_items = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b)
+    num_items += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_q;
+  if (num_items != static_cast<std::int64_t>(plan.items.size()))
+    return fmt::format("{}: {} items, expected {}", expected.name, plan.items.size(), num_items);
+  if (!(counts == plan.counts)) return expected.name + ": the counts are not those of the items";
+  return {};
+}
+
+}  // namespace fdma::testing
