@@ -21,3 +21,21 @@ endif()
 if(FDMA_BUILD_BENCHMARKS)
   find_package(benchmark REQUIRED)
 endif()
+if(FDMA_BUILD_PYTHON)
+  # nanobind works with CMake's module Python; tests and presets name the interpreter by Python3_EXECUTABLE.
+  if(Python3_EXECUTABLE AND NOT Python_EXECUTABLE)
+    set(Python_EXECUTABLE ${Python3_EXECUTABLE})
+  endif()
+  find_package(Python 3.11 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+  if(NOT Python_Interpreter_FOUND OR NOT Python_Development.Module_FOUND)
+    message(FATAL_ERROR "FDMA_BUILD_PYTHON=ON: expected Python 3.11 or newer with its headers (Debian: python3-dev); "
+      "name another interpreter by -DPython3_EXECUTABLE=..")
+  endif()
+  execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
+    OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_package(nanobind CONFIG)
+  if(NOT nanobind_FOUND)
+    message(FATAL_ERROR "FDMA_BUILD_PYTHON=ON: ${Python_EXECUTABLE} has no package nanobind. Install it there "
+      "(pip install nanobind), or configure with -DFDMA_BUILD_PYTHON=OFF.")
+  endif()
+endif()

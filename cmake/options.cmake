@@ -3,17 +3,13 @@ option(FDMA_BUILD_TOOLS "Build the command-line tool fdma-maskc" ${PROJECT_IS_TO
 option(FDMA_BUILD_TESTS "Build the tests" OFF)
 option(FDMA_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(FDMA_BUILD_FUZZERS "Build the libFuzzer programs (needs Clang)" OFF)
-option(FDMA_BUILD_PYTHON "Build the Python bindings (not part of this version: ON is an error)" OFF)
+option(FDMA_BUILD_PYTHON "Build the Python module _fdma (needs the Python package nanobind)" OFF)
 option(FDMA_INSTALL "Create install rules: headers, libraries, the CMake package, the tool" ${PROJECT_IS_TOP_LEVEL})
 option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
 set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")
 set(FDMA_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
 set_property(CACHE FDMA_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-if(FDMA_BUILD_PYTHON)
-  message(FATAL_ERROR "FDMA_BUILD_PYTHON=ON: FDMA ${PROJECT_VERSION} has no Python bindings. Configure with "
-    "-DFDMA_BUILD_PYTHON=OFF; from Python, call fdma-maskc and read its files with h5py (docs/file-format.md).")
-endif()
 if(FDMA_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "FDMA_BUILD_FUZZERS=ON: libFuzzer needs Clang, but the compiler is ${CMAKE_CXX_COMPILER_ID} "
     "(${CMAKE_CXX_COMPILER}). Configure with -DCMAKE_CXX_COMPILER=clang++-14.")

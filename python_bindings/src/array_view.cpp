@@ -1,0 +1,255 @@
+// NumPy, PyTorch, JAX and CuPy all hand over their memory by DLPack; plain Python buffers come by
+// the buffer protocol. Either way the pointer, extents and strides are taken as they are: nothing
+// is converted or copied, so what cannot be used as it lies is an error.
+#include "array_view.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python_error.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+using AnyInput = nb::ndarray<nb::ro>;
+using AnyOutput = nb::ndarray<>;
+using NewArray = nb::ndarray<nb::array_api>;
+
+constexpr std::size_t kAlignment = 64;
+
+constexpr std::pair<DType, nb::dlpack::dtype> dtype_pair(DType dtype, nb::dlpack::dtype_code code,
+                                                         std::uint8_t bits) {
+  return {dtype, {static_cast<std::uint8_t>(code), bits, 1}};
+}
+
+constexpr std::pair<DType, nb::dlpack::dtype> kDTypes[] = {
+    dtype_pair(DType::boolean, nb::dlpack::dtype_code::Bool, 8),
+    dtype_pair(DType::int8, nb::dlpack::dtype_code::Int, 8),
+    dtype_pair(DType::int16, nb::dlpack::dtype_code::Int, 16),
+    dtype_pair(DType::int32, nb::dlpack::dtype_code::Int, 32),
+    dtype_pair(DType::int64, nb::dlpack::dtype_code::Int, 64),
+    dtype_pair(DType::uint8, nb::dlpack::dtype_code::UInt, 8),
+    dtype_pair(DType::uint16, nb::dlpack::dtype_code::UInt, 16),
+    dtype_pair(DType::uint32, nb::dlpack::dtype_code::UInt, 32),
+    dtype_pair(DType::uint64, nb::dlpack::dtype_code::UInt, 64),
+    dtype_pair(DType::float16, nb::dlpack::dtype_code::Float, 16),
+    dtype_pair(DType::bfloat16, nb::dlpack::dtype_code::Bfloat, 16),
+    dtype_pair(DType::float32, nb::dlpack::dtype_code::Float, 32),
+    dtype_pair(DType::float64, nb::dlpack::dtype_code::Float, 64),
+};
+
+std::string device_text(int type, int id) {
+  switch (type) {
+    case nb::device::cuda::value:
+      return fmt::format("cuda:{}", id);
+    case nb::device::cuda_host::value:
+      return "pinned CUDA host memory";
+    case nb::device::cuda_managed::value:
+      return "managed CUDA memory";
+    case nb::device::rocm::value:
+      return fmt::format("rocm:{}", id);
+    case nb::device::metal::value:
+      return fmt::format("metal:{}", id);
+    default:
+      return fmt::format("DLPack device type {}", type);
+  }
+}
+
+std::string class_name(nb::handle object) {
+  return nb::cast<std::string>(nb::str(nb::handle(Py_TYPE(object.ptr())).attr("__name__")));
+}
+
+// Why an object with __dlpack__ gave nothing: its own words (a tensor that requires a gradient, an
+// element type that DLPack lacks), else an empty text.
+std::string own_reason(nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack__")) return {};
+  try {
+    object.attr("__dlpack__")();
+  } catch (const nb::python_error& error) {
+    return fmt::format(": {}", nb::cast<std::string>(nb::str(error.value())));
+  }
+  return {};
+}
+
+template <class Array>
+Array import_array(std::string_view name, nb::handle object, const char* expected) {
+  Array array;
+  if (object.is_none() || !nb::try_cast(object, array)) {
+    throw PythonError({ErrorCode::invalid_argument,
+                       fmt::format("{}: expected {} (DLPack or buffer protocol), got {}{}", name,
+                                   expected, class_name(object), own_reason(object))});
+  }
+  return array;
+}
+
+// dtype, device, rank, extents and strides; the pointer is the caller's.
+template <class Array>
+TensorView describe(std::string_view name, const Array& array) {
+  TensorView view;
+  if (array.device_type() != nb::device::cpu::value) {
+    throw PythonError({ErrorCode::unsupported,
+                       fmt::format("{}: an array on {}, but the available backends are: cpu; move "
+                                   "it to the host first",
+                                   name, device_text(array.device_type(), array.device_id()))});
+  }
+  const auto* found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                                   [&](const auto& pair) { return pair.second == array.dtype(); });
+  if (found == std::end(kDTypes)) {
+    throw PythonError(
+        {ErrorCode::unsupported,
+         fmt::format("{}: expected booleans, integers of 8 to 64 bits, float16, bfloat16, float32 "
+                     "or float64, got DLPack type code {} with {} bits and {} lanes",
+                     name, array.dtype().code, array.dtype().bits, array.dtype().lanes)});
+  }
+  if (array.ndim() > kMaxRank) {
+    throw PythonError(
+        {ErrorCode::invalid_argument,
+         fmt::format("{}: expected at most {} dimensions, got {}", name, kMaxRank, array.ndim())});
+  }
+  view.dtype = found->first;
+  view.rank = static_cast<int>(array.ndim());
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    view.extents[i] = static_cast<std::int64_t>(array.shape(i));
+    view.strides[i] = array.stride(i);
+    // Frameworks write anything as the stride of a dimension that is never stepped along.
+    if (view.extents[i] <= 1 && i + 1 == array.ndim()) view.strides[i] = 1;
+  }
+  return view;
+}
+
+// True iff no two elements share an address, judged without looking for exotic interleavings: from
+// the smallest stride up, each dimension steps over all that the ones before it reach.
+bool elements_are_apart(const TensorView& view) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> steps;
+  for (int i = 0; i < view.rank; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (view.extents[at] == 0) return true;
+    if (view.extents[at] > 1) steps.emplace_back(std::abs(view.strides[at]), view.extents[at]);
+  }
+  std::sort(steps.begin(), steps.end());
+  std::int64_t reach = 0;
+  for (const auto& [stride, extent] : steps) {
+    if (stride <= reach) return false;
+    reach += stride * (extent - 1);
+  }
+  return true;
+}
+
+// The memory of `array`, seen with another element type of the same size.
+template <class Framework>
+nb::object reinterpret(const AnyOutput& array, DType dtype) {
+  std::vector<std::size_t> extents;
+  std::vector<std::int64_t> strides;
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    extents.push_back(array.shape(i));
+    strides.push_back(array.stride(i));
+  }
+  auto kept = std::make_unique<AnyOutput>(array);
+  const nb::capsule owner(kept.get(),
+                          [](void* data) noexcept { delete static_cast<AnyOutput*>(data); });
+  static_cast<void>(kept.release());  // the capsule's now
+  return nb::cast(nb::ndarray<Framework>(array.data(), array.ndim(), extents.data(), owner,
+                                         strides.data(), dlpack_dtype(dtype)));
+}
+
+AnyOutput checked_for_bits(const char* name, nb::handle object, DType expected) {
+  AnyOutput array = import_array<AnyOutput>(name, object, "a writable array");
+  const TensorView view = describe(name, array);
+  if (view.dtype != expected) {
+    throw PythonError(
+        {ErrorCode::invalid_argument, fmt::format("{}: expected elements of type {}, got {}", name,
+                                                  to_string(expected), to_string(view.dtype))});
+  }
+  return array;
+}
+
+nb::object bfloat16_from_bits(nb::handle bits) {
+  return reinterpret<nb::array_api>(checked_for_bits("bits", bits, DType::uint16), DType::bfloat16);
+}
+
+nb::object bits_from_bfloat16(nb::handle array) {
+  return reinterpret<nb::numpy>(checked_for_bits("array", array, DType::bfloat16), DType::uint16);
+}
+
+}  // namespace
+
+nb::dlpack::dtype dlpack_dtype(DType dtype) {
+  return std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                      [&](const auto& pair) { return pair.first == dtype; })
+      ->second;
+}
+
+DType parse_dtype(std::string_view name, std::string_view text) {
+  for (const auto& [dtype, ignored] : kDTypes) {
+    if (to_string(dtype) == text) return dtype;
+  }
+  throw PythonError(
+      {ErrorCode::invalid_argument,
+       fmt::format("{}: expected float32, float16 or bfloat16, got '{}'", name, text)});
+}
+
+InputArray input_array(std::string_view name, nb::handle object) {
+  InputArray result{import_array<AnyInput>(name, object, "an array"), {}};
+  result.view = describe(name, result.owner);
+  result.view.data = result.owner.data();
+  return result;
+}
+
+OutputArray output_array(std::string_view name, nb::handle object) {
+  const auto array = import_array<AnyOutput>(name, object, "a writable array");
+  const TensorView view = describe(name, array);
+  if (!elements_are_apart(view)) {
+    throw PythonError({ErrorCode::invalid_argument,
+                       fmt::format("{}: expected strides that give each element its own place, got "
+                                   "an array whose elements overlap",
+                                   name)});
+  }
+  return {nb::borrow(object),
+          array,
+          {array.data(), view.dtype, view.device, view.rank, view.extents, view.strides}};
+}
+
+OutputArray new_array(std::string_view name, DType dtype, int rank,
+                      const std::array<std::int64_t, kMaxRank>& extents) {
+  std::optional<std::size_t> bytes = static_cast<std::size_t>(size_bytes(dtype));
+  std::vector<std::size_t> shape;
+  for (int i = 0; i < rank; ++i) {
+    shape.push_back(static_cast<std::size_t>(extents[static_cast<std::size_t>(i)]));
+    std::size_t product = 0;
+    if (bytes && __builtin_mul_overflow(*bytes, shape.back(), &product)) bytes.reset();
+    if (bytes) bytes = product;
+  }
+  void* data = nullptr;
+  if (bytes && *bytes <= PTRDIFF_MAX - kAlignment) {
+    const std::size_t rounded = std::max((*bytes + kAlignment - 1) / kAlignment, std::size_t{1});
+    data = std::aligned_alloc(kAlignment, rounded * kAlignment);
+  }
+  if (data == nullptr) {
+    throw PythonError(
+        {ErrorCode::out_of_memory, fmt::format("{}: no memory for an array of {} and shape ({})",
+                                               name, to_string(dtype), fmt::join(shape, ", "))});
+  }
+  const nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+  const NewArray array(data, shape.size(), shape.data(), owner, nullptr, dlpack_dtype(dtype),
+                       nb::device::cpu::value, 0, 'C');
+  return {nb::cast(array), {}, make_contiguous_mutable_view(data, dtype, rank, extents.data())};
+}
+
+void bind_arrays(nb::module_& module) {
+  module.def("bfloat16_from_bits", &bfloat16_from_bits, nb::arg("bits"),
+             "The memory of a writable uint16 array as bfloat16, for NumPy, which has none: an "
+             "object with __dlpack__.");
+  module.def("bits_from_bfloat16", &bits_from_bfloat16, nb::arg("array"),
+             "The memory of a writable bfloat16 array as a NumPy array of uint16.");
+}
+
+}  // namespace fdma::python

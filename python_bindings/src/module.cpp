@@ -1,0 +1,14 @@
+// Module _fdma.
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "python_error.hpp"
+
+NB_MODULE(_fdma, module) {
+  module.attr("__doc__") =
+      "FDMA: masks compiled from short expressions, and attention that touches only what they keep";
+  module.attr("__version__") = FDMA_VERSION;
+  fdma::python::bind_errors(module);
+  fdma::python::bind_arrays(module);
+  fdma::python::bind_masks(module);
+  fdma::python::bind_attention(module);
+}

@@ -1,0 +1,41 @@
+// How an Error of FDMA becomes a Python exception: the only place that decides which one.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <exception>
+#include <utility>
+
+#include "fdma/formats/result.hpp"
+
+namespace fdma::python {
+
+/// An Error on its way to Python.
+///
+/// Mapping     syntax: _fdma.MaskSyntaxError (a ValueError); invalid_argument, shape_mismatch:
+///             ValueError; unsupported: NotImplementedError; corrupt_file, io: OSError;
+///             out_of_memory: MemoryError; cuda, internal: RuntimeError
+class PythonError : public std::exception {
+ public:
+  explicit PythonError(Error error) : error_(std::move(error)) {}
+  const char* what() const noexcept override { return error_.message.c_str(); }
+  ErrorCode code() const noexcept { return error_.code; }
+
+ private:
+  Error error_;
+};
+
+/// The value, or its error thrown.
+template <class T>
+T value_or_throw(Result<T> result) {
+  if (!result) throw PythonError(std::move(result).error());
+  return *std::move(result);
+}
+inline void value_or_throw(Result<void> result) {
+  if (!result) throw PythonError(std::move(result).error());
+}
+
+/// Adds MaskSyntaxError to the module and has nanobind translate PythonError.
+void bind_errors(nanobind::module_& module);
+
+}  // namespace fdma::python
