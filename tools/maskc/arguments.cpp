@@ -199,8 +199,8 @@ Outcome<std::optional<double>> Arguments::number(std::string_view name) const {
   return std::optional<double>{value};
 }
 
-Outcome<BlockShape> Arguments::block(BlockShape fallback) const {
-  const auto text = find("block");
+Outcome<BlockShape> Arguments::block(BlockShape fallback, std::string_view name) const {
+  const auto text = find(name);
   if (!text) return fallback;
   const std::size_t cross = text->find('x');
   const auto q = parse_integer(text->substr(0, cross));
@@ -209,9 +209,9 @@ Outcome<BlockShape> Arguments::block(BlockShape fallback) const {
     return side && *side >= 16 && *side <= kMaxBlockSide && *side % 16 == 0;
   };
   if (!is_side(q) || !is_side(kv)) {
-    return usage_failure(fmt::format(
-        "--block: expected QxK, both multiples of 16 from 16 to {}, as 128x128; got '{}'",
-        kMaxBlockSide, *text));
+    return usage_failure(
+        fmt::format("--{}: expected QxK, both multiples of 16 from 16 to {}, as 128x128; got '{}'",
+                    name, kMaxBlockSide, *text));
   }
   return BlockShape{static_cast<std::int32_t>(*q), static_cast<std::int32_t>(*kv)};
 }

@@ -32,7 +32,7 @@ class Arguments {
   /// A finite number or -inf. Failure: usage.
   Outcome<std::optional<double>> number(std::string_view name) const;
   /// "QxK", or `fallback`. Failure: usage, also for sides that no mask may have.
-  Outcome<BlockShape> block(BlockShape fallback) const;
+  Outcome<BlockShape> block(BlockShape fallback, std::string_view name = "block") const;
   /// --format, or `fallback`.
   Outcome<MaskFormat> format(MaskFormat fallback) const;
 
