@@ -4,6 +4,7 @@
 #include "array_view.hpp"
 
 #include <fmt/format.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -36,7 +36,7 @@ std::vector<std::int64_t> as_vector(Lengths lengths) {
 
 BlockMask compile_mask(const std::string& spec, Lengths q_len, std::optional<Lengths> kv_len,
                        std::int64_t batch, std::int64_t heads,
-                       const std::optional<nb::dict>& tables, const std::string& format,
+                       const std::optional<nb::mapping>& tables, const std::string& format,
                        std::pair<std::int32_t, std::int32_t> block, int num_threads) {
   MaskShape shape{batch, heads, as_vector(std::move(q_len)), {}};
   shape.kv_lens = kv_len ? as_vector(*std::move(kv_len)) : shape.q_lens;
@@ -47,12 +47,12 @@ BlockMask compile_mask(const std::string& spec, Lengths q_len, std::optional<Len
   std::vector<InputArray> arrays;
   Tables views;
   if (tables) {
-    for (const auto& [key, value] : *tables) {
+    for (const nb::handle item : tables->items()) {
       std::string name;
-      if (!nb::try_cast(key, name)) {
+      if (!nb::try_cast(item[0], name)) {
         throw PythonError({ErrorCode::invalid_argument, "tables: expected names as its keys"});
       }
-      arrays.push_back(input_array(fmt::format("tables['{}']", name), value));
+      arrays.push_back(input_array(fmt::format("tables['{}']", name), item[1]));
       views.insert_or_assign(std::move(name), arrays.back().view);
     }
   }

@@ -1,0 +1,163 @@
+"""Types of module _fdma; python_bindings/README.md says what the functions do."""
+
+from collections.abc import Mapping, Sequence
+from types import CapsuleType
+from typing import Literal, Protocol, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+class _DLPack(Protocol):
+    def __dlpack__(self) -> CapsuleType: ...
+
+Array = _DLPack | Buffer
+"""What FDMA reads: an array of NumPy, PyTorch, JAX, .., or any Python buffer."""
+
+class NewArray:
+    """What FDMA allocates: numpy.asarray(x), torch.from_dlpack(x), .. share its memory."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+_Out = TypeVar("_Out", bound=Array)
+_Format = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
+_DType = Literal["float32", "float16", "bfloat16"]
+
+__version__: str
+
+class MaskSyntaxError(ValueError): ...
+
+class BlockMask:
+    @property
+    def format(self) -> str: ...
+    @property
+    def block(self) -> tuple[int, int]: ...
+    @property
+    def q_len(self) -> int: ...
+    @property
+    def kv_len(self) -> int: ...
+    @property
+    def q_lens(self) -> list[int]: ...
+    @property
+    def kv_lens(self) -> list[int]: ...
+    @property
+    def num_batches(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_groups(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+
+class AttentionPlan:
+    @property
+    def backend(self) -> str: ...
+    @property
+    def tile(self) -> tuple[int, int]: ...
+    @property
+    def num_items(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+
+def compile(
+    spec: str,
+    q_len: int | Sequence[int],
+    kv_len: int | Sequence[int] | None = None,
+    batch: int = 1,
+    heads: int = 1,
+    tables: Mapping[str, Array] | None = None,
+    format: _Format = "segment",
+    block: tuple[int, int] = (128, 128),
+    num_threads: int = 0,
+) -> BlockMask: ...
+def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[np.bool_]: ...
+def make_plan(
+    mask: BlockMask,
+    *,
+    batch: int | None = None,
+    heads_q: int,
+    heads_kv: int | None = None,
+    head_dim: int,
+    head_dim_v: int | None = None,
+    dtype: _DType = "float32",
+    out_dtype: _DType | None = None,
+    key_bias: bool = False,
+    backend: Literal["cpu"] = "cpu",
+    tile: tuple[int, int] = (0, 0),
+    columns: Literal["automatic", "scan", "gather"] = "automatic",
+) -> AttentionPlan: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BlockMask | AttentionPlan,
+    *,
+    key_bias: Array | None = None,
+    softmax_scale: float | None = None,
+    stream: int | None = None,
+    num_threads: int = 0,
+    out: None = None,
+    return_lse: Literal[True] = True,
+) -> tuple[NewArray, NewArray]: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BlockMask | AttentionPlan,
+    *,
+    key_bias: Array | None = None,
+    softmax_scale: float | None = None,
+    stream: int | None = None,
+    num_threads: int = 0,
+    out: None = None,
+    return_lse: Literal[False],
+) -> NewArray: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BlockMask | AttentionPlan,
+    *,
+    key_bias: Array | None = None,
+    softmax_scale: float | None = None,
+    stream: int | None = None,
+    num_threads: int = 0,
+    out: _Out,
+    return_lse: Literal[True] = True,
+) -> tuple[_Out, NewArray]: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BlockMask | AttentionPlan,
+    *,
+    key_bias: Array | None = None,
+    softmax_scale: float | None = None,
+    stream: int | None = None,
+    num_threads: int = 0,
+    out: _Out,
+    return_lse: Literal[False],
+) -> _Out: ...
+def cpu_target() -> str: ...
+def available_backends() -> list[str]: ...
+def bfloat16_from_bits(bits: NDArray[np.uint16]) -> NewArray: ...
+def bits_from_bfloat16(array: Array) -> NDArray[np.uint16]: ...
