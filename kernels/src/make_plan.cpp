@@ -15,6 +15,7 @@
 #include <numeric>
 
 #include "bitmap_order.hpp"
+#include "cpu/call.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_columns.hpp"
@@ -299,6 +300,7 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape
   plan.shape = shape;
   plan.score = score;
   FDMA_TRY_VOID(validate(plan.tile));
+  plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
 
   GroupPlanner planner(plan, options.columns);
   RowsOfGroups groups;
