@@ -19,25 +19,35 @@ Error invalid(std::string message) {
 
 Result<void> check_time(const std::string& where, std::string_view member, double value,
                         bool may_be_zero) {
-  const bool is_in_range = std::isfinite(value) && value <= kMaxMicroseconds &&
-                           (may_be_zero ? value >= 0 : value > 0);
+  const bool is_in_range =
+      std::isfinite(value) && value <= kMaxMicroseconds && (may_be_zero ? value >= 0 : value > 0);
   if (is_in_range) return {};
   return invalid(fmt::format("{}.{}: expected {} microseconds up to {}, got {}", where, member,
                              may_be_zero ? "0 or more" : "more than 0", kMaxMicroseconds, value));
 }
 
+/// The costs of a tile shape by name.
+struct NamedSteps {
+  const char* name;
+  StepCosts TileCosts::*steps;
+};
+constexpr NamedSteps kSteps[] = {{"full", &TileCosts::full},
+                                 {"bitmap", &TileCosts::bitmap},
+                                 {"rows", &TileCosts::rows},
+                                 {"columns", &TileCosts::columns},
+                                 {"gather", &TileCosts::gather}};
+
 Result<void> check_tile(const std::string& where, const TileCosts& costs) {
-  FDMA_TRY_VOID(check_time(where, "full_tile_us", costs.full_tile_us, false));
-  FDMA_TRY_VOID(check_time(where, "bitmap_tile_us", costs.bitmap_tile_us, false));
-  FDMA_TRY_VOID(check_time(where, "row_tile_us", costs.row_tile_us, false));
-  FDMA_TRY_VOID(check_time(where, "gather_chunk_us", costs.gather_chunk_us, true));
-  FDMA_TRY_VOID(check_time(where, "masked_chunk_us", costs.masked_chunk_us, true));
-  FDMA_TRY_VOID(check_time(where, "item_us", costs.item_us, true));
-  if ((costs.gather_chunk_us > 0) != (costs.masked_chunk_us > 0)) {
-    return invalid(fmt::format(
-        "{}: expected gather_chunk_us and masked_chunk_us to be given both or neither, got {} and {}",
-        where, costs.gather_chunk_us, costs.masked_chunk_us));
+  for (const NamedSteps& each : kSteps) {
+    const StepCosts& steps = costs.*each.steps;
+    const std::string place = fmt::format("{}.{}", where, each.name);
+    FDMA_TRY_VOID(check_time(place, "tile_us", steps.tile_us, true));
+    FDMA_TRY_VOID(check_time(place, "compute_us", steps.compute_us, true));
+    if (&steps != &costs.gather && steps.tile_us + steps.compute_us <= 0) {
+      return invalid(fmt::format("{}: expected tile_us or compute_us above 0, got neither", place));
+    }
   }
+  FDMA_TRY_VOID(check_time(where, "item_us", costs.item_us, true));
   for (const std::int32_t side : {costs.tile.block_q, costs.tile.block_kv}) {
     if (side < 16 || side > kMaxBlockSide || side % 16 != 0) {
       return invalid(fmt::format("{}.tile: expected multiples of 16 from 16 to {}, got {}", where,
@@ -54,8 +64,8 @@ Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
                                to_string(kernel.dtype)));
   }
   if (kernel.head_dim < 1 || kernel.head_dim > kMaxHeadDim) {
-    return invalid(fmt::format("{}.head_dim: expected 1 to {}, got {}", where, kMaxHeadDim,
-                               kernel.head_dim));
+    return invalid(
+        fmt::format("{}.head_dim: expected 1 to {}, got {}", where, kMaxHeadDim, kernel.head_dim));
   }
   FDMA_TRY_VOID(check_time(where, "launch_us", kernel.launch_us, true));
   if (kernel.tiles.empty()) {
@@ -86,36 +96,37 @@ std::string list_kernels(const DeviceProfile& profile) {
   return text;
 }
 
-/// a * (1 - weight) + b * weight, and 0 where either kernel does not offer the work.
-double between(double a, double b, double weight, bool is_optional) {
-  if (is_optional && (a == 0 || b == 0)) return 0;
-  return a * (1 - weight) + b * weight;
-}
+double between(double a, double b, double weight) { return a * (1 - weight) + b * weight; }
 
-/// The tile shapes that both have, in the order of the first.
+/// The tile shapes that both have, in the order of the first. What one of them does not do (gather)
+/// is not done between them either.
 std::vector<TileCosts> interpolate(const KernelCosts& low, const KernelCosts& high, double weight) {
   std::vector<TileCosts> tiles;
   for (const TileCosts& a : low.tiles) {
     const auto b = std::find_if(high.tiles.begin(), high.tiles.end(),
                                 [&](const TileCosts& each) { return each.tile == a.tile; });
     if (b == high.tiles.end()) continue;
-    tiles.push_back({a.tile, between(a.full_tile_us, b->full_tile_us, weight, false),
-                     between(a.bitmap_tile_us, b->bitmap_tile_us, weight, false),
-                     between(a.row_tile_us, b->row_tile_us, weight, false),
-                     between(a.gather_chunk_us, b->gather_chunk_us, weight, true),
-                     between(a.masked_chunk_us, b->masked_chunk_us, weight, true),
-                     between(a.item_us, b->item_us, weight, false)});
+    TileCosts costs;
+    costs.tile = a.tile;
+    costs.item_us = between(a.item_us, b->item_us, weight);
+    for (const NamedSteps& each : kSteps) {
+      if (each.steps == &TileCosts::gather && !(a.can_gather() && b->can_gather())) continue;
+      const StepCosts& from = a.*each.steps;
+      const StepCosts& to = (*b).*each.steps;
+      costs.*each.steps = {between(from.tile_us, to.tile_us, weight),
+                           between(from.compute_us, to.compute_us, weight)};
+    }
+    tiles.push_back(costs);
   }
   return tiles;
 }
 
 KernelCosts scaled(KernelCosts kernel, double factor) {
   for (TileCosts& costs : kernel.tiles) {
-    costs.full_tile_us *= factor;
-    costs.bitmap_tile_us *= factor;
-    costs.row_tile_us *= factor;
-    costs.gather_chunk_us *= factor;
-    costs.masked_chunk_us *= factor;
+    for (const NamedSteps& each : kSteps) {
+      (costs.*each.steps).tile_us *= factor;
+      (costs.*each.steps).compute_us *= factor;
+    }
     costs.item_us *= factor;
   }
   return kernel;
@@ -138,25 +149,23 @@ Result<DType> parse_attention_dtype(std::string_view name) {
   if (name == "float32" || name == "fp32") return DType::float32;
   if (name == "float16" || name == "fp16") return DType::float16;
   if (name == "bfloat16" || name == "bf16") return DType::bfloat16;
-  return invalid(
-      fmt::format("dtype: expected float32, float16, bfloat16, fp32, fp16 or bf16, got '{}'", name));
+  return invalid(fmt::format(
+      "dtype: expected float32, float16, bfloat16, fp32, fp16 or bf16, got '{}'", name));
 }
 
 Result<void> validate(const DeviceProfile& profile) {
   if (profile.name.empty()) return invalid("name: expected a name, got none");
   if (profile.num_workers < 1 || profile.num_workers > kMaxWorkers) {
-    return invalid(fmt::format("num_workers: expected 1 to {}, got {}", kMaxWorkers,
-                               profile.num_workers));
+    return invalid(
+        fmt::format("num_workers: expected 1 to {}, got {}", kMaxWorkers, profile.num_workers));
   }
   if (!std::isfinite(profile.memory_bytes_per_us) || profile.memory_bytes_per_us <= 0) {
     return invalid(fmt::format("memory_bytes_per_us: expected a finite number above 0, got {}",
                                profile.memory_bytes_per_us));
   }
-  for (const auto& [name, value] : {std::pair{"row_granularity", profile.row_granularity},
-                                    std::pair{"key_granularity", profile.key_granularity}}) {
-    if (value < 1 || value > kMaxBlockSide) {
-      return invalid(fmt::format("{}: expected 1 to {}, got {}", name, kMaxBlockSide, value));
-    }
+  if (profile.stripe_rows < 1 || profile.stripe_rows > kMaxBlockSide) {
+    return invalid(
+        fmt::format("stripe_rows: expected 1 to {}, got {}", kMaxBlockSide, profile.stripe_rows));
   }
   if (profile.kernels.empty()) return invalid("kernels: expected at least one, got none");
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
@@ -187,10 +196,10 @@ Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction directi
     }
   }
   if (low == nullptr && high == nullptr) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("device profile '{}' has no costs for {} in {}; it has {}",
-                             profile.name, to_string(direction), to_string(dtype),
-                             list_kernels(profile))};
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("device profile '{}' has no costs for {} in {}; it has {}", profile.name,
+                    to_string(direction), to_string(dtype), list_kernels(profile))};
   }
   if (low == nullptr || high == nullptr) {
     const KernelCosts& nearest = low == nullptr ? *high : *low;
@@ -202,7 +211,7 @@ Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction directi
   const double weight = (head_dim - low->head_dim) / (high->head_dim - low->head_dim);
   KernelCosts costs = *low;
   costs.head_dim = static_cast<std::int32_t>(std::lround(head_dim));
-  costs.launch_us = between(low->launch_us, high->launch_us, weight, false);
+  costs.launch_us = between(low->launch_us, high->launch_us, weight);
   costs.tiles = interpolate(*low, *high, weight);
   if (costs.tiles.empty()) {
     return Error{ErrorCode::unsupported,

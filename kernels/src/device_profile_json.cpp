@@ -55,12 +55,11 @@ class Members {
   }
   Result<std::int32_t> integer(const char* name) const {
     const Json* value = find(name);
-    const bool fits =
-        value != nullptr && value->is_number_integer() &&
-        (!value->is_number_unsigned() ||
-         value->get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max()) &&
-        (value->is_number_unsigned() ||
-         value->get<std::int64_t>() >= std::numeric_limits<std::int32_t>::min());
+    const bool fits = value != nullptr && value->is_number_integer() &&
+                      (!value->is_number_unsigned() ||
+                       value->get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max()) &&
+                      (value->is_number_unsigned() ||
+                       value->get<std::int64_t>() >= std::numeric_limits<std::int32_t>::min());
     if (!fits) return wrong(name, "a whole number of 32 bits", value);
     return value->get<std::int32_t>();
   }
@@ -69,6 +68,11 @@ class Members {
     if (value == nullptr || !value->is_array() || value->size() > kMaxEntries) {
       return wrong(name, fmt::format("a list of at most {} entries", kMaxEntries), value);
     }
+    return value;
+  }
+  Result<const Json*> object(const char* name) const {
+    const Json* value = find(name);
+    if (value == nullptr || !value->is_object()) return wrong(name, "an object", value);
     return value;
   }
   std::string place(const std::string& name) const {
@@ -95,34 +99,47 @@ class Members {
   std::string where_;
 };
 
+Json steps_json(const StepCosts& steps) {
+  return {{"tile_us", steps.tile_us}, {"compute_us", steps.compute_us}};
+}
+
 Json tile_json(const TileCosts& costs) {
   Json document;
   document["tile"] = {{"q", costs.tile.block_q}, {"kv", costs.tile.block_kv}};
-  document["full_tile_us"] = costs.full_tile_us;
-  document["bitmap_tile_us"] = costs.bitmap_tile_us;
-  document["row_tile_us"] = costs.row_tile_us;
-  document["gather_chunk_us"] = costs.gather_chunk_us;
-  document["masked_chunk_us"] = costs.masked_chunk_us;
+  document["full"] = steps_json(costs.full);
+  document["bitmap"] = steps_json(costs.bitmap);
+  document["rows"] = steps_json(costs.rows);
+  document["columns"] = steps_json(costs.columns);
+  document["gather"] = steps_json(costs.gather);
   document["item_us"] = costs.item_us;
   return document;
 }
 
+Result<StepCosts> steps_from(const Members& members, const char* name) {
+  FDMA_TRY(const Json* document, members.object(name));
+  const Members steps(*document, members.place(name));
+  FDMA_TRY_VOID(steps.check_names({"tile_us", "compute_us"}));
+  StepCosts costs;
+  FDMA_TRY(costs.tile_us, steps.number("tile_us"));
+  FDMA_TRY(costs.compute_us, steps.number("compute_us"));
+  return costs;
+}
+
 Result<TileCosts> tile_from(const Json& document, const std::string& where) {
   const Members members(document, where);
-  FDMA_TRY_VOID(members.check_names({"tile", "full_tile_us", "bitmap_tile_us", "row_tile_us",
-                                     "gather_chunk_us", "masked_chunk_us", "item_us"}));
+  FDMA_TRY_VOID(
+      members.check_names({"tile", "full", "bitmap", "rows", "columns", "gather", "item_us"}));
   TileCosts costs;
-  const auto tile = document.find("tile");
-  if (tile == document.end()) return corrupt(where + ".tile: expected an object, got nothing");
+  FDMA_TRY(const Json* tile, members.object("tile"));
   const Members sides(*tile, where + ".tile");
   FDMA_TRY_VOID(sides.check_names({"q", "kv"}));
   FDMA_TRY(costs.tile.block_q, sides.integer("q"));
   FDMA_TRY(costs.tile.block_kv, sides.integer("kv"));
-  FDMA_TRY(costs.full_tile_us, members.number("full_tile_us"));
-  FDMA_TRY(costs.bitmap_tile_us, members.number("bitmap_tile_us"));
-  FDMA_TRY(costs.row_tile_us, members.number("row_tile_us"));
-  FDMA_TRY(costs.gather_chunk_us, members.number("gather_chunk_us"));
-  FDMA_TRY(costs.masked_chunk_us, members.number("masked_chunk_us"));
+  FDMA_TRY(costs.full, steps_from(members, "full"));
+  FDMA_TRY(costs.bitmap, steps_from(members, "bitmap"));
+  FDMA_TRY(costs.rows, steps_from(members, "rows"));
+  FDMA_TRY(costs.columns, steps_from(members, "columns"));
+  FDMA_TRY(costs.gather, steps_from(members, "gather"));
   FDMA_TRY(costs.item_us, members.number("item_us"));
   return costs;
 }
@@ -162,8 +179,8 @@ std::string to_json(const DeviceProfile& profile) {
   document["provisional"] = profile.is_provisional;
   document["num_workers"] = profile.num_workers;
   document["memory_bytes_per_us"] = profile.memory_bytes_per_us;
-  document["row_granularity"] = profile.row_granularity;
-  document["key_granularity"] = profile.key_granularity;
+  document["stripe_rows"] = profile.stripe_rows;
+  document["skips_dead_keys"] = profile.skips_dead_keys;
   document["kernels"] = Json::array();
   for (const KernelCosts& kernel : profile.kernels) {
     Json entry;
@@ -179,21 +196,16 @@ std::string to_json(const DeviceProfile& profile) {
 }
 
 Result<DeviceProfile> profile_from_json(std::string_view text) {
-  // Depth is bounded before the document is built: the parser recurses on destruction.
-  int depth = 0;
-  const auto keep = [&depth](int at, Json::parse_event_t, Json&) {
-    depth = std::max(depth, at);
-    return at <= 8;
-  };
-  const Json document = Json::parse(text.begin(), text.end(), keep, false);
-  if (document.is_discarded() || depth > 8) return corrupt("expected a JSON document, got other text");
+  const Json document = Json::parse(text.begin(), text.end(), nullptr, false);
+  if (document.is_discarded()) return corrupt("expected a JSON document, got other text");
   const Members members(document, "");
-  FDMA_TRY_VOID(members.check_names({"fdma_device_profile", "name", "source", "provisional",
-                                     "num_workers", "memory_bytes_per_us", "row_granularity",
-                                     "key_granularity", "kernels"}));
+  FDMA_TRY_VOID(
+      members.check_names({"fdma_device_profile", "name", "source", "provisional", "num_workers",
+                           "memory_bytes_per_us", "stripe_rows", "skips_dead_keys", "kernels"}));
   FDMA_TRY(const std::int32_t version, members.integer("fdma_device_profile"));
   if (version != kVersion) {
-    return corrupt(fmt::format("fdma_device_profile: expected version {}, got {}", kVersion, version));
+    return corrupt(
+        fmt::format("fdma_device_profile: expected version {}, got {}", kVersion, version));
   }
   DeviceProfile profile;
   FDMA_TRY(profile.name, members.text("name"));
@@ -201,8 +213,8 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   FDMA_TRY(profile.is_provisional, members.flag("provisional"));
   FDMA_TRY(profile.num_workers, members.integer("num_workers"));
   FDMA_TRY(profile.memory_bytes_per_us, members.number("memory_bytes_per_us"));
-  FDMA_TRY(profile.row_granularity, members.integer("row_granularity"));
-  FDMA_TRY(profile.key_granularity, members.integer("key_granularity"));
+  FDMA_TRY(profile.stripe_rows, members.integer("stripe_rows"));
+  FDMA_TRY(profile.skips_dead_keys, members.flag("skips_dead_keys"));
   FDMA_TRY(const Json* kernels, members.list("kernels"));
   for (std::size_t i = 0; i < kernels->size(); ++i) {
     FDMA_TRY(KernelCosts kernel, kernel_from((*kernels)[i], fmt::format("kernels[{}]", i)));

@@ -23,17 +23,24 @@ Result<Direction> parse_direction(std::string_view name);
 /// float32, float16 or bfloat16, by name or as fp32, fp16, bf16.
 Result<DType> parse_attention_dtype(std::string_view name);
 
-/// Microseconds that one worker needs, all workers being busy, for tiles of one shape.
+/// What tiles of one kind cost one worker, all workers being busy, in microseconds.
+struct StepCosts {
+  double tile_us = 0;     ///< each tile or chunk: finding its keys and its mask
+  double compute_us = 0;  ///< each tile's worth (block_q * block_kv) of cells computed in it
+  friend bool operator==(const StepCosts&, const StepCosts&) = default;
+};
+
+/// The costs of tiles of one shape.
 struct TileCosts {
   BlockShape tile;
-  double full_tile_us = 0;    ///< no mask is read
-  double bitmap_tile_us = 0;  ///< cells of a bitmap
-  double row_tile_us = 0;     ///< key intervals per row
-  double gather_chunk_us = 0;  ///< tile.block_kv scattered keys that all rows see; 0: not offered
-  double masked_chunk_us = 0;  ///< the same where some rows do not see some keys; 0: not offered
+  StepCosts full;      ///< no mask is read
+  StepCosts bitmap;    ///< cells of a bitmap
+  StepCosts rows;      ///< key intervals per row
+  StepCosts columns;   ///< query intervals per key
+  StepCosts gather;    ///< chunks of a gather list; all 0 where the kernel does not gather
   double item_us = 0;  ///< one work item beside its tiles: queries in, result out, bookkeeping
 
-  bool can_gather() const { return gather_chunk_us > 0; }
+  bool can_gather() const { return gather.compute_us > 0; }
   friend bool operator==(const TileCosts&, const TileCosts&) = default;
 };
 
@@ -43,7 +50,7 @@ struct KernelCosts {
   Direction direction = Direction::forward;
   DType dtype = DType::float32;  ///< of keys and values
   std::int32_t head_dim = 128;
-  double launch_us = 0;  ///< one call, whatever its size
+  double launch_us = 0;          ///< one call, whatever its size
   std::vector<TileCosts> tiles;  ///< by tile shape; the first is what runs unless asked otherwise
   friend bool operator==(const KernelCosts&, const KernelCosts&) = default;
 };
@@ -51,20 +58,21 @@ struct KernelCosts {
 /// What is known of one device.
 ///
 /// Example     DeviceProfile h200 = *shipped_profile("h200");
-/// Invariants  every number finite; times positive (gather costs: both 0 or both positive);
-///             kernels differ in (direction, dtype, head_dim), tiles of a kernel in their shape.
-///             validate checks
+/// Invariants  every number finite and not negative; a full tile, and the sum of both costs of
+///             every kind but gather, positive; kernels differ in (direction, dtype, head_dim),
+///             tiles of a kernel in their shape. validate checks
 struct DeviceProfile {
   std::string name;
   std::string source;  ///< where the constants come from, in a sentence
   /// True for constants derived from published or exploratory figures; false for measured ones.
   bool is_provisional = true;
-  std::int32_t num_workers = 1;  ///< threads, or SMs, for which the costs hold
+  std::int32_t num_workers = 1;    ///< threads, or SMs, for which the costs hold
   double memory_bytes_per_us = 0;  ///< of main memory, read and written together
-  /// What a tile at the edge of the mask costs: its rows and keys are rounded up to these, and at
-  /// most to the tile.
-  std::int32_t row_granularity = 1;
-  std::int32_t key_granularity = 1;
+  /// Rows that are computed together, from the first of a tile on: cells are counted in stripes of
+  /// so many rows by one key. A stripe is computed if its key exists and, where skips_dead_keys,
+  /// one of its rows sees the key; without skips_dead_keys every tile counts whole.
+  std::int32_t stripe_rows = 16;  ///< a multiple of 16
+  bool skips_dead_keys = false;
   std::vector<KernelCosts> kernels;
   friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
 };

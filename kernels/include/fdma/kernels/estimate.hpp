@@ -1,0 +1,153 @@
+// Estimates: what a mask will cost on a device before anything runs, and what it saves.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/result.hpp"
+#include "fdma/kernels/device_profile.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// Steps of one kind: tiles or gather chunks visited, and cells computed in them.
+struct StepWork {
+  std::int64_t tiles = 0;
+  std::int64_t cells = 0;
+  friend bool operator==(const StepWork&, const StepWork&) = default;
+};
+
+/// What a plan, or one item of it, computes, by PlanSegmentKind.
+struct PlanWork {
+  std::array<StepWork, 5> steps;
+
+  StepWork& of(PlanSegmentKind kind) { return steps[static_cast<std::size_t>(kind)]; }
+  const StepWork& of(PlanSegmentKind kind) const { return steps[static_cast<std::size_t>(kind)]; }
+  std::int64_t tiles() const;
+  std::int64_t cells() const;
+  friend bool operator==(const PlanWork&, const PlanWork&) = default;
+};
+
+/// Items run by workers that each take the next one when they are free.
+struct Schedule {
+  std::int32_t num_workers = 1;
+  std::int64_t num_items = 0;
+  double makespan_us = 0;  ///< until the last worker is done
+  double busy_us = 0;      ///< sum over items
+  double longest_item_us = 0;
+  /// Share of the workers' time in which they work: 1 is perfect, also for no work at all.
+  double balance() const;
+};
+
+/// Simulates items that take `item_us` in this order. Cost: O(items log workers).
+///
+/// Example     simulate_schedule(std::vector<double>{3, 2, 2}, 2).makespan_us == 4
+/// Invariants  max(busy / workers, longest) <= makespan <= busy / workers + longest
+Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_workers);
+
+/// The prediction for one plan.
+struct PlanEstimate {
+  PlanWork work;
+  Schedule schedule;
+  double launch_us = 0;
+  double memory_us = 0;  ///< what main memory takes for every tensor and the plan, once
+  double time_us = 0;    ///< launch_us + max(makespan, memory_us)
+  std::int64_t memory_bytes = 0;
+
+  bool is_memory_bound() const { return memory_us > schedule.makespan_us; }
+};
+
+/// Predicts the time of `plan` on a device. Forward: items as the plan has them. Backward: an item
+/// is a key tile of a query head that walks the query tiles which see it, longest first; the plan
+/// must not gather.
+///
+/// Errors  unsupported if the profile has no costs for dtype, direction or the plan's tile;
+///         invalid_argument for gather lists where the kernel does not gather
+/// Cost    O(items * (segments + log workers) + bitmaps)
+Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
+                                   Direction direction = Direction::forward);
+
+struct EstimateOptions {
+  Direction direction = Direction::forward;
+  /// {0, 0}: the first tile shape of the profile.
+  BlockShape tile{0, 0};
+  ColumnMode columns = ColumnMode::automatic;
+  ScoreSpec score;
+  /// Workers instead of the profile's; 0: those of the profile.
+  std::int32_t num_workers = 0;
+  /// Predict every tile shape of the profile and every column mode as well.
+  bool compare = true;
+  /// Draw more than kMaxTilesDrawn tiles to tell bitmaps apart where a format's size needs it.
+  bool count_all = false;
+  /// Gather lists above this size are not built for a comparison.
+  std::int64_t max_gather_bytes = std::int64_t{1} << 30;
+};
+
+/// One way to run the mask.
+struct Candidate {
+  BlockShape tile;
+  ColumnMode columns = ColumnMode::automatic;
+  std::optional<double> time_us;
+  std::string reason;  ///< why there is no time
+};
+
+/// Bytes of the mask in one format.
+struct FormatSize {
+  MaskFormat format = MaskFormat::segment;
+  std::optional<std::int64_t> bytes;
+  std::string reason;  ///< why there are none
+};
+
+/// Everything that `estimate` says. Counts are over all batch elements and query heads.
+struct SavingsReport {
+  std::string device;
+  bool is_provisional = true;
+  std::int32_t num_workers = 1;
+  Direction direction = Direction::forward;
+  AttentionShape shape;
+  BlockShape tile;
+  ColumnMode columns = ColumnMode::automatic;
+
+  std::int64_t allowed_pairs = 0;  ///< true cells
+  std::int64_t total_pairs = 0;
+  std::int64_t full_tiles = 0, partial_tiles = 0, empty_tiles = 0;  ///< of the mask, in `tile`
+  /// False cells that exist in partial tiles: what tiles that cannot skip keys would waste.
+  std::int64_t partial_dead_cells = 0;
+  PlanCounts counts;  ///< of the plan
+  std::int64_t plan_bytes = 0;
+  PlanEstimate masked;  ///< the mask
+  PlanEstimate dense;   ///< every pair allowed, the same lengths, the profile's first tile shape
+
+  double flops = 0;        ///< of the allowed pairs
+  double dense_flops = 0;  ///< of all pairs
+  /// Share of the computed cells that the mask drops.
+  double wasted_share = 0;
+  double speedup = 1;  ///< dense.time_us / masked.time_us
+
+  std::vector<FormatSize> formats;    ///< by MaskFormat
+  std::int64_t dense_bit_bytes = 0;   ///< a dense tensor of the pairs that the mask tells apart,
+  std::int64_t dense_bool_bytes = 0;  ///< of one bit, one byte or one float32 a cell
+  std::int64_t dense_float_bytes = 0;
+  MaskFormat best_format = MaskFormat::segment;  ///< fewest bytes; ties by MaskFormat
+  std::vector<Candidate> candidates;             ///< fastest first, those without a time last
+};
+
+/// FLOPs of `pairs` query-key pairs: forward 2 * (head_dim + head_dim_v) each, backward
+/// 6 * head_dim + 4 * head_dim_v.
+double attention_flops(const AttentionShape& shape, Direction direction, double pairs);
+
+/// Predicts attention over `mask` with tensors of `shape` (the dtype of k chooses the kernel).
+///
+/// Errors  as make_plan and estimate_plan
+/// Cost    that of the plans: follows tiles and segments, not cells; 1M tokens of causal attention
+///         with 32 heads take well below a second
+Result<SavingsReport> estimate(const BlockMask& mask, const AttentionShape& shape,
+                               const DeviceProfile& profile, const EstimateOptions& options = {});
+
+}  // namespace fdma

@@ -1,0 +1,265 @@
+// The savings report: counts from the mask in the tiles of the plan, times from the plan, and the
+// same for a mask that allows everything and for the other ways to run this one.
+//
+// The device's profile says what tiles cost; the plan is that of the CPU backend whatever the
+// device, since only its tiles and their order matter here. Nothing of this costs more than the
+// plans do: masks that move in step are counted in closed form.
+#include "fdma/kernels/estimate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/mask_statistics.hpp"
+
+namespace fdma {
+namespace {
+
+/// Everything allowed, lengths and counts as in `shape`.
+BlockMask full_mask(const AttentionShape& shape, BlockShape tile) {
+  const auto full_of = [&](std::int64_t b) {
+    ParametricMask full;
+    full.q_len = shape.q_len(b);
+    full.kv_len = shape.kv_len(b);
+    full.kv_end = full.kv_len;
+    return segment_from_parametric(full, tile);
+  };
+  const bool is_uniform = shape.q_lens.size() == 1 && shape.kv_lens.size() == 1;
+  MaskShape mask_shape;
+  mask_shape.num_batches = is_uniform ? 1 : shape.batch;
+  mask_shape.q_lens = shape.q_lens;
+  mask_shape.kv_lens = shape.kv_lens;
+  std::vector<SegmentMask> masks;
+  for (std::int64_t b = 0; b < mask_shape.num_batches; ++b) masks.push_back(full_of(b));
+  return make_block_mask(std::move(mask_shape), tile, std::move(masks));
+}
+
+/// Cells that exist in the tiles that are not empty.
+std::int64_t live_tile_cells(const SegmentMask& mask) {
+  std::int64_t cells = 0;
+  for (const TileRun& run : mask.runs) {
+    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
+      for (std::int64_t i = 0; i < run.num_rows; ++i) {
+        const std::int64_t row = run.first_row + i * run.row_stride;
+        const std::int64_t rows =
+            std::min<std::int64_t>(mask.block.block_q, mask.q_len - row * mask.block.block_q);
+        const std::int64_t begin =
+            (segment.first_tile + i * segment.step_first) * mask.block.block_kv;
+        const std::int64_t end =
+            std::min((segment.end_tile + i * segment.step_end) * mask.block.block_kv, mask.kv_len);
+        cells += rows * (end - begin);
+      }
+    }
+  }
+  return cells;
+}
+
+/// How often each group of the mask occurs among the (batch element, query head) pairs of `shape`.
+std::vector<std::int64_t> group_uses(const BlockMask& mask, const AttentionShape& shape) {
+  std::vector<std::int64_t> uses(static_cast<std::size_t>(mask.num_groups()));
+  const std::int64_t per_batch = mask.shape.num_batches == 1 ? shape.batch : 1;
+  const std::int64_t per_head = mask.shape.num_heads == 1 ? shape.heads_q : 1;
+  for (const std::int32_t group : mask.group_of) {
+    uses[static_cast<std::size_t>(group)] += per_batch * per_head;
+  }
+  return uses;
+}
+
+void count_cells(const BlockMask& hub, SavingsReport& report) {
+  const auto& groups = std::get<std::vector<SegmentMask>>(hub.groups);
+  const std::vector<std::int64_t> uses = group_uses(hub, report.shape);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const TileCounts tiles = count_tiles(groups[g]);
+    report.allowed_pairs += uses[g] * tiles.allowed_pairs;
+    report.full_tiles += uses[g] * tiles.full;
+    report.partial_tiles += uses[g] * tiles.partial;
+    report.empty_tiles += uses[g] * tiles.empty;
+    report.partial_dead_cells += uses[g] * (live_tile_cells(groups[g]) - tiles.allowed_pairs);
+    report.total_pairs += uses[g] * groups[g].q_len * groups[g].kv_len;
+  }
+}
+
+void count_formats(const BlockMask& mask, bool count_all, SavingsReport& report) {
+  const MaskStatistics statistics = measure(mask, count_all);
+  for (std::size_t i = 0; i < statistics.bytes.size(); ++i) {
+    FormatSize size;
+    size.format = static_cast<MaskFormat>(i);
+    size.bytes = statistics.bytes[i];
+    if (!size.bytes) {
+      size.reason = size.format == MaskFormat::parametric
+                        ? "the mask has no such closed form"
+                        : fmt::format("more than {} tiles would have to be drawn", kMaxTilesDrawn);
+    }
+    report.formats.push_back(std::move(size));
+  }
+  const FormatSize* best = &report.formats.front();
+  for (const FormatSize& size : report.formats) {
+    if (size.bytes && (!best->bytes || *size.bytes < *best->bytes)) best = &size;
+  }
+  report.best_format = best->format;
+  for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
+    const std::int64_t q_len = mask.shape.q_len(b);
+    const std::int64_t kv_len = mask.shape.kv_len(b);
+    report.dense_bit_bytes += mask.shape.num_heads * q_len * ceil_div(kv_len, 8);
+    report.dense_bool_bytes += mask.shape.num_heads * q_len * kv_len;
+    report.dense_float_bytes += 4 * mask.shape.num_heads * q_len * kv_len;
+  }
+}
+
+bool has_columns(const BlockMask& hub) {
+  for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(hub.groups)) {
+    if (!group.column_offsets.empty()) return true;
+  }
+  return false;
+}
+
+/// The mask as segments in `tile`: itself, where it is that already.
+Result<BlockMask> hub_of(const BlockMask& mask, BlockShape tile) {
+  if (mask.format() == MaskFormat::segment && mask.block == tile) return mask;
+  return convert(mask, MaskFormat::segment, tile);
+}
+
+PlanOptions plan_options(BlockShape tile, ColumnMode columns) {
+  PlanOptions options;
+  options.tile = tile;
+  options.columns = columns;
+  return options;
+}
+
+class Estimator {
+ public:
+  Estimator(const BlockMask& mask, const AttentionShape& shape, const DeviceProfile& profile,
+            const EstimateOptions& options)
+      : mask_(mask), shape_(shape), profile_(profile), options_(options) {
+    if (options.num_workers > 0) profile_.num_workers = options.num_workers;
+  }
+
+  Result<SavingsReport> run() {
+    FDMA_TRY_VOID(validate(shape_));
+    FDMA_TRY_VOID(validate(profile_));
+    FDMA_TRY(kernel_, kernel_costs(profile_, options_.direction, shape_.k_dtype,
+                                   (shape_.head_dim + shape_.head_dim_v) / 2.0));
+    SavingsReport report;
+    report.device = profile_.name;
+    report.is_provisional = profile_.is_provisional;
+    report.num_workers = profile_.num_workers;
+    report.direction = options_.direction;
+    report.shape = shape_;
+    report.tile = options_.tile == BlockShape{0, 0} ? kernel_.tiles.front().tile : options_.tile;
+    report.columns = options_.columns;
+    const bool gathers = std::all_of(kernel_.tiles.begin(), kernel_.tiles.end(),
+                                     [](const TileCosts& costs) { return costs.can_gather(); });
+    if (!gathers && report.columns == ColumnMode::automatic) report.columns = ColumnMode::scan;
+    FDMA_TRY_VOID(estimate_masked(report));
+    FDMA_TRY_VOID(estimate_dense(report));
+    count_formats(mask_, options_.count_all, report);
+    if (options_.compare) FDMA_TRY_VOID(compare(report));
+    return report;
+  }
+
+ private:
+  Result<void> estimate_masked(SavingsReport& report) {
+    FDMA_TRY(const BlockMask hub, hub_of(mask_, report.tile));
+    FDMA_TRY(const AttentionPlan plan,
+             make_plan(hub, shape_, options_.score, plan_options(report.tile, report.columns)));
+    FDMA_TRY(report.masked, estimate_plan(plan, profile_, options_.direction));
+    report.counts = plan.counts;
+    report.plan_bytes = plan.size_bytes();
+    count_cells(hub, report);
+    const auto computed = static_cast<double>(report.masked.work.cells());
+    if (computed > 0) {
+      report.wasted_share = std::max(0.0, 1 - static_cast<double>(report.allowed_pairs) / computed);
+    }
+    report.flops =
+        attention_flops(shape_, options_.direction, static_cast<double>(report.allowed_pairs));
+    report.dense_flops =
+        attention_flops(shape_, options_.direction, static_cast<double>(report.total_pairs));
+    return {};
+  }
+
+  Result<void> estimate_dense(SavingsReport& report) {
+    const BlockShape tile = kernel_.tiles.front().tile;
+    FDMA_TRY(const AttentionPlan plan, make_plan(full_mask(shape_, tile), shape_, options_.score,
+                                                 plan_options(tile, ColumnMode::scan)));
+    FDMA_TRY(report.dense, estimate_plan(plan, profile_, options_.direction));
+    if (report.masked.time_us > 0) report.speedup = report.dense.time_us / report.masked.time_us;
+    return {};
+  }
+
+  Result<void> compare(SavingsReport& report) {
+    for (const TileCosts& costs : kernel_.tiles) {
+      FDMA_TRY(const BlockMask hub, hub_of(mask_, costs.tile));
+      if (!has_columns(hub)) {
+        FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::automatic, report));
+        continue;
+      }
+      FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::scan, report));
+      FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::gather, report));
+    }
+    std::stable_sort(report.candidates.begin(), report.candidates.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                       if (!a.time_us || !b.time_us) return a.time_us.has_value();
+                       return *a.time_us < *b.time_us;
+                     });
+    return {};
+  }
+
+  Result<void> add_candidate(const BlockMask& hub, const TileCosts& costs, ColumnMode columns,
+                             SavingsReport& report) {
+    Candidate candidate{costs.tile, columns, {}, {}};
+    if (columns == ColumnMode::gather) {
+      candidate.reason = why_not_gather(hub, costs);
+    }
+    if (candidate.reason.empty()) {
+      Result<AttentionPlan> plan =
+          make_plan(hub, shape_, options_.score, plan_options(costs.tile, columns));
+      if (!plan) {
+        candidate.reason = plan.error().message;
+      } else {
+        FDMA_TRY(const PlanEstimate estimate, estimate_plan(*plan, profile_, options_.direction));
+        candidate.time_us = estimate.time_us;
+      }
+    }
+    report.candidates.push_back(std::move(candidate));
+    return {};
+  }
+
+  /// Empty if the mask's gather lists can be built. Their entries: each query interval of a key has
+  /// one in every tile row that it meets.
+  std::string why_not_gather(const BlockMask& hub, const TileCosts& costs) const {
+    if (!costs.can_gather()) return "the kernel does not gather";
+    std::int64_t entries = 0;
+    for (const SegmentMask& group : std::get<std::vector<SegmentMask>>(hub.groups)) {
+      for (const Interval& rows : group.column_intervals) {
+        entries += (rows.end - 1) / costs.tile.block_q - rows.begin / costs.tile.block_q + 1;
+      }
+    }
+    const std::int64_t bytes = entries * static_cast<std::int64_t>(sizeof(GatherEntry));
+    if (bytes <= options_.max_gather_bytes) return {};
+    return fmt::format("gather lists would take {} bytes", bytes);
+  }
+
+  const BlockMask& mask_;
+  const AttentionShape& shape_;
+  DeviceProfile profile_;
+  const EstimateOptions& options_;
+  KernelCosts kernel_;
+};
+
+}  // namespace
+
+double attention_flops(const AttentionShape& shape, Direction direction, double pairs) {
+  const double per_pair = direction == Direction::forward
+                              ? 2.0 * (shape.head_dim + shape.head_dim_v)
+                              : 6.0 * shape.head_dim + 4.0 * shape.head_dim_v;
+  return per_pair * pairs;
+}
+
+Result<SavingsReport> estimate(const BlockMask& mask, const AttentionShape& shape,
+                               const DeviceProfile& profile, const EstimateOptions& options) {
+  return Estimator(mask, shape, profile, options).run();
+}
+
+}  // namespace fdma

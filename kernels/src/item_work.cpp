@@ -1,0 +1,193 @@
+// The cells of a tile are counted in stripes: stripe_rows rows by one key. A full tile computes
+// every stripe of its existing rows and keys. In a partial tile, a device that skips dead keys
+// leaves out the keys that no row of the tile sees, and computes for each stripe the others from
+// the first to the last that one of its rows sees: the rule of the CPU kernel, but for the borders
+// of its chunks. Bitmaps are counted once each, row panels drawn and counted tile by tile; of
+// column tiles and gather lists the plan knows the live keys of each item.
+#include "item_work.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kNarrowestStripe = 16;
+
+/// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
+class StripeKeys {
+ public:
+  StripeKeys(BlockShape tile, std::int64_t stripe_rows)
+      : stripe_rows_(stripe_rows),
+        words_per_stripe_(ceil_div(tile.block_kv, 64)),
+        words_(static_cast<std::size_t>(ceil_div(tile.block_q, stripe_rows) * words_per_stripe_)) {}
+
+  void clear() { std::fill(words_.begin(), words_.end(), 0); }
+  /// Row `row` of the tile sees keys [begin, end).
+  void add_row(std::int64_t row, std::int64_t begin, std::int64_t end) {
+    set_bits(stripe(row / stripe_rows_), begin, end);
+  }
+  void add_key(std::int64_t at, std::int64_t key) { set_bits(stripe(at), key, key + 1); }
+
+  /// Stripe and key pairs that are computed.
+  std::int64_t num_computed() {
+    const std::int64_t num_stripes = static_cast<std::int64_t>(words_.size()) / words_per_stripe_;
+    std::vector<std::uint64_t> live(static_cast<std::size_t>(words_per_stripe_));
+    for (std::size_t i = 0; i < words_.size(); ++i) live[i % live.size()] |= words_[i];
+    std::int64_t computed = 0;
+    for (std::int64_t s = 0; s < num_stripes; ++s) {
+      const std::uint64_t* words = stripe(s);
+      std::int64_t first = 0;
+      std::int64_t last = words_per_stripe_ - 1;
+      while (first <= last && words[first] == 0) ++first;
+      while (first <= last && words[last] == 0) --last;
+      if (first > last) continue;
+      for (std::int64_t w = first; w <= last; ++w) {
+        std::uint64_t range = ~std::uint64_t{0};
+        if (w == first) range &= ~std::uint64_t{0} << std::countr_zero(words[w]);
+        if (w == last) range &= ~std::uint64_t{0} >> std::countl_zero(words[w]);
+        computed += std::popcount(live[static_cast<std::size_t>(w)] & range);
+      }
+    }
+    return computed;
+  }
+
+ private:
+  std::uint64_t* stripe(std::int64_t at) { return words_.data() + at * words_per_stripe_; }
+
+  std::int64_t stripe_rows_;
+  std::int64_t words_per_stripe_;
+  std::vector<std::uint64_t> words_;
+};
+
+}  // namespace
+
+WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys)
+    : plan_(plan),
+      stripe_rows_(std::min(stripe_rows, plan.tile.block_q)),
+      skips_dead_keys_(skips_dead_keys) {
+  if (!skips_dead_keys_) return;
+  count_bitmaps();
+  count_panels();
+}
+
+// Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is some of them.
+void WorkCounter::count_bitmaps() {
+  const std::int64_t units_per_key = plan_.tile.block_q / 16;
+  const std::int64_t units_per_stripe = stripe_rows_ / 16;
+  StripeKeys seen(plan_.tile, stripe_rows_);
+  bitmap_cells_.resize(static_cast<std::size_t>(plan_.num_bitmaps()));
+  for (std::size_t i = 0; i < bitmap_cells_.size(); ++i) {
+    const std::uint64_t* words =
+        plan_.bitmaps.data() + i * static_cast<std::size_t>(plan_.words_per_bitmap());
+    seen.clear();
+    for (std::int64_t key = 0; key < plan_.tile.block_kv; ++key) {
+      for (std::int64_t u = 0; u < units_per_key; ++u) {
+        const std::int64_t at = key * units_per_key + u;
+        const std::uint64_t rows = words[at / 4] >> (16 * (at % 4)) & 0xffff;
+        if (rows != 0) seen.add_key(u / units_per_stripe, key);
+      }
+    }
+    bitmap_cells_[i] = seen.num_computed() * stripe_rows_;
+  }
+}
+
+void WorkCounter::count_panels() {
+  const std::int64_t block_q = plan_.tile.block_q;
+  const std::int64_t block_kv = plan_.tile.block_kv;
+  const std::int64_t num_rows = static_cast<std::int64_t>(plan_.row_offsets.size()) - 1;
+  panel_cells_.resize(static_cast<std::size_t>(num_rows / block_q));
+  StripeKeys seen(plan_.tile, stripe_rows_);
+  for (std::int64_t panel = 0; panel < num_rows / block_q; ++panel) {
+    const auto offset = [&](std::int64_t row) {
+      return plan_.row_offsets[static_cast<std::size_t>(panel * block_q + row)];
+    };
+    std::int64_t width = 0;
+    for (std::int64_t i = offset(0); i < offset(block_q); ++i) {
+      width = std::max<std::int64_t>(width, plan_.row_intervals[static_cast<std::size_t>(i)].end);
+    }
+    for (std::int64_t begin = 0; begin < width; begin += block_kv) {
+      seen.clear();
+      for (std::int64_t row = 0; row < block_q; ++row) {
+        for (std::int64_t i = offset(row); i < offset(row + 1); ++i) {
+          const Interval keys = plan_.row_intervals[static_cast<std::size_t>(i)];
+          seen.add_row(row, std::max<std::int64_t>(keys.begin - begin, 0),
+                       std::min<std::int64_t>(keys.end - begin, block_kv));
+        }
+      }
+      panel_cells_[static_cast<std::size_t>(panel)] += seen.num_computed() * stripe_rows_;
+    }
+  }
+}
+
+// The last stripe of an item is as narrow as holds its rows: 16, 32, .. of them.
+std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
+  if (!skips_dead_keys_) return plan_.tile.block_q;
+  const std::int64_t rest = rows % stripe_rows_;
+  std::int64_t last = rest == 0 ? 0 : kNarrowestStripe;
+  while (last < rest) last *= 2;
+  return rows - rest + std::min(last, stripe_rows_);
+}
+
+PlanWork WorkCounter::of(const WorkItem& item) const {
+  const std::int64_t q_len = plan_.shape.q_len(item.batch);
+  const std::int64_t kv_len = plan_.shape.kv_len(item.batch);
+  const std::int64_t block_kv = plan_.tile.block_kv;
+  const std::int64_t rows = computed_rows(std::min<std::int64_t>(
+      plan_.tile.block_q, q_len - std::int64_t{item.q_tile} * plan_.tile.block_q));
+  // Keys of tiles [first, end).
+  const auto keys_of = [&](std::int64_t first, std::int64_t end) {
+    return skips_dead_keys_ ? std::min(end * block_kv, kv_len) - first * block_kv
+                            : (end - first) * block_kv;
+  };
+  PlanWork work;
+  for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+    const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
+    const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
+    const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    const std::int64_t tiles = end - first;
+    StepWork& steps = work.of(segment.kind);
+    steps.tiles += tiles;
+    const auto payload = static_cast<std::size_t>(segment.payload);
+    switch (segment.kind) {
+      case PlanSegmentKind::full:
+        steps.cells += rows * keys_of(first, end);
+        break;
+      case PlanSegmentKind::bitmap:
+        steps.cells +=
+            skips_dead_keys_ ? tiles * bitmap_cells_[payload] : rows * keys_of(first, end);
+        break;
+      case PlanSegmentKind::rows:
+        steps.cells += skips_dead_keys_ ? panel_cells_[payload] : rows * keys_of(first, end);
+        break;
+      case PlanSegmentKind::columns:
+        // Several segments of an item share its live keys: the first one takes them.
+        if (skips_dead_keys_) {
+          steps.cells = rows * item.num_entries;
+        } else {
+          steps.cells += rows * keys_of(first, end);
+        }
+        break;
+      case PlanSegmentKind::gather:
+        steps.cells += rows * (skips_dead_keys_ ? item.num_entries : tiles * block_kv);
+        break;
+    }
+  }
+  return work;
+}
+
+double work_us(const PlanWork& work, const TileCosts& costs) {
+  const StepCosts* const by_kind[] = {&costs.full, &costs.bitmap, &costs.rows, &costs.columns,
+                                      &costs.gather};
+  const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
+  double us = costs.item_us;
+  for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
+    us += static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us +
+          static_cast<double>(work.steps[kind].cells) / tile_cells * by_kind[kind]->compute_us;
+  }
+  return us;
+}
+
+}  // namespace fdma

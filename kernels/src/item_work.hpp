@@ -1,0 +1,39 @@
+// What the items of a plan compute, in closed form: tiles and cells by kind.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/kernels/estimate.hpp"
+
+namespace fdma {
+
+/// Counts the work of items of one plan on a device that computes stripes of rows
+/// (DeviceProfile::stripe_rows, skips_dead_keys). A run of tiles is counted in one step, whatever
+/// its length.
+///
+/// Example     WorkCounter counter(plan, 64, true); PlanWork work = counter.of(plan.items[0]);
+/// Owner       borrows the plan
+/// Cost        the first item O(bitmaps + row intervals); every item O(its segments)
+class WorkCounter {
+ public:
+  WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys);
+
+  PlanWork of(const WorkItem& item) const;
+
+ private:
+  void count_bitmaps();
+  void count_panels();
+  std::int64_t computed_rows(std::int64_t rows) const;
+
+  const AttentionPlan& plan_;
+  std::int64_t stripe_rows_;  // at most block_q
+  bool skips_dead_keys_;
+  std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
+  std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
+};
+
+/// Time of an item's work at these costs.
+double work_us(const PlanWork& work, const TileCosts& costs);
+
+}  // namespace fdma
