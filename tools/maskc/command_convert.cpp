@@ -3,10 +3,10 @@
 
 #include "arguments.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/mask_statistics.hpp"
 #include "json_output.hpp"
 #include "mask_operand.hpp"
 #include "mask_shape_arguments.hpp"
-#include "mask_statistics.hpp"
 #include "progress.hpp"
 
 namespace fdma::maskc {

@@ -4,9 +4,9 @@
 #include "arguments.hpp"
 #include "fdma/formats/draw.hpp"
 #include "fdma/formats/hash.hpp"
+#include "fdma/formats/mask_statistics.hpp"
 #include "json_output.hpp"
 #include "mask_operand.hpp"
-#include "mask_statistics.hpp"
 #include "number_text.hpp"
 #include "progress.hpp"
 #include "terminal_view.hpp"
@@ -160,7 +160,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     FDMA_TRY(const MaskOperand operand, read_resolved(one, dense, session.quiet));
     FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
     Progress progress("counting bitmaps", "tiles", session.quiet);
-    const MaskStatistics statistics = measure(operand.mask, arguments.has("all"), progress);
+    const MaskStatistics statistics = measure(
+        operand.mask, arguments.has("all"),
+        [&progress](std::int64_t done, std::int64_t total) { progress.update(done, total); });
     if (arguments.has("json")) {
       document["masks"].push_back(inspection_json(operand, statistics));
       continue;

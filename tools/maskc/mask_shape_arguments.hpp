@@ -4,8 +4,8 @@
 #include <string>
 
 #include "arguments.hpp"
+#include "fdma/formats/mask_statistics.hpp"
 #include "fdma/masks/mask_expr.hpp"
-#include "mask_statistics.hpp"
 #include "outcome.hpp"
 
 namespace fdma::maskc {

@@ -3,14 +3,16 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "fdma/formats/block_mask.hpp"
 
-namespace fdma::maskc {
+namespace fdma {
 
-class Progress;
+/// Called while bitmaps are drawn, with the tiles drawn so far and those to draw; may be empty.
+using DrawProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 /// Bytes of the arrays in each format, by MaskFormat; empty where the format cannot hold the mask,
 /// or where the count was too long to be taken unasked.
@@ -43,7 +45,7 @@ inline constexpr std::int64_t kMaxTilesDrawn = 65536;
 
 /// Cost: O(segment masks); a 1M-token causal mask takes milliseconds. `count_all` lifts
 /// kMaxTilesDrawn.
-MaskStatistics measure(const BlockMask& mask, bool count_all, Progress& progress);
+MaskStatistics measure(const BlockMask& mask, bool count_all, const DrawProgress& progress = {});
 
 /// Tiles of shape `block` and true cells over all (batch, head) pairs, and the pairs that exist:
 /// the cheap part.
@@ -58,6 +60,6 @@ std::int64_t count_query_intervals(const SegmentMask& mask);
 
 /// Distinct bitmaps of the partial tiles; empty if more than `max_tiles` would have to be drawn.
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
-                                                   Progress& progress);
+                                                   const DrawProgress& progress = {});
 
-}  // namespace fdma::maskc
+}  // namespace fdma

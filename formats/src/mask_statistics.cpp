@@ -1,15 +1,15 @@
-#include "mask_statistics.hpp"
+#include "fdma/formats/mask_statistics.hpp"
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <utility>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/segment_builder.hpp"
-#include "progress.hpp"
 
-namespace fdma::maskc {
+namespace fdma {
 namespace {
 
 std::optional<std::int64_t>& bytes_in(FormatBytes& bytes, MaskFormat format) {
@@ -173,7 +173,7 @@ std::int64_t count_query_intervals(const SegmentMask& mask) {
 }
 
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
-                                                   Progress& progress) {
+                                                   const DrawProgress& progress) {
   // Panels hold their cells relative to their first key: each is drawn once, however often it is
   // used. Column segments have to be drawn wherever they are.
   std::map<std::int32_t, std::int64_t> panel_tiles;
@@ -205,14 +205,15 @@ std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std:
       for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
         tile_cells(mask, segment, row, tile, words.data());
         see(words.data());
-        progress.update(++num_drawn, num_tiles);
+        ++num_drawn;
+        if (progress) progress(num_drawn, num_tiles);
       }
     }
   });
   return count;
 }
 
-MaskStatistics measure(const BlockMask& mask, bool count_all, Progress& progress) {
+MaskStatistics measure(const BlockMask& mask, bool count_all, const DrawProgress& progress) {
   std::vector<GroupStatistics> groups = list_groups(mask);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const SegmentMask segments = segment_of_group(mask, static_cast<std::int64_t>(g), mask.block);
@@ -232,4 +233,4 @@ MaskStatistics count(const BlockMask& mask, BlockShape block) {
   return sum_up(std::move(groups));
 }
 
-}  // namespace fdma::maskc
+}  // namespace fdma
