@@ -1,15 +1,14 @@
-// fdma-maskc render: a picture of a mask, as a PNG file or on the terminal.
+// fdma-maskc render: a picture of a mask, as a file (PNG, SVG, HTML) or on the terminal.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 #include "arguments.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/draw.hpp"
 #include "json_output.hpp"
-#include "mask_image.hpp"
 #include "mask_operand.hpp"
-#include "progress.hpp"
+#include "picture_output.hpp"
 #include "staged_file.hpp"
 #include "terminal_view.hpp"
 
@@ -50,7 +49,20 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   const std::string output = arguments.find("output").value_or("-");
   const bool is_drawn = output == "-" || arguments.has("terminal");
-  FDMA_TRY(const std::int64_t max_side, arguments.integer("size", 1024, 16, 16384));
+  PictureKind kind = PictureKind::png;
+  if (output != "-") {
+    FDMA_TRY(kind, picture_kind(output));
+  } else if (arguments.has("json")) {
+    return usage_failure("--json describes a picture's file: give --output FILE");
+  }
+  PictureOptions options;
+  options.has_legend = arguments.has("legend");
+  options.quiet = session.quiet;
+  FDMA_TRY(const std::int64_t max_side, arguments.integer("size", options.size, 16, 16384));
+  options.size = static_cast<std::int32_t>(max_side);
+  if (kind == PictureKind::html && arguments.has("size")) {
+    return usage_failure("--size: is for .png and .svg; an HTML page fills its window");
+  }
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
   if (!resolved.is_dense && arguments.has("block")) {
@@ -60,6 +72,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(MaskOperand operand, read_resolved(resolved, dense, session.quiet));
   FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
   auto [batch, head] = pair;
+  const std::pair num_pairs{operand.mask.shape.num_batches, operand.mask.shape.num_heads};
   if (const auto crop_text = arguments.find("crop")) {
     FDMA_TRY(const CropRange range, crop_range(*crop_text, operand.mask.shape, batch, head));
     FDMA_TRY(operand.mask, crop(operand.mask, range));
@@ -71,50 +84,24 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     session.out += draw(operand.mask, group, drawing);
     if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
   }
-  if (output == "-") {
-    if (arguments.has("json")) {
-      return usage_failure("--json describes the PNG file: give --output FILE.png");
-    }
-    return ExitCode::ok;
-  }
+  if (output == "-") return ExitCode::ok;
   const SegmentMask segments = segment_of_group(operand.mask, group, operand.mask.block);
-  if (segments.q_len == 0 || segments.kv_len == 0) {
-    return CommandFailure{ExitCode::unsupported,
-                          fmt::format("{}: {} x {} has no cell to render", operand.label,
-                                      segments.q_len, segments.kv_len)};
-  }
   FDMA_TRY(StagedFile file, StagedFile::create(output));
-  MaskImage image;
-  {
-    Progress progress("rendering", "tile rows", session.quiet);
-    image = rasterize(segments, static_cast<std::int32_t>(max_side), progress);
-  }
-  const std::int32_t longest = std::max(image.width, image.height);
-  const std::int32_t scale =
-      std::clamp<std::int32_t>(static_cast<std::int32_t>(max_side) / longest, 1, 16);
-  const RgbImage picture = paint(image, scale, arguments.has("legend"));
-  const Status written = write_png(file.path(), picture);
-  if (!written) {
-    return CommandFailure{written.error().exit_code,
-                          file.with_destination(written.error().message)};
+  Outcome<PictureReport> report = write_picture(
+      kind, file.path(), {segments, operand.mask, operand.label, pair, num_pairs}, options);
+  if (!report) {
+    return CommandFailure{report.error().exit_code, file.with_destination(report.error().message)};
   }
   FDMA_TRY_VOID(file.commit());
   if (arguments.has("json")) {
     Json document;
     document["input"] = operand.label;
     document["output"] = output;
-    document["width"] = picture.width;
-    document["height"] = picture.height;
-    document["cells_per_pixel"] = {{"q", image.cells_per_pixel_q},
-                                   {"kv", image.cells_per_pixel_kv}};
-    document["scale"] = scale;
+    document["kind"] = to_string(kind);
+    document.update(report->members);
     session.out = json_text(document);
   } else if (!session.quiet) {
-    session.out += fmt::format("{}: {} x {} pixels, ", output, picture.width, picture.height);
-    const bool is_exact = image.cells_per_pixel_q == 1 && image.cells_per_pixel_kv == 1;
-    session.out += is_exact ? fmt::format("a cell is {} x {} pixels\n", scale, scale)
-                            : fmt::format("{} x {} pixels are {} x {} cells\n", scale, scale,
-                                          image.cells_per_pixel_q, image.cells_per_pixel_kv);
+    session.out += fmt::format("{}: {}\n", output, report->summary);
   }
   return ExitCode::ok;
 }
@@ -125,34 +112,47 @@ const Command& render_command() {
   static const Command command = [] {
     Command made{
         .name = "render",
-        .summary = "a picture of a mask: PNG or terminal",
+        .summary = "a picture of a mask: PNG, SVG, HTML or terminal",
         .operands = "INPUT",
         .min_operands = 1,
         .max_operands = 1,
         .description =
             "Draws INPUT, query rows downwards and keys to the right. Full tiles are blue, empty "
-            "ones "
-            "light grey, partial ones from light to dark orange by the share of live cells. Small "
-            "masks are drawn cell by cell; larger ones so that a pixel is a whole number of "
-            "cells.\n"
+            "ones light grey, partial ones orange. The file's suffix says what is written:\n"
+            "\n"
+            ".png: pixels. Small masks are drawn cell by cell; larger ones so that a pixel is a "
+            "whole number of cells, from light to dark orange by the share of live cells.\n"
+            "\n"
+            ".svg: outlines. Small masks are drawn cell by cell, larger ones by classes of tiles, "
+            "the largest in areas of whole tiles; always less than 1 MiB.\n"
+            "\n"
+            ".html: a page that zooms and pans from the whole mask down to single cells, in one "
+            "file that needs no network. It holds the mask's compact arrays, 64 MiB of them at "
+            "most.\n"
             "\n"
             "Without --output the drawing goes to the terminal.",
         .options = {{.name = "output",
                      .letter = 'o',
-                     .value = "FILE.png",
-                     .help = "The PNG file to write; - is the terminal drawing.",
+                     .value = "FILE",
+                     .help = "The file to write, FILE.png, FILE.svg or FILE.html; - is the "
+                             "terminal drawing.",
                      .takes_file = true},
                     {.name = "terminal",
                      .help = "Draw on the terminal also where --output is given."},
                     {.name = "size",
                      .value = "PIXELS",
-                     .help = "Longest side of the picture, 16 to 16384 (default 1024)."},
-                    {.name = "legend", .help = "Name the colours in a strip below the picture."},
+                     .help = "Longest side of a PNG or SVG picture, 16 to 16384 (default "
+                             "1024)."},
+                    {.name = "legend",
+                     .help = "Name the colours in a strip below the picture; a page always "
+                             "does."},
                     {.name = "crop",
                      .value = "Q0:Q1,K0:K1",
                      .help =
                          "Draw these query rows and keys only; an end left out is the mask's."}},
         .examples = {{"fdma-maskc render out.h5 -o mask.png", "A picture of the whole mask:"},
+                     {"fdma-maskc render out.h5 -o mask.html",
+                      "A page to zoom and pan in, for any browser:"},
                      {"fdma-maskc render out.h5", "On the terminal:"},
                      {"fdma-maskc render out.h5 --crop 0:256,0:256 --legend -o corner.png",
                       "Its first 256 rows and keys, cell by cell:"}},

@@ -5,45 +5,25 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <string_view>
 
 #include "mask_image.hpp"
+#include "picture_colours.hpp"
 
 namespace fdma::maskc {
 namespace {
 
-using Colour = std::array<std::uint8_t, 3>;
-
-constexpr Colour kEmpty{244, 244, 240};
-constexpr Colour kFull{24, 78, 119};
-constexpr Colour kPartialLow{255, 236, 204};  // density 0: a masked cell of a partial tile
-constexpr Colour kPartialHigh{214, 96, 14};   // density 1: a live cell of a partial tile
-constexpr Colour kInk{40, 40, 40};
-constexpr Colour kPaper{255, 255, 255};
-
-Colour shade(float density) {
-  Colour colour{};
-  for (std::size_t i = 0; i < 3; ++i) {
-    const float low = kPartialLow[i];
-    const float high = kPartialHigh[i];
-    colour[i] = static_cast<std::uint8_t>(
-        std::lround(low + (high - low) * std::clamp(density, 0.0F, 1.0F)));
-  }
-  return colour;
-}
-
 Colour colour_of(PixelKind kind, float density) {
   switch (kind) {
     case PixelKind::empty:
-      return kEmpty;
+      return kEmptyColour;
     case PixelKind::full:
-      return kFull;
+      return kFullColour;
     case PixelKind::partial:
-      return shade(density);
+      return partial_colour(density);
   }
-  return kEmpty;
+  return kEmptyColour;
 }
 
 // Letters of the legend, five columns of seven rows; bit 0 of a column is its top.
