@@ -1,12 +1,11 @@
 """Types of module _fdma; python_bindings/README.md says what the functions do."""
 
 from collections.abc import Mapping, Sequence
-from types import CapsuleType
 from typing import Literal, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Buffer
+from typing_extensions import Buffer, CapsuleType
 
 class _DLPack(Protocol):
     def __dlpack__(self) -> CapsuleType: ...

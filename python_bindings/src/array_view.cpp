@@ -69,8 +69,8 @@ std::string class_name(nb::handle object) {
   return nb::cast<std::string>(nb::str(nb::handle(Py_TYPE(object.ptr())).attr("__name__")));
 }
 
-// Why an object with __dlpack__ gave nothing: its own words (a tensor that requires a gradient, an
-// element type that DLPack lacks), else an empty text.
+// Why an object with __dlpack__ gave nothing: its own words (an element type or a device that
+// DLPack lacks), else an empty text.
 std::string own_reason(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return {};
   try {
@@ -83,6 +83,13 @@ std::string own_reason(nb::handle object) {
 
 template <class Array>
 Array import_array(std::string_view name, nb::handle object, const char* expected) {
+  // What is computed here has no gradient, and PyTorch's older way to DLPack would not say so.
+  if (nb::getattr(object, "requires_grad", nb::bool_(false)).is(nb::bool_(true))) {
+    throw PythonError({ErrorCode::invalid_argument,
+                       fmt::format("{}: a tensor that requires a gradient, which is not computed "
+                                   "here; detach() it",
+                                   name)});
+  }
   Array array;
   if (object.is_none() || !nb::try_cast(object, array)) {
     throw PythonError({ErrorCode::invalid_argument,
@@ -143,6 +150,21 @@ bool elements_are_apart(const TensorView& view) {
     reach += stride * (extent - 1);
   }
   return true;
+}
+
+// Addresses from the first byte of `view` to past its last one; empty without elements.
+std::pair<std::uintptr_t, std::uintptr_t> address_range(const TensorView& view) {
+  std::int64_t lowest = 0, highest = 0;
+  for (int i = 0; i < view.rank; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (view.extents[at] == 0) return {0, 0};
+    const std::int64_t reach = view.strides[at] * (view.extents[at] - 1);
+    (reach < 0 ? lowest : highest) += reach;
+  }
+  const auto begin = reinterpret_cast<std::uintptr_t>(view.data);
+  const std::int64_t bytes = size_bytes(view.dtype);
+  return {begin + static_cast<std::uintptr_t>(lowest * bytes),
+          begin + static_cast<std::uintptr_t>((highest + 1) * bytes)};
 }
 
 // The memory of `array`, seen with another element type of the same size.
@@ -217,6 +239,17 @@ OutputArray output_array(std::string_view name, nb::handle object) {
   return {nb::borrow(object),
           array,
           {array.data(), view.dtype, view.device, view.rank, view.extents, view.strides}};
+}
+
+void check_apart(std::string_view out_name, const TensorView& out, std::string_view input_name,
+                 const TensorView& input) {
+  const auto [out_begin, out_end] = address_range(out);
+  const auto [input_begin, input_end] = address_range(input);
+  if (out_begin >= input_end || input_begin >= out_end) return;
+  throw PythonError({ErrorCode::invalid_argument,
+                     fmt::format("{}: expected memory of its own, got an array that lies in that "
+                                 "of {}",
+                                 out_name, input_name)});
 }
 
 OutputArray new_array(std::string_view name, DType dtype, int rank,

@@ -33,6 +33,11 @@ InputArray input_array(std::string_view name, nanobind::handle object);
 /// address, is invalid_argument.
 OutputArray output_array(std::string_view name, nanobind::handle object);
 
+/// invalid_argument where the memory from the first to the last element of `out` meets that of
+/// `input`: what is written must not be what is still to be read.
+void check_apart(std::string_view out_name, const TensorView& out, std::string_view input_name,
+                 const TensorView& input);
+
 /// A new row-major host array, aligned to 64 bytes, not initialised, as an object with __dlpack__
 /// (and the buffer protocol, unless its elements are bfloat16). Errors: out_of_memory.
 OutputArray new_array(std::string_view name, DType dtype, int rank,

@@ -156,6 +156,10 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
     out_array = output_array("out", *out);
     out_dtype = out_array.view.dtype;
     check_rank("out", out_array.view.view(), 4, "[batch, q_len, heads_q, head_dim_v]");
+    check_apart("out", out_array.view.view(), "q", tensors.q);
+    check_apart("out", out_array.view.view(), "k", tensors.kv.k);
+    check_apart("out", out_array.view.view(), "v", tensors.kv.v);
+    if (key_bias) check_apart("out", out_array.view.view(), "key_bias", tensors.key_bias);
   }
   AttentionPlan made;
   if (given == nullptr) {
