@@ -67,7 +67,7 @@ def test_tables_of_any_integer_type_and_stride(dtype: Any) -> None:
     backwards = np.ascontiguousarray(ids[::-1])[::-1]
     frozen = ids.copy()
     frozen.flags.writeable = False
-    for table in (ids, apart[:, 1], backwards, frozen, memoryview(ids)):
+    for table in (ids, apart[:, 1], backwards, frozen, memoryview(ids.data)):
         mask = fdma.compile("documents(ids=@t)", 200, tables={"t": table})
         np.testing.assert_array_equal(fdma.to_dense(mask)[0, 0], expected)
 
@@ -132,7 +132,11 @@ def test_syntax_error_points_at_the_place() -> None:
         ({"spec": "causal", "q_len": 8, "format": "dens"}, ValueError, "dens"),
         ({"spec": "causal", "q_len": 8, "num_threads": -1}, ValueError, "num_threads"),
         ({"spec": "documents(ids=@t)", "q_len": 8}, ValueError, "t"),
-        ({"spec": "(q + k) % 2 == 0", "q_len": 8, "format": "parametric"}, NotImplementedError, "parametric"),
+        (
+            {"spec": "(q + k) % 2 == 0", "q_len": 8, "format": "parametric"},
+            NotImplementedError,
+            "parametric",
+        ),
     ],
 )
 def test_wrong_arguments_name_themselves(
@@ -179,7 +183,7 @@ def test_bfloat16_views_share_memory() -> None:
     back[1, 1] = 99
     assert bits[1, 2] == 99
     with pytest.raises(ValueError, match="bits: expected elements of type uint16, got float32"):
-        fdma.bfloat16_from_bits(np.zeros(3, np.float32))  # type: ignore[arg-type]
+        fdma.bfloat16_from_bits(np.zeros(3, np.float32))
 
 
 def test_compiling_from_many_threads() -> None:
