@@ -13,14 +13,14 @@ packages=(g++ cmake ninja-build libhdf5-dev libboost-program-options-dev libfmt-
 python_packages=(python3 python3-venv)
 case $stage in
   demo) packages+=("${python_packages[@]}") ;;
-  tests) packages+=("${python_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev) ;;
+  tests) packages+=("${python_packages[@]}" python3-dev libgtest-dev libgmock-dev librapidcheck-dev) ;;
   ci)
-    packages+=("${python_packages[@]}" libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev ccache git
-      clang-14 clang-format-14 clang-tidy-14 shellcheck)
+    packages+=("${python_packages[@]}" python3-dev libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev ccache
+      git clang-14 clang-format-14 clang-tidy-14 shellcheck)
     # Debian packs libFuzzer and the sanitizers apart from the compiler, and so does Ubuntu.
     packages+=(libclang-rt-14-dev)
     ;;
-  benchmarks) packages+=("${python_packages[@]}" libbenchmark-dev) ;;
+  benchmarks) packages+=("${python_packages[@]}" python3-dev libbenchmark-dev) ;;
   *)
     echo "setup.sh: stage '$stage': expected demo, tests, ci or benchmarks" >&2
     exit 2
@@ -92,5 +92,15 @@ install_python_packages() {
   echo "$wanted" >"$stamp"
 }
 
+# PyTorch, about a gigabyte: for benchmarks only.
+install_benchmark_packages() {
+  .venv/bin/python -m pip install --dry-run --no-index --quiet --requirement benchmarks/requirements.txt \
+    >/dev/null 2>&1 && return 0
+  echo "setup: PyTorch into .venv"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/requirements.txt ||
+    stop "pip could not install benchmarks/requirements.txt into .venv (is there a network?)."
+}
+
 install_packages
 install_python_packages
+if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi
