@@ -1,7 +1,13 @@
-// What a plan promises to whoever runs it: after this no access of a backend leaves an array.
+// What a plan promises to whoever runs it: after this no access of a backend leaves an array, and
+// no cell is true that does not exist.
+//
+// Payloads are looked at once, whoever shares them: the extent of a bitmap, the farthest key of a
+// row panel, the entries of a gather list. Items are then compared with the extents alone. The live
+// keys of column tiles are not counted again: that would cost what scanning them costs.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
@@ -36,6 +42,12 @@ Result<void> check_arrays(const AttentionPlan& plan) {
   FDMA_TRY_VOID(check_offsets("row_offsets", plan.row_offsets, plan.row_intervals.size()));
   FDMA_TRY_VOID(check_offsets("column_offsets", plan.column_offsets, plan.column_intervals.size()));
   FDMA_TRY_VOID(check_offsets("column_tables", plan.column_tables, plan.column_offsets.size()));
+  for (std::size_t i = 0; i < plan.row_intervals.size(); ++i) {
+    const Interval keys = plan.row_intervals[i];
+    if (keys.begin < 0 || keys.begin >= keys.end) {
+      return wrong(fmt::format("row_intervals[{}]: [{}, {})", i, keys.begin, keys.end));
+    }
+  }
   for (std::size_t i = 0; i < plan.gather_lists.size(); ++i) {
     const GatherList& list = plan.gather_lists[i];
     if (list.first_entry < 0 || list.num_entries < 0 || list.num_full < 0 ||
@@ -50,88 +62,201 @@ Result<void> check_arrays(const AttentionPlan& plan) {
   return {};
 }
 
-Result<void> check_gather(const AttentionPlan& plan, const PlanSegment& segment,
-                          std::int64_t num_rows, std::int64_t kv_len) {
-  const GatherList& list = plan.gather_lists[static_cast<std::size_t>(segment.payload)];
-  if (segment.first_tile != 0 ||
-      segment.end_tile != ceil_div(list.num_entries, plan.tile.block_kv)) {
-    return wrong(fmt::format("gather list {}: {} entries, but chunks [{}, {})", segment.payload,
-                             list.num_entries, segment.first_tile, segment.end_tile));
+// Rows and keys up to the last true cell of a tile.
+struct Extent {
+  std::int64_t rows = 0;
+  std::int64_t keys = 0;
+};
+
+Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
+  const auto* bytes =
+      reinterpret_cast<const unsigned char*>(plan.bitmaps.data() + index * plan.words_per_bitmap());
+  const std::int64_t key_bytes = plan.tile.block_q / 8;
+  Extent extent;
+  for (std::int64_t key = 0; key < plan.tile.block_kv; ++key) {
+    for (std::int64_t byte = 0; byte < key_bytes; ++byte) {
+      const unsigned char rows = bytes[key * key_bytes + byte];
+      if (rows == 0) continue;
+      extent.keys = key + 1;
+      extent.rows = std::max<std::int64_t>(extent.rows, 8 * byte + std::bit_width(rows));
+    }
   }
+  return extent;
+}
+
+Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
+  Extent extent;
+  for (std::int64_t row = 0; row < plan.tile.block_q; ++row) {
+    const auto at = static_cast<std::size_t>(index * plan.tile.block_q + row);
+    for (std::int64_t i = plan.row_offsets[at]; i < plan.row_offsets[at + 1]; ++i) {
+      extent.rows = row + 1;
+      extent.keys =
+          std::max<std::int64_t>(extent.keys, plan.row_intervals[static_cast<std::size_t>(i)].end);
+    }
+  }
+  return extent;
+}
+
+Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int64_t num_rows,
+                        std::int64_t kv_len) {
+  const GatherList& list = plan.gather_lists[static_cast<std::size_t>(index)];
   for (std::int32_t i = 0; i < list.num_entries; ++i) {
     const GatherEntry& entry = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
     const bool is_full = entry.row_begin == 0 && entry.row_end == num_rows;
     if (entry.key < 0 || entry.key >= kv_len || entry.row_begin >= entry.row_end ||
         entry.row_end > num_rows || is_full != (i < list.num_full)) {
-      return wrong(fmt::format(
-          "gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows", segment.payload,
-          i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
+      return wrong(
+          fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
+                      index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
     }
   }
   return {};
 }
 
-Result<void> check_item(const AttentionPlan& plan, std::size_t index, std::vector<bool>& checked) {
-  const WorkItem& item = plan.items[index];
-  const auto fail = [index](std::string message) {
-    return wrong(fmt::format("items[{}]: {}", index, message));
-  };
-  if (item.batch < 0 || item.batch >= plan.shape.batch || item.head < 0 ||
-      item.head >= plan.shape.heads_q || item.q_tile < 0 || item.step < 0 ||
-      item.q_tile >= ceil_div(plan.shape.q_len(item.batch), plan.tile.block_q)) {
-    return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape", item.batch,
-                            item.head, item.q_tile, item.step));
+class ItemChecker {
+ public:
+  explicit ItemChecker(const AttentionPlan& plan)
+      : plan_(plan), is_checked_(plan.gather_lists.size()) {
+    for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
+      bitmaps_.push_back(extent_of_bitmap(plan, i));
+    }
+    const auto num_panels =
+        (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / plan.tile.block_q;
+    for (std::int64_t i = 0; i < num_panels; ++i) panels_.push_back(extent_of_panel(plan, i));
   }
-  if (item.first_segment < 0 || item.num_segments < 0 ||
-      std::size_t(item.first_segment) + std::size_t(item.num_segments) > plan.segments.size()) {
-    return fail(fmt::format("segments {} + {} of {}", item.first_segment, item.num_segments,
-                            plan.segments.size()));
+
+  Result<void> check(std::size_t index) {
+    const WorkItem& item = plan_.items[index];
+    const auto fail = [index](const std::string& message) {
+      return wrong(fmt::format("items[{}]: {}", index, message));
+    };
+    if (item.batch < 0 || item.batch >= plan_.shape.batch || item.head < 0 ||
+        item.head >= plan_.shape.heads_q || item.q_tile < 0 || item.step < 0 ||
+        item.q_tile >= ceil_div(plan_.shape.q_len(item.batch), plan_.tile.block_q)) {
+      return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape", item.batch,
+                              item.head, item.q_tile, item.step));
+    }
+    if (item.first_segment < 0 || item.num_segments < 0 ||
+        static_cast<std::size_t>(item.first_segment) + static_cast<std::size_t>(item.num_segments) >
+            plan_.segments.size()) {
+      return fail(fmt::format("segments {} + {} of {}", item.first_segment, item.num_segments,
+                              plan_.segments.size()));
+    }
+    kv_len_ = plan_.shape.kv_len(item.batch);
+    num_rows_ = std::min<std::int64_t>(
+        plan_.tile.block_q,
+        plan_.shape.q_len(item.batch) - std::int64_t{item.q_tile} * plan_.tile.block_q);
+    previous_end_ = 0;
+    walked_ = {};
+    for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+      const auto checked = check_segment(item, plan_.segments[static_cast<std::size_t>(s)]);
+      if (!checked) return fail(fmt::format("segment {}: {}", s, checked.error().message));
+    }
+    const PlanCounts& w = walked_;
+    const std::int64_t num_tiles =
+        w.full_tiles + w.bitmap_tiles + w.row_tiles + w.column_tiles + w.gather_chunks;
+    if (num_tiles != item.num_tiles) {
+      return fail(fmt::format("num_tiles: expected {}, got {}", num_tiles, item.num_tiles));
+    }
+    const bool is_right = w.column_tiles > 0 ? item.num_entries >= w.gather_entries
+                                             : item.num_entries == w.gather_entries;
+    if (!is_right) {
+      return fail(
+          fmt::format("num_entries: expected {}, got {}", w.gather_entries, item.num_entries));
+    }
+    sum_.full_tiles += w.full_tiles;
+    sum_.bitmap_tiles += w.bitmap_tiles;
+    sum_.row_tiles += w.row_tiles;
+    sum_.column_tiles += w.column_tiles;
+    sum_.column_entries += item.num_entries - w.gather_entries;
+    sum_.gather_chunks += w.gather_chunks;
+    sum_.gather_entries += w.gather_entries;
+    sum_.empty_items += num_tiles == 0 ? 1 : 0;
+    return {};
   }
-  const std::int64_t kv_len = plan.shape.kv_len(item.batch);
-  const std::int64_t num_cols = ceil_div(kv_len, plan.tile.block_kv);
-  const std::int64_t num_rows =
-      std::min<std::int64_t>(plan.tile.block_q, plan.shape.q_len(item.batch) -
-                                                    std::int64_t{item.q_tile} * plan.tile.block_q);
-  const auto num_panels =
-      (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / plan.tile.block_q;
-  std::int64_t num_tiles = 0, previous_end = 0;
-  for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
-    const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
-    const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
-    const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
-    const std::int64_t num_payloads[] = {1, plan.num_bitmaps(), num_panels,
-                                         static_cast<std::int64_t>(plan.column_tables.size()),
-                                         static_cast<std::int64_t>(plan.gather_lists.size())};
+
+  /// Counts of all items checked so far.
+  const PlanCounts& counts() const { return sum_; }
+
+ private:
+  Result<void> check_segment(const WorkItem& item, const PlanSegment& segment) {
+    const std::int64_t num_payloads[] = {1, plan_.num_bitmaps(),
+                                         static_cast<std::int64_t>(panels_.size()),
+                                         static_cast<std::int64_t>(plan_.column_tables.size()),
+                                         static_cast<std::int64_t>(plan_.gather_lists.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
     if (kind >= std::size(num_payloads) || segment.payload < 0 ||
         segment.payload >= num_payloads[kind]) {
-      return fail(fmt::format("segment {}: kind {} payload {}", s, kind, segment.payload));
+      return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
     }
-    num_tiles += end - first;
+    const auto payload = static_cast<std::size_t>(segment.payload);
     if (segment.kind == PlanSegmentKind::gather) {
-      if (!checked[static_cast<std::size_t>(segment.payload)]) {
-        FDMA_TRY_VOID(check_gather(plan, segment, num_rows, kv_len));
-        checked[static_cast<std::size_t>(segment.payload)] = true;
+      const GatherList& list = plan_.gather_lists[payload];
+      if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
+          segment.end_tile != ceil_div(list.num_entries, plan_.tile.block_kv)) {
+        return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
+                                 segment.first_tile, segment.end_tile));
       }
-      continue;
+      if (!is_checked_[payload]) {
+        FDMA_TRY_VOID(check_list(plan_, segment.payload, num_rows_, kv_len_));
+        is_checked_[payload] = true;
+      }
+      walked_.gather_chunks += segment.end_tile;
+      walked_.gather_entries += list.num_entries;
+      return {};
     }
-    if (first < previous_end || end <= first || end > num_cols) {
-      return fail(fmt::format("segment {}: tiles [{}, {}) after {} of {}", s, first, end,
-                              previous_end, num_cols));
+    const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
+    const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    const std::int64_t num_cols = ceil_div(kv_len_, plan_.tile.block_kv);
+    if (first < previous_end_ || end <= first || end > num_cols) {
+      return wrong(
+          fmt::format("tiles [{}, {}) after {} of {}", first, end, previous_end_, num_cols));
     }
-    previous_end = end;
-    if (segment.kind == PlanSegmentKind::columns &&
-        plan.column_tables[static_cast<std::size_t>(segment.payload)] + kv_len + 1 >
-            static_cast<std::int64_t>(plan.column_offsets.size())) {
-      return fail(fmt::format("segment {}: column table {} has fewer than {} keys", s,
-                              segment.payload, kv_len));
+    previous_end_ = end;
+    Extent extent;
+    std::int64_t first_key = first * plan_.tile.block_kv;
+    switch (segment.kind) {
+      case PlanSegmentKind::full:
+        walked_.full_tiles += end - first;
+        break;
+      case PlanSegmentKind::bitmap:
+        walked_.bitmap_tiles += end - first;
+        extent = bitmaps_[payload];
+        first_key = (end - 1) * plan_.tile.block_kv;
+        break;
+      case PlanSegmentKind::rows:
+        walked_.row_tiles += end - first;
+        extent = panels_[payload];
+        if (extent.keys > (end - first) * plan_.tile.block_kv) {
+          return wrong(fmt::format("row panel {} has {} keys in {} tiles", payload, extent.keys,
+                                   end - first));
+        }
+        break;
+      case PlanSegmentKind::columns:
+        walked_.column_tiles += end - first;
+        if (plan_.column_tables[payload] + kv_len_ + 1 >
+            static_cast<std::int64_t>(plan_.column_offsets.size())) {
+          return wrong(fmt::format("column table {} has fewer than {} keys", payload, kv_len_));
+        }
+        break;
+      case PlanSegmentKind::gather:
+        break;
     }
+    if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
+      return wrong(fmt::format("payload {} has cells up to row {} and key {} of {} and {}", payload,
+                               extent.rows, first_key + extent.keys, num_rows_, kv_len_));
+    }
+    return {};
   }
-  if (num_tiles != item.num_tiles) {
-    return fail(fmt::format("num_tiles: expected {}, got {}", num_tiles, item.num_tiles));
-  }
-  return {};
-}
+
+  const AttentionPlan& plan_;
+  std::vector<Extent> bitmaps_, panels_;
+  std::vector<bool> is_checked_;  ///< gather lists
+  PlanCounts sum_;
+  // The item in hand.
+  std::int64_t kv_len_ = 0, num_rows_ = 0, previous_end_ = 0;
+  PlanCounts walked_;
+};
 
 }  // namespace
 
@@ -150,10 +275,10 @@ Result<void> validate(const AttentionPlan& plan) {
     return wrong(
         fmt::format("items: expected {}, got {}", first_of_batch.back(), plan.items.size()));
   }
+  ItemChecker checker(plan);
   std::vector<bool> seen(plan.items.size(), false);
-  std::vector<bool> checked(plan.gather_lists.size(), false);
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    FDMA_TRY_VOID(check_item(plan, i, checked));
+    FDMA_TRY_VOID(checker.check(i));
     const WorkItem& item = plan.items[i];
     const std::int64_t tiles = ceil_div(plan.shape.q_len(item.batch), plan.tile.block_q);
     const auto place = static_cast<std::size_t>(
@@ -163,6 +288,9 @@ Result<void> validate(const AttentionPlan& plan) {
                                item.head, item.q_tile));
     }
     seen[place] = true;
+  }
+  if (checker.counts() != plan.counts) {
+    return wrong("counts: they differ from those of the items");
   }
   return {};
 }
