@@ -60,6 +60,8 @@ const Command& inspect_command();
 const Command& check_command();
 const Command& diff_command();
 const Command& render_command();
+const Command& run_command();
+const Command& bench_command();
 const Command& completion_command();
 const Command& man_page_command();
 

@@ -1,0 +1,143 @@
+#include "attention_run.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "fdma/formats/convert.hpp"
+#include "number_text.hpp"
+#include "progress.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Moves a bar by a counter that other threads advance, while this thread waits for them.
+class CountedProgress {
+ public:
+  CountedProgress(std::int64_t total, bool quiet) {
+    if (quiet || isatty(STDERR_FILENO) == 0) return;
+    thread_ = std::thread([this, total] {
+      Progress progress("attention", "items", false);
+      std::unique_lock lock(mutex_);
+      while (!ended_.wait_for(lock, std::chrono::milliseconds(100), [&] { return has_ended_; })) {
+        progress.update(num_done.load(std::memory_order_relaxed), total);
+      }
+    });
+  }
+  CountedProgress(const CountedProgress&) = delete;
+  CountedProgress& operator=(const CountedProgress&) = delete;
+  ~CountedProgress() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      has_ended_ = true;
+    }
+    ended_.notify_one();
+    thread_.join();
+  }
+
+  std::atomic<std::int64_t> num_done{0};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Outcome<double> run_attention(const AttentionPlan& plan, const AttentionTensors& tensors,
+                              const AttentionOptions& options, bool quiet) {
+  CountedProgress progress(static_cast<std::int64_t>(plan.items.size()), quiet);
+  AttentionOptions counted = options;
+  counted.num_items_done = &progress.num_done;
+  const Clock::time_point start = Clock::now();
+  FDMA_TRY_VOID(attention_forward(plan, tensors, counted));
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape) {
+  std::vector<std::int64_t> uses(static_cast<std::size_t>(mask.num_groups()));
+  for (const std::int32_t group : mask.group_of) ++uses[static_cast<std::size_t>(group)];
+  std::int64_t pairs = 0;
+  for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
+    pairs += uses[static_cast<std::size_t>(g)] *
+             count_tiles(segment_of_group(mask, g, mask.block)).allowed_pairs;
+  }
+  return pairs * (shape.batch / mask.shape.num_batches) * (shape.heads_q / mask.shape.num_heads);
+}
+
+double useful_flops(const AttentionShape& shape, std::int64_t pairs) {
+  return 2.0 * (shape.head_dim + shape.head_dim_v) * static_cast<double>(pairs);
+}
+
+std::int64_t live_tiles(const PlanCounts& counts) {
+  return counts.full_tiles + counts.bitmap_tiles + counts.row_tiles + counts.gather_chunks;
+}
+
+std::string backend_text(Backend backend) {
+  return backend == Backend::cpu ? fmt::format("cpu ({})", cpu_target())
+                                 : std::string(to_string(backend));
+}
+
+std::string shape_text(const AttentionProblem& problem) {
+  const AttentionShape& shape = problem.shape;
+  std::string text = fmt::format("q {}, k {}, v {}", to_string(q_spec(problem)),
+                                 to_string(k_spec(problem)), to_string(v_spec(problem)));
+  if (problem.score.kind == ScoreKind::key_bias) text += ", key_bias";
+  if (shape.out_dtype != shape.q_dtype) text += fmt::format(", out {}", to_string(shape.out_dtype));
+  return text;
+}
+
+std::string plan_text(const AttentionPlan& plan) {
+  const PlanCounts& counts = plan.counts;
+  std::string text = fmt::format("{} full", count_text(counts.full_tiles));
+  if (counts.bitmap_tiles > 0) text += fmt::format(", {} bitmap", count_text(counts.bitmap_tiles));
+  if (counts.row_tiles > 0) text += fmt::format(", {} interval", count_text(counts.row_tiles));
+  text += fmt::format(" tiles of {} x {}", plan.tile.block_q, plan.tile.block_kv);
+  if (counts.gather_chunks > 0) {
+    text += fmt::format(", {} of gathered keys", plural(counts.gather_chunks, "chunk"));
+  }
+  return text + fmt::format(" in {}", plural(static_cast<std::int64_t>(plan.items.size()), "item"));
+}
+
+Json shape_json(const AttentionProblem& problem) {
+  const AttentionShape& shape = problem.shape;
+  return {{"batch", shape.batch},
+          {"heads_q", shape.heads_q},
+          {"heads_kv", shape.heads_kv},
+          {"q_lens", shape.q_lens},
+          {"kv_lens", shape.kv_lens},
+          {"head_dim", shape.head_dim},
+          {"head_dim_v", shape.head_dim_v},
+          {"q_dtype", to_string(shape.q_dtype)},
+          {"k_dtype", to_string(shape.k_dtype)},
+          {"v_dtype", to_string(shape.v_dtype)},
+          {"out_dtype", to_string(shape.out_dtype)},
+          {"key_bias", problem.score.kind == ScoreKind::key_bias},
+          {"layout", to_string(problem.layout)}};
+}
+
+Json plan_json(const AttentionPlan& plan) {
+  const PlanCounts& counts = plan.counts;
+  return {{"backend", to_string(plan.backend)},
+          {"tile", {{"q", plan.tile.block_q}, {"kv", plan.tile.block_kv}}},
+          {"num_items", plan.items.size()},
+          {"full_tiles", counts.full_tiles},
+          {"bitmap_tiles", counts.bitmap_tiles},
+          {"row_tiles", counts.row_tiles},
+          {"gather_chunks", counts.gather_chunks},
+          {"gather_entries", counts.gather_entries},
+          {"empty_items", counts.empty_items},
+          {"size_bytes", plan.size_bytes()}};
+}
+
+}  // namespace fdma::maskc

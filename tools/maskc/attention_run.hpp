@@ -1,0 +1,33 @@
+// One call of attention_forward as the verbs make it: timed, with a progress bar.
+#pragma once
+
+#include <string>
+
+#include "attention_input.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "json_output.hpp"
+
+namespace fdma::maskc {
+
+/// Runs the plan and returns the seconds that it took. Failures: those of attention_forward.
+Outcome<double> run_attention(const AttentionPlan& plan, const AttentionTensors& tensors,
+                              const AttentionOptions& options, bool quiet);
+
+/// True cells of the mask over all batch elements and heads of the shape.
+std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape);
+/// 2 (head_dim + head_dim_v) operations for each of them.
+double useful_flops(const AttentionShape& shape, std::int64_t pairs);
+/// Tiles and gather chunks that the plan walks.
+std::int64_t live_tiles(const PlanCounts& counts);
+
+/// "cpu (AVX2)"
+std::string backend_text(Backend backend);
+/// "q [1, 8192, 8, 64] float16, k and v with 2 heads"
+std::string shape_text(const AttentionProblem& problem);
+/// "1,254 full, 286 bitmap, 0 row and 0 gathered tiles of 128 x 128"
+std::string plan_text(const AttentionPlan& plan);
+
+Json shape_json(const AttentionProblem& problem);
+Json plan_json(const AttentionPlan& plan);
+
+}  // namespace fdma::maskc

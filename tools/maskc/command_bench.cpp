@@ -1,0 +1,210 @@
+// fdma-maskc bench: what a mask saves on this machine, measured.
+//
+// Attention over the mask and attention over every pair of the same shape run by turns on the same
+// random tensors, so that a machine that slows down does so for both. The first run of each is not
+// counted.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attention_check.hpp"
+#include "attention_run.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parse.hpp"
+#include "number_text.hpp"
+#include "parallel_rows.hpp"
+#include "progress.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+constexpr std::int64_t kRowsChecked = 64;
+
+/// One of the two things that are timed.
+struct Subject {
+  const char* name;
+  const BlockMask* mask;
+  AttentionPlan plan;
+  std::int64_t pairs = 0;
+  std::vector<double> seconds{};
+  AttentionCheck check{};
+
+  double median() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t half = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  }
+  double min() const { return *std::min_element(seconds.begin(), seconds.end()); }
+  double gflops() const { return useful_flops(plan.shape, pairs) / median() / 1e9; }
+};
+
+// Every pair that exists, for the lengths of `mask`.
+Outcome<BlockMask> full_mask(const BlockMask& mask) {
+  FDMA_TRY(const MaskExpr expr, parse_mask("true"));
+  MaskShape shape;
+  shape.num_batches = mask.shape.num_batches;
+  shape.num_heads = 1;
+  shape.q_lens = mask.shape.q_lens;
+  shape.kv_lens = mask.shape.kv_lens;
+  LowerOptions options;
+  options.block = mask.block;
+  FDMA_TRY(BlockMask full, compile(expr, Tables{}, shape, options));
+  return full;
+}
+
+Outcome<Subject> make_subject(const char* name, const BlockMask& mask, const AttentionShape& shape,
+                              const PlanOptions& options) {
+  FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
+  const std::int64_t pairs = allowed_pairs(mask, shape);
+  return Subject{name, &mask, std::move(plan), pairs};
+}
+
+Json subject_json(const Subject& subject) {
+  return {{"plan", plan_json(subject.plan)},
+          {"allowed_pairs", subject.pairs},
+          {"live_tiles", live_tiles(subject.plan.counts)},
+          {"seconds", subject.seconds},
+          {"median_seconds", subject.median()},
+          {"min_seconds", subject.min()},
+          {"gflops", subject.gflops()},
+          {"check", to_json(subject.check)}};
+}
+
+// The ratio, or nothing where there is nothing to divide by.
+std::optional<double> ratio(double part, double whole) {
+  if (whole == 0) return {};
+  return part / whole;
+}
+
+std::string summary(const Subject& masked, const Subject& full) {
+  std::string text;
+  for (const Subject* subject : {&masked, &full}) {
+    text += fmt::format("  {:<9}median {}, min {}, {:.1f} GFLOP/s over {}\n", subject->name,
+                        duration_text(subject->median()), duration_text(subject->min()),
+                        subject->gflops(), plural(subject->pairs, "pair"));
+    text += fmt::format("  {:<9}{}\n", "", plan_text(subject->plan));
+  }
+  const auto time = ratio(masked.median(), full.median());
+  const auto tiles = ratio(static_cast<double>(live_tiles(masked.plan.counts)),
+                           static_cast<double>(live_tiles(full.plan.counts)));
+  if (time && tiles) {
+    text +=
+        fmt::format("  {:<9}{:.4f} of the time for {:.4f} of the tiles{}\n", "ratio", *time, *tiles,
+                    *tiles > 0 ? fmt::format(": {:.3f}", *time / *tiles) : std::string());
+  }
+  for (const Subject* subject : {&masked, &full}) {
+    text += fmt::format("  {:<9}{}: {}\n", "check", subject->name, to_text(subject->check));
+  }
+  return text;
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  FDMA_TRY(const std::int64_t repeat, arguments.integer("repeat", 5, 1, 10'000));
+  FDMA_TRY(const PlanOptions options, plan_options(arguments));
+  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+  FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
+  FDMA_TRY(const MaskOperand operand, read_resolved(resolved, dense, session.quiet));
+  FDMA_TRY(const BlockMask full_pairs, full_mask(operand.mask));
+  FDMA_TRY(const AttentionProblem problem, random_problem(arguments, operand.mask.shape));
+  FDMA_TRY(Subject masked, make_subject("masked", operand.mask, problem.shape, options));
+  FDMA_TRY(Subject full, make_subject("full", full_pairs, problem.shape, options));
+
+  const int num_threads = thread_count(static_cast<int>(threads));
+  FDMA_TRY(AttentionMemory memory, fill_memory(problem, num_threads));
+  const AttentionTensors tensors = memory.tensors(problem);
+  AttentionOptions how;
+  how.num_threads = num_threads;
+  {
+    Progress progress("timing", "runs", session.quiet);
+    const std::int64_t num_runs = 2 * (repeat + 1);
+    std::int64_t num_done = 0;
+    for (std::int64_t round = 0; round <= repeat; ++round) {
+      for (Subject* subject : {&full, &masked}) {
+        FDMA_TRY(const double seconds, run_attention(subject->plan, tensors, how, true));
+        if (round > 0) subject->seconds.push_back(seconds);
+        progress.update(++num_done, num_runs);
+        if (round > 0) continue;
+        Progress silent("checking", "rows", true);
+        FDMA_TRY(subject->check, check_attention(*subject->mask, subject->plan, tensors, 0,
+                                                 kRowsChecked, num_threads, silent));
+      }
+    }
+  }
+  for (const Subject* subject : {&masked, &full}) {
+    if (subject->check.is_right()) continue;
+    if (!session.complaint.empty()) session.complaint += '\n';
+    session.complaint += fmt::format("{}, {}: the result is wrong: {}", operand.label,
+                                     subject->name, complaint(subject->check));
+  }
+  const ExitCode code = session.complaint.empty() ? ExitCode::ok : ExitCode::mask_wrong;
+  if (arguments.has("json")) {
+    Json document;
+    document["mask"] = mask_json(operand.name, operand.mask);
+    document["seed"] = problem.seed;
+    document["shape"] = shape_json(problem);
+    document["cpu_target"] = cpu_target();
+    document["threads"] = num_threads;
+    document["repeat"] = repeat;
+    document["masked"] = subject_json(masked);
+    document["full"] = subject_json(full);
+    const auto time = ratio(masked.median(), full.median());
+    const auto tiles = ratio(static_cast<double>(live_tiles(masked.plan.counts)),
+                             static_cast<double>(live_tiles(full.plan.counts)));
+    document["time_ratio"] = time ? Json(*time) : Json(nullptr);
+    document["tile_ratio"] = tiles ? Json(*tiles) : Json(nullptr);
+    session.out = json_text(document);
+    return code;
+  }
+  if (session.quiet) return code;
+  session.out =
+      fmt::format("{} over {}\n  tensors  {}\n  on       {}, {}, {} of each\n", problem.source(),
+                  operand.label, shape_text(problem), backend_text(masked.plan.backend),
+                  plural(num_threads, "thread"), plural(repeat, "run"));
+  session.out += summary(masked, full);
+  return code;
+}
+
+}  // namespace
+
+const Command& bench_command() {
+  static const Command command = [] {
+    Command made{
+        .name = "bench",
+        .summary = "time attention over a mask and over every pair, on this machine",
+        .operands = "MASK",
+        .min_operands = 1,
+        .max_operands = 1,
+        .description =
+            "Times attention over MASK and over all pairs of the same lengths by turns, on random "
+            "tensors: median and minimum after a run that is not counted, useful operations a "
+            "second (2 (head_dim + head_dim_v) for an allowed pair), and how the ratio of times "
+            "compares with the ratio of tiles visited; 1 means that time follows the mask.\n"
+            "\n"
+            "64 rows of both results are compared with dense attention in float64; status 1 if "
+            "they are wrong.",
+        .options = {},
+        .examples = {{"fdma-maskc bench out.h5 --heads 4 --head-dim 64 --repeat 3",
+                      "What does the mask save here?"},
+                     {"fdma-maskc bench out.h5 --heads 4 --dtype bfloat16 --repeat 1 --json",
+                      "For a script:"}},
+        .run = run};
+    for (const OptionSpec& option : random_options()) made.options.push_back(option);
+    made.options.push_back(
+        {.name = "repeat", .value = "N", .help = "Runs of each that count (default 5)."});
+    made.options.push_back(backend_option());
+    made.options.push_back(tile_option());
+    made.options.push_back(
+        block_option("Blocks in which a dense dataset is read (default 128x128)."));
+    for (const OptionSpec& option : dense_options()) made.options.push_back(option);
+    made.options.push_back(
+        {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."});
+    made.options.push_back(json_option());
+    return made;
+  }();
+  return command;
+}
+
+}  // namespace fdma::maskc

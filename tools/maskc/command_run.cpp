@@ -1,0 +1,294 @@
+// fdma-maskc run: attention over a compiled mask, on tensors from HDF5 or random ones.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "attention_check.hpp"
+#include "attention_run.hpp"
+#include "element_values.hpp"
+#include "fdma/formats/hash.hpp"
+#include "number_text.hpp"
+#include "parallel_rows.hpp"
+#include "progress.hpp"
+#include "staged_file.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+constexpr std::string_view kDtypes[] = {"float32", "float16", "bfloat16"};
+
+/// What the results hold that a user would want to know of.
+struct ResultRows {
+  std::int64_t num_rows = 0;
+  std::int64_t without_keys = 0;  ///< lse is -inf
+  std::int64_t nan = 0;           ///< rows with a NaN in out or lse
+};
+
+ResultRows look_at_rows(const AttentionShape& shape, const AttentionTensors& tensors) {
+  ResultRows rows;
+  const MutableTensorView& out = tensors.out;
+  const MutableTensorView& lse = tensors.lse;
+  std::vector<float> values(static_cast<std::size_t>(shape.head_dim_v));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.heads_q; ++h) {
+      for (std::int64_t q = 0; q < shape.q_len(b); ++q) {
+        const float l = static_cast<const float*>(
+            lse.data)[b * lse.strides[0] + h * lse.strides[1] + q * lse.strides[2]];
+        load_elements(out.data, out.dtype,
+                      b * out.strides[0] + q * out.strides[1] + h * out.strides[2],
+                      shape.head_dim_v, values.data());
+        bool is_nan = std::isnan(l);
+        for (const float value : values) is_nan = is_nan || std::isnan(value);
+        rows.nan += is_nan ? 1 : 0;
+        rows.without_keys += l == -std::numeric_limits<float>::infinity() ? 1 : 0;
+        ++rows.num_rows;
+      }
+    }
+  }
+  return rows;
+}
+
+Outcome<AttentionProblem> read_problem(const Arguments& arguments, const MaskShape& mask) {
+  const auto file = arguments.find("tensors");
+  if (file.has_value() == arguments.has("random")) {
+    return usage_failure(file ? "--random: not together with --tensors"
+                              : "expected --tensors FILE.h5 or --random, got neither");
+  }
+  if (!file) return random_problem(arguments, mask);
+  FDMA_TRY_VOID(check_no_random_options(arguments));
+  return file_problem(*file, layout_of(arguments), mask);
+}
+
+Outcome<float> read_scale(const Arguments& arguments) {
+  FDMA_TRY(const std::optional<double> given, arguments.number("softmax-scale"));
+  if (!given) return 0.0f;
+  const auto scale = static_cast<float>(*given);
+  if (!std::isfinite(scale) || scale == 0) {
+    return usage_failure(
+        fmt::format("--softmax-scale: expected a finite number other than 0, got '{}'",
+                    *arguments.find("softmax-scale")));
+  }
+  return scale;
+}
+
+// The result must not take the place of what it is made from.
+Status check_output(const std::string& output, const std::string& mask_file,
+                    const AttentionProblem& problem) {
+  FDMA_TRY_VOID(check_destination(output));
+  for (const std::string& input : {mask_file, problem.file}) {
+    std::error_code error;
+    if (input.empty() || !std::filesystem::equivalent(output, input, error)) continue;
+    return usage_failure(
+        fmt::format("--output: {} is an input of this run; give another file", output));
+  }
+  return Nothing{};
+}
+
+Status write_result(const std::string& path, const AttentionProblem& problem,
+                    const AttentionMemory& memory, const BlockMask& mask, float scale,
+                    Backend backend) {
+  const auto fields =
+      std::vector<FileAttribute>{{"mask_hash", to_string(mask_hash(mask))},
+                                 {"softmax_scale", static_cast<double>(scale)},
+                                 {"backend", std::string(to_string(backend))},
+                                 {"layout", std::string(to_string(problem.layout))}};
+  FDMA_TRY(StagedFile file, StagedFile::create(path));
+  const Result<void> written =
+      write_tensors(file.path(), {{"out", memory.out.view()}, {"lse", memory.lse.view()}}, fields);
+  if (!written) {
+    return Error{written.error().code, file.with_destination(written.error().message)};
+  }
+  FDMA_TRY_VOID(file.commit());
+  spdlog::info("wrote {}", path);
+  return Nothing{};
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  const auto output = arguments.find("output");
+  const auto dumped = arguments.find("dump");
+  const bool is_json = arguments.has("json");
+  if (dumped && (is_json || output || arguments.has("check"))) {
+    return usage_failure(
+        "--dump prints the plan and runs nothing: give it without --json, "
+        "--output and --check");
+  }
+  FDMA_TRY(const float given_scale, read_scale(arguments));
+  FDMA_TRY(const PlanOptions options, plan_options(arguments));
+  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
+  FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
+  FDMA_TRY(const MaskOperand operand, read_resolved(resolved, dense, session.quiet));
+  const BlockMask& mask = operand.mask;
+
+  FDMA_TRY(AttentionProblem problem, read_problem(arguments, mask.shape));
+  if (const auto dtype = arguments.find("out-dtype")) {
+    problem.shape.out_dtype = *dtype == kDtypes[1]   ? DType::float16
+                              : *dtype == kDtypes[2] ? DType::bfloat16
+                                                     : DType::float32;
+  }
+  if (output) FDMA_TRY_VOID(check_output(*output, resolved.address.file, problem));
+  FDMA_TRY(const AttentionPlan plan, make_plan(mask, problem.shape, problem.score, options));
+  if (dumped) {
+    session.out = to_text(plan);
+    if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
+    return ExitCode::ok;
+  }
+
+  AttentionMemory memory;
+  {
+    const Waiting waiting(problem.file.empty() ? "drawing tensors" : "reading " + problem.source(),
+                          session.quiet || arguments.has("verbose"));
+    FDMA_TRY(memory, fill_memory(problem, thread_count(static_cast<int>(threads))));
+  }
+  const AttentionTensors tensors = memory.tensors(problem);
+  AttentionOptions how;
+  how.softmax_scale = given_scale;
+  how.num_threads = static_cast<int>(threads);
+  FDMA_TRY(const double seconds, run_attention(plan, tensors, how, session.quiet));
+  spdlog::info("attention in {}", duration_text(seconds));
+  const ResultRows rows = look_at_rows(problem.shape, tensors);
+
+  std::optional<AttentionCheck> check;
+  if (arguments.has("check")) {
+    Progress progress("checking", "rows", session.quiet);
+    FDMA_TRY(check, check_attention(mask, plan, tensors, given_scale, 0, static_cast<int>(threads),
+                                    progress));
+  }
+  const float scale =
+      given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
+  const bool is_right = !check || check->is_right();
+  const bool is_written = output.has_value() && is_right;
+  if (is_written) {
+    FDMA_TRY_VOID(write_result(*output, problem, memory, mask, scale, plan.backend));
+  }
+  if (!is_right) {
+    session.complaint = fmt::format("{}: the result is wrong{}: {}", operand.label,
+                                    output ? " and was not written" : "", complaint(*check));
+  }
+
+  const std::int64_t pairs = allowed_pairs(mask, problem.shape);
+  const double flops = useful_flops(problem.shape, pairs);
+  const ExitCode code = is_right ? ExitCode::ok : ExitCode::mask_wrong;
+  if (is_json) {
+    Json document;
+    document["mask"] = mask_json(operand.name, mask);
+    document["tensors"] = problem.file.empty() ? Json(nullptr) : Json(problem.source());
+    document["seed"] = problem.file.empty() ? Json(problem.seed) : Json(nullptr);
+    document["shape"] = shape_json(problem);
+    document["softmax_scale"] = scale;
+    document["plan"] = plan_json(plan);
+    document["cpu_target"] = cpu_target();
+    document["allowed_pairs"] = pairs;
+    document["seconds"] = seconds;
+    document["gflops"] = seconds > 0 ? Json(flops / seconds / 1e9) : Json(nullptr);
+    document["rows"] = {
+        {"total", rows.num_rows}, {"without_keys", rows.without_keys}, {"nan", rows.nan}};
+    document["check"] = check ? to_json(*check) : Json(nullptr);
+    document["output"] = is_written ? Json(*output) : Json(nullptr);
+    session.out = json_text(document);
+    return code;
+  }
+  if (session.quiet) return code;
+  session.out = fmt::format("{} over {}\n", problem.source(), operand.label);
+  const auto line = [&](std::string_view what, const std::string& value) {
+    session.out += fmt::format("  {:<9}{}\n", what, value);
+  };
+  line("tensors", shape_text(problem));
+  line("plan", plan_text(plan));
+  line("ran", fmt::format("in {} on {}, {:.1f} GFLOP/s over {}", duration_text(seconds),
+                          backend_text(plan.backend), seconds > 0 ? flops / seconds / 1e9 : 0.0,
+                          plural(pairs, "allowed pair")));
+  line("rows", fmt::format("{}, {} without keys, {} NaN", count_text(rows.num_rows),
+                           count_text(rows.without_keys), count_text(rows.nan)));
+  if (check) line("check", to_text(*check));
+  if (is_written) {
+    line("wrote", fmt::format("{}: out {}, lse {}", *output, to_string(out_spec(problem)),
+                              to_string(lse_spec(problem))));
+  }
+  return code;
+}
+
+}  // namespace
+
+const Command& run_command() {
+  static const Command command = [] {
+    Command made{
+        .name = "run",
+        .summary = "attention over a mask, on tensors from HDF5 or random ones",
+        .operands = "MASK",
+        .min_operands = 1,
+        .max_operands = 1,
+        .description =
+            "Computes out = softmax(scale q k^T + key_bias, masked) v and lse, the logarithm of "
+            "the sum of exponentials, with float32 sums, visiting only tiles that the mask "
+            "allows.\n"
+            "\n"
+            "--tensors names an HDF5 file (or FILE.h5:/GROUP) with datasets q [batch, q_len, "
+            "heads, head_dim], k [batch, kv_len, heads_kv, head_dim], v [batch, kv_len, heads_kv, "
+            "head_dim_v] and perhaps key_bias [batch, heads_kv, kv_len] (float32), each of "
+            "little-endian float32, float16 or bfloat16 (uint16 with attribute dtype = "
+            "\"bfloat16\"). Lengths are those of the mask; where they differ by batch element, the "
+            "tensors are as long as the longest, and what lies behind an element's own length is "
+            "not read.\n"
+            "\n"
+            "--output receives out and lse [batch, heads, q_len] (float32). Rows without keys, and "
+            "rows behind an element's length, have out 0 and lse -inf. NaN spreads as in dense "
+            "attention; the summary counts the rows that have any.\n"
+            "\n"
+            "--check computes rows again by definition in float64, all of them if that is quick, "
+            "else a sample with the edges of tiles in it. The largest error may be twice that of "
+            "an explicit matmul, softmax, matmul in the same types, plus 1e-5 of the largest "
+            "value. Otherwise the exit status is 1 and nothing is written.",
+        .options = {{.name = "tensors",
+                     .value = "FILE",
+                     .help = "Where q, k, v and perhaps key_bias are: FILE.h5 or FILE.h5:/GROUP.",
+                     .takes_file = true},
+                    {.name = "layout",
+                     .value = "LAYOUT",
+                     .help = "Dimensions of q, k, v and out: bshd is [batch, len, heads, head_dim] "
+                             "(the default), bhsd has heads before len.",
+                     .choices = {"bshd", "bhsd"}},
+                    {.name = "random", .help = "Run on random tensors instead, normal in scale."}},
+        .examples = {{"fdma-maskc run out.h5 --tensors qkv.h5 -o result.h5",
+                      "Attention on tensors of yours:"},
+                     {"fdma-maskc run out.h5 --random --heads 4 --heads-kv 2 --head-dim 64 --check",
+                      "Is it right on this machine?"},
+                     {"fdma-maskc run out.h5 --random --heads 4 --dump plan",
+                      "What would run, and in which order?"}},
+        .run = run};
+    for (const OptionSpec& option : random_options()) made.options.push_back(option);
+    made.options.push_back({.name = "output",
+                            .letter = 'o',
+                            .value = "FILE",
+                            .help = "The HDF5 file to write out and lse to.",
+                            .takes_file = true});
+    made.options.push_back({.name = "out-dtype",
+                            .value = "DTYPE",
+                            .help = "Element type of out (default: that of q).",
+                            .choices = {kDtypes[0], kDtypes[1], kDtypes[2]}});
+    made.options.push_back(
+        {.name = "check", .help = "Compare with dense attention in float64; status 1 if wrong."});
+    made.options.push_back({.name = "softmax-scale",
+                            .value = "X",
+                            .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});
+    made.options.push_back(backend_option());
+    made.options.push_back(tile_option());
+    made.options.push_back({.name = "dump",
+                            .value = "STAGE",
+                            .help = "Print the plan and run nothing.",
+                            .choices = {"plan"}});
+    made.options.push_back(
+        block_option("Blocks in which a dense dataset is read (default 128x128)."));
+    for (const OptionSpec& option : dense_options()) made.options.push_back(option);
+    made.options.push_back(
+        {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."});
+    made.options.push_back(json_option());
+    return made;
+  }();
+  return command;
+}
+
+}  // namespace fdma::maskc
