@@ -49,7 +49,7 @@ std::vector<std::int32_t> eviction_ends(std::int64_t n, Random& random) {
   std::vector<std::int32_t> ends(static_cast<std::size_t>(n), static_cast<std::int32_t>(n));
   std::vector<std::int32_t> alive;
   for (std::int64_t q = 0; q < n; ++q) {
-    if (q >= n / 2) {
+    if (q >= n / 2 && !alive.empty()) {
       const auto victim =
           static_cast<std::size_t>(random.below(static_cast<std::int64_t>(alive.size())));
       ends[static_cast<std::size_t>(alive[victim])] = static_cast<std::int32_t>(q);
