@@ -165,8 +165,8 @@ struct AttentionPlan {
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score = {}, const PlanOptions& options = {});
 
-/// internal, naming the first entry that breaks an invariant. O(items + arrays). The live keys of column
-/// tiles (num_entries) are not counted again.
+/// internal, naming the first entry that breaks an invariant. O(items + arrays). The live keys of
+/// column tiles (num_entries) are not counted again.
 Result<void> validate(const AttentionPlan& plan);
 
 /// A short stable text of header, counts and the first `max_items` items with their segments.
