@@ -163,9 +163,10 @@ Result<void> validate(const DeviceProfile& profile) {
     return invalid(fmt::format("memory_bytes_per_us: expected a finite number above 0, got {}",
                                profile.memory_bytes_per_us));
   }
-  if (profile.stripe_rows < 1 || profile.stripe_rows > kMaxBlockSide) {
-    return invalid(
-        fmt::format("stripe_rows: expected 1 to {}, got {}", kMaxBlockSide, profile.stripe_rows));
+  if (profile.stripe_rows < 16 || profile.stripe_rows > kMaxBlockSide ||
+      profile.stripe_rows % 16 != 0) {
+    return invalid(fmt::format("stripe_rows: expected a multiple of 16 from 16 to {}, got {}",
+                               kMaxBlockSide, profile.stripe_rows));
   }
   if (profile.kernels.empty()) return invalid("kernels: expected at least one, got none");
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {

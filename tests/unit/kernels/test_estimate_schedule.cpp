@@ -1,0 +1,78 @@
+// Simulated schedules: bounds that hold for every list of items.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "fdma/kernels/estimate.hpp"
+
+namespace fdma {
+namespace {
+
+/// The same, by the slow definition: every item to the first of the workers that is free earliest.
+double makespan_by_definition(const std::vector<double>& items, int num_workers) {
+  std::vector<double> free_at(static_cast<std::size_t>(num_workers), 0.0);
+  for (const double us : items) *std::min_element(free_at.begin(), free_at.end()) += us;
+  return *std::max_element(free_at.begin(), free_at.end());
+}
+
+TEST(SimulateSchedule, GivesEachItemToTheWorkerThatIsFreeFirst) {
+  EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{3, 2, 2}, 2).makespan_us, 4);
+  EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{2, 2, 3}, 2).makespan_us, 5);
+  std::mt19937 rng(1);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<double> items(rng() % 60);
+    for (double& us : items) us = static_cast<double>(rng() % 100);
+    const int num_workers = 1 + static_cast<int>(rng() % 9);
+    EXPECT_DOUBLE_EQ(simulate_schedule(items, num_workers).makespan_us,
+                     makespan_by_definition(items, num_workers));
+  }
+}
+
+TEST(SimulateSchedule, KeepsItsBounds) {
+  std::mt19937 rng(2);
+  for (int trial = 0; trial < 500; ++trial) {
+    std::vector<double> items(1 + rng() % 300);
+    for (double& us : items) us = static_cast<double>(rng() % 1000) / 7;
+    const int num_workers = 1 + static_cast<int>(rng() % 140);
+    const Schedule schedule = simulate_schedule(items, num_workers);
+    const double sum = std::accumulate(items.begin(), items.end(), 0.0);
+    const double longest = *std::max_element(items.begin(), items.end());
+    EXPECT_EQ(schedule.num_items, static_cast<std::int64_t>(items.size()));
+    EXPECT_EQ(schedule.num_workers, num_workers);
+    EXPECT_DOUBLE_EQ(schedule.busy_us, sum);
+    EXPECT_DOUBLE_EQ(schedule.longest_item_us, longest);
+    EXPECT_GE(schedule.makespan_us * (1 + 1e-12), sum / num_workers);
+    EXPECT_GE(schedule.makespan_us, longest);
+    EXPECT_LE(schedule.makespan_us, (sum / num_workers + longest) * (1 + 1e-12));
+    EXPECT_LE(schedule.balance(), 1 + 1e-12);
+  }
+}
+
+TEST(SimulateSchedule, OneWorkerTakesTheSum) {
+  const std::vector<double> items{5, 1, 7.5, 0};
+  const Schedule schedule = simulate_schedule(items, 1);
+  EXPECT_DOUBLE_EQ(schedule.makespan_us, 13.5);
+  EXPECT_DOUBLE_EQ(schedule.balance(), 1);
+}
+
+TEST(SimulateSchedule, NoItemsTakeNoTime) {
+  const Schedule schedule = simulate_schedule({}, 132);
+  EXPECT_EQ(schedule.makespan_us, 0);
+  EXPECT_EQ(schedule.balance(), 1);
+}
+
+TEST(SimulateSchedule, LongestFirstIsNeverFarFromTheBest) {
+  // Graham's bound: at most 4/3 of the optimum, which is at least the mean load.
+  std::mt19937 rng(3);
+  std::vector<double> items(1000);
+  for (double& us : items) us = 1 + static_cast<double>(rng() % 64);
+  std::sort(items.rbegin(), items.rend());
+  const Schedule schedule = simulate_schedule(items, 132);
+  EXPECT_LE(schedule.makespan_us, 4.0 / 3 * std::max(schedule.busy_us / 132, 64.0));
+}
+
+}  // namespace
+}  // namespace fdma
