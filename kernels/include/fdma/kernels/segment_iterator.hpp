@@ -4,13 +4,8 @@
 
 #include <cstdint>
 
+#include "fdma/kernels/host_device.hpp"
 #include "fdma/kernels/plan.hpp"
-
-#ifdef __CUDACC__
-#define FDMA_HOST_DEVICE __host__ __device__
-#else
-#define FDMA_HOST_DEVICE
-#endif
 
 namespace fdma {
 
