@@ -9,7 +9,9 @@
 #include <cmath>
 #include <limits>
 
+#include "available_memory.hpp"
 #include "element_values.hpp"
+#include "number_text.hpp"
 #include "parallel_rows.hpp"
 
 namespace fdma::maskc {
@@ -334,6 +336,25 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
 }
 
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {
+  // The system grants more than it has and ends the process later, so what is needed is compared
+  // with what is there before anything is touched.
+  double needed = 0;
+  for (const TensorSpec& spec :
+       {q_spec(problem), k_spec(problem), v_spec(problem), out_spec(problem), lse_spec(problem)}) {
+    double bytes = size_bytes(spec.dtype);
+    for (int d = 0; d < spec.rank; ++d) {
+      bytes *= static_cast<double>(spec.extents[static_cast<std::size_t>(d)]);
+    }
+    needed += bytes;
+  }
+  const std::int64_t available = available_memory_bytes();
+  if (available > 0 && needed > static_cast<double>(available)) {
+    constexpr double kMax = 9e18;
+    return CommandFailure{ExitCode::unsupported,
+                          fmt::format("out of memory: q, k, v, out and lse take {}, there are {}",
+                                      bytes_text(static_cast<std::int64_t>(std::min(needed, kMax))),
+                                      bytes_text(available))};
+  }
   AttentionMemory memory;
   const auto fill = [&](OwnedTensor& tensor, const char* name, const TensorSpec& spec,
                         std::uint64_t which) -> Status {

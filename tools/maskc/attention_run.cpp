@@ -80,7 +80,8 @@ double useful_flops(const AttentionShape& shape, std::int64_t pairs) {
 }
 
 std::int64_t live_tiles(const PlanCounts& counts) {
-  return counts.full_tiles + counts.bitmap_tiles + counts.row_tiles + counts.gather_chunks;
+  return counts.full_tiles + counts.bitmap_tiles + counts.row_tiles + counts.column_tiles +
+         counts.gather_chunks;
 }
 
 std::string backend_text(Backend backend) {
@@ -101,7 +102,8 @@ std::string plan_text(const AttentionPlan& plan) {
   const PlanCounts& counts = plan.counts;
   std::string text = fmt::format("{} full", count_text(counts.full_tiles));
   if (counts.bitmap_tiles > 0) text += fmt::format(", {} bitmap", count_text(counts.bitmap_tiles));
-  if (counts.row_tiles > 0) text += fmt::format(", {} interval", count_text(counts.row_tiles));
+  if (counts.row_tiles > 0) text += fmt::format(", {} row", count_text(counts.row_tiles));
+  if (counts.column_tiles > 0) text += fmt::format(", {} column", count_text(counts.column_tiles));
   text += fmt::format(" tiles of {} x {}", plan.tile.block_q, plan.tile.block_kv);
   if (counts.gather_chunks > 0) {
     text += fmt::format(", {} of gathered keys", plural(counts.gather_chunks, "chunk"));
@@ -134,6 +136,8 @@ Json plan_json(const AttentionPlan& plan) {
           {"full_tiles", counts.full_tiles},
           {"bitmap_tiles", counts.bitmap_tiles},
           {"row_tiles", counts.row_tiles},
+          {"column_tiles", counts.column_tiles},
+          {"column_entries", counts.column_entries},
           {"gather_chunks", counts.gather_chunks},
           {"gather_entries", counts.gather_entries},
           {"empty_items", counts.empty_items},

@@ -22,9 +22,9 @@ std::int64_t live_tiles(const PlanCounts& counts);
 
 /// "cpu (AVX2)"
 std::string backend_text(Backend backend);
-/// "q [1, 8192, 8, 64] float16, k and v with 2 heads"
+/// "q float16 [1, 8192, 8, 64], k float16 [..], v float16 [..], key_bias"
 std::string shape_text(const AttentionProblem& problem);
-/// "1,254 full, 286 bitmap, 0 row and 0 gathered tiles of 128 x 128"
+/// "5,016 full, 800 bitmap, 344 row tiles of 128 x 128 in 512 items"
 std::string plan_text(const AttentionPlan& plan);
 
 Json shape_json(const AttentionProblem& problem);
