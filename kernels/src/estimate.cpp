@@ -12,28 +12,10 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
+#include "full_mask.hpp"
 
 namespace fdma {
 namespace {
-
-/// Everything allowed, lengths and counts as in `shape`.
-BlockMask full_mask(const AttentionShape& shape, BlockShape tile) {
-  const auto full_of = [&](std::int64_t b) {
-    ParametricMask full;
-    full.q_len = shape.q_len(b);
-    full.kv_len = shape.kv_len(b);
-    full.kv_end = full.kv_len;
-    return segment_from_parametric(full, tile);
-  };
-  const bool is_uniform = shape.q_lens.size() == 1 && shape.kv_lens.size() == 1;
-  MaskShape mask_shape;
-  mask_shape.num_batches = is_uniform ? 1 : shape.batch;
-  mask_shape.q_lens = shape.q_lens;
-  mask_shape.kv_lens = shape.kv_lens;
-  std::vector<SegmentMask> masks;
-  for (std::int64_t b = 0; b < mask_shape.num_batches; ++b) masks.push_back(full_of(b));
-  return make_block_mask(std::move(mask_shape), tile, std::move(masks));
-}
 
 /// Cells that exist in the tiles that are not empty.
 std::int64_t live_tile_cells(const SegmentMask& mask) {

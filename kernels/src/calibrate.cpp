@@ -1,0 +1,332 @@
+// Calibration in three steps:
+//   1. time attention over the synthetic masks (calibrate_masks.hpp) for each dtype, head size and
+//      tile shape, all threads busy, every mask in turn and again until the time is up; of each
+//      mask the fastest run counts, since other programs only ever add time;
+//   2. fit: the work of a plan (item_work.hpp) is linear in the costs, and with items that are
+//      alike the time of a call is that of its items over the threads, plus the launch;
+//   3. launch and memory: a call of one item with one key, and a copy that fits no cache.
+#include "fdma/kernels/calibrate.hpp"
+
+#include <fmt/format.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "calibrate_fit.hpp"
+#include "calibrate_masks.hpp"
+#include "cpu/float16.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "full_mask.hpp"
+#include "item_work.hpp"
+
+namespace fdma {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxThreads = 4096;
+constexpr int kMinRounds = 3;
+constexpr double kSecondsEach = 2;
+constexpr double kQuickSecondsEach = 0.8;
+constexpr std::size_t kQuickTiles = 2;
+/// Query heads for each thread: 6 tile rows each, so that threads end together.
+constexpr std::int32_t kHeadsPerThread = 1;
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+Error interrupted() { return Error{ErrorCode::io, "calibrate: interrupted"}; }
+
+/// Rows computed together by the CPU kernel with the instruction set it takes here: 64 lanes of
+/// AVX-512, 16 of anything narrower.
+std::int32_t cpu_stripe_rows() {
+  return std::string_view(cpu_target()).substr(0, 4) == "AVX3" ? 64 : 16;
+}
+
+/// Uniform in [-1, 1), the same everywhere; a few thousand values repeat.
+void fill_random(std::vector<std::uint8_t>& bytes, DType dtype) {
+  constexpr std::size_t kPeriod = 4093;
+  std::vector<float> values(kPeriod);
+  std::uint64_t state = 1;
+  for (float& value : values) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    value = static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31F;
+  }
+  const std::size_t size = static_cast<std::size_t>(size_bytes(dtype));
+  for (std::size_t i = 0; i < bytes.size() / size; ++i) {
+    const float value = values[i % kPeriod];
+    std::uint8_t* to = bytes.data() + i * size;
+    if (dtype == DType::float32) {
+      std::memcpy(to, &value, size);
+    } else {
+      const std::uint16_t half = dtype == DType::bfloat16 ? cpu::bfloat16_from_float(value)
+                                                          : cpu::float16_from_float(value);
+      std::memcpy(to, &half, size);
+    }
+  }
+}
+
+/// Tensors of one call, owned.
+class Tensors {
+ public:
+  explicit Tensors(const AttentionShape& shape) {
+    views_.q = add(shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim).view();
+    views_.kv.k = add(shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim).view();
+    views_.kv.v = add(shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v).view();
+    views_.out = add(shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v);
+  }
+  const AttentionTensors& views() const { return views_; }
+
+ private:
+  MutableTensorView add(DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) {
+    buffers_.emplace_back(static_cast<std::size_t>(length * heads * dim * size_bytes(dtype)));
+    fill_random(buffers_.back(), dtype);
+    const std::int64_t extents[] = {1, length, heads, dim};
+    return make_contiguous_mutable_view(buffers_.back().data(), dtype, 4, extents);
+  }
+
+  std::vector<std::vector<std::uint8_t>> buffers_;
+  AttentionTensors views_;
+};
+
+/// A plan with its tensors and the fastest of its runs so far.
+struct Workload {
+  AttentionPlan plan;
+  Tensors tensors;
+  double fastest_us = std::numeric_limits<double>::infinity();
+
+  Result<void> run(const AttentionOptions& options) {
+    const Clock::time_point start = Clock::now();
+    FDMA_TRY_VOID(attention_forward(plan, tensors.views(), options));
+    fastest_us = std::min(fastest_us, microseconds_since(start));
+    return {};
+  }
+};
+
+AttentionShape shape_of(const BlockMask& mask, DType dtype, std::int32_t head_dim,
+                        std::int32_t heads) {
+  AttentionShape shape;
+  shape.heads_q = shape.heads_kv = heads;
+  shape.q_lens = mask.shape.q_lens;
+  shape.kv_lens = mask.shape.kv_lens;
+  shape.head_dim = shape.head_dim_v = head_dim;
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
+  return shape;
+}
+
+Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns,
+                             const AttentionShape& shape) {
+  PlanOptions options;
+  options.tile = mask.block;
+  options.columns = columns;
+  FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
+  return Workload{std::move(plan), Tensors(shape)};
+}
+
+/// Two unknowns for each kind, but full tiles have no cost besides their cells; then the item.
+constexpr std::size_t kItemUnknown = 9;
+
+std::vector<double> amounts_of(const AttentionPlan& plan, std::int32_t stripe_rows) {
+  const WorkCounter counter(plan, stripe_rows, true);
+  PlanWork total;
+  for (const WorkItem& item : plan.items) {
+    const PlanWork work = counter.of(item);
+    for (std::size_t kind = 0; kind < total.steps.size(); ++kind) {
+      total.steps[kind].tiles += work.steps[kind].tiles;
+      total.steps[kind].cells += work.steps[kind].cells;
+    }
+  }
+  const double tile_cells = static_cast<double>(plan.tile.block_q) * plan.tile.block_kv;
+  std::vector<double> amounts(kItemUnknown + 1);
+  for (std::size_t kind = 0; kind < total.steps.size(); ++kind) {
+    amounts[2 * kind] = static_cast<double>(total.steps[kind].cells) / tile_cells;
+    if (kind > 0) amounts[2 * kind - 1] = static_cast<double>(total.steps[kind].tiles);
+  }
+  amounts[kItemUnknown] = static_cast<double>(plan.items.size());
+  return amounts;
+}
+
+TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
+  const auto steps = [&](std::size_t kind) {
+    return StepCosts{fitted[2 * kind - 1], fitted[2 * kind]};
+  };
+  TileCosts costs{tile,     {0, fitted[0]},      steps(1), steps(2), steps(3),
+                  steps(4), fitted[kItemUnknown]};
+  // Tiles so small that their masks are never stored in a form: as the form that they are stored
+  // in.
+  const auto is_missing = [](const StepCosts& each) { return each.tile_us + each.compute_us <= 0; };
+  if (is_missing(costs.bitmap)) costs.bitmap = costs.full;
+  if (is_missing(costs.rows)) costs.rows = costs.bitmap;
+  if (is_missing(costs.columns)) costs.columns = costs.bitmap;
+  return costs;
+}
+
+class Calibration {
+ public:
+  Calibration(const CalibrateOptions& options, int num_threads)
+      : options_(options), num_threads_(num_threads), stripe_rows_(cpu_stripe_rows()) {
+    run_options_.num_threads = num_threads;
+    run_options_.is_cancelled = options.is_cancelled;
+    tiles_ = options.tiles;
+    if (options.quick) tiles_.resize(std::min(tiles_.size(), kQuickTiles));
+  }
+
+  Result<DeviceProfile> run() {
+    DeviceProfile profile;
+    profile.name = "calibrated-cpu";
+    profile.source =
+        fmt::format("fdma-maskc calibrate, {} with {} thread{}{}", cpu_target(), num_threads_,
+                    num_threads_ == 1 ? "" : "s", options_.quick ? ", quick" : "");
+    profile.is_provisional = false;
+    profile.num_workers = num_threads_;
+    profile.stripe_rows = stripe_rows_;
+    profile.skips_dead_keys = true;
+    const int total =
+        static_cast<int>(options_.dtypes.size() * options_.head_dims.size() * tiles_.size());
+    int done = 0;
+    for (const DType dtype : options_.dtypes) {
+      for (const std::int32_t head_dim : options_.head_dims) {
+        FDMA_TRY(const double launch_us, time_launch(dtype, head_dim));
+        KernelCosts kernel{Direction::forward, dtype, head_dim, launch_us, {}};
+        for (const BlockShape tile : tiles_) {
+          if (options_.progress) options_.progress(done, total);
+          FDMA_TRY(const TileCosts costs, time_tile(dtype, head_dim, tile, launch_us));
+          kernel.tiles.push_back(costs);
+          ++done;
+        }
+        profile.kernels.push_back(std::move(kernel));
+      }
+    }
+    profile.memory_bytes_per_us = time_memory();
+    if (options_.progress) options_.progress(done, total);
+    FDMA_TRY_VOID(validate(profile));
+    return profile;
+  }
+
+ private:
+  Result<double> time_launch(DType dtype, std::int32_t head_dim) {
+    AttentionShape shape;
+    shape.q_lens = {1};
+    shape.kv_lens = {1};
+    const BlockMask mask = full_mask(shape, {128, 128});
+    FDMA_TRY(Workload workload,
+             workload_of(mask, ColumnMode::scan, shape_of(mask, dtype, head_dim, 1)));
+    for (int i = 0; i < 50; ++i) FDMA_TRY_VOID(workload.run(run_options_));
+    return workload.fastest_us;
+  }
+
+  Result<TileCosts> time_tile(DType dtype, std::int32_t head_dim, BlockShape tile,
+                              double launch_us) {
+    std::vector<Workload> workloads;
+    for (const CalibrationMask& each : calibration_masks(tile)) {
+      const AttentionShape shape =
+          shape_of(each.mask, dtype, head_dim, kHeadsPerThread * num_threads_);
+      FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape));
+      workloads.push_back(std::move(workload));
+    }
+    const double seconds = options_.quick ? kQuickSecondsEach : kSecondsEach;
+    const Clock::time_point start = Clock::now();
+    for (int round = 0; round < kMinRounds || microseconds_since(start) < seconds * 1e6; ++round) {
+      for (Workload& workload : workloads) {
+        if (options_.is_cancelled != nullptr && *options_.is_cancelled) return interrupted();
+        FDMA_TRY_VOID(workload.run(run_options_));
+      }
+    }
+    std::vector<Measurement> measurements;
+    for (const Workload& workload : workloads) {
+      const double busy_us = (workload.fastest_us - launch_us) * num_threads_;
+      measurements.push_back(
+          {amounts_of(workload.plan, stripe_rows_), std::max(busy_us, workload.fastest_us / 2)});
+    }
+    return costs_from(fit_not_negative(measurements), tile);
+  }
+
+  /// Bytes read and written a microsecond by copies of all threads.
+  double time_memory() const {
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    std::vector<char> from(kBytes, 1);
+    std::vector<char> to(kBytes, 2);
+    double fastest_us = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 5; ++i) {
+      const Clock::time_point start = Clock::now();
+      std::vector<std::thread> threads;
+      const std::size_t share = kBytes / static_cast<std::size_t>(num_threads_);
+      for (int t = 0; t < num_threads_; ++t) {
+        threads.emplace_back([&, t] {
+          const std::size_t at = static_cast<std::size_t>(t) * share;
+          std::memcpy(to.data() + at, from.data() + at, share);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      fastest_us = std::min(fastest_us, microseconds_since(start));
+    }
+    return 2.0 * static_cast<double>(kBytes) / fastest_us;
+  }
+
+  const CalibrateOptions& options_;
+  int num_threads_;
+  std::int32_t stripe_rows_;
+  AttentionOptions run_options_;
+  std::vector<BlockShape> tiles_;
+};
+
+Result<void> check_options(const CalibrateOptions& options) {
+  const auto invalid = [](std::string message) {
+    return Error{ErrorCode::invalid_argument, std::move(message)};
+  };
+  if (options.head_dims.empty()) return invalid("head_dims: expected at least one, got none");
+  if (options.dtypes.empty()) return invalid("dtypes: expected at least one, got none");
+  if (options.tiles.empty()) return invalid("tiles: expected at least one, got none");
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
+    return invalid(
+        fmt::format("num_threads: expected 0 to {}, got {}", kMaxThreads, options.num_threads));
+  }
+  for (const std::int32_t head_dim : options.head_dims) {
+    if (head_dim < 1 || head_dim > kMaxHeadDim) {
+      return invalid(fmt::format("head_dims: expected 1 to {}, got {}", kMaxHeadDim, head_dim));
+    }
+    if (std::count(options.head_dims.begin(), options.head_dims.end(), head_dim) > 1) {
+      return invalid(fmt::format("head_dims: {} is there twice", head_dim));
+    }
+  }
+  for (const DType dtype : options.dtypes) {
+    if (dtype != DType::float32 && dtype != DType::float16 && dtype != DType::bfloat16) {
+      return invalid(
+          fmt::format("dtypes: expected float32, float16 or bfloat16, got {}", to_string(dtype)));
+    }
+    if (std::count(options.dtypes.begin(), options.dtypes.end(), dtype) > 1) {
+      return invalid(fmt::format("dtypes: {} is there twice", to_string(dtype)));
+    }
+  }
+  for (const BlockShape tile : options.tiles) {
+    FDMA_TRY_VOID(validate(tile));
+    if (std::count(options.tiles.begin(), options.tiles.end(), tile) > 1) {
+      return invalid(fmt::format("tiles: {}x{} is there twice", tile.block_q, tile.block_kv));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DeviceProfile> calibrate(const CalibrateOptions& options) {
+  FDMA_TRY_VOID(check_options(options));
+  const int num_threads = options.num_threads != 0
+                              ? options.num_threads
+                              : std::max(1, tbb::this_task_arena::max_concurrency());
+  try {
+    return Calibration(options, num_threads).run();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "calibrate: not enough memory for its tensors"};
+  }
+}
+
+}  // namespace fdma

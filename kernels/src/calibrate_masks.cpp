@@ -1,0 +1,114 @@
+// Masks whose tiles are all of one kind. Which form a SegmentMask stores is decided by bytes
+// (segment_builder.hpp), so each is made such that its kind is the smallest:
+//   bitmaps   random cells: nothing else is as small;
+//   rows      one interval a row, all different: a panel takes 8 bytes for each, distinct bitmaps
+//             block_q * block_kv / 8 a tile;
+//   columns   keys with one random lifetime over several tile rows: 16 bytes a key in all.
+#include "calibrate_masks.hpp"
+
+#include <random>
+#include <utility>
+
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/segment_builder.hpp"
+#include "full_mask.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kTileRows = 6;
+constexpr std::int64_t kLongKeys = 2048;
+/// Of the keys that sparse masks have, one in this many is alive.
+constexpr std::int64_t kSparse = 16;
+
+BlockMask as_block_mask(SegmentMask mask) {
+  MaskShape shape;
+  shape.q_lens = {mask.q_len};
+  shape.kv_lens = {mask.kv_len};
+  const BlockShape block = mask.block;
+  std::vector<SegmentMask> masks;
+  masks.push_back(std::move(mask));
+  return make_block_mask(std::move(shape), block, std::move(masks));
+}
+
+BlockMask full_rows(BlockShape tile, std::int64_t num_tiles) {
+  AttentionShape shape;
+  shape.q_lens = {kTileRows * tile.block_q};
+  shape.kv_lens = {num_tiles * tile.block_kv};
+  return full_mask(shape, tile);
+}
+
+DenseBits no_cells(BlockShape tile) {
+  DenseBits cells;
+  cells.q_len = kTileRows * tile.block_q;
+  cells.kv_len = kLongKeys;
+  cells.words.assign(static_cast<std::size_t>(cells.q_len * cells.words_per_row()), 0);
+  return cells;
+}
+
+/// Half of the cells of keys k with k % step == 0.
+BlockMask random_bitmaps(BlockShape tile, std::int64_t step, std::mt19937_64& random) {
+  std::uint64_t keys = 0;
+  for (std::int64_t k = 0; k < 64; k += step) keys |= std::uint64_t{1} << k;
+  DenseBits cells = no_cells(tile);
+  for (std::uint64_t& word : cells.words) word = random() & keys;
+  return as_block_mask(segment_from_dense(cells, tile));
+}
+
+/// Each row but one in 16 sees one interval: most keys, or where `is_sparse` a few somewhere.
+BlockMask row_intervals(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
+  constexpr std::int64_t kFewKeys = 4;
+  DenseBits cells = no_cells(tile);
+  const auto below = [&](std::int64_t bound) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
+  };
+  for (std::int64_t q = 0; q < cells.q_len; ++q) {
+    if (q % 16 == 0) continue;
+    const std::int64_t begin = below(is_sparse ? kLongKeys - kFewKeys : kLongKeys / 4);
+    const std::int64_t end = is_sparse ? begin + kFewKeys : kLongKeys - below(kLongKeys / 4);
+    set_bits(cells.words.data() + q * cells.words_per_row(), begin, end);
+  }
+  return as_block_mask(segment_from_dense(cells, tile));
+}
+
+/// Each key lives from a random row of the first tile row to one of the last, but one in 8 (or,
+/// where `is_sparse`, all but one in kSparse) never lives.
+BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
+  ColumnIntervals keys;
+  keys.q_len = kTileRows * tile.block_q;
+  keys.kv_len = kLongKeys;
+  keys.offsets.push_back(0);
+  const auto within_tile = [&] {
+    return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(tile.block_q));
+  };
+  for (std::int64_t key = 0; key < keys.kv_len; ++key) {
+    const bool lives = is_sparse ? random() % kSparse == 0 : random() % 8 != 0;
+    const std::int32_t begin = within_tile();
+    const std::int32_t end = static_cast<std::int32_t>(keys.q_len) - within_tile();
+    if (lives) keys.intervals.push_back({begin, end});
+    keys.offsets.push_back(static_cast<std::int64_t>(keys.intervals.size()));
+  }
+  return as_block_mask(segment_from_columns(keys, tile));
+}
+
+}  // namespace
+
+std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
+  std::mt19937_64 random(20261121);
+  const std::int64_t many = kLongKeys / tile.block_kv;
+  std::vector<CalibrationMask> masks;
+  for (const std::int64_t num_tiles : {std::int64_t{1}, std::int64_t{4}, many}) {
+    masks.push_back({full_rows(tile, num_tiles)});
+  }
+  masks.push_back({random_bitmaps(tile, 1, random)});
+  masks.push_back({random_bitmaps(tile, kSparse, random)});
+  masks.push_back({row_intervals(tile, false, random)});
+  masks.push_back({row_intervals(tile, true, random)});
+  for (const ColumnMode columns : {ColumnMode::scan, ColumnMode::gather}) {
+    masks.push_back({lifetimes(tile, false, random), columns});
+    masks.push_back({lifetimes(tile, true, random), columns});
+  }
+  return masks;
+}
+
+}  // namespace fdma
