@@ -223,8 +223,8 @@ HWY_INLINE FloatVec exp2_of(FloatVec x) {
   y = hn::MulAdd(y, f, hn::Set(tag, 2.402264689059539e-1F));
   y = hn::MulAdd(y, f, hn::Set(tag, 6.931472057372505e-1F));
   y = hn::MulAdd(y, f, hn::Set(tag, 1.0F));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(int_tag, n));
-  const FloatVec scaled = hn::BitCast(tag, hn::Add(hn::BitCast(int_tag, y), exponent));
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(int_tag, hn::Add(n, hn::Set(tag, 127.0F))));
+  const FloatVec scaled = hn::Mul(y, hn::BitCast(tag, exponent));
   return hn::IfThenElse(hn::Lt(x, hn::Set(tag, -126.0F)), hn::Zero(tag), scaled);
 }
 

@@ -40,7 +40,8 @@ struct AttentionOptions {
 };
 
 /// out = softmax(softmax_scale * q k^T + bias, masked) v, in float32 with online softmax; lse is
-/// the natural logarithm of the sum of exponentials. Rows without keys: out 0, lse -inf. A NaN in
+/// the natural logarithm of the sum of exponentials. Rows without keys: out 0, lse -inf; so
+/// are rows whose every logit is -inf. A NaN in
 /// q, or in the k, v or bias of a key that a row sees, makes the row NaN; keys that a row does not
 /// see never reach it. The same bits for any number of threads.
 ///
