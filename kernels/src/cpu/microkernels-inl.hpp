@@ -210,7 +210,8 @@ HWY_INLINE bool all_finite(const float* const* rows, std::size_t num_rows, std::
 
 /// 2^x for x <= 0, relative error below 1.5e-7; 0 below -126 (results there are subnormal); NaN
 /// stays NaN. Round to the nearest integer n, a polynomial of degree 6 in x - n on [-0.5, 0.5]
-/// (least maximum of the relative error, 2e-9), n added to the exponent.
+/// (least maximum of the relative error, 2e-9), times 2^n: a product, since
+/// adding n to the exponent bits of a NaN can give a number.
 HWY_INLINE FloatVec exp2_of(FloatVec x) {
   const FloatTag tag;
   const hn::RebindToSigned<FloatTag> int_tag;
