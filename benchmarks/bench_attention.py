@@ -221,6 +221,8 @@ def measure(options: argparse.Namespace) -> Run:
         "fdma_target": target,
         "torch_capability": capability,
         "torch_version": torch.__version__,
+        "has_bf16_instructions": options.child == "native"
+        and any(flag in cpu_flags() for flag in ("avx512_bf16", "amx_bf16")),
         "sgemm_gflops": sgemm_gflops(torch),
         "runs": [],
     }

@@ -172,6 +172,81 @@ def dense_table(runs: list[Run]) -> str:
     return table(["operation", "CPU time", "elapsed", "rate", "peak memory", "result"], rows)
 
 
+def dtype_text(dtype: str) -> str:
+    return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
+
+
+def attention_table(session: Run) -> str:
+    rows = [
+        [
+            run["mask"],
+            tokens_text(str(run["tokens"])),
+            dtype_text(run["dtype"]),
+            str(run["head_dim"]),
+            time_text(run["fdma_us"]),
+            f"{run['fdma_gflops']:.0f}",
+            time_text(run["torch_us"]),
+            f"{run['torch_gflops']:.0f}",
+            f"{run['ratio']:.2f}",
+            f"{100 * run['live_tiles']:.1f} %",
+            f"{run['time_per_live_tile']:.2f}" if run["mask"] != "full" else "-",
+        ]
+        for run in session["runs"]
+    ]
+    header = ["mask", "tokens", "dtype", "head_dim", "FDMA", "GFLOP/s", "PyTorch", "GFLOP/s"]
+    return table([*header, "PyTorch / FDMA", "live tiles", "time / live tiles"], rows)
+
+
+def attention_machine(result: Run) -> str:
+    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
+    machine = result["machine"]
+    sessions = "; ".join(
+        f"{session['isa']}: FDMA runs with {session['fdma_target']}, PyTorch with "
+        f"{session['torch_capability']}, sgemm reaches {session['sgemm_gflops']:.0f} GFLOP/s"
+        for session in result["sessions"]
+    )
+    return (
+        f"{machine['cpu']}, {result['threads']} threads of {machine['cores']} cores "
+        f"({', '.join(machine['flags'])}), {machine['os']}; PyTorch "
+        f"{result['sessions'][0]['torch_version']}; batch {result['batch']}, {result['heads']} "
+        f"heads; commit {result['commit']}{changed}, {result['date']}. {sessions}. Load average "
+        f"{machine['load_avg'][0]:.1f} before, {machine['load_avg'][3]:.1f} after."
+    )
+
+
+def attention_summary(result: Run) -> str:
+    """The goals of full attention and of masked attention, counted for each session."""
+    lines = []
+    for session in result["sessions"]:
+        full = [
+            run
+            for run in session["runs"]
+            if run["mask"] == "full" and run["tokens"] >= 4096 and run["dtype"] != "float16"
+        ]
+        masked = [run for run in session["runs"] if run["mask"] != "full"]
+        line = f"- {session['isa']}:"
+        if full:
+            ratios = [run["ratio"] for run in full]
+            line += f" full attention at 4K and 8K takes PyTorch {min(ratios):.2f} to "
+            line += f"{max(ratios):.2f} times as long as FDMA"
+            if not session["has_bf16_instructions"]:
+                met = sum(ratio >= 0.9 for ratio in ratios)
+                line += f" (goal: 0.9 or more; met in {met} of {len(full)} cases)"
+            line += ";"
+        near = sum(run["time_per_live_tile"] <= 1.15 for run in masked)
+        line += f" masked attention is within 15 % of its share of live tiles in {near} of "
+        line += f"{len(masked)} cases (goal: all)."
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def attention_tables(result: Run) -> str:
+    return "\n\n".join(
+        f"Instruction set: {session['isa']}.\n\n{attention_table(session)}"
+        for session in result["sessions"]
+    )
+
+
 def machine_text(result: dict[str, Any]) -> str:
     machine = result["machine"]
     changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
@@ -198,6 +273,12 @@ def tables(results: Path, page: Path) -> None:
         "parse": parse_table(lowering["runs"]),
         "dense": dense_table(dense["runs"]),
     }
+    attention_path = results / "attention_cpu.json"
+    if attention_path.exists():
+        attention = json.loads(attention_path.read_text(encoding="utf-8"))
+        content["attention-summary"] = attention_summary(attention)
+        content["attention-machine"] = attention_machine(attention)
+        content["attention"] = attention_tables(attention)
     for name in ("zoo", "packed", "predicate", "name"):
         content[name] = lowering_table(lowering["runs"], name)
     text = page.read_text(encoding="utf-8")

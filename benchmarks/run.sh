@@ -2,16 +2,17 @@
 # bash benchmarks/run.sh
 #
 # Sets up what is missing, builds the benchmarks (preset release), runs them all on the machine at hand, writes
-# benchmarks/results/*.json and brings the tables of docs/performance.md up to date. A few minutes; everything runs on
-# one core, so let the machine be idle.
+# benchmarks/results/*.json and brings the tables of docs/performance.md up to date. About a quarter of an hour; masks run
+# on one core, attention on all of them, so let the machine be idle.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash tools/setup.sh benchmarks
 build=build/release
 mkdir -p "$build"
-cmake --preset release >"$build/configure.log" || { cat "$build/configure.log"; exit 1; }
-cmake --build --preset release --target bench_lowering bench_dense
+cmake --preset release -DFDMA_BUILD_PYTHON=ON -DPython3_EXECUTABLE="$PWD/.venv/bin/python" >"$build/configure.log" ||
+  { cat "$build/configure.log"; exit 1; }
+cmake --build --preset release --target bench_lowering bench_dense _fdma
 
 inputs=$build/benchmark-inputs
 .venv/bin/python benchmarks/dense_inputs.py "$inputs"
@@ -26,5 +27,7 @@ run() {
 }
 run lowering
 run dense "$inputs/contiguous.h5" "$inputs/gzip.h5"
+echo "== attention beside PyTorch"
+.venv/bin/python benchmarks/bench_attention.py "$build/python_bindings" benchmarks/results/attention_cpu.json
 .venv/bin/python benchmarks/make_report.py tables benchmarks/results docs/performance.md
 echo "Wrote benchmarks/results and the tables of docs/performance.md"
