@@ -50,6 +50,19 @@ def dense(folder: Path) -> None:
         )
 
 
+def qkv(folder: Path) -> None:
+    """qkv.h5: /q, /k, /v for those documents, 4 heads on 2, float16."""
+    random = np.random.default_rng(0)
+    heads = {"q": 4, "k": 2, "v": 2}
+    _write(
+        folder / "qkv.h5",
+        **{
+            name: random.standard_normal((1, 8192, count, 32), np.float32).astype(np.float16)
+            for name, count in heads.items()
+        },
+    )
+
+
 def small(folder: Path) -> None:
     """small.h5: /mask, 40 x 56 (documents, causal); /flipped, one cell of it flipped; /wide."""
     mask = causal_documents([10, 30, 16])[16:, :]
@@ -166,6 +179,7 @@ INPUTS = {
     for function in (
         docs,
         dense,
+        qkv,
         small,
         floats,
         numbers,

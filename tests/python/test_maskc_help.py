@@ -10,12 +10,22 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from maskc_inputs import dense, docs
+from maskc_inputs import dense, docs, qkv
 from maskc_tool import MASKC, maskc, needs_tool
 
 pytestmark = needs_tool
 
-VERBS = ("compile", "convert", "inspect", "check", "diff", "render", "completion")
+VERBS = (
+    "compile",
+    "convert",
+    "inspect",
+    "check",
+    "diff",
+    "render",
+    "run",
+    "bench",
+    "completion",
+)
 
 
 def examples(text: str, heading: str) -> list[str]:
@@ -30,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("examples")
     docs(path)
     dense(path)
+    qkv(path)
     causal = np.tril(np.ones((1, 48, 48), bool))
     with h5py.File(path / "keep.h5", "w") as file:
         file["attention_mask"] = np.ones((2, 48), np.int64)

@@ -186,9 +186,11 @@ const Command& bench_command() {
             "64 rows of both results are compared with dense attention in float64; status 1 if "
             "they are wrong.",
         .options = {},
-        .examples = {{"fdma-maskc bench out.h5 --heads 4 --head-dim 64 --repeat 3",
+        .examples = {{"fdma-maskc bench out.h5 --heads 2 --head-dim 64 --repeat 3",
                       "What does the mask save here?"},
-                     {"fdma-maskc bench out.h5 --heads 4 --dtype bfloat16 --repeat 1 --json",
+                     {"fdma-maskc bench out.h5 --heads 2 --head-dim 64 --repeat 1 --tile 64x64",
+                      "Would smaller tiles do better?"},
+                     {"fdma-maskc bench out.h5 --heads 2 --dtype bfloat16 --repeat 1 --json",
                       "For a script:"}},
         .run = run};
     for (const OptionSpec& option : random_options()) made.options.push_back(option);

@@ -8,7 +8,8 @@ const std::string_view kToolSummary = "the attention mask compiler of FDMA";
 
 const std::string_view kToolDescription =
     "Takes an attention mask as a short text or as a dense HDF5 dataset, compiles it exactly to "
-    "the smallest form that a kernel can execute, and inspects, checks, compares and draws it.";
+    "the smallest form that a kernel can execute, inspects, checks, compares and draws it, and "
+    "runs attention over it.";
 
 const std::string_view kAddressText =
     "FILE.h5 is the only mask of that file, FILE.h5:NAME or FILE.h5:/masks/NAME one of several, "
@@ -16,8 +17,8 @@ const std::string_view kAddressText =
 
 const ExitStatusLine kExitStatus[7] = {
     {"0", "done; check and diff: right, equal"},
-    {"1", "the mask is wrong or differs; a dense value is neither keep nor drop"},
-    {"2", "wrong use: options, specification, tables, an undefined cell"},
+    {"1", "the mask or a result is wrong or differs; a dense value is neither keep nor drop"},
+    {"2", "wrong use: options, specification, tables, tensors, an undefined cell"},
     {"3", "file: absent, truncated, corrupt, unwritable, disk full"},
     {"4", "unsupported here: a format that cannot hold the mask, not enough memory"},
     {"70", "a defect of fdma-maskc"},
