@@ -2,7 +2,8 @@
 # bash tools/demo.sh
 #
 # FDMA's main job on real input, from a bare machine: sets up what is missing, builds the tool, writes a dense
-# packed-document mask of 8192 tokens as users store it, and turns it into a compact exact one. Files go to demo_output/.
+# packed-document mask of 8192 tokens as users store it, turns it into a compact exact one, and runs attention over it,
+# checked against float64. Files go to demo_output/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -31,7 +32,8 @@ run() {
 }
 
 echo "== The input: a dense mask as users store it"
-"$root/.venv/bin/python" "$root/tools/demo_inputs.py" "$root/tests/data/document_lengths.json" dense.h5 docs.h5
+"$root/.venv/bin/python" "$root/tools/demo_inputs.py" \
+  "$root/tests/data/document_lengths.json" dense.h5 docs.h5 qkv.h5
 
 echo
 echo "== A dense mask goes in, an exact compiled one comes out"
@@ -51,7 +53,11 @@ run render out.h5
 run render out.h5 -o mask.png
 
 echo
+echo "== Attention over it, on this machine's CPU, checked against dense attention in float64"
+run run out.h5 --tensors qkv.h5 --check -o result.h5
+
+echo
 echo "== The files, in $out"
-for file in dense.h5 docs.h5 out.h5 packed.h5 mask.png; do
+for file in dense.h5 docs.h5 qkv.h5 out.h5 packed.h5 mask.png result.h5; do
   printf '%12d bytes  %s\n' "$(stat -c %s "$file")" "$out/$file"
 done
