@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -202,6 +204,26 @@ def test_compiling_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert same == [True] * 6
+
+
+def test_example_of_the_readme() -> None:
+    text = (Path(__file__).parents[2] / "python_bindings" / "README.md").read_text()
+    names: dict[str, Any] = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    assert names["cells"].shape == (1, 1, 2048, 2048)
+    assert np.asarray(names["out"]).shape == (1, 2048, 8, 64)
+    assert np.asarray(names["lse"]).shape == (1, 8, 2048)
+
+
+def test_stub_names_what_the_module_has() -> None:
+    stub = (Path(__file__).parents[2] / "python_bindings" / "_fdma.pyi").read_text()
+    found = set(re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", stub, re.MULTILINE))
+    assert found - {"NewArray"} == {name for name in dir(fdma) if not name.startswith("_")}
+    for name in ("BlockMask", "AttentionPlan"):
+        body = re.search(rf"^class {name}:\n((?:    .*\n)+)", stub, re.MULTILINE)
+        assert body is not None
+        members = {m for m in dir(getattr(fdma, name)) if not m.startswith("_")}
+        assert set(re.findall(r"    def (\w+)", body.group(1))) == members
 
 
 def test_nothing_is_left_behind_at_exit() -> None:
