@@ -1,9 +1,10 @@
 // Calibration in three steps:
 //   1. time attention over the synthetic masks (calibrate_masks.hpp) for each dtype, head size and
 //      tile shape, all threads busy, every mask in turn and again until the time is up; of each
-//      mask the fastest run counts, since other programs only ever add time;
-//   2. fit: the work of a plan (item_work.hpp) is linear in the costs, and with items that are
-//      alike the time of a call is that of its items over the threads, plus the launch;
+//      mask the run with the least busy time counts, since other programs only ever add time. Busy
+//      is what the process used of its cores, or what it could have used if that is less (idle
+//      threads that spin do not count);
+//   2. fit: the work of a plan (item_work.hpp) is linear in the costs;
 //   3. launch and memory: a call of one item with one key, and a copy that fits no cache.
 #include "fdma/kernels/calibrate.hpp"
 
@@ -14,6 +15,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
+#include <iterator>
 #include <limits>
 #include <new>
 #include <string_view>
@@ -36,8 +39,9 @@ constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
-/// Query heads for each thread: 6 tile rows each, so that threads end together.
-constexpr std::int32_t kHeadsPerThread = 1;
+/// Query heads, and at least one for each thread: rows of one head are not neighbours in memory, as
+/// they are not in use.
+constexpr std::int32_t kMinHeads = 4;
 
 double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -49,6 +53,13 @@ Error interrupted() { return Error{ErrorCode::io, "calibrate: interrupted"}; }
 /// AVX-512, 16 of anything narrower.
 std::int32_t cpu_stripe_rows() {
   return std::string_view(cpu_target()).substr(0, 4) == "AVX3" ? 64 : 16;
+}
+
+/// CPU time of the whole process.
+double cpu_microseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
 /// Uniform in [-1, 1), the same everywhere; a few thousand values repeat.
@@ -97,16 +108,21 @@ class Tensors {
   AttentionTensors views_;
 };
 
-/// A plan with its tensors and the fastest of its runs so far.
+/// A plan with its tensors and the best of its runs so far.
 struct Workload {
   AttentionPlan plan;
   Tensors tensors;
-  double fastest_us = std::numeric_limits<double>::infinity();
+  double fastest_us = std::numeric_limits<double>::infinity();     ///< elapsed
+  double least_busy_us = std::numeric_limits<double>::infinity();  ///< of all threads together
 
   Result<void> run(const AttentionOptions& options) {
+    const double cpu_before_us = cpu_microseconds();
     const Clock::time_point start = Clock::now();
     FDMA_TRY_VOID(attention_forward(plan, tensors.views(), options));
-    fastest_us = std::min(fastest_us, microseconds_since(start));
+    const double elapsed_us = microseconds_since(start);
+    const double cpu_us = cpu_microseconds() - cpu_before_us;
+    fastest_us = std::min(fastest_us, elapsed_us);
+    least_busy_us = std::min({least_busy_us, cpu_us, elapsed_us * options.num_threads});
     return {};
   }
 };
@@ -131,35 +147,43 @@ Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns,
   return Workload{std::move(plan), Tensors(shape)};
 }
 
-/// Two unknowns for each kind, but full tiles have no cost besides their cells; then the item.
-constexpr std::size_t kItemUnknown = 9;
+/// What is fitted: the cells of each kind, the tiles of those kinds that can have few cells in many
+/// tiles, and the items. Full tiles and gather chunks are as many as their cells say.
+constexpr std::size_t kKinds = 5;
+constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind::rows,
+                                        PlanSegmentKind::columns};
+constexpr std::size_t kItemUnknown = kKinds + std::size(kScanned);
 
 std::vector<double> amounts_of(const AttentionPlan& plan, std::int32_t stripe_rows) {
   const WorkCounter counter(plan, stripe_rows, true);
   PlanWork total;
   for (const WorkItem& item : plan.items) {
     const PlanWork work = counter.of(item);
-    for (std::size_t kind = 0; kind < total.steps.size(); ++kind) {
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
       total.steps[kind].tiles += work.steps[kind].tiles;
       total.steps[kind].cells += work.steps[kind].cells;
     }
   }
   const double tile_cells = static_cast<double>(plan.tile.block_q) * plan.tile.block_kv;
-  std::vector<double> amounts(kItemUnknown + 1);
-  for (std::size_t kind = 0; kind < total.steps.size(); ++kind) {
-    amounts[2 * kind] = static_cast<double>(total.steps[kind].cells) / tile_cells;
-    if (kind > 0) amounts[2 * kind - 1] = static_cast<double>(total.steps[kind].tiles);
+  std::vector<double> amounts;
+  for (const StepWork& steps : total.steps) {
+    amounts.push_back(static_cast<double>(steps.cells) / tile_cells);
   }
-  amounts[kItemUnknown] = static_cast<double>(plan.items.size());
+  for (const PlanSegmentKind kind : kScanned) {
+    amounts.push_back(static_cast<double>(total.of(kind).tiles));
+  }
+  amounts.push_back(static_cast<double>(plan.items.size()));
   return amounts;
 }
 
 TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
-  const auto steps = [&](std::size_t kind) {
-    return StepCosts{fitted[2 * kind - 1], fitted[2 * kind]};
-  };
-  TileCosts costs{tile,     {0, fitted[0]},      steps(1), steps(2), steps(3),
-                  steps(4), fitted[kItemUnknown]};
+  TileCosts costs{tile,
+                  {0, fitted[0]},
+                  {fitted[kKinds], fitted[1]},
+                  {fitted[kKinds + 1], fitted[2]},
+                  {fitted[kKinds + 2], fitted[3]},
+                  {0, fitted[4]},
+                  fitted[kItemUnknown]};
   // Tiles so small that their masks are never stored in a form: as the form that they are stored
   // in.
   const auto is_missing = [](const StepCosts& each) { return each.tile_us + each.compute_us <= 0; };
@@ -198,7 +222,7 @@ class Calibration {
         KernelCosts kernel{Direction::forward, dtype, head_dim, launch_us, {}};
         for (const BlockShape tile : tiles_) {
           if (options_.progress) options_.progress(done, total);
-          FDMA_TRY(const TileCosts costs, time_tile(dtype, head_dim, tile, launch_us));
+          FDMA_TRY(const TileCosts costs, time_tile(dtype, head_dim, tile));
           kernel.tiles.push_back(costs);
           ++done;
         }
@@ -223,12 +247,11 @@ class Calibration {
     return workload.fastest_us;
   }
 
-  Result<TileCosts> time_tile(DType dtype, std::int32_t head_dim, BlockShape tile,
-                              double launch_us) {
+  Result<TileCosts> time_tile(DType dtype, std::int32_t head_dim, BlockShape tile) {
     std::vector<Workload> workloads;
     for (const CalibrationMask& each : calibration_masks(tile)) {
       const AttentionShape shape =
-          shape_of(each.mask, dtype, head_dim, kHeadsPerThread * num_threads_);
+          shape_of(each.mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
       FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape));
       workloads.push_back(std::move(workload));
     }
@@ -242,9 +265,7 @@ class Calibration {
     }
     std::vector<Measurement> measurements;
     for (const Workload& workload : workloads) {
-      const double busy_us = (workload.fastest_us - launch_us) * num_threads_;
-      measurements.push_back(
-          {amounts_of(workload.plan, stripe_rows_), std::max(busy_us, workload.fastest_us / 2)});
+      measurements.push_back({amounts_of(workload.plan, stripe_rows_), workload.least_busy_us});
     }
     return costs_from(fit_not_negative(measurements), tile);
   }

@@ -16,7 +16,7 @@
 namespace fdma {
 namespace {
 
-constexpr std::int64_t kTileRows = 6;
+constexpr std::int64_t kTileRows = 4;
 constexpr std::int64_t kLongKeys = 2048;
 /// Of the keys that sparse masks have, one in this many is alive.
 constexpr std::int64_t kSparse = 16;
