@@ -1,0 +1,86 @@
+// Set algebra of compiled masks: a mask is the set of (b, h, q, k) that attend.
+//
+// No operation goes by way of cells. Runs of tile rows that move in step are combined in step, so
+// that closed forms stay closed (causal and a window at a million tokens is a few runs again); word
+// operations happen once for each distinct pair of partial tiles; column tables are combined key by
+// key. Results are canonical: equal cells are equal arrays, however they came about.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/result.hpp"
+
+namespace fdma {
+
+enum class SetOperation : std::uint8_t {
+  intersection,          ///< a and b
+  union_of,              ///< a or b
+  difference,            ///< a and not b
+  symmetric_difference,  ///< a xor b
+};
+
+/// How the result is stored.
+struct SetAlgebraOptions {
+  /// Empty: segment. parametric keeps a closed form where the result has one, and is an error where
+  /// it has none.
+  std::optional<MaskFormat> format;
+  /// Empty: the (first) operand's block, for transpose with its sides swapped.
+  std::optional<BlockShape> block;
+};
+
+/// Combines two masks of any formats and block shapes, cell by cell in meaning, tile by tile or
+/// better in cost.
+///
+/// Example     combine(causal, window, SetOperation::intersection) at 1048576 tokens: two runs, < 1
+/// ms
+/// Shapes      lengths equal in every batch element (uniform or per element); num_batches and
+/// num_heads equal, or 1 in one operand, which then serves all of the other's
+/// Result      origin and block of `a` unless options say otherwise; spec empty
+/// Errors      shape_mismatch names both shapes; those of convert for the format asked for
+/// Cost        each pair of groups that meet once: runs + segments + distinct pairs of partial
+/// tiles * tile cells / 64 while runs move in step; a mask in other blocks is re-blocked first
+Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation operation,
+                          const SetAlgebraOptions& options = {});
+
+inline Result<BlockMask> intersect(const BlockMask& a, const BlockMask& b,
+                                   const SetAlgebraOptions& options = {}) {
+  return combine(a, b, SetOperation::intersection, options);
+}
+inline Result<BlockMask> unite(const BlockMask& a, const BlockMask& b,
+                               const SetAlgebraOptions& options = {}) {
+  return combine(a, b, SetOperation::union_of, options);
+}
+inline Result<BlockMask> difference(const BlockMask& a, const BlockMask& b,
+                                    const SetAlgebraOptions& options = {}) {
+  return combine(a, b, SetOperation::difference, options);
+}
+inline Result<BlockMask> symmetric_difference(const BlockMask& a, const BlockMask& b,
+                                              const SetAlgebraOptions& options = {}) {
+  return combine(a, b, SetOperation::symmetric_difference, options);
+}
+
+/// The cells that exist and are not in `mask`. Result, errors and cost as for combine.
+Result<BlockMask> complement(const BlockMask& mask, const SetAlgebraOptions& options = {});
+
+/// Moves the cells of a mask by dq query rows and dk keys, either of any sign: cell (q, k) of the
+/// result is cell (q - dq, k - dk), and false where that does not exist. Lengths stay.
+///
+/// Example     shift(causal, 0, 1) is k <= q + 1, but for key 0, which nothing moved to
+/// Result      origin (q_offset - dq, kv_offset - dk), where cell (0, 0) now lies in the mask that
+/// it was cut from, but not below 0
+/// Errors      invalid_argument for a distance beyond kMaxLength; those of convert for the format
+/// Cost        as for combine: moved runs stay runs
+Result<BlockMask> shift(const BlockMask& mask, std::int64_t dq, std::int64_t dk,
+                        const SetAlgebraOptions& options = {});
+
+/// Swaps query rows and keys, lengths and offsets of the origin included.
+///
+/// Result      block sides swapped unless options say otherwise
+/// Errors      those of convert for the format asked for
+/// Cost        segments of all tile rows of mask and result + distinct partial tiles * tile cells /
+/// 64; a mask with a column table costs its intervals and the tiles that they touch
+Result<BlockMask> transpose(const BlockMask& mask, const SetAlgebraOptions& options = {});
+
+}  // namespace fdma

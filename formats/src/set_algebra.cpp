@@ -1,0 +1,182 @@
+// Set operations on whole block masks: each pair of groups that meet is combined once, in parallel,
+// as segment masks in the block of the result; a group that is stored like that already is used
+// where it lies.
+#include "fdma/formats/set_algebra.hpp"
+
+#include <fmt/format.h>
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "combine_segments.hpp"
+#include "fdma/formats/convert.hpp"
+
+namespace fdma {
+namespace {
+
+// Group g of a mask in some block: borrowed where it is stored as such, converted otherwise.
+class GroupInBlock {
+ public:
+  GroupInBlock(const BlockMask& mask, std::int64_t group, BlockShape block) {
+    const auto* stored = std::get_if<std::vector<SegmentMask>>(&mask.groups);
+    if (stored != nullptr && mask.block == block) {
+      borrowed_ = &(*stored)[static_cast<std::size_t>(group)];
+    } else {
+      owned_ = segment_of_group(mask, group, block);
+    }
+  }
+  const SegmentMask& get() const { return borrowed_ != nullptr ? *borrowed_ : owned_; }
+
+ private:
+  const SegmentMask* borrowed_ = nullptr;
+  SegmentMask owned_;
+};
+
+std::string lengths_text(const std::vector<std::int64_t>& lengths) {
+  if (lengths.size() == 1) return std::to_string(lengths.front());
+  return fmt::format("[{}]", fmt::join(lengths, ", "));
+}
+
+std::string shape_text(const MaskShape& shape) {
+  return fmt::format("batch {}, heads {}, q_len {}, kv_len {}", shape.num_batches, shape.num_heads,
+                     lengths_text(shape.q_lens), lengths_text(shape.kv_lens));
+}
+
+Error mismatch(const MaskShape& a, const MaskShape& b, const std::string& what) {
+  return {ErrorCode::shape_mismatch, fmt::format("combine: {}, but the masks are ({}) and ({})",
+                                                 what, shape_text(a), shape_text(b))};
+}
+
+// Uniform lengths where one of two equal lists is.
+const std::vector<std::int64_t>& shorter(const std::vector<std::int64_t>& a,
+                                         const std::vector<std::int64_t>& b) {
+  return b.size() < a.size() ? b : a;
+}
+
+Result<MaskShape> common_shape(const MaskShape& a, const MaskShape& b) {
+  const auto can_serve = [](std::int64_t x, std::int64_t y) { return x == y || x == 1 || y == 1; };
+  if (!can_serve(a.num_batches, b.num_batches)) {
+    return mismatch(a, b, "expected equal batches, or 1 in one of the masks");
+  }
+  if (!can_serve(a.num_heads, b.num_heads)) {
+    return mismatch(a, b, "expected equal heads, or 1 in one of the masks");
+  }
+  MaskShape shape;
+  shape.num_batches = std::max(a.num_batches, b.num_batches);
+  shape.num_heads = std::max(a.num_heads, b.num_heads);
+  for (std::int64_t i = 0; i < shape.num_batches; ++i) {
+    const std::int64_t in_a = a.num_batches == 1 ? 0 : i, in_b = b.num_batches == 1 ? 0 : i;
+    if (a.q_len(in_a) != b.q_len(in_b) || a.kv_len(in_a) != b.kv_len(in_b)) {
+      return mismatch(a, b, fmt::format("expected equal lengths in batch element {}", i));
+    }
+  }
+  shape.q_lens = shorter(a.q_lens, b.q_lens);
+  shape.kv_lens = shorter(a.kv_lens, b.kv_lens);
+  return shape;
+}
+
+Result<BlockMask> in_format(BlockMask mask, const SetAlgebraOptions& options) {
+  const MaskFormat format = options.format.value_or(MaskFormat::segment);
+  if (format == MaskFormat::segment) return mask;
+  FDMA_TRY(BlockMask converted, convert(mask, format, mask.block));
+  return converted;
+}
+
+// Every group of `mask` changed by `change`, which takes and returns a segment mask; `shape`,
+// `block` and `origin` are those of the result, `change` gets groups in `group_block`.
+Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, MaskShape shape,
+                                 BlockShape block, const MaskOrigin& origin,
+                                 const SetAlgebraOptions& options,
+                                 const std::function<SegmentMask(const SegmentMask&)>& change) {
+  std::vector<SegmentMask> changed(static_cast<std::size_t>(mask.num_groups()));
+  tbb::parallel_for(std::size_t{0}, changed.size(), [&](std::size_t g) {
+    const GroupInBlock group(mask, static_cast<std::int64_t>(g), group_block);
+    changed[g] = change(group.get());
+  });
+  BlockMask result = make_block_mask(std::move(shape), block, std::move(changed), mask.group_of);
+  result.origin = origin;
+  return in_format(std::move(result), options);
+}
+
+}  // namespace
+
+Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation operation,
+                          const SetAlgebraOptions& options) {
+  const BlockShape block = options.block.value_or(a.block);
+  FDMA_TRY_VOID(validate(block));
+  FDMA_TRY(MaskShape shape, common_shape(a.shape, b.shape));
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> index_of;
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+  std::vector<std::int32_t> pair_of;
+  for (std::int64_t i = 0; i < shape.num_batches; ++i) {
+    for (std::int64_t h = 0; h < shape.num_heads; ++h) {
+      const auto group_in = [&](const BlockMask& mask) {
+        return mask.group(mask.shape.num_batches == 1 ? 0 : i, mask.shape.num_heads == 1 ? 0 : h);
+      };
+      const std::pair groups{group_in(a), group_in(b)};
+      const auto [known, is_new] =
+          index_of.try_emplace(groups, static_cast<std::int32_t>(pairs.size()));
+      if (is_new) pairs.push_back(groups);
+      pair_of.push_back(known->second);
+    }
+  }
+  const auto groups_of = [&](const BlockMask& mask) {
+    std::vector<std::optional<GroupInBlock>> groups(static_cast<std::size_t>(mask.num_groups()));
+    tbb::parallel_for(std::size_t{0}, groups.size(), [&](std::size_t g) {
+      groups[g].emplace(mask, static_cast<std::int64_t>(g), block);
+    });
+    return groups;
+  };
+  const auto groups_a = groups_of(a), groups_b = groups_of(b);
+  std::vector<SegmentMask> combined(pairs.size());
+  tbb::parallel_for(std::size_t{0}, pairs.size(), [&](std::size_t i) {
+    combined[i] =
+        combine_segments(groups_a[static_cast<std::size_t>(pairs[i].first)]->get(),
+                         groups_b[static_cast<std::size_t>(pairs[i].second)]->get(), operation);
+  });
+  BlockMask result = make_block_mask(std::move(shape), block, std::move(combined), pair_of);
+  result.origin = a.origin;
+  return in_format(std::move(result), options);
+}
+
+Result<BlockMask> complement(const BlockMask& mask, const SetAlgebraOptions& options) {
+  const BlockShape block = options.block.value_or(mask.block);
+  FDMA_TRY_VOID(validate(block));
+  return for_each_group(mask, block, mask.shape, block, mask.origin, options, complement_segment);
+}
+
+Result<BlockMask> shift(const BlockMask& mask, std::int64_t dq, std::int64_t dk,
+                        const SetAlgebraOptions& options) {
+  const BlockShape block = options.block.value_or(mask.block);
+  FDMA_TRY_VOID(validate(block));
+  for (const auto& [name, distance] : {std::pair{"dq", dq}, std::pair{"dk", dk}}) {
+    if (distance < -kMaxLength || distance > kMaxLength) {
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("shift: {} = {}, expected {} to {}", name, distance, -kMaxLength,
+                               kMaxLength)};
+    }
+  }
+  MaskOrigin origin = mask.origin;
+  origin.q_offset = std::max<std::int64_t>(origin.q_offset - dq, 0);
+  origin.kv_offset = std::max<std::int64_t>(origin.kv_offset - dk, 0);
+  return for_each_group(
+      mask, block, mask.shape, block, origin, options,
+      [dq, dk](const SegmentMask& group) { return shift_segment(group, dq, dk); });
+}
+
+Result<BlockMask> transpose(const BlockMask& mask, const SetAlgebraOptions& options) {
+  const BlockShape block =
+      options.block.value_or(BlockShape{mask.block.block_kv, mask.block.block_q});
+  FDMA_TRY_VOID(validate(block));
+  MaskShape shape = mask.shape;
+  std::swap(shape.q_lens, shape.kv_lens);
+  MaskOrigin origin = mask.origin;
+  std::swap(origin.q_offset, origin.kv_offset);
+  return for_each_group(mask, {block.block_kv, block.block_q}, std::move(shape), block, origin,
+                        options, transpose_segment);
+}
+
+}  // namespace fdma

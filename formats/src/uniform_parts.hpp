@@ -1,0 +1,63 @@
+// Tile rows of a segment mask as parts whose tiles all hold the same cells.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// Where the cells of a tile come from: kEmptyTiles, kFullTiles, or a number from kFirstPartial on,
+/// which stands for a bitmap or for one tile of a row panel. Equal numbers are equal cells.
+using TileSource = std::uint32_t;
+inline constexpr TileSource kEmptyTiles = 0;
+inline constexpr TileSource kFullTiles = 1;
+inline constexpr TileSource kFirstPartial = 2;
+
+/// Tiles [first, end) of one tile row, and how the bounds move from one row of the run to the next.
+struct UniformPart {
+  std::int64_t first;
+  std::int64_t end;
+  std::int64_t step_first;
+  std::int64_t step_end;
+  TileSource source;
+};
+
+/// Takes segments apart: a row panel falls into the stretches of its tiles between which a key
+/// interval begins or ends. Masks with a column table have no such parts and must not come here.
+///
+/// Cost: the segments of the row; the first look at a panel reads its intervals.
+class UniformParts {
+ public:
+  explicit UniformParts(const SegmentMask& mask);
+
+  /// Replaces `parts` by those of tile row `row` and returns how many rows of its run are left,
+  /// this one included.
+  std::int64_t parts_of(std::int32_t row, std::vector<UniformPart>& parts);
+
+  /// The bitmap of a partial source: stored, or written to `scratch` [words_per_bitmap].
+  const std::uint64_t* bitmap_of(TileSource source, std::uint64_t* scratch) const;
+
+  const SegmentMask& mask() const { return mask_; }
+
+ private:
+  struct PanelTiles {  // what tile_sources_ [first, first + count) say of the tiles of a panel
+    std::int64_t first = 0;
+    std::int64_t count = -1;
+  };
+  struct PanelTile {
+    std::int32_t panel;
+    std::int32_t tile;
+  };
+  const PanelTiles& tiles_of_panel(std::int32_t panel, std::int64_t num_tiles);
+
+  const SegmentMask& mask_;
+  const TileSource first_panel_source_;
+  std::vector<PanelTiles> panels_;        // by payload
+  std::vector<TileSource> tile_sources_;  // of the tiles of all panels met so far
+  std::vector<PanelTile> panel_tiles_;    // by source - first_panel_source_
+  std::vector<char> differs_;             // of the panel in hand
+};
+
+}  // namespace fdma
