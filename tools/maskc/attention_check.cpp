@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <new>
+#include <tuple>
 #include <vector>
 
 #include "attention_run.hpp"
@@ -26,7 +27,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Row {
   std::int64_t batch, head, q;
-  friend auto operator<=>(const Row&, const Row&) = default;
+  friend bool operator==(const Row&, const Row&) = default;
+  friend bool operator<(const Row& a, const Row& b) {
+    return std::tie(a.batch, a.head, a.q) < std::tie(b.batch, b.head, b.q);
+  }
 };
 
 std::uint64_t scrambled(std::uint64_t x) {

@@ -84,8 +84,10 @@ Result<void> write_tensors(const std::string& path, const std::vector<NamedTenso
   try {
     FDMA_TRY_VOID(io::check_arguments(tensors, attributes));
     return io::write_file(path, [&](hid_t file, const io::WriteTarget& target) {
-      for (const auto& [name, value] : attributes) {
-        std::visit([&](const auto& it) { io::write_attribute(file, name.c_str(), it); }, value);
+      for (const FileAttribute& attribute : attributes) {
+        const char* name = attribute.name.c_str();
+        std::visit([&](const auto& value) { io::write_attribute(file, name, value); },
+                   attribute.value);
       }
       for (const NamedTensor& named : tensors) {
         io::write_tensor(file, named);
