@@ -62,6 +62,8 @@ const Command& diff_command();
 const Command& render_command();
 const Command& run_command();
 const Command& bench_command();
+const Command& estimate_command();
+const Command& calibrate_command();
 const Command& completion_command();
 const Command& man_page_command();
 
