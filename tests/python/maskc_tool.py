@@ -18,6 +18,8 @@ MASKC = os.environ.get("FDMA_MASKC", "")
 SCHEMA = json.loads(
     (Path(__file__).resolve().parents[2] / "docs" / "maskc.schema.json").read_text()
 )
+# Colours of pictures in light surroundings.
+FULL, EMPTY, DROPPED, KEPT = (24, 78, 119), (244, 244, 240), (255, 236, 204), (214, 96, 14)
 needs_tool = pytest.mark.skipif(not MASKC, reason="FDMA_MASKC does not name the built tool")
 
 

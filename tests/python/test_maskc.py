@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from maskc_tool import maskc, maskc_json, needs_tool, read_png
+from maskc_tool import DROPPED, EMPTY, FULL, KEPT, maskc, maskc_json, needs_tool, read_png
 
 pytestmark = needs_tool
 
@@ -158,9 +158,6 @@ def test_compile_does_not_depend_on_threads(tmp_path: Path) -> None:
         for threads in ("1", "2", "7")
     }
     assert len(outputs) == 1
-
-
-FULL, EMPTY, DROPPED, KEPT = (24, 78, 119), (244, 244, 240), (255, 236, 204), (214, 96, 14)
 
 
 def test_renders_small_masks_cell_by_cell(tmp_path: Path) -> None:

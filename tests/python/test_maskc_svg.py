@@ -1,0 +1,185 @@
+"""SVG pictures of fdma-maskc: their outlines, filled, are the mask's cells and classes of tiles."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import h5py
+import numpy as np
+import pytest
+from maskc_tool import DROPPED, EMPTY, FULL, KEPT, maskc, maskc_json, needs_tool
+from picture_masks import Mask, causal_window, random_mask, tile_classes
+
+pytestmark = needs_tool
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shade(share: float) -> tuple[int, ...]:
+    """The colour of something partial, rounded as the tool does."""
+    return tuple(
+        int(low + (high - low) * share + 0.5) for low, high in zip(DROPPED, KEPT, strict=True)
+    )
+
+
+def filled(path: str, q_len: int, kv_len: int, unit: int = 1) -> Mask:
+    """The cells inside the outlines of a path of M, h, v and z (nonzero winding), in `unit`s."""
+    edges = np.zeros((q_len, kv_len + 1), np.int32)
+    x = y = 0
+    for command, words in re.findall(r"([Mhvz])([-\d ]*)", path):
+        numbers = [int(word) // unit for word in words.split()]
+        assert all(int(word) % unit == 0 for word in words.split())
+        if command == "M":
+            x, y = numbers
+        elif command == "h":
+            x += numbers[0]
+        elif command == "v":
+            end = y + numbers[0]
+            edges[min(y, end) : max(y, end), x] += 1 if end > y else -1
+            y = end
+    return np.asarray(np.cumsum(edges, axis=1)[:, :kv_len] != 0)
+
+
+def colour(text: str) -> tuple[int, ...]:
+    return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def painted(
+    svg: ElementTree.Element, q_len: int, kv_len: int, unit: int = 1
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """[q_len, kv_len, 3]: the colour of each cell, or square of unit x unit cells, of a drawing."""
+    inner = svg.find(f"{SVG}svg")
+    assert inner is not None
+    assert inner.get("viewBox") == f"0 0 {kv_len * unit} {q_len * unit}"
+    picture = np.zeros((q_len, kv_len, 3), np.uint8)
+    background, *paths = inner
+    picture[:] = colour(background.get("fill", ""))
+    for path in paths:
+        picture[filled(path.get("d", ""), q_len, kv_len, unit)] = colour(path.get("fill", ""))
+    return picture
+
+
+def parse(path: Path) -> ElementTree.Element:
+    """The drawing, after a look at what every one of them has."""
+    svg = ElementTree.parse(path).getroot()
+    assert svg.tag == f"{SVG}svg"
+    assert svg.get("role") == "img"
+    assert svg.get("aria-labelledby") == "title desc"
+    assert svg.findtext(f"{SVG}title")
+    assert "Allowed pairs:" in svg.findtext(f"{SVG}desc", "")
+    assert len(list(svg.iter())) < 60
+    assert path.stat().st_size < 2 << 20
+    return svg
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("block", [(16, 16), (32, 48), (128, 64)])
+def test_draws_small_masks_cell_by_cell(tmp_path: Path, seed: int, block: tuple[int, int]) -> None:
+    mask = random_mask(seed, 173, 220)
+    with h5py.File(tmp_path / "dense.h5", "w") as file:
+        file["mask"] = mask
+    words = ["--block", f"{block[0]}x{block[1]}", "-o", "m.svg"]
+    said = maskc_json(tmp_path, "render", "dense.h5:/mask", *words)
+    assert said["detail"] == "cells"
+    picture = painted(parse(tmp_path / "m.svg"), *mask.shape)
+    classes = tile_classes(mask, *block)[
+        np.arange(mask.shape[0])[:, None] // block[0], np.arange(mask.shape[1]) // block[1]
+    ]
+    expected = np.where(mask[..., None], np.uint8(KEPT), np.uint8(DROPPED))
+    expected[classes == 2] = FULL
+    expected[classes == 0] = EMPTY
+    assert (picture == expected).all()
+
+
+@pytest.mark.parametrize("block", [(64, 64), (16, 48)])
+def test_draws_larger_masks_by_classes_of_tiles(tmp_path: Path, block: tuple[int, int]) -> None:
+    mask = random_mask(11, 800, 1111)
+    with h5py.File(tmp_path / "dense.h5", "w") as file:
+        file["mask"] = mask
+    words = ["--block", f"{block[0]}x{block[1]}", "-o", "m.svg"]
+    said = maskc_json(tmp_path, "render", "dense.h5:/mask", *words)
+    assert (said["detail"], said["cells_per_square"]) == ("tiles", {"q": block[0], "kv": block[1]})
+    picture = painted(parse(tmp_path / "m.svg"), *mask.shape)
+    classes = tile_classes(mask, *block)[
+        np.arange(mask.shape[0])[:, None] // block[0], np.arange(mask.shape[1]) // block[1]
+    ]
+    assert (picture == np.uint8([EMPTY, shade(0.5), FULL])[classes]).all()
+
+
+def test_draws_what_has_too_many_corners_in_areas(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    tiles = random.random((600, 430)) < 0.5
+    tiles[:40, :60] = True
+    tiles[100:, 100:180] = False
+    with h5py.File(tmp_path / "tiles.h5", "w") as file:
+        file["t"] = tiles
+    spec = ["--spec", "tiles(@t, 16, 16)", "--table", "t=tiles.h5:/t", "--block", "16x16"]
+    maskc(tmp_path, "compile", *spec, "--q-len", "9600", "--kv-len", "6880", "-o", "m.h5")
+    said = maskc_json(tmp_path, "render", "m.h5", "-o", "m.svg", "--legend")
+    assert said["detail"] == "areas"
+    svg = parse(tmp_path / "m.svg")
+    assert "eight shades" in svg.findtext(f"{SVG}desc", "")
+    picture = painted(svg, *tiles.shape, unit=16)
+    high, wide = said["cells_per_square"]["q"] // 16, said["cells_per_square"]["kv"] // 16
+    for q in range(0, tiles.shape[0], high):
+        for k in range(0, tiles.shape[1], wide):
+            cells = tiles[q : q + high, k : k + wide]
+            share = cells.mean(dtype=np.float64)
+            partial = shade((min(int(share * 8), 7) + 0.5) / 8)
+            wanted = FULL if share == 1 else EMPTY if share == 0 else partial
+            assert (picture[q : q + high, k : k + wide] == wanted).all(), (q, k, share)
+
+
+@pytest.mark.parametrize(
+    ("spec", "detail"),
+    [
+        ("causal", "tiles"),
+        ("causal & (window(1024) | sink(4))", "tiles"),
+        ("window(20000)", "tiles"),
+        ("(q // 128 * 7 + k // 128 * 3) % 11 < 4", "areas"),
+    ],
+)
+def test_a_million_tokens_stay_small(tmp_path: Path, spec: str, detail: str) -> None:
+    length = 1_000_000 if detail == "tiles" else 130_000
+    maskc(tmp_path, "compile", "--spec", spec, "--q-len", str(length), "-o", "m.h5")
+    said = maskc_json(tmp_path, "render", "m.h5", "-o", "m.svg", "--legend")
+    assert said["detail"] == detail
+    assert said["bytes"] == (tmp_path / "m.svg").stat().st_size
+    parse(tmp_path / "m.svg")
+
+
+def test_a_staircase_is_one_outline(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "1000000", "-o", "m.h5")
+    assert maskc_json(tmp_path, "render", "m.h5", "-o", "m.svg")["num_outlines"] == 2
+    mask = causal_window(60, 60, 9)
+    with h5py.File(tmp_path / "dense.h5", "w") as file:
+        file["mask"] = mask
+    said = maskc_json(tmp_path, "render", "dense.h5:/mask", "--block", "64x64", "-o", "m.svg")
+    assert said["num_outlines"] == 2  # the tile, and its live cells
+
+
+def test_escapes_what_markup_would_read(tmp_path: Path) -> None:
+    name = 'a<b>&"c\x01\ufffe.h5'
+    maskc(tmp_path, "compile", "--spec", "k <= q & q - k < 7", "--q-len", "64", "-o", name)
+    maskc(tmp_path, "render", name, "-o", "m.svg", "--legend")
+    svg = parse(tmp_path / "m.svg")
+    assert svg.findtext(f"{SVG}title") == 'a<b>&"c\ufffd\ufffd.h5:/masks/mask'
+    assert "k <= q & q - k < 7" in svg.findtext(f"{SVG}desc", "")
+    maskc(tmp_path, "render", name, "-o", "m.html")
+    page = (tmp_path / "m.html").read_text()
+    assert "<title>a&lt;b&gt;&amp;&quot;c\ufffd\ufffd.h5:/masks/mask</title>" in page
+    assert "k &lt;= q &amp; q - k &lt; 7" in page
+
+
+@pytest.mark.parametrize("shape", [(1, 70_000), (70_000, 1), (1, 1)])
+def test_thin_masks_have_room(tmp_path: Path, shape: tuple[int, int]) -> None:
+    words = ["--spec", "k >= 0", "--q-len", str(shape[0]), "--kv-len", str(shape[1])]
+    maskc(tmp_path, "compile", *words, "-o", "m.h5")
+    said = maskc_json(tmp_path, "render", "m.h5", "-o", "m.svg")
+    assert max(said["width"], said["height"]) == 1024
+    assert min(said["width"], said["height"]) >= 16
+    picture = painted(parse(tmp_path / "m.svg"), *shape)
+    assert (picture == FULL).all()
