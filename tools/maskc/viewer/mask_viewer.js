@@ -48,6 +48,7 @@ class MaskViewer {
     this.levels = zoomLevels(arrays);
     this.canvas = document.getElementById("picture");
     this.overlay = document.getElementById("overlay");
+    this.field = document.getElementById("range");
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.view = { cells: 1, pixels: 1, left: 0, top: 0 };
     this.level = 0;
@@ -127,12 +128,16 @@ class MaskViewer {
 
   // ---- Painting.
 
+  // Gives the canvases the whole device pixels of their place, so that none of theirs is spread over two.
   resize() {
     const scale = window.devicePixelRatio || 1;
-    const { clientWidth, clientHeight } = document.getElementById("stage");
+    const { left, top, right, bottom } = document.getElementById("stage").getBoundingClientRect();
+    const [x, y] = [left, top].map((side) => Math.ceil(side * scale - 0.01));
+    const [width, height] = [right * scale - x, bottom * scale - y].map((size) => Math.max(1, Math.floor(size + 0.01)));
     for (const canvas of [this.canvas, this.overlay]) {
-      canvas.width = Math.max(1, Math.round(clientWidth * scale));
-      canvas.height = Math.max(1, Math.round(clientHeight * scale));
+      Object.assign(canvas, { width, height });
+      const place = { left: x / scale - left, top: y / scale - top, width: width / scale, height: height / scale };
+      for (const [name, value] of Object.entries(place)) canvas.style[name] = `${value}px`;
     }
     this.image = this.context.createImageData(this.canvas.width, this.canvas.height);
     this.pixels = new Uint32Array(this.image.data.buffer);
@@ -227,8 +232,7 @@ class MaskViewer {
     document.getElementById("view").textContent =
       `rows ${count(range[0])} to ${count(range[1])}, keys ${count(range[2])} to ${count(range[3])}; ${scale}`;
     const fragment = `${range[0]}:${range[1]},${range[2]}:${range[3]}`;
-    const field = document.getElementById("range");
-    if (document.activeElement !== field) field.value = fragment;
+    if (document.activeElement !== this.field) this.field.value = fragment;
     this.canvas.dataset.view = [cells, pixels, left, top].join(" ");
     this.tellCell();
   }
@@ -259,13 +263,12 @@ class MaskViewer {
     document.getElementById("grid").addEventListener("change", () => this.drawOverlay());
     document.getElementById("go").addEventListener("submit", (event) => {
       event.preventDefault();
-      const field = document.getElementById("range");
-      const range = parseRange(field.value, this.arrays);
-      field.setCustomValidity(range === null ? "Expected q0:q1,k0:k1 inside the mask" : "");
-      if (range === null) field.reportValidity();
+      const range = parseRange(this.field.value, this.arrays);
+      this.field.setCustomValidity(range === null ? "Expected q0:q1,k0:k1 inside the mask" : "");
+      if (range === null) this.field.reportValidity();
       else this.show(range);
     });
-    document.getElementById("range").addEventListener("input", (event) => event.target.setCustomValidity(""));
+    this.field.addEventListener("input", () => this.field.setCustomValidity(""));
     window.addEventListener("hashchange", () => this.showFragment());
     new ResizeObserver(() => this.follow()).observe(document.getElementById("stage"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
