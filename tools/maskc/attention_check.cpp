@@ -107,18 +107,22 @@ struct Worker {
   TensorError out, lse;
 };
 
-// Takes one element into a tally. `explicit_value` is the yardstick's.
+Row place_of(const TensorError& tally) { return {tally.batch, tally.head, tally.q}; }
+
+void put_place(TensorError& tally, const Row& row) {
+  tally.batch = row.batch;
+  tally.head = row.head;
+  tally.q = row.q;
+}
+
+// Takes one element into a tally. `explicit_value` is the yardstick's. The place does not depend on
+// the order of rows: the first wrong element, else the largest error, the first of equals.
 void take(TensorError& tally, double reference, double explicit_value, double got, const Row& row,
           bool is_exact) {
-  const auto note = [&] {
-    tally.batch = row.batch;
-    tally.head = row.head;
-    tally.q = row.q;
-  };
-  const bool same = reference == got || (std::isnan(reference) && std::isnan(got));
   if (!std::isfinite(reference) || !std::isfinite(got) || is_exact) {
-    if (same) return;
-    if (tally.num_wrong++ == 0) note();
+    if (reference == got || (std::isnan(reference) && std::isnan(got))) return;
+    if (tally.num_wrong == 0 || row < place_of(tally)) put_place(tally, row);
+    ++tally.num_wrong;
     return;
   }
   tally.max_reference = std::max(tally.max_reference, std::abs(reference));
@@ -126,20 +130,20 @@ void take(TensorError& tally, double reference, double explicit_value, double go
     tally.yardstick = std::max(tally.yardstick, std::abs(explicit_value - reference));
   }
   const double error = std::abs(got - reference);
-  if (error > tally.max_error) {
-    tally.max_error = error;
-    if (tally.num_wrong == 0) note();
-  }
+  const bool is_worst =
+      error > tally.max_error || (error == tally.max_error && row < place_of(tally));
+  if (is_worst && tally.num_wrong == 0) put_place(tally, row);
+  tally.max_error = std::max(tally.max_error, error);
 }
 
 void merge(TensorError& into, const TensorError& from) {
-  const bool is_first = from.num_wrong > 0 ? into.num_wrong == 0
-                                           : into.num_wrong == 0 && from.max_error > into.max_error;
-  if (is_first) {
-    into.batch = from.batch;
-    into.head = from.head;
-    into.q = from.q;
-  }
+  const bool is_earlier = place_of(from) < place_of(into);
+  const bool takes_place =
+      from.num_wrong > 0
+          ? into.num_wrong == 0 || is_earlier
+          : into.num_wrong == 0 && (from.max_error > into.max_error ||
+                                    (from.max_error == into.max_error && is_earlier));
+  if (takes_place) put_place(into, place_of(from));
   into.num_wrong += from.num_wrong;
   into.max_error = std::max(into.max_error, from.max_error);
   into.yardstick = std::max(into.yardstick, from.yardstick);
