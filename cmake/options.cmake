@@ -7,7 +7,7 @@ option(FDMA_BUILD_PYTHON "Build the Python module _fdma (needs the Python packag
 option(FDMA_INSTALL "Create install rules: headers, libraries, the CMake package, the tool" ${PROJECT_IS_TOP_LEVEL})
 option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
 set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")
-set(FDMA_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
+set(FDMA_CUDA AUTO CACHE STRING "CUDA sources: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
 set_property(CACHE FDMA_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(FDMA_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
@@ -15,22 +15,24 @@ if(FDMA_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     "(${CMAKE_CXX_COMPILER}). Configure with -DCMAKE_CXX_COMPILER=clang++-14.")
 endif()
 
-# What FDMA_CUDA decides is whether CUDA kernels are compiled. This version has none, so a CUDA compiler is looked for
-# and reported and nothing is done with it: every setting builds the same programs.
+# FDMA_CUDA decides whether CUDA sources are compiled. In this version they are those of one test program (tests/gpu);
+# libraries and tool are the same with every setting. FDMA_HAS_CUDA says how it was decided.
 if(NOT FDMA_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "FDMA_CUDA=${FDMA_CUDA}: expected AUTO, ON or OFF")
 endif()
+set(FDMA_HAS_CUDA OFF)
 if(FDMA_CUDA STREQUAL "OFF")
   message(STATUS "FDMA: CUDA is off")
 else()
   find_program(FDMA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
   if(FDMA_NVCC)
-    message(STATUS "FDMA: nvcc is ${FDMA_NVCC}; this version has no CUDA kernels to compile with it")
+    set(FDMA_HAS_CUDA ON)
+    message(STATUS "FDMA: nvcc is ${FDMA_NVCC}; it compiles the GPU tests, this version has no other CUDA sources")
   elseif(FDMA_CUDA STREQUAL "ON")
     message(FATAL_ERROR "FDMA_CUDA=ON, but no nvcc was found on PATH, in CUDA_PATH or in /usr/local/cuda. Install the "
       "CUDA toolkit, pass -DFDMA_NVCC=/path/to/nvcc, or configure with -DFDMA_CUDA=OFF.")
   else()
-    message(STATUS "FDMA: no nvcc, building without CUDA kernels")
+    message(STATUS "FDMA: no nvcc, building without the GPU tests")
   endif()
 endif()
 

@@ -2,9 +2,10 @@
 
     python3 count_results.py <runner>=<exit code>:<JUnit file> ...
 
-Counts single test cases. A runner that left no results, or that failed although no case of it did
-(a crash while collecting, a failed fixture), counts as one failure more, so that a failure cannot
-get lost. Exit code 0 iff some test passed and none failed.
+Counts single test cases; those whose names begin with "gpu." are counted once more on a line of
+their own, with the reason where they were skipped. A runner that left no results, or that failed
+although no case of it did (a crash while collecting, a failed fixture), counts as one failure more,
+so that a failure cannot get lost. Exit code 0 iff some test passed and none failed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,23 @@ def outcome(case: ElementTree.Element) -> str:
     return "skipped" if skipped is not None or case.get("status") == "disabled" else "passed"
 
 
+def skip_reason(case: ElementTree.Element) -> str:
+    """The reason that a GoogleTest program printed before "[  SKIPPED ]"."""
+    lines = case.findtext("system-out", "").splitlines()
+    reasons = [line.strip() for line in lines if line.startswith("no GPU")]
+    return reasons[0] if reasons else "no reason given"
+
+
+def report_gpu(cases: list[ElementTree.Element]) -> None:
+    """One line on the tests that need a GPU, where there are any."""
+    gpu_cases = [case for case in cases if case.get("name", "").startswith("gpu.")]
+    skipped = [case for case in gpu_cases if outcome(case) == "skipped"]
+    if gpu_cases:
+        reasons = sorted({skip_reason(case) for case in skipped})
+        because = f" ({'; '.join(reasons)})" if reasons else ""
+        print(f"GPU tests skipped: {len(skipped)} of {len(gpu_cases)}{because}")
+
+
 def main() -> int:
     total: Counter[str] = Counter()
     for argument in sys.argv[1:]:
@@ -45,6 +63,7 @@ def main() -> int:
             counts[result] += 1
             if result == "failed":
                 print(f"FAILED {runner}: {case.get('classname', '')} {case.get('name', '')}")
+        report_gpu(cases)
         if not cases or (code != "0" and counts["failed"] == 0):
             print(f"FAILED {runner}: exit code {code} with {len(cases)} test cases")
             counts["failed"] += 1

@@ -43,10 +43,16 @@ FDMA_MASKC=$build/tools/fdma-maskc FDMA_BUILD_DIR=$build PYTHONDONTWRITEBYTECODE
   .venv/bin/python -m pytest --quiet -p no:cacheprovider --junitxml="$results/pytest.xml" tests/python tests/golden
 pytest_code=$?
 
-echo "GPU tests skipped: 0 (this version has none)"
-if command -v nvcc >/dev/null; then
-  echo "CUDA kernels skipped: 0 (this version has none; nvcc is there)"
+# CUDA: kernels that nvcc compiled (each is an entry of a ptxas log), or how many there were to compile.
+mapfile -t cuda_sources < <(find kernels tests -name '*.cu')
+num_kernels=$(cat "${cuda_sources[@]}" | grep -c '^__global__')
+num_gpu_tests=$(cat "${cuda_sources[@]}" | grep -cE '^TEST(_F|_P)?\(')
+mapfile -t ptxas_logs < <(find "$build" -name '*.ptxas.log')
+if [ ${#ptxas_logs[@]} -gt 0 ]; then
+  num_compiled=$(cat "${ptxas_logs[@]}" | grep -c 'Compiling entry function')
+  echo "CUDA kernels compiled: $num_compiled of $num_kernels, without stack frames or ptxas C75xx (cmake/nvcc_checked.sh)"
 else
-  echo "CUDA kernels skipped: 0 (this version has none; no nvcc)"
+  echo "CUDA kernels skipped: $num_kernels (no nvcc)"
+  echo "GPU tests not built: $num_gpu_tests (no nvcc)"
 fi
 .venv/bin/python tests/count_results.py "ctest=$ctest_code:$results/ctest.xml" "pytest=$pytest_code:$results/pytest.xml"
