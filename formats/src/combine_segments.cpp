@@ -27,7 +27,7 @@ constexpr bool holds(TruthTable table, bool a, bool b) {
 
 constexpr TruthTable kNotA = 0b0011;
 
-TruthTable truth_table(SetOperation operation) {
+constexpr TruthTable truth_table(SetOperation operation) {
   switch (operation) {
     case SetOperation::intersection:
       return 0b1000;
@@ -41,18 +41,32 @@ TruthTable truth_table(SetOperation operation) {
   return 0;
 }
 
-// Words of a where `a` points to null count as all equal to the value given beside it.
+// out = the operation word by word; a null pointer stands for words that are all `value`.
 void apply(TruthTable table, const std::uint64_t* a, bool a_value, const std::uint64_t* b,
            bool b_value, std::int64_t num_words, std::uint64_t* out) {
   const auto spread = [](bool bit) { return bit ? ~std::uint64_t{0} : std::uint64_t{0}; };
-  const std::uint64_t t00 = spread(holds(table, false, false)),
-                      t01 = spread(holds(table, false, true));
-  const std::uint64_t t10 = spread(holds(table, true, false)),
-                      t11 = spread(holds(table, true, true));
-  for (std::int64_t i = 0; i < num_words; ++i) {
-    const std::uint64_t x = a == nullptr ? spread(a_value) : a[i];
-    const std::uint64_t y = b == nullptr ? spread(b_value) : b[i];
-    out[i] = (x & ((y & t11) | (~y & t10))) | (~x & ((y & t01) | (~y & t00)));
+  const auto for_words = [&](auto&& word) {
+    for (std::int64_t i = 0; i < num_words; ++i) out[i] = word(i);
+  };
+  if (a == nullptr || b == nullptr) {  // a function of the other one: (x & on) | (~x & off)
+    const std::uint64_t* words = a == nullptr ? b : a;
+    const std::uint64_t on =
+        spread(a == nullptr ? holds(table, a_value, true) : holds(table, true, b_value));
+    const std::uint64_t off =
+        spread(a == nullptr ? holds(table, a_value, false) : holds(table, false, b_value));
+    const std::uint64_t turn = on ^ off;
+    for_words([&](std::int64_t i) { return (words[i] & turn) ^ off; });
+    return;
+  }
+  switch (table) {
+    case truth_table(SetOperation::intersection):
+      return for_words([&](std::int64_t i) { return a[i] & b[i]; });
+    case truth_table(SetOperation::union_of):
+      return for_words([&](std::int64_t i) { return a[i] | b[i]; });
+    case truth_table(SetOperation::difference):
+      return for_words([&](std::int64_t i) { return a[i] & ~b[i]; });
+    default:
+      return for_words([&](std::int64_t i) { return a[i] ^ b[i]; });
   }
 }
 

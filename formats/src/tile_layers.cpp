@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 
+#include "bit_scan.hpp"
 #include "fdma/formats/segment_builder.hpp"
 
 namespace fdma {
@@ -30,6 +32,8 @@ struct KnownTile {
   std::uint64_t hash;
   std::int32_t bitmap;  // interned, or -1
   std::int32_t cells;   // index into CellsHistory: tiles with equal cells share it
+  std::int64_t strip;   // in which its words were last written, to row_words_ from `at` on
+  std::size_t at;
 };
 
 // How the builder has stored tiles with certain cells so far. A row panel of nothing but such tiles
@@ -94,8 +98,7 @@ class LayerCombination {
         num_rows_(ceil_div(q_len, block.block_q)),
         num_cols_(ceil_div(kv_len, block.block_kv)),
         words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
-        pieces_(static_cast<std::size_t>(period_)),
-        words_(static_cast<std::size_t>(words_per_bitmap_)) {
+        pieces_(static_cast<std::size_t>(period_)) {
     static_borders_.push_back({0, 0});
     if (kv_len % block.block_kv != 0) static_borders_.push_back({num_cols_ - 1, 0});
     static_borders_.push_back({num_cols_, 0});
@@ -109,7 +112,8 @@ class LayerCombination {
   }
 
   SegmentMask run() {
-    for (std::int64_t row = 0; row < num_rows_;) {
+    for (std::int64_t row = 0; row < num_rows_; ++strip_) {
+      row_words_.clear();
       const std::int64_t residues = std::min(period_, num_rows_ - row);
       std::int64_t periods = num_rows_;
       for (std::int64_t r = 0; r < residues; ++r) {
@@ -244,14 +248,11 @@ class LayerCombination {
     known.is_last_row = is_last_row_;
     known.is_last_col = is_last_col;
     known.bitmap = -1;
-    write_tile(known, words_.data());
-    std::int64_t count = 0;
-    for (const std::uint64_t word : words_) count += std::popcount(word);
-    known.kind = count == 0                                         ? TileClass::empty
-                 : count == num_rows_of(known) * num_keys_of(known) ? TileClass::full
-                                                                    : TileClass::partial;
+    known.strip = -1;
+    const std::uint64_t* words = words_of(known);
+    known.kind = class_of(known, words);
     if (known.kind == TileClass::partial) {
-      known.hash = hash_words(words_.data(), words_per_bitmap_);
+      known.hash = hash_words(words, words_per_bitmap_);
       known.cells = cells_index_.find(known.hash, [](std::int32_t) { return true; });
       if (known.cells < 0) {
         known.cells = static_cast<std::int32_t>(histories_.size());
@@ -272,16 +273,44 @@ class LayerCombination {
     return tile.is_last_col ? kv_len_ % block_.block_kv : block_.block_kv;
   }
 
-  // Writes the cells of a tile that exist.
+  // The cells of a tile, written once in a strip. Valid until words of another tile are asked for.
+  const std::uint64_t* words_of(KnownTile& tile) {
+    if (tile.strip != strip_) {
+      tile.strip = strip_;
+      tile.at = row_words_.size();
+      row_words_.resize(tile.at + static_cast<std::size_t>(words_per_bitmap_));
+      write_tile(tile, row_words_.data() + tile.at);
+    }
+    return row_words_.data() + tile.at;
+  }
+
+  // Writes the cells of a tile that exist to words that are 0.
   void write_tile(const KnownTile& tile, std::uint64_t* words) {
-    std::fill_n(words, words_per_bitmap_, 0);
     function_.evaluate(std::span(tile.sources.data(), layers_.size()), words);
     if (!tile.is_last_row && !tile.is_last_col) return;
+    write_existing(tile);
+    for (std::size_t i = 0; i < existing_.size(); ++i) words[i] &= existing_[i];
+  }
+
+  // existing_ = the cells of a tile that exist.
+  void write_existing(const KnownTile& tile) {
     existing_.assign(static_cast<std::size_t>(words_per_bitmap_), 0);
     for (std::int64_t r = 0; r < num_rows_of(tile); ++r) {
       set_bits(existing_.data(), r * block_.block_kv, r * block_.block_kv + num_keys_of(tile));
     }
-    for (std::size_t i = 0; i < existing_.size(); ++i) words[i] &= existing_[i];
+  }
+
+  TileClass class_of(const KnownTile& tile, const std::uint64_t* words) {
+    std::uint64_t any = 0, missing = 0;
+    if (tile.is_last_row || tile.is_last_col) {
+      write_existing(tile);
+      for (std::size_t i = 0; i < existing_.size(); ++i) missing |= words[i] ^ existing_[i];
+    } else {
+      for (std::int64_t i = 0; i < words_per_bitmap_; ++i) missing |= ~words[i];
+    }
+    for (std::int64_t i = 0; i < words_per_bitmap_; ++i) any |= words[i];
+    if (any == 0) return TileClass::empty;
+    return missing == 0 ? TileClass::full : TileClass::partial;
   }
 
   // Rows for which a partial piece whose width changes can be written in closed form, or 1: it must
@@ -308,22 +337,27 @@ class LayerCombination {
   class Stretch final : public PartialStretch {
    public:
     Stretch(LayerCombination& owner, std::span<const Piece> pieces)
-        : owner_(owner), pieces_(pieces), first_(pieces.front().first.at) {}
+        : owner_(owner), pieces_(pieces), first_(pieces.front().first.at) {
+      words_.clear();
+    }
 
     std::int64_t num_intervals(std::int64_t limit) override {
-      std::int64_t count = 0;
-      for_each_run([&](std::int64_t, std::int64_t, std::int64_t) {
-        ++count;
-        return count <= limit;
-      });
+      fetch_words();
+      const BlockShape block = owner_.block_;
+      std::int64_t count = 0;  // ranges of every tile by itself, less those that go on from it
+      for (std::size_t p = 0; p < pieces_.size() && count <= limit; ++p) {
+        const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
+        count += num_tiles * count_row_starts(words_[p], 1, block, INT64_MAX);
+        if (num_tiles > 1) count -= (num_tiles - 1) * continued(words_[p], words_[p]);
+        if (p > 0) count -= continued(words_[p - 1], words_[p]);
+      }
       return count;
     }
     std::uint64_t bitmap_hash(std::int64_t tile) override { return known(tile).hash; }
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
       KnownTile& entry = known(tile);
       if (entry.bitmap < 0) {
-        owner_.write_tile(entry, owner_.words_.data());
-        entry.bitmap = owner_.builder_.intern_bitmap(owner_.words_.data(), hash);
+        entry.bitmap = owner_.builder_.intern_bitmap(owner_.words_of(entry), hash);
       }
       return entry.bitmap;
     }
@@ -332,7 +366,6 @@ class LayerCombination {
       for_each_run([&](std::int64_t r, std::int64_t begin, std::int64_t end) {
         ++offsets[static_cast<std::size_t>(r) + 1];
         intervals.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
-        return true;
       });
       for (std::size_t r = 1; r < offsets.size(); ++r) offsets[r] += offsets[r - 1];
     }
@@ -342,12 +375,23 @@ class LayerCombination {
     KnownTile& known(std::int64_t tile) {
       if (tile == 0) piece_ = 0;
       while (first_ + tile >= pieces_[piece_].end.at) ++piece_;
-      return owner_.known_[static_cast<std::size_t>(pieces_[piece_].tile)];
+      return known_of(pieces_[piece_]);
+    }
+
+    // Rows whose last key in one tile and first key in the next are both true.
+    std::int64_t continued(const std::uint64_t* left, const std::uint64_t* right) const {
+      const std::int64_t block_kv = owner_.block_.block_kv;
+      std::uint64_t count = 0;
+      for (std::int64_t bit = 0; bit < owner_.words_per_bitmap_ * 64; bit += block_kv) {
+        const std::int64_t last = bit + block_kv - 1;
+        count += left[last / 64] >> (last % 64) & right[bit / 64] >> (bit % 64) & 1;
+      }
+      return static_cast<std::int64_t>(count);
     }
 
     // Calls visit(row, begin, end) for the maximal key ranges of every row, relative to the
-    // stretch, until it returns false. A row of a piece that is all true or all false costs O(1),
-    // however many tiles it has.
+    // stretch. A row of a piece that is all true or all false costs O(1), however many tiles it
+    // has.
     template <class Visit>
     void for_each_run(Visit&& visit) {
       fetch_words();
@@ -356,14 +400,15 @@ class LayerCombination {
         std::int64_t open = -1;  // first key of the range in hand
         std::int64_t key = 0;
         for (std::size_t p = 0; p < pieces_.size(); ++p) {
-          const std::uint64_t* words =
-              owner_.stretch_words_.data() + p * static_cast<std::size_t>(owner_.words_per_bitmap_);
+          const std::uint64_t* words = words_[p];
           const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
           for (std::int64_t t = 0; t < num_tiles; ++t) {
             std::int64_t turns = 0;
             for (std::int64_t c = 0; c < block_kv; c += 64) {
               const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
-              const std::uint64_t bits = read_bits(words, r * block_kv + c, width);
+              const std::int64_t at = r * block_kv + c;
+              const std::uint64_t bits =
+                  width == 64 && at % 64 == 0 ? words[at / 64] : read_bits(words, at, width);
               for (int i = 0; i < width;) {  // turn by turn
                 const std::uint64_t rest = open >= 0 ? ~(bits >> i) : bits >> i;
                 const int step = std::countr_zero(rest);
@@ -374,7 +419,7 @@ class LayerCombination {
                   open = key + c + i;
                   continue;
                 }
-                if (!visit(r, open, key + c + i)) return;
+                visit(r, open, key + c + i);
                 open = -1;
               }
             }
@@ -385,26 +430,26 @@ class LayerCombination {
             }
           }
         }
-        if (open >= 0 && !visit(r, open, key)) return;
+        if (open >= 0) visit(r, open, key);
       }
     }
 
+    // words_ = the cells of every piece.
     void fetch_words() {
-      if (has_words_) return;
-      const auto size = static_cast<std::size_t>(owner_.words_per_bitmap_);
-      owner_.stretch_words_.resize(pieces_.size() * size);
-      for (std::size_t p = 0; p < pieces_.size(); ++p) {
-        owner_.write_tile(owner_.known_[static_cast<std::size_t>(pieces_[p].tile)],
-                          owner_.stretch_words_.data() + p * size);
-      }
-      has_words_ = true;
+      if (!words_.empty()) return;
+      for (const Piece& piece : pieces_) owner_.words_of(known_of(piece));
+      for (const Piece& piece : pieces_) words_.push_back(owner_.words_of(known_of(piece)));
+    }
+
+    KnownTile& known_of(const Piece& piece) {
+      return owner_.known_[static_cast<std::size_t>(piece.tile)];
     }
 
     LayerCombination& owner_;
     const std::span<const Piece> pieces_;
     const std::int64_t first_;
     std::size_t piece_ = 0;
-    bool has_words_ = false;
+    std::vector<const std::uint64_t*>& words_ = owner_.stretch_words_;
   };
 
   // Stores the partial pieces and appends the tile row `periods` times.
@@ -483,7 +528,9 @@ class LayerCombination {
   bool is_last_row_ = false;
   std::vector<std::vector<Piece>> pieces_;  // by residue of the tile row
   std::vector<TileSegment> segments_;
-  std::vector<std::uint64_t> words_, existing_, stretch_words_;
+  std::int64_t strip_ = 0;
+  std::vector<std::uint64_t> row_words_, existing_;
+  std::vector<const std::uint64_t*> stretch_words_;
 };
 
 }  // namespace

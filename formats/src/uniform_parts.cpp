@@ -7,6 +7,8 @@
 namespace fdma {
 namespace {
 
+constexpr std::ptrdiff_t kManyIntervals = 8;  // in one row: worth a binary search
+
 const TileRun& run_of(const SegmentMask& mask, std::int32_t row) {
   auto it = std::upper_bound(mask.runs.begin(), mask.runs.end(), row,
                              [](std::int32_t r, const TileRun& run) { return r < run.first_row; });
@@ -94,9 +96,13 @@ const std::uint64_t* UniformParts::bitmap_of(TileSource source, std::uint64_t* s
   for (std::int64_t r = 0; r < block_q; ++r) {
     const auto row = static_cast<std::size_t>(tile.panel * block_q + r);
     const auto last = mask_.row_intervals.begin() + mask_.row_offsets[row + 1];
-    auto keys =
-        std::upper_bound(mask_.row_intervals.begin() + mask_.row_offsets[row], last, skip,
-                         [](std::int64_t k, const Interval& interval) { return k < interval.end; });
+    auto keys = mask_.row_intervals.begin() + mask_.row_offsets[row];
+    if (last - keys > kManyIntervals) {
+      keys = std::upper_bound(keys, last, skip, [](std::int64_t k, const Interval& interval) {
+        return k < interval.end;
+      });
+    }
+    while (keys != last && keys->end <= skip) ++keys;
     for (; keys != last && keys->begin < skip + block_kv; ++keys) {
       set_bits(scratch, r * block_kv + std::max<std::int64_t>(keys->begin - skip, 0),
                r * block_kv + std::min<std::int64_t>(keys->end - skip, block_kv));
