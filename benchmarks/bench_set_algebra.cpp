@@ -1,0 +1,147 @@
+// What combining compiled masks costs, on one core: set operations, shifts and transposition of
+// masks of a million tokens in 128 x 128 blocks, and of a cache eviction over 128K tokens.
+//
+// The operands are compiled before; time is the CPU time of all threads of the process. For each:
+//   peak_bytes     heap memory at its peak during one operation, the result included, the operands
+//                  not
+//   result_bytes   BlockMask::size_bytes
+//   target_us, target_bytes   the goal for masks of a million tokens: met if CPU time and peak are
+//                  below it
+// The program checks nothing but that the operations succeed; tests do the rest.
+#include <benchmark/benchmark.h>
+#include <oneapi/tbb/global_control.h>
+
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocation_peak.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/set_algebra.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/mask_ir.hpp"
+#include "fdma/masks/parse.hpp"
+#include "mask_zoo.hpp"
+
+namespace {
+
+using fdma::BlockMask;
+using fdma::zoo::ZooMask;
+
+constexpr std::int64_t kMillion = 1048576;
+constexpr double kTargetMicroseconds = 5000.0;
+constexpr double kTargetBytes = 8.0 * 1024 * 1024;
+
+template <class T>
+T value_or_exit(fdma::Result<T> result, const std::string& what) {
+  if (!result) {
+    std::cerr << what << ": " << result.error().message << "\n";
+    std::exit(1);
+  }
+  return *std::move(result);
+}
+
+BlockMask compile(const ZooMask& mask) {
+  const fdma::Tables tables = mask.bound_tables();
+  const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
+  const fdma::MaskIr ir = value_or_exit(fdma::bind(expr, tables, mask.shape), mask.name);
+  return value_or_exit(fdma::lower(ir), mask.name);
+}
+
+BlockMask compile_zoo(const std::string& name, std::int64_t seq_len) {
+  for (const ZooMask& mask : fdma::zoo::mask_zoo(seq_len)) {
+    if (mask.name == name) return compile(mask);
+  }
+  std::cerr << name << ": no such mask in the zoo\n";
+  std::exit(1);
+}
+
+using Operation = std::function<fdma::Result<BlockMask>()>;
+
+/// Registers algebra/<name>; `has_target` for masks of a million tokens.
+void add(const std::string& name, const std::string& label, bool has_target, Operation operation) {
+  const auto run = [name, label, has_target, operation](benchmark::State& state) {
+    double peak_bytes = 0, result_bytes = 0;
+    {
+      const fdma::AllocationPeak peak;
+      const BlockMask result = value_or_exit(operation(), name);
+      peak_bytes = double(peak.bytes());
+      result_bytes = double(result.size_bytes());
+    }
+    for (auto _ : state) benchmark::DoNotOptimize(operation());
+    state.SetLabel(label);
+    state.counters["peak_bytes"] = peak_bytes;
+    state.counters["result_bytes"] = result_bytes;
+    if (!has_target) return;
+    state.counters["target_us"] = kTargetMicroseconds;
+    state.counters["target_bytes"] = kTargetBytes;
+  };
+  benchmark::RegisterBenchmark(("algebra/" + name).c_str(), run)
+      ->Unit(benchmark::kMicrosecond)
+      ->MeasureProcessCPUTime();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::AddCustomContext("compiler", FDMA_COMPILER);
+  const oneapi::tbb::global_control one_thread(oneapi::tbb::global_control::max_allowed_parallelism,
+                                               1);
+
+  const BlockMask causal = compile_zoo("causal", kMillion);
+  const BlockMask window = compile(fdma::zoo::make_square("window", "window(1024)", kMillion));
+  const BlockMask documents = compile(fdma::zoo::packed_million().front());
+  const BlockMask sparse = compile_zoo("qk_sparse", kMillion);
+  const BlockMask window_64 = value_or_exit(
+      fdma::convert(window, fdma::MaskFormat::segment, {64, 64}), "window in blocks of 64");
+  const BlockMask window_form = value_or_exit(
+      fdma::convert(window, fdma::MaskFormat::parametric, window.block), "window in closed form");
+  const std::int64_t evicted_len = 131072;
+  const BlockMask evicted = compile_zoo("random_eviction", evicted_len);
+  const BlockMask evicted_again = value_or_exit(fdma::shift(evicted, 1000, 0), "eviction, later");
+  const BlockMask window_128k =
+      compile(fdma::zoo::make_square("window", "window(8192)", evicted_len));
+
+  add("and/1048576/causal,window", "causal and window(1024)", true,
+      [&] { return fdma::intersect(causal, window); });
+  add("and/1048576/causal,window_parametric", "causal and window(1024) in closed form", true,
+      [&] { return fdma::intersect(causal, window_form); });
+  add("or/1048576/window,documents", "window(1024) or 263 causal documents", true,
+      [&] { return fdma::unite(window, documents); });
+  add("and/1048576/documents,window", "263 causal documents and window(1024)", true,
+      [&] { return fdma::intersect(documents, window); });
+  add("minus/1048576/causal,documents", "causal minus 263 causal documents", true,
+      [&] { return fdma::difference(causal, documents); });
+  add("xor/1048576/documents,qk_sparse", "263 causal documents xor qk_sparse", true,
+      [&] { return fdma::symmetric_difference(documents, sparse); });
+  add("not/1048576/documents", "not 263 causal documents", true,
+      [&] { return fdma::complement(documents); });
+  add("and/1048576/documents,window_64x64",
+      "263 causal documents and window(1024) in blocks of 64 x 64", true,
+      [&] { return fdma::intersect(documents, window_64); });
+  add("shift/1048576/causal", "causal moved by (1000, 77)", true,
+      [&] { return fdma::shift(causal, 1000, 77); });
+  add("shift/1048576/documents", "263 causal documents moved by (1000, 77)", true,
+      [&] { return fdma::shift(documents, 1000, 77); });
+  add("transpose/1048576/causal", "causal, transposed", true,
+      [&] { return fdma::transpose(causal); });
+  add("transpose/1048576/documents", "263 causal documents, transposed", true,
+      [&] { return fdma::transpose(documents); });
+  add("and/131072/eviction,window", "random eviction and window(8192)", false,
+      [&] { return fdma::intersect(evicted, window_128k); });
+  add("and/131072/eviction,eviction", "random eviction and the same 1000 rows later", false,
+      [&] { return fdma::intersect(evicted, evicted_again); });
+  add("not/131072/eviction", "not random eviction", false,
+      [&] { return fdma::complement(evicted); });
+  add("shift/131072/eviction", "random eviction moved by (1000, 77)", false,
+      [&] { return fdma::shift(evicted, 1000, 77); });
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
