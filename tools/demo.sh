@@ -2,8 +2,8 @@
 # bash tools/demo.sh
 #
 # FDMA's main job on real input, from a bare machine: sets up what is missing, builds the tool, writes a dense
-# packed-document mask of 8192 tokens as users store it, turns it into a compact exact one, and runs attention over it,
-# checked against float64. Files go to demo_output/.
+# packed-document mask of 8192 tokens as users store it, turns it into a compact exact one, estimates what it saves, and
+# runs attention over it, checked against float64. Files go to demo_output/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -51,6 +51,11 @@ echo
 echo "== As a picture"
 run render out.h5
 run render out.h5 -o mask.png
+run render out.h5 -o mask.html
+
+echo
+echo "== What it will save on a GPU (a provisional profile)"
+run estimate out.h5 --heads 32 --head-dim 128 --device h200
 
 echo
 echo "== Attention over it, on this machine's CPU, checked against dense attention in float64"
@@ -58,6 +63,6 @@ run run out.h5 --tensors qkv.h5 --check -o result.h5
 
 echo
 echo "== The files, in $out"
-for file in dense.h5 docs.h5 qkv.h5 out.h5 packed.h5 mask.png result.h5; do
+for file in dense.h5 docs.h5 qkv.h5 out.h5 packed.h5 mask.png mask.html result.h5; do
   printf '%12d bytes  %s\n' "$(stat -c %s "$file")" "$out/$file"
 done

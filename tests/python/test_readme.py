@@ -55,7 +55,7 @@ def test_tour(tmp_path: Path) -> None:
 
     page = PAGE.read_text(encoding="utf-8")
     blocks = list(BLOCK.finditer(page))
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     for block in blocks:
         command, shown = block.groups()
         done = subprocess.run(
