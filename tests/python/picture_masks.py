@@ -23,7 +23,7 @@ def random_mask(seed: int, q_len: int, kv_len: int) -> Mask:
         a, b = sorted(random.integers(0, q_len + 1, 2))
         c, d = sorted(random.integers(0, kv_len + 1, 2))
         mask[a:b, c:d] = random.integers(0, 2)
-    return mask ^ np.asarray(random.random(mask.shape) < 0.001)
+    return np.asarray(mask ^ (random.random(mask.shape) < 0.001))
 
 
 def tile_classes(mask: Mask, block_q: int, block_kv: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -88,7 +88,7 @@ def test_draws_small_masks_cell_by_cell(tmp_path: Path, seed: int, block: tuple[
     classes = tile_classes(mask, *block)[
         np.arange(mask.shape[0])[:, None] // block[0], np.arange(mask.shape[1]) // block[1]
     ]
-    expected = np.where(mask[..., None], np.uint8(KEPT), np.uint8(DROPPED))
+    expected = np.where(mask[..., None], np.array(KEPT, np.uint8), np.array(DROPPED, np.uint8))
     expected[classes == 2] = FULL
     expected[classes == 0] = EMPTY
     assert (picture == expected).all()
@@ -106,7 +106,7 @@ def test_draws_larger_masks_by_classes_of_tiles(tmp_path: Path, block: tuple[int
     classes = tile_classes(mask, *block)[
         np.arange(mask.shape[0])[:, None] // block[0], np.arange(mask.shape[1]) // block[1]
     ]
-    assert (picture == np.uint8([EMPTY, shade(0.5), FULL])[classes]).all()
+    assert (picture == np.array([EMPTY, shade(0.5), FULL], np.uint8)[classes]).all()
 
 
 def test_draws_what_has_too_many_corners_in_areas(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_draws_what_has_too_many_corners_in_areas(tmp_path: Path) -> None:
     assert said["detail"] == "areas"
     svg = parse(tmp_path / "m.svg")
     assert "eight shades" in svg.findtext(f"{SVG}desc", "")
-    picture = painted(svg, *tiles.shape, unit=16)
+    picture = painted(svg, tiles.shape[0], tiles.shape[1], unit=16)
     high, wide = said["cells_per_square"]["q"] // 16, said["cells_per_square"]["kv"] // 16
     for q in range(0, tiles.shape[0], high):
         for k in range(0, tiles.shape[1], wide):

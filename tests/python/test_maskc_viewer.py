@@ -82,7 +82,7 @@ def expected_cells(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
     inside = ((q >= 0) & (q < mask.shape[0]))[:, None] & ((k >= 0) & (k < mask.shape[1]))[None, :]
     q, k = np.clip(q, 0, mask.shape[0] - 1)[:, None], np.clip(k, 0, mask.shape[1] - 1)[None, :]
     classes = tile_classes(mask, *block)[q // block[0], k // block[1]]
-    picture = np.where(mask[q, k][..., None], np.uint8(KEPT), np.uint8(DROPPED))
+    picture = np.where(mask[q, k][..., None], np.array(KEPT, np.uint8), np.array(DROPPED, np.uint8))
     picture[classes == 2] = FULL
     picture[classes == 0] = EMPTY
     picture[~inside] = OUTSIDE
@@ -241,7 +241,9 @@ def test_causal_over_a_million_tokens(tmp_path: Path, browser: Browser) -> None:
         inside = (q < length)[:, None] & (k < length)[None, :]
         tile = np.sign((q // 128)[:, None] - (k // 128)[None, :])
         expected = np.where(
-            (k[None, :] <= q[:, None])[..., None], np.uint8(KEPT), np.uint8(DROPPED)
+            (k[None, :] <= q[:, None])[..., None],
+            np.array(KEPT, np.uint8),
+            np.array(DROPPED, np.uint8),
         )
         expected[tile > 0] = FULL
         expected[tile < 0] = EMPTY

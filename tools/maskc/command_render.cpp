@@ -124,7 +124,7 @@ const Command& render_command() {
             "whole number of cells, from light to dark orange by the share of live cells.\n"
             "\n"
             ".svg: outlines. Small masks are drawn cell by cell, larger ones by classes of tiles, "
-            "the largest in areas of whole tiles; always less than 1 MiB.\n"
+            "the largest in areas of whole tiles, so that the file stays below 2 MiB or so.\n"
             "\n"
             ".html: a page that zooms and pans from the whole mask down to single cells, in one "
             "file that needs no network. It holds the mask's compact arrays, 64 MiB of them at "

@@ -22,7 +22,7 @@ struct SvgOptions {
 };
 
 /// Corners of outlines that a drawing may have; beyond them it is drawn in coarser squares.
-inline constexpr std::int64_t kMaxCorners = 65536;
+inline constexpr std::int64_t kMaxCorners = std::int64_t{1} << 17;
 /// Cells of a mask that is drawn cell by cell (512 x 512).
 inline constexpr std::int64_t kMaxCellsDrawn = std::int64_t{1} << 18;
 
@@ -43,7 +43,7 @@ struct SvgPicture {
 /// Invariants  an area is full (empty) iff all its cells are true (false), else partial, in eight
 ///             shades by its share of live cells; one path element per colour
 /// Cost        O(tile rows * segments) for cells and tiles; that of rasterize() for areas. The text
-///             has less than 1 MiB and a bounded number of elements
+///             has at most 2 MiB or so and a bounded number of elements
 SvgPicture draw_svg(const SegmentMask& mask, const SvgOptions& options, Progress& progress);
 
 /// `text` as character data of XML and HTML: no markup, no character that XML forbids, UTF-8.

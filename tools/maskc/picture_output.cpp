@@ -146,8 +146,8 @@ Outcome<PictureReport> write_page(const std::string& path, const PictureSubject&
   report.members["bytes"] = page.size();
   report.members["array_bytes"] = viewer_array_bytes(subject.segments);
   report.summary = fmt::format(
-      "a page of {}, with all {} x {} cells", bytes_text(static_cast<std::int64_t>(page.size())),
-      count_text(subject.segments.q_len), count_text(subject.segments.kv_len));
+      "a page of {} x {} cells, {} of arrays", count_text(subject.segments.q_len),
+      count_text(subject.segments.kv_len), bytes_text(viewer_array_bytes(subject.segments)));
   return report;
 }
 
