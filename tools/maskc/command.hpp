@@ -56,6 +56,7 @@ struct Command {
 
 const Command& compile_command();
 const Command& convert_command();
+const Command& combine_command();
 const Command& inspect_command();
 const Command& check_command();
 const Command& diff_command();
