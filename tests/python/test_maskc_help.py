@@ -24,6 +24,8 @@ VERBS = (
     "render",
     "run",
     "bench",
+    "estimate",
+    "calibrate",
     "completion",
 )
 

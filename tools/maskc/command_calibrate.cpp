@@ -120,7 +120,10 @@ const Command& calibrate_command() {
       .examples = {{"fdma-maskc calibrate --quick --head-dim 64 --dtype fp32 -o here.json",
                     "A first look at this machine:"},
                    {"fdma-maskc calibrate --head-dim 64 --dtype fp32 --quick --threads 1",
-                    "One thread, the profile on standard output:"}},
+                    "One thread, the profile on standard output:"},
+                   {"fdma-maskc calibrate --head-dim 32 --dtype bf16,fp16 --quick --quiet -o "
+                    "half.json",
+                    "Other element types:"}},
       .run = run,
       .operands_are_files = false};
   return command;

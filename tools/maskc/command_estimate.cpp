@@ -334,8 +334,9 @@ const Command& estimate_command() {
             "Predicts attention over INPUT without running it: time, speed-up over attention to "
             "every pair on the same device, operations, load balance of a simulated schedule, work "
             "wasted on masked cells, bytes of the mask in every format, and which tile shape would "
-            "be fastest. Counts are exact and follow the structure of the mask: a million tokens "
-            "take no longer than thousands.\n"
+            "be fastest. Counts are exact; they follow the structure of the mask, so that a "
+            "million "
+            "tokens take about a second.\n"
             "\n"
             "Times come from the constants of a device profile. h200 and cpu come with the tool "
             "and are provisional; fdma-maskc calibrate measures this machine.",
