@@ -38,7 +38,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 4;
+constexpr int kRounds = 3;
 constexpr std::int32_t kHeads = 4;
 /// Times closer than this are taken as equal where orders are compared.
 constexpr double kTie = 0.05;

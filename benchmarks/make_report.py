@@ -1,6 +1,7 @@
 """From Google Benchmark output to benchmarks/results/*.json and the tables of docs/performance.md.
 
     python3 make_report.py store <raw.json> <result.json>
+    python3 make_report.py store-estimate <raw.json> <result.json>
     python3 make_report.py tables <folder of results> <performance.md>
 
 `store` keeps the measurements and states machine, compiler, commit and date; what identifies a
@@ -16,6 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import estimate_report
 
 Run = dict[str, Any]
 
@@ -279,6 +282,10 @@ def tables(results: Path, page: Path) -> None:
         content["attention-summary"] = attention_summary(attention)
         content["attention-machine"] = attention_machine(attention)
         content["attention"] = attention_tables(attention)
+    estimate_path = results / "estimate.json"
+    if estimate_path.exists():
+        estimate = json.loads(estimate_path.read_text(encoding="utf-8"))
+        content |= estimate_report.tables(estimate, table)
     for name in ("zoo", "packed", "predicate", "name"):
         content[name] = lowering_table(lowering["runs"], name)
     text = page.read_text(encoding="utf-8")
@@ -292,9 +299,16 @@ def tables(results: Path, page: Path) -> None:
     page.write_text(text, encoding="utf-8")
 
 
+def store_estimate(raw_path: Path, result_path: Path) -> None:
+    estimate_report.store(
+        raw_path, result_path, cpu_model(), git("rev-parse", "--short=12", "HEAD")
+    )
+
+
 def main() -> None:
     verb, first, second = sys.argv[1:]
-    {"store": store, "tables": tables}[verb](Path(first), Path(second))
+    verbs = {"store": store, "store-estimate": store_estimate, "tables": tables}
+    verbs[verb](Path(first), Path(second))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ build=build/release
 mkdir -p "$build"
 cmake --preset release -DFDMA_BUILD_PYTHON=ON -DPython3_EXECUTABLE="$PWD/.venv/bin/python" >"$build/configure.log" ||
   { cat "$build/configure.log"; exit 1; }
-cmake --build --preset release --target bench_lowering bench_dense _fdma
+cmake --build --preset release --target bench_lowering bench_dense bench_estimate _fdma
 
 inputs=$build/benchmark-inputs
 .venv/bin/python benchmarks/dense_inputs.py "$inputs"
@@ -27,6 +27,9 @@ run() {
 }
 run lowering
 run dense "$inputs/contiguous.h5" "$inputs/gzip.h5"
+echo "== estimate"
+"$build/benchmarks/bench_estimate" --json "$build/estimate.json"
+.venv/bin/python benchmarks/make_report.py store-estimate "$build/estimate.json" benchmarks/results/estimate.json
 echo "== attention beside PyTorch"
 .venv/bin/python benchmarks/bench_attention.py "$build/python_bindings" benchmarks/results/attention_cpu.json
 .venv/bin/python benchmarks/make_report.py tables benchmarks/results docs/performance.md

@@ -1,0 +1,109 @@
+"""What bench_estimate measured: from its document to benchmarks/results and the tables of docs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+Table = Callable[[list[str], list[list[str]]], str]
+
+GOAL_MEDIAN = 0.05
+GOAL_P95 = 0.15
+
+
+def store(raw_path: Path, result_path: Path, cpu: str, commit: str) -> None:
+    """Adds machine, commit and date to the document of bench_estimate."""
+    raw = json.loads(raw_path.read_text(encoding="utf-8"))
+    result = {
+        "machine": {
+            "cpu": cpu,
+            "cores": os.cpu_count(),
+            "load_avg": os.getloadavg(),
+            "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
+        },
+        "commit": commit,
+        "date": datetime.now(tz=UTC).date().isoformat(),
+    } | raw
+    result_path.parent.mkdir(parents=True, exist_ok=True)
+    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def quantile(values: list[float], share: float) -> float:
+    if not values:
+        return 0.0
+    ascending = sorted(values)
+    at = share * (len(ascending) - 1)
+    low = int(at)
+    high = min(low + 1, len(ascending) - 1)
+    return ascending[low] + (at - low) * (ascending[high] - ascending[low])
+
+
+def error(row: Row) -> float:
+    return float(row["predicted_us"] / row["measured_us"] - 1)
+
+
+def summary(result: dict[str, Any]) -> str:
+    errors = [abs(error(row)) for row in result["rows"] if row["default"]]
+    median, p95 = quantile(errors, 0.5), quantile(errors, 0.95)
+    lines = [
+        f"- Error over {len(errors)} cases: median {100 * median:.1f} % (goal: 5 % or less, "
+        f"{'met' if median <= GOAL_MEDIAN else '**missed**'}), 95th percentile {100 * p95:.1f} % "
+        f"(goal: 15 % or less, {'met' if p95 <= GOAL_P95 else '**missed**'})."
+    ]
+    if result["order_pairs"] > 0:
+        lines.append(
+            f"- Ways to run a mask (tile shapes, column modes): of {result['order_pairs']} pairs "
+            f"that differ by more than 5 %, {result['order_right_pairs']} are predicted in the "
+            f"right order; the way predicted best is slower than the best by "
+            f"{100 * result['median_regret']:.1f} % (median), "
+            f"{100 * result['worst_regret']:.1f} % (worst)."
+        )
+    return "\n".join(lines)
+
+
+def machine(result: dict[str, Any]) -> str:
+    time = "CPU time" if result["time"] == "cpu" else "elapsed time"
+    return (
+        f"{result['machine']['cpu']}, {result['num_workers']} of {result['machine']['cores']} "
+        f"cores ({result['target']}), {result['machine']['os']}; {result['compiler']}; "
+        f"{result['heads']} heads, {time}; commit {result['commit']}, {result['date']}. Load "
+        f"average {result['machine']['load_avg'][0]:.1f} after."
+    )
+
+
+def milliseconds(row: Row, name: str) -> str:
+    return f"{row[name] / 1e3:.3g}"
+
+
+def errors_table(result: dict[str, Any], table: Table) -> str:
+    """One row a mask and length, one column a kernel: measured time and error."""
+    kernels: list[tuple[str, int]] = []
+    cells: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
+    for row in result["rows"]:
+        if not row["default"]:
+            continue
+        kernel = (row["dtype"], row["head_dim"])
+        if kernel not in kernels:
+            kernels.append(kernel)
+        text = f"{milliseconds(row, 'measured_us')} ms, {100 * error(row):+.1f} %"
+        cells.setdefault((row["mask"], row["tokens"]), {})[kernel] = text
+    header = ["mask", "tokens", *(f"{dtype} {head_dim}" for dtype, head_dim in kernels)]
+    rows = [
+        [mask, f"{tokens // 1024}K", *(found.get(kernel, "-") for kernel in kernels)]
+        for (mask, tokens), found in cells.items()
+    ]
+    return table(header, rows)
+
+
+def tables(result: dict[str, Any], table: Table) -> dict[str, str]:
+    return {
+        "estimate-summary": summary(result),
+        "estimate-machine": machine(result),
+        "estimate": errors_table(result, table),
+    }
