@@ -106,10 +106,13 @@ bool has_rows_past_lengths(const AttentionShape& shape, std::int64_t q_extent) {
                      [&](std::int64_t length) { return length < q_extent; });
 }
 
-// Rows past an element's length see no key: 0 in the output, -inf in the lse.
-void fill_unwritten(const MutableTensorView& out, const MutableTensorView& lse) {
-  std::fill_n(static_cast<unsigned char*>(out.data),
-              out.view().num_elements() * size_bytes(out.dtype), 0);
+// Rows past an element's length see no key: 0 in a new output, -inf in the lse. An output that was
+// given keeps what it holds there.
+void fill_unwritten(MutableTensorView* new_out, const MutableTensorView& lse) {
+  if (new_out != nullptr) {
+    std::fill_n(static_cast<unsigned char*>(new_out->data),
+                new_out->view().num_elements() * size_bytes(new_out->dtype), 0);
+  }
   if (lse.data != nullptr) {
     std::fill_n(static_cast<float*>(lse.data), lse.view().num_elements(),
                 -std::numeric_limits<float>::infinity());
@@ -183,8 +186,8 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
   }
   {
     const nb::gil_scoped_release released;
-    if (!out && has_rows_past_lengths(plan.shape, q_extent)) {
-      fill_unwritten(tensors.out, tensors.lse);
+    if (has_rows_past_lengths(plan.shape, q_extent)) {
+      fill_unwritten(out ? nullptr : &tensors.out, tensors.lse);
     }
     AttentionOptions options;
     options.softmax_scale = softmax_scale.value_or(0);

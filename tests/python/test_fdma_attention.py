@@ -81,6 +81,12 @@ def test_lengths_for_each_element() -> None:
     cells[..., : mask.q_len, : mask.kv_len] = fdma.to_dense(mask)
     check(out, lse, definition(q, k, v, cells))
     assert not np.asarray(out)[1, 20:].any() and np.isneginf(np.asarray(lse)[2]).all()
+    # An output of the caller's is left alone there.
+    given = np.full((3, 100, 2, 16), 7, np.float32)
+    _, again = fdma.attention(q, k, v, mask, out=given)
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(lse))
+    assert (given[1, 20:] == 7).all() and (given[2] == 7).all()
+    np.testing.assert_array_equal(given[0], np.asarray(out)[0])
 
 
 def test_key_bias_and_scale() -> None:

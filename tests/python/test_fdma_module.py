@@ -226,6 +226,20 @@ def test_stub_names_what_the_module_has() -> None:
         assert set(re.findall(r"    def (\w+)", body.group(1))) == members
 
 
+def test_neither_hdf5_nor_torch_is_linked() -> None:
+    program = "import _fdma; print(open('/proc/self/maps').read())"
+    maps = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(FOLDER)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert "_fdma" in maps
+    assert re.search(r"/lib(hdf5|torch|c10)", maps) is None
+
+
 def test_nothing_is_left_behind_at_exit() -> None:
     """nanobind reports objects that outlive the interpreter on standard error."""
     program = """
