@@ -18,6 +18,7 @@ pytestmark = needs_tool
 VERBS = (
     "compile",
     "convert",
+    "combine",
     "inspect",
     "check",
     "diff",
