@@ -116,10 +116,10 @@ class Browser:
         self.wait("document.readyState === 'complete'")
 
     def wait(self, condition: str) -> None:
-        """Waits until a condition of the page holds, ten seconds at most."""
+        """Waits until a condition of the page holds, a minute at most."""
         held = self.evaluate(
             f"""new Promise((done) => {{
-              const end = performance.now() + 10000;
+              const end = performance.now() + 60000;
               const look = () => {{
                 let holds = false;
                 try {{ holds = Boolean({condition}); }} catch {{ }}

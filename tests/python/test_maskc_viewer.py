@@ -89,31 +89,31 @@ def expected_cells(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
     return np.asarray(picture)
 
 
+def overlaps(length: int, size: int, block: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[pixels, tiles]: cells of one side that a pixel and a tile share."""
+    pixels, tiles = np.arange(0, length, size)[:, None], np.arange(0, length, block)[None, :]
+    end = np.minimum(np.minimum(pixels + size, tiles + block), length)
+    return np.asarray(np.maximum(end - np.maximum(pixels, tiles), 0))
+
+
 def expected_areas(view: View, mask: Mask, block: tuple[int, int]) -> Picture:
-    """The picture of a view from afar, from the class of the tile of every single cell."""
-    size = view.cells
+    """The picture of a view from afar, from what its pixels share with tiles of each class."""
+    rows = overlaps(mask.shape[0], view.cells, block[0])
+    cols = overlaps(mask.shape[1], view.cells, block[1])
     classes = tile_classes(mask, *block)
-    weight = classes[
-        np.arange(mask.shape[0])[:, None] // block[0], np.arange(mask.shape[1]) // block[1]
-    ]
-    q, k = np.arange(0, mask.shape[0], size), np.arange(0, mask.shape[1], size)
-    shares = np.add.reduceat(np.add.reduceat(weight, q, axis=0), k, axis=1) / 2
-    rows = np.minimum(size, mask.shape[0] - q)[:, None]
-    shares = shares / (rows * np.minimum(size, mask.shape[1] - k)[None, :])
-    pure = [
-        np.logical_and.reduceat(np.logical_and.reduceat(weight == each, q, axis=0), k, axis=1)
-        for each in (0, 2)
-    ]
-    step = np.floor(shares * 255 + 0.5)[..., None] / 255
+    empty, partial, full = (rows @ (classes == each) @ cols.T for each in range(3))
+    area = empty + partial + full
+    step = np.floor((full + partial / 2) / area * 255 + 0.5)[..., None] / 255
     low, high = np.array(DROPPED, float), np.array(KEPT, float)
     small = np.floor(low + (high - low) * step + 0.5).astype(np.uint8)
-    small[pure[0]] = EMPTY
-    small[pure[1]] = FULL
+    small[empty == area] = EMPTY
+    small[full == area] = FULL
     height, width, _ = view.picture.shape
     picture = np.empty((height, width, 3), np.uint8)
     picture[:] = OUTSIDE
     assert view.left <= 0 and view.top <= 0
-    picture[-view.top : -view.top + len(q), -view.left : -view.left + len(k)] = small
+    high_px, wide_px = area.shape
+    picture[-view.top : high_px - view.top, -view.left : wide_px - view.left] = small
     return picture
 
 
@@ -309,7 +309,7 @@ def test_pointer_and_keys_move_the_view(tmp_path: Path, browser: Browser) -> Non
     maskc(tmp_path, "render", "m.h5", "-o", "m.html")
     show(browser, tmp_path / "m.html", "#5000:5100,5000:5100")
     box = browser.evaluate("document.getElementById('picture').getBoundingClientRect().toJSON()")
-    at = (box["left"] + 200, box["top"] + 100)
+    at = (box["left"] + 200.5, box["top"] + 100.5)
 
     def state() -> dict[str, int]:
         return dict(browser.evaluate("({...maskViewer.view})"))
@@ -362,7 +362,7 @@ def test_pointer_and_keys_move_the_view(tmp_path: Path, browser: Browser) -> Non
     go = "maskViewer.field.value = '{}'; document.getElementById('go').requestSubmit()"
     browser.evaluate(go.format("70000:70010,100:110"))
     assert state()["pixels"] == 32
-    assert browser.evaluate("maskViewer.cellAt(maskViewer.canvas.width / 2, 1)")[1] == 105
+    assert browser.evaluate("maskViewer.cellAt(...maskViewer.centre())") == [70005, 105]
     browser.evaluate(go.format("9:8,7"))
     assert browser.evaluate("maskViewer.field.validationMessage") != ""
     assert state()["pixels"] == 32

@@ -78,15 +78,15 @@ class MaskViewer {
     return [Math.floor((top + y) * cells / pixels), Math.floor((left + x) * cells / pixels)];
   }
 
-  // Shows level `level` with cell position (q, k), which need not be whole, at pixel (x, y).
+  // Shows level `level` with cell position (q, k), which need not be whole, in pixel (x, y).
   place(level, q, k, x, y) {
     const { cells, pixels } = this.levels[this.level = level];
     const settle = (start, length, room) => {
       const extent = Math.ceil(length / cells) * pixels;
       return extent <= room ? -Math.floor((room - extent) / 2) : Math.min(Math.max(start, 0), extent - room);
     };
-    const left = settle(Math.round(k * pixels / cells - x), this.arrays.kvLen, this.canvas.width);
-    const top = settle(Math.round(q * pixels / cells - y), this.arrays.qLen, this.canvas.height);
+    const left = settle(Math.floor(k * pixels / cells) - x, this.arrays.kvLen, this.canvas.width);
+    const top = settle(Math.floor(q * pixels / cells) - y, this.arrays.qLen, this.canvas.height);
     const before = this.view;
     this.range = null;
     this.view = { cells, pixels, left, top };
@@ -101,7 +101,7 @@ class MaskViewer {
     let level = this.levels.findIndex(({ cells, pixels }) =>
       Math.ceil((k1 - k0) / cells) * pixels <= width && Math.ceil((q1 - q0) / cells) * pixels <= height);
     if (level < 0) level = this.levels.length - 1;
-    this.place(level, (q0 + q1) / 2, (k0 + k1) / 2, width / 2, height / 2);
+    this.place(level, (q0 + q1) / 2, (k0 + k1) / 2, ...this.centre());
     this.range = range;
   }
 
@@ -115,15 +115,25 @@ class MaskViewer {
     else this.show(range);
   }
 
-  zoom(steps, x = this.canvas.width / 2, y = this.canvas.height / 2) {
+  // The pixel at the centre.
+  centre() {
+    return [Math.floor(this.canvas.width / 2), Math.floor(this.canvas.height / 2)];
+  }
+
+  // The cell position in the middle of pixel (x, y): the same pixel holds it at this level, whatever is rounded.
+  positionOf(x, y) {
     const { cells, pixels, left, top } = this.view;
+    return [(top + y + 0.5) * cells / pixels, (left + x + 0.5) * cells / pixels];
+  }
+
+  // What is at pixel (x, y) stays there.
+  zoom(steps, [x, y] = this.centre()) {
     const level = Math.min(Math.max(this.level - steps, 0), this.levels.length - 1);
-    this.place(level, (top + y) * cells / pixels, (left + x) * cells / pixels, x, y);
+    this.place(level, ...this.positionOf(x, y), x, y);
   }
 
   move(dx, dy) {
-    const { cells, pixels, left, top } = this.view;
-    this.place(this.level, (top + dy) * cells / pixels, (left + dx) * cells / pixels, 0, 0);
+    this.place(this.level, ...this.positionOf(dx, dy), 0, 0);
   }
 
   // ---- Painting.
@@ -182,7 +192,7 @@ class MaskViewer {
     const { width, height } = this.overlay;
     context.clearRect(0, 0, width, height);
     if (document.getElementById("grid").checked) this.drawBorders(context, width, height);
-    const [x, y] = this.pointer ?? [width / 2, height / 2];
+    const [x, y] = this.pointer ?? this.centre();
     const isKeyboard = this.pointer === null && document.activeElement === this.canvas;
     const { cells, pixels, left, top } = this.view;
     const [q, k] = this.cellAt(x, y);
@@ -238,7 +248,7 @@ class MaskViewer {
   }
 
   tellCell() {
-    const [x, y] = this.pointer ?? [this.canvas.width / 2, this.canvas.height / 2];
+    const [x, y] = this.pointer ?? this.centre();
     const [q, k] = this.cellAt(x, y);
     const { qLen, kvLen } = this.arrays;
     const line = document.getElementById("cell");
@@ -309,14 +319,14 @@ class MaskViewer {
       this.pointer = null;
       this.drawOverlay();
     });
-    canvas.addEventListener("dblclick", (event) => this.zoom(2, ...at(event)));
+    canvas.addEventListener("dblclick", (event) => this.zoom(2, at(event)));
     let turned = 0;
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
       turned += event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_PIXEL ? 1 : 30);
       const steps = Math.trunc(turned / 50);
       turned -= 50 * steps;
-      if (steps !== 0) this.zoom(-steps, ...at(event));
+      if (steps !== 0) this.zoom(-steps, at(event));
     }, { passive: false });
   }
 
@@ -345,11 +355,10 @@ class MaskViewer {
 
   // After a change of the window: what was asked for still fits, or the centre stays.
   follow() {
-    const { cells, pixels, left, top } = this.view;
-    const centre = [top + this.canvas.height / 2, left + this.canvas.width / 2].map((at) => at * cells / pixels);
+    const middle = this.positionOf(...this.centre());
     this.resize();
     if (this.range !== null) this.show(this.range);
-    else this.place(this.level, ...centre, this.canvas.width / 2, this.canvas.height / 2);
+    else this.place(this.level, ...middle, ...this.centre());
   }
 }
 
