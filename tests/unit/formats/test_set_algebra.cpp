@@ -212,6 +212,41 @@ TEST(SetAlgebra, ServesEveryBatchElementAndHead) {
   }));
 }
 
+TEST(SetAlgebra, MixesColumnTablesWithAnything) {
+  std::mt19937 rng(7);
+  const std::int64_t n = 600;
+  std::vector<std::int64_t> last(static_cast<std::size_t>(n));
+  for (std::int64_t& end : last) end = pick(rng, 1, n);
+  const auto make = [&](auto condition) { return testing::make_cells(n, n, condition); };
+  const Cells lives = make([&](auto q, auto k) { return q < last[static_cast<std::size_t>(k)]; });
+  const Cells others[] = {
+      make([&](auto q, auto k) { return q + 40 < last[static_cast<std::size_t>(k)]; }),  // a table
+      make([](auto q, auto k) { return k <= q; }),             // few intervals
+      make([](auto q, auto k) { return (q + k) % 2 == 0; })};  // far more than the table has
+  const BlockMask mask = testing::block_mask_of(lives, {});
+  const auto has_table = [](const BlockMask& m) {
+    return !std::get<std::vector<SegmentMask>>(m.groups)[0].column_offsets.empty();
+  };
+  ASSERT_TRUE(has_table(mask));
+  ASSERT_TRUE(has_table(testing::block_mask_of(others[0], {})));
+  for (const Cells& other : others) {
+    for (const SetOperation operation : kOperations) {
+      for (const bool is_swapped : {false, true}) {
+        const BlockMask second = testing::block_mask_of(other, {});
+        const Cells expected = make([&](auto q, auto k) {
+          const bool a = lives.get(q, k), b = other.get(q, k);
+          return is_swapped ? holds(operation, b, a) : holds(operation, a, b);
+        });
+        const auto made =
+            is_swapped ? combine(second, mask, operation) : combine(mask, second, operation);
+        ASSERT_TRUE(made);
+        EXPECT_EQ(std::get<std::vector<SegmentMask>>(made->groups)[0],
+                  segment_from_dense(testing::dense_of(expected), made->block));
+      }
+    }
+  }
+}
+
 TEST(SetAlgebra, TakesElementsOfDifferentLengths) {
   const auto masks_of = [](BlockShape block, auto condition) {
     std::vector<SegmentMask> masks;
