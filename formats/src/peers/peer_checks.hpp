@@ -1,0 +1,38 @@
+// Checks that the importers of all peers share. Their arrays are untrusted: every extent is
+// compared before it is used, products are formed in 64 bits and cannot overflow.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "fdma/formats/block_mask.hpp"
+
+namespace fdma::peers {
+
+/// More (batch, head) pairs than any mask in use; bounds what an empty array can claim.
+inline constexpr std::int64_t kMaxPairs = std::int64_t{1} << 24;
+
+inline Error wrong(std::string message) {
+  return {ErrorCode::invalid_argument, std::move(message)};
+}
+inline Error mismatch(std::string message) {
+  return {ErrorCode::shape_mismatch, std::move(message)};
+}
+inline Error unsupported(std::string message) {
+  return {ErrorCode::unsupported, std::move(message)};
+}
+
+/// A length in [0, kMaxLength].
+Result<void> check_length(std::string_view name, std::int64_t length);
+/// Counts of at least 1 whose product is at most kMaxPairs.
+Result<void> check_pairs(std::int64_t num_batches, std::int64_t num_heads);
+/// `size` entries are rows * width.
+Result<void> check_extent(std::string_view array, std::size_t size, std::int64_t rows,
+                          std::int64_t width);
+/// Every batch element has the same lengths; `peer` names who needs that.
+Result<void> check_uniform(const MaskShape& shape, std::string_view peer);
+
+}  // namespace fdma::peers

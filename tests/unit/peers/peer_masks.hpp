@@ -1,0 +1,23 @@
+// Masks that the tests of peers' layouts start from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fdma/formats/block_mask.hpp"
+
+namespace fdma::testing {
+
+struct NamedBlockMask {
+  std::string name;
+  BlockMask mask;
+};
+
+/// The zoo at `seq_len` tokens, compiled in blocks of 128.
+std::vector<NamedBlockMask> compiled_zoo(std::int64_t seq_len);
+
+/// The specification, compiled for these lengths.
+BlockMask compiled(const std::string& spec, std::int64_t q_len, std::int64_t kv_len,
+                   BlockShape block = {}, std::int64_t num_heads = 1);
+
+}  // namespace fdma::testing
