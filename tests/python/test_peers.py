@@ -1,0 +1,161 @@
+"""Peers' layouts in fdma-maskc, held against the peers' own code where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from maskc_tool import maskc, maskc_json, needs_tool
+
+pytestmark = needs_tool
+
+FLEX_FIELDS = (
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+    "q_num_blocks",
+    "q_indices",
+    "full_q_num_blocks",
+    "full_q_indices",
+)
+
+
+def fill(path: Path, name: str, **fields: Any) -> None:
+    """Group `name` with one dataset per field, as an h5py user would write it."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group(name)
+        for field, values in fields.items():
+            group[field] = values
+
+
+def read(path: Path, name: str) -> dict[str, Any]:
+    with h5py.File(path, "r") as file:
+        group = file[name]
+        arrays = {field: group[field][...] for field in group}
+        return arrays | {field: group.attrs[field] for field in group.attrs}
+
+
+def write_dense(path: Path, cells: Any) -> None:
+    with h5py.File(path, "w") as file:
+        file["mask"] = np.asarray(cells, np.bool_)
+
+
+def flex_cases() -> list[Any]:
+    """mask_mod, the same as a specification, q_len, kv_len, heads."""
+    return [
+        pytest.param(lambda b, h, q, k: q >= k, "q >= k", 300, 500, None, id="causal"),
+        pytest.param(
+            lambda b, h, q, k: (q >= k) & (q - k < 200),
+            "q >= k & q - k < 200",
+            640,
+            640,
+            None,
+            id="window",
+        ),
+        pytest.param(
+            lambda b, h, q, k: abs(q - k) % 3 == 0,
+            "abs(q - k) % 3 == 0",
+            130,
+            257,
+            None,
+            id="stride",
+        ),
+        pytest.param(lambda b, h, q, k: q >= 0, "true", 256, 384, None, id="full"),
+        pytest.param(lambda b, h, q, k: q < 0, "false", 200, 384, None, id="empty"),
+        pytest.param(
+            lambda b, h, q, k: (q >= k) & (q - k < 64 * (h + 1)),
+            "q >= k & q - k < 64 * (h + 1)",
+            500,
+            500,
+            3,
+            id="heads",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("mask_mod", "spec", "q_len", "kv_len", "heads"), flex_cases())
+def test_flex_arrays_are_those_of_create_block_mask(
+    tmp_path: Path, mask_mod: Any, spec: str, q_len: int, kv_len: int, heads: int | None
+) -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch is not installed")
+    theirs = flex.create_block_mask(mask_mod, None, heads, q_len, kv_len, device="cpu")
+    cells = flex.create_mask(mask_mod, 1, heads or 1, q_len, kv_len, device="cpu").numpy()
+    fields = {name: getattr(theirs, name).numpy() for name in FLEX_FIELDS}
+    fill(
+        tmp_path / "flex.h5",
+        "block_mask",
+        seq_lengths=theirs.seq_lengths,
+        BLOCK_SIZE=theirs.BLOCK_SIZE,
+        **fields,
+    )
+    write_dense(tmp_path / "dense.h5", cells)
+    source = ("flex.h5:/block_mask", "--from", "flex")
+    maskc(tmp_path, "convert", *source, "--cells", "dense.h5:/mask", "-o", "by_cells.h5")
+    maskc(tmp_path, "convert", *source, "--spec", spec, "-o", "by_spec.h5")
+    maskc(tmp_path, "diff", "by_cells.h5", "by_spec.h5")
+    maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
+    maskc(tmp_path, "diff", "by_cells.h5", "mask.h5")
+    # Out again: bit for bit what create_block_mask made, types included.
+    document = maskc_json(tmp_path, "convert", "mask.h5", "--to", "flex", "-o", "ours.h5")
+    ours = read(tmp_path / "ours.h5", "block_mask")
+    for name, expected in fields.items():
+        assert ours[name].dtype == expected.dtype
+        np.testing.assert_array_equal(ours[name], expected, err_msg=name)
+    assert tuple(ours["seq_lengths"]) == theirs.seq_lengths
+    assert tuple(ours["BLOCK_SIZE"]) == theirs.BLOCK_SIZE
+    assert {array["name"] for array in document["peer"]["arrays"]} == set(ours)
+    # And what we exported comes back by its own bitmaps.
+    maskc(tmp_path, "convert", "ours.h5:/block_mask", "--from", "flex", "-o", "back.h5")
+    maskc(tmp_path, "diff", "back.h5", "mask.h5")
+
+
+def small_flex() -> dict[str, Any]:
+    """256 x 256 in blocks of 128: full on the diagonal, nothing else."""
+    return {
+        "seq_lengths": np.array([256, 256]),
+        "BLOCK_SIZE": np.array([128, 128]),
+        "kv_num_blocks": np.zeros((1, 1, 2), np.int32),
+        "kv_indices": np.zeros((1, 1, 2, 2), np.int32),
+        "full_kv_num_blocks": np.ones((1, 1, 2), np.int32),
+        "full_kv_indices": np.array([[[[0, -1], [1, -1]]]], np.int32),
+    }
+
+
+def test_flex_takes_the_arrays_of_any_integer_type(tmp_path: Path) -> None:
+    fields = {name: values.astype(np.int64) for name, values in small_flex().items()}
+    fill(tmp_path / "flex.h5", "g", **fields)
+    document = maskc_json(tmp_path, "convert", "flex.h5:/g", "--from", "flex", "-o", "out.h5")
+    assert document["mask"]["allowed_pairs"] == 2 * 128 * 128
+
+
+def complaint(folder: Path, *words: str, status: int) -> None:
+    maskc(folder, "convert", *words, "-o", "out.h5", status=status)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"kv_indices": None}, 1),
+        ({"seq_lengths": None}, 1),
+        ({"BLOCK_SIZE": np.array([0, 128])}, 1),
+        ({"BLOCK_SIZE": np.array([128])}, 1),
+        ({"BLOCK_SIZE": np.array([2048, 2048])}, 1),
+        ({"kv_num_blocks": np.zeros((1, 2), np.int32)}, 1),
+        ({"kv_num_blocks": np.zeros((1, 1, 2), np.float32)}, 1),
+        ({"kv_num_blocks": np.full((1, 1, 2), 1 << 40)}, 1),
+        ({"full_kv_num_blocks": np.full((1, 1, 2), 2, np.int32)}, 1),
+        ({"full_kv_indices": np.zeros((1, 1, 2, 3), np.int32)}, 1),
+        ({"kv_indexes": np.zeros(3)}, 1),
+        ({"kv_num_blocks": np.ones((1, 1, 2), np.int32)}, 1),
+        ({"mask_mod": "causal"}, 2),
+    ],
+)
+def test_flex_rejects(tmp_path: Path, change: dict[str, Any], status: int) -> None:
+    fields = {k: v for k, v in (small_flex() | change).items() if v is not None}
+    fill(tmp_path / "flex.h5", "g", **fields)
+    complaint(tmp_path, "flex.h5:/g", "--from", "flex", status=status)
+    assert not (tmp_path / "out.h5").exists()
