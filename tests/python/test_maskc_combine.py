@@ -132,7 +132,7 @@ def test_closed_forms_of_a_million_tokens_stay_closed(tmp_path: Path) -> None:
         (["crop", "causal.h5", "--crop", "1:2"], 2, "--crop: expected Q0:Q1,K0:K1, got '1:2'"),
         (["crop", "causal.h5", "--crop", "0:9999,:"], 2, "query rows [0, 9999)"),
         (["and", "causal.h5", "turned.h5"], 2, "q_len 200, kv_len 150"),
-        (["or", "causal.h5", "window.h5", "--format", "parametric"], 4, "no closed form"),
+        (["xor", "causal.h5", "window.h5", "--format", "parametric"], 4, "no closed form"),
         (["and", "causal.h5", "absent.h5"], 3, "absent.h5"),
     ],
 )

@@ -204,8 +204,8 @@ const Command& combine_command() {
         .max_operands = 3,
         .description =
             "Makes a mask of one or two others. A and B may have any formats and block shapes, and "
-            "either may be a dense dataset; closed forms stay closed, and no cell is looked at "
-            "twice.\n"
+            "either may be a dense dataset. Structure is combined, not cells: closed forms stay "
+            "closed, whatever the lengths.\n"
             "\n"
             "and, or, xor, minus: of A and B, whose lengths must be equal; one batch element or "
             "one head serves all of the other mask. not: the pairs that exist and are not in A. "
