@@ -30,7 +30,9 @@ void parallel_for(Index first, Index last, const Body& body, const Partitioner& 
   std::mutex error_lock;
   const auto work = [&] {
     try {
-      for (Index i = next++; i < last; i = next++) body(i);
+      // Relaxed: taking an index orders nothing else.
+      const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
+      for (Index i = take(); i < last; i = take()) body(i);
     } catch (...) {
       const std::lock_guard<std::mutex> lock(error_lock);
       if (!error) error = std::current_exception();
