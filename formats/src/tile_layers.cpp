@@ -409,6 +409,8 @@ class LayerCombination {
               const std::int64_t at = r * block_kv + c;
               const std::uint64_t bits =
                   width == 64 && at % 64 == 0 ? words[at / 64] : read_bits(words, at, width);
+              const std::uint64_t all = ~std::uint64_t{0} >> (64 - width);
+              if (bits == (open >= 0 ? all : 0)) continue;
               for (int i = 0; i < width;) {  // turn by turn
                 const std::uint64_t rest = open >= 0 ? ~(bits >> i) : bits >> i;
                 const int step = std::countr_zero(rest);
