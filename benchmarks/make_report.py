@@ -175,6 +175,23 @@ def dense_table(runs: list[Run]) -> str:
     return table(["operation", "CPU time", "elapsed", "rate", "peak memory", "result"], rows)
 
 
+def algebra_table(runs: list[Run]) -> str:
+    rows = [
+        [
+            run["spec"],
+            tokens_text(run["name"].split("/")[2]),
+            time_text(run["cpu_us"]),
+            time_text(run["elapsed_us"]),
+            bytes_text(run["peak_bytes"]),
+            bytes_text(run["result_bytes"]),
+            verdict(run),
+        ]
+        for run in runs
+    ]
+    header = ["operation", "tokens", "CPU time", "elapsed", "peak memory", "result", "goal"]
+    return table(header, rows)
+
+
 def dtype_text(dtype: str) -> str:
     return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
 
@@ -276,6 +293,11 @@ def tables(results: Path, page: Path) -> None:
         "parse": parse_table(lowering["runs"]),
         "dense": dense_table(dense["runs"]),
     }
+    algebra_path = results / "set_algebra.json"
+    if algebra_path.exists():
+        algebra = json.loads(algebra_path.read_text(encoding="utf-8"))
+        content["algebra-machine"] = machine_text(algebra)
+        content["algebra"] = algebra_table(algebra["runs"])
     attention_path = results / "attention_cpu.json"
     if attention_path.exists():
         attention = json.loads(attention_path.read_text(encoding="utf-8"))
