@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <tbb/task_arena.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -39,6 +40,8 @@ constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
+/// Keys and values that exceed a core's own cache this many times are as far as they get.
+constexpr double kFarOverNear = 16;
 /// Query heads, and at least one for each thread: rows of one head are not neighbours in memory, as
 /// they are not in use.
 constexpr std::int32_t kMinHeads = 4;
@@ -53,6 +56,15 @@ Error interrupted() { return Error{ErrorCode::io, "calibrate: interrupted"}; }
 /// AVX-512, 16 of anything narrower.
 std::int32_t cpu_stripe_rows() {
   return std::string_view(cpu_target()).substr(0, 4) == "AVX3" ? 64 : 16;
+}
+
+/// The second-level cache of a core, or 1 MiB where the system does not say.
+std::int64_t near_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return bytes;
+#endif
+  return std::int64_t{1} << 20;
 }
 
 /// CPU time of the whole process.
@@ -153,12 +165,17 @@ constexpr std::size_t kKinds = 5;
 constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind::rows,
                                         PlanSegmentKind::columns};
 constexpr std::size_t kItemUnknown = kKinds + std::size(kScanned);
+constexpr std::size_t kFarUnknown = kItemUnknown + 1;
 
-std::vector<double> amounts_of(const AttentionPlan& plan, std::int32_t stripe_rows) {
-  const WorkCounter counter(plan, stripe_rows, true);
+std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& profile) {
+  const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
+  const KeyDistance distance(plan.shape, profile.near_bytes, profile.far_bytes);
   PlanWork total;
+  double far_keys = 0;
   for (const WorkItem& item : plan.items) {
     const PlanWork work = counter.of(item);
+    const std::int64_t keys = keys_read(work, item, plan.tile.block_kv);
+    far_keys += distance.of(keys) * static_cast<double>(keys);
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       total.steps[kind].tiles += work.steps[kind].tiles;
       total.steps[kind].cells += work.steps[kind].cells;
@@ -173,6 +190,7 @@ std::vector<double> amounts_of(const AttentionPlan& plan, std::int32_t stripe_ro
     amounts.push_back(static_cast<double>(total.of(kind).tiles));
   }
   amounts.push_back(static_cast<double>(plan.items.size()));
+  amounts.push_back(far_keys);
   return amounts;
 }
 
@@ -183,7 +201,8 @@ TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
                   {fitted[kKinds + 1], fitted[2]},
                   {fitted[kKinds + 2], fitted[3]},
                   {0, fitted[4]},
-                  fitted[kItemUnknown]};
+                  fitted[kItemUnknown],
+                  fitted[kFarUnknown]};
   // Tiles so small that their masks are never stored in a form: as the form that they are stored
   // in.
   const auto is_missing = [](const StepCosts& each) { return each.tile_us + each.compute_us <= 0; };
@@ -196,7 +215,7 @@ TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
 class Calibration {
  public:
   Calibration(const CalibrateOptions& options, int num_threads)
-      : options_(options), num_threads_(num_threads), stripe_rows_(cpu_stripe_rows()) {
+      : options_(options), num_threads_(num_threads) {
     run_options_.num_threads = num_threads;
     run_options_.is_cancelled = options.is_cancelled;
     tiles_ = options.tiles;
@@ -211,7 +230,9 @@ class Calibration {
                     num_threads_ == 1 ? "" : "s", options_.quick ? ", quick" : "");
     profile.is_provisional = false;
     profile.num_workers = num_threads_;
-    profile.stripe_rows = stripe_rows_;
+    profile.near_bytes = static_cast<double>(near_cache_bytes());
+    profile.far_bytes = kFarOverNear * profile.near_bytes;
+    profile.stripe_rows = cpu_stripe_rows();
     profile.skips_dead_keys = true;
     const int total =
         static_cast<int>(options_.dtypes.size() * options_.head_dims.size() * tiles_.size());
@@ -222,7 +243,7 @@ class Calibration {
         KernelCosts kernel{Direction::forward, dtype, head_dim, launch_us, {}};
         for (const BlockShape tile : tiles_) {
           if (options_.progress) options_.progress(done, total);
-          FDMA_TRY(const TileCosts costs, time_tile(dtype, head_dim, tile));
+          FDMA_TRY(const TileCosts costs, time_tile(profile, dtype, head_dim, tile));
           kernel.tiles.push_back(costs);
           ++done;
         }
@@ -247,7 +268,8 @@ class Calibration {
     return workload.fastest_us;
   }
 
-  Result<TileCosts> time_tile(DType dtype, std::int32_t head_dim, BlockShape tile) {
+  Result<TileCosts> time_tile(const DeviceProfile& profile, DType dtype, std::int32_t head_dim,
+                              BlockShape tile) {
     std::vector<Workload> workloads;
     for (const CalibrationMask& each : calibration_masks(tile)) {
       const AttentionShape shape =
@@ -265,7 +287,7 @@ class Calibration {
     }
     std::vector<Measurement> measurements;
     for (const Workload& workload : workloads) {
-      measurements.push_back({amounts_of(workload.plan, stripe_rows_), workload.least_busy_us});
+      measurements.push_back({amounts_of(workload.plan, profile), workload.least_busy_us});
     }
     return costs_from(fit_not_negative(measurements), tile);
   }
@@ -294,7 +316,6 @@ class Calibration {
 
   const CalibrateOptions& options_;
   int num_threads_;
-  std::int32_t stripe_rows_;
   AttentionOptions run_options_;
   std::vector<BlockShape> tiles_;
 };

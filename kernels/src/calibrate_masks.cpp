@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::int64_t kTileRows = 4;
 constexpr std::int64_t kLongKeys = 2048;
+/// Enough that keys and values of a few heads fit no core's own cache.
+constexpr std::int64_t kFarKeys = 8192;
 /// Of the keys that sparse masks have, one in this many is alive.
 constexpr std::int64_t kSparse = 16;
 
@@ -31,10 +33,10 @@ BlockMask as_block_mask(SegmentMask mask) {
   return make_block_mask(std::move(shape), block, std::move(masks));
 }
 
-BlockMask full_rows(BlockShape tile, std::int64_t num_tiles) {
+BlockMask full_rows(BlockShape tile, std::int64_t num_rows, std::int64_t num_keys) {
   AttentionShape shape;
-  shape.q_lens = {kTileRows * tile.block_q};
-  shape.kv_lens = {num_tiles * tile.block_kv};
+  shape.q_lens = {num_rows * tile.block_q};
+  shape.kv_lens = {num_keys};
   return full_mask(shape, tile);
 }
 
@@ -95,11 +97,12 @@ BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
 
 std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
   std::mt19937_64 random(20261121);
-  const std::int64_t many = kLongKeys / tile.block_kv;
   std::vector<CalibrationMask> masks;
-  for (const std::int64_t num_tiles : {std::int64_t{1}, std::int64_t{4}, many}) {
-    masks.push_back({full_rows(tile, num_tiles)});
+  for (const std::int64_t num_tiles : {1, 4}) {
+    masks.push_back({full_rows(tile, kTileRows, num_tiles * tile.block_kv)});
   }
+  masks.push_back({full_rows(tile, kTileRows, kLongKeys)});
+  masks.push_back({full_rows(tile, kTileRows / 2, kFarKeys)});
   masks.push_back({random_bitmaps(tile, 1, random)});
   masks.push_back({random_bitmaps(tile, kSparse, random)});
   masks.push_back({row_intervals(tile, false, random)});

@@ -15,8 +15,9 @@ struct CalibrationMask {
   ColumnMode columns = ColumnMode::scan;
 };
 
-/// Full rows of 1, 4 and many tiles, a partial stretch of every kind with most and with few keys
-/// alive, column tiles again as gather lists. Every tile row of a mask costs about the same.
+/// Full rows of 1, 4, many and very many tiles, a partial stretch of every kind with most and with
+/// few keys alive, column tiles again as gather lists. Every tile row of a mask costs about the
+/// same.
 std::vector<CalibrationMask> calibration_masks(BlockShape tile);
 
 }  // namespace fdma

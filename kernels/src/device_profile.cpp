@@ -48,6 +48,7 @@ Result<void> check_tile(const std::string& where, const TileCosts& costs) {
     }
   }
   FDMA_TRY_VOID(check_time(where, "item_us", costs.item_us, true));
+  FDMA_TRY_VOID(check_time(where, "far_key_us", costs.far_key_us, true));
   for (const std::int32_t side : {costs.tile.block_q, costs.tile.block_kv}) {
     if (side < 16 || side > kMaxBlockSide || side % 16 != 0) {
       return invalid(fmt::format("{}.tile: expected multiples of 16 from 16 to {}, got {}", where,
@@ -109,6 +110,7 @@ std::vector<TileCosts> interpolate(const KernelCosts& low, const KernelCosts& hi
     TileCosts costs;
     costs.tile = a.tile;
     costs.item_us = between(a.item_us, b->item_us, weight);
+    costs.far_key_us = between(a.far_key_us, b->far_key_us, weight);
     for (const NamedSteps& each : kSteps) {
       if (each.steps == &TileCosts::gather && !(a.can_gather() && b->can_gather())) continue;
       const StepCosts& from = a.*each.steps;
@@ -128,6 +130,7 @@ KernelCosts scaled(KernelCosts kernel, double factor) {
       (costs.*each.steps).compute_us *= factor;
     }
     costs.item_us *= factor;
+    costs.far_key_us *= factor;
   }
   return kernel;
 }
@@ -167,6 +170,14 @@ Result<void> validate(const DeviceProfile& profile) {
       profile.stripe_rows % 16 != 0) {
     return invalid(fmt::format("stripe_rows: expected a multiple of 16 from 16 to {}, got {}",
                                kMaxBlockSide, profile.stripe_rows));
+  }
+  const bool has_no_distance = profile.near_bytes == 0 && profile.far_bytes == 0;
+  const bool is_distance = std::isfinite(profile.far_bytes) && profile.near_bytes > 0 &&
+                           profile.near_bytes < profile.far_bytes;
+  if (!has_no_distance && !is_distance) {
+    return invalid(fmt::format(
+        "near_bytes, far_bytes: expected both 0, or 0 < near_bytes < far_bytes, got {} and {}",
+        profile.near_bytes, profile.far_bytes));
   }
   if (profile.kernels.empty()) return invalid("kernels: expected at least one, got none");
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {

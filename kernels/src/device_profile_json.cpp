@@ -112,6 +112,7 @@ Json tile_json(const TileCosts& costs) {
   document["columns"] = steps_json(costs.columns);
   document["gather"] = steps_json(costs.gather);
   document["item_us"] = costs.item_us;
+  document["far_key_us"] = costs.far_key_us;
   return document;
 }
 
@@ -127,8 +128,8 @@ Result<StepCosts> steps_from(const Members& members, const char* name) {
 
 Result<TileCosts> tile_from(const Json& document, const std::string& where) {
   const Members members(document, where);
-  FDMA_TRY_VOID(
-      members.check_names({"tile", "full", "bitmap", "rows", "columns", "gather", "item_us"}));
+  FDMA_TRY_VOID(members.check_names(
+      {"tile", "full", "bitmap", "rows", "columns", "gather", "item_us", "far_key_us"}));
   TileCosts costs;
   FDMA_TRY(const Json* tile, members.object("tile"));
   const Members sides(*tile, where + ".tile");
@@ -141,6 +142,7 @@ Result<TileCosts> tile_from(const Json& document, const std::string& where) {
   FDMA_TRY(costs.columns, steps_from(members, "columns"));
   FDMA_TRY(costs.gather, steps_from(members, "gather"));
   FDMA_TRY(costs.item_us, members.number("item_us"));
+  FDMA_TRY(costs.far_key_us, members.number("far_key_us"));
   return costs;
 }
 
@@ -179,6 +181,8 @@ std::string to_json(const DeviceProfile& profile) {
   document["provisional"] = profile.is_provisional;
   document["num_workers"] = profile.num_workers;
   document["memory_bytes_per_us"] = profile.memory_bytes_per_us;
+  document["near_bytes"] = profile.near_bytes;
+  document["far_bytes"] = profile.far_bytes;
   document["stripe_rows"] = profile.stripe_rows;
   document["skips_dead_keys"] = profile.skips_dead_keys;
   document["kernels"] = Json::array();
@@ -199,9 +203,9 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   const Json document = Json::parse(text.begin(), text.end(), nullptr, false);
   if (document.is_discarded()) return corrupt("expected a JSON document, got other text");
   const Members members(document, "");
-  FDMA_TRY_VOID(
-      members.check_names({"fdma_device_profile", "name", "source", "provisional", "num_workers",
-                           "memory_bytes_per_us", "stripe_rows", "skips_dead_keys", "kernels"}));
+  FDMA_TRY_VOID(members.check_names({"fdma_device_profile", "name", "source", "provisional",
+                                     "num_workers", "memory_bytes_per_us", "near_bytes",
+                                     "far_bytes", "stripe_rows", "skips_dead_keys", "kernels"}));
   FDMA_TRY(const std::int32_t version, members.integer("fdma_device_profile"));
   if (version != kVersion) {
     return corrupt(
@@ -213,6 +217,8 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   FDMA_TRY(profile.is_provisional, members.flag("provisional"));
   FDMA_TRY(profile.num_workers, members.integer("num_workers"));
   FDMA_TRY(profile.memory_bytes_per_us, members.number("memory_bytes_per_us"));
+  FDMA_TRY(profile.near_bytes, members.number("near_bytes"));
+  FDMA_TRY(profile.far_bytes, members.number("far_bytes"));
   FDMA_TRY(profile.stripe_rows, members.integer("stripe_rows"));
   FDMA_TRY(profile.skips_dead_keys, members.flag("skips_dead_keys"));
   FDMA_TRY(const Json* kernels, members.list("kernels"));

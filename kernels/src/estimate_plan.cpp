@@ -42,12 +42,15 @@ void add(PlanWork& sum, const PlanWork& work) {
 std::vector<double> forward_items(const AttentionPlan& plan, const DeviceProfile& profile,
                                   const TileCosts& costs, PlanWork& total) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
+  const KeyDistance distance(plan.shape, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
   item_us.reserve(plan.items.size());
   for (const WorkItem& item : plan.items) {
     const PlanWork work = counter.of(item);
     add(total, work);
-    item_us.push_back(work_us(work, costs));
+    const std::int64_t keys = keys_read(work, item, plan.tile.block_kv);
+    const double far_us = distance.of(keys) * static_cast<double>(keys) * costs.far_key_us;
+    item_us.push_back(work_us(work, costs) + far_us);
   }
   return item_us;
 }

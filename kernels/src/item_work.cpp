@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "fdma/formats/segment_builder.hpp"
 
@@ -176,6 +177,30 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
     }
   }
   return work;
+}
+
+std::int64_t keys_read(const PlanWork& work, const WorkItem& item, std::int64_t block_kv) {
+  return (work.of(PlanSegmentKind::full).tiles + work.of(PlanSegmentKind::bitmap).tiles +
+          work.of(PlanSegmentKind::rows).tiles) *
+             block_kv +
+         item.num_entries;
+}
+
+KeyDistance::KeyDistance(const AttentionShape& shape, double near_bytes, double far_bytes)
+    : near_bytes_(near_bytes), far_bytes_(far_bytes) {
+  const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
+                                 std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, shape.max_kv_len() * key_bytes);
+  const std::int64_t heads = std::clamp<std::int64_t>(PlanOptions().section_bytes / head_bytes, 1,
+                                                      shape.batch * shape.heads_kv);
+  bytes_per_key_ = static_cast<double>(heads * key_bytes);
+}
+
+double KeyDistance::of(std::int64_t num_keys) const {
+  const double bytes = bytes_per_key_ * static_cast<double>(num_keys);
+  if (far_bytes_ == 0 || bytes <= near_bytes_) return 0;
+  if (bytes >= far_bytes_) return 1;
+  return std::log(bytes / near_bytes_) / std::log(far_bytes_ / near_bytes_);
 }
 
 double work_us(const PlanWork& work, const TileCosts& costs) {

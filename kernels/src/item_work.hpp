@@ -33,7 +33,23 @@ class WorkCounter {
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
 };
 
-/// Time of an item's work at these costs.
+/// Keys whose rows the item reads, once for each tile or chunk that computes them.
+std::int64_t keys_read(const PlanWork& work, const WorkItem& item, std::int64_t block_kv);
+
+/// How far away (0: near, 1: far) keys and values are for an item that reads `num_keys`: between
+/// two items of one KV head a worker passes through as many of every other head of the section.
+class KeyDistance {
+ public:
+  KeyDistance(const AttentionShape& shape, double near_bytes, double far_bytes);
+  double of(std::int64_t num_keys) const;
+
+ private:
+  double bytes_per_key_;  // of all heads that are passed
+  double near_bytes_;
+  double far_bytes_;
+};
+
+/// Time of an item's work at these costs, keys and values being near.
 double work_us(const PlanWork& work, const TileCosts& costs);
 
 }  // namespace fdma

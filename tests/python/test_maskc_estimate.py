@@ -35,6 +35,7 @@ def profile(**changes: Any) -> dict[str, Any]:
         "tile": {"q": TILE, "kv": TILE},
         **dict.fromkeys(("full", "bitmap", "rows", "columns", "gather"), steps),
         "item_us": 1.0,
+        "far_key_us": 0.0,
     }
     kernel = {
         "direction": "forward",
@@ -50,6 +51,8 @@ def profile(**changes: Any) -> dict[str, Any]:
         "provisional": False,
         "num_workers": 2,
         "memory_bytes_per_us": 1e9,
+        "near_bytes": 0,
+        "far_bytes": 0,
         "stripe_rows": 16,
         "skips_dead_keys": False,
         "kernels": [kernel],

@@ -22,6 +22,8 @@ DeviceProfile small_profile() {
   profile.is_provisional = false;
   profile.num_workers = 3;
   profile.memory_bytes_per_us = 1000;
+  profile.near_bytes = 1e6;
+  profile.far_bytes = 1.5e7;
   profile.stripe_rows = 64;
   profile.skips_dead_keys = true;
   for (const std::int32_t head_dim : {64, 128}) {
@@ -36,7 +38,8 @@ DeviceProfile small_profile() {
                                  {2 * scale, 12 * scale},
                                  {3 * scale, 13 * scale},
                                  {4 * scale, 14 * scale},
-                                 5 * scale},
+                                 5 * scale,
+                                 0.5 * scale},
                                 {{64, 32}, {0, 1.5}, {0, 2}, {0, 3}, {0.1, 0}, {0, 0}, 0.1}}});
   }
   return profile;
@@ -104,6 +107,7 @@ TEST(KernelCosts, AreThoseOfTheHeadSizeOrBetweenItsNeighbours) {
   EXPECT_DOUBLE_EQ(between.tiles[0].full.compute_us, 12.5);
   EXPECT_DOUBLE_EQ(between.tiles[0].columns.tile_us, 3.75);
   EXPECT_DOUBLE_EQ(between.tiles[0].item_us, 6.25);
+  EXPECT_DOUBLE_EQ(between.tiles[0].far_key_us, 0.625);
   EXPECT_DOUBLE_EQ(between.launch_us, 2.5);
   EXPECT_DOUBLE_EQ(between.tiles[1].full.compute_us, 1.5);
   EXPECT_FALSE(between.tiles[1].can_gather());
@@ -114,6 +118,7 @@ TEST(KernelCosts, GrowWithTheHeadSizeOutsideTheProfile) {
   const KernelCosts large = *kernel_costs(profile, Direction::forward, DType::float32, 256);
   EXPECT_DOUBLE_EQ(large.tiles[0].full.compute_us, 40);
   EXPECT_DOUBLE_EQ(large.tiles[0].item_us, 20);
+  EXPECT_DOUBLE_EQ(large.tiles[0].far_key_us, 2);
   EXPECT_DOUBLE_EQ(large.launch_us, 4);
   const KernelCosts small = *kernel_costs(profile, Direction::forward, DType::float32, 16);
   EXPECT_DOUBLE_EQ(small.tiles[0].full.compute_us, 2.5);
@@ -140,6 +145,11 @@ TEST(DeviceProfile, RejectsValuesOutsideTheirRange) {
       {[](DeviceProfile& p) { p.memory_bytes_per_us = std::nan(""); }, "memory_bytes_per_us"},
       {[](DeviceProfile& p) { p.memory_bytes_per_us = 0; }, "memory_bytes_per_us"},
       {[](DeviceProfile& p) { p.stripe_rows = 24; }, "stripe_rows: expected a multiple of 16"},
+      {[](DeviceProfile& p) { p.far_bytes = 1e6; }, "near_bytes, far_bytes: expected both 0, or"},
+      {[](DeviceProfile& p) { p.near_bytes = 0; }, "got 0 and 15000000"},
+      {[](DeviceProfile& p) { p.far_bytes = std::numeric_limits<double>::infinity(); },
+       "near_bytes, far_bytes"},
+      {[](DeviceProfile& p) { p.kernels[1].tiles[1].far_key_us = -1; }, "tiles[1].far_key_us"},
       {[](DeviceProfile& p) { p.kernels.clear(); }, "kernels: expected at least one"},
       {[](DeviceProfile& p) { p.kernels[1].head_dim = 64; }, "kernels[1]: forward float32 64"},
       {[](DeviceProfile& p) { p.kernels[1].head_dim = 257; }, "kernels[1].head_dim"},

@@ -241,6 +241,28 @@ TEST(Estimate, TimeIsThatOfTheCosts) {
   EXPECT_DOUBLE_EQ(bound.masked.time_us, 1 + static_cast<double>(bound.masked.memory_bytes));
 }
 
+TEST(Estimate, KeysThatAreFarCostMore) {
+  // 2 heads x 256 keys x 512 bytes: 256 KiB between two visits, halfway from 128 to 512 KiB.
+  const Cells cells = make_cells(256, 256, [](std::int64_t, std::int64_t) { return true; });
+  const MaskCase mask = case_of("full", cells, {128, 128});
+  const AttentionShape shape = with_head_dim(shape_for(mask.mask, 1, 2, 2), 64);
+  DeviceProfile profile = profile_of({{128, 128}}, 1);
+  const double near_us = (*estimate(mask.mask, shape, profile)).masked.time_us;
+  profile.kernels[0].tiles[0].far_key_us = 0.25;
+  EXPECT_DOUBLE_EQ((*estimate(mask.mask, shape, profile)).masked.time_us, near_us);
+  profile.near_bytes = 128 << 10;
+  profile.far_bytes = 512 << 10;
+  EXPECT_NEAR((*estimate(mask.mask, shape, profile)).masked.time_us, near_us + 4 * 256 * 0.5 * 0.25,
+              1e-9);
+  profile.near_bytes = 64 << 10;
+  profile.far_bytes = 256 << 10;
+  EXPECT_NEAR((*estimate(mask.mask, shape, profile)).masked.time_us, near_us + 4 * 256 * 0.25,
+              1e-9);
+  profile.near_bytes = 256 << 10;
+  profile.far_bytes = 512 << 10;
+  EXPECT_DOUBLE_EQ((*estimate(mask.mask, shape, profile)).masked.time_us, near_us);
+}
+
 TEST(Estimate, AMillionTokensCostNoMoreThanTheirItems) {
   // What grows with cells or tiles cannot pass here: 2^40 cells, 67 million tiles a head.
   constexpr std::int64_t kLen = 1 << 20;

@@ -39,6 +39,8 @@ struct TileCosts {
   StepCosts columns;   ///< query intervals per key
   StepCosts gather;    ///< chunks of a gather list; all 0 where the kernel does not gather
   double item_us = 0;  ///< one work item beside its tiles: queries in, result out, bookkeeping
+  /// Each key that a tile or chunk computes, besides, where keys and values come from far away.
+  double far_key_us = 0;
 
   bool can_gather() const { return gather.compute_us > 0; }
   friend bool operator==(const TileCosts&, const TileCosts&) = default;
@@ -68,6 +70,11 @@ struct DeviceProfile {
   bool is_provisional = true;
   std::int32_t num_workers = 1;    ///< threads, or SMs, for which the costs hold
   double memory_bytes_per_us = 0;  ///< of main memory, read and written together
+  /// Keys and values are near while those that a worker passes through before it is back at the
+  /// same ones fit in near_bytes, far from far_bytes on, and in between by the logarithm. Both 0:
+  /// always near.
+  double near_bytes = 0;
+  double far_bytes = 0;
   /// Rows that are computed together, from the first of a tile on: cells are counted in stripes of
   /// so many rows by one key. A stripe is computed if its key exists and, where skips_dead_keys,
   /// one of its rows sees the key; without skips_dead_keys every tile counts whole.
