@@ -159,3 +159,49 @@ def test_flex_rejects(tmp_path: Path, change: dict[str, Any], status: int) -> No
     fill(tmp_path / "flex.h5", "g", **fields)
     complaint(tmp_path, "flex.h5:/g", "--from", "flex", status=status)
     assert not (tmp_path / "out.h5").exists()
+
+
+def flash_mask_cells(rows: Any, causal: bool, q_len: int) -> Any:
+    """[batch, heads, q_len, kv_len] of startend_row_indices, by the published rule."""
+    i = np.arange(q_len)[None, None, :, None]
+    j = np.arange(rows.shape[2])[None, None, None, :]
+    column = [rows[:, :, None, :, c] for c in range(rows.shape[3])]
+    if causal:
+        masked = (i >= column[0]) if len(column) == 1 else (i >= column[0]) & (i < column[1])
+        return ~(masked | (j > i + rows.shape[2] - q_len))
+    if len(column) == 2:
+        return ~((i >= column[0]) | (i < column[1]))
+    return ~(((i >= column[0]) & (i < column[1])) | ((i >= column[2]) & (i < column[3])))
+
+
+@pytest.mark.parametrize(("causal", "columns"), [(True, 1), (True, 2), (False, 2), (False, 4)])
+def test_flash_mask_has_the_cells_of_its_rule(tmp_path: Path, causal: bool, columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    rows = rng.integers(0, 91, (2, 3, 70, columns)).astype(np.int32)
+    fill(tmp_path / "flash.h5", "g", startend_row_indices=rows, causal=causal, q_len=90)
+    write_dense(tmp_path / "dense.h5", flash_mask_cells(rows, causal, 90))
+    maskc(tmp_path, "convert", "flash.h5:/g", "--from", "flash_mask", "-o", "out.h5")
+    maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
+    maskc(tmp_path, "diff", "out.h5", "mask.h5")
+    maskc(tmp_path, "convert", "mask.h5", "--to", "flash_mask", "-o", "again.h5")
+    again = read(tmp_path / "again.h5", "flash_mask")
+    cells = flash_mask_cells(again["startend_row_indices"], bool(again["causal"]), 90)
+    np.testing.assert_array_equal(cells, flash_mask_cells(rows, causal, 90))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"startend_row_indices": np.full((1, 1, 8, 1), 9)},
+        {"startend_row_indices": np.zeros((1, 8, 1), np.int32)},
+        {"startend_row_indices": np.zeros((1, 1, 8, 3), np.int32)},
+        {"causal": 2},
+        {"causal": None},
+        {"block_mask": np.zeros((1, 1, 1, 1), np.int32)},
+    ],
+)
+def test_flash_mask_rejects(tmp_path: Path, change: dict[str, Any]) -> None:
+    fields = {"startend_row_indices": np.full((1, 1, 8, 1), 8), "causal": 1}
+    fields = {k: v for k, v in (fields | change).items() if v is not None}
+    fill(tmp_path / "flash.h5", "g", **fields)
+    complaint(tmp_path, "flash.h5:/g", "--from", "flash_mask", status=1)

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fdma/formats/peers/flash_mask.hpp"
 #include "fdma/formats/peers/flex_block_mask.hpp"
 #include "fdma/formats/result.hpp"
 #include "fdma/io/dense_dataset.hpp"
@@ -36,5 +37,7 @@ Result<void> write_peer_group(const std::string& path, const std::string& group,
 /// missing, unknown, of the wrong type or out of the field's range), shape_mismatch (extents).
 Result<FlexBlockMask> flex_from_group(const PeerGroup& group);
 PeerGroup group_from_flex(FlexBlockMask flex);
+Result<FlashMask> flash_mask_from_group(const PeerGroup& group);
+PeerGroup group_from_flash_mask(const FlashMask& mask);
 
 }  // namespace fdma
