@@ -375,6 +375,21 @@ def test_out_of_memory_is_a_message(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
 
 
+def test_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "2000", "-o", "m.h5")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        [MASKC, "run", "m.h5", "--random", "--head-dim", "16", "-o", "result.h5"],
+        cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "fdma-maskc run: error: cannot write 'result.h5': File too large\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
+
+
 def default_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

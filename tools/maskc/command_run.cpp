@@ -50,6 +50,66 @@ ResultRows look_at_rows(const AttentionShape& shape, const AttentionTensors& ten
   return rows;
 }
 
+/// A run that has ended, as it is reported.
+struct Finished {
+  const MaskOperand& operand;
+  const AttentionProblem& problem;
+  const AttentionPlan& plan;
+  double seconds = 0;
+  std::int64_t pairs = 0;  ///< true cells over all batch elements and heads
+  float scale = 0;
+  ResultRows rows{};
+  std::optional<AttentionCheck> check{};
+  std::optional<std::string> written{};
+
+  double gflops() const {
+    return seconds > 0 ? useful_flops(problem.shape, pairs) / seconds / 1e9 : 0;
+  }
+};
+
+Json to_json(const Finished& done) {
+  const AttentionProblem& problem = done.problem;
+  const bool is_random = problem.file.empty();
+  Json document;
+  document["mask"] = mask_json(done.operand.name, done.operand.mask);
+  document["tensors"] = is_random ? Json(nullptr) : Json(problem.source());
+  document["seed"] = is_random ? Json(problem.seed) : Json(nullptr);
+  document["shape"] = shape_json(problem);
+  document["softmax_scale"] = done.scale;
+  document["plan"] = plan_json(done.plan);
+  document["cpu_target"] = cpu_target();
+  document["allowed_pairs"] = done.pairs;
+  document["seconds"] = done.seconds;
+  document["gflops"] = done.seconds > 0 ? Json(done.gflops()) : Json(nullptr);
+  document["rows"] = {{"total", done.rows.num_rows},
+                      {"without_keys", done.rows.without_keys},
+                      {"nan", done.rows.nan}};
+  document["check"] = done.check ? to_json(*done.check) : Json(nullptr);
+  document["output"] = done.written ? Json(*done.written) : Json(nullptr);
+  return document;
+}
+
+std::string to_text(const Finished& done) {
+  const AttentionProblem& problem = done.problem;
+  std::string text = fmt::format("{} over {}\n", problem.source(), done.operand.label);
+  const auto line = [&](std::string_view what, const std::string& value) {
+    text += fmt::format("  {:<9}{}\n", what, value);
+  };
+  line("tensors", shape_text(problem));
+  line("plan", plan_text(done.plan));
+  line("ran", fmt::format("in {} on {}, {:.1f} GFLOP/s over {}", duration_text(done.seconds),
+                          backend_text(done.plan.backend), done.gflops(),
+                          plural(done.pairs, "allowed pair")));
+  line("rows", fmt::format("{}, {} without keys, {} NaN", count_text(done.rows.num_rows),
+                           count_text(done.rows.without_keys), count_text(done.rows.nan)));
+  if (done.check) line("check", to_text(*done.check));
+  if (done.written) {
+    line("wrote", fmt::format("{}: out {}, lse {}", *done.written, to_string(out_spec(problem)),
+                              to_string(lse_spec(problem))));
+  }
+  return text;
+}
+
 Outcome<AttentionProblem> read_problem(const Arguments& arguments, const MaskShape& mask) {
   const auto file = arguments.find("tensors");
   if (file.has_value() == arguments.has("random")) {
@@ -147,68 +207,33 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   AttentionOptions how;
   how.softmax_scale = given_scale;
   how.num_threads = static_cast<int>(threads);
-  FDMA_TRY(const double seconds, run_attention(plan, tensors, how, session.quiet));
-  spdlog::info("attention in {}", duration_text(seconds));
-  const ResultRows rows = look_at_rows(problem.shape, tensors);
-
-  std::optional<AttentionCheck> check;
+  Finished done{operand, problem, plan};
+  FDMA_TRY(done.seconds, run_attention(plan, tensors, how, session.quiet));
+  spdlog::info("attention in {}", duration_text(done.seconds));
+  done.rows = look_at_rows(problem.shape, tensors);
+  done.pairs = allowed_pairs(mask, problem.shape);
+  done.scale =
+      given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(check, check_attention(mask, plan, tensors, given_scale, 0, static_cast<int>(threads),
-                                    progress));
+    FDMA_TRY(done.check, check_attention(mask, plan, tensors, given_scale, 0,
+                                         static_cast<int>(threads), progress));
   }
-  const float scale =
-      given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
-  const bool is_right = !check || check->is_right();
-  const bool is_written = output.has_value() && is_right;
-  if (is_written) {
-    FDMA_TRY_VOID(write_result(*output, problem, memory, mask, scale, plan.backend));
+  const bool is_right = !done.check || done.check->is_right();
+  if (output && is_right) {
+    FDMA_TRY_VOID(write_result(*output, problem, memory, mask, done.scale, plan.backend));
+    done.written = output;
   }
   if (!is_right) {
     session.complaint = fmt::format("{}: the result is wrong{}: {}", operand.label,
-                                    output ? " and was not written" : "", complaint(*check));
+                                    output ? " and was not written" : "", complaint(*done.check));
   }
-
-  const std::int64_t pairs = allowed_pairs(mask, problem.shape);
-  const double flops = useful_flops(problem.shape, pairs);
-  const ExitCode code = is_right ? ExitCode::ok : ExitCode::mask_wrong;
   if (is_json) {
-    Json document;
-    document["mask"] = mask_json(operand.name, mask);
-    document["tensors"] = problem.file.empty() ? Json(nullptr) : Json(problem.source());
-    document["seed"] = problem.file.empty() ? Json(problem.seed) : Json(nullptr);
-    document["shape"] = shape_json(problem);
-    document["softmax_scale"] = scale;
-    document["plan"] = plan_json(plan);
-    document["cpu_target"] = cpu_target();
-    document["allowed_pairs"] = pairs;
-    document["seconds"] = seconds;
-    document["gflops"] = seconds > 0 ? Json(flops / seconds / 1e9) : Json(nullptr);
-    document["rows"] = {
-        {"total", rows.num_rows}, {"without_keys", rows.without_keys}, {"nan", rows.nan}};
-    document["check"] = check ? to_json(*check) : Json(nullptr);
-    document["output"] = is_written ? Json(*output) : Json(nullptr);
-    session.out = json_text(document);
-    return code;
+    session.out = json_text(to_json(done));
+  } else if (!session.quiet) {
+    session.out = to_text(done);
   }
-  if (session.quiet) return code;
-  session.out = fmt::format("{} over {}\n", problem.source(), operand.label);
-  const auto line = [&](std::string_view what, const std::string& value) {
-    session.out += fmt::format("  {:<9}{}\n", what, value);
-  };
-  line("tensors", shape_text(problem));
-  line("plan", plan_text(plan));
-  line("ran", fmt::format("in {} on {}, {:.1f} GFLOP/s over {}", duration_text(seconds),
-                          backend_text(plan.backend), seconds > 0 ? flops / seconds / 1e9 : 0.0,
-                          plural(pairs, "allowed pair")));
-  line("rows", fmt::format("{}, {} without keys, {} NaN", count_text(rows.num_rows),
-                           count_text(rows.without_keys), count_text(rows.nan)));
-  if (check) line("check", to_text(*check));
-  if (is_written) {
-    line("wrote", fmt::format("{}: out {}, lse {}", *output, to_string(out_spec(problem)),
-                              to_string(lse_spec(problem))));
-  }
-  return code;
+  return is_right ? ExitCode::ok : ExitCode::mask_wrong;
 }
 
 }  // namespace
