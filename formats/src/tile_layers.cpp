@@ -1,3 +1,7 @@
+// Pieces of tile rows, evaluated once for each combination of sources, and handed to the builder.
+//
+// Longer than most files: the pieces, what is known of their tiles, and the stretches that the
+// builder asks about share the tile row in hand.
 #include "tile_layers.hpp"
 
 #include <algorithm>
