@@ -67,8 +67,10 @@ class KeyTileCounts {
     for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
       const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
       std::vector<std::int64_t>& changes = changes_[static_cast<std::size_t>(segment.kind)];
-      ++changes[static_cast<std::size_t>(segment.first_tile + item.step * segment.step_first)];
-      --changes[static_cast<std::size_t>(segment.end_tile + item.step * segment.step_end)];
+      const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
+      const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+      ++changes[static_cast<std::size_t>(first)];
+      --changes[static_cast<std::size_t>(end)];
     }
   }
   /// Calls visit(work) for each key tile.
