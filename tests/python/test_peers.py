@@ -205,3 +205,47 @@ def test_flash_mask_rejects(tmp_path: Path, change: dict[str, Any]) -> None:
     fields = {k: v for k, v in (fields | change).items() if v is not None}
     fill(tmp_path / "flash.h5", "g", **fields)
     complaint(tmp_path, "flash.h5:/g", "--from", "flash_mask", status=1)
+
+
+@pytest.mark.parametrize("blocksize", [(1, 1), (6, 5), (24, 40), (60, 100)])
+def test_bsr_is_scipys(tmp_path: Path, blocksize: tuple[int, int]) -> None:
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+    rng = np.random.default_rng(blocksize[0])
+    dense = np.kron(rng.random((12, 20)) < 0.3, np.ones((10, 10), bool))
+    dense &= rng.random(dense.shape) < 0.8
+    matrix = sparse.bsr_matrix(dense, blocksize=blocksize)
+    fields = {name: getattr(matrix, name) for name in ("data", "indices", "indptr", "shape")}
+    fill(tmp_path / "bsr.h5", "g", **fields)
+    write_dense(tmp_path / "dense.h5", dense)
+    maskc(tmp_path, "convert", "bsr.h5:/g", "--from", "bsr", "-o", "out.h5")
+    maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
+    maskc(tmp_path, "diff", "out.h5", "mask.h5")
+    maskc(tmp_path, "convert", "mask.h5", "--to", "bsr", "--block", "48x16", "-o", "again.h5")
+    ours = read(tmp_path / "again.h5", "bsr")
+    again = sparse.bsr_matrix((ours["data"], ours["indices"], ours["indptr"]), ours["shape"])
+    np.testing.assert_array_equal(again.toarray()[:120, :200], dense)
+    assert again.nnz // (48 * 16) == len(ours["indices"])
+    assert int(ours["data"].sum()) == int(dense.sum())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": np.full((1, 2, 2), 2, np.uint8)},
+        {"data": np.ones((1, 2, 2), np.float32)},
+        {"shape": np.array([2, 3])},
+        {"shape": np.array([4, 2])},
+        {"indices": np.array([1])},
+        {"indptr": np.array([0, 2])},
+        {"q_len": 5},
+    ],
+)
+def test_bsr_rejects(tmp_path: Path, change: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {
+        "data": np.ones((1, 2, 2), np.uint8),
+        "indices": np.array([0]),
+        "indptr": np.array([0, 1]),
+        "shape": np.array([2, 2]),
+    }
+    fill(tmp_path / "bsr.h5", "g", **(fields | change))
+    complaint(tmp_path, "bsr.h5:/g", "--from", "bsr", status=1)

@@ -3,7 +3,7 @@
 namespace fdma::maskc {
 
 const std::vector<const PeerFormat*>& all_peer_formats() {
-  static const std::vector<const PeerFormat*> formats{&flash_mask_peer_format(),
+  static const std::vector<const PeerFormat*> formats{&bsr_peer_format(), &flash_mask_peer_format(),
                                                       &flex_peer_format()};
   return formats;
 }

@@ -44,6 +44,7 @@ const PeerFormat* find_peer_format(std::string_view name);
 std::vector<std::string_view> peer_format_names();
 
 /// One function per layout, in peer_<name>.cpp.
+const PeerFormat& bsr_peer_format();
 const PeerFormat& flash_mask_peer_format();
 const PeerFormat& flex_peer_format();
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fdma/formats/peers/bsr_matrix.hpp"
 #include "fdma/formats/peers/flash_mask.hpp"
 #include "fdma/formats/peers/flex_block_mask.hpp"
 #include "fdma/formats/result.hpp"
@@ -39,5 +40,7 @@ Result<FlexBlockMask> flex_from_group(const PeerGroup& group);
 PeerGroup group_from_flex(FlexBlockMask flex);
 Result<FlashMask> flash_mask_from_group(const PeerGroup& group);
 PeerGroup group_from_flash_mask(const FlashMask& mask);
+Result<BsrMatrix> bsr_from_group(const PeerGroup& group);
+PeerGroup group_from_bsr(const BsrMatrix& matrix);
 
 }  // namespace fdma
