@@ -43,16 +43,14 @@ FDMA_MASKC=$build/tools/fdma-maskc FDMA_BUILD_DIR=$build PYTHONDONTWRITEBYTECODE
   .venv/bin/python -m pytest --quiet -p no:cacheprovider --junitxml="$results/pytest.xml" tests/python tests/golden
 pytest_code=$?
 
-# CUDA: kernels that nvcc compiled (each is an entry of a ptxas log), or how many there were to compile.
+# CUDA: what nvcc compiled (each kernel, templates once per instance, is an entry of a ptxas log), or what it would have.
 mapfile -t cuda_sources < <(find kernels tests -name '*.cu')
-num_kernels=$(cat "${cuda_sources[@]}" | grep -c '^__global__')
-num_gpu_tests=$(cat "${cuda_sources[@]}" | grep -cE '^TEST(_F|_P)?\(')
-mapfile -t ptxas_logs < <(find "$build" -name '*.ptxas.log')
+mapfile -t ptxas_logs < <(find "$build" -name '*.cu.o.ptxas.log')
 if [ ${#ptxas_logs[@]} -gt 0 ]; then
-  num_compiled=$(cat "${ptxas_logs[@]}" | grep -c 'Compiling entry function')
-  echo "CUDA kernels compiled: $num_compiled of $num_kernels, without stack frames or ptxas C75xx (cmake/nvcc_checked.sh)"
+  num_kernels=$(cat "${ptxas_logs[@]}" | grep -c 'Compiling entry function')
+  echo "CUDA kernels compiled: $num_kernels, from ${#ptxas_logs[@]} sources, without stack frames and ptxas C75xx"
 else
-  echo "CUDA kernels skipped: $num_kernels (no nvcc)"
-  echo "GPU tests not built: $num_gpu_tests (no nvcc)"
+  echo "CUDA sources skipped: ${#cuda_sources[@]} (no nvcc)"
+  echo "GPU tests not built: $(cat "${cuda_sources[@]}" | grep -cE '^TEST(_F|_P)?\(') (no nvcc)"
 fi
 .venv/bin/python tests/count_results.py "ctest=$ctest_code:$results/ctest.xml" "pytest=$pytest_code:$results/pytest.xml"

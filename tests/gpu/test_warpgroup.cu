@@ -117,7 +117,7 @@ TEST(Stmatrix, PutsAccumulatorsWhereTheTileWantsThem) {
   const std::vector<std::uint16_t> got = out.to_host();
   for (std::size_t i = 0; i < got.size(); ++i) {
     __half value;
-    std::memcpy(&value, &got[i], sizeof value);
+    std::memcpy(static_cast<void*>(&value), &got[i], sizeof value);
     ASSERT_EQ(__half2float(value), static_cast<float>(i)) << i;
   }
 }
