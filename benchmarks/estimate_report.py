@@ -78,7 +78,8 @@ def machine(result: dict[str, Any]) -> str:
 
 
 def milliseconds(row: Row, name: str) -> str:
-    return f"{row[name] / 1e3:.3g}"
+    value = float(row[name]) / 1e3
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def errors_table(result: dict[str, Any], table: Table) -> str:
