@@ -101,7 +101,8 @@ PeerGroup group_from_flex(FlexBlockMask flex) {
   arrays["seq_lengths"] = io::array_of(std::vector{flex.q_len, flex.kv_len}, {2});
   arrays["BLOCK_SIZE"] = io::array_of(std::vector{flex.block_q, flex.block_kv}, {2});
   // Each table is given back as soon as it is copied: they are the largest arrays of all.
-  const auto add = [&](const std::string& name, FlexIndexTable table, std::int64_t num_rows) {
+  const auto add = [&](const std::string& name, FlexIndexTable&& given, std::int64_t num_rows) {
+    const FlexIndexTable table = std::move(given);
     arrays[counts_name(name)] =
         io::array_of(table.num_blocks, {flex.num_batches, flex.num_heads, num_rows});
     arrays[indices_name(name)] =

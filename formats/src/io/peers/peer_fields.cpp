@@ -140,17 +140,20 @@ Result<void> PeerFields::expect_no_more() const {
   return {};
 }
 
-OwnedTable array_of(const std::vector<std::int32_t>& values, std::vector<std::int64_t> extents) {
+OwnedTable array_of(const std::vector<std::int32_t>& values,
+                    const std::vector<std::int64_t>& extents) {
   return owned(values.data(), values.size(), DType::int32, extents);
 }
-OwnedTable array_of(const std::vector<std::int64_t>& values, std::vector<std::int64_t> extents) {
+OwnedTable array_of(const std::vector<std::int64_t>& values,
+                    const std::vector<std::int64_t>& extents) {
   return owned(values.data(), values.size(), DType::int64, extents);
 }
-OwnedTable array_of(const std::vector<std::uint64_t>& values, std::vector<std::int64_t> extents) {
+OwnedTable array_of(const std::vector<std::uint64_t>& values,
+                    const std::vector<std::int64_t>& extents) {
   return owned(values.data(), values.size(), DType::uint64, extents);
 }
 OwnedTable array_of(const std::vector<std::uint8_t>& bytes, DType dtype,
-                    std::vector<std::int64_t> extents) {
+                    const std::vector<std::int64_t>& extents) {
   return owned(bytes.data(), bytes.size(), dtype, extents);
 }
 OwnedTable scalar_of(std::int64_t value) { return owned(&value, 1, DType::int64, {}); }

@@ -39,12 +39,15 @@ class PeerFields {
   std::set<std::string, std::less<>> known_;
 };
 
-OwnedTable array_of(const std::vector<std::int32_t>& values, std::vector<std::int64_t> extents);
-OwnedTable array_of(const std::vector<std::int64_t>& values, std::vector<std::int64_t> extents);
-OwnedTable array_of(const std::vector<std::uint64_t>& values, std::vector<std::int64_t> extents);
+OwnedTable array_of(const std::vector<std::int32_t>& values,
+                    const std::vector<std::int64_t>& extents);
+OwnedTable array_of(const std::vector<std::int64_t>& values,
+                    const std::vector<std::int64_t>& extents);
+OwnedTable array_of(const std::vector<std::uint64_t>& values,
+                    const std::vector<std::int64_t>& extents);
 /// Bytes as elements of `dtype`.
 OwnedTable array_of(const std::vector<std::uint8_t>& bytes, DType dtype,
-                    std::vector<std::int64_t> extents);
+                    const std::vector<std::int64_t>& extents);
 OwnedTable scalar_of(std::int64_t value);
 OwnedTable scalar_of(bool value);
 
