@@ -202,16 +202,21 @@ constexpr RowKernels kAvx2{
 
 FDMA_BOX_AVX512 inline __m512i load_512(const void* at) { return _mm512_loadu_si512(at); }
 
+// Masks are stored as they are, a part of the word each. Widened to 64 bits and combined in
+// registers, GCC 12 can spill one as 32 bits and read it back as 64 (seen under ThreadSanitizer).
+template <class Mask>
+FDMA_BOX_AVX512 inline void store_lanes(std::uint64_t* word, int lane, Mask mask) {
+  std::memcpy(reinterpret_cast<unsigned char*>(word) + lane / 8, &mask, sizeof mask);
+}
+
 #define FDMA_BOX_AVX512_SCALAR(name, T, broadcast, compare)                                      \
   FDMA_BOX_AVX512 void name(std::uint64_t* out, const T* values, T scalar, std::int64_t words) { \
     const __m512i other = broadcast(scalar);                                                     \
     constexpr int kLanes = 64 / static_cast<int>(sizeof(T));                                     \
     for (std::int64_t w = 0; w < words; ++w, values += 64) {                                     \
-      std::uint64_t word = 0;                                                                    \
       for (int i = 0; i < 64; i += kLanes) {                                                     \
-        word |= std::uint64_t{compare(load_512(values + i), other)} << i;                        \
+        store_lanes(out + w, i, compare(load_512(values + i), other));                           \
       }                                                                                          \
-      out[w] = word;                                                                             \
     }                                                                                            \
   }
 FDMA_BOX_AVX512_SCALAR(at_most_8_avx512, std::int8_t, _mm512_set1_epi8, _mm512_cmple_epi8_mask)
@@ -226,21 +231,17 @@ FDMA_BOX_AVX512_SCALAR(equal_64_avx512, std::int64_t, _mm512_set1_epi64, _mm512_
 FDMA_BOX_AVX512 void less_pairs_avx512(std::uint64_t* out, const std::int64_t* a,
                                        const std::int64_t* b, std::int64_t words) {
   for (std::int64_t w = 0; w < words; ++w, a += 64, b += 64) {
-    std::uint64_t word = 0;
     for (int i = 0; i < 64; i += 8) {
-      word |= std::uint64_t{_mm512_cmplt_epi64_mask(load_512(a + i), load_512(b + i))} << i;
+      store_lanes(out + w, i, _mm512_cmplt_epi64_mask(load_512(a + i), load_512(b + i)));
     }
-    out[w] = word;
   }
 }
 FDMA_BOX_AVX512 void equal_pairs_avx512(std::uint64_t* out, const std::int64_t* a,
                                         const std::int64_t* b, std::int64_t words) {
   for (std::int64_t w = 0; w < words; ++w, a += 64, b += 64) {
-    std::uint64_t word = 0;
     for (int i = 0; i < 64; i += 8) {
-      word |= std::uint64_t{_mm512_cmpeq_epi64_mask(load_512(a + i), load_512(b + i))} << i;
+      store_lanes(out + w, i, _mm512_cmpeq_epi64_mask(load_512(a + i), load_512(b + i)));
     }
-    out[w] = word;
   }
 }
 FDMA_BOX_AVX512 void non_zero_bytes_avx512(std::uint64_t* out, const std::uint8_t* bytes,
