@@ -260,10 +260,11 @@ Result<void> check_supported(const MaskExpr& expr) {
     const ExprNode& node = expr.node(id);
     for (const ExprId child : node.children) is_reachable[static_cast<std::size_t>(child)] = true;
     if (node.op == ExprOp::named && node.symbol == "topk")
-      return Error{ErrorCode::unsupported,
-                   quote(expr, id) +
-                       ": topk selects keys by scores, which this version cannot compile yet; "
-                       "compute the selection first and give it as intervals(begin=, end=)"};
+      return Error{
+          ErrorCode::unsupported,
+          quote(expr, id) +
+              ": topk selects keys by scores before a mask is bound: call compile, or give "
+              "the selection as intervals(begin=, end=)"};
   }
   return {};
 }

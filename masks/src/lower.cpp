@@ -7,6 +7,7 @@
 #include <new>
 
 #include "engines.hpp"
+#include "select_learned.hpp"
 
 namespace fdma {
 namespace {
@@ -70,10 +71,24 @@ Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
 
 Result<BlockMask> compile(const MaskExpr& expr, const Tables& tables, const MaskShape& shape,
                           const LowerOptions& options) {
-  FDMA_TRY(const MaskIr ir, bind(expr, tables, shape));
-  FDMA_TRY(BlockMask mask, lower(ir, options));
-  mask.spec = expr.text();
-  return mask;
+  if (!needs_selection(expr)) {
+    FDMA_TRY(const MaskIr ir, bind(expr, tables, shape));
+    FDMA_TRY(BlockMask mask, lower(ir, options));
+    mask.spec = expr.text();
+    return mask;
+  }
+  try {
+    FDMA_TRY_VOID(validate(options.block));
+    FDMA_TRY(SelectedExpr selected, select_learned(expr, tables, shape, options));
+    if (!selected.mask) {
+      FDMA_TRY(const MaskIr ir, fdma::bind(selected.expr, selected.tables, shape));
+      FDMA_TRY(selected.mask, lower(ir, options));
+    }
+    selected.mask->spec = expr.text();
+    return *std::move(selected.mask);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "selecting keys: out of memory"};
+  }
 }
 
 }  // namespace fdma

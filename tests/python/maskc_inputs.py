@@ -113,6 +113,14 @@ def tables(folder: Path) -> None:
     )
 
 
+def scores(folder: Path) -> None:
+    """scores.h5: /scores [64], /by_head [2, 64] of float32, /with_nan."""
+    values = np.random.default_rng(11).normal(size=(2, 64)).astype(np.float32)
+    with_nan = values[0].copy()
+    with_nan[5] = np.nan
+    _write(folder / "scores.h5", scores=values[0], by_head=values, with_nan=with_nan)
+
+
 def damaged(folder: Path) -> None:
     """random.h5, text.h5, empty.h5: no HDF5; half.h5: the first half of a proper file."""
     (folder / "random.h5").write_bytes(np.random.default_rng(7).bytes(4096))
@@ -184,6 +192,7 @@ INPUTS = {
         floats,
         numbers,
         tables,
+        scores,
         damaged,
         spec_file,
         deep,

@@ -37,14 +37,13 @@ Outcome<MaskOperand> read_reference(const Arguments& arguments, const MaskOperan
   FDMA_TRY(const MaskExpr expr, parse_spec({mask.spec, "spec of " + checked.label}));
   FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
   const Tables views = tables.views();
-  FDMA_TRY(const MaskIr ir, bind(expr, views, mask.shape));
   LowerOptions options;
   options.block = mask.block;
   options.engine = LoweringEngine::box;
   options.num_threads = dense.num_threads;
   MaskOperand reference;
   reference.label = "its specification";
-  FDMA_TRY(reference.mask, lower(ir, options));
+  FDMA_TRY(reference.mask, fdma::compile(expr, views, mask.shape, options));
   return reference;
 }
 

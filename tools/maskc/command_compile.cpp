@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <optional>
 
 #include "arguments.hpp"
 #include "engine_report.hpp"
@@ -26,11 +27,10 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr, const MaskIr& ir,
-                                const LowerOptions& options) {
+Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr,
+                                const std::optional<MaskIr>& ir, const BlockMask& mask) {
   if (stage == "expr") return dump(expr);
-  if (stage == "ir") return dump(ir);
-  FDMA_TRY(const BlockMask mask, lower(ir, options));
+  if (stage == "ir") return dump(*ir);
   return dump_segments(mask);
 }
 
@@ -44,19 +44,12 @@ CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
   return {exit_code_of(error.code), std::move(message)};
 }
 
-// Lowers, converts and writes; says so in `session` or `document`.
-Status write_compiled(const MaskIr& ir, const LowerOptions& options, const std::string& spec,
-                      double bind_seconds, const Arguments& arguments, Session& session,
+// Converts and writes; says so in `session` or `document`.
+Status write_compiled(BlockMask mask, const LowerOptions& options, const std::string& spec,
+                      double seconds, const Arguments& arguments, Session& session,
                       Json& document) {
   const std::string output = *arguments.find("output");
-  FDMA_TRY_VOID(check_destination(output));
   FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
-  const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
-  const Clock::time_point start = Clock::now();
-  FDMA_TRY(BlockMask mask, lower(ir, options));
-  const double lower_seconds = seconds_since(start);
-  const double seconds = bind_seconds + lower_seconds;
-  spdlog::info("lowered in {}", duration_text(lower_seconds));
   const MaskStatistics statistics = count(mask, options.block);
   if (format != MaskFormat::segment) {
     FDMA_TRY(mask, convert(mask, format, options.block));
@@ -96,15 +89,42 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const MaskShape shape, mask_shape(arguments, expr));
   FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
 
-  const Clock::time_point start = Clock::now();
+  const bool is_learned = needs_selection(expr);
+  if (is_learned && (arguments.has("explain") || dumped == "ir")) {
+    return usage_failure(
+        fmt::format("{}: topk selects keys before a program is bound, so there is none to show; "
+                    "--dump expr and "
+                    "--dump segments are there",
+                    arguments.has("explain") ? "--explain" : "--dump ir"));
+  }
+
+  if (output) FDMA_TRY_VOID(check_destination(*output));
   const Tables views = tables.views();
-  const Result<MaskIr> ir = bind(expr, views, shape);
-  if (!ir) return with_batch_hint(ir.error(), arguments);
-  const double bind_seconds = seconds_since(start);
-  spdlog::info("bound to {} program{} in {}", ir->programs.size(),
-               ir->programs.size() == 1 ? "" : "s", duration_text(bind_seconds));
+  std::optional<MaskIr> ir;
+  BlockMask mask;
+  double seconds = 0;
+  {
+    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
+    const Clock::time_point start = Clock::now();
+    if (is_learned) {
+      Result<BlockMask> compiled = fdma::compile(expr, views, shape, options);
+      if (!compiled) return with_batch_hint(compiled.error(), arguments);
+      mask = *std::move(compiled);
+    } else {
+      Result<MaskIr> bound = fdma::bind(expr, views, shape);
+      if (!bound) return with_batch_hint(bound.error(), arguments);
+      ir = *std::move(bound);
+      spdlog::info("bound to {} program{} in {}", ir->programs.size(),
+                   ir->programs.size() == 1 ? "" : "s", duration_text(seconds_since(start)));
+      if (output || dumped == "segments") {
+        FDMA_TRY(mask, lower(*ir, options));
+      }
+    }
+    seconds = seconds_since(start);
+  }
+  spdlog::info("compiled in {}", duration_text(seconds));
   if (dumped) {
-    FDMA_TRY(const std::string text, dump_stage(*dumped, expr, *ir, options));
+    FDMA_TRY(const std::string text, dump_stage(*dumped, expr, ir, mask));
     session.out += text;
     if (!text.empty() && text.back() != '\n') session.out += '\n';
   }
@@ -117,8 +137,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     if (!arguments.has("json")) session.out += to_text(reports);
   }
   if (output) {
-    FDMA_TRY_VOID(
-        write_compiled(*ir, options, source.text, bind_seconds, arguments, session, document));
+    FDMA_TRY_VOID(write_compiled(std::move(mask), options, source.text, seconds, arguments, session,
+                                 document));
   }
   if (arguments.has("json")) session.out = json_text(document);
   return ExitCode::ok;

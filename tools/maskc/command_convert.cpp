@@ -38,11 +38,10 @@ Outcome<std::optional<BlockMask>> read_cells(const Arguments& arguments, const M
   // What does not mention b or h is compiled once, for all batch elements and heads.
   if (!mentions_variable(expr, "b") && tables.owned.empty()) bound.num_batches = 1;
   if (!mentions_variable(expr, "h") && tables.owned.empty()) bound.num_heads = 1;
-  FDMA_TRY(const MaskIr ir, fdma::bind(expr, views, bound));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   LowerOptions options;
   options.num_threads = static_cast<int>(threads);
-  FDMA_TRY(BlockMask mask, lower(ir, options));
+  FDMA_TRY(BlockMask mask, fdma::compile(expr, views, bound, options));
   mask.spec = source.text;
   return std::optional<BlockMask>(std::move(mask));
 }

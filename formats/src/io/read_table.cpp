@@ -51,10 +51,14 @@ Result<OwnedTable> read_checked(const std::string& path, const std::string& data
       default:
         memory = {};
     }
+  } else if (type_class == H5T_FLOAT && H5Tget_size(type) == 4) {
+    table.dtype = DType::float32;
+    memory = Handle(H5Tcopy(H5T_NATIVE_FLOAT), H5Tclose);
   }
   if (!memory) {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("{}: type {}, a table holds booleans or integers of 1 to 8 bytes",
+                 fmt::format("{}: type {}, a table holds booleans, integers of 1 to 8 bytes, or "
+                             "float32 (scores of topk)",
                              where, type_text(type))};
   }
   const std::int64_t element_bytes = size_bytes(table.dtype);

@@ -30,6 +30,7 @@ TEST(ReadTable, ReadsEveryKindAndRank) {
     write_dataset(file, "/flags", {{4}, {}}, boolean, boolean, flags);
     write_dataset(file, "/empty", {{0}, {}}, H5T_STD_I32LE, H5T_NATIVE_INT32, nullptr);
     write_dataset(file, "/float", {{2}, {}}, H5T_IEEE_F32LE, H5T_NATIVE_INT32, values);
+    write_dataset(file, "/double", {{2}, {}}, H5T_IEEE_F64LE, H5T_NATIVE_INT32, values);
     write_dataset(file, "/five", {{1, 1, 1, 1, 1}, {}}, H5T_STD_I32LE, H5T_NATIVE_INT32, values);
   }
   const auto scalar = read_table(path, "/scalar");
@@ -55,6 +56,10 @@ TEST(ReadTable, ReadsEveryKindAndRank) {
   ASSERT_TRUE(boolean) << boolean.error().message;
   EXPECT_EQ(boolean->dtype, DType::boolean);
   EXPECT_EQ(std::memcmp(boolean->bytes.data(), flags, 4), 0);
+  const auto scores = read_table(path, "/float");
+  ASSERT_TRUE(scores) << scores.error().message;
+  EXPECT_EQ(scores->dtype, DType::float32);
+  EXPECT_EQ(static_cast<const float*>(scores->view().data)[1], 1.0F);
   const auto empty = read_table(path, "/empty");
   ASSERT_TRUE(empty);
   EXPECT_EQ(empty->view().num_elements(), 0);
@@ -65,7 +70,7 @@ TEST(ReadTable, ReadsEveryKindAndRank) {
     EXPECT_EQ(table.error().code, code);
     EXPECT_THAT(table.error().message, HasSubstr(text));
   };
-  expect_error("/float", ErrorCode::invalid_argument, "type float32");
+  expect_error("/double", ErrorCode::invalid_argument, "type float64");
   expect_error("/five", ErrorCode::shape_mismatch, "5 dimensions");
   expect_error("/absent", ErrorCode::io, "no object '/absent'");
 }

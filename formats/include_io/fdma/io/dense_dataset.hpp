@@ -43,7 +43,8 @@ struct DenseReadOptions {
 Result<BlockMask> read_dense_mask(const std::string& path, const std::string& dataset,
                                   const DenseReadOptions& options = {});
 
-/// A numeric table for the language: a dataset of rank 0 to 4, boolean or integer, owned.
+/// A numeric table for the language: a dataset of rank 0 to 4, boolean, integer or
+/// float32 (only the scores of topk), owned.
 struct OwnedTable {
   std::vector<std::byte> bytes;
   TensorView view() const;  ///< borrows bytes

@@ -29,7 +29,15 @@ struct LowerOptions {
 /// O(q_len * kv_len) memory
 Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options = {});
 
-/// parse, bind and lower in one call; keeps the text as `spec`.
+/// True iff the mask has a topk: only compile can lower it.
+bool needs_selection(const MaskExpr& expr);
+
+/// Selects what topk keeps (fdma::select), binds and lowers; keeps the text as `spec`.
+///
+/// Errors      those of bind and lower; for topk: scores that are no float32 table of [kv_len],
+/// [heads_kv,
+///             kv_len] or [batch, heads_kv, kv_len] with heads_kv a divisor of num_heads, NaN, w <
+///             1
 Result<BlockMask> compile(const MaskExpr& expr, const Tables& tables, const MaskShape& shape,
                           const LowerOptions& options = {});
 

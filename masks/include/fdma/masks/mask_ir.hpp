@@ -116,7 +116,7 @@ struct MaskIr {
 /// and lengths are uniform. Errors      invalid_argument: missing or unused table, bad parameter,
 /// document lengths beyond kv_len, ids not below docs,
 ///             cyclic parents, ..; shape_mismatch: a table of the wrong extent or rank;
-///             unsupported: topk
+///             unsupported: topk, which compile selects first
 /// Cost        O(nodes) per (batch, head) pair that differs, O(table) where a name derives a table
 Result<MaskIr> bind(const MaskExpr& expr, const Tables& tables, const MaskShape& shape);
 

@@ -52,7 +52,7 @@
 //   topk(@s, 64, among=causal)           table s, literal, condition       "", "", among
 //   causal & topk(@s, 64)                the same: parsing moves the rest  of the top-level conjunction
 // clang-format on
-// topk is parsed and rejected by binding for now.
+// topk is selected by compile before binding (select_learned.hpp); bind alone refuses it.
 //
 // Every other operator
 // --------------------
