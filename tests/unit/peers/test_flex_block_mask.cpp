@@ -233,9 +233,8 @@ TEST(BlockMaskFromFlex, RejectsDamagedArrays) {
   rejected("has no true cell", [](FlexBlockMask& f) {
     std::fill(f.cells->bitmaps.begin(), f.cells->bitmaps.end(), 0);
   });
-  rejected("true cells past the lengths", [](FlexBlockMask& f) {
-    f.cells->bitmaps.back() |= std::uint64_t{1} << 63;
-  });
+  rejected("true cells past the lengths",
+           [](FlexBlockMask& f) { f.cells->bitmaps.back() |= std::uint64_t{1} << 63; });
   rejected("listed as partial, but bitmap 0 is full", [](FlexBlockMask& f) {
     std::fill(f.cells->bitmaps.begin(), f.cells->bitmaps.begin() + 256, ~std::uint64_t{0});
   });
