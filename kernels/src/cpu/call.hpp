@@ -65,4 +65,7 @@ struct Workspace {
 /// Runs one item with the best instruction set here.
 void run_item(const Call& call, const WorkItem& item, Workspace& workspace);
 
+/// The instruction set that run_item runs with, said by the code that was picked.
+const char* target_name();
+
 }  // namespace fdma::cpu

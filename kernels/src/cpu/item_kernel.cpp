@@ -396,6 +396,8 @@ void run_item_here(const Call& call, const WorkItem& item, Workspace& workspace)
   Item(call, item, workspace).run();
 }
 
+const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }
+
 }  // namespace fdma::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -406,6 +408,10 @@ HWY_EXPORT(run_item_here);
 void run_item(const Call& call, const WorkItem& item, Workspace& workspace) {
   HWY_DYNAMIC_DISPATCH(run_item_here)(call, item, workspace);
 }
+
+HWY_EXPORT(target_name_here);
+
+const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name_here)(); }
 
 }  // namespace fdma::cpu
 #endif
