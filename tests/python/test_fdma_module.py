@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -224,6 +225,47 @@ def test_stub_names_what_the_module_has() -> None:
         assert body is not None
         members = {m for m in dir(getattr(fdma, name)) if not m.startswith("_")}
         assert set(re.findall(r"    def (\w+)", body.group(1))) == members
+
+
+def run_with_target(target: str, program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", f"import numpy as np, _fdma\n{program}"],
+        env={**os.environ, "PYTHONPATH": str(FOLDER), "FDMA_CPU_TARGET": target},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+ATTEND = "_fdma.attention(*[np.ones((1, 20, 1, 8), np.float32)] * 3, _fdma.compile('causal', 20))"
+
+
+@pytest.mark.parametrize("target", ["AVX2", "SSE4"])
+def test_the_instruction_set_asked_for_is_the_one_that_runs(target: str) -> None:
+    if fdma.cpu_target() not in ("AVX3", "AVX2", target):
+        pytest.skip(f"this processor has no {target}")
+    # Asking what runs must not change what runs.
+    done = run_with_target(
+        target, f"a = _fdma.cpu_target()\n{ATTEND}\nprint(a, _fdma.cpu_target())"
+    )
+    assert done.stdout.split() == [target, target], done.stderr
+
+
+def test_an_unknown_instruction_set_is_refused() -> None:
+    done = run_with_target("AVX9", ATTEND)
+    assert done.returncode != 0
+    assert "ValueError: FDMA_CPU_TARGET: expected one of" in done.stderr
+
+
+def test_topk_keeps_the_best_visible_keys_of_each_query() -> None:
+    scores = np.random.default_rng(5).normal(size=(2, 50)).astype(np.float32)
+    mask = fdma.compile("causal & topk(@s, 7)", 50, heads=4, tables={"s": scores})
+    cells = fdma.to_dense(mask)
+    for head in range(4):
+        for q in range(50):
+            best = np.argsort(-scores[head // 2, : q + 1], kind="stable")[:7]
+            expected = np.isin(np.arange(50), best)
+            np.testing.assert_array_equal(cells[0, head, q], expected)
 
 
 def test_neither_hdf5_nor_torch_is_linked() -> None:

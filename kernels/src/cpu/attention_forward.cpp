@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "cpu/call.hpp"
@@ -272,23 +273,27 @@ Result<Call> checked_call(const AttentionPlan& plan, const AttentionTensors& ten
   return call;
 }
 
-// The environment variable FDMA_CPU_TARGET (AVX2, SSE4, ..) forbids better instruction sets, for
-// comparisons on one machine. Read once. (DisableTargets would not do: in Highway 1.0.3 the next
-// call of SupportedTargets picks from all targets again.)
-void restrict_targets() {
-  static const bool is_done = [] {
+// The environment variable FDMA_CPU_TARGET (AVX3, AVX2, SSE4, ..) forbids better instruction sets,
+// for comparisons on one machine. Read once. (DisableTargets would not do: in Highway 1.0.3 the
+// next call of SupportedTargets picks from all targets again.)
+Result<void> restrict_targets() {
+  static const std::optional<Error> wrong = []() -> std::optional<Error> {
     const char* name = std::getenv("FDMA_CPU_TARGET");
-    const std::int64_t supported = hwy::SupportedTargets();
-    for (std::int64_t rest = supported; name != nullptr && rest != 0; rest &= rest - 1) {
-      const std::int64_t target = rest & -rest;
-      if (std::string_view(name) == hwy::TargetName(target)) {
+    if (name == nullptr || *name == '\0') return std::nullopt;
+    std::string names;
+    for (std::int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) {
+      const char* target = hwy::TargetName(rest & -rest);
+      if (std::string_view(name) == target) {
         hwy::SetSupportedTargetsForTest(rest);  // lower bits are better instruction sets
-        break;
+        return std::nullopt;
       }
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", target);
     }
-    return true;
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("FDMA_CPU_TARGET: expected one of {}, got '{}'", names, name)};
   }();
-  static_cast<void>(is_done);
+  if (wrong) return *wrong;
+  return {};
 }
 
 void run_items(const Call& call, const AttentionOptions& options) {
@@ -316,14 +321,14 @@ void run_items(const Call& call, const AttentionOptions& options) {
 }  // namespace
 
 const char* cpu_target() {
-  restrict_targets();
+  static_cast<void>(restrict_targets());  // a wrong name is attention_forward's to report
   return cpu::target_name();
 }
 
 Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                const AttentionOptions& options) {
   FDMA_TRY(const Call call, checked_call(plan, tensors, options));
-  restrict_targets();
+  FDMA_TRY_VOID(restrict_targets());
   try {
     run_items(call, options);
   } catch (const std::bad_alloc&) {
