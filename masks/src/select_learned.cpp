@@ -148,6 +148,14 @@ class LearnedSelector {
     return append(ExprNode{op, value, std::move(symbol), std::move(children), {}, {}});
   }
 
+  // Runs `work` on as many threads as the options say.
+  template <class Work>
+  void in_arena(const Work& work) const {
+    tbb::task_arena arena(options_.num_threads > 0 ? options_.num_threads
+                                                   : tbb::task_arena::automatic);
+    arena.execute(work);
+  }
+
   // The mask with root `root`, without the nodes that it does not reach; spans are those of the
   // text.
   MaskExpr subexpression(ExprId root) const {
@@ -174,8 +182,7 @@ class LearnedSelector {
     return {};
   }
 
-  // The number of keys to keep: a literal or a parameter, and arithmetic with them is folded by
-  // nobody.
+  // The number of keys to keep: a literal or a parameter.
   Result<std::int64_t> read_width(ExprId id, const std::string& use) const {
     const ExprNode& node = nodes_[static_cast<std::size_t>(id)];
     if (node.op == ExprOp::literal) return node.value;
@@ -223,9 +230,7 @@ class LearnedSelector {
     const auto& groups = std::get<std::vector<SegmentMask>>(mask.groups);
     std::vector<ColumnIntervals> visible(groups.size());
     std::vector<std::optional<Result<ColumnIntervals>>> selected(wanted.size());
-    tbb::task_arena arena(options_.num_threads > 0 ? options_.num_threads
-                                                   : tbb::task_arena::automatic);
-    arena.execute([&] {
+    in_arena([&] {
       tbb::parallel_for(std::size_t{0}, groups.size(),
                         [&](std::size_t g) { visible[g] = columns_from_segment(groups[g]); });
       tbb::parallel_for(std::size_t{0}, wanted.size(), [&](std::size_t i) {
@@ -267,8 +272,10 @@ class LearnedSelector {
 
   Result<SelectedExpr> whole(Selection selection) const {
     std::vector<SegmentMask> masks(selection.columns.size());
-    tbb::parallel_for(std::size_t{0}, masks.size(), [&](std::size_t i) {
-      masks[i] = segment_from_columns(selection.columns[i], options_.block);
+    in_arena([&] {
+      tbb::parallel_for(std::size_t{0}, masks.size(), [&](std::size_t i) {
+        masks[i] = segment_from_columns(selection.columns[i], options_.block);
+      });
     });
     SelectedExpr result;
     result.mask = make_block_mask(shape_, options_.block, std::move(masks), selection.of_pair);
