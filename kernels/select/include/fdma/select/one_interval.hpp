@@ -1,0 +1,43 @@
+// The masks among which selection keeps one interval per key: visible sets only grow inside a
+// group.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "fdma/formats/column_intervals.hpp"
+#include "fdma/formats/result.hpp"
+
+namespace fdma {
+
+/// The end of a query interval that is not known yet.
+inline constexpr std::int32_t kOpenEnd = std::numeric_limits<std::int32_t>::max();
+
+/// The query interval of every key, where `among` belongs to the one-interval class: each key is
+/// visible to one query interval (or to none: {0, 0}); in key order the begins do not decrease; and
+/// intervals that meet end together, that is with their group of rows.
+///
+/// Example     causal, documents, prefixes, padding at any alignment: members. A window: key 0 ends
+///             before key 1 does while both are visible, so it is none
+/// Errors      unsupported: names the first key that breaks a rule, and which
+/// Cost        one pass over the keys
+Result<std::vector<Interval>> one_interval_per_key(const ColumnIntervals& among);
+
+/// The rules above for a stream of keys.
+///
+/// Example     OneIntervalRule rule; rule.accept(0, {0, 9}); rule.accept(1, {1, 8}) is an error
+class OneIntervalRule {
+ public:
+  /// Takes the interval of the next key; empty ones are accepted anywhere.
+  Result<void> accept(std::int64_t key, Interval queries);
+  /// No later query sees the keys so far: intervals with an open end are taken to end at `q`.
+  void end_group(std::int64_t q);
+
+ private:
+  std::int64_t last_key_ = -1;  ///< the last key with an interval that is not empty
+  Interval last_{0, 0};         ///< its interval
+};
+
+}  // namespace fdma
