@@ -217,23 +217,6 @@ Result<void> CheckedArrays::read_values(const DatasetInfo& info, ArrayType type,
   return {};
 }
 
-Result<void> CheckedArrays::unpack_runs(const std::vector<std::int64_t>& columns,
-                                        std::vector<TileRun>& runs, const std::string& name) const {
-  runs.resize(columns.size() / 5);
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const std::int64_t* row = columns.data() + i * 5;
-    for (int c = 0; c < 4; ++c) {
-      if (row[c] < 0 || row[c] > std::numeric_limits<std::int32_t>::max()) {
-        return corrupt(place(name),
-                       fmt::format("row {}, column {}: {} is not a 32-bit count", i, c, row[c]));
-      }
-    }
-    runs[i] = {static_cast<std::int32_t>(row[0]), static_cast<std::int32_t>(row[1]),
-               static_cast<std::int32_t>(row[2]), static_cast<std::int32_t>(row[3]), row[4]};
-  }
-  return {};
-}
-
 Result<std::string> CheckedArrays::read_text(const std::string& name, std::size_t max_bytes) {
   FDMA_TRY(const DatasetInfo info, open(name));
   const std::string where = place(name);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mask_schema.hpp"
+#include "stored_mask.hpp"
 #include "untrusted_file.hpp"
 
 namespace fdma::io {
@@ -64,7 +65,10 @@ class CheckedArrays {
     if constexpr (std::is_same_v<T, TileRun>) {
       std::vector<std::int64_t> columns(numbers);
       FDMA_TRY_VOID(read_values(info, type, columns.data(), name));
-      return unpack_runs(columns, array, name);
+      Result<std::vector<TileRun>> runs = unpack_runs(columns);
+      if (!runs) return corrupt(place(name), runs.error().message);
+      array = *std::move(runs);
+      return {};
     } else {
       array.resize(numbers * static_cast<std::size_t>(size_bytes(type)) / sizeof(T));
       return read_values(info, type, array.data(), name);
@@ -83,8 +87,6 @@ class CheckedArrays {
   Result<void> check_bytes(const DatasetInfo& info, std::int64_t element_bytes,
                            const std::string& where) const;
   Result<void> read_values(const DatasetInfo& info, ArrayType type, void* out,
-                           const std::string& name) const;
-  Result<void> unpack_runs(const std::vector<std::int64_t>& columns, std::vector<TileRun>& runs,
                            const std::string& name) const;
 
   const InputFile* input_;

@@ -12,6 +12,7 @@
 #include "fdma/formats/validate.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "mask_schema.hpp"
+#include "stored_mask.hpp"
 #include "untrusted_file.hpp"
 
 namespace fdma {
@@ -43,50 +44,43 @@ Result<Handle> open_masks_group(const InputFile& input) {
   return group;
 }
 
-template <class Mask>
-Result<void> read_groups(const InputFile& input, hid_t groups, const std::string& where,
-                         BlockMask& mask) {
-  FDMA_TRY(CheckedArrays children, CheckedArrays::of(input, groups, where));
-  const std::int32_t num_groups = *std::max_element(mask.group_of.begin(), mask.group_of.end()) + 1;
-  std::vector<std::size_t> first(static_cast<std::size_t>(num_groups), mask.group_of.size());
-  for (std::size_t i = mask.group_of.size(); i-- > 0;) {
-    first[static_cast<std::size_t>(mask.group_of[i])] = i;
-  }
-  std::vector<Mask> stored;
-  for (std::int32_t g = 0; g < num_groups; ++g) {
-    const std::string name = fmt::format("{}", g);
+// The arrays of one group of a mask, and the handle that keeps them open.
+class GroupArrays {
+ public:
+  static Result<GroupArrays> of(const InputFile& input, hid_t groups, std::int64_t number,
+                                const std::string& where) {
+    const std::string name = fmt::format("{}", number);
     const std::string place = fmt::format("{}/{}", where, name);
-    if (first[static_cast<std::size_t>(g)] == mask.group_of.size()) {
-      return corrupt(where, fmt::format("no batch element and head has group {}", g));
-    }
-    if (!children.has(name)) return corrupt(where, fmt::format("group {} is missing", name));
-    children.take(name);
     Result<Handle> group = open_object(groups, name, place);
     if (!group) return as_corrupt(group.error());
     FDMA_TRY(CheckedArrays arrays, CheckedArrays::of(input, group->get(), place));
-
-    const auto batch =
-        static_cast<std::int64_t>(first[static_cast<std::size_t>(g)]) / mask.shape.num_heads;
-    Mask& one = stored.emplace_back();
-    one.q_len = mask.shape.q_len(batch);
-    one.kv_len = mask.shape.kv_len(batch);
-    if constexpr (requires { one.block; }) one.block = mask.block;
-    if constexpr (std::is_same_v<Mask, ParametricMask>) {
-      std::vector<std::int64_t> parameters;
-      FDMA_TRY_VOID(arrays.read("parameters", parameters, ArrayType::int64,
-                                exact_rows(std::ssize(kParameters))));
-      for (std::size_t i = 0; i < parameters.size(); ++i) one.*kParameters[i] = parameters[i];
-    }
-    Result<void> status;
-    for_each_array(one, [&](const char* array_name, auto& array, ArrayType type, ArrayShape shape) {
-      if (status) status = arrays.read(array_name, array, type, shape);
-    });
-    FDMA_TRY_VOID(status);
-    FDMA_TRY_VOID(arrays.expect_no_more());
+    return GroupArrays(*std::move(group), std::move(arrays));
   }
-  FDMA_TRY_VOID(children.expect_no_more());
-  mask.groups = std::move(stored);
-  return {};
+
+  template <class T>
+  Result<void> read(const char* name, std::vector<T>& array, ArrayType type, ArrayShape shape) {
+    return arrays_.read(name, array, type, shape);
+  }
+  Result<void> expect_no_more() const { return arrays_.expect_no_more(); }
+
+ private:
+  GroupArrays(Handle group, CheckedArrays arrays)
+      : group_(std::move(group)), arrays_(std::move(arrays)) {}
+
+  Handle group_;
+  CheckedArrays arrays_;
+};
+
+Result<void> read_stored(const InputFile& input, hid_t groups, const std::string& where,
+                         MaskFormat format, BlockMask& mask) {
+  FDMA_TRY(CheckedArrays children, CheckedArrays::of(input, groups, where));
+  FDMA_TRY_VOID(read_groups(format, mask, [&](std::int64_t g) -> Result<GroupArrays> {
+    const std::string name = fmt::format("{}", g);
+    if (!children.has(name)) return corrupt(where, fmt::format("group {} is missing", name));
+    children.take(name);
+    return GroupArrays::of(input, groups, g, where);
+  }));
+  return children.expect_no_more();
 }
 
 Result<std::vector<std::int64_t>> read_lengths(CheckedAttributes& attributes, CheckedArrays& arrays,
@@ -162,42 +156,15 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
 
   FDMA_TRY_VOID(arrays.read(kGroupMapName, mask.group_of, ArrayType::int32,
                             exact_rows(mask.shape.num_batches, mask.shape.num_heads)));
-  for (std::size_t i = 0; i < mask.group_of.size(); ++i) {
-    if (mask.group_of[i] < 0 || static_cast<std::size_t>(mask.group_of[i]) > i) {
-      return corrupt(where, fmt::format("{}: entry {} is {}, expected groups numbered by first "
-                                        "occurrence",
-                                        kGroupMapName, i, mask.group_of[i]));
-    }
-  }
+  const auto numbered = first_pairs(mask.group_of);
+  if (!numbered) return corrupt(where, numbered.error().message);
   if (!arrays.has(kGroupsName)) return corrupt(where, "group groups is missing");
   arrays.take(kGroupsName);
   FDMA_TRY_VOID(arrays.expect_no_more());
   const std::string groups_place = fmt::format("{}/{}", where, kGroupsName);
   Result<Handle> groups = open_object(group.get(), kGroupsName, groups_place);
   if (!groups) return as_corrupt(groups.error());
-  const hid_t id = groups->get();
-  Result<void> status;
-  switch (*format) {
-    case MaskFormat::segment:
-      status = read_groups<SegmentMask>(input, id, groups_place, mask);
-      break;
-    case MaskFormat::parametric:
-      status = read_groups<ParametricMask>(input, id, groups_place, mask);
-      break;
-    case MaskFormat::bitset:
-      status = read_groups<BlockBitset>(input, id, groups_place, mask);
-      break;
-    case MaskFormat::bcsr:
-      status = read_groups<BcsrMask>(input, id, groups_place, mask);
-      break;
-    case MaskFormat::columns:
-      status = read_groups<ColumnIntervals>(input, id, groups_place, mask);
-      break;
-    case MaskFormat::dense:
-      status = read_groups<DenseBits>(input, id, groups_place, mask);
-      break;
-  }
-  FDMA_TRY_VOID(status);
+  FDMA_TRY_VOID(read_stored(input, groups->get(), groups_place, *format, mask));
   const Result<void> valid = validate(mask, ValidationLevel::structure);
   if (!valid) return corrupt(where, valid.error().message);
   const std::string hash = to_string(content_hash(mask));
