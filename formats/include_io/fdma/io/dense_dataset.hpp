@@ -31,6 +31,10 @@ struct DenseReadOptions {
       progress;  ///< called from the reading thread
   std::function<bool()>
       is_cancelled;  ///< polled between panels; true stops with ErrorCode::io "interrupted"
+  bool allow_plugins = false;  ///< HDF5 may load plugins for filters that it does not have
+  bool reads_directly = true;  ///< false: every byte through HDF5, slower, with the same result
+  std::int64_t max_result_bytes = 0;  ///< more than this for the result stops with out_of_memory;
+                                      ///< 0: no limit
 };
 
 /// Reads dataset `dataset` of the file at `path` as a mask.
@@ -40,8 +44,12 @@ struct DenseReadOptions {
 /// and anything at or below drop_below masks. Errors      io: absent file or dataset; corrupt_file:
 /// not HDF5, truncated, refused storage (external, virtual, links out of
 ///             the file); invalid_argument: a value that is neither, with its cell and the option
-///             to use; shape_mismatch: rank and dims disagree
-/// Cost        memory: the result and two row panels of block_q rows per head
+///             to use; shape_mismatch: rank and dims disagree; out_of_memory: max_result_bytes
+/// Cost        memory: the result and at most 256 MiB, unless chunks are above 32 MiB: then that of
+///             one chunk besides. Contiguous datasets and chunks stored as they are, shuffled,
+///             deflated or with checksums are read from the file without HDF5's data path, in
+///             parallel; everything else (other filters, converted types, chunks above 32 MiB) by
+///             H5Dread
 Result<BlockMask> read_dense_mask(const std::string& path, const std::string& dataset,
                                   const DenseReadOptions& options = {});
 
