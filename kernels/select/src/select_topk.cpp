@@ -1,5 +1,9 @@
-// One sweep over the queries. Keys are known by their rank (0 is the best); the visible ones are a
-// set of ranks, and the kept ones are those up to a threshold rank, w of them:
+// Two ways to one result. Where visible sets only grow (one_interval.hpp) a heap of the w best keys
+// takes each key at its first query: the one that it drops never comes back (incremental_topk.cpp).
+// Most keys of a long sequence fall to one comparison there.
+//
+// For any other mask, one sweep over the queries. Keys are known by their rank (0 is the best); the
+// visible ones are a set of ranks, and the kept ones are those up to a threshold rank, w of them:
 //   a key appears      below the threshold: it is kept, and the key at the threshold is dropped (if
 //   w are
 //                      kept already); above it: nothing happens
@@ -16,11 +20,15 @@
 #include <fmt/format.h>
 #include <hwy/contrib/sort/vqsort.h>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
+#include "fdma/select/one_interval.hpp"
+#include "rank_heap.hpp"
 #include "rank_set.hpp"
+#include "score_rank.hpp"
 
 namespace fdma {
 namespace {
@@ -29,10 +37,7 @@ namespace {
 std::vector<std::int32_t> ranks(std::span<const float> scores, std::vector<std::int32_t>& key_of) {
   std::vector<std::uint64_t> order(scores.size());
   for (std::size_t key = 0; key < scores.size(); ++key) {
-    // -0 + 0 is +0. Float bits ascend as integers once negative ones are turned over.
-    const auto bits = std::bit_cast<std::uint32_t>(scores[key] + 0.0F);
-    const std::uint32_t ascending = bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
-    order[key] = std::uint64_t{~ascending} << 32 | key;
+    order[key] = ~score_rank(scores[key], static_cast<std::int64_t>(key));
   }
   hwy::Sorter()(order.data(), order.size(), hwy::SortAscending());
   std::vector<std::int32_t> rank_of(scores.size());
@@ -131,6 +136,53 @@ class KeptIntervals {
   std::vector<Closed> closed_;
 };
 
+// By heap: `kept` holds the rest of a key's group as its interval until it is dropped. Empty where
+// `among` is beyond the one-interval class.
+std::optional<ColumnIntervals> select_growing(std::span<const float> scores, std::int64_t w,
+                                              const ColumnIntervals& among) {
+  const Result<std::vector<Interval>> visible = one_interval_per_key(among);
+  if (!visible) return std::nullopt;
+  const auto width = static_cast<std::size_t>(w);
+  std::vector<Interval> kept(scores.size(), Interval{0, 0});
+  std::vector<std::uint64_t> heap;
+  heap.reserve(std::min(width, scores.size()));
+  std::int32_t group_end = 0;
+  std::uint64_t worst = 0;
+  std::int64_t num_intervals = 0;
+  for (std::size_t key = 0; key < scores.size(); ++key) {
+    const Interval queries = (*visible)[key];
+    if (queries.begin >= queries.end) continue;
+    if (queries.begin >= group_end) heap.clear();
+    group_end = queries.end;
+    const std::uint64_t rank = score_rank(scores[key], static_cast<std::int64_t>(key));
+    if (heap.size() < width) {
+      push_rank(heap, rank);
+    } else if (rank < worst) {
+      continue;
+    } else {
+      Interval& lost = kept[static_cast<std::size_t>(key_of_rank(worst))];
+      lost.end = queries.begin;
+      if (lost.begin == lost.end) --num_intervals;
+      replace_worst(heap, rank);
+    }
+    worst = heap.front();
+    kept[key] = queries;
+    ++num_intervals;
+  }
+  ColumnIntervals result{among.q_len, among.kv_len, {}, {}};
+  result.offsets.resize(scores.size() + 1);
+  result.intervals.resize(static_cast<std::size_t>(num_intervals));
+  std::int64_t next = 0;
+  for (std::size_t key = 0; key < kept.size(); ++key) {
+    result.offsets[key] = next;
+    if (kept[key].begin < kept[key].end) {
+      result.intervals[static_cast<std::size_t>(next++)] = kept[key];
+    }
+  }
+  result.offsets.back() = next;
+  return result;
+}
+
 }  // namespace
 
 Result<ColumnIntervals> select_topk(std::span<const float> scores, std::int64_t w,
@@ -146,6 +198,9 @@ Result<ColumnIntervals> select_topk(std::span<const float> scores, std::int64_t 
     if (std::isnan(scores[key])) {
       return Error{ErrorCode::invalid_argument, fmt::format("scores[{}]: is NaN", key)};
     }
+  }
+  if (std::optional<ColumnIntervals> growing = select_growing(scores, w, among)) {
+    return *std::move(growing);
   }
   std::vector<std::int32_t> key_of;
   const std::vector<std::int32_t> rank_of = ranks(scores, key_of);

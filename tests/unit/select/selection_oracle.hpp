@@ -1,0 +1,46 @@
+// Selection by its literal definition, and the masks and scores that it is tried on.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fdma/formats/column_intervals.hpp"
+
+namespace fdma {
+
+using Cells = std::vector<std::vector<bool>>;  // [q][k]
+
+Cells cells_of(const ColumnIntervals& mask);
+ColumnIntervals columns_of(const Cells& cells, std::int64_t kv_len);
+
+/// By definition: among the visible keys of each query, the w first by (score descending, index).
+Cells selected_by_sorting(const std::vector<float>& scores, std::int64_t w, const Cells& among);
+
+template <class Visible>
+Cells cells_where(std::int64_t q_len, std::int64_t kv_len, Visible visible) {
+  Cells cells(static_cast<std::size_t>(q_len));
+  for (std::int64_t q = 0; q < q_len; ++q) {
+    for (std::int64_t k = 0; k < kv_len; ++k) {
+      cells[static_cast<std::size_t>(q)].push_back(visible(q, k));
+    }
+  }
+  return cells;
+}
+
+struct NamedCells {
+  std::string name;
+  Cells cells;
+  bool is_one_interval;  ///< of the one-interval class, whatever the lengths
+};
+
+/// Every kind of M: one interval a key in growing sets, and keys that come and go.
+std::vector<NamedCells> all_among(std::int64_t q_len, std::int64_t kv_len, std::mt19937& random);
+
+/// Every kind of scores: random, tied, constant, sorted, alternating, signed zeros, infinite, ..
+std::vector<std::pair<std::string, std::vector<float>>> all_scores(std::int64_t kv_len,
+                                                                   std::mt19937& random);
+
+}  // namespace fdma
