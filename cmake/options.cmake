@@ -9,14 +9,15 @@ option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
 set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")
 set(FDMA_CUDA AUTO CACHE STRING "CUDA sources: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
 set_property(CACHE FDMA_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(FDMA_CUDA_BOUNDED_WAITS "Kernels that wait longer than a second on a barrier say which and trap (slow)" OFF)
 
 if(FDMA_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "FDMA_BUILD_FUZZERS=ON: libFuzzer needs Clang, but the compiler is ${CMAKE_CXX_COMPILER_ID} "
     "(${CMAKE_CXX_COMPILER}). Configure with -DCMAKE_CXX_COMPILER=clang++-14.")
 endif()
 
-# FDMA_CUDA decides whether CUDA sources are compiled. In this version they are those of one test program (tests/gpu);
-# libraries and tool are the same with every setting. FDMA_HAS_CUDA says how it was decided.
+# FDMA_CUDA decides whether CUDA sources are compiled: the GPU backends of fdma::kernels and their tests. Without them the
+# same headers and functions exist and say at run time that the build has no CUDA. FDMA_HAS_CUDA says how it was decided.
 if(NOT FDMA_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "FDMA_CUDA=${FDMA_CUDA}: expected AUTO, ON or OFF")
 endif()
@@ -27,12 +28,12 @@ else()
   find_program(FDMA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
   if(FDMA_NVCC)
     set(FDMA_HAS_CUDA ON)
-    message(STATUS "FDMA: nvcc is ${FDMA_NVCC}; it compiles the GPU tests, this version has no other CUDA sources")
+    message(STATUS "FDMA: nvcc is ${FDMA_NVCC}, building with the GPU backends")
   elseif(FDMA_CUDA STREQUAL "ON")
     message(FATAL_ERROR "FDMA_CUDA=ON, but no nvcc was found on PATH, in CUDA_PATH or in /usr/local/cuda. Install the "
       "CUDA toolkit, pass -DFDMA_NVCC=/path/to/nvcc, or configure with -DFDMA_CUDA=OFF.")
   else()
-    message(STATUS "FDMA: no nvcc, building without the GPU tests")
+    message(STATUS "FDMA: no nvcc, building without the GPU backends")
   endif()
 endif()
 

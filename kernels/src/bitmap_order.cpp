@@ -13,7 +13,30 @@ std::uint64_t transpose_8x8(std::uint64_t x) {
   return x ^ t ^ (t << 28);
 }
 
+// Bits 0 and 1 of each byte, side by side: 16 bits.
+std::uint32_t pairs_of_bytes(std::uint64_t x) {
+  x &= 0x0303030303030303u;
+  x = (x | x >> 6) & 0x000F000F000F000Fu;
+  x = (x | x >> 12) & 0x000000FF000000FFu;
+  return static_cast<std::uint32_t>((x | x >> 24) & 0xFFFFu);
+}
+
 }  // namespace
+
+void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* thread_words) {
+  // Rows r and r + 8 of a group of 16 are those of the four threads of a quad; the quad's thread t
+  // has columns 2t and 2t + 1 of every 8.
+  for (int r = 0; r < 128; ++r) {
+    const int quad = r / 16 * 8 + r % 8;
+    const int shift = r % 16 < 8 ? 0 : 32;
+    for (int t = 0; t < 4; ++t) {
+      const std::uint32_t word = pairs_of_bytes(row_major[2 * r] >> (2 * t)) |
+                                 pairs_of_bytes(row_major[2 * r + 1] >> (2 * t)) << 16;
+      std::uint64_t& out = thread_words[quad * 4 + t];
+      out = shift == 0 ? word : out | std::uint64_t{word} << shift;
+    }
+  }
+}
 
 void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,
                               std::uint64_t* key_major) {

@@ -23,7 +23,7 @@
 namespace fdma {
 namespace {
 
-constexpr BlockShape kCpuTile{128, 128};
+constexpr BlockShape kTile{128, 128};
 
 // Where the segments of one tile row of one group are.
 struct PlannedRow {
@@ -35,12 +35,41 @@ struct PlannedRow {
   PlanCounts counts;
 };
 
+// What the kernels of sm90 are compiled for.
+Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options) {
+  if (options.tile != BlockShape{0, 0} && options.tile != kTile) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("tile: sm90 computes tiles of 128 x 128, got {} x {}",
+                             options.tile.block_q, options.tile.block_kv)};
+  }
+  if (options.columns == ColumnMode::gather) {
+    return Error{ErrorCode::unsupported, "columns: sm90 has no gather lists yet; use scan"};
+  }
+  if (shape.head_dim != shape.head_dim_v || (shape.head_dim != 64 && shape.head_dim != 128)) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("head_dim: sm90 computes head_dim = head_dim_v = 64 or 128, got {} "
+                             "and {}",
+                             shape.head_dim, shape.head_dim_v)};
+  }
+  const bool is_16_bit = shape.q_dtype == DType::bfloat16 || shape.q_dtype == DType::float16;
+  if (!is_16_bit || shape.k_dtype != shape.q_dtype || shape.v_dtype != shape.q_dtype ||
+      shape.out_dtype != shape.q_dtype) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("dtype: sm90 computes q, k, v and out all bfloat16 or all float16, got "
+                    "{}, {}, {} and {}",
+                    to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
+                    to_string(shape.out_dtype))};
+  }
+  return {};
+}
+
 Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                            const PlanOptions& options) {
-  if (options.backend != Backend::cpu) {
+  if (options.backend == Backend::sm80) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("backend: {} is not in this build; available: cpu",
-                             to_string(options.backend))};
+                 "backend: sm80 has no kernels yet; plans are made for cpu "
+                 "and sm90"};
   }
   if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
     return Error{ErrorCode::unsupported,
@@ -50,7 +79,8 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
     return Error{ErrorCode::invalid_argument,
                  fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
   }
-  return validate(shape);
+  FDMA_TRY_VOID(validate(shape));
+  return options.backend == Backend::sm90 ? check_sm90(shape, options) : Result<void>();
 }
 
 Result<void> check_mask(const BlockMask& mask, const AttentionShape& shape) {
@@ -138,9 +168,13 @@ class GroupPlanner {
     const std::size_t words = plan_.bitmaps.size();
     plan_.bitmaps.resize(words + mask.bitmaps.size());
     for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
-      key_major_from_row_major(
-          mask.bitmap(i).data(), mask.block,
-          plan_.bitmaps.data() + words + static_cast<std::size_t>(i * mask.words_per_bitmap()));
+      std::uint64_t* out =
+          plan_.bitmaps.data() + words + static_cast<std::size_t>(i * mask.words_per_bitmap());
+      if (plan_.backend == Backend::sm90) {
+        thread_words_from_row_major(mask.bitmap(i).data(), out);
+      } else {
+        key_major_from_row_major(mask.bitmap(i).data(), mask.block, out);
+      }
     }
     const std::int64_t first_interval = plan_.row_offsets.back();
     for (std::size_t i = 1; i < mask.row_offsets.size(); ++i) {
@@ -296,13 +330,16 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape
                               const ScoreSpec& score, const PlanOptions& options) {
   AttentionPlan plan;
   plan.backend = options.backend;
-  plan.tile = options.tile == BlockShape{0, 0} ? kCpuTile : options.tile;
+  plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
   plan.shape = shape;
   plan.score = score;
   FDMA_TRY_VOID(validate(plan.tile));
-  plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
+  if (plan.backend == Backend::cpu) {
+    plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
+  }
 
-  GroupPlanner planner(plan, options.columns);
+  const bool is_scanned = plan.backend == Backend::sm90 && options.columns == ColumnMode::automatic;
+  GroupPlanner planner(plan, is_scanned ? ColumnMode::scan : options.columns);
   RowsOfGroups groups;
   for (std::int64_t group = 0; group < mask.num_groups(); ++group) {
     FDMA_TRY(std::vector<PlannedRow> rows, planner.add(segment_of_group(mask, group, plan.tile)));

@@ -11,6 +11,7 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "sm90/fragment.hpp"
 
 namespace fdma {
 namespace {
@@ -68,7 +69,25 @@ struct Extent {
   std::int64_t keys = 0;
 };
 
+// sm90: words of threads (bitmap_order.hpp).
+Extent extent_of_thread_words(const std::uint64_t* words) {
+  Extent extent;
+  for (int thread = 0; thread < 256; ++thread) {
+    for (int word = 0; word < 2; ++word) {
+      const auto bits = static_cast<std::uint32_t>(words[thread] >> (32 * word));
+      if (bits == 0) continue;
+      const sm90::Cell last = sm90::mask_cell(thread % 128, word, std::bit_width(bits) - 1);
+      extent.rows = std::max<std::int64_t>(extent.rows, thread / 128 * 64 + last.row + 1);
+      extent.keys = std::max<std::int64_t>(extent.keys, last.col + 1);
+    }
+  }
+  return extent;
+}
+
 Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
+  if (plan.backend == Backend::sm90) {
+    return extent_of_thread_words(plan.bitmaps.data() + index * plan.words_per_bitmap());
+  }
   const auto* bytes =
       reinterpret_cast<const unsigned char*>(plan.bitmaps.data() + index * plan.words_per_bitmap());
   const std::int64_t key_bytes = plan.tile.block_q / 8;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fdma/kernels/attention.hpp"
+#include "attention_call.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma::cpu {
@@ -14,25 +14,9 @@ inline constexpr std::int64_t kChunkKeys = 128;
 /// Rows of a panel: most vectors per row group (4) times most lanes (16).
 inline constexpr std::int64_t kMaxPanelRows = 64;
 
-/// A tensor in elements: base of one (batch, head) comes from strides.
-struct Strided {
-  const void* data = nullptr;
-  DType dtype = DType::float32;
-  std::int64_t batch_stride = 0;
-  std::int64_t row_stride = 0;
-  std::int64_t head_stride = 0;
-};
-
 /// One attention call, checked.
-struct Call {
+struct Call : AttentionCall {
   const AttentionPlan* plan = nullptr;
-  Strided q, k, v;
-  Strided out;                      ///< data is written
-  const float* key_bias = nullptr;  ///< or null
-  std::int64_t bias_batch_stride = 0, bias_head_stride = 0;
-  float* lse = nullptr;  ///< or null
-  std::int64_t lse_batch_stride = 0, lse_head_stride = 0, lse_row_stride = 0;
-  float scale_log2 = 0;  ///< softmax scale times log2(e): exponents are powers of two
 };
 
 /// Scratch of one thread, float32; sizes for the plan's tile and head sizes. Panels are groups of

@@ -20,8 +20,8 @@ namespace fdma {
 /// Who runs a plan.
 enum class Backend : std::uint8_t {
   cpu,
-  sm90,  ///< rejected by name for now, as is sm80
-  sm80,
+  sm90,  ///< Hopper (H100, H200): wgmma and TMA. Plans are made anywhere, run on such a GPU
+  sm80,  ///< rejected by name for now
 };
 std::string_view to_string(Backend backend);
 Result<Backend> parse_backend(std::string_view name);
@@ -85,16 +85,16 @@ struct GatherList {
 /// Both ways compute live keys only. Scanning looks at every key of a tile that is not empty, some
 /// nanoseconds each, and needs no memory; a list costs 8 bytes a live key and query tile.
 enum class ColumnMode : std::uint8_t {
-  automatic,  ///< for each tile row: a list where less than one key in 16 is alive
+  automatic,  ///< cpu: for each tile row a list where less than one key in 16 is alive; sm90: scan
   scan,       ///< column tiles
-  gather,     ///< gather lists
+  gather,     ///< gather lists (not yet of sm90)
 };
 std::string_view to_string(ColumnMode mode);
 
 struct PlanOptions {
   Backend backend = Backend::cpu;
-  /// Query rows and keys of a tile, multiples of 16; {0, 0}: the backend's own choice (cpu: 128 x
-  /// 128).
+  /// Query rows and keys of a tile, multiples of 16; {0, 0}: the backend's own choice (128 x 128,
+  /// the only one of sm90).
   BlockShape tile{0, 0};
   ColumnMode columns = ColumnMode::automatic;
   /// KV heads are taken in sections whose keys and values fit in this many bytes of shared cache;
@@ -119,8 +119,10 @@ struct PlanCounts {
 ///
 /// Shapes      bitmaps [num_bitmaps, tile.block_q * tile.block_kv / 64]. For the CPU bit c *
 /// block_q +
-///             r, that is a tile's cells key by key; row_offsets [num_row_panels * block_q + 1];
-///             column_tables: where each table begins in column_offsets, kv_len + 1 entries of it
+///             r, that is a tile's cells key by key; for sm90 two 32-bit words for each of the 256
+///             threads that compute the tile (bitmap_order.hpp); row_offsets [num_row_panels *
+///             block_q + 1]; column_tables: where each table begins in column_offsets, kv_len + 1
+///             entries of it
 /// Invariants  every (batch, head, query tile) is in exactly one item; segments of an item ascend
 /// and
 ///             do not overlap (gather lists aside). validate checks

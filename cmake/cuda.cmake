@@ -1,0 +1,32 @@
+# CUDA sources. nvcc is called by rules of our own, not as a language of CMake: CMake 3.25 does not know C++20 for every
+# nvcc, and cmake/nvcc_checked.sh has to see what ptxas says. -arch=sm_90a would compile for compute_90 too, which lacks
+# wgmma.
+if(FDMA_HAS_CUDA)
+  if(NOT CUDAToolkit_ROOT)
+    get_filename_component(CUDAToolkit_ROOT ${FDMA_NVCC} REALPATH)
+    get_filename_component(CUDAToolkit_ROOT ${CUDAToolkit_ROOT} DIRECTORY)
+    get_filename_component(CUDAToolkit_ROOT ${CUDAToolkit_ROOT} DIRECTORY)
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
+# fdma_cuda_sources(<target> sources..): compiles them with nvcc and the include folders of the target, adds the objects
+# to it and links the CUDA runtime statically. The driver is looked for at run time.
+function(fdma_cuda_sources target)
+  set(includes "$<REMOVE_DUPLICATES:$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>>")
+  foreach(source ${ARGN})
+    get_filename_component(name ${source} NAME)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.cuda/${name}.o)
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${target}.cuda)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh ${FDMA_NVCC} -std=c++20
+        -gencode arch=compute_90a,code=sm_90a -O3 -Xptxas -v
+        "$<$<BOOL:${FDMA_CUDA_BOUNDED_WAITS}>:-DFDMA_BOUNDED_WAITS>"
+        -Xcompiler -Wall,-Wextra,-fPIC -ccbin ${CMAKE_CXX_COMPILER} "$<$<BOOL:${FDMA_WERROR}>:-Werror;all-warnings>"
+        "$<$<BOOL:${includes}>:-I$<JOIN:${includes},;-I>>" -MD -MF ${object}.d -c ${source} -o ${object}
+      DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh DEPFILE ${object}.d
+      COMMENT "Compiling CUDA source ${name}" COMMAND_EXPAND_LISTS VERBATIM)
+    target_sources(${target} PRIVATE ${object})
+  endforeach()
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+endfunction()

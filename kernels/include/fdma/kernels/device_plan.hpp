@@ -1,0 +1,67 @@
+// A plan in the memory of a GPU, and attention by it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "fdma/formats/result.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// A plan of a GPU backend, uploaded. One serves every layer and step with the same mask, shapes
+/// and dtypes, and any number of streams of its device at once.
+///
+/// Owner       owns its device memory (size_bytes), released by the destructor, which waits for the
+///             kernels that use it
+class DevicePlan {
+ public:
+  DevicePlan(DevicePlan&&) noexcept;
+  DevicePlan& operator=(DevicePlan&&) noexcept;
+  ~DevicePlan();
+
+  const AttentionShape& shape() const;
+  const ScoreSpec& score() const;
+  BlockShape tile() const;
+  /// The CUDA device that holds it.
+  int device() const;
+  /// Bytes of device memory.
+  std::int64_t size_bytes() const;
+  /// Bytes of workspace that one launch needs, a constant of the plan.
+  std::int64_t workspace_bytes() const;
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+  explicit DevicePlan(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Copies a plan of backend sm90 to the current device, in the order of `stream`; kernels on other
+/// streams must wait for it. Not while a stream is captured. `plan` may go when the call returns.
+///
+/// Errors  unsupported (backend, build, GPU), out_of_memory, cuda
+Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream = nullptr);
+
+/// attention_forward (attention.hpp) on the GPU, in the order of `stream`; returns after the
+/// launch, without waiting, and may be captured into a CUDA graph. Tensors are device tensors,
+/// head_dim is contiguous, other strides are multiples of 8 elements and addresses of q, k, v
+/// multiples of 16 bytes. `workspace`: workspace_bytes() bytes of device memory, 16-aligned, that
+/// no other launch uses at the same time. The same bits every run. options.num_threads,
+/// num_items_done and is_cancelled do not apply.
+///
+/// A value in v that is not finite makes rows of a visited tile NaN also where they do not see its
+/// key; keys past an element's length never matter.
+///
+/// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device), cuda.
+/// Checked
+///         before the launch
+Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
+                               void* workspace, Stream stream = nullptr,
+                               const AttentionOptions& options = {});
+
+}  // namespace fdma

@@ -1,0 +1,34 @@
+// An attention call whose tensors are checked: what every backend starts from.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/attention.hpp"
+
+namespace fdma {
+
+/// A tensor [batch, row, head, column] in elements; column stride 1.
+struct Strided {
+  const void* data = nullptr;
+  DType dtype = DType::float32;
+  std::int64_t batch_stride = 0;
+  std::int64_t row_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+struct AttentionCall {
+  Strided q, k, v;
+  Strided out;                      ///< data is written
+  const float* key_bias = nullptr;  ///< or null
+  std::int64_t bias_batch_stride = 0, bias_head_stride = 0;
+  float* lse = nullptr;  ///< or null
+  std::int64_t lse_batch_stride = 0, lse_head_stride = 0, lse_row_stride = 0;
+  float scale_log2 = 0;  ///< softmax scale times log2(e): exponents are powers of two
+};
+
+/// The call, or what is wrong with its tensors: shape_mismatch, invalid_argument, unsupported.
+Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
+                                   const AttentionTensors& tensors, const AttentionOptions& options,
+                                   Device device);
+
+}  // namespace fdma

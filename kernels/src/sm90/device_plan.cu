@@ -1,0 +1,149 @@
+// Plans in device memory: all arrays in one allocation, each at a multiple of 256 bytes.
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "gpu_check.hpp"
+#include "sm90/cuda_error.hpp"
+#include "sm90/device_plan.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kArrayAlignment = 256;
+
+// Where each array goes; then its bytes in one host buffer.
+class Packing {
+ public:
+  template <class T>
+  std::int64_t add(const std::vector<T>& array) {
+    const std::int64_t at = size_;
+    parts_.push_back({array.data(), array.size() * sizeof(T), at});
+    size_ += ceil_div(static_cast<std::int64_t>(array.size() * sizeof(T)), kArrayAlignment) *
+             kArrayAlignment;
+    return at;
+  }
+  std::int64_t size() const { return size_; }
+
+  std::vector<char> bytes() const {
+    std::vector<char> buffer(static_cast<std::size_t>(size_));
+    for (const Part& part : parts_) {
+      if (part.bytes > 0) std::memcpy(buffer.data() + part.at, part.data, part.bytes);
+    }
+    return buffer;
+  }
+
+ private:
+  struct Part {
+    const void* data;
+    std::size_t bytes;
+    std::int64_t at;
+  };
+  std::vector<Part> parts_;
+  std::int64_t size_ = 0;
+};
+
+std::vector<int2> lengths_of(const AttentionShape& shape) {
+  std::vector<int2> lengths;
+  lengths.reserve(static_cast<std::size_t>(shape.batch));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    lengths.push_back(
+        make_int2(static_cast<int>(shape.q_len(b)), static_cast<int>(shape.kv_len(b))));
+  }
+  return lengths;
+}
+
+Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
+  auto impl = std::make_unique<DevicePlan::Impl>();
+  impl->shape = plan.shape;
+  impl->score = plan.score;
+  impl->tile = plan.tile;
+  FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
+  FDMA_TRY_VOID(
+      sm90::check_cuda(cudaDeviceGetAttribute(&impl->num_multiprocessors,
+                                              cudaDevAttrMultiProcessorCount, impl->device),
+                       "cudaDeviceGetAttribute"));
+
+  const std::vector<int2> lengths = lengths_of(plan.shape);
+  Packing packing;
+  const std::int64_t items = packing.add(plan.items);
+  const std::int64_t segments = packing.add(plan.segments);
+  const std::int64_t bitmaps = packing.add(plan.bitmaps);
+  const std::int64_t row_offsets = packing.add(plan.row_offsets);
+  const std::int64_t row_intervals = packing.add(plan.row_intervals);
+  const std::int64_t column_tables = packing.add(plan.column_tables);
+  const std::int64_t column_offsets = packing.add(plan.column_offsets);
+  const std::int64_t column_intervals = packing.add(plan.column_intervals);
+  const std::int64_t lengths_at = packing.add(lengths);
+  impl->size_bytes = packing.size();
+
+  const std::vector<char> bytes = packing.bytes();
+  FDMA_TRY_VOID(sm90::check_cuda(cudaMalloc(&impl->memory, bytes.size()), "cudaMalloc"));
+  // From pageable memory: the bytes have left it when the call returns.
+  FDMA_TRY_VOID(sm90::check_cuda(
+      cudaMemcpyAsync(impl->memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream),
+      "cudaMemcpyAsync"));
+  const char* base = static_cast<const char*>(impl->memory);
+  sm90::PlanArrays& arrays = impl->arrays;
+  arrays.items = reinterpret_cast<const WorkItem*>(base + items);
+  arrays.segments = reinterpret_cast<const PlanSegment*>(base + segments);
+  arrays.bitmaps = reinterpret_cast<const uint4*>(base + bitmaps);
+  arrays.row_offsets = reinterpret_cast<const std::int64_t*>(base + row_offsets);
+  arrays.row_intervals = reinterpret_cast<const Interval*>(base + row_intervals);
+  arrays.column_tables = reinterpret_cast<const std::int64_t*>(base + column_tables);
+  arrays.column_offsets = reinterpret_cast<const std::int64_t*>(base + column_offsets);
+  arrays.column_intervals = reinterpret_cast<const Interval*>(base + column_intervals);
+  arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
+  arrays.num_items = static_cast<std::int32_t>(plan.items.size());
+  return DevicePlan(std::move(impl));
+}
+
+}  // namespace
+
+DevicePlan::Impl::~Impl() {
+  if (memory != nullptr) cudaFree(memory);
+}
+
+DevicePlan::DevicePlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DevicePlan::DevicePlan(DevicePlan&&) noexcept = default;
+DevicePlan& DevicePlan::operator=(DevicePlan&&) noexcept = default;
+DevicePlan::~DevicePlan() = default;
+
+const AttentionShape& DevicePlan::shape() const { return impl_->shape; }
+const ScoreSpec& DevicePlan::score() const { return impl_->score; }
+BlockShape DevicePlan::tile() const { return impl_->tile; }
+int DevicePlan::device() const { return impl_->device; }
+std::int64_t DevicePlan::size_bytes() const { return impl_->size_bytes; }
+std::int64_t DevicePlan::workspace_bytes() const { return kArrayAlignment; }
+
+Result<void> check_sm90_device() {
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    cudaGetLastError();  // it is told here, the next call shall not see it
+    return Error{ErrorCode::unsupported, "there is no CUDA device, or no driver for it"};
+  }
+  if (major == 9 && minor == 0) return {};
+  return Error{ErrorCode::unsupported, "the current CUDA device is of compute capability " +
+                                           std::to_string(major) + "." + std::to_string(minor) +
+                                           ", the kernels are for 9.0 (H100, H200)"};
+}
+
+Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream) {
+  if (plan.backend != Backend::sm90) {
+    return Error{ErrorCode::unsupported, "upload: expected a plan for sm90, got one for " +
+                                             std::string(to_string(plan.backend))};
+  }
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  try {
+    return upload_arrays(plan, stream);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 "upload: no host memory for " + std::to_string(plan.size_bytes()) + " bytes"};
+  }
+}
+
+}  // namespace fdma
