@@ -31,9 +31,17 @@ Result<void> check(const BsrMatrix& matrix) {
   FDMA_TRY_VOID(peers::check_extent("indptr", matrix.indptr.size(), rows + 1, 1));
   FDMA_TRY_VOID(peers::check_extent("data", matrix.data.size(), num_blocks,
                                     matrix.block_q * matrix.block_kv));
-  if (matrix.indptr.front() != 0 || matrix.indptr.back() != num_blocks) {
-    return wrong(fmt::format("indptr: from {} to {}, expected 0 to {}, the entries of indices",
-                             matrix.indptr.front(), matrix.indptr.back(), num_blocks));
+  const std::int64_t base = matrix.index_base;
+  if (base != 0 && base != 1) return wrong(fmt::format("index_base: {}, expected 0 or 1", base));
+  if (matrix.block_order != BsrBlockOrder::row && matrix.block_order != BsrBlockOrder::column) {
+    return wrong(fmt::format("block_order: {}, expected 1 (column) or 2 (row)",
+                             static_cast<int>(matrix.block_order)));
+  }
+  if (matrix.indptr.front() != base || matrix.indptr.back() != num_blocks + base) {
+    return wrong(fmt::format(
+        "indptr: from {} to {}, expected {} to {}, the entries of indices{}", matrix.indptr.front(),
+        matrix.indptr.back(), base, num_blocks + base,
+        base == 0 && matrix.indptr.front() == 1 ? " (is it counted from index_base 1?)" : ""));
   }
   for (std::size_t i = 1; i < matrix.indptr.size(); ++i) {
     if (matrix.indptr[i] >= matrix.indptr[i - 1]) continue;
@@ -42,13 +50,14 @@ Result<void> check(const BsrMatrix& matrix) {
   }
   std::vector<std::int64_t> sorted;
   for (std::size_t row = 0; row + 1 < matrix.indptr.size(); ++row) {
-    sorted.assign(matrix.indices.begin() + matrix.indptr[row],
-                  matrix.indices.begin() + matrix.indptr[row + 1]);
+    sorted.assign(matrix.indices.begin() + (matrix.indptr[row] - base),
+                  matrix.indices.begin() + (matrix.indptr[row + 1] - base));
     std::sort(sorted.begin(), sorted.end());
     if (sorted.empty()) continue;
-    if (sorted.front() < 0 || sorted.back() >= cols) {
-      return wrong(fmt::format("indices: {} in block row {}, expected 0 to {}",
-                               sorted.front() < 0 ? sorted.front() : sorted.back(), row, cols - 1));
+    if (sorted.front() < base || sorted.back() >= cols + base) {
+      return wrong(fmt::format("indices: {} in block row {}, expected {} to {}",
+                               sorted.front() < base ? sorted.front() : sorted.back(), row, base,
+                               cols - 1 + base));
     }
     const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
     if (twice != sorted.end()) {
@@ -70,14 +79,18 @@ Result<void> add_row(const BsrMatrix& matrix, std::int64_t q, BlockShape block, 
   const auto row = static_cast<std::size_t>(q / matrix.block_q);
   const std::int64_t in_block = q % matrix.block_q;
   const auto words = static_cast<std::size_t>(std::int64_t{block.block_q} * block.block_kv / 64);
-  for (std::int64_t i = matrix.indptr[row]; i < matrix.indptr[row + 1]; ++i) {
-    const std::uint8_t* cells =
-        matrix.data.data() + (i * matrix.block_q + in_block) * matrix.block_kv;
-    const std::int64_t first_key = matrix.indices[static_cast<std::size_t>(i)] * matrix.block_kv;
-    const std::uint8_t* end = cells + matrix.block_kv;
-    for (const std::uint8_t* cell = std::find(cells, end, 1); cell != end;
-         cell = std::find(cell + 1, end, 1)) {
-      const std::int64_t key = first_key + (cell - cells);
+  // The cells of a block's row lie side by side, or block_q apart.
+  const bool is_row_major = matrix.block_order == BsrBlockOrder::row;
+  const std::int64_t first = is_row_major ? in_block * matrix.block_kv : in_block;
+  const std::int64_t stride = is_row_major ? 1 : matrix.block_q;
+  const std::int64_t base = matrix.index_base;
+  for (std::int64_t i = matrix.indptr[row] - base; i < matrix.indptr[row + 1] - base; ++i) {
+    const std::uint8_t* cells = matrix.data.data() + i * matrix.block_q * matrix.block_kv + first;
+    const std::int64_t first_key =
+        (matrix.indices[static_cast<std::size_t>(i)] - base) * matrix.block_kv;
+    for (std::int64_t c = 0; c < matrix.block_kv; ++c) {
+      if (cells[c * stride] == 0) continue;
+      const std::int64_t key = first_key + c;
       if (q >= matrix.q_len || key >= matrix.kv_len) {
         return wrong(fmt::format("data: cell ({}, {}) is 1, but the mask has {} x {} cells", q, key,
                                  matrix.q_len, matrix.kv_len));

@@ -1,0 +1,32 @@
+// Naming the cell at which a mask leaves a peer's layout.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "fdma/formats/block_mask.hpp"
+
+namespace fdma::peers {
+
+struct Cell {
+  std::int64_t batch, head, q, k;
+};
+
+/// "batch 0, head 1, query row 5, key 7"
+inline std::string cell_text(const Cell& cell) {
+  return fmt::format("batch {}, head {}, query row {}, key {}", cell.batch, cell.head, cell.q,
+                     cell.k);
+}
+
+/// The first cell, by batch element, head, row and key, in which two masks of the same shape
+/// differ. Cost: O(query rows * intervals per row) for each two groups that meet.
+std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b);
+
+/// Every batch element has one mask for all of its heads; `peer` names who needs that. The error
+/// names the first cell in which a head differs from the first one.
+Result<void> check_equal_heads(const BlockMask& mask, std::string_view peer);
+
+}  // namespace fdma::peers
