@@ -237,6 +237,8 @@ void write_message(MessageWriter& out, const DenseReadOptions& options) {
   out.integer(options.block.block_kv);
   out.integer(options.num_threads);
   out.flag(options.allow_plugins);
+  out.flag(options.reads_directly);
+  out.integer(options.max_result_bytes);
 }
 
 Result<DenseReadOptions> read_dense_options_message(MessageReader& in) {
@@ -256,6 +258,8 @@ Result<DenseReadOptions> read_dense_options_message(MessageReader& in) {
   options.block = {static_cast<std::int32_t>(block_q), static_cast<std::int32_t>(block_kv)};
   options.num_threads = static_cast<int>(num_threads);
   FDMA_TRY(options.allow_plugins, in.flag());
+  FDMA_TRY(options.reads_directly, in.flag());
+  FDMA_TRY(options.max_result_bytes, in.integer(0, kMaxOffset));
   return options;
 }
 

@@ -25,8 +25,6 @@ struct DenseReadOptions {
   std::int64_t q_len = 0;            ///< bk only: query rows of the result; 0 means kv_len
   BlockShape block;
   int num_threads = 0;
-  bool allow_plugins = false;  ///< filters that HDF5 lacks may come from its plugin folder: code of
-                               ///< that folder then runs in this process
   std::function<void(std::int64_t done_bytes, std::int64_t total_bytes)>
       progress;  ///< called from the reading thread
   std::function<bool()>
