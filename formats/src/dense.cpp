@@ -96,8 +96,9 @@ SegmentMask segment_from_dense(const DenseBits& mask, BlockShape block) {
   SegmentBuilder builder(mask.q_len, mask.kv_len, block);
   const std::int64_t num_rows = ceil_div(mask.q_len, block.block_q);
   const std::int64_t words_per_row = mask.words_per_row();
-  const std::int64_t batch = std::max<std::int64_t>(
-      1, kWordsPerBatch / std::max<std::int64_t>(1, block.block_q * words_per_row));
+  const std::int64_t batch = std::clamp<std::int64_t>(
+      kWordsPerBatch / std::max<std::int64_t>(1, block.block_q * words_per_row), 1,
+      std::max<std::int64_t>(1, num_rows));
   std::vector<std::vector<TileRange>> ranges(static_cast<std::size_t>(batch));
   for (std::int64_t first = 0; first < num_rows; first += batch) {
     const std::int64_t last = std::min(first + batch, num_rows);
