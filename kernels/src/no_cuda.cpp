@@ -1,10 +1,19 @@
 // The GPU backends of a build without CUDA: every call says so.
 #include <memory>
 
+#include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_stream.hpp"
 #include "gpu_check.hpp"
 
 namespace fdma {
+namespace {
+
+Error no_cuda() {
+  return {ErrorCode::unsupported, "this build has no CUDA (FDMA_CUDA=OFF, or no nvcc)"};
+}
+
+}  // namespace
 
 struct DevicePlan::Impl {
   AttentionShape shape;
@@ -22,9 +31,7 @@ int DevicePlan::device() const { return -1; }
 std::int64_t DevicePlan::size_bytes() const { return 0; }
 std::int64_t DevicePlan::workspace_bytes() const { return 0; }
 
-Result<void> check_sm90_device() {
-  return Error{ErrorCode::unsupported, "this build has no CUDA (FDMA_CUDA=OFF, or no nvcc)"};
-}
+Result<void> check_sm90_device() { return no_cuda(); }
 
 Result<DevicePlan> upload(const AttentionPlan& plan, Stream) {
   FDMA_TRY_VOID(check_backend(plan.backend == Backend::cpu ? Backend::sm90 : plan.backend));
@@ -35,5 +42,29 @@ Result<void> attention_forward(const DevicePlan&, const AttentionTensors&, void*
                                const AttentionOptions&) {
   return check_backend(Backend::sm90);
 }
+
+DeviceMemory::DeviceMemory(DeviceMemory&&) noexcept = default;
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&&) noexcept = default;
+DeviceMemory::~DeviceMemory() = default;
+void* DeviceMemory::release() { return data_; }
+Result<DeviceMemory> DeviceMemory::allocate(std::int64_t) { return no_cuda(); }
+void free_device_memory(void*) noexcept {}
+Result<void> copy_to_device(void*, const void*, std::int64_t, Stream) { return no_cuda(); }
+Result<void> copy_to_host(void*, const void*, std::int64_t, Stream) { return no_cuda(); }
+Result<void> fill_with_zeros(void*, std::int64_t, Stream) { return no_cuda(); }
+Result<void> fill_with(float*, float, std::int64_t, Stream) { return no_cuda(); }
+
+Result<CurrentDevice> CurrentDevice::make(int) { return no_cuda(); }
+CurrentDevice::~CurrentDevice() = default;
+Result<int> current_device() { return no_cuda(); }
+Result<std::string> current_device_name() { return no_cuda(); }
+Result<StreamNumber> number_of(Stream) { return no_cuda(); }
+Result<void> wait_for(Stream) { return no_cuda(); }
+Result<StreamTimer> StreamTimer::make() { return no_cuda(); }
+StreamTimer::StreamTimer(StreamTimer&&) noexcept = default;
+StreamTimer::~StreamTimer() = default;
+Result<void> StreamTimer::start(Stream) { return no_cuda(); }
+Result<void> StreamTimer::stop(Stream) { return no_cuda(); }
+Result<double> StreamTimer::seconds() const { return no_cuda(); }
 
 }  // namespace fdma
