@@ -18,29 +18,6 @@
 namespace fdma {
 namespace {
 
-// An operation as the bits that it has for (a, b) = 00, 01, 10, 11, at bit 2 * a + b.
-using TruthTable = unsigned;
-
-constexpr bool holds(TruthTable table, bool a, bool b) {
-  return (table >> (2 * int{a} + int{b}) & 1u) != 0;
-}
-
-constexpr TruthTable kNotA = 0b0011;
-
-constexpr TruthTable truth_table(SetOperation operation) {
-  switch (operation) {
-    case SetOperation::intersection:
-      return 0b1000;
-    case SetOperation::union_of:
-      return 0b1110;
-    case SetOperation::difference:
-      return 0b0100;
-    case SetOperation::symmetric_difference:
-      return 0b0110;
-  }
-  return 0;
-}
-
 // out = the operation word by word; a null pointer stands for words that are all `value`.
 void apply(TruthTable table, const std::uint64_t* a, bool a_value, const std::uint64_t* b,
            bool b_value, std::int64_t num_words, std::uint64_t* out) {

@@ -3,10 +3,27 @@
 
 #include <cstdint>
 
+#include "band_algebra.hpp"
 #include "fdma/formats/segment_mask.hpp"
 #include "fdma/formats/set_algebra.hpp"
 
 namespace fdma {
+
+inline constexpr TruthTable kNotA = 0b0011;
+
+constexpr TruthTable truth_table(SetOperation operation) {
+  switch (operation) {
+    case SetOperation::intersection:
+      return 0b1000;
+    case SetOperation::union_of:
+      return 0b1110;
+    case SetOperation::difference:
+      return 0b0100;
+    case SetOperation::symmetric_difference:
+      return 0b0110;
+  }
+  return 0;
+}
 
 /// The cells for which `operation` holds of the cells of a and b, canonical; lengths and blocks of
 /// both are equal. Cost: that of combine_layers (tile_layers.hpp); for a mask with a column table

@@ -13,9 +13,10 @@ struct CellWindow {
   std::int64_t kv_end;
 };
 
-/// The cells of a window as a canonical mask of their own. Cost: O(segments of all tile rows in the
-/// window + partial cells / 64), for a mask with a column table O(keys + intervals); memory: the
-/// result and one tile row.
+/// The cells of a window as a canonical mask of their own. Cost: for a mask that is bands of rows
+/// that of their lowering (row_bands.hpp); otherwise O(segments of all tile rows in the window +
+/// partial cells / 64), for a mask with a column table O(keys + intervals); memory: the result and
+/// one tile row.
 SegmentMask reblock(const SegmentMask& mask, const CellWindow& window, BlockShape block);
 
 }  // namespace fdma

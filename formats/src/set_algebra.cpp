@@ -1,6 +1,9 @@
-// Set operations on whole block masks: each pair of groups that meet is combined once, in parallel,
-// as segment masks in the block of the result; a group that is stored like that already is used
-// where it lies.
+// Set operations on whole block masks: each pair of groups that meet is combined once, in parallel.
+//
+// Groups that are bands of rows with few intervals that move linearly (bands_from_segment.hpp) are
+// combined as such, whatever blocks they were stored in, and lowered into the block of the result.
+// Any other group is combined tile by tile (tile_layers.hpp) in that block, and so is what meets
+// it; a group that is stored like that already is used where it lies.
 #include "fdma/formats/set_algebra.hpp"
 
 #include <fmt/format.h>
@@ -11,28 +14,41 @@
 #include <map>
 #include <utility>
 
+#include "band_algebra.hpp"
+#include "bands_from_segment.hpp"
 #include "combine_segments.hpp"
 #include "fdma/formats/convert.hpp"
 
 namespace fdma {
 namespace {
 
-// Group g of a mask in some block: borrowed where it is stored as such, converted otherwise.
-class GroupInBlock {
+// Group g of a mask: as bands if it has such a form, and as a segment mask, borrowed where it is
+// stored as one.
+class GroupOperand {
  public:
-  GroupInBlock(const BlockMask& mask, std::int64_t group, BlockShape block) {
+  GroupOperand(const BlockMask& mask, std::int64_t group, BlockShape block) {
     const auto* stored = std::get_if<std::vector<SegmentMask>>(&mask.groups);
-    if (stored != nullptr && mask.block == block) {
+    if (stored != nullptr) {
       borrowed_ = &(*stored)[static_cast<std::size_t>(group)];
     } else {
       owned_ = segment_of_group(mask, group, block);
     }
+    bands_ = bands_from_segment(segments());
   }
-  const SegmentMask& get() const { return borrowed_ != nullptr ? *borrowed_ : owned_; }
+  const std::optional<RowBands>& bands() const { return bands_; }
+  const SegmentMask& segments() const { return borrowed_ != nullptr ? *borrowed_ : owned_; }
+
+  /// Brings the segment mask into `block`.
+  void bring_to(BlockShape block) {
+    if (segments().block == block) return;
+    owned_ = bands_ ? segment_from_bands(*bands_, block) : segment_from_segment(segments(), block);
+    borrowed_ = nullptr;
+  }
 
  private:
   const SegmentMask* borrowed_ = nullptr;
   SegmentMask owned_;
+  std::optional<RowBands> bands_;
 };
 
 std::string lengths_text(const std::vector<std::int64_t>& lengths) {
@@ -85,16 +101,28 @@ Result<BlockMask> in_format(BlockMask mask, const SetAlgebraOptions& options) {
   return converted;
 }
 
-// Every group of `mask` changed by `change`, which takes and returns a segment mask; `shape`,
-// `block` and `origin` are those of the result, `change` gets groups in `group_block`.
+// What an operation on one mask does to a group.
+struct GroupChange {
+  std::function<std::optional<RowBands>(const RowBands&)> of_bands;  // nothing: not as bands
+  std::function<SegmentMask(const SegmentMask&)> of_segments;
+};
+
+// Every group of `mask` changed; `shape`, `block` and `origin` are those of the result. Segment
+// masks come to `change` in `group_block` and leave it in `block`.
 Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, MaskShape shape,
                                  BlockShape block, const MaskOrigin& origin,
-                                 const SetAlgebraOptions& options,
-                                 const std::function<SegmentMask(const SegmentMask&)>& change) {
+                                 const SetAlgebraOptions& options, const GroupChange& change) {
   std::vector<SegmentMask> changed(static_cast<std::size_t>(mask.num_groups()));
   tbb::parallel_for(std::size_t{0}, changed.size(), [&](std::size_t g) {
-    const GroupInBlock group(mask, static_cast<std::int64_t>(g), group_block);
-    changed[g] = change(group.get());
+    GroupOperand group(mask, static_cast<std::int64_t>(g), group_block);
+    if (group.bands()) {
+      if (const std::optional<RowBands> bands = change.of_bands(*group.bands())) {
+        changed[g] = segment_from_bands(*bands, block);
+        return;
+      }
+    }
+    group.bring_to(group_block);
+    changed[g] = change.of_segments(group.segments());
   });
   BlockMask result = make_block_mask(std::move(shape), block, std::move(changed), mask.group_of);
   result.origin = origin;
@@ -124,18 +152,32 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
     }
   }
   const auto groups_of = [&](const BlockMask& mask) {
-    std::vector<std::optional<GroupInBlock>> groups(static_cast<std::size_t>(mask.num_groups()));
+    std::vector<std::optional<GroupOperand>> groups(static_cast<std::size_t>(mask.num_groups()));
     tbb::parallel_for(std::size_t{0}, groups.size(), [&](std::size_t g) {
       groups[g].emplace(mask, static_cast<std::int64_t>(g), block);
     });
     return groups;
   };
-  const auto groups_a = groups_of(a), groups_b = groups_of(b);
+  auto groups_a = groups_of(a), groups_b = groups_of(b);
+  const auto all_bands = [](const auto& groups) {
+    return std::all_of(groups.begin(), groups.end(),
+                       [](const auto& group) { return group->bands().has_value(); });
+  };
+  if (!all_bands(groups_a) || !all_bands(groups_b)) {
+    for (auto* groups : {&groups_a, &groups_b}) {
+      tbb::parallel_for(std::size_t{0}, groups->size(),
+                        [&](std::size_t g) { (*groups)[g]->bring_to(block); });
+    }
+  }
   std::vector<SegmentMask> combined(pairs.size());
   tbb::parallel_for(std::size_t{0}, pairs.size(), [&](std::size_t i) {
+    const GroupOperand& group_a = *groups_a[static_cast<std::size_t>(pairs[i].first)];
+    const GroupOperand& group_b = *groups_b[static_cast<std::size_t>(pairs[i].second)];
     combined[i] =
-        combine_segments(groups_a[static_cast<std::size_t>(pairs[i].first)]->get(),
-                         groups_b[static_cast<std::size_t>(pairs[i].second)]->get(), operation);
+        group_a.bands() && group_b.bands()
+            ? segment_from_bands(
+                  combine_bands(truth_table(operation), *group_a.bands(), *group_b.bands()), block)
+            : combine_segments(group_a.segments(), group_b.segments(), operation);
   });
   BlockMask result = make_block_mask(std::move(shape), block, std::move(combined), pair_of);
   result.origin = a.origin;
@@ -145,7 +187,12 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
 Result<BlockMask> complement(const BlockMask& mask, const SetAlgebraOptions& options) {
   const BlockShape block = options.block.value_or(mask.block);
   FDMA_TRY_VOID(validate(block));
-  return for_each_group(mask, block, mask.shape, block, mask.origin, options, complement_segment);
+  const auto complement_bands = [](const RowBands& bands) {
+    const RowBands nothing{bands.q_len, bands.kv_len, {}, {}};
+    return combine_bands(kNotA, bands, nothing);
+  };
+  return for_each_group(mask, block, mask.shape, block, mask.origin, options,
+                        {complement_bands, complement_segment});
 }
 
 Result<BlockMask> shift(const BlockMask& mask, std::int64_t dq, std::int64_t dk,
@@ -164,7 +211,10 @@ Result<BlockMask> shift(const BlockMask& mask, std::int64_t dq, std::int64_t dk,
   origin.kv_offset = std::max<std::int64_t>(origin.kv_offset - dk, 0);
   return for_each_group(
       mask, block, mask.shape, block, origin, options,
-      [dq, dk](const SegmentMask& group) { return shift_segment(group, dq, dk); });
+      {[dq, dk](const RowBands& bands) {
+         return move_bands(bands, dq, dk, bands.q_len, bands.kv_len);
+       },
+       [dq, dk](const SegmentMask& group) { return shift_segment(group, dq, dk); }});
 }
 
 Result<BlockMask> transpose(const BlockMask& mask, const SetAlgebraOptions& options) {
@@ -176,7 +226,7 @@ Result<BlockMask> transpose(const BlockMask& mask, const SetAlgebraOptions& opti
   MaskOrigin origin = mask.origin;
   std::swap(origin.q_offset, origin.kv_offset);
   return for_each_group(mask, {block.block_kv, block.block_q}, std::move(shape), block, origin,
-                        options, transpose_segment);
+                        options, {transpose_bands, transpose_segment});
 }
 
 }  // namespace fdma
