@@ -77,7 +77,7 @@ std::vector<NamedCells> all_among(std::int64_t q_len, std::int64_t kv_len, std::
   add("causal", true, [&](auto q, auto k) { return k <= pos(q); });
   add("padding", true, [&](auto, auto k) { return k < kv_len * 2 / 3; });
   add("prefix", true, [&](auto q, auto k) { return k <= pos(q) || k < 9; });
-  add("documents",
+  add("documents", true,
       [&](auto q, auto k) { return at(id, pos(q)) == id[static_cast<std::size_t>(k)]; });
   add("causal documents", true, [&](auto q, auto k) {
     return k <= pos(q) && at(id, pos(q)) == id[static_cast<std::size_t>(k)];
@@ -94,7 +94,7 @@ std::vector<NamedCells> all_among(std::int64_t q_len, std::int64_t kv_len, std::
   add("window", false, [&](auto q, auto k) { return k <= pos(q) && pos(q) - k < 17; });
   add("sink and window", false,
       [&](auto q, auto k) { return k <= pos(q) && (pos(q) - k < 11 || k < 3); });
-  add("eviction",
+  add("eviction", false,
       [&](auto q, auto k) { return k <= pos(q) && q < end[static_cast<std::size_t>(k)]; });
   add("interleaved documents", false, [&](auto q, auto k) {
     return k <= pos(q) && at(mixed, pos(q)) == mixed[static_cast<std::size_t>(k)];

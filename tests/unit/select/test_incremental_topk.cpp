@@ -267,7 +267,8 @@ TEST(IncrementalTopk, RejectsAndStaysAsItWas) {
     EXPECT_THAT(topk.live_keys(), ElementsAre(1, 2));
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  fails({1, nan}, {{3, 9}, {3, 9}}, 1, ErrorCode::invalid_argument, "scores[1]: is NaN");
+  fails({1, nan}, {{3, kOpenEnd}, {3, kOpenEnd}}, 1, ErrorCode::invalid_argument,
+        "scores[1]: is NaN");
   fails({1}, {}, 1, ErrorCode::shape_mismatch, "among: expected 1 intervals");
   fails({1}, {{2, kOpenEnd}}, 1, ErrorCode::invalid_argument, "queries up to 3 have been decided");
   fails({1}, {{5, 4}}, 1, ErrorCode::invalid_argument, "0 <= begin <= end");
