@@ -4,59 +4,32 @@
 // and that the exporter takes back to equal cells. The first byte picks the layout; lengths are
 // kept small so that a run looks at many shapes, and arrays come out of the bytes with the extents
 // that the lengths ask for, or a few entries off. Run: fuzz_peers -max_len=4096 <corpus>
+#include <tbb/global_control.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/peers/bsr_matrix.hpp"
+#include "fdma/formats/peers/cu_seqlens.hpp"
 #include "fdma/formats/peers/flash_mask.hpp"
 #include "fdma/formats/peers/flex_block_mask.hpp"
+#include "fdma/formats/peers/hf_mask.hpp"
+#include "fdma/formats/peers/hf_padding.hpp"
 #include "fdma/formats/validate.hpp"
+#include "fuzz_bytes.hpp"
 
 namespace {
 
 using fdma::BlockMask;
 using fdma::ValidationLevel;
+using fdma::fuzz::Bytes;
+using fdma::fuzz::require;
 
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "fuzz_peers: %s\n", what);
-  std::abort();
-}
-
-// Bytes read one after another; zeros behind the last one.
-class Bytes {
- public:
-  Bytes(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-
-  std::uint8_t next() { return at_ < size_ ? data_[at_++] : 0; }
-  bool flag() { return (next() & 1) != 0; }
-  std::int64_t below(std::int64_t bound) { return next() % bound; }
-
-  /// Mostly small numbers, sometimes any.
-  std::int32_t number() {
-    const std::uint8_t byte = next();
-    if (byte < 250) return byte;
-    std::uint32_t value = 0;
-    for (int i = 0; i < 4; ++i) value = value << 8 | next();
-    return static_cast<std::int32_t>(value);
-  }
-
-  std::vector<std::int32_t> numbers(std::int64_t count) {
-    if (next() == 255) count += static_cast<std::int64_t>(next()) - 128;
-    std::vector<std::int32_t> values(static_cast<std::size_t>(count > 0 ? count : 0));
-    for (std::int32_t& value : values) value = number();
-    return values;
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-  std::size_t at_ = 0;
-};
+constexpr const char* kTargets[] = {"flex",       "flash_mask", "bsr",
+                                    "cu_seqlens", "hf_mask",    "hf_padding"};
 
 void check_error(const fdma::Error& error) {
   require(!error.message.empty(), "an error without words");
@@ -157,6 +130,14 @@ void fuzz_bsr(Bytes& bytes) {
   for (std::int64_t i = 0; i < cells; ++i) {
     matrix.data.push_back(static_cast<std::uint8_t>(bytes.next() & mask));
   }
+  if (bytes.below(4) == 0) {
+    matrix.index_base = bytes.wide_number();
+    for (std::int64_t& entry : matrix.indptr) entry += matrix.index_base & 1;
+    for (std::int64_t& entry : matrix.indices) entry += matrix.index_base & 1;
+  }
+  if (bytes.below(4) == 0) {
+    matrix.block_order = static_cast<fdma::BsrBlockOrder>(bytes.below(4));
+  }
   const auto read = fdma::block_mask_from_bsr(matrix, {32, 16});
   if (!read) return check_error(read.error());
   check_mask(*read);
@@ -166,19 +147,128 @@ void fuzz_bsr(Bytes& bytes) {
   require(back.has_value() && fdma::equal_cells(*read, *back), "other cells after a round trip");
 }
 
+// Offsets that ascend in small steps, or whatever comes.
+std::vector<std::int32_t> offsets(Bytes& bytes, std::int64_t count) {
+  const bool ascends = bytes.below(8) != 0;
+  std::vector<std::int32_t> values = bytes.numbers(count);
+  if (!ascends) return values;
+  std::int32_t sum = 0;
+  for (std::int32_t& value : values) sum += std::exchange(value, sum) & 31;
+  return values;
+}
+
+void fuzz_cu_seqlens(Bytes& bytes) {
+  fdma::CuSeqlens sequences;
+  const std::int64_t count = bytes.below(8);
+  sequences.cu_seqlens_q = offsets(bytes, count + 1);
+  sequences.cu_seqlens_k = bytes.flag() ? sequences.cu_seqlens_q : offsets(bytes, count + 1);
+  sequences.is_causal = bytes.flag();
+  sequences.is_packed = bytes.flag();
+  if (bytes.flag()) sequences.window_left = bytes.wide_number();
+  if (bytes.flag()) sequences.window_right = bytes.wide_number();
+  if (bytes.below(4) == 0) sequences.seqused_q = bytes.numbers(count);
+  if (bytes.below(4) == 0) sequences.seqused_k = bytes.numbers(count);
+  sequences.num_heads = bytes.below(4) == 0 ? bytes.wide_number() : 1 + bytes.below(3);
+  if (sequences.num_heads > 64) return;  // valid, and of a memory that follows from it
+  const auto mask = fdma::block_mask_from_cu_seqlens(sequences, {16, 32});
+  if (!mask) return check_error(mask.error());
+  check_mask(*mask);
+  const auto again = fdma::cu_seqlens_from_block_mask(*mask);
+  require(again.has_value(), "the exporter refuses what the importer read");
+  const auto back = fdma::block_mask_from_cu_seqlens(*again, {16, 32});
+  require(back.has_value() && fdma::equal_cells(*mask, *back), "other cells after a round trip");
+}
+
+void fuzz_hf_mask(Bytes& bytes) {
+  constexpr fdma::DType kTypes[] = {
+      fdma::DType::boolean,  fdma::DType::uint8,   fdma::DType::int8,    fdma::DType::float16,
+      fdma::DType::bfloat16, fdma::DType::float32, fdma::DType::float64, fdma::DType::int64};
+  fdma::HfMask mask;
+  mask.num_batches = bytes.below(3);
+  mask.num_heads = bytes.below(3);
+  mask.q_len = bytes.below(40);
+  mask.kv_len = bytes.below(80);
+  mask.dtype = kTypes[bytes.below(8)];
+  const std::size_t size = static_cast<std::size_t>(size_bytes(mask.dtype));
+  // What masks hold of each type, 0 first, and sometimes any bytes.
+  const std::uint64_t dropped = mask.dtype == fdma::DType::float16    ? 0xfbff
+                                : mask.dtype == fdma::DType::bfloat16 ? 0xff7f
+                                : mask.dtype == fdma::DType::float32  ? 0xff7fffff
+                                : mask.dtype == fdma::DType::float64  ? 0xffefffffffffffff
+                                                                      : 1;
+  const bool is_tame = bytes.below(8) != 0;
+  std::int64_t count = mask.num_batches * mask.num_heads * mask.q_len * mask.kv_len;
+  if (bytes.next() == 255) count += bytes.below(9) - 4;
+  std::uint8_t pattern = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i % 8 == 0) pattern = bytes.next();
+    std::uint64_t value = (pattern >> (i % 8) & 1) != 0 ? dropped : 0;
+    if (!is_tame && bytes.below(16) == 1) value = static_cast<std::uint64_t>(bytes.wide_number());
+    const auto* raw = reinterpret_cast<const std::byte*>(&value);
+    mask.values.insert(mask.values.end(), raw, raw + size);
+  }
+  const auto read = fdma::block_mask_from_hf_mask(mask, {16, 32}, bytes.below(4));
+  if (!read) return check_error(read.error());
+  check_mask(*read);
+  fdma::HfMaskExportOptions options;
+  options.dtype = kTypes[bytes.flag() ? 0 : 3 + bytes.below(4)];
+  options.use_infinity = bytes.flag();
+  const auto again = fdma::hf_mask_from_block_mask(*read, options);
+  require(again.has_value(), "the exporter refuses what the importer read");
+  const auto back = fdma::block_mask_from_hf_mask(*again);
+  require(back.has_value() && fdma::equal_cells(*read, *back), "other cells after a round trip");
+}
+
+void fuzz_hf_padding(Bytes& bytes) {
+  fdma::HfPadding padding;
+  padding.num_batches = bytes.below(4);
+  padding.num_heads = bytes.below(4);
+  padding.q_len = bytes.below(60);
+  padding.kv_len = bytes.below(60);
+  padding.is_causal = bytes.flag();
+  const std::uint8_t most = bytes.below(8) == 0 ? 2 : 1;
+  for (const std::int32_t value : bytes.numbers(padding.num_batches * padding.kv_len)) {
+    padding.attention_mask.push_back(static_cast<std::uint8_t>(value & most));
+  }
+  const auto mask = fdma::block_mask_from_hf_padding(padding, {16, 32});
+  if (!mask) return check_error(mask.error());
+  check_mask(*mask);
+  const auto again = fdma::hf_padding_from_block_mask(*mask);
+  require(again.has_value(), "the exporter refuses what the importer read");
+  const auto back = fdma::block_mask_from_hf_padding(*again, {16, 32});
+  require(back.has_value() && fdma::equal_cells(*mask, *back), "other cells after a round trip");
+}
+
 }  // namespace
 
+// One thread: a run of many processes has no others to give, and inputs are small.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  static const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
+  return 0;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const std::vector<std::size_t> chosen =
+      fdma::fuzz::chosen_targets("FDMA_FUZZ_PEER", kTargets);
   Bytes bytes(data, size);
-  switch (bytes.below(3)) {
+  switch (chosen[bytes.next() % chosen.size()]) {
     case 0:
       fuzz_flex(bytes);
       break;
     case 1:
       fuzz_flash_mask(bytes);
       break;
-    default:
+    case 2:
       fuzz_bsr(bytes);
+      break;
+    case 3:
+      fuzz_cu_seqlens(bytes);
+      break;
+    case 4:
+      fuzz_hf_mask(bytes);
+      break;
+    default:
+      fuzz_hf_padding(bytes);
   }
   return 0;
 }
