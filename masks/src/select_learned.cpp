@@ -17,10 +17,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "bind_check.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/segment_builder.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "topk_shorthand.hpp"
 
@@ -33,14 +35,15 @@ Error invalid(std::string message) { return {ErrorCode::invalid_argument, std::m
 
 // Scores as rows of float32, by batch element and KV head.
 struct Scores {
-  std::vector<float> values;  ///< [batch or 1, heads_kv, kv_len]
+  const float* data = nullptr;  ///< [batch or 1, heads_kv, kv_len]: the caller's, or `storage`
+  std::vector<float> storage;
   std::int64_t num_batches = 1, heads_kv = 1, kv_len = 0;
 
   std::int64_t row(std::int64_t b, std::int64_t h, std::int64_t num_heads) const {
     return (num_batches == 1 ? 0 : b) * heads_kv + h / (num_heads / heads_kv);
   }
   std::span<const float> at(std::int64_t row, std::int64_t length) const {
-    return {values.data() + row * kv_len, static_cast<std::size_t>(length)};
+    return {data + row * kv_len, static_cast<std::size_t>(length)};
   }
 };
 
@@ -83,15 +86,17 @@ Result<Scores> read_scores(const std::string& use, const std::string& name, cons
             use, name, batches, heads, shape.max_kv_len(), scores.num_batches, scores.heads_kv,
             scores.kv_len)};
   }
-  scores.values.reserve(static_cast<std::size_t>(view.num_elements()));
-  const auto* data = static_cast<const float*>(view.data);
+  scores.data = static_cast<const float*>(view.data);
+  if (view.is_contiguous()) return scores;
+  scores.storage.reserve(static_cast<std::size_t>(view.num_elements()));
   for (std::int64_t b = 0; b < scores.num_batches; ++b) {
     for (std::int64_t h = 0; h < scores.heads_kv; ++h) {
       for (std::int64_t k = 0; k < scores.kv_len; ++k) {
-        scores.values.push_back(data[b * stride(2) + h * stride(1) + k * stride(0)]);
+        scores.storage.push_back(scores.data[b * stride(2) + h * stride(1) + k * stride(0)]);
       }
     }
   }
+  scores.data = scores.storage.data();
   return scores;
 }
 
@@ -182,45 +187,69 @@ class LearnedSelector {
     return {};
   }
 
-  // The number of keys to keep: a literal or a parameter.
-  Result<std::int64_t> read_width(ExprId id, const std::string& use) const {
+  // The number of keys to keep, by (batch, head). Only w's place among 1 .. kv_len matters, and
+  // that is the number of keys k with k < w: what the language can say, compilation can evaluate.
+  Result<std::vector<std::int64_t>> read_widths(ExprId id, const std::string& use) {
     const ExprNode& node = nodes_[static_cast<std::size_t>(id)];
-    if (node.op == ExprOp::literal) return node.value;
-    if (node.op == ExprOp::table && node.children.empty()) {
-      const auto found = tables_.find(node.symbol);
-      if (found == tables_.end()) {
-        return invalid(
-            fmt::format("{}: table '{}' is used in the mask, but not given", use, node.symbol));
+    const auto num_pairs = static_cast<std::size_t>(shape_.num_batches * shape_.num_heads);
+    if (node.op == ExprOp::literal) {
+      if (node.value < 1) {
+        return invalid(fmt::format("{}: w: expected at least 1, got {}", use, node.value));
       }
-      const TensorView& view = found->second;
-      if (view.rank == 0 && view.dtype == DType::int64)
-        return *static_cast<const std::int64_t*>(view.data);
-      if (view.rank == 0 && view.dtype == DType::int32)
-        return *static_cast<const std::int32_t*>(view.data);
-      return invalid(
-          fmt::format("{}: table '{}': expected an int32 or int64 parameter, got {} of rank {}",
-                      use, node.symbol, to_string(view.dtype), view.rank));
+      return std::vector<std::int64_t>(num_pairs, node.value);
     }
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{}: w: expected a number or a parameter @w", use)};
+    const auto key = append(ExprOp::variable, "k", {});
+    const MaskExpr below = subexpression(append(ExprOp::less, {}, {key, id}));
+    const auto in_width = [&](Error error) {
+      error.message = fmt::format("{}: w: {}", use, error.message);
+      return error;
+    };
+    const Result<MaskIr> ir = fdma::bind(below, tables_of(below), shape_);
+    if (!ir) return in_width(ir.error());
+    const Result<BlockMask> mask = lower(*ir, options_);
+    if (!mask) return in_width(mask.error());
+    const auto& groups = std::get<std::vector<SegmentMask>>(mask->groups);
+    std::vector<std::int64_t> widths;
+    std::vector<Interval> keys;
+    for (std::int64_t b = 0; b < shape_.num_batches; ++b) {
+      for (std::int64_t h = 0; h < shape_.num_heads; ++h) {
+        const SegmentMask& group = groups[static_cast<std::size_t>(mask->group(b, h))];
+        if (group.q_len == 0 || group.kv_len == 0) {
+          widths.push_back(1);  // nothing to select
+          continue;
+        }
+        row_intervals_of(group, 0, keys);
+        if (keys.empty()) {
+          return invalid(num_pairs == 1
+                             ? fmt::format("{}: w: expected at least 1, got less", use)
+                             : fmt::format("{}: w: expected at least 1, got less for batch element "
+                                           "{}, head {}",
+                                           use, b, h));
+        }
+        widths.push_back(keys.front().end);
+      }
+    }
+    return widths;
   }
 
   Result<Selection> select(const ExprNode& node, const std::string& use) {
     const std::string& name = nodes_[static_cast<std::size_t>(node.children[0])].symbol;
     FDMA_TRY(const Scores scores, read_scores(use, name, tables_, shape_));
-    FDMA_TRY(const std::int64_t width, read_width(node.children[1], use));
+    FDMA_TRY(const std::vector<std::int64_t> widths, read_widths(node.children[1], use));
     const MaskExpr among = subexpression(node.children[2]);
     FDMA_TRY_VOID(check_variables(among, use));
     FDMA_TRY(const MaskIr ir, fdma::bind(among, tables_of(among), shape_));
     FDMA_TRY(const BlockMask mask, lower(ir, options_));
 
-    // Distinct (group of the mask, row of scores) pairs, in the order of their first use.
+    // Distinct selections, in the order of their first use.
     Selection selection;
-    std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> index_of;
-    std::vector<std::pair<std::int32_t, std::int64_t>> wanted;
+    using Wanted = std::tuple<std::int32_t, std::int64_t, std::int64_t>;  // group, scores, w
+    std::map<Wanted, std::int32_t> index_of;
+    std::vector<Wanted> wanted;
     for (std::int64_t b = 0; b < shape_.num_batches; ++b) {
       for (std::int64_t h = 0; h < shape_.num_heads; ++h) {
-        const std::pair key(mask.group(b, h), scores.row(b, h, shape_.num_heads));
+        const Wanted key(mask.group(b, h), scores.row(b, h, shape_.num_heads),
+                         widths[selection.of_pair.size()]);
         const auto [found, is_new] =
             index_of.emplace(key, static_cast<std::int32_t>(wanted.size()));
         if (is_new) wanted.push_back(key);
@@ -234,8 +263,9 @@ class LearnedSelector {
       tbb::parallel_for(std::size_t{0}, groups.size(),
                         [&](std::size_t g) { visible[g] = columns_from_segment(groups[g]); });
       tbb::parallel_for(std::size_t{0}, wanted.size(), [&](std::size_t i) {
-        const ColumnIntervals& keys = visible[static_cast<std::size_t>(wanted[i].first)];
-        selected[i].emplace(select_topk(scores.at(wanted[i].second, keys.kv_len), width, keys));
+        const auto [group, row, width] = wanted[i];
+        const ColumnIntervals& keys = visible[static_cast<std::size_t>(group)];
+        selected[i].emplace(select_topk(scores.at(row, keys.kv_len), width, keys));
       });
     });
     for (std::optional<Result<ColumnIntervals>>& each : selected) {
@@ -274,7 +304,9 @@ class LearnedSelector {
     std::vector<SegmentMask> masks(selection.columns.size());
     in_arena([&] {
       tbb::parallel_for(std::size_t{0}, masks.size(), [&](std::size_t i) {
-        masks[i] = segment_from_columns(selection.columns[i], options_.block);
+        ColumnIntervals& columns = selection.columns[i];
+        masks[i] = segment_from_columns(columns.q_len, columns.kv_len, options_.block,
+                                        std::move(columns.offsets), std::move(columns.intervals));
       });
     });
     SelectedExpr result;

@@ -25,9 +25,9 @@ struct SelectedExpr {
 ///
 /// Errors  those of compiling `among`; invalid_argument, shape_mismatch: scores that are no float32
 ///         table of [kv_len], [heads_kv, kv_len] or [batch, heads_kv, kv_len], NaN, w < 1;
-///         unsupported: a w that is no number or parameter, an `among` inside any / all that uses
-///         their variable
-/// Cost    one compilation of `among`, one selection per distinct (mask, row of scores)
+///         unsupported: an `among` inside any / all that uses their variable
+/// Cost    one compilation of `among`, and of w where it is no literal; one selection per distinct
+///         (mask, row of scores, w)
 Result<SelectedExpr> select_learned(const MaskExpr& expr, const Tables& tables,
                                     const MaskShape& shape, const LowerOptions& options);
 

@@ -181,6 +181,47 @@ TEST(CompileTopk, TakesItsWidthFromAParameter) {
       "@w");
 }
 
+// w is one number for every cell of a batch element and head, however it is written.
+TEST(CompileTopk, TakesAWidthPerBatchElementAndHead) {
+  const MaskShape shape = shape_of(2, 4, {30}, {41});
+  const std::vector<float> scores = random_scores(2 * 41, 9);
+  const std::vector<std::int64_t> widths{3, 1, 1000, 7};
+  const std::int64_t four = 4;
+  const Visible causal = [](auto, auto, auto q, auto k) { return k <= q + 11; };
+  struct Case {
+    std::string w;
+    std::function<std::int64_t(std::int64_t, std::int64_t)> value;
+    bool has_table;
+  };
+  const std::vector<Case> cases{
+      {"2 + h", [](auto, auto h) { return 2 + h; }, false},
+      {"1 + 5 * b + h % 2", [](auto b, auto h) { return 1 + 5 * b + h % 2; }, false},
+      {"max(1, kv_len // (8 - h))", [](auto, auto h) { return 41 / (8 - h); }, false},
+      {"where(h == 2, kv_len + 9, shl(1, h))",
+       [](auto, auto h) { return h == 2 ? 50 : std::int64_t{1} << h; }, false},
+      {"@w[h]", [&](auto, auto h) { return widths[static_cast<std::size_t>(h)]; }, true},
+  };
+  for (const Case& each : cases) {
+    Tables tables{{"s", view_of(scores, {2, 41})}};
+    if (each.has_table) {
+      tables.emplace("w", make_contiguous_view(widths.data(), DType::int64, 1, &four));
+    }
+    for (const bool is_whole : {true, false}) {
+      const auto mask =
+          is_whole ? compile_text("causal & topk(@s, " + each.w + ")", tables, shape)
+                   : compile_text("topk(@s, " + each.w + ", among=causal) & k != 4", tables, shape);
+      ASSERT_TRUE(mask) << mask.error().message;
+      expect_cells(
+          *mask,
+          [&](auto b, auto h, auto q, auto k) {
+            return (is_whole || k != 4) &&
+                   is_kept(scores, h / 2, 41, each.value(b, h), shape, causal, b, h, q, k);
+          },
+          each.w);
+    }
+  }
+}
+
 TEST(CompileTopk, RejectsWhatItCannotSelectFrom) {
   const MaskShape shape = shape_of(1, 2, {8}, {8});
   std::vector<float> scores = random_scores(8, 5);
@@ -200,8 +241,11 @@ TEST(CompileTopk, RejectsWhatItCannotSelectFrom) {
                "'t' is given, but not used");
   expect_error("causal & topk(@s, 0)", {{"s", good}}, ErrorCode::invalid_argument,
                "w: expected at least 1");
-  expect_error("causal & topk(@s, h + 1)", {{"s", good}}, ErrorCode::unsupported,
-               "w: expected a number");
+  expect_error("causal & topk(@s, h)", {{"s", good}}, ErrorCode::invalid_argument,
+               "w: expected at least 1, got less for batch element 0, head 0");
+  expect_error("causal & topk(@s, 2 // h)", {{"s", good}}, ErrorCode::invalid_argument, "w: ");
+  expect_error("causal & topk(@s, @w[h])", {{"s", good}}, ErrorCode::invalid_argument,
+               "'w' is used in the mask, but not given");
   expect_error("causal & topk(@s, 2)",
                {{"s", make_contiguous_view(integers.data(), DType::int32, 1, &eight)}},
                ErrorCode::shape_mismatch, "expected float32 scores, got int32");
