@@ -2,9 +2,16 @@
 
 namespace fdma::maskc {
 
+#define FDMA_PEER(name) const PeerFormat& name##_peer_format();
+#include "peer_list.hpp"
+#undef FDMA_PEER
+
 const std::vector<const PeerFormat*>& all_peer_formats() {
-  static const std::vector<const PeerFormat*> formats{&bsr_peer_format(), &flash_mask_peer_format(),
-                                                      &flex_peer_format()};
+  static const std::vector<const PeerFormat*> formats{
+#define FDMA_PEER(name) &name##_peer_format(),
+#include "peer_list.hpp"
+#undef FDMA_PEER
+  };
   return formats;
 }
 

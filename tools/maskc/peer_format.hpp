@@ -1,5 +1,5 @@
 // Layouts of other systems that convert reads (--from) and writes (--to): one file peer_<name>.cpp
-// each. A new one is a file and a line in the list of peer_format.cpp.
+// each, which defines <name>_peer_format(). A new one is that file and its line in peer_list.hpp.
 #pragma once
 
 #include <functional>
@@ -42,11 +42,6 @@ const std::vector<const PeerFormat*>& all_peer_formats();
 const PeerFormat* find_peer_format(std::string_view name);
 /// Their names, for an option's choices.
 std::vector<std::string_view> peer_format_names();
-
-/// One function per layout, in peer_<name>.cpp.
-const PeerFormat& bsr_peer_format();
-const PeerFormat& flash_mask_peer_format();
-const PeerFormat& flex_peer_format();
 
 /// An importer's error: arrays that contradict themselves are a wrong mask, not a wrong use.
 CommandFailure peer_failure(const Error& error);

@@ -37,6 +37,13 @@ Result<BsrMatrix> bsr_from_group(const PeerGroup& group) {
     return Error{ErrorCode::shape_mismatch, fmt::format("{}: {} in blocks of {}, but shape has {}",
                                                         name, length, side, extent)};
   }
+  FDMA_TRY(matrix.index_base, fields.integer("index_base", 0));
+  FDMA_TRY(const std::int64_t order, fields.integer("block_order", 2));
+  if (order != 1 && order != 2) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("block_order: {}, expected 1 (column) or 2 (row)", order)};
+  }
+  matrix.block_order = static_cast<BsrBlockOrder>(order);
   FDMA_TRY_VOID(fields.expect_no_more());
   return matrix;
 }

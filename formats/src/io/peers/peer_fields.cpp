@@ -103,6 +103,11 @@ Result<const OwnedTable*> PeerFields::array(const std::string& name, int rank) {
   return found;
 }
 
+Result<std::vector<std::uint8_t>> PeerFields::uint8_values(const std::string& name, int rank) {
+  FDMA_TRY(const OwnedTable* found, array(name, rank));
+  return values_of<std::uint8_t>(*found, name);
+}
+
 Result<std::vector<std::int32_t>> PeerFields::int32_values(const std::string& name, int rank) {
   FDMA_TRY(const OwnedTable* found, array(name, rank));
   return values_of<std::int32_t>(*found, name);
@@ -127,9 +132,7 @@ Result<std::int64_t> PeerFields::integer(const std::string& name) {
 }
 
 Result<std::int64_t> PeerFields::integer(const std::string& name, std::int64_t fallback) {
-  known_.insert(name);
-  if (!has(name)) return fallback;
-  return integer(name);
+  return may_have(name) ? integer(name) : fallback;
 }
 
 Result<void> PeerFields::expect_no_more() const {

@@ -19,12 +19,18 @@ class PeerFields {
   explicit PeerFields(const PeerGroup& group) : group_(group) {}
 
   bool has(std::string_view name) const { return group_.arrays.find(name) != group_.arrays.end(); }
+  /// The same for an optional field, which is then known.
+  bool may_have(const std::string& name) {
+    known_.insert(name);
+    return has(name);
+  }
   /// Errors: invalid_argument (missing).
   Result<const OwnedTable*> array(const std::string& name);
   /// An array of `rank` dimensions. Errors: also shape_mismatch.
   Result<const OwnedTable*> array(const std::string& name, int rank);
   /// The values of an integer or boolean array. Errors: invalid_argument (type, a value that does
   /// not fit).
+  Result<std::vector<std::uint8_t>> uint8_values(const std::string& name, int rank);
   Result<std::vector<std::int32_t>> int32_values(const std::string& name, int rank);
   Result<std::vector<std::int64_t>> int64_values(const std::string& name, int rank);
   Result<std::vector<std::uint64_t>> uint64_values(const std::string& name, int rank);
