@@ -5,6 +5,7 @@ find_package(fmt REQUIRED)
 find_package(TBB REQUIRED)
 find_package(hwy REQUIRED)
 find_package(HDF5 REQUIRED COMPONENTS C)  # its module needs the language C
+find_package(Libdeflate REQUIRED)  # cmake/FindLibdeflate.cmake
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_package(nlohmann_json REQUIRED)
 if(FDMA_BUILD_TOOLS)

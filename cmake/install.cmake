@@ -17,6 +17,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/fdma-config.cmake.in ${C
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/fdma-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/fdma-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/fdma-config-version.cmake
   DESTINATION ${package_dir})
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindLibdeflate.cmake DESTINATION ${package_dir})
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(TARGET fdma-maskc)

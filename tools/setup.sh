@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 stage=${1:-tests}
 packages=(g++ cmake ninja-build libhdf5-dev libboost-program-options-dev libfmt-dev libspdlog-dev
-  nlohmann-json3-dev libtbb-dev libhwy-dev libpng-dev libxxhash-dev)
+  nlohmann-json3-dev libtbb-dev libhwy-dev libpng-dev libxxhash-dev libdeflate-dev)
 python_packages=(python3 python3-venv)
 case $stage in
   demo) packages+=("${python_packages[@]}") ;;

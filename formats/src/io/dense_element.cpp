@@ -246,7 +246,41 @@ Result<DenseElement> DenseElement::of(const DatasetInfo& info, const DenseReadOp
     element.drop16_first_ = first;
     element.drop16_span_ = static_cast<std::uint16_t>(minus_infinity - first);
   }
+  element.make_rule(type);
   return element;
+}
+
+// The stored type is that in memory, but for its byte order at most.
+void DenseElement::make_rule(hid_t stored_type) {
+  is_stored_as_is_ = H5Tequal(stored_type, memory_type_.get()) > 0;
+  if (!is_stored_as_is_ && H5Tget_class(stored_type) != H5T_ENUM &&
+      H5Tget_order(stored_type) == H5T_ORDER_BE) {
+    const Handle native = in_native_order(stored_type);
+    is_stored_swapped_ = native && H5Tequal(native.get(), memory_type_.get()) > 0;
+    is_stored_as_is_ = is_stored_swapped_;
+  }
+  rule_.size_bytes = static_cast<int>(size_bytes_);
+  rule_.is_swapped = is_stored_swapped_;
+  rule_.is_inverted = is_inverted_;
+  rule_.is_floating = kind_ >= Kind::float16;
+  rule_.one = is_stored_swapped_ ? std::uint64_t{1} << (8 * (size_bytes_ - 1)) : 1;
+  switch (kind_) {
+    case Kind::float16:
+    case Kind::bfloat16:
+      rule_.first = drop16_first_;
+      rule_.last = static_cast<std::uint64_t>(drop16_first_) + drop16_span_;
+      break;
+    case Kind::float32:
+      rule_.first = std::bit_cast<std::uint32_t>(drop_below32_);
+      rule_.last = std::bit_cast<std::uint32_t>(-std::numeric_limits<float>::infinity());
+      break;
+    case Kind::float64:
+      rule_.first = std::bit_cast<std::uint64_t>(drop_below_);
+      rule_.last = std::bit_cast<std::uint64_t>(-std::numeric_limits<double>::infinity());
+      break;
+    default:
+      break;
+  }
 }
 
 std::int64_t DenseElement::pack(const void* values, std::int64_t count, std::uint64_t* row,
@@ -269,6 +303,13 @@ std::int64_t DenseElement::pack(const void* values, std::int64_t count, std::uin
       return pack_floats<double>(values, count, row, begin, drop_below_);
   }
   return -1;
+}
+
+std::string DenseElement::complaint_of_stored(const std::byte* value) const {
+  std::byte bytes[8];
+  std::copy_n(value, size_bytes_, bytes);
+  if (is_stored_swapped_) std::reverse(bytes, bytes + size_bytes_);
+  return complaint(bytes);
 }
 
 double DenseElement::as_double(const void* value) const {

@@ -79,8 +79,10 @@ Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseRead
   for (std::size_t d = 0; d < info.extents.size(); ++d) {
     const auto axis = static_cast<std::size_t>(geometry.axes[d]);
     geometry.extents[axis] = info.extents[d];
-    if (is_chunked)
+    if (is_chunked) {
+      geometry.chunk[axis] = info.chunk[d];
       chunk[axis] = std::max<std::int64_t>(1, std::min(info.chunk[d], info.extents[d]));
+    }
   }
   const auto [num_b, num_h, num_q, num_k] = geometry.extents;
   if (product(num_b, num_h) == 0 ||
@@ -147,6 +149,62 @@ Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseRead
       geometry.slab_rows < geometry.band_rows || geometry.slab_cols < geometry.group_cols;
   if (is_chunked && splits_chunks) geometry.cache_bytes = full_chunk_bytes;
   return geometry;
+}
+
+bool DenseGeometry::make_direct(const DatasetInfo& info, BlockShape tile_block,
+                                std::int64_t element_bytes, int num_threads) {
+  const bool is_chunked = !info.chunk.empty();
+  const BlockShape block = dims == DenseDims::bk ? BlockShape{16, 16} : tile_block;
+  const auto [num_b, num_h, num_q, num_k] = extents;
+  if (num_values() == 0) return true;
+  // Enough for every thread to have some chunks of a band.
+  const std::int64_t target_bytes = kSlabBytes * std::max(1, num_threads / 4);
+  const auto window = [&, q_len = num_q, kv_len = num_k](std::int64_t planes, std::int64_t rows) {
+    return product(planes, DensePlane::window_bytes(q_len, kv_len, block, rows));
+  };
+  std::array<std::int64_t, 4> unit{1, 1, 1, 1};
+  std::int64_t chunks_of_unit_row = 0;
+  if (is_chunked) {
+    for (std::size_t axis = 0; axis < 4; ++axis) unit[axis] = std::min(chunk[axis], extents[axis]);
+    std::int64_t chunk_bytes = element_bytes;
+    for (const std::int64_t side : chunk) chunk_bytes = product(chunk_bytes, side);
+    chunks_of_unit_row = ceil_div(num_k, unit[3]);
+    if (chunk_bytes > kMaxDirectChunkBytes || chunks_of_unit_row > kMaxDirectChunks ||
+        window(unit[0] * unit[1], unit[2]) > kWindowBytes) {
+      return false;
+    }
+  }
+  std::array<std::int64_t, 2> planes{unit[0], unit[1]};
+  std::int64_t rows = is_chunked ? std::min(unit[2], num_q) : band_rows;
+  std::int64_t chunks = chunks_of_unit_row;
+  // Doubles `count` up to `most` while the slab stays small.
+  const auto grow = [&, kv_len = num_k](std::int64_t& count, std::int64_t most) {
+    while (count < most) {
+      const std::int64_t before = count;
+      count = std::min(2 * count, most);
+      const std::int64_t all_planes = planes[0] * planes[1];
+      if (product(product(all_planes, rows * element_bytes), kv_len) <= target_bytes &&
+          window(all_planes, rows) <= kWindowBytes && 2 * chunks <= kMaxDirectChunks) {
+        chunks *= 2;
+        continue;
+      }
+      count = before;
+      return false;
+    }
+    return true;
+  };
+  const bool has_whole_rows = is_chunked || (group_cols >= num_k && slab_rows >= band_rows);
+  const bool has_whole_planes = is_chunked ? grow(rows, num_q) : rows >= num_q;
+  if (has_whole_rows && has_whole_planes && grow(planes[1], num_h)) grow(planes[0], num_b);
+  if (is_chunked) {
+    // Multiples of a chunk, unless they end with the dataset.
+    group_cols = slab_cols = num_k;
+    slab_rows = rows;
+  }
+  group = planes;
+  band_rows = rows;
+  cache_bytes = 0;
+  return true;
 }
 
 }  // namespace fdma::io

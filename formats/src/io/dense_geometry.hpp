@@ -31,10 +31,13 @@ struct DenseGeometry {
   static constexpr std::int64_t kWindowBytes = std::int64_t{96} << 20;
   static constexpr std::int64_t kMaxWindowBytes = std::int64_t{512} << 20;
   static constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;
+  static constexpr std::int64_t kMaxDirectChunkBytes = std::int64_t{32} << 20;
+  static constexpr std::int64_t kMaxDirectChunks = std::int64_t{1} << 19;  ///< of one slab
 
   DenseDims dims = DenseDims::qk;
   std::array<std::int64_t, 4> extents{1, 1, 1, 1};  ///< of batch, head, q, k in the dataset
   std::vector<int> axes;                            ///< of each dimension of the dataset: 0 to 3
+  std::array<std::int64_t, 4> chunk{1, 1, 1, 1};    ///< of a chunked dataset, as stored
   std::array<std::int64_t, 2> group{1, 1};          ///< planes of a group: batch elements, heads
   std::int64_t band_rows = 1;
   std::int64_t group_cols = 1;  ///< columns of a band that are read before the next ones
@@ -47,6 +50,12 @@ struct DenseGeometry {
   /// range), unsupported (chunks above kMaxChunkBytes), out_of_memory (rows too long for a window).
   static Result<DenseGeometry> of(const DatasetInfo& info, const DenseReadOptions& options,
                                   std::int64_t element_bytes, const std::string& where);
+
+  /// Turns what `of` returned into the order for reading the file without HDF5's data path, where
+  /// slabs need no memory for values: whole bands, and several planes at once if they are small.
+  /// False, and nothing changes, if a chunk is too large for that or there are too many of them.
+  bool make_direct(const DatasetInfo& info, BlockShape tile_block, std::int64_t element_bytes,
+                   int num_threads);
 
   std::int64_t num_values() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
   /// Values of the largest slab.

@@ -1,8 +1,12 @@
 #include "dense_plane.hpp"
 
+#include <tbb/parallel_for.h>
+
 #include <algorithm>
 #include <bit>
 
+#include "bit_copy.hpp"
+#include "dense_kernels.hpp"
 #include "fdma/formats/row_bands.hpp"
 
 namespace fdma::io {
@@ -10,17 +14,6 @@ namespace {
 
 std::int64_t stride_of(std::int64_t kv_len, BlockShape block) {
   return ceil_div(ceil_div(kv_len, block.block_kv) * block.block_kv, 64) + 1;
-}
-
-void copy_bits(const std::uint64_t* from, std::int64_t from_begin, std::uint64_t* to,
-               std::int64_t to_begin, std::int64_t count) {
-  for (std::int64_t c = 0; c < count; c += 64) {
-    const int width = static_cast<int>(std::min<std::int64_t>(64, count - c));
-    const std::uint64_t bits = read_bits(from, from_begin + c, width);
-    const int shift = static_cast<int>((to_begin + c) % 64);
-    to[(to_begin + c) / 64] |= bits << shift;
-    if (shift + width > 64) to[(to_begin + c) / 64 + 1] |= bits >> (64 - shift);
-  }
 }
 
 // Whether no bit and whether every bit of [begin, end) is set.
@@ -50,59 +43,69 @@ DensePlane::DensePlane(std::int64_t q_len, std::int64_t kv_len, BlockShape block
       stride_(stride_of(kv_len, block)),
       num_rows_(std::max<std::int64_t>(1, std::min(q_len, max_rows + block.block_q))),
       window_(static_cast<std::size_t>(num_rows_ * stride_)),
-      any_(static_cast<std::size_t>(stride_)),
-      all_(static_cast<std::size_t>(stride_)),
       builder_(q_len, kv_len, block) {}
 
 std::int64_t DensePlane::window_bytes(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                                       std::int64_t max_rows) {
-  // Two more rows for the summaries.
-  return (std::min(q_len, max_rows + block.block_q) + 2) * stride_of(kv_len, block) * 8;
+  return std::min(q_len, max_rows + block.block_q) * stride_of(kv_len, block) * 8;
 }
 
-void DensePlane::complete(std::int64_t q_end) {
-  while (next_row_ < q_len_) {
-    const std::int64_t end = std::min(next_row_ + block_.block_q, q_len_);
-    if (end > q_end) return;
-    add_tile_row(next_row_, end);
-    for (std::int64_t q = next_row_; q < end; ++q) std::fill_n(row(q), stride_, 0);
-    next_row_ = end;
-  }
-}
-
-void DensePlane::add_tile_row(std::int64_t q_begin, std::int64_t q_end) {
-  std::copy_n(row(q_begin), stride_, any_.data());
-  std::copy_n(row(q_begin), stride_, all_.data());
-  for (std::int64_t q = q_begin + 1; q < q_end; ++q) {
-    const std::uint64_t* words = row(q);
-    for (std::int64_t i = 0; i < stride_; ++i) {
-      any_[static_cast<std::size_t>(i)] |= words[i];
-      all_[static_cast<std::size_t>(i)] &= words[i];
+void DensePlane::complete(std::int64_t q_end, bool clears) {
+  constexpr std::int64_t kTileRowsAtOnce = 256;
+  const std::int64_t block_q = block_.block_q, block_kv = block_.block_kv;
+  const std::int64_t end = q_end >= q_len_ ? q_len_ : q_end - q_end % block_q;
+  while (next_row_ < end) {
+    const std::int64_t first = next_row_;
+    const std::int64_t num_tile_rows = std::min(ceil_div(end - first, block_q), kTileRowsAtOnce);
+    const auto begin_of = [&](std::int64_t i) { return std::min(first + i * block_q, end); };
+    std::vector<std::vector<TileRange>> ranges(static_cast<std::size_t>(num_tile_rows));
+    tbb::parallel_for(std::int64_t{0}, num_tile_rows, [&](std::int64_t i) {
+      ranges[static_cast<std::size_t>(i)] = classify(begin_of(i), begin_of(i + 1));
+    });
+    // What is stored depends on what was stored before: one tile row after another.
+    for (std::int64_t i = 0; i < num_tile_rows; ++i) {
+      const std::int64_t begin = begin_of(i);
+      builder_.add_tile_row(
+          ranges[static_cast<std::size_t>(i)], [&](std::int32_t tile, std::uint64_t* cells) {
+            for (std::int64_t q = begin; q < begin_of(i + 1); ++q) {
+              copy_bits(cells, (q - begin) * block_kv, row(q), tile * block_kv, block_kv);
+            }
+          });
     }
+    next_row_ = begin_of(num_tile_rows);
+    if (!clears) continue;
+    for (std::int64_t q = first; q < next_row_; ++q) std::fill_n(row(q), stride_, 0);
   }
-  ranges_.clear();
+}
+
+std::vector<TileRange> DensePlane::classify(std::int64_t q_begin, std::int64_t q_end) const {
+  std::vector<std::uint64_t> any(static_cast<std::size_t>(stride_));  // keys that some query sees
+  std::vector<std::uint64_t> all(any.size(), ~std::uint64_t{0});      // and that every query sees
+  for (std::int64_t q = q_begin; q < q_end;) {
+    const std::int64_t rows = std::min(q_end - q, rows_after(q));
+    merge_rows(window_.data() + (q % num_rows_) * stride_, stride_, rows, stride_, any.data(),
+               all.data());
+    q += rows;
+  }
+  std::vector<TileRange> ranges;
   const std::int64_t block_kv = block_.block_kv;
   const auto num_tiles = static_cast<std::int32_t>(ceil_div(kv_len_, block_kv));
   for (std::int32_t tile = 0; tile < num_tiles; ++tile) {
     const std::int64_t begin = tile * block_kv;
     const BitSummary summary =
-        summarise(any_.data(), all_.data(), begin, std::min(begin + block_kv, kv_len_));
+        summarise(any.data(), all.data(), begin, std::min(begin + block_kv, kv_len_));
     if (summary.none) continue;
-    if (!ranges_.empty() && ranges_.back().end == tile && ranges_.back().is_full == summary.every) {
-      ++ranges_.back().end;
+    if (!ranges.empty() && ranges.back().end == tile && ranges.back().is_full == summary.every) {
+      ++ranges.back().end;
     } else {
-      ranges_.push_back({tile, tile + 1, summary.every});
+      ranges.push_back({tile, tile + 1, summary.every});
     }
   }
-  builder_.add_tile_row(ranges_, [&](std::int32_t tile, std::uint64_t* cells) {
-    for (std::int64_t q = q_begin; q < q_end; ++q) {
-      copy_bits(row(q), tile * block_kv, cells, (q - q_begin) * block_kv, block_kv);
-    }
-  });
+  return ranges;
 }
 
 SegmentMask DensePlane::finish() {
-  complete(q_len_);
+  complete(q_len_, false);
   return builder_.finish();
 }
 

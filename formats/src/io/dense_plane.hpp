@@ -12,9 +12,9 @@ namespace fdma::io {
 ///
 /// Example     DensePlane plane(q_len, kv_len, block, 64);
 ///             for (q = 0; q < q_len; q += 64) { pack rows q .. q + 63 into row(q) ..;
-///             plane.complete(q + 64); } SegmentMask mask = plane.finish();
-/// Shapes      row(q): words of 64 keys, zero where nothing was packed yet; rows [done, done +
-/// max_rows) may be written, where done was last given to complete()
+///             plane.complete(q + 64, true); } SegmentMask mask = plane.finish();
+/// Shapes      row(q): words of 64 keys, zero where nothing was packed yet (see complete); rows
+///             [done, done + max_rows) may be written, where done was last given to complete()
 /// Cost        memory (max_rows + block_q) * kv_len / 8 B beside the result
 class DensePlane {
  public:
@@ -25,12 +25,19 @@ class DensePlane {
                                    std::int64_t max_rows);
 
   std::uint64_t* row(std::int64_t q) { return window_.data() + (q % num_rows_) * stride_; }
-  /// Every row below q_end is packed.
-  void complete(std::int64_t q_end);
+  /// Rows from q on that lie row_stride() words apart.
+  std::int64_t rows_after(std::int64_t q) const { return num_rows_ - q % num_rows_; }
+  std::int64_t row_stride() const { return stride_; }
+  /// Every row below q_end is packed. The rows that are done with become 0 if `clears`; else they
+  /// must be stored over.
+  void complete(std::int64_t q_end, bool clears);
+  /// Bytes of what was stored so far.
+  std::int64_t payload_bytes() const { return builder_.payload_bytes(); }
   SegmentMask finish();
 
  private:
-  void add_tile_row(std::int64_t q_begin, std::int64_t q_end);
+  /// The tiles of one tile row that are not empty.
+  std::vector<TileRange> classify(std::int64_t q_begin, std::int64_t q_end) const;
 
   std::int64_t q_len_;
   std::int64_t kv_len_;
@@ -39,9 +46,6 @@ class DensePlane {
   std::int64_t num_rows_;  // rows of the window, which is used round and round
   std::int64_t next_row_ = 0;
   std::vector<std::uint64_t> window_;
-  std::vector<std::uint64_t> any_;  // of the tile row in hand: keys that some query sees
-  std::vector<std::uint64_t> all_;  // keys that every query sees
-  std::vector<TileRange> ranges_;
   SegmentBuilder builder_;
 };
 
