@@ -44,16 +44,22 @@ void check_error(const fdma::Error& error) {
   require(!error.message.empty(), "an error without words");
 }
 
-// Sends a mask to itself.
-fdma::Result<BlockMask> sent(const BlockMask& mask) {
+template <class T>
+std::vector<std::byte> message_of(const T& value) {
   std::vector<std::byte> bytes;
   fdma::io::MessageWriter out([&](const void* data, std::size_t count) {
     const auto* first = static_cast<const std::byte*>(data);
     bytes.insert(bytes.end(), first, first + count);
     return true;
   });
-  write_message(out, mask);
+  write_message(out, value);
   require(out.flush(), "a message that cannot be written");
+  return bytes;
+}
+
+// Sends a mask to itself.
+fdma::Result<BlockMask> sent(const BlockMask& mask) {
+  const std::vector<std::byte> bytes = message_of(mask);
   std::size_t at = 0;
   fdma::io::MessageReader in([&](void* data, std::size_t count) {
     if (count > bytes.size() - at) return false;
@@ -252,22 +258,52 @@ void fuzz_format(MaskFormat format, Bytes& bytes) {
   use(mask);
 }
 
+fdma::PeerGroup peer_group(Bytes& bytes) {
+  fdma::PeerGroup group;
+  for (const char* name : {"a", "b"}) {
+    fdma::OwnedTable table;
+    table.dtype = static_cast<fdma::DType>(bytes.below(13));
+    table.rank = static_cast<int>(bytes.below(fdma::kMaxRank + 1));
+    std::int64_t size = size_bytes(table.dtype);
+    for (int d = 0; d < table.rank; ++d) size *= table.extents[d] = bytes.below(5);
+    table.bytes.resize(static_cast<std::size_t>(size), std::byte{1});
+    group.arrays.emplace(name, std::move(table));
+  }
+  return group;
+}
+
+// A message as it should be, with a few numbers changed; or bytes without a plan.
 void fuzz_message(Bytes& bytes) {
-  const std::int64_t kind = bytes.below(4);
+  const std::int64_t kind = bytes.below(6);
+  std::vector<std::byte> message;
+  if (kind == 0) {
+    message = message_of(valid_mask(static_cast<MaskFormat>(bytes.below(6)), bytes));
+  } else if (kind == 1) {
+    message = message_of(peer_group(bytes));
+  } else {
+    for (int i = 0; i < 512; ++i) message.push_back(static_cast<std::byte>(bytes.next()));
+  }
+  for (int edits = 0; edits < 6 && !bytes.empty() && message.size() >= 8; ++edits) {
+    const std::size_t at =
+        static_cast<std::size_t>(bytes.number()) % (message.size() / 8) * sizeof(std::int64_t);
+    const std::int64_t value = bytes.wide_number();
+    std::memcpy(message.data() + at, &value, sizeof value);
+  }
+  std::size_t at = 0;
   fdma::io::MessageReader in([&](void* data, std::size_t count) {
-    if (bytes.empty()) return false;
-    auto* out = static_cast<std::uint8_t*>(data);
-    for (std::size_t i = 0; i < count; ++i) out[i] = bytes.next();
+    if (count > message.size() - at) return false;
+    if (count > 0) std::memcpy(data, message.data() + at, count);
+    at += count;
     return true;
   });
   in.begin(1 << 20);
-  if (kind == 0) {
+  if (kind % 2 == 0 && kind < 4) {
     const auto mask = fdma::io::read_mask_message(in);
     mask ? use(*mask) : check_error(mask.error());
-  } else if (kind == 1) {
+  } else if (kind % 2 == 1 && kind < 4) {
     const auto group = fdma::io::read_peer_message(in);
     if (!group) check_error(group.error());
-  } else if (kind == 2) {
+  } else if (kind == 4) {
     const auto names = fdma::io::read_names_message(in);
     if (!names) check_error(names.error());
   } else {
