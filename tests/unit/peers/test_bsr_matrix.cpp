@@ -16,14 +16,17 @@ using testing::Cells;
 using testing::compiled;
 using testing::pick;
 
-// A matrix of these cells; some blocks without true cells, columns in any order.
+// A matrix of these cells; some blocks without true cells, columns in any order, counted from 0 or
+// 1, blocks by rows or columns.
 BsrMatrix matrix_of(std::mt19937& rng, const Cells& cells) {
   BsrMatrix matrix;
   matrix.q_len = cells.q_len;
   matrix.kv_len = cells.kv_len;
   matrix.block_q = pick(rng, 1, 40);
   matrix.block_kv = pick(rng, 1, 40);
-  matrix.indptr = {0};
+  matrix.index_base = pick(rng, 0, 1);
+  matrix.block_order = pick(rng, 0, 1) == 0 ? BsrBlockOrder::row : BsrBlockOrder::column;
+  matrix.indptr = {matrix.index_base};
   for (std::int64_t row = 0; row * matrix.block_q < cells.q_len; ++row) {
     std::vector<std::int64_t> cols(
         static_cast<std::size_t>(ceil_div(cells.kv_len, matrix.block_kv)));
@@ -31,18 +34,19 @@ BsrMatrix matrix_of(std::mt19937& rng, const Cells& cells) {
     std::shuffle(cols.begin(), cols.end(), rng);
     for (const std::int64_t col : cols) {
       std::vector<std::uint8_t> data;
-      for (std::int64_t r = 0; r < matrix.block_q; ++r) {
-        for (std::int64_t c = 0; c < matrix.block_kv; ++c) {
-          const std::int64_t q = row * matrix.block_q + r, k = col * matrix.block_kv + c;
-          data.push_back(q < cells.q_len && k < cells.kv_len && cells.get(q, k) ? 1 : 0);
-        }
+      for (std::int64_t i = 0; i < matrix.block_q * matrix.block_kv; ++i) {
+        const bool is_row_major = matrix.block_order == BsrBlockOrder::row;
+        const std::int64_t r = is_row_major ? i / matrix.block_kv : i % matrix.block_q;
+        const std::int64_t c = is_row_major ? i % matrix.block_kv : i / matrix.block_q;
+        const std::int64_t q = row * matrix.block_q + r, k = col * matrix.block_kv + c;
+        data.push_back(q < cells.q_len && k < cells.kv_len && cells.get(q, k) ? 1 : 0);
       }
       const bool is_empty = std::find(data.begin(), data.end(), 1) == data.end();
       if (is_empty && pick(rng, 0, 3) != 0) continue;
-      matrix.indices.push_back(col);
+      matrix.indices.push_back(col + matrix.index_base);
       matrix.data.insert(matrix.data.end(), data.begin(), data.end());
     }
-    matrix.indptr.push_back(static_cast<std::int64_t>(matrix.indices.size()));
+    matrix.indptr.push_back(matrix.index_base + static_cast<std::int64_t>(matrix.indices.size()));
   }
   return matrix;
 }
@@ -77,6 +81,13 @@ TEST(BsrFromBlockMask, RoundsTripTheZoo) {
 
 TEST(BlockMaskFromBsr, GivesTheMaskOfItsExample) {
   const BsrMatrix matrix{4, 4, 2, 2, {0, 1, 3}, {0, 0, 1}, {1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1}};
+  EXPECT_TRUE(equal_cells(*block_mask_from_bsr(matrix), compiled("causal", 4, 4)));
+}
+
+TEST(BlockMaskFromBsr, TakesTheConventionsOfCusparse) {
+  BsrMatrix matrix{4, 4, 2, 2, {1, 2, 4}, {1, 2, 1}, {1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1}};
+  matrix.index_base = 1;
+  matrix.block_order = BsrBlockOrder::column;
   EXPECT_TRUE(equal_cells(*block_mask_from_bsr(matrix), compiled("causal", 4, 4)));
 }
 
@@ -116,6 +127,17 @@ TEST(BlockMaskFromBsr, RejectsDamagedArrays) {
     m.indptr = {0, 1, 2};
     m.data = {0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   });
+  expect("indptr: from 1 to 4, expected 0 to 3, the entries of indices (is it counted from",
+         [](BsrMatrix& m) {
+           m.indptr = {1, 2, 4};
+         });
+  expect("indptr: from 0 to 3, expected 1 to 4", [](BsrMatrix& m) { m.index_base = 1; });
+  expect("indices: 0 in block row 0, expected 1 to 2", [](BsrMatrix& m) {
+    m.index_base = 1;
+    m.indptr = {1, 2, 4};
+  });
+  expect("index_base: 2", [](BsrMatrix& m) { m.index_base = 2; });
+  expect("block_order: 3", [](BsrMatrix& m) { m.block_order = static_cast<BsrBlockOrder>(3); });
   expect("data: blocks of 0 x 2", [](BsrMatrix& m) { m.block_q = 0; });
   expect("kv_len: 2147483648", [](BsrMatrix& m) { m.kv_len = kMaxLength + 1; });
 }
