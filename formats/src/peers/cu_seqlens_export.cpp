@@ -58,7 +58,7 @@ class Exporter {
     result.num_heads = mask_.shape.num_heads;
     for (batch_ = 0; batch_ < mask_.shape.num_batches; ++batch_) {
       FDMA_TRY_VOID(read_components());
-      if (!result.is_packed) FDMA_TRY_VOID(read_whole_element());
+      if (!result.is_packed) read_whole_element();
       for (const Component& component : components_) FDMA_TRY_VOID(bound_windows(component));
     }
     result.window_left = left_.is_open() ? -1 : left_.high;
@@ -109,27 +109,22 @@ class Exporter {
     return {};
   }
 
-  // A batch element is one sequence: its rows and keys in use, as a component that may have rows
-  // without keys on top.
-  Result<void> read_whole_element() {
+  // A batch element is one sequence: its rows and keys in use, as one component with all rows from
+  // the first on, those without keys too.
+  void read_whole_element() {
     const std::int64_t q_len = mask_.shape.q_len(batch_), kv_len = mask_.shape.kv_len(batch_);
-    Used used{q_len, kv_len};
     if (components_.empty()) {
-      if (q_len > 0) used.k = 0;
-    } else {
-      if (components_.size() > 1) {
-        const Component& second = components_[1];
-        return misfit(second.q_begin, second.rows[0].begin, "belongs to a second sequence");
-      }
-      Component& component = components_.front();
-      used = {component.q_end(), component.rows.back().end};
-      component.rows.insert(component.rows.begin(), static_cast<std::size_t>(component.q_begin),
-                            Interval{0, 0});
-      component.q_begin = 0;
-      component.k_begin = 0;
+      used_.push_back({q_len, q_len > 0 ? 0 : kv_len});
+      return;
     }
-    used_.push_back(used);
-    return {};
+    const std::int64_t used_q = components_.back().q_end();
+    Component whole{0, 0, components_.back().k_end, {}};
+    whole.rows.resize(static_cast<std::size_t>(used_q), Interval{0, 0});
+    for (const Component& part : components_) {
+      std::copy(part.rows.begin(), part.rows.end(), whole.rows.begin() + part.q_begin);
+    }
+    used_.push_back({used_q, whole.rows.back().end});
+    components_ = {std::move(whole)};
   }
 
   Result<void> bound_windows(const Component& component) {
