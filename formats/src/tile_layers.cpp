@@ -35,16 +35,9 @@ struct KnownTile {
   TileClass kind;
   std::uint64_t hash;
   std::int32_t bitmap;  // interned, or -1
-  std::int32_t cells;   // index into CellsHistory: tiles with equal cells share it
+  std::int32_t cells;   // tiles with equal cells share the number
   std::int64_t strip;   // in which its words were last written, to row_words_ from `at` on
   std::size_t at;
-};
-
-// How the builder has stored tiles with certain cells so far. A row panel of nothing but such tiles
-// can only come from the first stretch that holds one.
-struct CellsHistory {
-  bool is_stored = false;
-  std::int64_t panel_width = 0;  // tiles of that panel, or 0
 };
 
 // The borders of one layer in one tile row, in order.
@@ -199,13 +192,9 @@ class LayerCombination {
         nearest->pass();
       }
     }
-    for (const Piece& piece : pieces) {
-      // A partial piece of changing width is one tile's bitmap again and again; where something
-      // adjoins it, or its storage is not settled, it goes on row by row.
-      if (piece.kind == TileClass::partial && piece.first.step != piece.end.step) {
-        periods = std::min(periods, rows_of_growing(pieces, piece, periods));
-      }
-    }
+    for_each_stretch(pieces, [&](std::span<const Piece> stretch) {
+      if (is_growing(stretch)) periods = std::min(periods, rows_of_growing(stretch, periods));
+    });
     return periods;
   }
 
@@ -259,8 +248,8 @@ class LayerCombination {
       known.hash = hash_words(words, words_per_bitmap_);
       known.cells = cells_index_.find(known.hash, [](std::int32_t) { return true; });
       if (known.cells < 0) {
-        known.cells = static_cast<std::int32_t>(histories_.size());
-        histories_.emplace_back();
+        known.cells = static_cast<std::int32_t>(is_stored_.size());
+        is_stored_.push_back(false);
         cells_index_.insert(known.hash, known.cells);
       }
     }
@@ -317,24 +306,44 @@ class LayerCombination {
     return missing == 0 ? TileClass::full : TileClass::partial;
   }
 
-  // Rows for which a partial piece whose width changes can be written in closed form, or 1: it must
-  // stand alone, and be stored as a bitmap whatever its width.
-  std::int64_t rows_of_growing(const std::vector<Piece>& pieces, const Piece& piece,
-                               std::int64_t periods) const {
-    const KnownTile& tile = known_[static_cast<std::size_t>(piece.tile)];
-    const CellsHistory& history = histories_[static_cast<std::size_t>(tile.cells)];
-    if (!history.is_stored || tile.bitmap < 0) return 1;
-    for (const Piece& other : pieces) {
-      if (&other == &piece || other.kind != TileClass::partial) continue;
-      if (other.end.at == piece.first.at || other.first.at == piece.end.at) return 1;
+  // Calls visit for every maximal stretch of adjacent partial pieces.
+  template <class Visit>
+  static void for_each_stretch(std::span<const Piece> pieces, Visit&& visit) {
+    for (std::size_t p = 0; p < pieces.size();) {
+      std::size_t end = p + 1;
+      if (pieces[p].kind == TileClass::partial) {
+        while (end < pieces.size() && pieces[end].kind == TileClass::partial &&
+               pieces[end].first.at == pieces[end - 1].end.at) {
+          ++end;
+        }
+        visit(pieces.subspan(p, end - p));
+      }
+      p = end;
     }
-    if (history.panel_width == 0) return periods;
-    const std::int64_t width = piece.end.at - piece.first.at;
-    const std::int64_t step = piece.end.step - piece.first.step;
-    if (width == history.panel_width) return 1;
-    const std::int64_t distance = history.panel_width - width;  // rows up to the panel's width
-    if (distance % step != 0 || distance / step < 0) return periods;
-    return std::min(periods, distance / step);
+  }
+
+  // True if the width of a piece of the stretch changes from row to row.
+  static bool is_growing(std::span<const Piece> stretch) {
+    return std::any_of(stretch.begin(), stretch.end(),
+                       [](const Piece& piece) { return piece.first.step != piece.end.step; });
+  }
+
+  // Rows for which a growing stretch can be written in closed form, or 1: each of its tiles must be
+  // stored as a bitmap already, so that nothing in it is new, and no row panel may be as wide.
+  std::int64_t rows_of_growing(std::span<const Piece> stretch, std::int64_t periods) const {
+    for (const Piece& piece : stretch) {
+      const KnownTile& tile = known_[static_cast<std::size_t>(piece.tile)];
+      if (!is_stored_[static_cast<std::size_t>(tile.cells)] || tile.bitmap < 0) return 1;
+    }
+    const std::int64_t width = stretch.back().end.at - stretch.front().first.at;
+    const std::int64_t step = stretch.back().end.step - stretch.front().first.step;
+    for (const std::int64_t panel_width : panel_widths_) {
+      const std::int64_t distance = panel_width - width;  // step times the rows up to the panel's
+      if (distance == 0) return 1;
+      if (step == 0 || distance % step != 0 || distance / step < 0) continue;
+      periods = std::min(periods, distance / step);
+    }
+    return periods;
   }
 
   // Consecutive partial pieces, for the builder.
@@ -473,14 +482,11 @@ class LayerCombination {
              pieces[last].first.at == pieces[last - 1].end.at) {
         ++last;
       }
-      if (last == p + 1 && piece.first.step != piece.end.step && periods > 1) {
-        const KnownTile& tile = known_[static_cast<std::size_t>(piece.tile)];
-        segments_.push_back(
-            {static_cast<std::int32_t>(piece.first.at), static_cast<std::int32_t>(piece.end.at),
-             static_cast<std::int32_t>(piece.first.step), static_cast<std::int32_t>(piece.end.step),
-             SegmentKind::bitmap, tile.bitmap});
+      const std::span stretch(pieces.data() + p, last - p);
+      if (periods > 1 && is_growing(stretch)) {
+        for (const Piece& tiles : stretch) add_bitmaps(tiles);
       } else {
-        add_stretch(std::span(pieces.data() + p, last - p));
+        add_stretch(stretch);
       }
       p = last;
     }
@@ -502,6 +508,14 @@ class LayerCombination {
         {first, end, static_cast<std::int32_t>(piece.first.step), step_end, SegmentKind::full, 0});
   }
 
+  // Partial tiles whose bitmap is stored.
+  void add_bitmaps(const Piece& piece) {
+    segments_.push_back(
+        {static_cast<std::int32_t>(piece.first.at), static_cast<std::int32_t>(piece.end.at),
+         static_cast<std::int32_t>(piece.first.step), static_cast<std::int32_t>(piece.end.step),
+         SegmentKind::bitmap, known_[static_cast<std::size_t>(piece.tile)].bitmap});
+  }
+
   void add_stretch(std::span<const Piece> pieces) {
     Stretch stretch(*this, pieces);
     const std::size_t stored = segments_.size();
@@ -509,12 +523,11 @@ class LayerCombination {
                                  static_cast<std::int32_t>(pieces.back().end.at),
                                  static_cast<std::int32_t>(pieces.front().first.step), stretch,
                                  segments_);
-    for (const Piece& piece : pieces) {
-      histories_[static_cast<std::size_t>(cells_of(piece))].is_stored = true;
-    }
-    if (pieces.size() == 1 && segments_[stored].kind == SegmentKind::rows) {
-      histories_[static_cast<std::size_t>(cells_of(pieces.front()))].panel_width =
-          pieces.front().end.at - pieces.front().first.at;
+    for (const Piece& piece : pieces) is_stored_[static_cast<std::size_t>(cells_of(piece))] = true;
+    if (segments_[stored].kind != SegmentKind::rows) return;
+    const std::int64_t width = pieces.back().end.at - pieces.front().first.at;
+    if (std::find(panel_widths_.begin(), panel_widths_.end(), width) == panel_widths_.end()) {
+      panel_widths_.push_back(width);
     }
   }
 
@@ -527,7 +540,8 @@ class LayerCombination {
   std::vector<Border> static_borders_;
   std::vector<KnownTile> known_;
   PayloadIndex index_;
-  std::vector<CellsHistory> histories_;
+  std::vector<char> is_stored_;             // by cells: the builder has stored tiles with them
+  std::vector<std::int64_t> panel_widths_;  // in tiles, of the row panels so far
   PayloadIndex cells_index_;  // by hash of the cells, as the builder's own memory of them
   // Of the tile row in hand:
   std::array<LayerWalker, kMaxLayers> walkers_;
