@@ -10,8 +10,14 @@ from typing_extensions import Buffer, CapsuleType
 class _DLPack(Protocol):
     def __dlpack__(self) -> CapsuleType: ...
 
+class _CudaStream(Protocol):
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
 Array = _DLPack | Buffer
-"""What FDMA reads: an array of NumPy, PyTorch, JAX, .., or any Python buffer."""
+"""What FDMA reads: an array of NumPy, PyTorch, JAX, CuPy, .., or any Python buffer."""
+
+_Stream = int | _CudaStream
+"""A cudaStream_t as a number, or an object that has one."""
 
 class NewArray:
     """What FDMA allocates: numpy.asarray(x), torch.from_dlpack(x), .. share its memory."""
@@ -28,6 +34,7 @@ class NewArray:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 _Out = TypeVar("_Out", bound=Array)
+_Lse = TypeVar("_Lse", bound=Array)
 _Format = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
 _DType = Literal["float32", "float16", "bfloat16"]
 
@@ -73,6 +80,16 @@ class AttentionPlan:
     @property
     def counts(self) -> dict[str, int]: ...
 
+class DevicePlan:
+    @property
+    def device(self) -> int: ...
+    @property
+    def tile(self) -> tuple[int, int]: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def workspace_nbytes(self) -> int: ...
+
 def compile(
     spec: str,
     q_len: int | Sequence[int],
@@ -96,22 +113,26 @@ def make_plan(
     dtype: _DType = "float32",
     out_dtype: _DType | None = None,
     key_bias: bool = False,
-    backend: Literal["cpu"] = "cpu",
+    backend: Literal["cpu", "sm90", "auto"] = "cpu",
     tile: tuple[int, int] = (0, 0),
     columns: Literal["automatic", "scan", "gather"] = "automatic",
 ) -> AttentionPlan: ...
+def upload(
+    plan: AttentionPlan, *, device: int | None = None, stream: _Stream | None = None
+) -> DevicePlan: ...
 @overload
 def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan,
+    mask: BlockMask | AttentionPlan | DevicePlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
-    stream: int | None = None,
+    stream: _Stream | None = None,
     num_threads: int = 0,
     out: None = None,
+    lse: None = None,
     return_lse: Literal[True] = True,
 ) -> tuple[NewArray, NewArray]: ...
 @overload
@@ -119,13 +140,14 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan,
+    mask: BlockMask | AttentionPlan | DevicePlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
-    stream: int | None = None,
+    stream: _Stream | None = None,
     num_threads: int = 0,
     out: None = None,
+    lse: None = None,
     return_lse: Literal[False],
 ) -> NewArray: ...
 @overload
@@ -133,13 +155,14 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan,
+    mask: BlockMask | AttentionPlan | DevicePlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
-    stream: int | None = None,
+    stream: _Stream | None = None,
     num_threads: int = 0,
     out: _Out,
+    lse: None = None,
     return_lse: Literal[True] = True,
 ) -> tuple[_Out, NewArray]: ...
 @overload
@@ -147,15 +170,46 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    mask: BlockMask | AttentionPlan,
+    mask: BlockMask | AttentionPlan | DevicePlan,
     *,
     key_bias: Array | None = None,
     softmax_scale: float | None = None,
-    stream: int | None = None,
+    stream: _Stream | None = None,
     num_threads: int = 0,
     out: _Out,
+    lse: None = None,
     return_lse: Literal[False],
 ) -> _Out: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BlockMask | AttentionPlan | DevicePlan,
+    *,
+    key_bias: Array | None = None,
+    softmax_scale: float | None = None,
+    stream: _Stream | None = None,
+    num_threads: int = 0,
+    out: None = None,
+    lse: _Lse,
+    return_lse: Literal[True] = True,
+) -> tuple[NewArray, _Lse]: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BlockMask | AttentionPlan | DevicePlan,
+    *,
+    key_bias: Array | None = None,
+    softmax_scale: float | None = None,
+    stream: _Stream | None = None,
+    num_threads: int = 0,
+    out: _Out,
+    lse: _Lse,
+    return_lse: Literal[True] = True,
+) -> tuple[_Out, _Lse]: ...
 def cpu_target() -> str: ...
 def available_backends() -> list[str]: ...
 def bfloat16_from_bits(bits: NDArray[np.uint16]) -> NewArray: ...

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "fdma/kernels/device_memory.hpp"
 #include "python_error.hpp"
 
 namespace nb = nanobind;
@@ -81,6 +82,24 @@ std::string own_reason(nb::handle object) {
   return {};
 }
 
+// `object`, or for an array of a CUDA device its DLPack capsule, asked for with the word for "do
+// not synchronize" (-1). What runs on it does so on a stream that the caller names, and making
+// another stream wait, as is the default, would end a capture.
+nb::object importable(nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack_device__") || !nb::hasattr(object, "__dlpack__")) {
+    return nb::borrow(object);
+  }
+  try {
+    const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+    if (nb::cast<int>(nb::int_(device[0])) == nb::device::cuda::value) {
+      return object.attr("__dlpack__")(nb::arg("stream") = -1);
+    }
+  } catch (const nb::python_error&) {  // the ordinary way says what is wrong
+  } catch (const nb::cast_error&) {
+  }
+  return nb::borrow(object);
+}
+
 template <class Array>
 Array import_array(std::string_view name, nb::handle object, const char* expected) {
   // What is computed here has no gradient, and PyTorch's older way to DLPack would not say so.
@@ -91,7 +110,7 @@ Array import_array(std::string_view name, nb::handle object, const char* expecte
                                    name)});
   }
   Array array;
-  if (object.is_none() || !nb::try_cast(object, array)) {
+  if (object.is_none() || !nb::try_cast(importable(object), array)) {
     throw PythonError({ErrorCode::invalid_argument,
                        fmt::format("{}: expected {} (DLPack or buffer protocol), got {}{}", name,
                                    expected, class_name(object), own_reason(object))});
@@ -103,10 +122,12 @@ Array import_array(std::string_view name, nb::handle object, const char* expecte
 template <class Array>
 TensorView describe(std::string_view name, const Array& array) {
   TensorView view;
-  if (array.device_type() != nb::device::cpu::value) {
+  if (array.device_type() == nb::device::cuda::value) {
+    view.device = Device::cuda;
+  } else if (array.device_type() != nb::device::cpu::value) {
     throw PythonError({ErrorCode::unsupported,
-                       fmt::format("{}: an array on {}, but the available backends are: cpu; move "
-                                   "it to the host first",
+                       fmt::format("{}: expected an array on the host or on a CUDA device, got one "
+                                   "on {}; move it first",
                                    name, device_text(array.device_type(), array.device_id()))});
   }
   const auto* found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
@@ -132,6 +153,12 @@ TensorView describe(std::string_view name, const Array& array) {
     if (view.extents[i] <= 1 && i + 1 == array.ndim()) view.strides[i] = 1;
   }
   return view;
+}
+
+template <class Array>
+Place place_of(const Array& array) {
+  if (array.device_type() != nb::device::cuda::value) return {};
+  return {Device::cuda, array.device_id()};
 }
 
 // True iff no two elements share an address, judged without looking for exotic interleavings: from
@@ -187,6 +214,7 @@ nb::object reinterpret(const AnyOutput& array, DType dtype) {
 AnyOutput checked_for_bits(const char* name, nb::handle object, DType expected) {
   AnyOutput array = import_array<AnyOutput>(name, object, "a writable array");
   const TensorView view = describe(name, array);
+  check_on_host(name, place_of(array));
   if (view.dtype != expected) {
     throw PythonError(
         {ErrorCode::invalid_argument, fmt::format("{}: expected elements of type {}, got {}", name,
@@ -220,10 +248,23 @@ DType parse_dtype(std::string_view name, std::string_view text) {
        fmt::format("{}: expected float32, float16 or bfloat16, got '{}'", name, text)});
 }
 
+std::string to_string(const Place& place) {
+  return place.device == Device::cpu ? "the host" : fmt::format("cuda:{}", place.index);
+}
+
+void check_on_host(std::string_view name, const Place& place) {
+  if (place.device == Device::cpu) return;
+  throw PythonError({ErrorCode::unsupported,
+                     fmt::format("{}: expected an array in host memory, got one on {}; move it to "
+                                 "the host first",
+                                 name, to_string(place))});
+}
+
 InputArray input_array(std::string_view name, nb::handle object) {
-  InputArray result{import_array<AnyInput>(name, object, "an array"), {}};
+  InputArray result{import_array<AnyInput>(name, object, "an array"), {}, {}};
   result.view = describe(name, result.owner);
   result.view.data = result.owner.data();
+  result.place = place_of(result.owner);
   return result;
 }
 
@@ -238,7 +279,8 @@ OutputArray output_array(std::string_view name, nb::handle object) {
   }
   return {nb::borrow(object),
           array,
-          {array.data(), view.dtype, view.device, view.rank, view.extents, view.strides}};
+          {array.data(), view.dtype, view.device, view.rank, view.extents, view.strides},
+          place_of(array)};
 }
 
 void check_apart(std::string_view out_name, const TensorView& out, std::string_view input_name,
@@ -253,7 +295,7 @@ void check_apart(std::string_view out_name, const TensorView& out, std::string_v
 }
 
 OutputArray new_array(std::string_view name, DType dtype, int rank,
-                      const std::array<std::int64_t, kMaxRank>& extents) {
+                      const std::array<std::int64_t, kMaxRank>& extents, const Place& place) {
   std::optional<std::size_t> bytes = static_cast<std::size_t>(size_bytes(dtype));
   std::vector<std::size_t> shape;
   for (int i = 0; i < rank; ++i) {
@@ -262,20 +304,30 @@ OutputArray new_array(std::string_view name, DType dtype, int rank,
     if (bytes && __builtin_mul_overflow(*bytes, shape.back(), &product)) bytes.reset();
     if (bytes) bytes = product;
   }
+  const bool is_representable = bytes && *bytes <= PTRDIFF_MAX - kAlignment;
+  const bool is_on_host = place.device == Device::cpu;
   void* data = nullptr;
-  if (bytes && *bytes <= PTRDIFF_MAX - kAlignment) {
+  if (is_representable && is_on_host) {
     const std::size_t rounded = std::max((*bytes + kAlignment - 1) / kAlignment, std::size_t{1});
     data = std::aligned_alloc(kAlignment, rounded * kAlignment);
+  } else if (is_representable) {
+    data = value_or_throw(DeviceMemory::allocate(static_cast<std::int64_t>(*bytes))).release();
   }
   if (data == nullptr) {
     throw PythonError(
         {ErrorCode::out_of_memory, fmt::format("{}: no memory for an array of {} and shape ({})",
                                                name, to_string(dtype), fmt::join(shape, ", "))});
   }
-  const nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+  const auto free_on_host = [](void* memory) noexcept { std::free(memory); };
+  const nb::capsule owner =
+      is_on_host ? nb::capsule(data, free_on_host)
+                 : nb::capsule(data, [](void* memory) noexcept { free_device_memory(memory); });
   const NewArray array(data, shape.size(), shape.data(), owner, nullptr, dlpack_dtype(dtype),
-                       nb::device::cpu::value, 0, 'C');
-  return {nb::cast(array), {}, make_contiguous_mutable_view(data, dtype, rank, extents.data())};
+                       is_on_host ? nb::device::cpu::value : nb::device::cuda::value, place.index,
+                       'C');
+  MutableTensorView view = make_contiguous_mutable_view(data, dtype, rank, extents.data());
+  view.device = place.device;
+  return {nb::cast(array), {}, view, place};
 }
 
 void bind_arrays(nb::module_& module) {

@@ -1,7 +1,8 @@
 // AttentionPlan, make_plan and attention.
 //
-// attention() takes a mask or a plan. With a mask it makes the plan of the tensors at hand; with a
-// plan it only runs, which is what a loop over steps of the same shape wants.
+// attention() takes a mask, a plan or an uploaded plan. With a mask it makes the plan of the
+// tensors at hand; with a plan of the place where the tensors are it only runs, which is what a
+// loop over steps of the same shape wants. Where the tensors are decides who computes.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -21,7 +22,9 @@
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "plan_on_device.hpp"
 #include "python_error.hpp"
 
 namespace nb = nanobind;
@@ -29,7 +32,7 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
-using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*>;
+using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*, const PlanOnDevice*>;
 
 [[noreturn]] void refuse(ErrorCode code, std::string message) {
   throw PythonError({code, std::move(message)});
@@ -69,7 +72,7 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   shape.q_dtype = shape.k_dtype = shape.v_dtype = parse_dtype("dtype", dtype);
   shape.out_dtype = out_dtype ? parse_dtype("out_dtype", *out_dtype) : shape.q_dtype;
   PlanOptions options;
-  options.backend = value_or_throw(parse_backend(backend));
+  options.backend = backend == "auto" ? default_backend() : value_or_throw(parse_backend(backend));
   options.tile = {tile.first, tile.second};
   options.columns = parse_column_mode(columns);
   const nb::gil_scoped_release released;
@@ -106,27 +109,204 @@ bool has_rows_past_lengths(const AttentionShape& shape, std::int64_t q_extent) {
                      [&](std::int64_t length) { return length < q_extent; });
 }
 
-// Rows past an element's length see no key: 0 in a new output, -inf in the lse. An output that was
-// given keeps what it holds there.
-void fill_unwritten(MutableTensorView* new_out, const MutableTensorView& lse) {
+// Rows past an element's length see no key: 0 in a new output, -inf in a new lse. An output that
+// was given keeps what it holds there.
+void fill_unwritten(MutableTensorView* new_out, MutableTensorView* new_lse) {
   if (new_out != nullptr) {
     std::fill_n(static_cast<unsigned char*>(new_out->data),
                 new_out->view().num_elements() * size_bytes(new_out->dtype), 0);
   }
-  if (lse.data != nullptr) {
-    std::fill_n(static_cast<float*>(lse.data), lse.view().num_elements(),
+  if (new_lse != nullptr) {
+    std::fill_n(static_cast<float*>(new_lse->data), new_lse->view().num_elements(),
                 -std::numeric_limits<float>::infinity());
   }
 }
 
+void fill_unwritten_on_device(MutableTensorView* new_out, MutableTensorView* new_lse,
+                              Stream stream) {
+  if (new_out != nullptr) {
+    const std::int64_t bytes = new_out->view().num_elements() * size_bytes(new_out->dtype);
+    value_or_throw(fill_with_zeros(new_out->data, bytes, stream));
+  }
+  if (new_lse != nullptr) {
+    value_or_throw(fill_with(static_cast<float*>(new_lse->data),
+                             -std::numeric_limits<float>::infinity(),
+                             new_lse->view().num_elements(), stream));
+  }
+}
+
+/// The arrays of a call: those that were given, and then those that were made.
+struct CallArrays {
+  InputArray q, k, v, key_bias;
+  OutputArray out, lse;
+  bool is_new_out = false, is_new_lse = false;
+  AttentionTensors tensors;
+
+  const Place& place() const { return q.place; }
+};
+
+void check_place(std::string_view name, const Place& place, const Place& expected) {
+  if (place == expected) return;
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("{}: expected an array on {}, where q is, got one on {}", name,
+                     to_string(expected), to_string(place)));
+}
+
+// An output that was given: where q is, and away from everything that is read.
+OutputArray given_output(const char* name, nb::handle object, int rank, const char* layout,
+                         const CallArrays& arrays, bool has_bias) {
+  OutputArray output = output_array(name, object);
+  check_rank(name, output.view.view(), rank, layout);
+  check_place(name, output.place, arrays.place());
+  const TensorView view = output.view.view();
+  check_apart(name, view, "q", arrays.tensors.q);
+  check_apart(name, view, "k", arrays.tensors.kv.k);
+  check_apart(name, view, "v", arrays.tensors.kv.v);
+  if (has_bias) check_apart(name, view, "key_bias", arrays.tensors.key_bias);
+  return output;
+}
+
+CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
+                        const std::optional<nb::object>& key_bias,
+                        const std::optional<nb::object>& out,
+                        const std::optional<nb::object>& lse) {
+  CallArrays arrays;
+  AttentionTensors& tensors = arrays.tensors;
+  arrays.q = input_array("q", q);
+  arrays.k = input_array("k", k);
+  arrays.v = input_array("v", v);
+  tensors.q = arrays.q.view;
+  tensors.kv = {KvLayout::contiguous, arrays.k.view, arrays.v.view};
+  check_rank("q", tensors.q, 4, "[batch, q_len, heads_q, head_dim]");
+  check_rank("k", tensors.kv.k, 4, "[batch, kv_len, heads_kv, head_dim]");
+  check_rank("v", tensors.kv.v, 4, "[batch, kv_len, heads_kv, head_dim_v]");
+  check_place("k", arrays.k.place, arrays.place());
+  check_place("v", arrays.v.place, arrays.place());
+  if (key_bias) {
+    arrays.key_bias = input_array("key_bias", *key_bias);
+    tensors.key_bias = arrays.key_bias.view;
+    check_rank("key_bias", tensors.key_bias, 3, "[batch, heads_kv, kv_len]");
+    check_place("key_bias", arrays.key_bias.place, arrays.place());
+  }
+  if (out) {
+    arrays.out = given_output("out", *out, 4, "[batch, q_len, heads_q, head_dim_v]", arrays,
+                              key_bias.has_value());
+    tensors.out = arrays.out.view;
+  }
+  if (lse) {
+    arrays.lse =
+        given_output("lse", *lse, 3, "[batch, heads_q, q_len]", arrays, key_bias.has_value());
+    tensors.lse = arrays.lse.view;
+    if (out) check_apart("lse", tensors.lse.view(), "out", tensors.out.view());
+  }
+  return arrays;
+}
+
+// Takes memory for the outputs that were not given; a device is the current one.
+void make_outputs(CallArrays& arrays, const AttentionShape& shape, DType out_dtype,
+                  bool return_lse) {
+  const std::int64_t q_extent = arrays.tensors.q.extents[1];
+  if (!arrays.out.object.is_valid()) {
+    arrays.out =
+        new_array("out", out_dtype, 4, {shape.batch, q_extent, shape.heads_q, shape.head_dim_v},
+                  arrays.place());
+    arrays.tensors.out = arrays.out.view;
+    arrays.is_new_out = true;
+  }
+  if (!arrays.lse.object.is_valid() && return_lse) {
+    arrays.lse = new_array("lse", DType::float32, 3, {shape.batch, shape.heads_q, q_extent, 1},
+                           arrays.place());
+    arrays.tensors.lse = arrays.lse.view;
+    arrays.is_new_lse = true;
+  }
+}
+
+nb::object results_of(const CallArrays& arrays, bool return_lse) {
+  if (!return_lse) return arrays.out.object;
+  return nb::make_tuple(arrays.out.object, arrays.lse.object);
+}
+
+AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype) {
+  const nb::gil_scoped_release released;
+  const ScoreSpec score{arrays.tensors.key_bias.data != nullptr ? ScoreKind::key_bias
+                                                                : ScoreKind::none};
+  PlanOptions options;
+  if (arrays.place().device == Device::cuda) options.backend = Backend::sm90;
+  return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));
+}
+
+nb::object run_on_host(CallArrays& arrays, const MaskOrPlan& mask, const AttentionOptions& options,
+                       DType out_dtype, bool return_lse) {
+  if (std::holds_alternative<const PlanOnDevice*>(mask)) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("q: expected an array on {}, where the plan is, got one on the host",
+                       to_string(std::get<const PlanOnDevice*>(mask)->place())));
+  }
+  const auto* const given = std::get_if<const AttentionPlan*>(&mask);
+  AttentionPlan made;
+  if (given == nullptr) made = plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype);
+  const AttentionPlan& plan = given != nullptr ? **given : made;
+  make_outputs(arrays, plan.shape, out_dtype, return_lse);
+  {
+    const nb::gil_scoped_release released;
+    if (has_rows_past_lengths(plan.shape, arrays.tensors.q.extents[1])) {
+      fill_unwritten(arrays.is_new_out ? &arrays.tensors.out : nullptr,
+                     arrays.is_new_lse ? &arrays.tensors.lse : nullptr);
+    }
+    value_or_throw(attention_forward(plan, arrays.tensors, options));
+  }
+  return results_of(arrays, return_lse);
+}
+
+// A plan that is uploaded for one call goes with it; its destructor waits for the kernel.
+nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
+                         const AttentionOptions& options, Stream stream, DType out_dtype,
+                         bool return_lse) {
+  std::optional<PlanOnDevice> uploaded;
+  if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
+    const nb::gil_scoped_release released;
+    uploaded.emplace(value_or_throw(upload(**plan, stream)));
+  } else if (const auto* const block_mask = std::get_if<const BlockMask*>(&mask)) {
+    const AttentionPlan made = plan_for(**block_mask, arrays, out_dtype);
+    const nb::gil_scoped_release released;
+    uploaded.emplace(value_or_throw(upload(made, stream)));
+  }
+  const PlanOnDevice& held = uploaded ? *uploaded : *std::get<const PlanOnDevice*>(mask);
+  if (!(held.place() == arrays.place())) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("q: expected an array on {}, where the plan is, got one on {}",
+                       to_string(held.place()), to_string(arrays.place())));
+  }
+  const AttentionShape& shape = held.plan().shape();
+  make_outputs(arrays, shape, out_dtype, return_lse);
+  {
+    const nb::gil_scoped_release released;
+    if (has_rows_past_lengths(shape, arrays.tensors.q.extents[1])) {
+      fill_unwritten_on_device(arrays.is_new_out ? &arrays.tensors.out : nullptr,
+                               arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
+    }
+    void* const workspace = held.workspace(stream);
+    value_or_throw(attention_forward(held.plan(), arrays.tensors, workspace, stream, options));
+    uploaded.reset();
+  }
+  return results_of(arrays, return_lse);
+}
+
+DType out_dtype_of(const MaskOrPlan& mask, const CallArrays& arrays) {
+  if (arrays.out.object.is_valid()) return arrays.out.view.dtype;
+  if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
+    return (*plan)->shape.out_dtype;
+  }
+  if (const auto* const held = std::get_if<const PlanOnDevice*>(&mask)) {
+    return (*held)->plan().shape().out_dtype;
+  }
+  return arrays.tensors.q.dtype;
+}
+
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan& mask,
                      const std::optional<nb::object>& key_bias, std::optional<float> softmax_scale,
-                     std::optional<std::int64_t> stream, int num_threads,
-                     const std::optional<nb::object>& out, bool return_lse) {
-  if (stream && *stream != 0) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("stream: expected None or 0 on the CPU, got {}", *stream));
-  }
+                     nb::handle stream, int num_threads, const std::optional<nb::object>& out,
+                     const std::optional<nb::object>& lse, bool return_lse) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -136,66 +316,26 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
     refuse(ErrorCode::invalid_argument,
            fmt::format("num_threads: expected 0 or more, got {}", num_threads));
   }
-  const InputArray q_array = input_array("q", q);
-  const InputArray k_array = input_array("k", k);
-  const InputArray v_array = input_array("v", v);
-  InputArray bias_array;
-  AttentionTensors tensors;
-  tensors.q = q_array.view;
-  tensors.kv = {KvLayout::contiguous, k_array.view, v_array.view};
-  check_rank("q", tensors.q, 4, "[batch, q_len, heads_q, head_dim]");
-  check_rank("k", tensors.kv.k, 4, "[batch, kv_len, heads_kv, head_dim]");
-  check_rank("v", tensors.kv.v, 4, "[batch, kv_len, heads_kv, head_dim_v]");
-  if (key_bias) {
-    bias_array = input_array("key_bias", *key_bias);
-    tensors.key_bias = bias_array.view;
-    check_rank("key_bias", tensors.key_bias, 3, "[batch, heads_kv, kv_len]");
+  if (lse && !return_lse) {
+    refuse(ErrorCode::invalid_argument, "lse: expected None with return_lse=False");
   }
-
-  const auto* const given = std::get_if<const AttentionPlan*>(&mask);
-  DType out_dtype = given != nullptr ? (*given)->shape.out_dtype : tensors.q.dtype;
-  OutputArray out_array, lse_array;
-  if (out) {
-    out_array = output_array("out", *out);
-    out_dtype = out_array.view.dtype;
-    check_rank("out", out_array.view.view(), 4, "[batch, q_len, heads_q, head_dim_v]");
-    check_apart("out", out_array.view.view(), "q", tensors.q);
-    check_apart("out", out_array.view.view(), "k", tensors.kv.k);
-    check_apart("out", out_array.view.view(), "v", tensors.kv.v);
-    if (key_bias) check_apart("out", out_array.view.view(), "key_bias", tensors.key_bias);
-  }
-  AttentionPlan made;
-  if (given == nullptr) {
-    const nb::gil_scoped_release released;
-    const BlockMask& block_mask = *std::get<const BlockMask*>(mask);
-    const ScoreSpec score{key_bias ? ScoreKind::key_bias : ScoreKind::none};
-    made = value_or_throw(make_plan(block_mask, shape_of(block_mask, tensors, out_dtype), score));
-  }
-  const AttentionPlan& plan = given != nullptr ? **given : made;
-
-  const std::int64_t batch = plan.shape.batch;
-  const std::int64_t heads = plan.shape.heads_q;
-  const std::int64_t q_extent = tensors.q.extents[1];
-  if (!out) {
-    out_array = new_array("out", out_dtype, 4, {batch, q_extent, heads, plan.shape.head_dim_v});
-  }
-  tensors.out = out_array.view;
-  if (return_lse) {
-    lse_array = new_array("lse", DType::float32, 3, {batch, heads, q_extent, 1});
-    tensors.lse = lse_array.view;
-  }
-  {
-    const nb::gil_scoped_release released;
-    if (has_rows_past_lengths(plan.shape, q_extent)) {
-      fill_unwritten(out ? nullptr : &tensors.out, tensors.lse);
+  CallArrays arrays = given_arrays(q, k, v, key_bias, out, lse);
+  const DType out_dtype = out_dtype_of(mask, arrays);
+  AttentionOptions options;
+  options.softmax_scale = softmax_scale.value_or(0);
+  options.num_threads = num_threads;
+  if (arrays.place().device == Device::cpu) {
+    if (!stream.is_none() &&
+        !(nb::isinstance<nb::int_>(stream) && nb::cast<std::int64_t>(stream) == 0)) {
+      refuse(ErrorCode::invalid_argument,
+             fmt::format("stream: expected None or 0 on the CPU, got {}",
+                         nb::cast<std::string>(nb::str(stream))));
     }
-    AttentionOptions options;
-    options.softmax_scale = softmax_scale.value_or(0);
-    options.num_threads = num_threads;
-    value_or_throw(attention_forward(plan, tensors, options));
+    return run_on_host(arrays, mask, options, out_dtype, return_lse);
   }
-  if (!return_lse) return out_array.object;
-  return nb::make_tuple(out_array.object, lse_array.object);
+  const CurrentDevice current = make_current(arrays.place());
+  return run_on_device(arrays, mask, options, stream_of(stream, q, arrays.place().index), out_dtype,
+                       return_lse);
 }
 
 nb::dict counts_of(const AttentionPlan& plan) {
@@ -234,12 +374,20 @@ void bind_attention(nb::module_& module) {
              "The plan of a mask for tensors of a shape, to be used by many calls of attention.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
              nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
-             nb::arg("stream") = nb::none(), nb::arg("num_threads") = 0,
-             nb::arg("out") = nb::none(), nb::arg("return_lse") = true,
-             "softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask or an "
-             "AttentionPlan.");
+             nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,
+             nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
+             "softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan "
+             "or a DevicePlan.");
   module.def("cpu_target", &cpu_target, "The instruction set that the CPU backend runs with here.");
-  module.def("available_backends", [] { return std::vector<std::string>{"cpu"}; });
+  module.def(
+      "available_backends",
+      [] {
+        std::vector<std::string> names;
+        for (const Backend backend : available_backends()) names.emplace_back(to_string(backend));
+        return names;
+      },
+      "The backends that can run here.");
+  bind_device_plan(module);
 }
 
 }  // namespace fdma::python

@@ -52,7 +52,9 @@ BlockMask compile_mask(const std::string& spec, Lengths q_len, std::optional<Len
       if (!nb::try_cast(item[0], name)) {
         throw PythonError({ErrorCode::invalid_argument, "tables: expected names as its keys"});
       }
-      arrays.push_back(input_array(fmt::format("tables['{}']", name), item[1]));
+      const std::string label = fmt::format("tables['{}']", name);
+      arrays.push_back(input_array(label, item[1]));
+      check_on_host(label, arrays.back().place);
       views.insert_or_assign(std::move(name), arrays.back().view);
     }
   }

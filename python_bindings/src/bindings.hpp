@@ -9,7 +9,7 @@ namespace fdma::python {
 /// BlockMask, compile, to_dense.
 void bind_masks(nanobind::module_& module);
 
-/// AttentionPlan, make_plan, attention, cpu_target, available_backends.
+/// AttentionPlan, DevicePlan, make_plan, upload, attention, cpu_target, available_backends.
 void bind_attention(nanobind::module_& module);
 
 }  // namespace fdma::python

@@ -167,7 +167,7 @@ def test_plan() -> None:
     with pytest.raises(ValueError):
         fdma.attention(q[:1], k[:1], v[:1], plan)
     with pytest.raises(NotImplementedError, match="sm90"):
-        fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")  # type: ignore[arg-type]
+        fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")
     with pytest.raises(ValueError, match="columns: expected automatic, scan or gather, got 'x'"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, columns="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype"):
@@ -213,7 +213,16 @@ def frozen(*shape: int) -> Tensor:
         ({"q": np.zeros((2, 32, 4, 16))}, NotImplementedError, "float64"),
         ({"q": np.zeros((2, 32, 4, 16), np.int32)}, NotImplementedError, "int32"),
         ({"q": [1.0]}, ValueError, r"q: expected an array .* got list"),
-        ({"q": OtherDevice(2, (2, 32, 4, 16))}, NotImplementedError, "available backends are: cpu"),
+        (
+            {"k": OtherDevice(2, (2, 32, 2, 16))},
+            ValueError,
+            "k: expected an array on the host, where q is, got one on cuda:0",
+        ),
+        (
+            {"q": OtherDevice(8, (2, 32, 4, 16))},
+            NotImplementedError,
+            "q: expected an array on the host or on a CUDA device, got one on metal:0",
+        ),
         (
             {"key_bias": np.zeros((2, 32), np.float32)},
             ValueError,
@@ -224,6 +233,15 @@ def frozen(*shape: int) -> Tensor:
         ({"softmax_scale": 0.0}, ValueError, "softmax_scale: expected a finite number"),
         ({"softmax_scale": float("nan")}, ValueError, "softmax_scale: expected a finite number"),
         ({"stream": 7}, ValueError, "stream: expected None or 0 on the CPU, got 7"),
+        ({"stream": "x"}, ValueError, "stream: expected None or 0 on the CPU, got x"),
+        ({"lse": np.zeros((2, 4, 31), np.float32)}, ValueError, "lse"),
+        ({"lse": np.zeros((2, 32, 4, 1), np.float32)}, ValueError, "lse: expected 3 dimensions"),
+        ({"lse": np.zeros((2, 4, 32))}, (ValueError, NotImplementedError), "lse"),
+        (
+            {"lse": np.zeros((2, 4, 32), np.float32), "return_lse": False},
+            ValueError,
+            "lse: expected None with return_lse=False",
+        ),
         ({"num_threads": -2}, ValueError, "num_threads"),
         ({"out": np.zeros((2, 32, 4, 8), np.float32)}, ValueError, "out"),
         ({"out": np.zeros((2, 32, 4), np.float32)}, ValueError, "out: expected 4 dimensions"),
@@ -257,8 +275,22 @@ def test_out_that_lies_in_an_input_is_refused() -> None:
         fdma.attention(**arguments, out=arguments["q"])
 
 
+def test_outputs_that_were_given_are_written_and_returned() -> None:
+    arguments = wrong()
+    expected_out, expected_lse = fdma.attention(**arguments)
+    out, lse = np.empty((2, 32, 4, 16), np.float32), np.empty((2, 4, 32), np.float32)
+    results = fdma.attention(**arguments, out=out, lse=lse)
+    assert results[0] is out and results[1] is lse
+    np.testing.assert_array_equal(out, np.asarray(expected_out))
+    np.testing.assert_array_equal(lse, np.asarray(expected_lse))
+    room = np.empty(2 * 32 * 4 * 16, np.float32)
+    out, lse = room.reshape(2, 32, 4, 16), room[: 2 * 4 * 32].reshape(2, 4, 32)
+    with pytest.raises(ValueError, match="lse: expected memory of its own"):
+        fdma.attention(**arguments, out=out, lse=lse)
+
+
 def test_stream_zero_and_none_are_the_cpu() -> None:
-    assert fdma.available_backends() == ["cpu"] and fdma.cpu_target()
+    assert "cpu" in fdma.available_backends() and fdma.cpu_target()
     for stream in (None, 0):
         fdma.attention(**wrong(stream=stream))
 

@@ -1,0 +1,309 @@
+"""Module _fdma on a GPU: refusals anywhere; with PyTorch and a Hopper GPU results, streams, graphs.
+
+References are dense attention in float64 on the GPU. An error may be twice that of an explicit
+matmul, softmax, matmul in the same 16-bit type, plus 1e-5 of the largest reference value.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from fdma_module import OtherDevice, fdma, random_tensors
+
+try:
+    import torch as imported_torch
+except ImportError:
+    imported_torch = None
+torch: Any = imported_torch
+attention: Any = fdma.attention  # its overloads need not know PyTorch's types
+HAS_GPU = torch is not None and "sm90" in fdma.available_backends()
+needs_gpu = pytest.mark.skipif(
+    not HAS_GPU, reason="no GPU of compute capability 9.0, or PyTorch is not installed"
+)
+without_gpu = pytest.mark.skipif(
+    "sm90" in fdma.available_backends(), reason="this machine has a GPU of compute capability 9.0"
+)
+
+
+def tensors(
+    seed: int,
+    batch: int,
+    q_len: int,
+    kv_len: int,
+    heads_q: int,
+    heads_kv: int,
+    head_dim: int,
+    dtype: str = "bfloat16",
+) -> list[Any]:
+    torch.manual_seed(seed)
+    shapes = [(batch, q_len, heads_q), *[(batch, kv_len, heads_kv)] * 2]
+    return [
+        torch.randn(*shape, head_dim, device="cuda").to(getattr(torch, dtype)) for shape in shapes
+    ]
+
+
+def dense(
+    q: Any, k: Any, v: Any, cells: Any, wide: Any, scale: float | None = None, bias: Any = None
+) -> tuple[Any, Any]:
+    """out [b, q, h, d] and lse [b, h, q], with logits and sums in type `wide`."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    logits = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k.to(wide)) * scale
+    if bias is not None:
+        logits = logits + bias.to(wide).repeat_interleave(group, 1)[:, :, None]
+    logits = logits.masked_fill(~cells, -torch.inf)
+    lse = logits.logsumexp(-1)
+    weights = torch.where(lse.isfinite()[..., None], logits.softmax(-1), 0.0)
+    if wide != torch.float64:
+        weights = weights.to(q.dtype).to(wide)
+    out = torch.einsum("bhqk,bkhd->bqhd", weights, v.to(wide))
+    return (out if wide == torch.float64 else out.to(q.dtype)), lse
+
+
+def check(results: Any, q: Any, k: Any, v: Any, cells: Any, **options: Any) -> None:
+    out, lse = (torch.from_dlpack(x) for x in results)
+    expected, expected_lse = dense(q, k, v, cells, torch.float64, **options)
+    plain, plain_lse = dense(q, k, v, cells, torch.float32, **options)
+    seen = expected_lse.isfinite()
+    assert (lse[~seen] == -torch.inf).all()
+    assert (out.transpose(1, 2)[~seen] == 0).all()
+    for got, right, yardstick in (
+        (out, expected, plain),
+        (lse[seen], expected_lse[seen], plain_lse[seen]),
+    ):
+        error = (got.double() - right).abs().max()
+        allowed = 2 * (yardstick.double() - right).abs().max() + 1e-5 * right.abs().max()
+        assert error <= allowed, (float(error), float(allowed))
+
+
+def cells_of(mask: Any) -> Any:
+    return torch.from_numpy(fdma.to_dense(mask)).cuda()
+
+
+def plan_of(mask: Any, q: Any, k: Any, **options: Any) -> Any:
+    plan = fdma.make_plan(
+        mask,
+        batch=q.shape[0],
+        heads_q=q.shape[2],
+        heads_kv=k.shape[2],
+        head_dim=q.shape[3],
+        dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]
+        backend="sm90",
+        **options,
+    )
+    return fdma.upload(plan)
+
+
+# What needs no GPU.
+
+
+def test_plans_for_sm90_are_made_anywhere() -> None:
+    mask = fdma.compile("causal & window(100)", 1000)
+    plan = fdma.make_plan(
+        mask, heads_q=4, heads_kv=2, head_dim=128, dtype="float16", backend="sm90"
+    )
+    assert plan.backend == "sm90" and plan.tile == (128, 128) and plan.num_items == 4 * 8
+    with pytest.raises(NotImplementedError, match=r"head_dim: sm90"):
+        fdma.make_plan(mask, heads_q=1, head_dim=96, dtype="float16", backend="sm90")
+    with pytest.raises(NotImplementedError, match=r"dtype: sm90"):
+        fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")
+    with pytest.raises(NotImplementedError, match="sm80"):
+        fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm80")  # type: ignore[arg-type]
+    best = fdma.make_plan(mask, heads_q=1, head_dim=64, dtype="bfloat16", backend="auto")
+    assert best.backend == fdma.available_backends()[-1]
+
+
+def test_plans_for_the_cpu_are_not_uploaded() -> None:
+    plan = fdma.make_plan(fdma.compile("causal", 64), heads_q=1, head_dim=64)
+    with pytest.raises(NotImplementedError, match=r"got one for cpu|backend sm90"):
+        fdma.upload(plan)
+
+
+@without_gpu
+def test_without_a_gpu_errors_name_the_backends_there_are() -> None:
+    mask = fdma.compile("causal", 32)
+    plan = fdma.make_plan(mask, heads_q=4, head_dim=64, dtype="float16", backend="sm90")
+    with pytest.raises(NotImplementedError, match=r"backend sm90: .*available: cpu"):
+        fdma.upload(plan)
+    with pytest.raises(NotImplementedError, match=r"backend sm90: .*available: cpu"):
+        fdma.upload(plan, device=3)
+    q = OtherDevice(2, (1, 32, 4, 64))
+    for given in (mask, plan):
+        with pytest.raises(NotImplementedError, match=r"backend sm90: .*available: cpu"):
+            attention(q, q, q, given)
+
+
+def test_a_plan_for_sm90_does_not_run_on_the_host() -> None:
+    mask = fdma.compile("causal", 32)
+    plan = fdma.make_plan(mask, heads_q=4, head_dim=64, dtype="float16", backend="sm90")
+    q, k, v = (x.astype(np.float16) for x in random_tensors(1, 1, 32, 32, 4, 4, 64))
+    with pytest.raises((ValueError, NotImplementedError), match="sm90"):
+        attention(q, k, v, plan)
+
+
+# What does.
+
+
+@needs_gpu
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "spec", ["true", "causal", "causal & window(30)", "(q // 5) % 7 == (k // 5) % 7", "q > 200"]
+)
+def test_attention_equals_its_definition(spec: str, dtype: str, head_dim: int) -> None:
+    q, k, v = tensors(1, 2, 333, 333, 4, 2, head_dim, dtype)
+    mask = fdma.compile(spec, 333)
+    check(attention(q, k, v, plan_of(mask, q, k)), q, k, v, cells_of(mask))
+
+
+@needs_gpu
+def test_masks_and_plans_serve_as_they_are() -> None:
+    q, k, v = tensors(2, 1, 200, 300, 8, 1, 64)
+    mask = fdma.compile("k <= q + 100", 200, 300)
+    plan = fdma.make_plan(
+        mask, heads_q=8, heads_kv=1, head_dim=64, dtype="bfloat16", backend="auto"
+    )
+    results = [
+        [torch.from_dlpack(x) for x in attention(q, k, v, given)]
+        for given in (mask, plan, fdma.upload(plan))
+    ]
+    check(results[0], q, k, v, cells_of(mask))
+    for one, other in itertools.pairwise(results):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@needs_gpu
+def test_lengths_of_their_own_and_key_bias() -> None:
+    q, k, v = tensors(3, 3, 300, 300, 4, 4, 128)
+    mask = fdma.compile("causal", [300, 17, 0], [300, 17, 0], batch=3)
+    bias = torch.randn(3, 4, 300, device="cuda")
+    plan = plan_of(mask, q, k, key_bias=True)
+    out, lse = attention(q, k, v, plan, key_bias=bias, softmax_scale=0.2)
+    check((out, lse), q, k, v, cells_of(mask), scale=0.2, bias=bias)
+    # What was given keeps what it holds in rows that do not exist.
+    out, lse = torch.full_like(q, 7), torch.full((3, 4, 300), 7.0, device="cuda")
+    attention(q, k, v, plan, key_bias=bias, softmax_scale=0.2, out=out, lse=lse)
+    assert (out[1, 17:] == 7).all() and (lse[2] == 7).all() and (lse[1, :, :17] != 7).all()
+
+
+@needs_gpu
+def test_strided_tensors_are_read_in_place() -> None:
+    mask = fdma.compile("causal", 256)
+    packed = torch.randn(2, 256, 3, 4, 64, device="cuda").bfloat16()
+    q, k, v = packed.unbind(2)
+    plan = plan_of(mask, q, k)
+    check(attention(q, k, v, plan), q, k, v, cells_of(mask))
+    q, k, v = (torch.randn(2, 4, 256, 64, device="cuda").bfloat16().transpose(1, 2) for _ in "qkv")
+    out = torch.empty(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    result, lse = attention(q, k, v, plan, out=out)
+    assert result is out
+    check((out, lse), q, k, v, cells_of(mask))
+
+
+@needs_gpu
+def test_streams_and_workspaces() -> None:
+    q, k, v = tensors(4, 1, 512, 512, 8, 8, 64)
+    plan = plan_of(fdma.compile("causal", 512), q, k)
+    assert plan.device == 0 and plan.nbytes > 0 and plan.workspace_nbytes == 0
+    expected = torch.from_dlpack(attention(q, k, v, plan, return_lse=False))
+    one = plan.workspace_nbytes
+    torch.cuda.synchronize()
+    out = torch.empty_like(q)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # the current stream of the framework
+        attention(q, k, v, plan, out=out, return_lse=False)
+    stream.synchronize()
+    assert torch.equal(out, expected) and plan.workspace_nbytes == 2 * one
+    for given in (stream, stream.cuda_stream, 0):  # a stream by object and by number
+        out.zero_()
+        torch.cuda.synchronize()
+        attention(q, k, v, plan, out=out, return_lse=False, stream=given)
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected)
+    assert plan.workspace_nbytes == 2 * one
+    with pytest.raises(TypeError, match="stream: expected None, an integer or an object"):
+        attention(q, k, v, plan, stream="x")
+
+
+@needs_gpu
+def test_graph_capture() -> None:
+    q, k, v = tensors(5, 1, 700, 700, 4, 2, 128)
+    mask = fdma.compile("causal & window(300)", 700)
+    plan = plan_of(mask, q, k)
+    out, lse = torch.empty_like(q), torch.empty(1, 4, 700, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention(q, k, v, plan, out=out, lse=lse)
+        out.mul_(2)
+    for seed in (6, 7):
+        for tensor, new in zip((q, k, v), tensors(seed, 1, 700, 700, 4, 2, 128), strict=True):
+            tensor.copy_(new)
+        graph.replay()
+        torch.cuda.synchronize()
+        check((out / 2, lse), q, k, v, cells_of(mask))
+
+
+@needs_gpu
+def test_two_runs_give_the_same_bits() -> None:
+    q, k, v = tensors(8, 2, 1024, 1024, 8, 8, 128)
+    plan = plan_of(fdma.compile("causal & (q // 3) % 5 != (k // 7) % 5", 1024), q, k)
+    runs = [torch.from_dlpack(attention(q, k, v, plan, return_lse=False)) for _ in range(5)]
+    assert all(torch.equal(runs[0], run) for run in runs)
+
+
+@needs_gpu
+def test_cupy_arrays() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    mask = fdma.compile("causal", 300)
+    q, k, v = (cupy.asarray(x.astype(np.float16)) for x in random_tensors(9, 1, 300, 300, 4, 4, 64))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        out, lse = (cupy.from_dlpack(x) for x in attention(q, k, v, mask))
+    stream.synchronize()
+    q, k, v = (torch.from_dlpack(x) for x in (q, k, v))
+    check((out, lse), q, k, v, cells_of(mask))
+
+
+@needs_gpu
+def test_wrong_arguments_name_themselves() -> None:
+    q, k, v = tensors(10, 1, 256, 256, 4, 4, 64)
+    mask = fdma.compile("causal", 256)
+    plan = plan_of(mask, q, k)
+    host = fdma.make_plan(mask, heads_q=4, head_dim=64, dtype="bfloat16")
+    flat = torch.randn(1 * 256 * 4 * 64 + 1, device="cuda").bfloat16()[1:].view(1, 256, 4, 64)
+    cases: list[tuple[dict[str, Any], type[Exception] | tuple[type[Exception], ...], str]] = [
+        ({"k": k.cpu()}, ValueError, "k: expected an array on cuda:0, where q is"),
+        ({"out": torch.empty_like(q).cpu()}, ValueError, "out: expected an array on cuda:0"),
+        ({"out": q}, ValueError, "out: expected memory of its own"),
+        ({"q": q[:, :255]}, ValueError, "q"),
+        ({"v": v.half()}, (ValueError, NotImplementedError), "v"),
+        ({"q": q.float()}, (ValueError, NotImplementedError), "q"),
+        ({"q": flat}, (ValueError, NotImplementedError), "q"),
+        ({"mask": host}, NotImplementedError, "expected a plan for sm90, got one for cpu"),
+        ({"q": q.clone().requires_grad_()}, ValueError, "requires a gradient"),
+    ]
+    for changes, error, message in cases:
+        with pytest.raises(error, match=message):
+            attention(**({"q": q, "k": k, "v": v, "mask": plan} | changes))
+    with pytest.raises(ValueError, match=r"q: expected an array on cuda:0, where the plan is"):
+        attention(q.cpu(), k.cpu(), v.cpu(), plan)
+
+
+@needs_gpu
+def test_memory_does_not_grow() -> None:
+    q, k, v = tensors(11, 1, 2048, 2048, 8, 8, 128)
+    mask = fdma.compile("causal", 2048)
+    free = []
+    for _ in range(4):
+        for _ in range(8):
+            attention(q, k, v, mask)
+        gc.collect()
+        torch.cuda.synchronize()
+        free.append(torch.cuda.mem_get_info()[0])
+    assert free[-1] >= free[0]
