@@ -15,8 +15,9 @@
 
 namespace fdma {
 
-/// The arrays of a group by name. Boolean, integer or floating (float16, float32, float64), at most
-/// 4 dimensions, contiguous. Attributes of the group are arrays too: a field may be either.
+/// The arrays of a group by name. Boolean, integer or floating (float16, bfloat16: uint16 with the
+/// attribute dtype = "bfloat16", float32, float64), at most 4 dimensions, contiguous. Attributes of
+/// the group are arrays too: a field may be either.
 struct PeerGroup {
   std::map<std::string, OwnedTable, std::less<>> arrays;
 };

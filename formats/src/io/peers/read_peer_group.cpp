@@ -48,7 +48,9 @@ Result<ElementType> element_type(hid_t type, const std::string& where) {
   if (type_class == H5T_FLOAT && (stored_bytes == 2 || stored_bytes == 4 || stored_bytes == 8)) {
     if (const std::optional<DType> dtype = tensor_dtype(type, false)) {
       element.dtype = *dtype;
-      element.memory = tensor_type(*dtype);
+      // What says that it is bfloat16 is read as it lies, not by its value.
+      element.memory =
+          *dtype == DType::bfloat16 ? Handle(H5Tcopy(type), H5Tclose) : tensor_type(*dtype);
       return element;
     }
     if (stored_bytes == 8) {
@@ -130,7 +132,12 @@ Result<void> check_booleans(const OwnedTable& array, const std::string& where) {
 Result<OwnedTable> read_dataset(const InputFile& input, hid_t group, const std::string& name,
                                 const std::string& where) {
   FDMA_TRY(const DatasetInfo info, open_dataset(group, name, where));
-  FDMA_TRY(const ElementType element, element_type(info.type.get(), where));
+  FDMA_TRY(ElementType element, element_type(info.type.get(), where));
+  if (element.dtype == DType::uint16) {
+    FDMA_TRY(const std::optional<std::string> declared,
+             read_string_attribute(info.dataset.get(), kDTypeAttribute, where));
+    if (declared == kBfloat16Name) element.dtype = DType::bfloat16;
+  }
   FDMA_TRY_VOID(
       check_storage(input, info,
                     std::max<std::int64_t>(size_bytes(element.dtype),
