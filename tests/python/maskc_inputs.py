@@ -121,6 +121,24 @@ def scores(folder: Path) -> None:
     _write(folder / "scores.h5", scores=values[0], by_head=values, with_nan=with_nan)
 
 
+def learned(folder: Path) -> None:
+    """learned.h5: tensors of zoh scores, 64 keys, 2 KV heads of 8 values; weights.h5: weights."""
+    rng = np.random.default_rng(12)
+    values = rng.normal(size=(1, 64, 2, 8)).astype(np.float16)
+    wide = (rng.normal(size=(2, 16)) / 2).astype(np.float32)
+    a_coef = np.array([-1.5, -0.25], dtype=np.float32)
+    _write(
+        folder / "learned.h5",
+        values=values,
+        two=np.concatenate([values, values[:, ::-1]]),
+        wide=wide,
+        a_coef=a_coef,
+        short=a_coef[:1],
+        count=np.arange(2),
+    )
+    _write(folder / "weights.h5", per_head=wide[:, :8], a_coef=a_coef)
+
+
 def damaged(folder: Path) -> None:
     """random.h5, text.h5, empty.h5: no HDF5; half.h5: the first half of a proper file."""
     (folder / "random.h5").write_bytes(np.random.default_rng(7).bytes(4096))
@@ -147,10 +165,10 @@ def deep(folder: Path) -> None:
 
 
 def huge(folder: Path) -> None:
-    """huge.h5: /mask of 131072 x 131072 in chunks never written: seconds to read, no space."""
+    """huge.h5: /mask of 2^20 x 2^20 in chunks never written: a minute to read, no space."""
     with h5py.File(folder / "huge.h5", "w") as file:
         file.create_dataset(
-            "mask", shape=(131072, 131072), dtype=bool, chunks=(512, 512), fillvalue=True
+            "mask", shape=(1 << 20, 1 << 20), dtype=bool, chunks=(512, 512), fillvalue=True
         )
 
 
@@ -193,6 +211,7 @@ INPUTS = {
         numbers,
         tables,
         scores,
+        learned,
         damaged,
         spec_file,
         deep,

@@ -212,6 +212,10 @@ const Command& compile_command() {
            {"fdma-maskc compile --spec 'padding(lengths=@n) & causal' --table n=700,1300 \\\n"
             "  --batch 2 --q-len 2048 --format bcsr -o padded.h5",
             "Padding, one length per batch element, stored as block sparse rows:"},
+           {"fdma-maskc compile --spec 'causal & topk(@scores, 2048)' \\\n"
+            "  --table 'scores=zoh(values=kv.h5:/values, dt_proj=/dt_proj, a_coef=/a_coef)' \\\n"
+            "  --heads 32 --q-len 131072 -o learned.h5",
+            "The 2048 keys of highest score per query, scores computed from the values:"},
            {"echo 'causal & (window(64) | sink(4))' | \\\n"
             "  fdma-maskc compile --spec - --q-len 512 --dump ir",
             "Look at the bound program, write nothing:"}},

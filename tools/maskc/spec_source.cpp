@@ -81,7 +81,8 @@ OptionSpec table_option() {
           .help =
               "The table that the specification calls @NAME: FILE.h5:/DATASET, or its entries, "
               "0,1,127 or true,false; semicolons separate rows, a trailing comma makes a list "
-              "of a single entry.",
+              "of a single entry. The scores of topk can also be computed: "
+              "NAME=zoh(values=FILE.h5:/DATASET, dt_proj=.., a_coef=.., mode=exp or log).",
           .is_repeatable = true,
           .takes_file = true};
 }

@@ -31,7 +31,7 @@ struct OwnedTables {
   Tables views() const;
 };
 
-/// Reads every "name=FILE.h5:/DATASET" and "name=0,1,127".
+/// Reads every "name=FILE.h5:/DATASET", "name=0,1,127" and "name=zoh(..)" (zoh_table.hpp).
 ///
 /// Inline tables hold whole numbers or true and false; commas between entries, semicolons between
 /// rows ("1,0;1,1" is 2 x 2). A single entry is a parameter (rank 0) where the specification writes

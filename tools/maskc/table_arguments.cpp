@@ -6,8 +6,10 @@
 #include <optional>
 #include <string_view>
 
+#include "file_reading.hpp"
 #include "mask_operand.hpp"
 #include "spec_source.hpp"
+#include "zoh_table.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -131,6 +133,7 @@ bool is_inline(std::string_view value) {
 
 Outcome<OwnedTable> read_one(const std::string& name, const std::string& value,
                              const MaskExpr& expr) {
+  if (is_zoh_call(value)) return zoh_table(name, value);
   if (is_inline(value)) {
     FDMA_TRY(const InlineTable table, parse_inline(name, value));
     int rank = table.rows.size() > 1 ? 2 : 1;
@@ -145,7 +148,7 @@ Outcome<OwnedTable> read_one(const std::string& name, const std::string& value,
         fmt::format("--table {}: expected FILE.h5:/DATASET, or entries such as 0,1,127; got '{}'",
                     name, value));
   }
-  Result<OwnedTable> table = read_table(address.file, address.inner);
+  Result<OwnedTable> table = read_table_file(address.file, address.inner);
   if (!table)
     return Error{table.error().code, fmt::format("--table {}: {}", name, table.error().message)};
   return *std::move(table);
