@@ -1,5 +1,7 @@
 #include "command.hpp"
 
+#include "file_reading.hpp"
+
 namespace fdma::maskc {
 
 const std::vector<const Command*>& all_commands() {
@@ -19,13 +21,17 @@ const Command* find_command(std::string_view name) {
 }
 
 const std::vector<OptionSpec>& common_options() {
-  static const std::vector<OptionSpec> options{
-      {.name = "quiet",
-       .letter = 'q',
-       .help = "No progress bar and no summary; errors still appear."},
-      {.name = "verbose", .letter = 'v', .help = "Log each stage and its time on standard error."},
-      {.name = "help", .letter = 'h', .help = "Print this text."},
-  };
+  static const std::vector<OptionSpec> options = [] {
+    std::vector<OptionSpec> all = file_reading_options();
+    all.insert(all.end(), {{.name = "quiet",
+                            .letter = 'q',
+                            .help = "No progress bar and no summary; errors still appear."},
+                           {.name = "verbose",
+                            .letter = 'v',
+                            .help = "Log each stage and its time on standard error."},
+                           {.name = "help", .letter = 'h', .help = "Print this text."}});
+    return all;
+  }();
   return options;
 }
 

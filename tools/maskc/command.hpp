@@ -73,7 +73,7 @@ const std::vector<const Command*>& all_commands();
 /// The verb of that name, or null.
 const Command* find_command(std::string_view name);
 
-/// Options that every verb has: help, quiet, verbose.
+/// Options that every verb has: how files are read, quiet, verbose, help.
 const std::vector<OptionSpec>& common_options();
 
 /// The verb's own options followed by the common ones.

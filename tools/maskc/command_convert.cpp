@@ -8,6 +8,7 @@
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/io/peer_group.hpp"
 #include "fdma/masks/lower.hpp"
+#include "file_reading.hpp"
 #include "json_output.hpp"
 #include "mask_operand.hpp"
 #include "mask_shape_arguments.hpp"
@@ -61,7 +62,7 @@ Outcome<MaskOperand> read_peer(const PeerFormat& peer, const Arguments& argument
   }
   options.cells = [&](const MaskShape& shape) { return read_cells(arguments, shape, quiet); };
   const Waiting waiting("importing", quiet || arguments.has("verbose"));
-  FDMA_TRY(const PeerGroup arrays, read_peer_group(address.file, address.inner));
+  FDMA_TRY(const PeerGroup arrays, read_peer_file(address.file, address.inner));
   Outcome<BlockMask> mask = peer.read(arrays, options);
   const bool is_slashed = address.inner.front() == '/';
   MaskOperand input;

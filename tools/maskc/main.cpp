@@ -15,6 +15,8 @@
 
 #include "arguments.hpp"
 #include "command.hpp"
+#include "fdma/io/isolated_reader.hpp"
+#include "file_reading.hpp"
 #include "help_text.hpp"
 #include "staged_file.hpp"
 
@@ -77,6 +79,8 @@ int run_command(const Command& command, const std::vector<std::string>& words) {
   Session session;
   session.verb = command.name;
   session.quiet = arguments->has("quiet");
+  const Status reading = set_up_file_reading(*arguments);
+  if (!reading) return report(command.name, reading.error().exit_code, reading.error().message);
   start_interrupt_handling(session.verb);
   const Outcome<ExitCode> outcome = command.run(*arguments, session);
   if (!outcome) {
@@ -118,6 +122,8 @@ int main(int argc, char** argv) {
   using fdma::maskc::find_command;
   using fdma::maskc::kOutOfMemory;
   using fdma::maskc::report;
+  // The tool is its own reading process for files of others.
+  if (const auto code = fdma::serve_isolated_reads(argc, argv)) return *code;
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const std::string verb =
       words.empty() || find_command(words.front()) == nullptr ? "" : words.front();

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "available_memory.hpp"
 #include "fdma/io/mask_file.hpp"
+#include "file_reading.hpp"
 #include "progress.hpp"
 #include "staged_file.hpp"
 
@@ -112,7 +114,8 @@ Outcome<ResolvedAddress> resolve_address(const std::string& text) {
     return resolved;
   }
   if (inner.empty() || inner.front() != '/') {
-    Result<std::vector<std::string>> listed = list_masks(file);
+    Result<std::vector<std::string>> listed =
+        inner.empty() ? list_own_masks(file) : list_masks_of_any_file(file);
     // A file without masks may still hold the dataset; any other trouble shows when it is read.
     if (!listed && (inner.empty() || listed.error().code == ErrorCode::io)) return listed.error();
     if (inner.empty()) {
@@ -142,7 +145,7 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
     }
     operand.name = resolved.names.front();
     operand.label = fmt::format("{}:{}{}", file, kMasksPrefix, operand.name);
-    FDMA_TRY(operand.mask, read_mask(file, operand.name));
+    FDMA_TRY(operand.mask, read_own_mask(file, operand.name));
     spdlog::info("read {}", operand.label);
     return operand;
   }
@@ -152,7 +155,9 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
   DenseReadOptions options = dense;
   Progress progress("reading " + operand.label, "B", quiet);
   options.progress = [&](std::int64_t done, std::int64_t total) { progress.update(done, total); };
-  Result<BlockMask> mask = read_dense_mask(file, resolved.dataset, options);
+  // The result is held twice while it is interned, handed over by an isolated reader or converted.
+  options.max_result_bytes = available_memory_bytes() / 3;
+  Result<BlockMask> mask = read_dense_file(file, resolved.dataset, options);
   if (!mask) {
     // A value that is no mask value makes the mask wrong; the message names its cell. Any other
     // invalid argument (the type of the dataset) is a wrong use.

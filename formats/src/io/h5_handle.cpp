@@ -43,9 +43,12 @@ Session::Session() : lock_(library_mutex()) {
   be_quiet_at_exit();
   H5Eget_auto2(H5E_DEFAULT, &print_, &print_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  has_plugin_state_ = H5PLget_loading_state(&plugin_state_) >= 0;
+  if (has_plugin_state_) H5PLset_loading_state(0);
 }
 
 Session::~Session() {
+  if (has_plugin_state_) H5PLset_loading_state(plugin_state_);
   H5Eclear2(H5E_DEFAULT);
   H5Eset_auto2(H5E_DEFAULT, print_, print_data_);
 }

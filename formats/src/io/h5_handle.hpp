@@ -38,8 +38,9 @@ class Handle {
 };
 
 /// One stay inside HDF5: holds the lock that serialises FDMA's calls (the library need not be built
-/// thread-safe) and keeps HDF5 from printing its error stack; the caller's setting comes back
-/// afterwards. Every public function of fdma::io opens one; nesting is allowed.
+/// thread-safe), keeps HDF5 from printing its error stack, and from loading plugins, which is how a
+/// file names code to run; the caller's settings come back afterwards. Every public function of
+/// fdma::io opens one; nesting is allowed.
 class Session {
  public:
   Session();
@@ -51,6 +52,8 @@ class Session {
   std::unique_lock<std::recursive_mutex> lock_;
   H5E_auto2_t print_ = nullptr;
   void* print_data_ = nullptr;
+  unsigned plugin_state_ = 0;
+  bool has_plugin_state_ = false;
 };
 
 /// What HDF5 said last, innermost reason first: "bad object header version number"; empty if

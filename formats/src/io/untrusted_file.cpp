@@ -208,7 +208,8 @@ Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std:
     if (H5Zfilter_avail(filter) <= 0) {
       return Error{ErrorCode::unsupported,
                    fmt::format("{}: compressed with filter {} ({}), which this HDF5 does not have; "
-                               "rewrite the dataset with gzip",
+                               "rewrite the dataset with gzip, or install the filter's plugin and "
+                               "allow plugins where the mask is dense (--allow-plugins)",
                                where, static_cast<int>(filter), filter_name)};
     }
   }
