@@ -1,0 +1,525 @@
+"""Attention on a GPU by FDMA beside cuDNN and FlexAttention of PyTorch, in one process.
+
+    python3 bench_attention_gpu.py <folder of _fdma> <result.json> [--parts dense,flex] [--rows ..]
+
+A row is one mask at one shape: of part `dense` FDMA beside cuDNN (causal attention beside cuDNN's
+causal, every other mask beside its full attention), of part `flex` FDMA beside FlexAttention on the
+same mask, whose predicate is compared with the compiled mask before. All take the same random
+tensors [batch, tokens, heads, head_dim] of bfloat16, in turn, round after round; times are medians
+of CUDA events, after rounds that do not count. The GPU is kept busy while the host prepares what is
+timed, so that the host is not.
+
+In the same run the result of every row is checked. The cells that the predicate keeps, all of them,
+are as many as the compiled mask says (and so is the FLOP count); at sampled rows, tile edges among
+them, out and lse are compared with attention in float64 by the predicate.
+
+Rows are written to the result file one by one and are not measured again while they are there
+(`--again`: they are), so that a call that ends early (--max-seconds) is continued by the next one.
+FLOPs are those of allowed pairs: 4 * head_dim for each query head.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from make_report import git
+from mask_zoo import NAMES, ZooMask, zoo_mask
+
+Run = dict[str, Any]
+
+SEED = 20261121
+TOTAL_TOKENS = 131072
+MAX_FLEX_TOKENS = 32768
+# A round of everything that is compared, times so many rounds as fit into this time.
+SECONDS_A_ROW = 0.35
+ROUNDS = (3, 15)
+# Short kernels run several times between two events.
+SECONDS_A_SAMPLE = 3e-4
+MAX_LAUNCHES = 8
+# Keeps the GPU busy while the host queues a sample: about 1 ms at 1.9 GHz for each launch.
+SLEEP_CYCLES = 2_000_000
+SAMPLED_ROWS = 24
+
+
+@dataclass(frozen=True)
+class Shape:
+    batch: int
+    tokens: int
+    heads: int
+    head_dim: int
+
+    def __str__(self) -> str:
+        return f"{self.tokens // 1024}K/b{self.batch}h{self.heads}d{self.head_dim}"
+
+    def flops(self, pairs: int) -> float:
+        """Of a forward pass that `pairs` cells of one head and batch element allow."""
+        return 4.0 * self.head_dim * pairs * self.batch * self.heads
+
+
+@dataclass(frozen=True)
+class Row:
+    part: str
+    shape: Shape
+    mask: str
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.shape}/{self.mask}"
+
+
+def all_rows() -> Iterator[Row]:
+    """In the order of their importance, one shape after the other."""
+    few = ("causal", "sliding_window", "causal_document", "document", "random_eviction")
+    many_heads = [Shape(TOTAL_TOKENS // n, n, 32, 128) for n in (32768, 131072, 8192)]
+    one_sequence = [Shape(1, n, 8, 128) for n in (8192, 32768)]
+    narrow = Shape(TOTAL_TOKENS // 8192, 8192, 32, 64)
+    for shape in [*many_heads, *one_sequence]:
+        for name in NAMES:
+            yield Row("dense", shape, name)
+    for name in ("full", *few):
+        yield Row("dense", narrow, name)
+    by_importance = (*few, *(name for name in NAMES if name not in few))
+    for shape in sorted(many_heads, key=lambda shape: -shape.tokens):
+        if shape.tokens <= MAX_FLEX_TOKENS:
+            for name in by_importance:
+                yield Row("flex", shape, name)
+    for name in few[:3]:
+        yield Row("flex", narrow, name)
+
+
+def arguments() -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("module", type=Path, help="folder of the built module _fdma")
+    parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
+    parser.add_argument("--parts", type=names, default=["dense", "flex"])
+    parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
+    parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument("--list", action="store_true", help="say what would run")
+    parser.add_argument("--max-seconds", type=float, default=1e9, help="stop before this time")
+    return parser.parse_args()
+
+
+def gpu_state() -> Run:
+    """What nvidia-smi says; empty without it."""
+    fields = (
+        *("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem"),
+        *("power.draw", "power.limit", "temperature.gpu"),
+    )
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = done.stdout.splitlines()[0].split(", ")
+    return dict(zip(fields, values, strict=False))
+
+
+def commit_and_changes() -> tuple[str, bool]:
+    """Also where the sources are a copy without history: FDMA_COMMIT names it then."""
+    sources = ("formats", "masks", "kernels", "python_bindings", "benchmarks/*.py", "cmake")
+    try:
+        return git("rev-parse", "--short=12", "HEAD"), bool(
+            git("status", "--porcelain", "--", *sources)
+        )
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("FDMA_COMMIT", "unknown"), False
+
+
+class WrongResultError(Exception):
+    """What was computed is not what the mask and the tensors say."""
+
+
+class Results:
+    """The file of rows, written as a whole after each of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: Run = {"rows": {}}
+        if path.exists():
+            self.content = json.loads(path.read_text(encoding="utf-8"))
+        self.rows: dict[str, Run] = self.content["rows"]
+
+    def describe(self, machine: Run) -> None:
+        self.content = machine | {"rows": self.rows}
+
+    def add(self, row: Row, run: Run) -> None:
+        self.rows[str(row)] = run
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+        new.replace(self.path)
+
+
+class Timing:
+    """What is compared in a row: calls in turn, and the seconds that each took."""
+
+    def __init__(self, torch: Any, calls: dict[str, Callable[[], object]], quick: bool) -> None:
+        self.torch = torch
+        self.calls = calls
+        self.seconds: dict[str, list[float]] = {name: [] for name in calls}
+        launches = {}
+        for name, call in calls.items():
+            call()
+            once = min(self.sample(call, 1) for _ in range(2))
+            launches[name] = max(1, min(MAX_LAUNCHES, round(SECONDS_A_SAMPLE / once)))
+        begin = time.perf_counter()
+        names = list(calls)
+        limit = 3 if quick else ROUNDS[1]
+        while len(self.seconds[names[0]]) < limit:
+            for name in names if len(self.seconds[names[0]]) % 2 == 0 else reversed(names):
+                self.seconds[name].append(self.sample(calls[name], launches[name]))
+            rounds = len(self.seconds[names[0]])
+            if rounds >= ROUNDS[0] and time.perf_counter() - begin > SECONDS_A_ROW:
+                break
+
+    def sample(self, call: Callable[[], object], launches: int) -> float:
+        """Seconds of one call, a mean of `launches` in a row."""
+        cuda = self.torch.cuda
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        cuda._sleep(SLEEP_CYCLES * launches)
+        begin.record()
+        for _ in range(launches):
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / launches
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """How many times as long `other` takes, round by round."""
+        pairs = zip(self.seconds[name], self.seconds[other], strict=True)
+        return statistics.median(b / a for a, b in pairs)
+
+
+class Problem:
+    """The tensors of one shape, and cuDNN on them."""
+
+    def __init__(self, torch: Any, shape: Shape) -> None:
+        self.torch = torch
+        self.shape = shape
+        torch.manual_seed(SEED)
+        size = (shape.batch, shape.tokens, shape.heads, shape.head_dim)
+        self.q, self.k, self.v = (
+            torch.randn(size, device="cuda", dtype=torch.bfloat16) for _ in range(3)
+        )
+        self.out = torch.empty_like(self.q)
+        self.lse = torch.empty(
+            (shape.batch, shape.heads, shape.tokens), device="cuda", dtype=torch.float32
+        )
+        self.heads_first = [x.transpose(1, 2) for x in (self.q, self.k, self.v)]
+        self.positions = torch.arange(shape.tokens, device="cuda", dtype=torch.int32)
+        self.cudnn_full_ms: float | None = None
+
+    def cudnn(self, is_causal: bool) -> Any:
+        attention = self.torch.nn.attention
+        with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
+            return self.torch.nn.functional.scaled_dot_product_attention(
+                *self.heads_first, is_causal=is_causal
+            )
+
+    def count(self, predicate: Callable[[Any, Any], Any]) -> int:
+        """The cells that it keeps, every one looked at."""
+        kept = 0
+        step = max(1, (1 << 27) // self.shape.tokens)
+        for begin in range(0, self.shape.tokens, step):
+            rows = self.positions[begin : begin + step, None]
+            kept += int(predicate(rows, self.positions[None, :]).sum())
+        return kept
+
+    def sampled_rows(self) -> Any:
+        """First, last, the edges of tiles in the middle, and random ones."""
+        tokens = self.shape.tokens
+        edges = [0, 1, 127, 128, tokens // 2 - 1, tokens // 2, tokens - 128, tokens - 1]
+        self.torch.manual_seed(SEED + 1)
+        rest = self.torch.randint(0, tokens, (SAMPLED_ROWS - len(edges),)).tolist()
+        return self.torch.tensor(sorted({*edges, *rest}), device="cuda", dtype=self.torch.int32)
+
+    def errors(self, predicate: Callable[[Any, Any], Any], out: Any, lse: Any | None) -> Run:
+        """Of sampled rows of the first and the last head, and what an explicit matmul, softmax,
+        matmul in bfloat16 has. Too large ones are a WrongResultError."""
+        torch = self.torch
+        rows = self.sampled_rows()
+        cells = predicate(rows[:, None], self.positions[None, :])
+        worst: Run = {"rows": 2 * len(rows), "max_error": 0.0, "lse_max_error": 0.0}
+        for b, h in ((0, 0), (self.shape.batch - 1, self.shape.heads - 1)):
+            q, k, v = self.q[b, rows, h], self.k[b, :, h], self.v[b, :, h]
+            scale = self.shape.head_dim**-0.5
+            logits = (q.double() @ k.double().T * scale).masked_fill(~cells, -torch.inf)
+            exact_lse = logits.logsumexp(-1)
+            has_keys = exact_lse.isfinite()[:, None]
+            exact = torch.where(has_keys, logits.softmax(-1), 0.0) @ v.double()
+            plain = ((q @ k.T).float() * scale).masked_fill(~cells, -torch.inf)
+            plain = torch.where(has_keys, plain.softmax(-1), 0.0).to(v.dtype) @ v
+            allowed = 2 * float((plain.double() - exact).abs().max())
+            allowed += 1e-5 * float(exact.abs().max())
+            error = float((out[b, rows, h].double() - exact).abs().max())
+            worst["max_error"] = max(worst["max_error"], error)
+            worst["allowed_error"] = min(worst.get("allowed_error", allowed), allowed)
+            if not error <= allowed:
+                raise WrongResultError(f"out: error {error:.3g}, expected {allowed:.3g} at most")
+            if lse is not None:
+                seen = exact_lse.isfinite()
+                got = lse[b, h, rows]
+                # The logits of a tile have float32 sums of exact products.
+                error = float((got[seen].double() - exact_lse[seen]).abs().max())
+                worst["lse_max_error"] = max(worst["lse_max_error"], error)
+                if not (error <= 1e-4 and bool((got[~seen] == -torch.inf).all())):
+                    raise WrongResultError(f"lse: error {error:.3g}")
+        return worst
+
+
+class Measured:
+    """FDMA on one mask and problem: the uploaded plan, what it cost, and a call."""
+
+    def __init__(self, fdma: Any, torch: Any, problem: Problem, mask: ZooMask) -> None:
+        shape = problem.shape
+        costs: dict[str, list[float]] = {"compile_ms": [], "plan_ms": [], "upload_ms": []}
+        for _ in range(3):  # the first time finds cold code
+            begin = time.perf_counter()
+            compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables, num_threads=1)
+            costs["compile_ms"].append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+            plan = fdma.make_plan(
+                compiled,
+                batch=shape.batch,
+                heads_q=shape.heads,
+                head_dim=shape.head_dim,
+                dtype="bfloat16",
+                backend="sm90",
+            )
+            costs["plan_ms"].append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+            self.plan = fdma.upload(plan)
+            torch.cuda.synchronize()
+            costs["upload_ms"].append(time.perf_counter() - begin)
+        self.pairs = compiled.counts["allowed_pairs"]
+        self.facts: Run = {name: statistics.median(x) * 1e3 for name, x in costs.items()}
+        self.facts |= {
+            "mask_bytes": compiled.nbytes,
+            "plan_bytes": self.plan.nbytes,
+            "tiles": plan.counts,
+        }
+        stream = torch.cuda.current_stream().cuda_stream
+        self.call = lambda: fdma.attention(
+            problem.q,
+            problem.k,
+            problem.v,
+            self.plan,
+            out=problem.out,
+            lse=problem.lse,
+            stream=stream,
+        )
+
+
+def tflops(shape: Shape, pairs: int, seconds: float) -> float:
+    return shape.flops(pairs) / seconds / 1e12
+
+
+def measure_row(
+    fdma: Any, torch: Any, problem: Problem, row: Row, options: argparse.Namespace
+) -> Run:
+    shape = problem.shape
+    mask = zoo_mask(row.mask, shape.tokens)
+    predicate = mask.on(lambda table: torch.from_numpy(table).cuda())
+    measured = Measured(fdma, torch, problem, mask)
+    kept = problem.count(predicate)
+    if kept != measured.pairs:
+        raise SystemExit(f"{row}: the mask allows {measured.pairs} pairs, but its predicate {kept}")
+    problem.out.fill_(torch.nan)
+    problem.lse.fill_(torch.nan)
+    measured.call()
+    errors = problem.errors(predicate, problem.out, problem.lse)
+    calls: dict[str, Callable[[], object]] = {"fdma": measured.call}
+    facts: Run = {}
+    if row.part == "flex":
+        flex, flex_out, facts = flex_call(torch, problem, row.mask, predicate)
+        facts["flex_check"] = problem.errors(predicate, flex_out().transpose(1, 2), None)
+        calls["flex"] = flex
+    elif row.mask in ("full", "causal"):
+        is_causal = row.mask == "causal"
+        calls["cudnn"] = lambda: problem.cudnn(is_causal)
+    timing = Timing(torch, calls, options.quick)
+    pairs = measured.pairs
+    run: Run = {
+        "part": row.part,
+        "mask": row.mask,
+        "spec": mask.spec,
+        "batch": shape.batch,
+        "tokens": shape.tokens,
+        "heads": shape.heads,
+        "head_dim": shape.head_dim,
+        "allowed_pairs": pairs,
+        "rounds": len(timing.seconds["fdma"]),
+        "fdma_ms": timing.median("fdma") * 1e3,
+        "fdma_min_ms": min(timing.seconds["fdma"]) * 1e3,
+        "fdma_tflops": tflops(shape, pairs, timing.median("fdma")),
+        "check": errors,
+    }
+    if row.part == "dense":
+        if row.mask == "full":
+            problem.cudnn_full_ms = timing.median("cudnn") * 1e3
+        if problem.cudnn_full_ms is None:
+            full = Timing(torch, {"cudnn": lambda: problem.cudnn(False)}, options.quick)
+            problem.cudnn_full_ms = full.median("cudnn") * 1e3
+        full_tflops = tflops(shape, shape.tokens**2, problem.cudnn_full_ms / 1e3)
+        run |= {
+            "cudnn_full_ms": problem.cudnn_full_ms,
+            "cudnn_full_tflops": full_tflops,
+            # Above 1: FDMA does more useful work a second than cuDNN's full attention.
+            "to_cudnn_full": run["fdma_tflops"] / full_tflops,
+        }
+    for peer in calls:
+        if peer == "fdma":
+            continue
+        run |= {
+            f"{peer}_ms": timing.median(peer) * 1e3,
+            f"{peer}_tflops": tflops(shape, pairs, timing.median(peer)),
+            # Above 1: FDMA is faster.
+            f"{peer}_ratio": timing.ratio("fdma", peer),
+        }
+    return run | measured.facts | facts
+
+
+def flex_call(
+    torch: Any, problem: Problem, name: str, predicate: Callable[[Any, Any], Any]
+) -> tuple[Callable[[], object], Callable[[], Any], Run]:
+    """FlexAttention on the mask: a call, one that returns the result, and what preparing took."""
+    from torch.nn.attention import flex_attention as flex
+
+    torch.compiler.reset()  # a mask is a program of its own; old ones count against a limit
+    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    tokens = problem.shape.tokens
+    block_mask = None
+    begin = time.perf_counter()
+    if name != "full":
+        block_mask = flex.create_block_mask(
+            lambda b, h, q, k: predicate(q, k), None, None, tokens, tokens, device="cuda"
+        )
+        torch.cuda.synchronize()
+    masked = time.perf_counter()
+
+    def run() -> Any:
+        return compiled(*problem.heads_first, block_mask=block_mask)
+
+    result = run()
+    torch.cuda.synchronize()
+    facts = {
+        "flex_mask_ms": (masked - begin) * 1e3,
+        "flex_compile_s": time.perf_counter() - masked,
+    }
+    torch.cuda.empty_cache()  # what making the mask took
+    return run, lambda: result, facts
+
+
+def expected_seconds(row: Row) -> float:
+    """About what a row takes, so that none is begun that cannot end in time."""
+    return 45.0 if row.part == "flex" else 4.0 + row.shape.tokens / 32768
+
+
+def measure(
+    rows: list[Row], results: Results, options: argparse.Namespace, begin: float
+) -> tuple[int, int]:
+    """The numbers of rows that are left and of those that are wrong, which are not kept."""
+    sys.path.insert(0, str(options.module.resolve()))
+    import _fdma as fdma
+    import torch
+
+    if "sm90" not in fdma.available_backends():
+        raise SystemExit(f"no GPU to measure; backends here: {fdma.available_backends()}")
+    torch.set_grad_enabled(False)
+    properties = torch.cuda.get_device_properties(0)
+    commit, is_changed = commit_and_changes()
+    results.describe(
+        {
+            "machine": {
+                "gpu": torch.cuda.get_device_name(),
+                "multiprocessors": properties.multi_processor_count,
+                "memory_bytes": properties.total_memory,
+                "state": gpu_state(),
+                "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
+            },
+            "torch_version": torch.__version__,
+            "cuda_version": torch.version.cuda,
+            "cudnn_version": torch.backends.cudnn.version(),
+            "commit": commit,
+            "uncommitted_changes": is_changed,
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+            "seed": SEED,
+            "dtype": "bfloat16",
+        }
+    )
+    problem: Problem | None = None
+    clocks: Run = {}
+    num_wrong = 0
+    for done, row in enumerate(rows):
+        if time.monotonic() - begin + expected_seconds(row) > options.max_seconds:
+            return len(rows) - done, num_wrong
+        if problem is None or problem.shape != row.shape:
+            del problem
+            torch.cuda.empty_cache()
+            problem = Problem(torch, row.shape)
+            clocks = {}
+        row_begin = time.monotonic()
+        try:
+            run = measure_row(fdma, torch, problem, row, options)
+        except WrongResultError as error:
+            print(f"{row}: WRONG: {error}", flush=True)
+            num_wrong += 1
+            continue
+        clocks = clocks or gpu_state()  # still warm from the first row of the shape
+        run |= {"commit": commit, "sm_clock_mhz": clocks.get("clocks.sm")}
+        results.add(row, run)
+        text = f"{row}: FDMA {run['fdma_ms']:.3f} ms, {run['fdma_tflops']:.0f} TFLOP/s"
+        for peer in ("cudnn", "flex"):
+            if f"{peer}_ms" in run:
+                text += f"; {peer} {run[f'{peer}_ms']:.3f} ms, {run[f'{peer}_ratio']:.3f}x"
+        if "to_cudnn_full" in run:
+            text += f"; {run['to_cudnn_full']:.3f} of cuDNN full"
+        text += f" (plan {run['compile_ms'] + run['plan_ms'] + run['upload_ms']:.2f} ms"
+        print(f"{text}, {run['plan_bytes']} B; {time.monotonic() - row_begin:.1f} s)", flush=True)
+    return 0, num_wrong
+
+
+def main() -> None:
+    begin = time.monotonic()
+    options = arguments()
+    results = Results(options.result)
+    pattern = options.rows if "*" in options.rows else f"*{options.rows}*"
+    wanted = [
+        row
+        for row in all_rows()
+        if row.part in options.parts and fnmatch.fnmatchcase(str(row), pattern)
+    ]
+    rows = [row for row in wanted if options.again or str(row) not in results.rows]
+    print(f"{len(wanted)} rows, {len(wanted) - len(rows)} of them measured already", flush=True)
+    if options.list:
+        print("\n".join(map(str, rows)))
+        return
+    left, num_wrong = measure(rows, results, options, begin) if rows else (0, 0)
+    if num_wrong:
+        sys.exit(f"{num_wrong} rows are wrong")
+    if left:
+        print(f"out of time: {left} rows are left for the next call", flush=True)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
