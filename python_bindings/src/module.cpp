@@ -11,4 +11,5 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_arrays(module);
   fdma::python::bind_masks(module);
   fdma::python::bind_attention(module);
+  fdma::python::bind_select(module);
 }

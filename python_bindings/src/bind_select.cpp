@@ -1,0 +1,172 @@
+// zoh_scores and IncrementalTopk. Selection in one go is compile("M & topk(@scores, w)", ..).
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "fdma/select/incremental_topk.hpp"
+#include "fdma/select/zoh_scores.hpp"
+#include "python_error.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+[[noreturn]] void refuse(ErrorCode code, std::string message) {
+  throw PythonError({code, std::move(message)});
+}
+
+nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
+                     const std::string& mode, int num_threads,
+                     const std::optional<nb::object>& out) {
+  const std::optional<ZohMode> wanted = parse_zoh_mode(mode);
+  if (!wanted) {
+    refuse(ErrorCode::invalid_argument, fmt::format("mode: expected exp or log, got '{}'", mode));
+  }
+  const InputArray inputs[] = {input_array("values", values), input_array("dt_proj", dt_proj),
+                               input_array("a_coef", a_coef)};
+  check_on_host("values", inputs[0].place);
+  check_on_host("dt_proj", inputs[1].place);
+  check_on_host("a_coef", inputs[2].place);
+  const ZohShape shape = value_or_throw(zoh_shape(inputs[0].view, inputs[1].view, inputs[2].view));
+  const std::array<std::int64_t, kMaxRank> extents{shape.num_batches, shape.num_heads_kv,
+                                                   shape.kv_len, 1};
+  const OutputArray scores =
+      out ? output_array("out", *out) : new_array("scores", DType::float32, 3, extents);
+  check_on_host("out", scores.place);
+  check_apart("out", scores.view.view(), "values", inputs[0].view);
+  {
+    const nb::gil_scoped_release released;
+    value_or_throw(zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view, scores.view,
+                              {*wanted, num_threads}));
+  }
+  return scores.object;
+}
+
+// The elements of a host array of one type and rank, row-major.
+template <class T>
+std::vector<T> elements(std::string_view name, nb::handle object, DType dtype, int rank,
+                        const char* expected) {
+  const InputArray array = input_array(name, object);
+  check_on_host(name, array.place);
+  const TensorView& view = array.view;
+  if (view.dtype != dtype || view.rank != rank || (rank == 2 && view.extents[1] != 2)) {
+    refuse(ErrorCode::shape_mismatch, fmt::format("{}: expected {}, got {} of {} dimensions", name,
+                                                  expected, to_string(view.dtype), view.rank));
+  }
+  std::vector<T> result;
+  result.reserve(static_cast<std::size_t>(view.num_elements()));
+  const auto* data = static_cast<const T*>(view.data);
+  for (std::int64_t i = 0; i < view.extents[0]; ++i) {
+    for (std::int64_t j = 0; j < view.extents[1]; ++j) {
+      result.push_back(data[i * view.strides[0] + j * view.strides[1]]);
+    }
+  }
+  return result;
+}
+
+void append(IncrementalTopk& topk, nb::handle scores, const std::optional<nb::object>& among,
+            std::optional<std::int64_t> num_queries) {
+  const std::vector<float> values =
+      elements<float>("scores", scores, DType::float32, 1, "float32 [keys]");
+  const auto count = static_cast<std::int64_t>(values.size());
+  std::vector<Interval> queries(values.size());
+  if (among) {
+    const std::vector<std::int32_t> bounds =
+        elements<std::int32_t>("among", *among, DType::int32, 2, "int32 [keys, 2]");
+    if (bounds.size() != 2 * values.size()) {
+      refuse(ErrorCode::shape_mismatch,
+             fmt::format("among: expected {} intervals, one per score, got {}", count,
+                         bounds.size() / 2));
+    }
+    for (std::size_t i = 0; i < queries.size(); ++i)
+      queries[i] = {bounds[2 * i], bounds[2 * i + 1]};
+  } else if (!num_queries || *num_queries == count) {
+    return value_or_throw(topk.append_causal(values));
+  } else {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("num_queries: expected one query per key, {}, where among is not given, got "
+                       "{}; say by among which queries see each key",
+                       count, *num_queries));
+  }
+  value_or_throw(topk.append(values, queries, num_queries.value_or(count)));
+}
+
+// A new array that holds `values`.
+template <class T>
+nb::object array_of(std::span<const T> values, DType dtype, int rank,
+                    const std::array<std::int64_t, kMaxRank>& extents) {
+  const OutputArray array = new_array("result", dtype, rank, extents);
+  std::copy(values.begin(), values.end(), static_cast<T*>(array.view.data));
+  return array.object;
+}
+
+nb::object keys_array(std::span<const std::int32_t> keys) {
+  return array_of(keys, DType::int32, 1, {static_cast<std::int64_t>(keys.size()), 1, 1, 1});
+}
+
+// The queries of every key, {0, 0} where there are none: [kv_len, 2].
+nb::object intervals_of(const IncrementalTopk& topk) {
+  std::vector<std::int32_t> bounds;
+  bounds.reserve(static_cast<std::size_t>(2 * topk.kv_len()));
+  for (std::int64_t key = 0; key < topk.kv_len(); ++key) {
+    const Interval queries = topk.interval_of(key);
+    bounds.push_back(queries.begin);
+    bounds.push_back(queries.end);
+  }
+  return array_of<std::int32_t>(bounds, DType::int32, 2, {topk.kv_len(), 2, 1, 1});
+}
+
+}  // namespace
+
+void bind_select(nb::module_& module) {
+  module.def("zoh_scores", &scores_of, nb::arg("values"), nb::arg("dt_proj"), nb::arg("a_coef"),
+             nb::kw_only(), nb::arg("mode") = "exp", nb::arg("num_threads") = 0,
+             nb::arg("out") = nb::none(),
+             "Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, "
+             "head_dim].");
+  module.attr("OPEN_END") = kOpenEnd;
+  nb::class_<IncrementalTopk>(
+      module, "IncrementalTopk",
+      "Top-k selection of one row of scores that follows a growing sequence.")
+      .def(
+          "__init__",
+          [](IncrementalTopk* self, std::int64_t w) {
+            new (self) IncrementalTopk(value_or_throw(IncrementalTopk::make(w)));
+          },
+          nb::arg("w"))
+      .def("append", &append, nb::arg("scores"), nb::arg("among") = nb::none(),
+           nb::arg("num_queries") = nb::none(),
+           "More keys and queries. Without among key i is visible from the i-th of these queries "
+           "on (causal); among, int32 [keys, 2], gives each key's queries, with OPEN_END for an "
+           "end that is not known yet.")
+      .def("end_group", &IncrementalTopk::end_group,
+           "No later query sees the keys so far: a document ends.")
+      .def(
+          "live_keys", [](const IncrementalTopk& topk) { return keys_array(topk.live_keys()); },
+          "The keys that later queries may keep, ascending: what a cache has to hold.")
+      .def(
+          "dropped_keys",
+          [](const IncrementalTopk& topk) { return keys_array(topk.dropped_keys()); },
+          "The keys that the last append or end_group made dead.")
+      .def("intervals", &intervals_of,
+           "int32 [kv_len, 2]: the queries so far that keep each key, 0, 0 for none.")
+      .def_prop_ro("w", &IncrementalTopk::w)
+      .def_prop_ro("q_len", &IncrementalTopk::q_len)
+      .def_prop_ro("kv_len", &IncrementalTopk::kv_len)
+      .def_prop_ro("num_live_keys", &IncrementalTopk::num_live_keys)
+      .def_prop_ro("nbytes", &IncrementalTopk::size_bytes);
+}
+
+}  // namespace fdma::python
