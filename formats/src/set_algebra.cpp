@@ -10,8 +10,10 @@
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "band_algebra.hpp"
@@ -101,6 +103,37 @@ Result<BlockMask> in_format(BlockMask mask, const SetAlgebraOptions& options) {
   return converted;
 }
 
+// Counts what is done, and asks whether to go on.
+class GroupProgress {
+ public:
+  GroupProgress(const SetAlgebraOptions& options, std::size_t total)
+      : options_(options), total_(static_cast<std::int64_t>(total)) {}
+
+  /// Runs `step` unless the caller wants no more.
+  template <class Step>
+  void run(Step&& step) {
+    if (is_cancelled_ || (options_.is_cancelled && options_.is_cancelled())) {
+      is_cancelled_ = true;
+      return;
+    }
+    step();
+    if (!options_.progress) return;
+    const std::lock_guard lock(mutex_);
+    options_.progress(++done_, total_);
+  }
+  Result<void> result() const {
+    if (is_cancelled_) return Error{ErrorCode::io, "interrupted"};
+    return {};
+  }
+
+ private:
+  const SetAlgebraOptions& options_;
+  const std::int64_t total_;
+  std::mutex mutex_;
+  std::int64_t done_ = 0;
+  std::atomic<bool> is_cancelled_{false};
+};
+
 // What an operation on one mask does to a group.
 struct GroupChange {
   std::function<std::optional<RowBands>(const RowBands&)> of_bands;  // nothing: not as bands
@@ -113,7 +146,7 @@ Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, 
                                  BlockShape block, const MaskOrigin& origin,
                                  const SetAlgebraOptions& options, const GroupChange& change) {
   std::vector<SegmentMask> changed(static_cast<std::size_t>(mask.num_groups()));
-  tbb::parallel_for(std::size_t{0}, changed.size(), [&](std::size_t g) {
+  const auto change_group = [&](std::size_t g) {
     GroupOperand group(mask, static_cast<std::int64_t>(g), group_block);
     if (group.bands()) {
       if (const std::optional<RowBands> bands = change.of_bands(*group.bands())) {
@@ -123,7 +156,11 @@ Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, 
     }
     group.bring_to(group_block);
     changed[g] = change.of_segments(group.segments());
-  });
+  };
+  GroupProgress progress(options, changed.size());
+  tbb::parallel_for(std::size_t{0}, changed.size(),
+                    [&](std::size_t g) { progress.run([&] { change_group(g); }); });
+  FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(changed), mask.group_of);
   result.origin = origin;
   return in_format(std::move(result), options);
@@ -170,7 +207,7 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
     }
   }
   std::vector<SegmentMask> combined(pairs.size());
-  tbb::parallel_for(std::size_t{0}, pairs.size(), [&](std::size_t i) {
+  const auto combine_pair = [&](std::size_t i) {
     const GroupOperand& group_a = *groups_a[static_cast<std::size_t>(pairs[i].first)];
     const GroupOperand& group_b = *groups_b[static_cast<std::size_t>(pairs[i].second)];
     combined[i] =
@@ -178,7 +215,11 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
             ? segment_from_bands(
                   combine_bands(truth_table(operation), *group_a.bands(), *group_b.bands()), block)
             : combine_segments(group_a.segments(), group_b.segments(), operation);
-  });
+  };
+  GroupProgress progress(options, pairs.size());
+  tbb::parallel_for(std::size_t{0}, pairs.size(),
+                    [&](std::size_t i) { progress.run([&] { combine_pair(i); }); });
+  FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(combined), pair_of);
   result.origin = a.origin;
   return in_format(std::move(result), options);

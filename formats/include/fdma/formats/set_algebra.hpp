@@ -1,12 +1,15 @@
 // Set algebra of compiled masks: a mask is the set of (b, h, q, k) that attend.
 //
-// No operation goes by way of cells. Runs of tile rows that move in step are combined in step, so
-// that closed forms stay closed (causal and a window at a million tokens is a few runs again); word
-// operations happen once for each distinct pair of partial tiles; column tables are combined key by
-// key. Results are canonical: equal cells are equal arrays, however they came about.
+// No operation goes by way of cells. Masks whose rows see a few key intervals that move linearly
+// (documents, windows, prefixes and what they are combined to) are combined as such, whatever their
+// blocks. In any other mask runs of tile rows that move in step are combined in step, so that
+// closed forms stay closed; word operations happen once for each distinct pair of partial tiles;
+// column tables are combined key by key. Results are canonical: equal cells are equal arrays,
+// however they came about. Crops and equality are in convert.hpp.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "fdma/formats/block_mask.hpp"
@@ -28,6 +31,11 @@ struct SetAlgebraOptions {
   std::optional<MaskFormat> format;
   /// Empty: the (first) operand's block, for transpose with its sides swapped.
   std::optional<BlockShape> block;
+  /// Called after each distinct pair of groups (each group, if there is one operand), by one thread
+  /// at a time but by any: masks of many heads take a while.
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
+  /// Asked before each of them, by any thread: true stops with ErrorCode::io "interrupted".
+  std::function<bool()> is_cancelled = {};
 };
 
 /// Combines two masks of any formats and block shapes, cell by cell in meaning, tile by tile or
@@ -39,8 +47,9 @@ struct SetAlgebraOptions {
 /// num_heads equal, or 1 in one operand, which then serves all of the other's
 /// Result      origin and block of `a` unless options say otherwise; spec empty
 /// Errors      shape_mismatch names both shapes; those of convert for the format asked for
-/// Cost        each pair of groups that meet once: runs + segments + distinct pairs of partial
-/// tiles * tile cells / 64 while runs move in step; a mask in other blocks is re-blocked first
+/// Cost        each pair of groups that meet once. Bands of rows: their number and that of the
+/// result's runs. Otherwise runs + segments + distinct pairs of partial tiles * tile cells / 64
+/// while runs move in step, and a mask in other blocks is re-blocked first
 Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation operation,
                           const SetAlgebraOptions& options = {});
 
@@ -79,8 +88,9 @@ Result<BlockMask> shift(const BlockMask& mask, std::int64_t dq, std::int64_t dk,
 ///
 /// Result      block sides swapped unless options say otherwise
 /// Errors      those of convert for the format asked for
-/// Cost        segments of all tile rows of mask and result + distinct partial tiles * tile cells /
-/// 64; a mask with a column table costs its intervals and the tiles that they touch
+/// Cost        as for combine for bands of rows that move by 0 or 1 key a row; otherwise segments
+/// of all tile rows of mask and result + distinct partial tiles * tile cells / 64; a mask with a
+/// column table costs its intervals and the tiles that they touch
 Result<BlockMask> transpose(const BlockMask& mask, const SetAlgebraOptions& options = {});
 
 }  // namespace fdma

@@ -1,0 +1,195 @@
+// Masks as bands of rows, and set operations on bands beside those on tiles.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "band_algebra.hpp"
+#include "bands_from_segment.hpp"
+#include "cell_oracle.hpp"
+#include "combine_segments.hpp"
+
+namespace fdma {
+namespace {
+
+using testing::Cells;
+using testing::pick;
+
+constexpr SetOperation kOperations[] = {SetOperation::intersection, SetOperation::union_of,
+                                        SetOperation::difference,
+                                        SetOperation::symmetric_difference};
+
+/// Bands with bounds of slope -1, 0, 1 or 2, unions of a few of them, or anything.
+Cells random_banded_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
+  if (pick(rng, 0, 5) == 0) return testing::random_cells(rng, q_len, kv_len);
+  Cells cells(q_len, kv_len);
+  for (std::int64_t part = pick(rng, 0, 4); part >= 0; --part) {
+    const std::int64_t lo = pick(rng, -150, 250), hi = lo + pick(rng, 1, 150);
+    const std::int64_t lo_slope = pick(rng, -1, 2), hi_slope = pick(rng, -1, 2);
+    const std::int64_t q_begin = pick(rng, -50, q_len), q_end = pick(rng, q_begin, q_len + 50);
+    for (std::int64_t q = std::max<std::int64_t>(q_begin, 0); q < std::min(q_end, q_len); ++q) {
+      const std::int64_t begin = std::max<std::int64_t>(lo + lo_slope * (q - q_begin), 0);
+      const std::int64_t end = std::min(hi + hi_slope * (q - q_begin), kv_len);
+      for (std::int64_t k = begin; k < end; ++k) cells.at(q, k) = 1;
+    }
+  }
+  return cells;
+}
+
+/// What RowBands promises of itself.
+void check_invariants(const RowBands& bands) {
+  std::int64_t done = 0;
+  for (const RowBand& band : bands.bands) {
+    RC_ASSERT(band.q_begin >= done);
+    RC_ASSERT(band.q_begin < band.q_end);
+    RC_ASSERT(band.num_intervals > 0);
+    done = band.q_end;
+    for (std::int64_t q = band.q_begin; q < band.q_end; ++q) {
+      std::int64_t free = 0;
+      for (std::int32_t i = 0; i < band.num_intervals; ++i) {
+        const AffineInterval& keys =
+            bands.intervals[static_cast<std::size_t>(band.first_interval + i)];
+        const std::int64_t lo = keys.lo_base + keys.lo_slope * q;
+        const std::int64_t hi = keys.hi_base + keys.hi_slope * q;
+        RC_ASSERT(lo >= free);
+        RC_ASSERT(lo < hi);
+        free = hi + 1;  // at least one key between neighbours
+      }
+      RC_ASSERT(free <= bands.kv_len + 1);
+    }
+  }
+  RC_ASSERT(done <= bands.q_len);
+}
+
+struct Sample {
+  Cells cells;
+  SegmentMask mask;
+  std::optional<RowBands> bands;
+};
+
+Sample random_sample(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len, BlockShape block) {
+  Sample sample{random_banded_cells(rng, q_len, kv_len), {}, {}};
+  sample.mask = segment_from_dense(testing::dense_of(sample.cells), block);
+  sample.bands = bands_from_segment(sample.mask);
+  return sample;
+}
+
+TEST(BandsFromSegment, LowersToTheSameMaskInAnyBlocks) {
+  EXPECT_TRUE(rc::check("bands", [](std::uint32_t seed) {
+    std::mt19937 rng(seed);
+    const std::int64_t q_len = pick(rng, 0, 700), kv_len = pick(rng, 0, 500);
+    const Sample sample = random_sample(rng, q_len, kv_len, testing::random_block(rng));
+    if (!sample.bands) return;
+    check_invariants(*sample.bands);
+    RC_ASSERT(segment_from_bands(*sample.bands, sample.mask.block) == sample.mask);
+    const BlockShape other = testing::random_block(rng);
+    RC_ASSERT(segment_from_bands(*sample.bands, other) ==
+              segment_from_dense(testing::dense_of(sample.cells), other));
+  }));
+}
+
+TEST(BandsFromSegment, SkipsRowsThatMoveInStep) {
+  for (const BlockShape block : {BlockShape{128, 128}, BlockShape{64, 256}, BlockShape{96, 32}}) {
+    const std::int64_t n = 1 << 20;
+    const RowBands causal{n, n, {{0, 1 << 20, 0, 1}}, {{0, 1, 0, 1}}};
+    const auto bands = bands_from_segment(segment_from_bands(causal, block));
+    ASSERT_TRUE(bands);
+    ASSERT_EQ(bands->bands.size(), 1u);
+    EXPECT_EQ(bands->intervals, causal.intervals);
+  }
+}
+
+TEST(BandsFromSegment, GivesUpWhereTilesAreTheBetterForm) {
+  const std::int64_t n = 1 << 15;
+  RowBands steps{n, n, {}, {}};  // block_causal(64): two bands in each of 256 tile rows of a run
+  for (std::int64_t q = 0; q < n; q += 64) {
+    steps.bands.push_back({static_cast<std::int32_t>(q), static_cast<std::int32_t>(q + 64),
+                           std::ssize(steps.intervals), 1});
+    steps.intervals.push_back({0, q + 64, 0, 0});
+  }
+  EXPECT_FALSE(bands_from_segment(segment_from_bands(steps, {})));
+  const Cells stripes = testing::make_cells(64, 64, [](auto, auto k) { return k % 2 == 0; });
+  EXPECT_FALSE(bands_from_segment(segment_from_dense(testing::dense_of(stripes), {})));
+}
+
+TEST(BandAlgebra, CombinesAsTilesDo) {
+  EXPECT_TRUE(rc::check("combine", [](std::uint32_t seed) {
+    std::mt19937 rng(seed);
+    const std::int64_t q_len = pick(rng, 0, 400), kv_len = pick(rng, 0, 400);
+    const BlockShape block = testing::random_block(rng);
+    const Sample a = random_sample(rng, q_len, kv_len, block);
+    const Sample b = random_sample(rng, q_len, kv_len, block);
+    for (const SetOperation operation : kOperations) {
+      const TruthTable table = truth_table(operation);
+      const Cells expected =
+          testing::make_cells(q_len, kv_len, [&](std::int64_t q, std::int64_t k) {
+            return holds(table, a.cells.get(q, k), b.cells.get(q, k));
+          });
+      const SegmentMask cells = segment_from_dense(testing::dense_of(expected), block);
+      RC_ASSERT(combine_segments(a.mask, b.mask, operation) == cells);
+      if (!a.bands || !b.bands) continue;
+      const RowBands both = combine_bands(table, *a.bands, *b.bands);
+      check_invariants(both);
+      RC_ASSERT(segment_from_bands(both, block) == cells);
+    }
+    const Cells rest = testing::make_cells(
+        q_len, kv_len, [&](std::int64_t q, std::int64_t k) { return !a.cells.get(q, k); });
+    const SegmentMask expected = segment_from_dense(testing::dense_of(rest), block);
+    RC_ASSERT(complement_segment(a.mask) == expected);
+    if (!a.bands) return;
+    const RowBands not_a = combine_bands(kNotA, *a.bands, {q_len, kv_len, {}, {}});
+    check_invariants(not_a);
+    RC_ASSERT(segment_from_bands(not_a, block) == expected);
+  }));
+}
+
+TEST(BandAlgebra, MovesAsTilesDo) {
+  EXPECT_TRUE(rc::check("move", [](std::uint32_t seed) {
+    std::mt19937 rng(seed);
+    const std::int64_t q_len = pick(rng, 0, 400), kv_len = pick(rng, 0, 400);
+    const BlockShape block = testing::random_block(rng);
+    const Sample a = random_sample(rng, q_len, kv_len, block);
+    const std::int64_t dq = pick(rng, -420, 420), dk = pick(rng, -420, 420);
+    const Cells expected = testing::make_cells(q_len, kv_len, [&](std::int64_t q, std::int64_t k) {
+      const std::int64_t from_q = q - dq, from_k = k - dk;
+      return from_q >= 0 && from_q < q_len && from_k >= 0 && from_k < kv_len &&
+             a.cells.get(from_q, from_k);
+    });
+    const SegmentMask cells = segment_from_dense(testing::dense_of(expected), block);
+    RC_ASSERT(shift_segment(a.mask, dq, dk) == cells);
+    if (!a.bands) return;
+    const RowBands moved = move_bands(*a.bands, dq, dk, q_len, kv_len);
+    check_invariants(moved);
+    RC_ASSERT(segment_from_bands(moved, block) == cells);
+    const std::int64_t q_begin = pick(rng, 0, q_len), q_end = pick(rng, q_begin, q_len);
+    const std::int64_t k_begin = pick(rng, 0, kv_len), k_end = pick(rng, k_begin, kv_len);
+    const RowBands cut = move_bands(*a.bands, -q_begin, -k_begin, q_end - q_begin, k_end - k_begin);
+    check_invariants(cut);
+    RC_ASSERT(segment_from_bands(cut, block) ==
+              segment_from_dense(
+                  testing::dense_of(testing::crop_cells(a.cells, q_begin, q_end, k_begin, k_end)),
+                  block));
+  }));
+}
+
+TEST(BandAlgebra, TransposesAsTilesDo) {
+  std::int64_t num_transposed = 0;
+  EXPECT_TRUE(rc::check("transpose", [&num_transposed](std::uint32_t seed) {
+    std::mt19937 rng(seed);
+    const std::int64_t q_len = pick(rng, 0, 400), kv_len = pick(rng, 0, 400);
+    const BlockShape block = testing::random_block(rng), turned{block.block_kv, block.block_q};
+    const Sample a = random_sample(rng, q_len, kv_len, block);
+    const Cells expected = testing::make_cells(
+        kv_len, q_len, [&](std::int64_t q, std::int64_t k) { return a.cells.get(k, q); });
+    const SegmentMask cells = segment_from_dense(testing::dense_of(expected), turned);
+    RC_ASSERT(transpose_segment(a.mask) == cells);
+    if (!a.bands) return;
+    const std::optional<RowBands> bands = transpose_bands(*a.bands);
+    if (!bands) return;  // a steep bound, or one that goes back
+    ++num_transposed;
+    check_invariants(*bands);
+    RC_ASSERT(segment_from_bands(*bands, turned) == cells);
+  }));
+  EXPECT_GT(num_transposed, 5);
+}
+
+}  // namespace
+}  // namespace fdma
