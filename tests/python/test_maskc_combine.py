@@ -109,6 +109,26 @@ def test_a_dense_dataset_and_heads(folder: Path) -> None:
     assert holds(folder, seen & WINDOW)
 
 
+def test_crop_of_batch_elements_and_heads(folder: Path) -> None:
+    random = np.random.default_rng(2)
+    seen: Cells = random.random((2, 3, Q_LEN, KV_LEN)) < 0.3
+    with h5py.File(folder / "seen.h5", "w") as file:
+        file["mask"] = seen
+    words = ["crop", "seen.h5:/mask", "--crop", "5:,:40,:1,1:3", "--name", "part"]
+    document = maskc_json(folder, "combine", *words, "-o", "out.h5")
+    assert document["mask"]["origin"] == {"q": 5, "kv": 0, "batch": 0, "head": 1}
+    assert holds(folder, seen[:1, 1:3, 5:, :40], "out.h5:part")
+
+
+def test_equal_masks_differ_in_nothing(folder: Path) -> None:
+    """A mask in other blocks and another format is equal: xor is empty, and diff says so."""
+    words = ["causal.h5", "--format", "bcsr", "--block", "64x16"]
+    maskc(folder, "convert", *words, "-o", "same.h5")
+    document = maskc_json(folder, "combine", "xor", "causal.h5", "same.h5", "-o", "out.h5")
+    assert document["mask"]["allowed_pairs"] == 0
+    maskc(folder, "diff", "causal.h5", "same.h5")
+
+
 def test_closed_forms_of_a_million_tokens_stay_closed(tmp_path: Path) -> None:
     for name, spec in (("causal", "causal"), ("window", "window(1024)")):
         words = ["--spec", spec, "--q-len", "1048576", "--format", "parametric"]
@@ -129,7 +149,10 @@ def test_closed_forms_of_a_million_tokens_stay_closed(tmp_path: Path) -> None:
         (["shift", "causal.h5"], 2, "--by: expected DQ,DK, got nothing"),
         (["shift", "causal.h5", "--by", "5"], 2, "two whole numbers DQ,DK, got '5'"),
         (["not", "causal.h5", "--by", "1,1"], 2, "--by: goes with shift, not with not"),
-        (["crop", "causal.h5", "--crop", "1:2"], 2, "--crop: expected Q0:Q1,K0:K1, got '1:2'"),
+        (["crop", "causal.h5", "--crop", "1:2"], 2, "--crop: expected Q0:Q1,K0:K1 or"),
+        (["crop", "causal.h5", "--crop", ":,:,:"], 2, "Q0:Q1,K0:K1,B0:B1,H0:H1, got ':,:,:'"),
+        (["crop", "causal.h5", "--crop", ":,:,:,:,:"], 2, "got ':,:,:,:,:'"),
+        (["crop", "causal.h5", "--crop", ":,:,:,1:2"], 2, "heads [1, 2), expected a range"),
         (["crop", "causal.h5", "--crop", "0:9999,:"], 2, "query rows [0, 9999)"),
         (["and", "causal.h5", "turned.h5"], 2, "q_len 200, kv_len 150"),
         (["xor", "causal.h5", "window.h5", "--format", "parametric"], 4, "no closed form"),

@@ -75,7 +75,8 @@ Outcome<std::pair<std::int64_t, std::int64_t>> distances(const Arguments& argume
       fmt::format("--by: expected two whole numbers DQ,DK, got '{}'", *arguments.find("by")));
 }
 
-// "Q0:Q1,K0:K1", either bound of a range may be left out; every batch element and head.
+// "Q0:Q1,K0:K1" or "Q0:Q1,K0:K1,B0:B1,H0:H1", any bound of a range may be left out; without the
+// last two every batch element and head.
 Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape) {
   CropRange range{0, *std::min_element(shape.q_lens.begin(), shape.q_lens.end()),
                   0, *std::min_element(shape.kv_lens.begin(), shape.kv_lens.end()),
@@ -93,12 +94,23 @@ Outcome<CropRange> crop_range(const std::string& text, const MaskShape& shape) {
     }
     return true;
   };
-  const std::string_view words = text;
-  const std::size_t comma = words.find(',');
-  if (comma == std::string_view::npos ||
-      !parse(words.substr(0, comma), range.q_begin, range.q_end) ||
-      !parse(words.substr(comma + 1), range.kv_begin, range.kv_end)) {
-    return usage_failure(fmt::format("--crop: expected Q0:Q1,K0:K1, got '{}'", text));
+  const std::pair<std::int64_t*, std::int64_t*> bounds[] = {{&range.q_begin, &range.q_end},
+                                                            {&range.kv_begin, &range.kv_end},
+                                                            {&range.batch_begin, &range.batch_end},
+                                                            {&range.head_begin, &range.head_end}};
+  std::string_view rest = text;
+  std::size_t num_ranges = 0;
+  bool is_valid = true;
+  for (bool is_last = false; is_valid && !is_last; ++num_ranges) {
+    const std::size_t comma = rest.find(',');
+    is_last = comma == std::string_view::npos;
+    is_valid = num_ranges < std::size(bounds) &&
+               parse(rest.substr(0, comma), *bounds[num_ranges].first, *bounds[num_ranges].second);
+    if (!is_last) rest = rest.substr(comma + 1);
+  }
+  if (!is_valid || (num_ranges != 2 && num_ranges != 4)) {
+    return usage_failure(
+        fmt::format("--crop: expected Q0:Q1,K0:K1 or Q0:Q1,K0:K1,B0:B1,H0:H1, got '{}'", text));
   }
   return range;
 }
@@ -150,7 +162,7 @@ Result<BlockMask> apply(const Request& request, const CropRange& range,
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const auto output = arguments.find("output");
   if (!output) return usage_failure("--output: expected the file to write, got nothing");
-  FDMA_TRY(const Request request, read_request(arguments));
+  FDMA_TRY(Request request, read_request(arguments));
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   // A destination that cannot be written is an error before the reading, not after it.
   FDMA_TRY_VOID(check_destination(*output));
@@ -164,11 +176,20 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       arguments, std::any_of(masks.begin(), masks.end(),
                              [](const MaskOperand& mask) { return mask.is_dense; })));
   const std::string name = arguments.find("name").value_or(masks.front().name);
-  const Waiting waiting("combining", session.quiet || arguments.has("verbose"));
+  const bool is_quiet = session.quiet || arguments.has("verbose");
+  // Masks of many heads have a measure of their own; a single one only goes on.
+  const bool has_groups = std::any_of(masks.begin(), masks.end(), [](const MaskOperand& mask) {
+    return mask.mask.num_groups() > 1;
+  });
+  const Waiting waiting("combining", is_quiet || has_groups);
+  Progress progress("combining", "masks", is_quiet || !has_groups);
   CropRange range{};
   if (request.op.action == Action::crop) {
     FDMA_TRY(range, crop_range(*arguments.find("crop"), masks.front().mask.shape));
   }
+  request.options.progress = [&](std::int64_t done, std::int64_t total) {
+    progress.update(done, total);
+  };
   FDMA_TRY(BlockMask result, apply(request, range, masks));
   const MaskStatistics statistics = count(result, result.block);
   Json document;
@@ -198,7 +219,7 @@ const Command& combine_command() {
   static const Command command = [] {
     Command made{
         .name = "combine",
-        .summary = "and, or, not, minus of masks; shifts, transposition, crops",
+        .summary = "and, or, xor, minus, not of masks; shifts, transposition, crops",
         .operands = "OPERATOR A [B]",
         .min_operands = 2,
         .max_operands = 3,
@@ -211,7 +232,9 @@ const Command& combine_command() {
             "one head serves all of the other mask. not: the pairs that exist and are not in A. "
             "shift: A moved by --by DQ,DK query rows and keys; what comes in from outside is "
             "masked, lengths stay. transpose: query rows and keys swapped. crop: the part --crop "
-            "Q0:Q1,K0:K1 as a mask of its own.",
+            "Q0:Q1,K0:K1 as a mask of its own, with B0:B1,H0:H1 of some batch elements and heads.\n"
+            "\n"
+            "Whether two masks are equal, and where they differ, is what diff says.",
         .options = {{.name = "output",
                      .letter = 'o',
                      .value = "FILE",
@@ -222,9 +245,10 @@ const Command& combine_command() {
                      .help = "shift: query rows and keys to move by, either of any sign: --by=-1,0 "
                              "moves every row up by one."},
                     {.name = "crop",
-                     .value = "Q0:Q1,K0:K1",
-                     .help = "crop: query rows [Q0, Q1) and keys [K0, K1); a bound left out is "
-                             "that of the (shortest) mask."},
+                     .value = "Q0:Q1,K0:K1[,B0:B1,H0:H1]",
+                     .help = "crop: query rows [Q0, Q1) and keys [K0, K1), and batch elements "
+                             "[B0, B1) and heads [H0, H1); a bound left out is that of the "
+                             "(shortest) mask."},
                     format_option("Format to store (default: segment)."),
                     block_option("Block of query rows by keys, multiples of 16 (default: that of "
                                  "A, for transpose with its sides swapped)."),
@@ -239,8 +263,14 @@ const Command& combine_command() {
                       "The pairs that a mask drops, as block sparse rows:"},
                      {"fdma-maskc combine shift packed.h5 --by=0,1 -o later.h5",
                       "Every key one place later:"},
+                     {"fdma-maskc combine transpose packed.h5 -o turned.h5",
+                      "The mask of the keys, who look at the queries:"},
                      {"fdma-maskc combine crop packed.h5 --crop 4096:,: -o chunk.h5",
-                      "The second half of the query rows:"}},
+                      "The second half of the query rows:"},
+                     {"fdma-maskc combine crop heads.h5 --crop :,:,:,3:4 -o head.h5",
+                      "Head 3 by itself, of every batch element:"},
+                     {"fdma-maskc combine xor old.h5 new.h5 -o changed.h5",
+                      "The pairs in which two versions differ:"}},
         .run = run};
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     made.options.push_back(json_option());
