@@ -1,0 +1,43 @@
+// Scores and selection on the GPU in a build without CUDA: every call says so.
+#include <memory>
+
+#include "fdma/kernels/device_topk.hpp"
+#include "fdma/kernels/zoh_device.hpp"
+
+namespace fdma {
+
+struct DeviceTopk::Impl {};
+
+DeviceTopk::DeviceTopk(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceTopk::DeviceTopk(DeviceTopk&&) noexcept = default;
+DeviceTopk& DeviceTopk::operator=(DeviceTopk&&) noexcept = default;
+DeviceTopk::~DeviceTopk() = default;
+
+std::int64_t DeviceTopk::w() const { return 0; }
+std::int64_t DeviceTopk::num_batches() const { return 0; }
+std::int64_t DeviceTopk::num_heads_kv() const { return 0; }
+std::int64_t DeviceTopk::kv_len() const { return 0; }
+int DeviceTopk::device() const { return -1; }
+std::int64_t DeviceTopk::size_bytes() const { return 0; }
+std::int64_t DeviceTopk::workspace_bytes() const { return 0; }
+
+Result<DeviceTopk> DeviceTopk::make(const TopkRows&, std::int64_t, Stream) {
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  return Error{ErrorCode::internal, "DeviceTopk: a build without CUDA has no GPU backend"};
+}
+
+Result<void> DeviceTopk::select(const TensorView&, Interval*, void*, std::uint32_t*, Stream) const {
+  return check_backend(Backend::sm90);
+}
+
+Result<std::vector<ColumnIntervals>> DeviceTopk::to_host(const Interval*, Stream) const {
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  return Error{ErrorCode::internal, "DeviceTopk: a build without CUDA has no GPU backend"};
+}
+
+Result<void> zoh_scores(const TensorView&, const TensorView&, const TensorView&,
+                        const MutableTensorView&, ZohMode, Stream) {
+  return check_backend(Backend::sm90);
+}
+
+}  // namespace fdma

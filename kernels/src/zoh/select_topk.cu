@@ -1,0 +1,382 @@
+// Selection in parallel over keys. In a group of rows whose visible keys only grow, a key dies with
+// the first query that sees w better keys, that is when the w-th better one of them appears:
+//
+//   death(k) = the w-th smallest key among those of the group that rank above k
+//
+// (if it comes before k itself, k is never kept). Groups are cut into pieces of 2,048 keys; then
+//   1. sort_pieces    one thread block a piece sorts its ranks: a run
+//   2. find_worst     per piece, the rank of the w-th best key of its group up to the piece's end:
+//                     bit by bit from the top, windows into the runs narrow to one element
+//   3. find_deaths    with T before and after its piece, a block knows what happens in it. The keys
+//                     that die there are those from T before up to T after: one window of each run.
+//                     The keys of the piece above T before are its entrants. Of the dying keys, the
+//                     i-th best (from 0) dies with the (i + 1)-th last of the entrants that rank
+//                     above it, since w + i keys rank above it in all. A wavelet tree of the
+//                     entrants in the order of their ranks (ranking.hpp) answers that.
+// so that every key is written once: by its own piece where it is never kept or outlives its group,
+// else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
+// blocks run.
+//
+// Example that fits        random scores: few keys of a late piece enter, step 3 does little
+// Example that fits less   rising scores: every key enters and dies, each piece asks 2,048
+// questions Cost                     8 B written and read a key by the sort; step 2 looks at each
+// run of a
+//                          group from each of its pieces: quadratic in kv_len / 2,048, 20 us at 64
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cub/block/block_merge_sort.cuh>
+#include <cub/block/block_scan.cuh>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "gpu_check.hpp"
+#include "sm90/cuda_error.hpp"
+#include "zoh/device_topk.hpp"
+
+namespace fdma::zoh {
+namespace {
+
+constexpr int kThreads = 256;
+// Shared memory of find_worst for each run: its window and where that splits.
+constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
+static_assert(kMostParts * kWindowBytes <= 224 * 1024);
+
+struct Greater {
+  __device__ bool operator()(std::uint64_t a, std::uint64_t b) const { return a > b; }
+};
+
+__device__ int2* row_of(const TopkCall& call, const Piece& piece) {
+  return call.kept + std::int64_t{piece.row} * call.kv_len + piece.first_key;
+}
+__device__ const int2* queries_of(const TopkCall& call, const Piece& piece) {
+  return call.queries + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+}
+__device__ int local_of(const Piece& piece, std::uint64_t rank) {
+  return piece.kind == PieceKind::packed ? local_of_packed_rank(rank)
+                                         : key_of_rank(rank) - piece.first_key;
+}
+
+// Sorts 64-bit numbers of a block of kThreads, kItems a thread in blocked order.
+template <int kItems>
+using BlockSort = cub::BlockMergeSort<std::uint64_t, kThreads, kItems>;
+
+__global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
+  constexpr int kItems = kPieceKeys / kThreads;
+  __shared__ typename BlockSort<kItems>::TempStorage sort_storage;
+  __shared__ std::uint64_t ranks[kPieceKeys];
+  const Piece piece = call.pieces[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int2* queries = queries_of(call, piece);
+  int2* kept = row_of(call, piece);
+  const std::uint16_t* ordinals =
+      call.ordinals + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+  const float* scores = call.scores + piece.row / call.num_heads * call.batch_stride +
+                        piece.row % call.num_heads * call.head_stride +
+                        piece.first_key * call.key_stride;
+  bool saw_nan = false;
+  for (int i = thread; i < kPieceKeys; i += kThreads) {
+    std::uint64_t rank = 0;
+    if (i < piece.num_keys) {
+      const int2 seen = queries[i];
+      if (seen.x < seen.y) {
+        const float score = scores[i * call.key_stride];
+        saw_nan |= isnan(score);
+        rank = piece.kind == PieceKind::packed ? packed_rank(ordinals[i], score, i)
+                                               : rank_of_key(score, piece.first_key + i);
+        if (piece.kind == PieceKind::all_kept) kept[i] = seen;
+      } else {
+        kept[i] = make_int2(0, 0);
+      }
+    }
+    ranks[i] = rank;
+  }
+  if (__syncthreads_or(saw_nan) != 0 && thread == 0 && call.status != nullptr) {
+    atomicOr(call.status, kTopkSawNan);
+  }
+  if (piece.kind == PieceKind::all_kept) return;
+  std::uint64_t items[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) items[i] = ranks[thread * kItems + i];
+  BlockSort<kItems>(sort_storage).Sort(items, Greater());
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) ranks[thread * kItems + i] = items[i];
+  __syncthreads();
+  std::uint64_t* run = call.runs + std::int64_t{blockIdx.x} * kPieceKeys;
+  for (int i = thread; i < piece.num_keys; i += kThreads) run[i] = ranks[i];
+}
+
+// The parts of its group up to a piece, and their runs.
+struct Runs {
+  const std::uint64_t* first;
+  int count;
+  int last_size;
+
+  __device__ Runs(const TopkCall& call, const Piece& piece)
+      : first(call.runs + (std::int64_t{blockIdx.x} - piece.num_before) * kPieceKeys),
+        count(piece.num_before + 1),
+        last_size(piece.num_keys) {}
+  __device__ const std::uint64_t* at(int i) const { return first + std::int64_t{i} * kPieceKeys; }
+  __device__ int size(int i) const { return i + 1 == count ? last_size : kPieceKeys; }
+};
+
+// worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer.
+__global__ void find_worst(TopkCall call) {
+  // Per run the elements whose bits above the current one are those of `worst`; the counts of three
+  // bits in turn, so that one barrier a bit is enough.
+  extern __shared__ ushort2 windows[];
+  auto* const splits = reinterpret_cast<std::uint16_t*>(windows + call.most_parts);
+  __shared__ int counts[3];
+  const Piece piece = call.pieces[blockIdx.x];
+  if (piece.num_seen < call.w) {
+    if (threadIdx.x == 0) call.worst[blockIdx.x] = 0;
+    return;
+  }
+  const Runs runs(call, piece);
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  if (thread < 3) counts[thread] = 0;
+  for (int i = thread; i < runs.count; i += threads) {
+    windows[i] = make_ushort2(0, static_cast<unsigned short>(runs.size(i)));
+  }
+  __syncthreads();
+  std::int64_t total = std::int64_t{piece.num_before} * kPieceKeys + piece.num_keys;
+  std::int64_t wanted = call.w;
+  std::uint64_t worst = 0;
+  for (int bit = 63; bit >= 0 && total > 1; --bit) {
+    const std::uint64_t middle = worst | std::uint64_t{1} << bit;
+    int count = 0;
+    for (int i = thread; i < runs.count; i += threads) {
+      const ushort2 window = windows[i];
+      const int split = split_window(runs.at(i), window.x, window.y, middle);
+      splits[i] = static_cast<std::uint16_t>(split);
+      count += split - window.x;
+    }
+    count = __reduce_add_sync(0xFFFFFFFFu, count);
+    int* const sum = &counts[bit % 3];
+    if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
+    if (thread == 0) counts[(bit + 2) % 3] = 0;  // of the next bit: the one before is still read
+    __syncthreads();
+    const int above = *sum;
+    const bool is_above = wanted <= above;
+    if (is_above) {
+      worst = middle;
+      total = above;
+    } else {
+      wanted -= above;
+      total -= above;
+    }
+    for (int i = thread; i < runs.count; i += threads) {
+      const ushort2 window = windows[i];
+      windows[i] = is_above ? make_ushort2(window.x, splits[i]) : make_ushort2(splits[i], window.y);
+    }
+  }
+  for (int i = thread; i < runs.count; i += threads) {
+    if (windows[i].x < windows[i].y) call.worst[blockIdx.x] = runs.at(i)[windows[i].x];
+  }
+}
+
+struct DeathStorage {
+  std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
+  union {
+    std::uint64_t dying[kPieceKeys];
+    typename BlockSort<1>::TempStorage sort_1;
+    typename BlockSort<2>::TempStorage sort_2;
+    typename BlockSort<4>::TempStorage sort_4;
+    typename BlockSort<8>::TempStorage sort_8;
+  };
+  std::uint16_t arrivals[2][kPieceKeys];
+  std::uint16_t local_of_arrival[kPieceKeys];
+  std::uint32_t words[kPieceBits * Arrivals::kWords];
+  std::uint16_t sums[kPieceBits * Arrivals::kWords];
+  std::uint32_t is_entrant[Arrivals::kWords];
+  std::uint16_t entrants_before[Arrivals::kWords];
+  int starts[kThreads];
+  int offsets[kThreads + 1];
+  typename cub::BlockScan<int, kThreads>::TempStorage scan;
+};
+
+// sums[i] = ones in words before i; by the first warp.
+__device__ void sum_words(const std::uint32_t* words, std::uint16_t* sums) {
+  if (threadIdx.x >= 32) return;
+  const int lane = static_cast<int>(threadIdx.x);
+  const int first = __popc(words[2 * lane]), both = first + __popc(words[2 * lane + 1]);
+  int sum = both;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFFu, sum, static_cast<unsigned>(step));
+    if (lane >= step) sum += other;
+  }
+  sums[2 * lane] = static_cast<std::uint16_t>(sum - both);
+  sums[2 * lane + 1] = static_cast<std::uint16_t>(sum - both + first);
+}
+
+// Arrivals of the `count` entrants (entrants in the order of their keys) as a wavelet tree.
+__device__ Arrivals build_arrivals(DeathStorage& storage, const Piece& piece, int count) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < Arrivals::kWords) storage.is_entrant[thread] = 0;
+  __syncthreads();
+  for (int i = thread; i < count; i += kThreads) {
+    const int local = local_of(piece, storage.entrants[i]);
+    atomicOr(&storage.is_entrant[local / 32], 1u << (local % 32));
+  }
+  __syncthreads();
+  sum_words(storage.is_entrant, storage.entrants_before);
+  __syncthreads();
+  for (int i = thread; i < count; i += kThreads) {
+    const int local = local_of(piece, storage.entrants[i]);
+    const std::uint32_t before = storage.is_entrant[local / 32] & ((1u << (local % 32)) - 1);
+    const int arrival = storage.entrants_before[local / 32] + __popc(before);
+    storage.arrivals[0][i] = static_cast<std::uint16_t>(arrival);
+    storage.local_of_arrival[arrival] = static_cast<std::uint16_t>(local);
+  }
+  const Arrivals tree{storage.words, storage.sums, Arrivals::levels_for(count)};
+  int from = 0;
+  for (int level = tree.num_levels - 1; level >= 0; --level) {
+    __syncthreads();
+    std::uint32_t* const words = storage.words + level * Arrivals::kWords;
+    for (int i = thread; i < kPieceKeys; i += kThreads) {
+      const bool bit = i < count && (storage.arrivals[from][i] >> level & 1) != 0;
+      const std::uint32_t word = __ballot_sync(0xFFFFFFFFu, bit);
+      if (thread % 32 == 0) words[i / 32] = word;
+    }
+    __syncthreads();
+    sum_words(words, storage.sums + level * Arrivals::kWords);
+    __syncthreads();
+    if (level == 0) break;
+    for (int i = thread; i < count; i += kThreads) {
+      const std::uint16_t arrival = storage.arrivals[from][i];
+      const int to = tree.next_position(level, i, (arrival >> level & 1) != 0);
+      storage.arrivals[1 - from][to] = arrival;
+    }
+    from = 1 - from;
+  }
+  __syncthreads();
+  return tree;
+}
+
+// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, into
+// storage.dying; returns how many.
+__device__ int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
+                            std::uint64_t after) {
+  const int thread = static_cast<int>(threadIdx.x);
+  int filled = 0;
+  for (int base = 0; base < runs.count; base += kThreads) {
+    int begin = 0, end = 0;
+    if (base + thread < runs.count) {
+      const std::uint64_t* run = runs.at(base + thread);
+      begin = end_of_at_least(run, 0, runs.size(base + thread), after);
+      end = end_of_at_least(run, begin, runs.size(base + thread), max(before, std::uint64_t{1}));
+    }
+    int offset, total;
+    cub::BlockScan<int, kThreads>(storage.scan).ExclusiveSum(end - begin, offset, total);
+    storage.starts[thread] = begin - offset;
+    storage.offsets[thread] = offset;
+    __syncthreads();
+    for (int i = thread; i < total; i += kThreads) {
+      int run = 0;  // the last one with offset <= i
+#pragma unroll
+      for (int step = kThreads / 2; step > 0; step /= 2) {
+        if (storage.offsets[run + step] <= i) run += step;
+      }
+      storage.dying[filled + i] = runs.at(base + run)[storage.starts[run] + i];
+    }
+    filled += total;
+    __syncthreads();
+  }
+  return filled;
+}
+
+template <int kItems, class Storage>
+__device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const TopkCall& call,
+                             const Piece& piece, const Arrivals& arrivals, int num_entrants,
+                             int num_dying) {
+  const int first = static_cast<int>(threadIdx.x) * kItems;
+  std::uint64_t dying[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) dying[i] = first + i < num_dying ? storage.dying[first + i] : 0;
+  __syncthreads();
+  BlockSort<kItems>(sort_storage).Sort(dying, Greater());
+  const int2* queries = queries_of(call, piece);
+  int2* kept = row_of(call, piece);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (first + i >= num_dying) break;
+    const int better = end_of_at_least(storage.entrants, 0, num_entrants, dying[i] + 1);
+    const int last = storage.local_of_arrival[arrivals.largest(better, first + i + 1)];
+    const int local = local_of(piece, dying[i]);  // negative in an earlier piece
+    int2 interval = queries[local];
+    interval.y = min(interval.y, queries[last].x);
+    kept[local] = interval.x < interval.y ? interval : make_int2(0, 0);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
+  extern __shared__ __align__(16) unsigned char raw_storage[];
+  DeathStorage& storage = *reinterpret_cast<DeathStorage*>(raw_storage);
+  const Piece piece = call.pieces[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::uint64_t before = piece.num_before == 0 ? 0 : call.worst[blockIdx.x - 1];
+  const std::uint64_t after = call.worst[blockIdx.x];
+  const std::uint64_t in_the_end = call.worst[blockIdx.x + static_cast<unsigned>(piece.num_after)];
+  const Runs runs(call, piece);
+  const std::uint64_t* run = runs.at(piece.num_before);
+  for (int i = thread; i < piece.num_keys; i += kThreads) {
+    const std::uint64_t rank = run[i];
+    storage.entrants[i] = rank;
+    if (rank == 0) continue;
+    const int local = local_of(piece, rank);
+    if (rank < before) {
+      row_of(call, piece)[local] = make_int2(0, 0);
+    } else if (rank >= in_the_end) {
+      row_of(call, piece)[local] = queries_of(call, piece)[local];
+    }
+  }
+  if (after == 0) return;
+  __syncthreads();
+  const int num_entrants =
+      end_of_at_least(storage.entrants, 0, piece.num_keys, max(before, std::uint64_t{1}));
+  const int num_dying = gather_dying(storage, runs, before, after);
+  if (num_dying == 0) return;
+  const Arrivals arrivals = build_arrivals(storage, piece, num_entrants);
+  if (num_dying <= kThreads) {
+    write_deaths<1>(storage, storage.sort_1, call, piece, arrivals, num_entrants, num_dying);
+  } else if (num_dying <= 2 * kThreads) {
+    write_deaths<2>(storage, storage.sort_2, call, piece, arrivals, num_entrants, num_dying);
+  } else if (num_dying <= 4 * kThreads) {
+    write_deaths<4>(storage, storage.sort_4, call, piece, arrivals, num_entrants, num_dying);
+  } else {
+    write_deaths<8>(storage, storage.sort_8, call, piece, arrivals, num_entrants, num_dying);
+  }
+}
+
+}  // namespace
+
+Result<void> prepare_topk(std::int64_t most_parts) {
+  FDMA_TRY_VOID(
+      sm90::check_cuda(cudaFuncSetAttribute(find_worst, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(most_parts * kWindowBytes)),
+                       "cudaFuncSetAttribute"));
+  return sm90::check_cuda(
+      cudaFuncSetAttribute(find_deaths, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(sizeof(DeathStorage))),
+      "cudaFuncSetAttribute");
+}
+
+Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
+                         Stream stream) {
+  if (num_pieces == 0) return {};
+  FDMA_TRY_VOID(prepare_topk(kMostParts));
+  sort_pieces<<<static_cast<unsigned>(num_pieces), kThreads, 0, stream>>>(call);
+  if (num_sorted > 0) {
+    const auto blocks = static_cast<unsigned>(num_sorted);
+    const auto parts = static_cast<std::size_t>(call.most_parts);
+    const std::size_t threads = std::clamp<std::size_t>((parts + 31) / 32 * 32, 32, kThreads);
+    find_worst<<<blocks, static_cast<unsigned>(threads), parts * kWindowBytes, stream>>>(call);
+    find_deaths<<<blocks, kThreads, sizeof(DeathStorage), stream>>>(call);
+  }
+  return sm90::check_cuda(cudaGetLastError(), "selection: launch");
+}
+
+}  // namespace fdma::zoh

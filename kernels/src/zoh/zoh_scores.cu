@@ -1,0 +1,497 @@
+// ZOH scores on the GPU. Three kernels for one formula (zoh_scores.hpp):
+//   score_rows   dt_proj [heads_kv, head_dim]: a few lanes share a row of values, 16 bytes each,
+//                and keep their part of the head's weights in registers for many keys. Eight keys
+//                are in flight per lane and summed across lanes together: of eight sums each step
+//                hands half to the lane opposite, so 8 sums take 7 shuffles and a few, not 8 x 4
+//   score_tiles  dt_proj [heads_kv, heads_kv * head_dim] of 16-bit weights: a matrix product with
+//                few columns. Sums do not care for the order of their terms, so a lane's 16 bytes
+//                are the fragments of two mma instructions as they lie, in values and weights
+//                alike; nothing passes through shared memory
+//   score_any    all else: any alignment and any mixture of dtypes, tiles in shared memory
+// The first two are bound by reading `values`.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "fdma/kernels/zoh_device.hpp"
+#include "sm90/cuda_error.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// A tensor of any of the three dtypes, element by element.
+struct AnyFloats {
+  const void* data;
+  DType dtype;
+
+  __device__ float operator[](std::int64_t at) const {
+    if (dtype == DType::float32) return static_cast<const float*>(data)[at];
+    if (dtype == DType::float16) return __half2float(static_cast<const __half*>(data)[at]);
+    return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
+  }
+};
+
+struct Call {
+  AnyFloats values, weights, a_coef;
+  float* scores;
+  int num_batches, num_heads, head_dim;
+  std::int64_t kv_len;
+  std::int64_t batch_stride, key_stride, head_stride;                    ///< of values
+  std::int64_t weight_row_stride, weight_stride, a_stride;               ///< of dt_proj, a_coef
+  std::int64_t score_batch_stride, score_head_stride, score_key_stride;  ///< of scores
+  bool is_per_head;
+  bool is_log;
+  int keys_per_unit;  ///< score_rows: consecutive keys of a group of lanes, a multiple of kKeys
+};
+
+__device__ float score_of(const Call& call, float dt, float a) {
+  const float softplus = fmaxf(dt, 0.0F) + log1pf(expf(-fabsf(dt)));
+  const float log = softplus * a;
+  return call.is_log ? log : expf(log);
+}
+
+__device__ void store_score(const Call& call, int batch, int head, std::int64_t key, float dt) {
+  call.scores[batch * call.score_batch_stride + head * call.score_head_stride +
+              key * call.score_key_stride] = score_of(call, dt, call.a_coef[head * call.a_stride]);
+}
+
+// The elements of 16 bytes as float32.
+template <class T>
+struct Chunk;
+template <>
+struct Chunk<float> {
+  static constexpr int kSize = 4;
+  static __device__ void widen(const uint4& raw, float (&x)[kSize]) {
+    x[0] = __uint_as_float(raw.x);
+    x[1] = __uint_as_float(raw.y);
+    x[2] = __uint_as_float(raw.z);
+    x[3] = __uint_as_float(raw.w);
+  }
+};
+template <>
+struct Chunk<__nv_bfloat16> {
+  static constexpr int kSize = 8;
+  static __device__ void widen(const uint4& raw, float (&x)[kSize]) {
+    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = __uint_as_float(words[i] << 16);
+      x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+    }
+  }
+};
+template <>
+struct Chunk<__half> {
+  static constexpr int kSize = 8;
+  static __device__ void widen(const uint4& raw, float (&x)[kSize]) {
+    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+      x[2 * i] = both.x;
+      x[2 * i + 1] = both.y;
+    }
+  }
+};
+
+constexpr int kKeys = 8;  // in flight per lane of score_rows
+
+// The sums over kLanes lanes of eight values each; lane l gets that of value l / (kLanes / 8).
+template <int kLanes>
+__device__ float sum_eight(float (&x)[kKeys], int lane) {
+#pragma unroll
+  for (int half = kKeys / 2, step = kLanes / 2; half > 0; half /= 2, step /= 2) {
+    const bool is_upper = (lane & step) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float given = is_upper ? x[i] : x[i + half];
+      const float kept = is_upper ? x[i + half] : x[i];
+      x[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, step);
+    }
+  }
+#pragma unroll
+  for (int step = kLanes / kKeys / 2; step > 0; step /= 2) {
+    x[0] += __shfl_xor_sync(0xFFFFFFFFu, x[0], step);
+  }
+  return x[0];
+}
+
+// A unit is kLanes lanes with a head and call.keys_per_unit keys of it; heads fastest, so that a
+// block reads whole rows of all heads. A lane has every kLanes-th chunk of a row, kChunks of them.
+template <class T, int kLanes, int kChunks>
+__global__ void __launch_bounds__(kThreads) score_rows(Call call) {
+  constexpr int kSize = Chunk<T>::kSize;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const std::int64_t unit =
+      (std::int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
+  const int head = static_cast<int>(unit % call.num_heads);
+  const std::int64_t first = unit / call.num_heads * call.keys_per_unit;
+  const auto batch = static_cast<int>(blockIdx.y);
+  float weights[kChunks][kSize];
+  bool is_inside[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int at = (c * kLanes + lane) * kSize;
+    is_inside[c] = at < call.head_dim;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      weights[c][i] =
+          is_inside[c] ? call.weights[head * call.weight_row_stride + (at + i) * call.weight_stride]
+                       : 0.0F;
+    }
+  }
+  const T* const row = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
+                       head * call.head_stride + lane * kSize;
+  // All lanes of a warp take part in each step: keys past the end read nothing.
+  for (std::int64_t key = first; key < first + call.keys_per_unit; key += kKeys) {
+    uint4 raw[kKeys][kChunks];
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        raw[i][c] = make_uint4(0, 0, 0, 0);
+        if (key + i < call.kv_len && is_inside[c]) {
+          raw[i][c] = __ldcs(reinterpret_cast<const uint4*>(row + (key + i) * call.key_stride +
+                                                            c * kLanes * kSize));
+        }
+      }
+    }
+    float sums[kKeys];
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      sums[i] = 0;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        float x[kSize];
+        Chunk<T>::widen(raw[i][c], x);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) sums[i] = fmaf(x[j], weights[c][j], sums[i]);
+      }
+    }
+    const float dt = sum_eight<kLanes>(sums, lane);
+    const std::int64_t mine = key + lane / (kLanes / kKeys);
+    if (lane % (kLanes / kKeys) == 0 && mine < call.kv_len) {
+      store_score(call, batch, head, mine, dt);
+    }
+  }
+}
+
+__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __nv_bfloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+constexpr int kRowTiles = 2;        // of 16 keys, per warp of score_tiles
+constexpr int kSliceElements = 32;  // of a row: 16 bytes from each of the four lanes that share it
+
+// A warp has 32 keys and kColumnTiles x 8 heads from blockIdx.z on. In an mma, lane 4 g + t holds
+// columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8; here these are elements 8t.. of the slice.
+template <class T, int kColumnTiles>
+__global__ void __launch_bounds__(kThreads) score_tiles(Call call) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
+  const std::int64_t warp =
+      (std::int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x)) / 32;
+  const std::int64_t first_key = warp * 16 * kRowTiles;
+  const auto batch = static_cast<int>(blockIdx.y);
+  const int first_head = static_cast<int>(blockIdx.z) * 8 * kColumnTiles;
+  if (first_key >= call.kv_len) return;
+  const int width = call.num_heads * call.head_dim;
+  const T* rows[kRowTiles][2];
+  const T* columns[kColumnTiles];
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows past the end repeat the last one; nothing is made of them.
+      const std::int64_t key = min(first_key + 16 * r + 8 * half + group, call.kv_len - 1);
+      rows[r][half] = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
+                      key * call.key_stride + 8 * part;
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kColumnTiles; ++c) {
+    const int head = min(first_head + 8 * c + group, call.num_heads - 1);
+    columns[c] =
+        static_cast<const T*>(call.weights.data) + head * call.weight_row_stride + 8 * part;
+  }
+  float sums[kRowTiles][kColumnTiles][4] = {};
+#pragma unroll 2
+  for (int at = 0; at < width; at += kSliceElements) {
+    const bool is_inside = at + 8 * part < width;
+    uint4 a[kRowTiles][2], b[kColumnTiles];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        a[r][half] = is_inside ? __ldcs(reinterpret_cast<const uint4*>(rows[r][half] + at))
+                               : make_uint4(0, 0, 0, 0);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kColumnTiles; ++c) {
+      b[c] = is_inside ? __ldg(reinterpret_cast<const uint4*>(columns[c] + at))
+                       : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int c = 0; c < kColumnTiles; ++c) {
+        multiply(sums[r][c], a[r][0].x, a[r][1].x, a[r][0].y, a[r][1].y, b[c].x, b[c].y, T());
+        multiply(sums[r][c], a[r][0].z, a[r][1].z, a[r][0].w, a[r][1].w, b[c].z, b[c].w, T());
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::int64_t key = first_key + 16 * r + 8 * (i / 2) + group;
+        const int head = first_head + 8 * c + 2 * part + i % 2;
+        if (key < call.kv_len && head < call.num_heads) {
+          store_score(call, batch, head, key, sums[r][c][i]);
+        }
+      }
+    }
+  }
+}
+
+constexpr int kTileKeys = 64, kTileHeads = 32, kTileDepth = 32;
+
+// A block has 64 keys and 32 heads from blockIdx.z on; a thread 4 keys and 2 heads, 16 apart.
+__global__ void __launch_bounds__(kThreads) score_any(Call call) {
+  __shared__ float values[kTileDepth][kTileKeys + 1];
+  __shared__ float weights[kTileDepth][kTileHeads + 1];
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t first_key = std::int64_t{blockIdx.x} * kTileKeys;
+  const auto batch = static_cast<int>(blockIdx.y);
+  // With weights per head a block has one head and its column is the first one.
+  const int first_head = static_cast<int>(blockIdx.z) * (call.is_per_head ? 1 : kTileHeads);
+  const int end_head = call.is_per_head ? first_head + 1 : call.num_heads;
+  const int width = call.is_per_head ? call.head_dim : call.num_heads * call.head_dim;
+  float sums[4][2] = {};
+  for (int at = 0; at < width; at += kTileDepth) {
+    for (int i = thread; i < kTileKeys * kTileDepth; i += kThreads) {
+      const int depth = i % kTileDepth, key = i / kTileDepth, column = at + depth;
+      float x = 0;
+      if (column < width && first_key + key < call.kv_len) {
+        const int head = call.is_per_head ? first_head : column / call.head_dim;
+        const int element = call.is_per_head ? column : column % call.head_dim;
+        x = call.values[batch * call.batch_stride + (first_key + key) * call.key_stride +
+                        head * call.head_stride + element];
+      }
+      values[depth][key] = x;
+    }
+    for (int i = thread; i < kTileHeads * kTileDepth; i += kThreads) {
+      const int depth = i % kTileDepth, head = first_head + i / kTileDepth;
+      weights[depth][i / kTileDepth] =
+          at + depth < width && head < end_head
+              ? call.weights[head * call.weight_row_stride + (at + depth) * call.weight_stride]
+              : 0.0F;
+    }
+    __syncthreads();
+    const int depth_end = min(kTileDepth, width - at);
+    for (int depth = 0; depth < depth_end; ++depth) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          sums[i][j] = fmaf(values[depth][thread % 16 + 16 * i],
+                            weights[depth][thread / 16 + 16 * j], sums[i][j]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const std::int64_t key = first_key + thread % 16 + 16 * i;
+      const int head = first_head + thread / 16 + 16 * j;
+      if (key < call.kv_len && head < end_head) store_score(call, batch, head, key, sums[i][j]);
+    }
+  }
+}
+
+template <class T, int kLanes, int kChunks>
+void launch_rows(Call call, Stream stream) {
+  // Enough units to fill the machine before a unit gets more than eight keys.
+  const std::int64_t rows = call.kv_len * call.num_heads * call.num_batches;
+  call.keys_per_unit = static_cast<int>(
+      std::clamp<std::int64_t>(rows * kLanes / (132 * 2048 * 4) / kKeys, 1, 8) * kKeys);
+  const std::int64_t threads = ceil_div(call.kv_len, call.keys_per_unit) * call.num_heads * kLanes;
+  const dim3 grid(static_cast<unsigned>(ceil_div(threads, kThreads)),
+                  static_cast<unsigned>(call.num_batches));
+  score_rows<T, kLanes, kChunks><<<grid, kThreads, 0, stream>>>(call);
+}
+
+template <class T>
+void launch_rows_of(const Call& call, std::int64_t row_bytes, Stream stream) {
+  if (row_bytes <= 128) {
+    launch_rows<T, 8, 1>(call, stream);
+  } else if (row_bytes <= 256) {
+    launch_rows<T, 16, 1>(call, stream);
+  } else if (row_bytes <= 512) {
+    launch_rows<T, 32, 1>(call, stream);
+  } else {
+    launch_rows<T, 32, 2>(call, stream);
+  }
+}
+
+template <class T, int kColumnTiles>
+void launch_tiles(const Call& call, Stream stream) {
+  const std::int64_t warps = ceil_div(call.kv_len, 16 * kRowTiles);
+  const dim3 grid(static_cast<unsigned>(ceil_div(warps * 32, kThreads)),
+                  static_cast<unsigned>(call.num_batches),
+                  static_cast<unsigned>(ceil_div(call.num_heads, 8 * kColumnTiles)));
+  score_tiles<T, kColumnTiles><<<grid, kThreads, 0, stream>>>(call);
+}
+
+template <class T>
+void launch_tiles_of(const Call& call, Stream stream) {
+  if (call.num_heads <= 8) {
+    launch_tiles<T, 1>(call, stream);
+  } else if (call.num_heads <= 16) {
+    launch_tiles<T, 2>(call, stream);
+  } else {
+    launch_tiles<T, 4>(call, stream);
+  }
+}
+
+bool is_multiple_of_16(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+// Rows of `values` that can be read 16 bytes at a time.
+bool has_wide_rows(const Call& call) {
+  const std::int64_t size = size_bytes(call.values.dtype);
+  return is_multiple_of_16(call.values.data) && call.head_dim * size % 16 == 0 &&
+         call.batch_stride * size % 16 == 0 && call.key_stride * size % 16 == 0 &&
+         call.head_stride * size % 16 == 0;
+}
+
+void launch(const Call& call, Stream stream) {
+  const DType dtype = call.values.dtype;
+  const std::int64_t row_bytes = std::int64_t{call.head_dim} * size_bytes(dtype);
+  if (call.is_per_head && has_wide_rows(call) && row_bytes <= 1024) {
+    if (dtype == DType::float32) {
+      launch_rows_of<float>(call, row_bytes, stream);
+    } else if (dtype == DType::bfloat16) {
+      launch_rows_of<__nv_bfloat16>(call, row_bytes, stream);
+    } else {
+      launch_rows_of<__half>(call, row_bytes, stream);
+    }
+    return;
+  }
+  const bool has_flat_rows = call.head_stride == call.head_dim && call.weight_stride == 1 &&
+                             is_multiple_of_16(call.weights.data) &&
+                             call.weight_row_stride % 8 == 0;
+  if (!call.is_per_head && dtype != DType::float32 && call.weights.dtype == dtype &&
+      has_wide_rows(call) && has_flat_rows) {
+    if (dtype == DType::bfloat16) {
+      launch_tiles_of<__nv_bfloat16>(call, stream);
+    } else {
+      launch_tiles_of<__half>(call, stream);
+    }
+    return;
+  }
+  const dim3 grid(static_cast<unsigned>(ceil_div(call.kv_len, kTileKeys)),
+                  static_cast<unsigned>(call.num_batches),
+                  static_cast<unsigned>(call.is_per_head ? call.num_heads
+                                                         : ceil_div(call.num_heads, kTileHeads)));
+  score_any<<<grid, kThreads, 0, stream>>>(call);
+}
+
+Result<void> check_device_tensors(const ZohShape& shape, const TensorView& values,
+                                  const MutableTensorView& scores) {
+  const auto unsupported = [](std::string message) {
+    return Error{ErrorCode::unsupported, std::move(message)};
+  };
+  if (values.device != Device::cuda) {
+    return unsupported("values: on the host; this is the GPU's zoh_scores");
+  }
+  if (scores.device != Device::cuda) {
+    return unsupported("scores: on the host, but values are on a CUDA device");
+  }
+  if (scores.dtype != DType::float32) {
+    return unsupported("scores: expected float32, got " + std::string(to_string(scores.dtype)));
+  }
+  if (scores.rank != 3 || scores.extents[0] != shape.num_batches ||
+      scores.extents[1] != shape.num_heads_kv || scores.extents[2] != shape.kv_len) {
+    std::string got;
+    for (int i = 0; i < scores.rank; ++i) {
+      got += (i == 0 ? "" : ", ") + std::to_string(scores.extents[static_cast<std::size_t>(i)]);
+    }
+    return Error{ErrorCode::shape_mismatch,
+                 "scores: expected [batch, heads_kv, kv_len] = [" +
+                     std::to_string(shape.num_batches) + ", " + std::to_string(shape.num_heads_kv) +
+                     ", " + std::to_string(shape.kv_len) + "], got [" + got + "]"};
+  }
+  if (shape.num_batches * shape.kv_len == 0) return {};
+  if (scores.data == nullptr) return Error{ErrorCode::invalid_argument, "scores: data is null"};
+  if (reinterpret_cast<std::uintptr_t>(scores.data) % sizeof(float) != 0) {
+    return Error{ErrorCode::invalid_argument,
+                 "scores: data is not aligned to its float32 elements"};
+  }
+  constexpr std::int64_t kMostBlocks = 65535;  // of a grid in y and z
+  if (shape.num_batches > kMostBlocks || shape.num_heads_kv > kMostBlocks ||
+      shape.head_dim > kMaxLength / shape.num_heads_kv) {
+    return unsupported("values: expected at most 65535 batch elements and heads, got " +
+                       std::to_string(shape.num_batches) + " and " +
+                       std::to_string(shape.num_heads_kv));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
+                        const TensorView& a_coef, const MutableTensorView& scores, ZohMode mode,
+                        Stream stream) {
+  FDMA_TRY(const ZohShape shape, zoh_shape(values, dt_proj, a_coef));
+  FDMA_TRY_VOID(check_device_tensors(shape, values, scores));
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  if (shape.num_batches * shape.kv_len == 0) return {};
+  Call call{};
+  call.values = {values.data, values.dtype};
+  call.weights = {dt_proj.data, dt_proj.dtype};
+  call.a_coef = {a_coef.data, a_coef.dtype};
+  call.scores = static_cast<float*>(scores.data);
+  call.num_batches = static_cast<int>(shape.num_batches);
+  call.num_heads = static_cast<int>(shape.num_heads_kv);
+  call.head_dim = static_cast<int>(shape.head_dim);
+  call.kv_len = shape.kv_len;
+  call.batch_stride = shape.num_batches > 1 ? values.strides[0] : 0;
+  call.key_stride = shape.kv_len > 1 ? values.strides[1] : 0;
+  call.head_stride = shape.num_heads_kv > 1 ? values.strides[2] : shape.head_dim;
+  call.weight_row_stride = dt_proj.strides[0];
+  call.weight_stride = dt_proj.strides[1];
+  call.a_stride = a_coef.strides[0];
+  call.score_batch_stride = scores.strides[0];
+  call.score_head_stride = scores.strides[1];
+  call.score_key_stride = scores.strides[2];
+  call.is_per_head = shape.is_per_head;
+  call.is_log = mode == ZohMode::log;
+  launch(call, stream);
+  return sm90::check_cuda(cudaGetLastError(), "zoh_scores: launch");
+}
+
+}  // namespace fdma
