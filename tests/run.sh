@@ -51,6 +51,6 @@ if [ ${#ptxas_logs[@]} -gt 0 ]; then
   echo "CUDA kernels compiled: $num_kernels, from ${#ptxas_logs[@]} sources, without stack frames and ptxas C75xx"
 else
   echo "CUDA sources skipped: ${#cuda_sources[@]} (no nvcc)"
-  echo "GPU tests not built: $(cat "${cuda_sources[@]}" | grep -cE '^TEST(_F|_P)?\(') (no nvcc)"
+  echo "GPU tests not built: $(cat tests/gpu/*.cu tests/gpu/*.cpp | grep -cE '^TEST(_F|_P)?\(') (no nvcc)"
 fi
 .venv/bin/python tests/count_results.py "ctest=$ctest_code:$results/ctest.xml" "pytest=$pytest_code:$results/pytest.xml"

@@ -35,12 +35,15 @@ inline int compute_capability() {
     GTEST_SKIP() << "no GPU of compute capability 9.0 on this machine"; \
   }
 
-/// Elements in device memory, copied from a vector and back.
+/// Elements in device memory, copied from a vector and back. Has an address also where it is empty.
 template <class T>
 class DeviceArray {
  public:
-  explicit DeviceArray(const std::vector<T>& values) : size_(values.size()) {
-    require(cudaMalloc(&data_, size_ * sizeof(T)), "cudaMalloc");
+  /// Elements as they come.
+  explicit DeviceArray(std::size_t size) : size_(size) {
+    require(cudaMalloc(&data_, (size_ + 1) * sizeof(T)), "cudaMalloc");
+  }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
     require(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice),
             "cudaMemcpy");
   }
@@ -49,6 +52,7 @@ class DeviceArray {
   ~DeviceArray() { cudaFree(data_); }
 
   T* data() const { return data_; }
+  std::size_t size() const { return size_; }
   /// Waits for the device.
   std::vector<T> to_host() const {
     require(cudaDeviceSynchronize(), "kernel");
@@ -63,6 +67,7 @@ class DeviceArray {
   std::size_t size_ = 0;
 };
 
+#ifdef __CUDACC__
 /// Launches with dynamic shared memory beyond 48 KiB.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), int blocks, int threads, int shared_bytes,
@@ -72,5 +77,6 @@ void launch(void (*kernel)(Parameters...), int blocks, int threads, int shared_b
   kernel<<<blocks, threads, shared_bytes>>>(arguments...);
   require(cudaGetLastError(), "launch");
 }
+#endif
 
 }  // namespace fdma::gpu_test

@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "device_array.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
 #include "mask_cases.hpp"
 
 namespace fdma {
 namespace {
+
+using gpu_test::DeviceArray;
 
 // One thread an item: writes its steps from first_step[item] on, and how many there were.
 __global__ void walk_items(const WorkItem* items, std::int64_t num_items,
@@ -27,45 +30,6 @@ __global__ void walk_items(const WorkItem* items, std::int64_t num_items,
   num_steps[i] = count;
 }
 
-// The name of a CUDA error, or nothing.
-std::string error_text(cudaError_t error) {
-  return error == cudaSuccess ? "" : cudaGetErrorString(error);
-}
-
-// A copy of an array in device memory; never empty, so that it has an address.
-template <class T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::size_t size) : size_(size) {
-    error_ = error_text(cudaMalloc(&data_, (size + 1) * sizeof(T)));
-  }
-  explicit DeviceArray(const std::vector<T>& host) : DeviceArray(host.size()) {
-    if (error_.empty()) {
-      error_ =
-          error_text(cudaMemcpy(data_, host.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
-    }
-  }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-
-  T* data() const { return data_; }
-  const std::string& error() const { return error_; }
-  std::vector<T> to_host() {
-    std::vector<T> host(size_);
-    if (error_.empty()) {
-      error_ =
-          error_text(cudaMemcpy(host.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost));
-    }
-    return host;
-  }
-
- private:
-  T* data_ = nullptr;
-  std::size_t size_;
-  std::string error_;
-};
-
 // What differs between the two walks; empty if nothing. Adds the steps compared to `num_compared`.
 std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared) {
   std::vector<TileStep> wanted;
@@ -75,25 +39,18 @@ std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared)
     for (SegmentIterator it(plan.segments.data(), item); it.next(step);) wanted.push_back(step);
     first_step.push_back(static_cast<std::int64_t>(wanted.size()));
   }
-  DeviceArray<WorkItem> items(plan.items);
-  DeviceArray<PlanSegment> segments(plan.segments);
-  DeviceArray<std::int64_t> offsets(first_step), counts(plan.items.size());
-  DeviceArray<TileStep> steps(wanted.size());
-  for (const std::string& error :
-       {items.error(), segments.error(), offsets.error(), counts.error(), steps.error()}) {
-    if (!error.empty()) return error;
-  }
+  const DeviceArray<WorkItem> items(plan.items);
+  const DeviceArray<PlanSegment> segments(plan.segments);
+  const DeviceArray<std::int64_t> offsets(first_step), counts(plan.items.size());
+  const DeviceArray<TileStep> steps(wanted.size());
   const auto num_items = static_cast<std::int64_t>(plan.items.size());
   if (num_items > 0) {
     walk_items<<<static_cast<unsigned>(ceil_div(num_items, 128)), 128>>>(
         items.data(), num_items, segments.data(), offsets.data(), steps.data(), counts.data());
-    const std::string error = error_text(cudaGetLastError());
-    if (!error.empty()) return error;
+    gpu_test::require(cudaGetLastError(), "walk_items");
   }
   const std::vector<TileStep> got = steps.to_host();
   const std::vector<std::int64_t> got_counts = counts.to_host();
-  if (!steps.error().empty()) return steps.error();
-  if (!counts.error().empty()) return counts.error();
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     if (got_counts[i] != first_step[i + 1] - first_step[i])
       return "item " + std::to_string(i) + ": another number of tiles";

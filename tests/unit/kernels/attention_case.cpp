@@ -2,35 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
+
+#include "tensor_error.hpp"
 
 namespace fdma::testing {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// Largest errors of one tensor.
-struct TensorError {
-  double fdma = 0;
-  double explicit_ = 0;
-  double magnitude = 0;
-  std::string where;  ///< of the largest error of FDMA
-
-  double bound() const { return 2 * explicit_ + 1e-5 * magnitude; }
-
-  void add(double got, double wanted, double in_own_type, const std::string& place) {
-    magnitude = std::max(magnitude, std::fabs(wanted));
-    explicit_ = std::max(explicit_, std::fabs(in_own_type - wanted));
-    // Also where `got` is NaN.
-    if (!(std::fabs(got - wanted) <= fdma)) {
-      fdma = std::isnan(got) ? kInfinity : std::fabs(got - wanted);
-      where = fmt::format("{}: {}, expected {}", place, got, wanted);
-    }
-  }
-};
 
 }  // namespace
 
@@ -103,14 +84,15 @@ std::string AttentionCase::compare(const MaskCase& mask, float softmax_scale) co
       const reference::HeadResult in_own_type =
           reference::attention_explicit(head, shape_.v_dtype, shape_.out_dtype);
       for (std::int64_t i = 0; i < shape_.q_len(b); ++i) {
-        const std::string place = fmt::format("b {}, h {}, row {}", b, h, i);
+        const RowPlace place{b, h, i};
         const auto row = static_cast<std::size_t>(i);
         const double lse = lse_->get(b, i, h);
         if (wanted.lse[row] == -kInfinity) {
           bool is_zero = lse == -kInfinity;
           for (std::int64_t d = 0; d < shape_.head_dim_v; ++d)
             is_zero &= out_->get(b, i, h, d) == 0;
-          if (!is_zero) return fmt::format("{}: {}: no keys, but not 0 and -inf", mask.name, place);
+          if (!is_zero)
+            return fmt::format("{}: {}: no keys, but not 0 and -inf", mask.name, to_string(place));
           continue;
         }
         lse_error.add(lse, wanted.lse[row], in_own_type.lse[row], place);
@@ -123,10 +105,8 @@ std::string AttentionCase::compare(const MaskCase& mask, float softmax_scale) co
     }
   }
   for (const auto& [name, error] : {std::pair{"out", out_error}, std::pair{"lse", lse_error}}) {
-    if (error.fdma <= error.bound()) continue;
-    return fmt::format("{}: {}: error {} of at most {} (explicit {}, magnitude {}) at {}",
-                       mask.name, name, error.fdma, error.bound(), error.explicit_, error.magnitude,
-                       error.where);
+    const std::string wrong = bound_error(name, error);
+    if (!wrong.empty()) return mask.name + ": " + wrong;
   }
   return {};
 }

@@ -22,10 +22,7 @@ T must(const std::string& what, Result<T> result) {
   return *std::move(result);
 }
 
-}  // namespace
-
-MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block) {
-  const MaskExpr expr = must(mask.name, parse_mask(mask.spec));
+MaskCase without_cells(const zoo::ZooMask& mask, const MaskExpr& expr, BlockShape block) {
   LowerOptions options;
   options.block = block;
   options.num_threads = 1;
@@ -33,6 +30,14 @@ MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block) {
   result.name = fmt::format("{} {}x{} in {}x{}", mask.name, mask.shape.max_q_len(),
                             mask.shape.max_kv_len(), block.block_q, block.block_kv);
   result.mask = must(mask.name, compile(expr, mask.bound_tables(), mask.shape, options));
+  return result;
+}
+
+}  // namespace
+
+MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block) {
+  const MaskExpr expr = must(mask.name, parse_mask(mask.spec));
+  MaskCase result = without_cells(mask, expr, block);
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
     for (std::int64_t h = 0; h < mask.shape.num_heads; ++h) {
       const auto values =
@@ -41,6 +46,15 @@ MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block) {
       std::copy(values.begin(), values.end(), cells.values.begin());
       result.cells.push_back(std::move(cells));
     }
+  }
+  return result;
+}
+
+MaskCase compiled_case(const zoo::ZooMask& mask, BlockShape block) {
+  MaskCase result = without_cells(mask, must(mask.name, parse_mask(mask.spec)), block);
+  for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
+    for (std::int64_t h = 0; h < mask.shape.num_heads; ++h)
+      result.cells.push_back(cells_of(result.mask, result.mask.group(b, h)));
   }
   return result;
 }

@@ -29,6 +29,10 @@ struct MaskCase {
 /// Compiles the mask and evaluates its expression at every cell.
 MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block);
 
+/// Compiles the mask and reads the cells of what came out: for long masks, where evaluating the
+/// expression at every cell takes seconds.
+MaskCase compiled_case(const zoo::ZooMask& mask, BlockShape block);
+
 /// The twelve masks of the zoo over kv_len keys, for q_len query rows, one batch element and head.
 std::vector<MaskCase> zoo_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
 

@@ -1,0 +1,54 @@
+// The trials that every backend passes: masks, heads, lengths and layouts, made once for all of
+// them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention_trial.hpp"
+
+namespace fdma::testing {
+
+struct TrialCase {
+  std::shared_ptr<const MaskCase> mask;
+  TrialHeads heads;
+  TrialChoice choice;
+};
+
+inline constexpr int kNumZooMasks = 12;
+/// The name of mask `index` of the zoo, for the name of a test.
+std::string zoo_name(int index);
+
+/// Mask `index` of the zoo with every combination of types (bfloat16, float16), head sizes (64,
+/// 128) and groups of heads (1, 4, 8, all), each with three of seven pairs of lengths (odd,
+/// unequal, per batch element, one row, one key, up to 1003) in turn; layout, bias, scale and lse
+/// change from one to the next. Every `every`-th of them.
+std::vector<TrialCase> zoo_trials(int index, int every = 1);
+
+/// Full attention of 1 to 5 key tiles for 1 to 3 query tiles, the last ones whole or not; lengths
+/// of 1 and at tile edges; query tiles and whole elements without keys.
+std::vector<TrialCase> tile_count_trials();
+
+/// Short sequences of many elements and heads: more than 3 items for each of 132 workers.
+std::vector<TrialCase> many_item_trials();
+
+/// Stretches of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).
+MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
+
+/// Several query intervals per key (columns) after a full tile; some rows see no key.
+MaskCase column_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
+
+/// Random tiles of 128 x 128, full, empty or noise, with these shares of full and noise.
+MaskCase block_sparse_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
+                           double full_share, double noise_share);
+
+/// Masks of these kinds and random ones, per head and per batch element, with random choices.
+std::vector<TrialCase> random_trials(std::uint32_t seed, int count);
+
+/// Every kind of segment at a few hundred tokens: for sanitizers.
+std::vector<TrialCase> small_trials();
+
+}  // namespace fdma::testing
