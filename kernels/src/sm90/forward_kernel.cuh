@@ -1,0 +1,66 @@
+// The forward kernel: one persistent block a multiprocessor, three warpgroups. The first loads
+// (forward_load.cuh), the others compute (forward_compute.cuh).
+#pragma once
+
+#include "sm90/forward_compute.cuh"
+#include "sm90/forward_kernels.hpp"
+#include "sm90/forward_load.cuh"
+
+namespace fdma::sm90 {
+
+inline constexpr int kLoadRegisters = 56;
+inline constexpr int kComputeRegisters = 224;
+static_assert(kLoadRegisters + 2 * kComputeRegisters <= 504, "65536 registers, 384 threads");
+
+template <class T, int kHeadDim, bool kGeneral>
+__global__ void __launch_bounds__(kForwardThreads, 1)
+    forward_kernel(const __grid_constant__ ForwardParams p) {
+  using Layout = ForwardLayout<kHeadDim>;
+  extern __shared__ std::uint8_t memory[];
+  const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
+                             ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (threadIdx.x == 0) {
+    const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
+      for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
+    };
+    init(Layout::kQFull, Layout::kQBuffers, 1);
+    init(Layout::kQEmpty, Layout::kQBuffers, 2);
+    init(Layout::kKFull, Layout::kStages, 1);
+    init(Layout::kKEmpty, Layout::kStages, kComputeWarps);
+    init(Layout::kVFull, Layout::kStages, 1);
+    init(Layout::kVEmpty, Layout::kStages, kComputeWarps);
+    init(Layout::kVTail, Layout::kStages, 1);
+    init(Layout::kMaskFull, Layout::kMaskSlots, 1);
+    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
+    init(Layout::kItemFull, 1, 1);
+    init(Layout::kItemEmpty, 1, kComputeWarps + kMaskWarps);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (warp < 4) {
+    ptx::give_registers<kLoadRegisters>();
+    if (warp > 0) {
+      make_masks<kHeadDim, kGeneral>(p, base, warp - 1, static_cast<int>(threadIdx.x) % 32);
+    } else if (threadIdx.x == 0) {
+      load_tiles<kHeadDim, kGeneral>(p, base);
+    }
+  } else {
+    ptx::take_registers<kComputeRegisters>();
+    compute_rows<T, kHeadDim, kGeneral>(p, base, warp / 4 - 1,
+                                        static_cast<int>(threadIdx.x) % kWarpgroupThreads);
+  }
+}
+
+template <class T, int kHeadDim, bool kGeneral>
+cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
+  constexpr int kBytes = ForwardLayout<kHeadDim>::kBytes;
+  const auto kernel = forward_kernel<T, kHeadDim, kGeneral>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<num_blocks, kForwardThreads, kBytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,17 @@
+// The instances of the forward kernel, each compiled in a file of its own.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "sm90/forward_params.hpp"
+
+namespace fdma::sm90 {
+
+/// Launches the kernel for element type T. The general one takes a key bias and any scale; the other
+/// wants a positive scale and is faster.
+template <class T, int kHeadDim, bool kGeneral>
+cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream);
+
+}  // namespace fdma::sm90

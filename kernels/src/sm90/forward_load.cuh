@@ -1,0 +1,219 @@
+// The warps that feed the forward kernel: one thread takes work items and has Q, K and V copied to
+// shared memory; three warps make the mask words of the tiles that need them. Both walk the same
+// segments, so that they agree on the tiles without talking.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/segment_iterator.hpp"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/forward_params.hpp"
+#include "sm90/mask_words.cuh"
+
+namespace fdma::sm90 {
+
+/// The steps of a published item; an item without keys has one, of no cells.
+class TileWalk {
+ public:
+  __device__ __forceinline__ TileWalk(const PlanArrays& plan, const PublishedItem& item)
+      : iterator_(plan.segments,
+                  WorkItem{0, 0, 0, item.step, item.first_segment, item.num_segments, 0, 0}),
+        q_begin_(item.q_begin),
+        kv_len_(item.kv_len) {}
+
+  /// To be called num_tiles times.
+  __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
+    place = {q_begin_, 0, kv_len_};
+    if (iterator_.next(step)) {
+      place.key_begin = step.tile * kTileKeys;
+    } else {
+      step = {PlanSegmentKind::full, 0, 0, 0};
+      place.kv_len = 0;
+    }
+  }
+
+ private:
+  SegmentIterator iterator_;
+  std::int32_t q_begin_;
+  std::int32_t kv_len_;
+};
+
+__device__ __forceinline__ bool needs_words(const TileStep& step, const TilePlace& place) {
+  return step.kind != PlanSegmentKind::full || is_ragged(place);
+}
+
+/// True iff V has rows past the element's last key that a copy would bring along: they may hold
+/// anything, and 0 * NaN is NaN.
+__device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int v_rows) {
+  return is_ragged(place) && v_rows > place.kv_len;
+}
+
+/// Takes items until there are none, publishes each and loads its tiles: K of tile n, then V of tile
+/// n - 1, the order in which they are needed. One thread.
+template <int kHeadDim, bool kGeneral>
+__device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
+  using Layout = ForwardLayout<kHeadDim>;
+  ptx::Ring<Layout::kStages> k_ring, v_ring;
+  ptx::Ring<Layout::kQBuffers> q_ring;
+  std::uint32_t item_phase = 0;
+
+  const auto load_v = [&](int row, int kv_head, int batch, bool is_tail) {
+    const int stage = v_ring.stage;
+    const std::uint32_t full = base + (is_tail ? Layout::kVTail : Layout::kVFull) + 8 * stage;
+    ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
+    ptx::mbarrier_arrive_expect(full, Layout::kTileBytes);
+    ptx::tma_load_5d(base + Layout::kV + stage * Layout::kTileBytes, &p.v, full, 0, row, 0, kv_head,
+                     batch, ptx::kEvictLast);
+    v_ring.advance();
+  };
+
+  std::int32_t next = static_cast<std::int32_t>(blockIdx.x);
+  for (;;) {
+    PublishedItem item{};
+    item.num_tiles = -1;
+    if (next < p.plan.num_items) {
+      const WorkItem work = p.plan.items[next];
+      const int2 lengths = __ldg(p.plan.lengths + work.batch);
+      item = {max(work.num_tiles, 1),
+              work.q_tile * kTileRows,
+              work.head,
+              work.batch,
+              lengths.x,
+              lengths.y,
+              work.first_segment,
+              work.num_segments,
+              work.step};
+      next = static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
+    }
+    ptx::mbarrier_wait(base + Layout::kItemEmpty, item_phase ^ 1, "load: item empty");
+    const std::uint32_t slot = base + Layout::kItem;
+    store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
+    store_words(slot + 16,
+                make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
+    store_words(slot + 32, make_uint4(item.step, 0, 0, 0));
+    ptx::mbarrier_arrive(base + Layout::kItemFull);
+    item_phase ^= 1;
+    if (item.num_tiles < 0) return;
+
+    const int kv_head = item.head / p.group_size;
+    const std::uint32_t q_full = base + Layout::kQFull + 8 * q_ring.stage;
+    const std::uint32_t q = base + Layout::kQ + q_ring.stage * Layout::kQBytes;
+    ptx::mbarrier_wait(base + Layout::kQEmpty + 8 * q_ring.stage, q_ring.phase ^ 1,
+                       "load: Q empty");
+    ptx::mbarrier_arrive_expect(q_full, Layout::kQBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ptx::tma_load_5d(q + half * (Layout::kQBytes / 2), &p.q, q_full, 0, item.q_begin + half * 64,
+                       0, item.head, item.batch, ptx::kEvictFirst);
+    }
+    q_ring.advance();
+
+    TileWalk walk(p.plan, item);
+    int previous_key = 0;
+    bool is_previous_tail = false;
+    for (int n = 0; n < item.num_tiles; ++n) {
+      TileStep step;
+      TilePlace place;
+      walk.next(step, place);
+      const int stage = k_ring.stage;
+      const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
+      ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
+      const int is_masked = kGeneral || needs_words(step, place);
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
+                   "r"(is_masked)
+                   : "memory");
+      ptx::mbarrier_arrive_expect(k_full, Layout::kTileBytes);
+      ptx::tma_load_5d(base + Layout::kK + stage * Layout::kTileBytes, &p.k, k_full, 0,
+                       place.key_begin, 0, kv_head, item.batch, ptx::kEvictLast);
+      k_ring.advance();
+      if (n > 0) load_v(previous_key, kv_head, item.batch, is_previous_tail);
+      previous_key = place.key_begin;
+      is_previous_tail = has_foreign_tail(place, p.v_rows);
+    }
+    load_v(previous_key, kv_head, item.batch, is_previous_tail);
+  }
+}
+
+__device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
+  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32);
+  return {static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z),
+          static_cast<int>(a.w), static_cast<int>(b.x), static_cast<int>(b.y),
+          static_cast<int>(b.z), static_cast<int>(b.w), static_cast<int>(c.x)};
+}
+
+/// Zeroes rows [first_row, 128) of a tile of V and hands the tile on.
+template <int kHeadDim>
+__device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, std::uint32_t phase,
+                                          int first_row, int lane) {
+  using Layout = ForwardLayout<kHeadDim>;
+  constexpr int kPieces = kPanelRowBytes / 16;
+  ptx::mbarrier_wait(base + Layout::kVTail + 8 * stage, phase, "mask: V tail");
+  const std::uint32_t tile = base + Layout::kV + stage * Layout::kTileBytes;
+#pragma unroll
+  for (int panel = 0; panel < kHeadDim / kPanelColumns; ++panel) {
+    const std::uint32_t rows = tile + panel * kTileKeys * kPanelRowBytes;
+    for (int i = first_row * kPieces + lane; i < kTileKeys * kPieces; i += kWarpSize) {
+      store_words(rows + 16 * i, make_uint4(0, 0, 0, 0));
+    }
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(base + Layout::kVFull + 8 * stage);
+}
+
+/// Makes the mask words (general kernel: and the biases) of every third tile that needs them. One
+/// of three warps.
+template <int kHeadDim, bool kGeneral>
+__device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base, int mask_warp,
+                                           int lane) {
+  using Layout = ForwardLayout<kHeadDim>;
+  constexpr float kLog2E = 1.44269504088896340736f;
+  ptx::Ring<Layout::kMaskSlots> slots;
+  ptx::Ring<Layout::kStages> v_ring;
+  std::uint32_t item_phase = 0;
+  int turn = 0;  // whose tile the next one is
+  for (;;) {
+    ptx::mbarrier_wait(base + Layout::kItemFull, item_phase, "mask: item full");
+    const PublishedItem item = read_item(base + Layout::kItem);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(base + Layout::kItemEmpty);
+    item_phase ^= 1;
+    if (item.num_tiles < 0) return;
+    TileWalk walk(p.plan, item);
+    for (int n = 0; n < item.num_tiles; ++n, v_ring.advance()) {
+      TileStep step;
+      TilePlace place;
+      walk.next(step, place);
+      if (!kGeneral && !needs_words(step, place)) continue;
+      if (turn == mask_warp) {
+        const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
+        ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
+                           "mask: slot empty");
+        write_mask(slot, p.plan, step, place, lane);
+        if constexpr (kGeneral) {
+          const std::uint32_t biases = base + Layout::kBias + slots.stage * Layout::kBiasBytes;
+          const float* bias = p.key_bias + item.batch * p.bias_batch_stride +
+                              item.head / p.group_size * p.bias_head_stride;
+          for (int i = lane; i < kTileKeys; i += kWarpSize) {
+            const int key = place.key_begin + i;
+            const float value =
+                p.key_bias != nullptr && key < place.kv_len ? __ldg(bias + key) * kLog2E : 0.0f;
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(biases + 4 * i), "f"(value) : "memory");
+          }
+        }
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(base + Layout::kMaskFull + 8 * slots.stage);
+        if (has_foreign_tail(place, p.v_rows)) {
+          zero_tail<kHeadDim>(base, v_ring.stage, v_ring.phase,
+                              max(place.kv_len - place.key_begin, 0), lane);
+        }
+      }
+      turn = turn == kMaskWarps - 1 ? 0 : turn + 1;
+      slots.advance();
+    }
+  }
+}
+
+}  // namespace fdma::sm90
