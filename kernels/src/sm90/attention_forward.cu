@@ -92,11 +92,10 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
   FDMA_TRY_VOID(sm90::check_cuda(cudaMemsetAsync(workspace, 0, sizeof(std::int32_t), stream),
                                  "cudaMemsetAsync"));
   const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_items);
-  return sm90::check_cuda(
-      shape.q_dtype == DType::bfloat16
-          ? launch<__nv_bfloat16>(params, shape.head_dim, num_blocks, stream)
-          : launch<__half>(params, shape.head_dim, num_blocks, stream),
-      "launch of the forward kernel");
+  return sm90::check_cuda(shape.q_dtype == DType::bfloat16
+                              ? launch<__nv_bfloat16>(params, shape.head_dim, num_blocks, stream)
+                              : launch<__half>(params, shape.head_dim, num_blocks, stream),
+                          "launch of the forward kernel");
 }
 
 }  // namespace fdma

@@ -77,6 +77,9 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Publish
 }
 
 /// Computes items until there are none. One of two warpgroups.
+///
+/// Items follow each other without a gap: the scores of the next item's first tile are issued with
+/// the last product of this one, whose output is written while they are computed.
 template <class T, int kHeadDim, bool kGeneral>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
@@ -84,134 +87,138 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   using ScoreProduct = ptx::product<T, kTileKeys>;
   using OutProduct = ptx::product<T, kHeadDim>;
   constexpr int kStages = Layout::kStages;
-  constexpr float kLn2 = 0.693147180559945309417f;
+  constexpr std::uint64_t kStageAdvance = Layout::kTileBytes / 16;
   const int lane = thread % 32;
-  const auto release = [&](std::uint32_t barrier) {
-    if (lane == 0) ptx::mbarrier_arrive(barrier);
-  };
   const std::uint64_t k_descriptor = matrix_descriptor(base + Layout::kK, 16, 1024);
   const std::uint64_t v_descriptor =
       matrix_descriptor(base + Layout::kV, kTileKeys * kPanelRowBytes, 1024);
-  constexpr std::uint64_t kStageAdvance = Layout::kTileBytes / 16;
 
-  if (group == 0) ptx::named_barrier_arrive(kOrder + 1, kOrderThreads);
-  int tiles_before = 0;  // of all items so far: gives stages and phases
+  float s[kTileKeys / 2], out[kHeadDim / 2];
+  std::uint32_t probabilities[kTileKeys / 16][4];
+  RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kQBuffers> q_ring;
   std::uint32_t item_phase = 0;
-  for (;; q_ring.advance()) {
+  int tile = 0;  // counted over all items: gives stages and phases
+  std::uint32_t q_half = base + Layout::kQ + group * (Layout::kQBytes / 2);
+
+  const auto release = [&](std::uint32_t barrier) {
+    if (lane == 0) ptx::mbarrier_arrive(barrier);
+  };
+  const auto stage_of = [](int index) { return index % kStages; };
+  const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
+  const auto take_item = [&] {
     ptx::mbarrier_wait(base + Layout::kItemFull, item_phase, "compute: item full");
     const PublishedItem item = read_item(base + Layout::kItem);
     __syncwarp();
     release(base + Layout::kItemEmpty);
     item_phase ^= 1;
-    if (item.num_tiles < 0) break;
+    return item;
+  };
+  const auto wait_for_scores_input = [&](bool is_first_tile) {
+    if (is_first_tile) {
+      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_ring.stage, q_ring.phase, "compute: Q full");
+    }
+    ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(tile), phase_of(tile),
+                       "compute: K full");
+  };
+  const auto issue_scores = [&] {
+    const std::uint64_t q = matrix_descriptor(q_half, 16, 1024);
+    const std::uint64_t k = k_descriptor + stage_of(tile) * kStageAdvance;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+          s, q + k_major_advance(step, kGroupRows), k + k_major_advance(step, kTileKeys),
+          step != 0);
+    }
+    ptx::wgmma_commit();
+  };
+  // Of the tile before.
+  const auto issue_out = [&] {
+    const int stage = stage_of(tile - 1);
+    ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage, phase_of(tile - 1), "compute: V full");
+    const std::uint64_t v = v_descriptor + stage * kStageAdvance;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kTileKeys / 16; ++step) {
+      OutProduct::template registers<ptx::Major::mn>(out, probabilities[step],
+                                                     v + mn_major_advance(step), 1);
+    }
+    ptx::wgmma_commit();
+  };
+  // The mask of the tile in hand, read while its product runs.
+  bool is_masked = false;
+  std::uint32_t word0 = 0, word1 = 0;
+  const auto read_mask = [&] {
+    int flag;
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(flag)
+                 : "r"(base + Layout::kIsMasked + 4 * stage_of(tile))
+                 : "memory");
+    is_masked = flag != 0;
+    if (!kGeneral && !is_masked) return;
+    ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
+                       "compute: mask full");
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(word0), "=r"(word1)
+                 : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
+                       (group * kWarpgroupThreads + thread) * 8)
+                 : "memory");
+    if constexpr (!kGeneral) {
+      __syncwarp();
+      release(base + Layout::kMaskEmpty + 8 * slots.stage);
+      slots.advance();
+    }
+  };
+  const auto softmax = [&]() -> float2 {
+    if constexpr (kGeneral) {
+      scale_and_bias(s, p.scale_log2,
+                     base + Layout::kBias + slots.stage * Layout::kBiasBytes + lane % 4 * 8);
+      __syncwarp();
+      release(base + Layout::kMaskEmpty + 8 * slots.stage);
+      slots.advance();
+    }
+    if (is_masked) apply_words(s, word0, word1);
+    return softmax_step(s, state, kGeneral ? 1.0f : p.scale_log2);
+  };
+  const auto pack = [&] {
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 4; ++i) {
+      probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+    }
+  };
 
-    const std::uint32_t q_half =
-        base + Layout::kQ + q_ring.stage * Layout::kQBytes + group * (Layout::kQBytes / 2);
-    const std::uint64_t q_descriptor = matrix_descriptor(q_half, 16, 1024);
-    float s[kTileKeys / 2], out[kHeadDim / 2];
-    std::uint32_t probabilities[kTileKeys / 16][4];
-    RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+  PublishedItem item = take_item();
+  if (item.num_tiles == kNoItem) return;
+  if (group == 0) ptx::named_barrier_arrive(kOrder + 1, kOrderThreads);
+  wait_for_scores_input(true);
+  issue_scores();
+  read_mask();
+  ptx::wgmma_wait<0>();
+  ptx::pin_registers(s);
+  softmax();
+  release(base + Layout::kKEmpty + 8 * stage_of(tile));
+  pack();
+  ++tile;
+  for (;;) {
 #pragma unroll
     for (float& x : out) x = 0.0f;
-
-    const auto stage_of = [](int tile) { return tile % kStages; };
-    const auto phase_of = [](int tile) { return static_cast<std::uint32_t>(tile / kStages) & 1; };
-    const auto issue_scores = [&](int stage) {
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kHeadDim / 16; ++step) {
-        ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-            s, q_descriptor + k_major_advance(step, kGroupRows),
-            k_descriptor + stage * kStageAdvance + k_major_advance(step, kTileKeys), step != 0);
-      }
-      ptx::wgmma_commit();
-    };
-    const auto issue_out = [&](int stage) {
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kTileKeys / 16; ++step) {
-        OutProduct::template registers<ptx::Major::mn>(
-            out, probabilities[step],
-            v_descriptor + stage * kStageAdvance + mn_major_advance(step), 1);
-      }
-      ptx::wgmma_commit();
-    };
-    // The mask of the tile in hand, read while its product runs.
-    bool is_masked = false;
-    std::uint32_t word0 = 0, word1 = 0;
-    const auto read_mask = [&](int stage) {
-      int flag;
-      asm volatile("ld.shared.b32 %0, [%1];"
-                   : "=r"(flag)
-                   : "r"(base + Layout::kIsMasked + 4 * stage)
-                   : "memory");
-      is_masked = flag != 0;
-      if (!is_masked) return;
-      ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
-                         "compute: mask full");
-      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                   : "=r"(word0), "=r"(word1)
-                   : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
-                         (group * kWarpgroupThreads + thread) * 8)
-                   : "memory");
-      if constexpr (!kGeneral) {
-        __syncwarp();
-        release(base + Layout::kMaskEmpty + 8 * slots.stage);
-        slots.advance();
-      }
-    };
-    const auto softmax = [&]() -> float2 {
-      if constexpr (kGeneral) {
-        scale_and_bias(s, p.scale_log2,
-                       base + Layout::kBias + slots.stage * Layout::kBiasBytes + lane % 4 * 8);
-        __syncwarp();
-        release(base + Layout::kMaskEmpty + 8 * slots.stage);
-        slots.advance();
-      }
-      if (is_masked) apply_words(s, word0, word1);
-      return softmax_step(s, state, kGeneral ? 1.0f : p.scale_log2);
-    };
-    const auto pack = [&] {
-#pragma unroll
-      for (int i = 0; i < kTileKeys / 4; ++i) {
-        probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
-      }
-    };
-
-    ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_ring.stage, q_ring.phase, "compute: Q full");
-    {
-      const int stage = stage_of(tiles_before);
-      ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage, phase_of(tiles_before),
-                         "compute: first K full");
-      issue_scores(stage);
-      read_mask(stage);
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(s);
-      softmax();
-      release(base + Layout::kKEmpty + 8 * stage);
-      pack();
-    }
 #pragma unroll 1
-    for (int n = 1; n < item.num_tiles; ++n) {
-      const int tile = tiles_before + n;
-      const int stage = stage_of(tile), previous = stage_of(tile - 1);
-      ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage, phase_of(tile), "compute: K full");
+    for (int n = 1; n < item.num_tiles; ++n, ++tile) {
+      wait_for_scores_input(false);
       ptx::named_barrier_sync(kOrder + group, kOrderThreads);
-      issue_scores(stage);
-      ptx::mbarrier_wait(base + Layout::kVFull + 8 * previous, phase_of(tile - 1),
-                         "compute: V full");
-      issue_out(previous);
+      issue_scores();
+      issue_out();
       ptx::named_barrier_arrive(kOrder + 1 - group, kOrderThreads);
-      read_mask(stage);
+      read_mask();
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s);
       const float2 factor = softmax();
-      release(base + Layout::kKEmpty + 8 * stage);
+      release(base + Layout::kKEmpty + 8 * stage_of(tile));
       ptx::wgmma_wait<0>();
       ptx::pin_registers(out);
-      release(base + Layout::kVEmpty + 8 * previous);
+      release(base + Layout::kVEmpty + 8 * stage_of(tile - 1));
       pack();
       if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
 #pragma unroll
@@ -223,39 +230,41 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
         }
       }
     }
-    {
-      const int last = tiles_before + item.num_tiles - 1;
-      const int stage = stage_of(last);
-      ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage, phase_of(last), "compute: last V full");
-      issue_out(stage);
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(out);
-      release(base + Layout::kVEmpty + 8 * stage);
-    }
-    tiles_before += item.num_tiles;
 
-    float lse[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float sum = state.sum[i];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      // Rows without keys are 0 whatever V holds; a sum that is NaN stays one.
-      const float inverse = 1.0f / sum;
-#pragma unroll
-      for (int j = 0; j < kHeadDim / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = out[4 * j + 2 * i + e];
-          x = sum == 0.0f ? 0.0f : x * inverse;
-        }
-      }
-      lse[i] = sum == 0.0f ? -INFINITY
-                           : (state.max[i] * (kGeneral ? 1.0f : p.scale_log2) + log2f(sum)) * kLn2;
+    // The last product of this item and the first of the next. After the last item the scores are
+    // those of whatever lies in shared memory, and not used.
+    const PublishedItem next = take_item();
+    const bool has_next = next.num_tiles != kNoItem;
+    const std::uint32_t q_before = q_half;
+    const std::uint32_t q_empty = base + Layout::kQEmpty + 8 * q_ring.stage;
+    q_ring.advance();
+    q_half = base + Layout::kQ + q_ring.stage * Layout::kQBytes + group * (Layout::kQBytes / 2);
+    if (has_next) wait_for_scores_input(true);
+    ptx::named_barrier_sync(kOrder + group, kOrderThreads);
+    issue_scores();
+    issue_out();
+    ptx::named_barrier_arrive(kOrder + 1 - group, kOrderThreads);
+    float inverse[2], lse[2];
+    finish_rows(state, kGeneral ? 1.0f : p.scale_log2, inverse, lse);
+    state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    if (has_next) read_mask();
+    ptx::wgmma_wait<1>();
+    ptx::pin_registers(s);
+    if (has_next) {
+      softmax();
+      release(base + Layout::kKEmpty + 8 * stage_of(tile));
     }
-    store_rows<T, kHeadDim>(p, item, out, lse, q_half, base + Layout::kQEmpty + 8 * q_ring.stage,
-                            group, thread);
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(out);
+    release(base + Layout::kVEmpty + 8 * stage_of(tile - 1));
+    pack();
+    ++tile;
+    normalize(out, inverse);
+    store_rows<T, kHeadDim>(p, item, out, lse, q_before, q_empty, group, thread);
+    if (!has_next) break;
+    item = next;
   }
+  if (group == 1) ptx::named_barrier_sync(kOrder + 1, kOrderThreads);
   if (thread == 0) ptx::bulk_wait<0>();
 }
 

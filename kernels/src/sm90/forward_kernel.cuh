@@ -8,8 +8,8 @@
 
 namespace fdma::sm90 {
 
-inline constexpr int kLoadRegisters = 56;
-inline constexpr int kComputeRegisters = 224;
+inline constexpr int kLoadRegisters = 72;
+inline constexpr int kComputeRegisters = 216;
 static_assert(kLoadRegisters + 2 * kComputeRegisters <= 504, "65536 registers, 384 threads");
 
 template <class T, int kHeadDim, bool kGeneral>

@@ -9,8 +9,8 @@
 
 namespace fdma::sm90 {
 
-/// Launches the kernel for element type T. The general one takes a key bias and any scale; the other
-/// wants a positive scale and is faster.
+/// Launches the kernel for element type T. The general one takes a key bias and any scale; the
+/// other wants a positive scale and is faster.
 template <class T, int kHeadDim, bool kGeneral>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream);
 

@@ -50,8 +50,8 @@ __device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int v_r
   return is_ragged(place) && v_rows > place.kv_len;
 }
 
-/// Takes items until there are none, publishes each and loads its tiles: K of tile n, then V of tile
-/// n - 1, the order in which they are needed. One thread.
+/// Takes items until there are none, publishes each and loads its tiles in the order in which they
+/// are needed: K of a tile, then V of the tile before, across items. One thread.
 template <int kHeadDim, bool kGeneral>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
   using Layout = ForwardLayout<kHeadDim>;
@@ -59,20 +59,27 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   ptx::Ring<Layout::kQBuffers> q_ring;
   std::uint32_t item_phase = 0;
 
-  const auto load_v = [&](int row, int kv_head, int batch, bool is_tail) {
+  // The V that comes next: that of the last tile whose K was loaded.
+  struct Pending {
+    int key_begin, kv_head, batch;
+    bool is_tail;
+  } pending{};
+  const auto load_pending = [&] {
     const int stage = v_ring.stage;
-    const std::uint32_t full = base + (is_tail ? Layout::kVTail : Layout::kVFull) + 8 * stage;
+    const std::uint32_t full =
+        base + (pending.is_tail ? Layout::kVTail : Layout::kVFull) + 8 * stage;
     ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
     ptx::mbarrier_arrive_expect(full, Layout::kTileBytes);
-    ptx::tma_load_5d(base + Layout::kV + stage * Layout::kTileBytes, &p.v, full, 0, row, 0, kv_head,
-                     batch, ptx::kEvictLast);
+    ptx::tma_load_5d(base + Layout::kV + stage * Layout::kTileBytes, &p.v, full, 0,
+                     pending.key_begin, 0, pending.kv_head, pending.batch, ptx::kEvictLast);
     v_ring.advance();
   };
 
+  bool is_first = true;
   std::int32_t next = static_cast<std::int32_t>(blockIdx.x);
   for (;;) {
     PublishedItem item{};
-    item.num_tiles = -1;
+    item.num_tiles = kNoItem;
     if (next < p.plan.num_items) {
       const WorkItem work = p.plan.items[next];
       const int2 lengths = __ldg(p.plan.lengths + work.batch);
@@ -95,7 +102,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     store_words(slot + 32, make_uint4(item.step, 0, 0, 0));
     ptx::mbarrier_arrive(base + Layout::kItemFull);
     item_phase ^= 1;
-    if (item.num_tiles < 0) return;
+    if (item.num_tiles == kNoItem) break;
 
     const int kv_head = item.head / p.group_size;
     const std::uint32_t q_full = base + Layout::kQFull + 8 * q_ring.stage;
@@ -111,8 +118,6 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     q_ring.advance();
 
     TileWalk walk(p.plan, item);
-    int previous_key = 0;
-    bool is_previous_tail = false;
     for (int n = 0; n < item.num_tiles; ++n) {
       TileStep step;
       TilePlace place;
@@ -120,20 +125,19 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       const int stage = k_ring.stage;
       const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
       ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
-      const int is_masked = kGeneral || needs_words(step, place);
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
-                   "r"(is_masked)
+                   "r"(static_cast<int>(needs_words(step, place)))
                    : "memory");
       ptx::mbarrier_arrive_expect(k_full, Layout::kTileBytes);
       ptx::tma_load_5d(base + Layout::kK + stage * Layout::kTileBytes, &p.k, k_full, 0,
                        place.key_begin, 0, kv_head, item.batch, ptx::kEvictLast);
       k_ring.advance();
-      if (n > 0) load_v(previous_key, kv_head, item.batch, is_previous_tail);
-      previous_key = place.key_begin;
-      is_previous_tail = has_foreign_tail(place, p.v_rows);
+      if (!is_first) load_pending();
+      is_first = false;
+      pending = {place.key_begin, kv_head, item.batch, has_foreign_tail(place, p.v_rows)};
     }
-    load_v(previous_key, kv_head, item.batch, is_previous_tail);
   }
+  if (!is_first) load_pending();
 }
 
 __device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
@@ -166,8 +170,8 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, std::ui
 /// Makes the mask words (general kernel: and the biases) of every third tile that needs them. One
 /// of three warps.
 template <int kHeadDim, bool kGeneral>
-__device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base, int mask_warp,
-                                           int lane) {
+__device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
+                                           int mask_warp, int lane) {
   using Layout = ForwardLayout<kHeadDim>;
   constexpr float kLog2E = 1.44269504088896340736f;
   ptx::Ring<Layout::kMaskSlots> slots;
@@ -180,7 +184,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(base + Layout::kItemEmpty);
     item_phase ^= 1;
-    if (item.num_tiles < 0) return;
+    if (item.num_tiles == kNoItem) return;
     TileWalk walk(p.plan, item);
     for (int n = 0; n < item.num_tiles; ++n, v_ring.advance()) {
       TileStep step;
@@ -191,7 +195,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
         ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
                            "mask: slot empty");
-        write_mask(slot, p.plan, step, place, lane);
+        if (needs_words(step, place)) write_mask(slot, p.plan, step, place, lane);
         if constexpr (kGeneral) {
           const std::uint32_t biases = base + Layout::kBias + slots.stage * Layout::kBiasBytes;
           const float* bias = p.key_bias + item.batch * p.bias_batch_stride +

@@ -34,9 +34,11 @@ inline constexpr int kForwardThreads = 384;  ///< one warpgroup that loads, two 
 inline constexpr int kComputeWarps = 8;
 inline constexpr int kMaskWarps = 3;
 
+inline constexpr std::int32_t kNoItem = -1;  ///< in place of an item after the last
+
 /// A work item as the loading thread publishes it to the other warps.
 struct alignas(16) PublishedItem {
-  std::int32_t num_tiles;  ///< at least 1; -1: no more items
+  std::int32_t num_tiles;  ///< at least 1, or kNoItem
   std::int32_t q_begin;    ///< first query row
   std::int32_t head;
   std::int32_t batch;
@@ -67,7 +69,7 @@ struct ForwardLayout {
   static constexpr int kMask = kV + kStages * kTileBytes;
   static constexpr int kBias = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kBias + kMaskSlots * kBiasBytes;
-  static constexpr int kIsMasked = kItem + 64;  ///< one word a stage
+  static constexpr int kIsMasked = kItem + 64;  ///< one word a stage: the tile has mask words
   static constexpr int kBarriers = kIsMasked + 16;
 
   // Barriers, 8 bytes each.

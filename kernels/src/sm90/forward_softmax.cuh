@@ -73,14 +73,12 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
   }
   float2 factor = make_float2(1.0f, 1.0f);
   if ((max0 - state.max[0]) * scale > kSlack) {
-    factor.x =
-        state.max[0] == -INFINITY ? 0.0f : ptx::exp2_approx((state.max[0] - max0) * scale);
+    factor.x = state.max[0] == -INFINITY ? 0.0f : ptx::exp2_approx((state.max[0] - max0) * scale);
     state.max[0] = max0;
     state.sum[0] *= factor.x;
   }
   if ((max1 - state.max[1]) * scale > kSlack) {
-    factor.y =
-        state.max[1] == -INFINITY ? 0.0f : ptx::exp2_approx((state.max[1] - max1) * scale);
+    factor.y = state.max[1] == -INFINITY ? 0.0f : ptx::exp2_approx((state.max[1] - max1) * scale);
     state.max[1] = max1;
     state.sum[1] *= factor.y;
   }
@@ -101,6 +99,34 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
   state.sum[0] += sum0;
   state.sum[1] += sum1;
   return factor;
+}
+
+/// After the last tile: what the output of each row is multiplied with (0 for a row without keys)
+/// and the natural logarithm of its sum.
+__device__ __forceinline__ void finish_rows(const RowState& state, float scale, float (&inverse)[2],
+                                            float (&lse)[2]) {
+  constexpr float kLn2 = 0.693147180559945309417f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float sum = state.sum[i];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    inverse[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+    lse[i] = sum == 0.0f ? -INFINITY : (state.max[i] * scale + log2f(sum)) * kLn2;
+  }
+}
+
+/// Rows whose factor is 0 become 0 whatever they hold: V of keys that no row sees may be NaN.
+template <int kCount>
+__device__ __forceinline__ void normalize(float (&out)[kCount], const float (&inverse)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float& x = out[4 * i + e];
+      x = inverse[e / 2] == 0.0f ? 0.0f : x * inverse[e / 2];
+    }
+  }
 }
 
 }  // namespace fdma::sm90

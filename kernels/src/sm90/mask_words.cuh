@@ -2,7 +2,6 @@
 // memory from any kind of plan segment.
 #pragma once
 
-#include <climits>
 #include <cstdint>
 
 #include "fdma/kernels/segment_iterator.hpp"
@@ -19,7 +18,8 @@ struct TilePlace {
   std::int32_t kv_len;
 };
 
-/// True iff keys of the tile lie past the end, so that even a full tile has cells that do not exist.
+/// True iff keys of the tile lie past the end, so that even a full tile has cells that do not
+/// exist.
 __device__ __forceinline__ bool is_ragged(const TilePlace& place) {
   return place.kv_len - place.key_begin < kTileKeys;
 }
@@ -47,9 +47,6 @@ __device__ __forceinline__ uint4 words_below(int limit, int quad) {
 __device__ __forceinline__ uint4 operator&(const uint4& a, const uint4& b) {
   return make_uint4(a.x & b.x, a.y & b.y, a.z & b.z, a.w & b.w);
 }
-__device__ __forceinline__ uint4 operator|(const uint4& a, const uint4& b) {
-  return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w);
-}
 
 constexpr int kWordQuads = 128;  ///< 16-byte pieces of a tile's words
 constexpr int kWarpSize = 32;
@@ -61,6 +58,16 @@ __device__ __forceinline__ void write_bitmap(std::uint32_t slot, const uint4* bi
   for (int i = lane; i < kWordQuads; i += kWarpSize) {
     const uint4 cells = bitmap == nullptr ? make_uint4(~0u, ~0u, ~0u, ~0u) : __ldg(bitmap + i);
     store_words(slot + 16 * i, cells & words_below(limit, 2 * (i % 2)));
+  }
+}
+
+/// The words of a row, one for each thread of its quad.
+__device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
+                                                const std::uint32_t (&words)[4]) {
+  const std::uint32_t address = slot + 8 * (row / 16 * 32 + row % 8 * 4) + (row % 16 < 8 ? 0 : 4);
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * quad), "r"(words[quad]) : "memory");
   }
 }
 
@@ -80,81 +87,71 @@ __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays&
         words[quad] |= columns_below(end_key - 2 * quad) & ~columns_below(begin_key - 2 * quad);
       }
     }
-    const int thread = row / 16 * 32 + row % 8 * 4;
-    const std::uint32_t address = slot + 8 * thread + (row % 16 < 8 ? 0 : 4);
-#pragma unroll
-    for (int quad = 0; quad < 4; ++quad) {
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * quad), "r"(words[quad])
-                   : "memory");
-    }
+    store_row_words(slot, row, words);
   }
 }
 
-/// Query intervals of each key. A lane holds the keys of one bit: columns lane / 2 * 8 + lane % 2 +
-/// 2 * quad of the four quads; a ballot over the lanes is then the word of a row and quad. Keys with
-/// several intervals take another round.
+/// Query intervals of each key. A lane holds four keys, those of bit `lane` of the four quads:
+/// columns lane / 2 * 8 + lane % 2 + 2 * quad; and makes the words of rows lane, lane + 32, .. Keys
+/// that all rows see come from a ballot; keys that begin or end in the tile (few, unless the tile
+/// lies on a diagonal) are handed round one by one. Keys with several intervals take another round.
 __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArrays& plan, int table,
                                               const TilePlace& place, int lane) {
+  constexpr int kLaneRows = kTileRows / kWarpSize;
   const std::int64_t* offsets = plan.column_offsets + __ldg(plan.column_tables + table);
   std::int64_t next[4];
-  int rest[4];
+  int num_left[4];
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
     const int key = place.key_begin + lane / 2 * 8 + lane % 2 + 2 * quad;
     next[quad] = 0;
-    rest[quad] = 0;
+    num_left[quad] = 0;
     if (key < place.kv_len) {
       next[quad] = __ldg(offsets + key);
-      rest[quad] = static_cast<int>(__ldg(offsets + key + 1) - next[quad]);
+      num_left[quad] = static_cast<int>(__ldg(offsets + key + 1) - next[quad]);
     }
   }
-  for (bool is_first = true;; is_first = false) {
-    int begin[4];
-    std::uint32_t length[4];
+  std::uint32_t words[kLaneRows][4] = {};
+  bool has_more = true;
+  while (has_more) {
+    int begin[4], end[4];  // rows of the tile; none: [0, 0)
 #pragma unroll
     for (int quad = 0; quad < 4; ++quad) {
       begin[quad] = 0;
-      length[quad] = 0;
-      if (rest[quad] > 0) {
-        const Interval* interval = plan.column_intervals + next[quad];
-        const int first = __ldg(&interval->begin);
-        begin[quad] = first - place.q_begin;
-        length[quad] = static_cast<std::uint32_t>(__ldg(&interval->end) - first);
-        ++next[quad];
-        --rest[quad];
+      end[quad] = 0;
+      if (num_left[quad] > 0) {
+        const Interval* interval = plan.column_intervals + next[quad]++;
+        begin[quad] = max(__ldg(&interval->begin) - place.q_begin, 0);
+        end[quad] = min(__ldg(&interval->end) - place.q_begin, kTileRows);
+        --num_left[quad];
       }
     }
-    // Rows r and r + 8 belong to the same four threads: two pieces of 16 bytes.
-#pragma unroll 1
-    for (int group = 0; group < kTileRows / 16; ++group) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        std::uint32_t words[4][2];
+    for (int quad = 0; quad < 4; ++quad) {
+      const bool is_whole = begin[quad] == 0 && end[quad] == kTileRows;
+      const std::uint32_t whole = __ballot_sync(~0u, is_whole);
+      std::uint32_t parts = __ballot_sync(~0u, !is_whole && begin[quad] < end[quad]);
 #pragma unroll
-        for (int quad = 0; quad < 4; ++quad) {
+      for (int i = 0; i < kLaneRows; ++i) words[i][quad] |= whole;
+      while (parts != 0) {
+        const int bit = __ffs(static_cast<int>(parts)) - 1;
+        parts &= parts - 1;
+        const int first_row = __shfl_sync(~0u, begin[quad], bit);
+        const auto num_rows =
+            static_cast<std::uint32_t>(__shfl_sync(~0u, end[quad], bit) - first_row);
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int row = group * 16 + half * 8 + i;
-            words[quad][half] =
-                __ballot_sync(~0u, static_cast<std::uint32_t>(row - begin[quad]) < length[quad]);
+        for (int i = 0; i < kLaneRows; ++i) {
+          if (static_cast<std::uint32_t>(lane + i * kWarpSize - first_row) < num_rows) {
+            words[i][quad] |= 1u << bit;
           }
-        }
-        if (lane == 0) {
-          const std::uint32_t address = slot + 8 * (group * 32 + i * 4);
-          uint4 low = make_uint4(words[0][0], words[0][1], words[1][0], words[1][1]);
-          uint4 high = make_uint4(words[2][0], words[2][1], words[3][0], words[3][1]);
-          if (!is_first) {
-            low = low | load_words(address);
-            high = high | load_words(address + 16);
-          }
-          store_words(address, low);
-          store_words(address + 16, high);
         }
       }
     }
-    const bool has_more = rest[0] > 0 || rest[1] > 0 || rest[2] > 0 || rest[3] > 0;
-    if (!__any_sync(~0u, has_more)) return;
+    has_more =
+        __any_sync(~0u, num_left[0] > 0 || num_left[1] > 0 || num_left[2] > 0 || num_left[3] > 0);
   }
+#pragma unroll
+  for (int i = 0; i < kLaneRows; ++i) store_row_words(slot, lane + i * kWarpSize, words[i]);
 }
 
 /// The words of a tile that needs them, by all lanes of a warp.
