@@ -98,7 +98,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kQBuffers> q_ring;
-  std::uint32_t item_phase = 0;
+  ptx::Ring<Layout::kItemSlots> item_ring;
   int tile = 0;  // counted over all items: gives stages and phases
   std::uint32_t q_half = base + Layout::kQ + group * (Layout::kQBytes / 2);
 
@@ -107,13 +107,17 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   };
   const auto stage_of = [](int index) { return index % kStages; };
   const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
-  const auto take_item = [&] {
-    ptx::mbarrier_wait(base + Layout::kItemFull, item_phase, "compute: item full");
-    const PublishedItem item = read_item(base + Layout::kItem);
-    __syncwarp();
-    release(base + Layout::kItemEmpty);
-    item_phase ^= 1;
-    return item;
+  // Tiles of the next item, or kNoItem. What else is known of it stays in shared memory until its
+  // output is stored.
+  const auto wait_for_item = [&] {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
+                       "compute: item full");
+    int tiles;
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(tiles)
+                 : "r"(base + Layout::kItem + item_ring.stage * Layout::kItemBytes)
+                 : "memory");
+    return tiles;
   };
   const auto wait_for_scores_input = [&](bool is_first_tile) {
     if (is_first_tile) {
@@ -189,8 +193,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     }
   };
 
-  PublishedItem item = take_item();
-  if (item.num_tiles == kNoItem) return;
+  int num_tiles = wait_for_item();
+  if (num_tiles == kNoItem) return;
   if (group == 0) ptx::named_barrier_arrive(kOrder + 1, kOrderThreads);
   wait_for_scores_input(true);
   issue_scores();
@@ -205,7 +209,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 #pragma unroll
     for (float& x : out) x = 0.0f;
 #pragma unroll 1
-    for (int n = 1; n < item.num_tiles; ++n, ++tile) {
+    for (int n = 1; n < num_tiles; ++n, ++tile) {
       wait_for_scores_input(false);
       ptx::named_barrier_sync(kOrder + group, kOrderThreads);
       issue_scores();
@@ -233,8 +237,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 
     // The last product of this item and the first of the next. After the last item the scores are
     // those of whatever lies in shared memory, and not used.
-    const PublishedItem next = take_item();
-    const bool has_next = next.num_tiles != kNoItem;
+    const int item_slot = item_ring.stage;
+    item_ring.advance();
+    num_tiles = wait_for_item();
+    const bool has_next = num_tiles != kNoItem;
     const std::uint32_t q_before = q_half;
     const std::uint32_t q_empty = base + Layout::kQEmpty + 8 * q_ring.stage;
     q_ring.advance();
@@ -260,9 +266,11 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     pack();
     ++tile;
     normalize(out, inverse);
+    const PublishedItem item = read_item(base + Layout::kItem + item_slot * Layout::kItemBytes);
+    __syncwarp();
+    release(base + Layout::kItemEmpty + 8 * item_slot);
     store_rows<T, kHeadDim>(p, item, out, lse, q_before, q_empty, group, thread);
     if (!has_next) break;
-    item = next;
   }
   if (group == 1) ptx::named_barrier_sync(kOrder + 1, kOrderThreads);
   if (thread == 0) ptx::bulk_wait<0>();

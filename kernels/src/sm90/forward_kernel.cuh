@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kVTail, Layout::kStages, 1);
     init(Layout::kMaskFull, Layout::kMaskSlots, 1);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
-    init(Layout::kItemFull, 1, 1);
-    init(Layout::kItemEmpty, 1, kComputeWarps + kMaskWarps);
+    init(Layout::kItemFull, Layout::kItemSlots, 1);
+    init(Layout::kItemEmpty, Layout::kItemSlots, kComputeWarps + kMaskWarps);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();

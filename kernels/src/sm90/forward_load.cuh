@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   using Layout = ForwardLayout<kHeadDim>;
   ptx::Ring<Layout::kStages> k_ring, v_ring;
   ptx::Ring<Layout::kQBuffers> q_ring;
-  std::uint32_t item_phase = 0;
+  ptx::Ring<Layout::kItemSlots> item_ring;
 
   // The V that comes next: that of the last tile whose K was loaded.
   struct Pending {
@@ -94,14 +94,15 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
               work.step};
       next = static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
     }
-    ptx::mbarrier_wait(base + Layout::kItemEmpty, item_phase ^ 1, "load: item empty");
-    const std::uint32_t slot = base + Layout::kItem;
+    ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage, item_ring.phase ^ 1,
+                       "load: item empty");
+    const std::uint32_t slot = base + Layout::kItem + item_ring.stage * Layout::kItemBytes;
     store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
     store_words(slot + 16,
                 make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
     store_words(slot + 32, make_uint4(item.step, 0, 0, 0));
-    ptx::mbarrier_arrive(base + Layout::kItemFull);
-    item_phase ^= 1;
+    ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
+    item_ring.advance();
     if (item.num_tiles == kNoItem) break;
 
     const int kv_head = item.head / p.group_size;
@@ -176,14 +177,16 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
   constexpr float kLog2E = 1.44269504088896340736f;
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kStages> v_ring;
-  std::uint32_t item_phase = 0;
+  ptx::Ring<Layout::kItemSlots> item_ring;
   int turn = 0;  // whose tile the next one is
   for (;;) {
-    ptx::mbarrier_wait(base + Layout::kItemFull, item_phase, "mask: item full");
-    const PublishedItem item = read_item(base + Layout::kItem);
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
+                       "mask: item full");
+    const PublishedItem item =
+        read_item(base + Layout::kItem + item_ring.stage * Layout::kItemBytes);
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(base + Layout::kItemEmpty);
-    item_phase ^= 1;
+    if (lane == 0) ptx::mbarrier_arrive(base + Layout::kItemEmpty + 8 * item_ring.stage);
+    item_ring.advance();
     if (item.num_tiles == kNoItem) return;
     TileWalk walk(p.plan, item);
     for (int n = 0; n < item.num_tiles; ++n, v_ring.advance()) {

@@ -58,6 +58,8 @@ struct ForwardLayout {
   static constexpr int kQBuffers = 2;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 2 * kMaskWarps;
+  static constexpr int kItemSlots = 2;
+  static constexpr int kItemBytes = 64;
   static constexpr int kQBytes = kTileRows * kHeadDim * 2;
   static constexpr int kTileBytes = kTileKeys * kHeadDim * 2;
   static constexpr int kMaskBytes = kTileRows * kTileKeys / 8;
@@ -69,7 +71,8 @@ struct ForwardLayout {
   static constexpr int kMask = kV + kStages * kTileBytes;
   static constexpr int kBias = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kBias + kMaskSlots * kBiasBytes;
-  static constexpr int kIsMasked = kItem + 64;  ///< one word a stage: the tile has mask words
+  static constexpr int kIsMasked =
+      kItem + kItemSlots * kItemBytes;  ///< one word a stage: the tile has mask words
   static constexpr int kBarriers = kIsMasked + 16;
 
   // Barriers, 8 bytes each.
@@ -83,12 +86,12 @@ struct ForwardLayout {
   static constexpr int kMaskFull = kVTail + 8 * kStages;
   static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
   static constexpr int kItemFull = kMaskEmpty + 8 * kMaskSlots;
-  static constexpr int kItemEmpty = kItemFull + 8;
-  static constexpr int kEnd = kItemEmpty + 8;
+  static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
+  static constexpr int kEnd = kItemEmpty + 8 * kItemSlots;
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
-  static_assert(sizeof(PublishedItem) <= 64 && kStages <= 4);
+  static_assert(sizeof(PublishedItem) <= kItemBytes && kStages <= 4);
   static_assert(kBytes <= 232448, "a block has 227 KB");
 };
 
