@@ -25,7 +25,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cub/block/block_merge_sort.cuh>
 #include <cub/block/block_scan.cuh>
 #include <limits>
 #include <new>
@@ -33,19 +32,16 @@
 
 #include "gpu_check.hpp"
 #include "sm90/cuda_error.hpp"
+#include "zoh/arrivals.cuh"
 #include "zoh/device_topk.hpp"
 
 namespace fdma::zoh {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kBlockThreads;
 // Shared memory of find_worst for each run: its window and where that splits.
 constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
 static_assert(kMostParts * kWindowBytes <= 224 * 1024);
-
-struct Greater {
-  __device__ bool operator()(std::uint64_t a, std::uint64_t b) const { return a > b; }
-};
 
 __device__ int2* row_of(const TopkCall& call, const Piece& piece) {
   return call.kept + std::int64_t{piece.row} * call.kv_len + piece.first_key;
@@ -57,10 +53,6 @@ __device__ int local_of(const Piece& piece, std::uint64_t rank) {
   return piece.kind == PieceKind::packed ? local_of_packed_rank(rank)
                                          : key_of_rank(rank) - piece.first_key;
 }
-
-// Sorts 64-bit numbers of a block of kThreads, kItems a thread in blocked order.
-template <int kItems>
-using BlockSort = cub::BlockMergeSort<std::uint64_t, kThreads, kItems>;
 
 __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
   constexpr int kItems = kPieceKeys / kThreads;
@@ -99,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
   std::uint64_t items[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) items[i] = ranks[thread * kItems + i];
-  BlockSort<kItems>(sort_storage).Sort(items, Greater());
+  BlockSort<kItems>(sort_storage).Sort(items, GreaterRank());
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) ranks[thread * kItems + i] = items[i];
@@ -186,75 +178,11 @@ struct DeathStorage {
     typename BlockSort<4>::TempStorage sort_4;
     typename BlockSort<8>::TempStorage sort_8;
   };
-  std::uint16_t arrivals[2][kPieceKeys];
-  std::uint16_t local_of_arrival[kPieceKeys];
-  std::uint32_t words[kPieceBits * Arrivals::kWords];
-  std::uint16_t sums[kPieceBits * Arrivals::kWords];
-  std::uint32_t is_entrant[Arrivals::kWords];
-  std::uint16_t entrants_before[Arrivals::kWords];
+  ArrivalStorage arrivals;
   int starts[kThreads];
   int offsets[kThreads + 1];
   typename cub::BlockScan<int, kThreads>::TempStorage scan;
 };
-
-// sums[i] = ones in words before i; by the first warp.
-__device__ void sum_words(const std::uint32_t* words, std::uint16_t* sums) {
-  if (threadIdx.x >= 32) return;
-  const int lane = static_cast<int>(threadIdx.x);
-  const int first = __popc(words[2 * lane]), both = first + __popc(words[2 * lane + 1]);
-  int sum = both;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, sum, static_cast<unsigned>(step));
-    if (lane >= step) sum += other;
-  }
-  sums[2 * lane] = static_cast<std::uint16_t>(sum - both);
-  sums[2 * lane + 1] = static_cast<std::uint16_t>(sum - both + first);
-}
-
-// Arrivals of the `count` entrants (entrants in the order of their keys) as a wavelet tree.
-__device__ Arrivals build_arrivals(DeathStorage& storage, const Piece& piece, int count) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < Arrivals::kWords) storage.is_entrant[thread] = 0;
-  __syncthreads();
-  for (int i = thread; i < count; i += kThreads) {
-    const int local = local_of(piece, storage.entrants[i]);
-    atomicOr(&storage.is_entrant[local / 32], 1u << (local % 32));
-  }
-  __syncthreads();
-  sum_words(storage.is_entrant, storage.entrants_before);
-  __syncthreads();
-  for (int i = thread; i < count; i += kThreads) {
-    const int local = local_of(piece, storage.entrants[i]);
-    const std::uint32_t before = storage.is_entrant[local / 32] & ((1u << (local % 32)) - 1);
-    const int arrival = storage.entrants_before[local / 32] + __popc(before);
-    storage.arrivals[0][i] = static_cast<std::uint16_t>(arrival);
-    storage.local_of_arrival[arrival] = static_cast<std::uint16_t>(local);
-  }
-  const Arrivals tree{storage.words, storage.sums, Arrivals::levels_for(count)};
-  int from = 0;
-  for (int level = tree.num_levels - 1; level >= 0; --level) {
-    __syncthreads();
-    std::uint32_t* const words = storage.words + level * Arrivals::kWords;
-    for (int i = thread; i < kPieceKeys; i += kThreads) {
-      const bool bit = i < count && (storage.arrivals[from][i] >> level & 1) != 0;
-      const std::uint32_t word = __ballot_sync(0xFFFFFFFFu, bit);
-      if (thread % 32 == 0) words[i / 32] = word;
-    }
-    __syncthreads();
-    sum_words(words, storage.sums + level * Arrivals::kWords);
-    __syncthreads();
-    if (level == 0) break;
-    for (int i = thread; i < count; i += kThreads) {
-      const std::uint16_t arrival = storage.arrivals[from][i];
-      const int to = tree.next_position(level, i, (arrival >> level & 1) != 0);
-      storage.arrivals[1 - from][to] = arrival;
-    }
-    from = 1 - from;
-  }
-  __syncthreads();
-  return tree;
-}
 
 // The ranks from `before` (from any, where it is 0) up to below `after` in all runs, into
 // storage.dying; returns how many.
@@ -297,14 +225,14 @@ __device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const
 #pragma unroll
   for (int i = 0; i < kItems; ++i) dying[i] = first + i < num_dying ? storage.dying[first + i] : 0;
   __syncthreads();
-  BlockSort<kItems>(sort_storage).Sort(dying, Greater());
+  BlockSort<kItems>(sort_storage).Sort(dying, GreaterRank());
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     if (first + i >= num_dying) break;
     const int better = end_of_at_least(storage.entrants, 0, num_entrants, dying[i] + 1);
-    const int last = storage.local_of_arrival[arrivals.largest(better, first + i + 1)];
+    const int last = storage.arrivals.local_of_arrival[arrivals.largest(better, first + i + 1)];
     const int local = local_of(piece, dying[i]);  // negative in an earlier piece
     int2 interval = queries[local];
     interval.y = min(interval.y, queries[last].x);
@@ -339,7 +267,8 @@ __global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
       end_of_at_least(storage.entrants, 0, piece.num_keys, max(before, std::uint64_t{1}));
   const int num_dying = gather_dying(storage, runs, before, after);
   if (num_dying == 0) return;
-  const Arrivals arrivals = build_arrivals(storage, piece, num_entrants);
+  const Arrivals arrivals = build_arrivals(
+      storage.arrivals, num_entrants, [&](int i) { return local_of(piece, storage.entrants[i]); });
   if (num_dying <= kThreads) {
     write_deaths<1>(storage, storage.sort_1, call, piece, arrivals, num_entrants, num_dying);
   } else if (num_dying <= 2 * kThreads) {
