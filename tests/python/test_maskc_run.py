@@ -349,12 +349,56 @@ def test_wrong_use_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert USAGE[words] in failure(tmp_path, "run", "m.h5", *words, status=2)
 
 
+def has_gpu(folder: Path) -> bool:
+    """True iff --backend sm90 is served here."""
+    maskc(folder, "compile", "--spec", "true", "--q-len", "16", "-o", "gpu.h5")
+    words = ["run", "gpu.h5", "--random", "--dtype", "float16", "--backend", "sm90", "-q"]
+    done = subprocess.run(
+        [MASKC, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0 or "backend sm90: " in done.stderr
+    (folder / "gpu.h5").unlink()
+    return done.returncode == 0
+
+
 @pytest.mark.parametrize("verb", ["run", "bench"])
 @pytest.mark.parametrize("backend", ["sm80", "sm90"])
-def test_backends_to_come_are_refused_by_name(tmp_path: Path, verb: str, backend: str) -> None:
+def test_absent_backends_are_refused_by_name(tmp_path: Path, verb: str, backend: str) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "16", "-o", "m.h5")
     words = [verb, "m.h5", "--backend", backend] + (["--random"] if verb == "run" else [])
-    assert backend in failure(tmp_path, *words, status=4)
+    if backend == "sm90" and has_gpu(tmp_path):
+        pytest.skip("this machine has a GPU of compute capability 9.0")
+    message = failure(tmp_path, *words, status=4)
+    assert f"backend {backend}: " in message and "; available: cpu" in message
+
+
+def test_plans_for_sm90_are_shown_anywhere(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "300", "-o", "m.h5")
+    words = ["run", "m.h5", "--random", "--backend", "sm90", "--dump", "plan"]
+    plan = maskc(tmp_path, *words, "--dtype", "float16")
+    assert plan.startswith("plan sm90 tile 128x128")
+    for more, message in (
+        (["--dtype", "float32"], "dtype: sm90 computes q, k, v and out all bfloat16"),
+        (["--dtype", "float16", "--head-dim", "80"], "head_dim: sm90 computes"),
+        (["--dtype", "float16", "--tile", "64x64"], "tile: sm90 computes tiles of 128 x 128"),
+    ):
+        assert message in failure(tmp_path, *words, *more, status=4)
+
+
+def test_run_and_bench_on_a_gpu(tmp_path: Path) -> None:
+    maskc(tmp_path, "compile", "--spec", "causal & window(90)", "--q-len", "700", "-o", "m.h5")
+    if not has_gpu(tmp_path):
+        pytest.skip("no GPU of compute capability 9.0 on this machine")
+    tensors = ["--heads", "4", "--heads-kv", "2", "--dtype", "bfloat16", "--backend", "sm90"]
+    run = maskc_json(tmp_path, "run", "m.h5", "--random", *tensors, "--check", "-o", "r.h5")
+    assert run["plan"]["backend"] == "sm90" and run["device"] and run["output"] == "r.h5"
+    with h5py.File(tmp_path / "r.h5") as file:
+        assert file.attrs["backend"] == b"sm90"
+    bench = maskc_json(tmp_path, "bench", "m.h5", *tensors, "--repeat", "3")
+    assert bench["device"] == run["device"] and len(bench["full"]["seconds"]) == 3
+    # Tensors that the GPU has no kernel for run on the CPU unless a backend is named.
+    wide = maskc_json(tmp_path, "run", "m.h5", "--random", "--dtype", "float32", "--check")
+    assert wide["plan"]["backend"] == "cpu" and wide["device"] is None
 
 
 def test_out_of_memory_is_a_message(tmp_path: Path) -> None:

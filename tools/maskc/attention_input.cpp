@@ -11,6 +11,7 @@
 
 #include "available_memory.hpp"
 #include "element_values.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "number_text.hpp"
 #include "parallel_rows.hpp"
 
@@ -220,19 +221,38 @@ OptionSpec backend_option() {
   return {.name = "backend",
           .value = "BACKEND",
           .help =
-              "Who computes (default auto: the best that this build and machine have). sm80 "
-              "and sm90 are not there yet and end with status 4.",
+              "Who computes: cpu; sm90, a GPU such as the H100 or H200, for bfloat16 or "
+              "float16 and head sizes of 64 or 128; auto (the default), which is sm90 where "
+              "this machine and the tensors allow it, else cpu. What cannot be had here ends "
+              "with status 4, and so does sm80, which is not there yet.",
           .choices = {"auto", "cpu", "sm80", "sm90"}};
 }
 
-Outcome<PlanOptions> plan_options(const Arguments& arguments) {
-  PlanOptions options;
+Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
+  PlanChoice choice;
   const std::string backend = arguments.find("backend").value_or("auto");
-  if (backend != "auto") {
-    FDMA_TRY(options.backend, parse_backend(backend));
+  choice.is_auto = backend == "auto";
+  if (choice.is_auto) {
+    choice.options.backend = default_backend();
+  } else {
+    FDMA_TRY(choice.options.backend, parse_backend(backend));
   }
-  FDMA_TRY(options.tile, arguments.block(options.tile, "tile"));
-  return options;
+  FDMA_TRY(choice.options.tile, arguments.block(choice.options.tile, "tile"));
+  return choice;
+}
+
+Outcome<AttentionPlan> make_chosen_plan(const BlockMask& mask, const AttentionProblem& problem,
+                                        const PlanChoice& choice) {
+  Result<AttentionPlan> plan = make_plan(mask, problem.shape, problem.score, choice.options);
+  const bool is_for_cpu = !plan && choice.is_auto && choice.options.backend != Backend::cpu &&
+                          plan.error().code == ErrorCode::unsupported;
+  if (is_for_cpu) {
+    PlanOptions options = choice.options;
+    options.backend = Backend::cpu;
+    plan = make_plan(mask, problem.shape, problem.score, options);
+  }
+  if (!plan) return std::move(plan).error();
+  return *std::move(plan);
 }
 
 Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask) {

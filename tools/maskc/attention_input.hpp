@@ -6,6 +6,7 @@
 
 #include "arguments.hpp"
 #include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/block_mask.hpp"
 #include "fdma/io/tensor_dataset.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "mask_operand.hpp"
@@ -45,8 +46,16 @@ Status check_no_random_options(const Arguments& arguments);
 OptionSpec tile_option();
 OptionSpec backend_option();
 
-/// --tile, --backend.
-Outcome<PlanOptions> plan_options(const Arguments& arguments);
+/// --tile, --backend. With auto (is_auto) the backend is the best one here, or cpu for tensors that
+/// the best one has no kernels for.
+struct PlanChoice {
+  PlanOptions options;
+  bool is_auto = false;
+};
+Outcome<PlanChoice> plan_choice(const Arguments& arguments);
+/// The plan of the chosen backend. Failures: those of make_plan.
+Outcome<AttentionPlan> make_chosen_plan(const BlockMask& mask, const AttentionProblem& problem,
+                                        const PlanChoice& choice);
 
 /// Failures: usage.
 Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask);

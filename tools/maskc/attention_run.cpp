@@ -52,16 +52,77 @@ class CountedProgress {
   std::thread thread_;
 };
 
-}  // namespace
-
-Outcome<double> run_attention(const AttentionPlan& plan, const AttentionTensors& tensors,
-                              const AttentionOptions& options, bool quiet) {
+Outcome<double> run_on_host(const AttentionPlan& plan, const AttentionTensors& tensors,
+                            const AttentionOptions& options, bool quiet) {
   CountedProgress progress(static_cast<std::int64_t>(plan.items.size()), quiet);
   AttentionOptions counted = options;
   counted.num_items_done = &progress.num_done;
   const Clock::time_point start = Clock::now();
   FDMA_TRY_VOID(attention_forward(plan, tensors, counted));
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::int64_t bytes_of(const OwnedTensor& tensor) {
+  return tensor.spec().num_elements() * size_bytes(tensor.spec().dtype);
+}
+
+}  // namespace
+
+Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProblem& problem,
+                                           AttentionMemory& memory) {
+  PlacedTensors placed;
+  placed.memory_ = &memory;
+  placed.on_host_ = placed.in_place_ = memory.tensors(problem);
+  if (backend == Backend::cpu) return placed;
+  // In the order of fetch_results; out and lse go there, too: what a kernel does not write (rows
+  // past an element's length) comes back as it was.
+  AttentionTensors& tensors = placed.in_place_;
+  const auto copy = [&](OwnedTensor& tensor, auto& view) -> Status {
+    FDMA_TRY(DeviceMemory bytes, DeviceMemory::allocate(bytes_of(tensor)));
+    FDMA_TRY_VOID(copy_to_device(bytes.data(), tensor.data(), bytes.size_bytes()));
+    view.data = bytes.data();
+    view.device = Device::cuda;
+    placed.copies_.push_back(std::move(bytes));
+    return Nothing{};
+  };
+  FDMA_TRY_VOID(copy(memory.out, tensors.out));
+  FDMA_TRY_VOID(copy(memory.lse, tensors.lse));
+  FDMA_TRY_VOID(copy(memory.q, tensors.q));
+  FDMA_TRY_VOID(copy(memory.k, tensors.kv.k));
+  FDMA_TRY_VOID(copy(memory.v, tensors.kv.v));
+  if (problem.score.kind == ScoreKind::key_bias) {
+    FDMA_TRY_VOID(copy(memory.key_bias, tensors.key_bias));
+  }
+  return placed;
+}
+
+Status PlacedTensors::fetch_results() const {
+  if (is_on_host()) return Nothing{};
+  FDMA_TRY_VOID(copy_to_host(memory_->out.data(), copies_[0].data(), copies_[0].size_bytes()));
+  FDMA_TRY_VOID(copy_to_host(memory_->lse.data(), copies_[1].data(), copies_[1].size_bytes()));
+  return Nothing{};
+}
+
+Outcome<PlacedPlan> PlacedPlan::make(const AttentionPlan& plan) {
+  PlacedPlan placed;
+  placed.plan_ = &plan;
+  if (plan.backend == Backend::cpu) return placed;
+  FDMA_TRY(DevicePlan uploaded, upload(plan));
+  FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(uploaded.workspace_bytes()));
+  FDMA_TRY(StreamTimer timer, StreamTimer::make());
+  placed.on_device_.emplace(OnDevice{std::move(uploaded), std::move(workspace), std::move(timer)});
+  return placed;
+}
+
+Outcome<double> PlacedPlan::run(const PlacedTensors& tensors, const AttentionOptions& options,
+                                bool quiet) {
+  if (!on_device_) return run_on_host(*plan_, tensors.in_place(), options, quiet);
+  FDMA_TRY_VOID(on_device_->timer.start());
+  FDMA_TRY_VOID(attention_forward(on_device_->plan, tensors.in_place(),
+                                  on_device_->workspace.data(), nullptr, options));
+  FDMA_TRY_VOID(on_device_->timer.stop());
+  FDMA_TRY(const double seconds, on_device_->timer.seconds());
+  return seconds;
 }
 
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape) {
@@ -84,9 +145,21 @@ std::int64_t live_tiles(const PlanCounts& counts) {
          counts.gather_chunks;
 }
 
+std::string rate_text(double gflops) {
+  return gflops < 1e4 ? fmt::format("{:.1f} GFLOP/s", gflops)
+                      : fmt::format("{:.1f} TFLOP/s", gflops / 1e3);
+}
+
 std::string backend_text(Backend backend) {
-  return backend == Backend::cpu ? fmt::format("cpu ({})", cpu_target())
-                                 : std::string(to_string(backend));
+  if (backend == Backend::cpu) return fmt::format("cpu ({})", cpu_target());
+  const Result<std::string> name = current_device_name();
+  return fmt::format("{} ({})", to_string(backend), name ? *name : "no GPU");
+}
+
+Json device_json(Backend backend) {
+  if (backend == Backend::cpu) return nullptr;
+  const Result<std::string> name = current_device_name();
+  return name ? Json(*name) : Json(nullptr);
 }
 
 std::string shape_text(const AttentionProblem& problem) {

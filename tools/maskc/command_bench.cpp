@@ -9,6 +9,7 @@
 
 #include "attention_check.hpp"
 #include "attention_run.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
 #include "number_text.hpp"
@@ -53,10 +54,10 @@ Outcome<BlockMask> full_mask(const BlockMask& mask) {
   return full;
 }
 
-Outcome<Subject> make_subject(const char* name, const BlockMask& mask, const AttentionShape& shape,
-                              const PlanOptions& options) {
-  FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
-  const std::int64_t pairs = allowed_pairs(mask, shape);
+Outcome<Subject> make_subject(const char* name, const BlockMask& mask,
+                              const AttentionProblem& problem, const PlanChoice& choice) {
+  FDMA_TRY(AttentionPlan plan, make_chosen_plan(mask, problem, choice));
+  const std::int64_t pairs = allowed_pairs(mask, problem.shape);
   return Subject{name, &mask, std::move(plan), pairs};
 }
 
@@ -80,9 +81,9 @@ std::optional<double> ratio(double part, double whole) {
 std::string summary(const Subject& masked, const Subject& full) {
   std::string text;
   for (const Subject* subject : {&masked, &full}) {
-    text += fmt::format("  {:<9}median {}, min {}, {:.1f} GFLOP/s over {}\n", subject->name,
+    text += fmt::format("  {:<9}median {}, min {}, {} over {}\n", subject->name,
                         duration_text(subject->median()), duration_text(subject->min()),
-                        subject->gflops(), plural(subject->pairs, "pair"));
+                        rate_text(subject->gflops()), plural(subject->pairs, "pair"));
     text += fmt::format("  {:<9}{}\n", "", plan_text(subject->plan));
   }
   const auto time = ratio(masked.median(), full.median());
@@ -101,7 +102,8 @@ std::string summary(const Subject& masked, const Subject& full) {
 
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const std::int64_t repeat, arguments.integer("repeat", 5, 1, 10'000));
-  FDMA_TRY(const PlanOptions options, plan_options(arguments));
+  FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
+  FDMA_TRY_VOID(check_backend(choice.options.backend));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
@@ -109,12 +111,14 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const MaskOperand operand, read_resolved(resolved, dense, session.quiet));
   FDMA_TRY(const BlockMask full_pairs, full_mask(operand.mask));
   FDMA_TRY(const AttentionProblem problem, random_problem(arguments, operand.mask.shape));
-  FDMA_TRY(Subject masked, make_subject("masked", operand.mask, problem.shape, options));
-  FDMA_TRY(Subject full, make_subject("full", full_pairs, problem.shape, options));
+  FDMA_TRY(Subject masked, make_subject("masked", operand.mask, problem, choice));
+  FDMA_TRY(Subject full, make_subject("full", full_pairs, problem, choice));
 
   const int num_threads = thread_count(static_cast<int>(threads));
   FDMA_TRY(AttentionMemory memory, fill_memory(problem, num_threads));
-  const AttentionTensors tensors = memory.tensors(problem);
+  FDMA_TRY(const PlacedTensors tensors, PlacedTensors::make(masked.plan.backend, problem, memory));
+  FDMA_TRY(PlacedPlan masked_plan, PlacedPlan::make(masked.plan));
+  FDMA_TRY(PlacedPlan full_plan, PlacedPlan::make(full.plan));
   AttentionOptions how;
   how.num_threads = num_threads;
   {
@@ -123,13 +127,15 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     std::int64_t num_done = 0;
     for (std::int64_t round = 0; round <= repeat; ++round) {
       for (Subject* subject : {&full, &masked}) {
-        FDMA_TRY(const double seconds, run_attention(subject->plan, tensors, how, true));
+        PlacedPlan& plan = subject == &full ? full_plan : masked_plan;
+        FDMA_TRY(const double seconds, plan.run(tensors, how, true));
         if (round > 0) subject->seconds.push_back(seconds);
         progress.update(++num_done, num_runs);
         if (round > 0) continue;
+        FDMA_TRY_VOID(tensors.fetch_results());
         Progress silent("checking", "rows", true);
-        FDMA_TRY(subject->check, check_attention(*subject->mask, subject->plan, tensors, 0,
-                                                 kRowsChecked, num_threads, silent));
+        FDMA_TRY(subject->check, check_attention(*subject->mask, subject->plan, tensors.on_host(),
+                                                 0, kRowsChecked, num_threads, silent));
       }
     }
   }
@@ -146,6 +152,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     document["seed"] = problem.seed;
     document["shape"] = shape_json(problem);
     document["cpu_target"] = cpu_target();
+    document["device"] = device_json(masked.plan.backend);
     document["threads"] = num_threads;
     document["repeat"] = repeat;
     document["masked"] = subject_json(masked);
@@ -160,9 +167,10 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   if (session.quiet) return code;
   session.out =
-      fmt::format("{} over {}\n  tensors  {}\n  on       {}, {}, {} of each\n", problem.source(),
+      fmt::format("{} over {}\n  tensors  {}\n  on       {}, {}{} of each\n", problem.source(),
                   operand.label, shape_text(problem), backend_text(masked.plan.backend),
-                  plural(num_threads, "thread"), plural(repeat, "run"));
+                  tensors.is_on_host() ? plural(num_threads, "thread") + ", " : std::string(),
+                  plural(repeat, "run"));
   session.out += summary(masked, full);
   return code;
 }
@@ -182,6 +190,9 @@ const Command& bench_command() {
             "tensors: median and minimum after a run that is not counted, useful operations a "
             "second (2 (head_dim + head_dim_v) for an allowed pair), and how the ratio of times "
             "compares with the ratio of tiles visited; 1 means that time follows the mask.\n"
+            "\n"
+            "On a GPU (--backend) times are those of the kernel, by events of the device, without "
+            "copies.\n"
             "\n"
             "64 rows of both results are compared with dense attention in float64; status 1 if "
             "they are wrong.",

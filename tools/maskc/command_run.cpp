@@ -9,6 +9,7 @@
 #include "attention_run.hpp"
 #include "element_values.hpp"
 #include "fdma/formats/hash.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "number_text.hpp"
 #include "parallel_rows.hpp"
 #include "progress.hpp"
@@ -78,6 +79,7 @@ Json to_json(const Finished& done) {
   document["softmax_scale"] = done.scale;
   document["plan"] = plan_json(done.plan);
   document["cpu_target"] = cpu_target();
+  document["device"] = device_json(done.plan.backend);
   document["allowed_pairs"] = done.pairs;
   document["seconds"] = done.seconds;
   document["gflops"] = done.seconds > 0 ? Json(done.gflops()) : Json(nullptr);
@@ -97,8 +99,8 @@ std::string to_text(const Finished& done) {
   };
   line("tensors", shape_text(problem));
   line("plan", plan_text(done.plan));
-  line("ran", fmt::format("in {} on {}, {:.1f} GFLOP/s over {}", duration_text(done.seconds),
-                          backend_text(done.plan.backend), done.gflops(),
+  line("ran", fmt::format("in {} on {}, {} over {}", duration_text(done.seconds),
+                          backend_text(done.plan.backend), rate_text(done.gflops()),
                           plural(done.pairs, "allowed pair")));
   line("rows", fmt::format("{}, {} without keys, {} NaN", count_text(done.rows.num_rows),
                            count_text(done.rows.without_keys), count_text(done.rows.nan)));
@@ -175,7 +177,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
         "--output and --check");
   }
   FDMA_TRY(const float given_scale, read_scale(arguments));
-  FDMA_TRY(const PlanOptions options, plan_options(arguments));
+  FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
+  if (!dumped) FDMA_TRY_VOID(check_backend(choice.options.backend));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
@@ -190,7 +193,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
                                                      : DType::float32;
   }
   if (output) FDMA_TRY_VOID(check_output(*output, resolved.address.file, problem));
-  FDMA_TRY(const AttentionPlan plan, make_plan(mask, problem.shape, problem.score, options));
+  FDMA_TRY(const AttentionPlan plan, make_chosen_plan(mask, problem, choice));
   if (dumped) {
     session.out = to_text(plan);
     if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
@@ -203,20 +206,22 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
                           session.quiet || arguments.has("verbose"));
     FDMA_TRY(memory, fill_memory(problem, thread_count(static_cast<int>(threads))));
   }
-  const AttentionTensors tensors = memory.tensors(problem);
+  FDMA_TRY(const PlacedTensors tensors, PlacedTensors::make(plan.backend, problem, memory));
+  FDMA_TRY(PlacedPlan placed, PlacedPlan::make(plan));
   AttentionOptions how;
   how.softmax_scale = given_scale;
   how.num_threads = static_cast<int>(threads);
   Finished done{operand, problem, plan};
-  FDMA_TRY(done.seconds, run_attention(plan, tensors, how, session.quiet));
+  FDMA_TRY(done.seconds, placed.run(tensors, how, session.quiet));
+  FDMA_TRY_VOID(tensors.fetch_results());
   spdlog::info("attention in {}", duration_text(done.seconds));
-  done.rows = look_at_rows(problem.shape, tensors);
+  done.rows = look_at_rows(problem.shape, tensors.on_host());
   done.pairs = allowed_pairs(mask, problem.shape);
   done.scale =
       given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(done.check, check_attention(mask, plan, tensors, given_scale, 0,
+    FDMA_TRY(done.check, check_attention(mask, plan, tensors.on_host(), given_scale, 0,
                                          static_cast<int>(threads), progress));
   }
   const bool is_right = !done.check || done.check->is_right();
@@ -266,7 +271,10 @@ const Command& run_command() {
             "--check computes rows again by definition in float64, all of them if that is quick, "
             "else a sample with the edges of tiles in it. The largest error may be twice that of "
             "an explicit matmul, softmax, matmul in the same types, plus 1e-5 of the largest "
-            "value. Otherwise the exit status is 1 and nothing is written.",
+            "value. Otherwise the exit status is 1 and nothing is written.\n"
+            "\n"
+            "On a GPU (--backend) the time is that of the kernel, without copies; --dump plan "
+            "shows plans for sm90 on any machine.",
         .options = {{.name = "tensors",
                      .value = "FILE",
                      .help = "Where q, k, v and perhaps key_bias are: FILE.h5 or FILE.h5:/GROUP.",
@@ -282,7 +290,10 @@ const Command& run_command() {
                      {"fdma-maskc run out.h5 --random --heads 4 --heads-kv 2 --head-dim 64 --check",
                       "Is it right on this machine?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --dump plan",
-                      "What would run, and in which order?"}},
+                      "What would run, and in which order?"},
+                     {"fdma-maskc run out.h5 --random --heads 4 --dtype bfloat16 --backend sm90 "
+                      "--dump plan",
+                      "And on a GPU?"}},
         .run = run};
     for (const OptionSpec& option : random_options()) made.options.push_back(option);
     made.options.push_back({.name = "output",
