@@ -13,6 +13,9 @@
 // that does not: a prefix of keys that all rows see beside a causal rest; the first row asks for
 // some right, the row after the prefix for another.
 //
+// Where every row sees one key, its diagonal's, both windows may be 0: then rows side by side
+// become one sequence.
+//
 // Rows and keys that nothing meets lie before, between or after sequences. Where the windows hide
 // them anyway (rows above a causal diagonal that starts below the first row) they join the sequence
 // after them; otherwise they are a sequence of rows or of keys alone.
@@ -61,6 +64,7 @@ class Exporter {
       if (!result.is_packed) read_whole_element();
       for (const Component& component : components_) FDMA_TRY_VOID(bound_windows(component));
     }
+    if (result.is_packed) join_single_cells();
     result.window_left = left_.is_open() ? -1 : left_.high;
     result.window_right = right_.is_open() ? -1 : right_.high;
     result.is_causal = result.window_right == 0;
@@ -150,6 +154,27 @@ class Exporter {
       }
     }
     return {};
+  }
+
+  // If all components are single cells, those along one diagonal become one, with windows of 0.
+  void join_single_cells() {
+    const auto is_cell = [](const Component& component) {
+      return component.rows.size() == 1 && component.k_end == component.k_begin + 1;
+    };
+    if (!std::all_of(components_.begin(), components_.end(), is_cell)) return;
+    std::vector<Component> joined;
+    for (Component& cell : components_) {
+      const bool is_next = !joined.empty() && cell.q_begin == joined.back().q_end() &&
+                           cell.k_begin == joined.back().k_end;
+      if (!is_next) {
+        joined.push_back(std::move(cell));
+        continue;
+      }
+      joined.back().rows.push_back(cell.rows[0]);
+      joined.back().k_end = cell.k_end;
+    }
+    if (joined.size() < components_.size()) left_ = right_ = {0, 0};
+    components_ = std::move(joined);
   }
 
   void write_packed(CuSeqlens& result) const {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "fdma/masks/lower.hpp"
-#include "fdma/masks/mask_ir.hpp"
 #include "fdma/masks/parse.hpp"
 #include "mask_zoo.hpp"
 
@@ -14,11 +13,9 @@ BlockMask compile(const std::string& spec, const Tables& tables, const MaskShape
                   BlockShape block) {
   const Result<MaskExpr> expr = parse_mask(spec);
   EXPECT_TRUE(expr) << spec;
-  const Result<MaskIr> ir = bind(*expr, tables, shape);
-  EXPECT_TRUE(ir) << spec;
   LowerOptions options;
   options.block = block;
-  Result<BlockMask> mask = lower(*ir, options);
+  Result<BlockMask> mask = fdma::compile(*expr, tables, shape, options);
   EXPECT_TRUE(mask) << spec;
   return *std::move(mask);
 }

@@ -202,6 +202,8 @@ TEST(CuSeqlensFromBlockMask, KeepsOneSequenceWhole) {
   expect("k <= q + 20", 30, 50, -1, 0);
   expect("k <= q + 20 & k >= q + 17", 30, 50, 3, 0);
   expect("abs(q - k) <= 3", 50, 50, 3, 3);
+  expect("k == q", 50, 50, 0, 0);
+  expect("k == q + 20", 30, 50, 0, 0);
   expect("true", 0, 50, -1, -1);
   expect("true", 0, 0, -1, -1);
 }
