@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from maskc_tool import maskc, maskc_json, needs_tool
+from peer_groups import fill, read, write_dense
 
 pytestmark = needs_tool
 
@@ -22,26 +22,6 @@ FLEX_FIELDS = (
     "full_q_num_blocks",
     "full_q_indices",
 )
-
-
-def fill(path: Path, name: str, **fields: Any) -> None:
-    """Group `name` with one dataset per field, as an h5py user would write it."""
-    with h5py.File(path, "w") as file:
-        group = file.create_group(name)
-        for field, values in fields.items():
-            group[field] = values
-
-
-def read(path: Path, name: str) -> dict[str, Any]:
-    with h5py.File(path, "r") as file:
-        group = file[name]
-        arrays = {field: group[field][...] for field in group}
-        return arrays | {field: group.attrs[field] for field in group.attrs}
-
-
-def write_dense(path: Path, cells: Any) -> None:
-    with h5py.File(path, "w") as file:
-        file["mask"] = np.asarray(cells, np.bool_)
 
 
 def flex_cases() -> list[Any]:
@@ -226,6 +206,48 @@ def test_bsr_is_scipys(tmp_path: Path, blocksize: tuple[int, int]) -> None:
     np.testing.assert_array_equal(again.toarray()[:120, :200], dense)
     assert again.nnz // (48 * 16) == len(ours["indices"])
     assert int(ours["data"].sum()) == int(dense.sum())
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_bsr_takes_the_conventions_of_cusparse(tmp_path: Path, order: str) -> None:
+    """Counted from 1, block columns unsorted, blocks by columns."""
+    rng = np.random.default_rng(7)
+    blocks = rng.random((5, 7)) < 0.4
+    data, indices, indptr = [], [], [1]
+    dense = np.zeros((5 * 6, 7 * 10), bool)
+    for row in range(5):
+        for col in rng.permutation(np.flatnonzero(blocks[row])).tolist():
+            cells = rng.random((6, 10)) < 0.5
+            dense[row * 6 : row * 6 + 6, col * 10 : col * 10 + 10] = cells
+            data.append(
+                cells if order == "row" else np.asfortranarray(cells).ravel("F").reshape(6, 10)
+            )
+            indices.append(col + 1)
+        indptr.append(len(indices) + 1)
+    fields = {"data": np.array(data), "indices": indices, "indptr": indptr, "shape": dense.shape}
+    fill(tmp_path / "bsr.h5", "g", **fields, index_base=1, block_order=2 if order == "row" else 1)
+    write_dense(tmp_path / "dense.h5", dense)
+    maskc(tmp_path, "convert", "bsr.h5:/g", "--from", "bsr", "-o", "out.h5")
+    maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
+    maskc(tmp_path, "diff", "out.h5", "mask.h5")
+
+
+def test_bsr_is_torchs(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    dense = np.random.default_rng(3).random((60, 100)) < 0.02
+    theirs = torch.from_numpy(dense.astype(np.uint8)).to_sparse_bsr((6, 10))
+    fill(
+        tmp_path / "bsr.h5",
+        "g",
+        data=theirs.values().numpy(),
+        indices=theirs.col_indices().numpy(),
+        indptr=theirs.crow_indices().numpy(),
+        shape=dense.shape,
+    )
+    write_dense(tmp_path / "dense.h5", dense)
+    maskc(tmp_path, "convert", "bsr.h5:/g", "--from", "bsr", "-o", "out.h5")
+    maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
+    maskc(tmp_path, "diff", "out.h5", "mask.h5")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""Groups of peers' arrays, as an h5py user writes and reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+
+def fill(path: Path, name: str, **fields: Any) -> None:
+    """Group `name` with one dataset per field, as an h5py user would write it."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group(name)
+        for field, values in fields.items():
+            group[field] = values
+
+
+def read(path: Path, name: str) -> dict[str, Any]:
+    with h5py.File(path, "r") as file:
+        group = file[name]
+        arrays = {field: group[field][...] for field in group}
+        return arrays | {field: group.attrs[field] for field in group.attrs}
+
+
+def write_dense(path: Path, cells: Any) -> None:
+    with h5py.File(path, "w") as file:
+        file["mask"] = np.asarray(cells, np.bool_)
