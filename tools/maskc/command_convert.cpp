@@ -270,6 +270,8 @@ const Command& convert_command() {
                      {"fdma-maskc convert flex.h5:/block_mask --from flex --cells dense.h5:/mask "
                       "\\\n  --format bcsr -o out.h5",
                       "Such arrays to a mask, the cells of partial tiles from a dense mask:"},
+                     {"fdma-maskc convert varlen.h5:/cu_seqlens --from cu_seqlens -o out.h5",
+                      "FlashAttention's packed sequences and window:"},
                      {"fdma-maskc convert out.h5 --format segment --block 64x64 -o fine.h5",
                       "A compiled mask in smaller blocks:"}},
         .run = run};
