@@ -48,7 +48,7 @@ def fields_of(path: Path, group: str) -> dict[str, Any]:
 
 
 def message_of(folder: Path, layout: str, write: Any) -> str:
-    """What convert says about the group that write(group) fills; the status is that of a wrong mask, use or file."""
+    """What convert says about the group that write(group) fills: a wrong mask, use or file."""
     with h5py.File(folder / "bad.h5", "w") as file:
         write(file.create_group("g"))
     words = [MASKC, "convert", "bad.h5:/g", "--from", layout, "-o", "no.h5"]
