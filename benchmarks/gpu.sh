@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# bash benchmarks/gpu.sh [--stages "build tests .."] [--rows PATTERN] [--max-seconds N] [--results FOLDER] [--list]
+#
+# On a bare machine with an H200 (or H100) and the CUDA toolkit: sets up what is missing, builds, tests on the GPU and
+# measures attention beside cuDNN and FlexAttention. One call takes --max-seconds at most (450 unless given); call it
+# again until it says that everything is done. Nothing is done twice:
+#
+#   setup      tools/setup.sh tests and benchmarks; FDMA_SETUP=0 leaves it out, where packages come another way
+#   build      ninja, which continues where it was stopped
+#   tests      the programs of tests/gpu, each suite by itself
+#   python     tests/python/test_fdma_cuda.py, and what test_maskc_run.py does on a GPU
+#   memcheck   compute-sanitizer on the small set of tests/gpu
+#   racecheck  the same
+#   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
+#   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
+#   tables     docs/performance.md from the results
+#
+# A stage that passed leaves a stamp in the results folder (build/gpu/results unless given) and is skipped while sources
+# are the same; rows of results stay in benchmarks/results/attention_gpu.json and are not measured again (--again: they
+# are). The call ends with what it did, what it skipped and why. Exit code 0: nothing failed and nothing is left; 3: out
+# of time, call it again; 1: something failed.
+#
+#   FDMA_PYTHON        a Python with PyTorch for CUDA, nanobind and pytest (default .venv/bin/python, else python3)
+#   FDMA_BUILD         the build folder (default build/gpu)
+#   FDMA_CMAKE_ARGS    more arguments for cmake; CMAKE_PREFIX_PATH and its like are used as they are
+#   FDMA_COMMIT        the commit, where the sources are a copy without history
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+begin=$SECONDS
+
+all_stages="setup build tests python memcheck racecheck dense flex tables"
+stages=$all_stages
+rows='*'
+max_seconds=450
+build=${FDMA_BUILD:-build/gpu}
+results=
+is_list=0
+bench_options=()
+
+usage() {
+  echo "gpu.sh: $1" >&2
+  exit 2
+}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --stages | --rows | --max-seconds | --results)
+      [ $# -gt 1 ] || usage "$1: expected a value"
+      case $1 in
+        --stages) stages=${2//,/ } ;;
+        --rows) rows=$2 ;;
+        --max-seconds) max_seconds=$2 ;;
+        --results) results=$2 ;;
+      esac
+      shift
+      ;;
+    --list) is_list=1 ;;
+    --again | --quick) bench_options+=("$1") ;;
+    *) usage "$1: expected --stages, --rows, --max-seconds, --results, --again, --quick or --list" ;;
+  esac
+  shift
+done
+for stage in $stages; do
+  case " $all_stages " in *" $stage "*) ;; *) usage "--stages: expected some of $all_stages, got '$stage'" ;; esac
+done
+case $max_seconds in '' | *[!0-9]*) usage "--max-seconds: expected a whole number, got '$max_seconds'" ;; esac
+results=${results:-$build/results}
+mkdir -p "$results"
+
+python=${FDMA_PYTHON:-}
+choose_python() {
+  [ -n "${FDMA_PYTHON:-}" ] && return
+  python=python3
+  if [ -x .venv/bin/python ]; then python=$PWD/.venv/bin/python; fi
+}
+choose_python
+
+done_stages=() skipped=() failed=() left=()
+remaining() { echo $((max_seconds - (SECONDS - begin))); }
+
+# Everything that decides what is built and tested; benchmarks and pages of text are not part of it.
+digest=$(find CMakeLists.txt cmake formats kernels masks tools python_bindings tests -type f ! -name '*.md' ! -name '*.pyc' \
+  -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
+has_stamp() { [ "$(cat "$results/$1.done" 2>/dev/null)" = "$digest" ]; }
+
+# stage NAME SECONDS COMMAND..: runs it with what time is left, if that is SECONDS at least; its output in NAME.log.
+stage() {
+  local name=$1 needed=$2 code
+  shift 2
+  case " $stages " in *" $name "*) ;; *) return 0 ;; esac
+  if has_stamp "$name"; then
+    skipped+=("$name (passed before, same sources)")
+    return 0
+  fi
+  if [ "$is_list" = 1 ]; then
+    echo "would run: $name"
+    return 0
+  fi
+  if [ "$(remaining)" -lt "$needed" ]; then
+    left+=("$name")
+    return 1
+  fi
+  echo "== $name ($(remaining) s left)"
+  local stage_begin=$SECONDS
+  timeout --signal=INT --kill-after=10 "$(remaining)" "$@" >"$results/$name.log" 2>&1
+  code=$?
+  case $code in
+    0)
+      echo "$digest" >"$results/$name.done"
+      done_stages+=("$name ($((SECONDS - stage_begin)) s)")
+      return 0
+      ;;
+    124 | 130 | 137)
+      left+=("$name")
+      echo "   out of time; it continues with the next call"
+      ;;
+    77) skipped+=("$name ($(tail -n 1 "$results/$name.log"))") ;;
+    *)
+      failed+=("$name (exit code $code, $results/$name.log)")
+      tail -n 25 "$results/$name.log"
+      ;;
+  esac
+  return 1
+}
+
+# Stages run in a shell of their own, so that each has a limit of time; 77 skips with the reason as the last line.
+export build results python rows digest
+setup_all() { bash tools/setup.sh tests && bash tools/setup.sh benchmarks; }
+
+build_all() {
+  local options=()
+  read -r -a options <<<"${FDMA_CMAKE_ARGS:-}"
+  "$python" -c 'import nanobind' 2>/dev/null && options+=(-DFDMA_BUILD_PYTHON=ON) ||
+    echo "no nanobind in $python: the module _fdma is not built"
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFDMA_CUDA=ON -DFDMA_BUILD_TESTS=ON \
+    -DPython3_EXECUTABLE="$(command -v "$python")" "${options[@]}" || return 1
+  local targets=(test_gpu fdma-maskc)
+  ninja -C "$build" -t query _fdma >/dev/null 2>&1 && targets+=(_fdma)
+  ninja -C "$build" "${targets[@]}"
+}
+
+# Each suite has a stamp of its own: what passed is not run again after a call that ran out of time.
+test_suites() {
+  local program=$build/tests/gpu/test_gpu suite code=0
+  for suite in $("$program" --gtest_list_tests | grep -oE '^[A-Za-z0-9_/]+\.' | sort -u); do
+    local stamp=$results/suite.${suite//\//_}done
+    [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ] && continue
+    if "$program" --gtest_brief=1 --gtest_filter="$suite*"; then echo "$digest" >"$stamp"; else code=1; fi
+  done
+  return $code
+}
+
+need_module() {
+  compgen -G "$build/python_bindings/_fdma.*" >/dev/null || { echo "the module _fdma is not built"; exit 77; }
+  "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
+    { echo "$python has no PyTorch with CUDA"; exit 77; }
+}
+
+python_tests() {
+  need_module
+  "$python" -c 'import pytest, h5py' 2>/dev/null || { echo "$python has no pytest or no h5py"; exit 77; }
+  FDMA_BUILD_DIR=$build FDMA_MASKC=$PWD/$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
+    tests/python/test_fdma_cuda.py tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
+}
+
+sanitize() {
+  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer on PATH"; exit 77; }
+  compute-sanitizer --tool "$1" --error-exitcode 1 "$build/tests/gpu/test_gpu" --gtest_brief=1 \
+    --gtest_filter='AttentionSanitized.*'
+}
+
+measure() {
+  local part=$1 seconds=$2
+  shift 2
+  case " $* " in *" --list "*) ;; *) need_module ;; esac
+  "$python" benchmarks/bench_attention_gpu.py "$build/python_bindings" benchmarks/results/attention_gpu.json \
+    --parts "$part" --rows "$rows" --max-seconds "$seconds" "$@"
+}
+export -f setup_all build_all test_suites need_module python_tests sanitize measure
+if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
+stage setup 20 bash -c setup_all && choose_python
+if stage build 20 bash -c build_all; then
+  stage tests 15 bash -c test_suites
+  stage python 15 bash -c python_tests
+  stage memcheck 20 bash -c 'sanitize memcheck'
+  stage racecheck 20 bash -c 'sanitize racecheck'
+  # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
+  for part in dense flex; do
+    case " $stages " in *" $part "*) ;; *) continue ;; esac
+    if [ "$is_list" = 1 ]; then
+      bash -c 'measure "$@"' stage "$part" 1 --list "${bench_options[@]}" 2>&1 | sed 's/^/would measure: /'
+      continue
+    fi
+    if [ "$(remaining)" -lt 30 ]; then
+      left+=("$part")
+      continue
+    fi
+    echo "== $part ($(remaining) s left)"
+    bash -c 'measure "$@"' stage "$part" "$(($(remaining) - 10))" "${bench_options[@]}" 2>&1 | tee "$results/$part.log"
+    case ${PIPESTATUS[0]} in
+      0) done_stages+=("$part") ;;
+      3) left+=("$part") ;;
+      77) skipped+=("$part ($(tail -n 1 "$results/$part.log"))") ;;
+      *) failed+=("$part ($results/$part.log)") ;;
+    esac
+  done
+  rm -f "$results/tables.done"
+  stage tables 2 "$python" benchmarks/make_report.py tables benchmarks/results docs/performance.md
+fi
+
+echo "== $((SECONDS - begin)) s"
+print() {
+  local title=$1
+  shift
+  [ $# -eq 0 ] || printf "$title: %s\n" "$@"
+}
+print "done" "${done_stages[@]}"
+print "skipped" "${skipped[@]}"
+print "left for the next call" "${left[@]}"
+print "FAILED" "${failed[@]}"
+[ ${#failed[@]} -eq 0 ] || exit 1
+[ ${#left[@]} -eq 0 ] || exit 3
