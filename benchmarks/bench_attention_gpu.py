@@ -318,7 +318,7 @@ class Measured:
             "tiles": plan.counts,
         }
         stream = torch.cuda.current_stream().cuda_stream
-        self.call = lambda: fdma.attention(
+        self.call: Callable[[], object] = lambda: fdma.attention(
             problem.q,
             problem.k,
             problem.v,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import estimate_report
+import gpu_report
 
 Run = dict[str, Any]
 
@@ -304,6 +305,10 @@ def tables(results: Path, page: Path) -> None:
         content["attention-summary"] = attention_summary(attention)
         content["attention-machine"] = attention_machine(attention)
         content["attention"] = attention_tables(attention)
+    gpu_path = results / "attention_gpu.json"
+    if gpu_path.exists():
+        gpu = json.loads(gpu_path.read_text(encoding="utf-8"))
+        content |= gpu_report.tables(gpu, table)
     estimate_path = results / "estimate.json"
     if estimate_path.exists():
         estimate = json.loads(estimate_path.read_text(encoding="utf-8"))
