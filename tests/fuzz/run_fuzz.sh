@@ -12,11 +12,15 @@ out=$(cd "$out" && pwd)
 if [ -d "$folder/lib" ]; then export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; fi
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 
+# AddressSanitizer of Clang 14 cannot place its shadow where the kernel randomises addresses by 32 bits.
+fixed=()
+if setarch "$(uname -m)" -R true 2>/dev/null; then fixed=(setarch "$(uname -m)" -R); fi
+
 # one PROGRAM VARIABLE NAME
 one() {
   local label="$1.$3" begin=$SECONDS
   mkdir -p "$out/$label.corpus" "$out/$label.found"
-  env "$2=$3" "$folder/$1" -max_len=2048 -len_control=0 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
+  env "$2=$3" "${fixed[@]}" "$folder/$1" -max_len=2048 -len_control=0 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
     -print_final_stats=1 -artifact_prefix="$out/$label.found/" "$out/$label.corpus" >"$out/$label.log" 2>&1
   local code=$?
   local runs cover found
