@@ -23,7 +23,6 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/masks/lower.hpp"
-#include "fdma/masks/mask_ir.hpp"
 #include "fdma/masks/parse.hpp"
 #include "mask_zoo.hpp"
 
@@ -48,8 +47,7 @@ T value_or_exit(fdma::Result<T> result, const std::string& what) {
 BlockMask compile(const ZooMask& mask) {
   const fdma::Tables tables = mask.bound_tables();
   const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(mask.spec), mask.name);
-  const fdma::MaskIr ir = value_or_exit(fdma::bind(expr, tables, mask.shape), mask.name);
-  return value_or_exit(fdma::lower(ir), mask.name);
+  return value_or_exit(fdma::compile(expr, tables, mask.shape), mask.name);
 }
 
 BlockMask compile_zoo(const std::string& name, std::int64_t seq_len) {

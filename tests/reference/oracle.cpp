@@ -9,6 +9,7 @@
 
 #include "oracle_named.hpp"
 #include "oracle_tables.hpp"
+#include "oracle_topk.hpp"
 #include "three_valued.hpp"
 
 namespace fdma::reference {
@@ -36,7 +37,8 @@ class Oracle {
         q_len_(integer(shape.q_len(b))),
         kv_len_(integer(shape.kv_len(b))),
         tables_(expr.nodes().size()),
-        named_(expr.nodes().size()) {}
+        named_(expr.nodes().size()),
+        topk_(expr.nodes().size()) {}
 
   Result<void> prepare();
   Value evaluate(ExprId id, const Place& place) const;
@@ -56,7 +58,8 @@ class Oracle {
   std::int64_t b_, h_;
   Value q_len_, kv_len_;
   std::vector<TensorView> tables_;               ///< of `table` nodes
-  std::vector<std::optional<NamedMask>> named_;  ///< of `named` nodes
+  std::vector<std::optional<NamedMask>> named_;  ///< of `named` nodes but topk
+  std::vector<std::optional<TopkCells>> topk_;   ///< of topk
   std::vector<Variable> variables_;              ///< of `variable` nodes
   std::vector<bool> is_condition_;
 };
@@ -77,7 +80,13 @@ Result<void> Oracle::prepare() {
     const ExprNode& node = expr_.node(id);
     if (node.op == ExprOp::table && is_look_up[static_cast<std::size_t>(id)])
       FDMA_TRY_VOID(find_node_table(id));
-    if (node.op == ExprOp::named) {
+    if (node.op == ExprOp::named && node.symbol == "topk") {
+      const auto among = [&](Value q, Value k) { return evaluate(node.children[2], Place{q, k}); };
+      const Value w = evaluate(node.children[1], Place{integer(0), integer(0)});
+      FDMA_TRY(
+          topk_[static_cast<std::size_t>(id)],
+          TopkCells::make(expr_.node(node.children[0]).symbol, w, among, bound_, shape_, b_, h_));
+    } else if (node.op == ExprOp::named) {
       const auto at_origin = [this](ExprId argument) {
         return evaluate(argument, Place{integer(0), integer(0)});
       };
@@ -332,8 +341,10 @@ Value Oracle::evaluate(ExprId id, const Place& place) const {
       moved.k = child(2);
       return evaluate(node.children[0], moved);
     }
-    case ExprOp::named:
-      return named_[static_cast<std::size_t>(id)]->at(place.q, place.k);
+    case ExprOp::named: {
+      const auto at = static_cast<std::size_t>(id);
+      return topk_[at] ? topk_[at]->at(place.q, place.k) : named_[at]->at(place.q, place.k);
+    }
   }
   return kUndefined;
 }

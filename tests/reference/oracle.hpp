@@ -21,9 +21,9 @@ enum Cell : std::uint8_t { kMasked = 0, kAttend = 1, kUndefinedCell = 2 };
 ///
 /// Errors      invalid_argument: a missing table or one of the wrong type, document lengths beyond
 ///             kv_len, ids not below docs, cyclic parents, parameters that a name forbids;
-///             shape_mismatch: a table of wrong rank or extent; unsupported: topk, or an expression
-///             deeper than 2,000 nodes (evaluation recurses)
-/// Cost        5 to 100 ns a cell for masks of a few nodes
+///             shape_mismatch: a table of wrong rank or extent; unsupported: an expression deeper
+///             than 2,000 nodes (evaluation recurses)
+/// Cost        5 to 100 ns a cell for masks of a few nodes; sorting each row once for topk
 Result<std::vector<std::uint8_t>> oracle_cells(const MaskExpr& expr, const Tables& tables,
                                                const MaskShape& shape, std::int64_t b,
                                                std::int64_t h);

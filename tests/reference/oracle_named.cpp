@@ -69,7 +69,7 @@ Result<NamedMask> NamedMask::make(const MaskExpr& expr, ExprId id, const Tables&
   const NameForm* form = form_of(node);
   if (form == nullptr) return invalid("unknown form of " + node.symbol);
   if (form->form == MaskForm::topk)
-    return Error{ErrorCode::unsupported, "oracle: topk is not part of this oracle"};
+    return Error{ErrorCode::unsupported, "oracle: topk is no mask of its arguments alone"};
   NamedMask mask;
   mask.form_ = form->form;
   mask.q_len_ = integer(shape.q_len(b));

@@ -1,5 +1,6 @@
 #include "mask_zoo.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -59,6 +60,14 @@ std::vector<std::int32_t> eviction_ends(std::int64_t n, Random& random) {
     alive.push_back(static_cast<std::int32_t>(q));
   }
   return ends;
+}
+
+/// Independent scores in (0, 1), as exp(A softplus(dt)) has them, in steps of 2^-24.
+std::vector<float> random_scores(std::int64_t n, Random& random) {
+  std::vector<float> scores(static_cast<std::size_t>(n));
+  for (float& score : scores)
+    score = static_cast<float>(random.below((1 << 24) - 1) + 1) * 0x1p-24F;
+  return scores;
 }
 
 /// The same documents over `seq_len` tokens: boundaries are scaled and rounded down, documents that
@@ -133,6 +142,9 @@ std::vector<ZooMask> mask_zoo(std::int64_t seq_len) {
       {{"visible_from", integers(visible_from(sample))}});
   add("random_eviction", "causal & q < @end[k]",
       {{"end", integers(eviction_ends(seq_len, random))}});
+  add("zoh_topk",
+      "causal & topk(@score, " + std::to_string(std::max<std::int64_t>(seq_len / 64, 1)) + ")",
+      {{"score", floats(random_scores(seq_len, random))}});
   return zoo;
 }
 

@@ -21,7 +21,7 @@ struct DocumentSample {
 };
 DocumentSample document_sample(std::int64_t seq_len);
 
-/// The twelve masks, q_len = kv_len = seq_len (one of kZooLengths, or less for unit tests), by
+/// The thirteen masks, q_len = kv_len = seq_len (one of kZooLengths, or less for unit tests), by
 /// name:
 ///   full                   true
 ///   causal                 k <= q
@@ -37,6 +37,8 @@ DocumentSample document_sample(std::int64_t seq_len);
 ///   qk_sparse              k <= q; the keys of a flagged document only from its end on
 ///   random_eviction        k <= q and q < end[k]: at each query from S/2 on one random key seen so
 ///                          far is evicted, so that half of the keys go
+///   zoh_topk               k <= q and k among the S/64 (2048 at 128K) highest-scored keys of
+///                          [0, q]; independent random scores, as those of values are at first
 std::vector<ZooMask> mask_zoo(std::int64_t seq_len);
 
 /// Causal over 1048576 tokens in 263 documents of random lengths, without and with window(1024).

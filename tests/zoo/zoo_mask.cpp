@@ -7,8 +7,9 @@
 namespace fdma::zoo {
 
 TensorView ZooTable::view() const {
-  const void* data = dtype == DType::boolean ? static_cast<const void*>(booleans.data())
-                                             : static_cast<const void*>(integers.data());
+  const void* data = integers.data();
+  if (dtype == DType::boolean) data = booleans.data();
+  if (dtype == DType::float32) data = floats.data();
   return make_contiguous_view(data, dtype, static_cast<int>(extents.size()), extents.data());
 }
 
@@ -24,6 +25,14 @@ ZooTable booleans(std::vector<std::uint8_t> values) {
   table.dtype = DType::boolean;
   table.extents = {static_cast<std::int64_t>(values.size())};
   table.booleans = std::move(values);
+  return table;
+}
+
+ZooTable floats(std::vector<float> values) {
+  ZooTable table;
+  table.dtype = DType::float32;
+  table.extents = {static_cast<std::int64_t>(values.size())};
+  table.floats = std::move(values);
   return table;
 }
 

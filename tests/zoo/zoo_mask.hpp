@@ -12,13 +12,16 @@
 
 namespace fdma::zoo {
 
-/// An owned table: `integers` or `booleans` is filled, by dtype (int32 or boolean), row-major.
+/// An owned table: `integers`, `booleans` or `floats` is filled, by dtype (int32, boolean or
+/// float32: scores of topk), row-major.
 struct ZooTable {
   DType dtype = DType::int32;
   std::vector<std::int64_t> extents;
   std::vector<std::int32_t> integers;
   std::vector<std::uint8_t> booleans;
+  std::vector<float> floats;
 
+  /// Of an integer or boolean table.
   std::int64_t at(std::int64_t i) const {
     const auto index = static_cast<std::size_t>(i);
     return dtype == DType::boolean ? booleans[index] : integers[index];
@@ -29,6 +32,7 @@ struct ZooTable {
 /// 1-dimensional tables.
 ZooTable integers(std::vector<std::int32_t> values);
 ZooTable booleans(std::vector<std::uint8_t> values);
+ZooTable floats(std::vector<float> values);
 
 struct ZooMask {
   std::string name;

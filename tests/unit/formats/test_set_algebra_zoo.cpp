@@ -11,7 +11,6 @@
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/formats/validate.hpp"
 #include "fdma/masks/lower.hpp"
-#include "fdma/masks/mask_ir.hpp"
 #include "fdma/masks/parse.hpp"
 #include "mask_zoo.hpp"
 
@@ -41,9 +40,7 @@ BlockMask compile(const ZooMask& mask) {
   const Tables tables = mask.bound_tables();
   auto expr = parse_mask(mask.spec);
   EXPECT_TRUE(expr) << mask.spec << ": " << expr.error().message;
-  auto ir = fdma::bind(*expr, tables, mask.shape);
-  EXPECT_TRUE(ir) << mask.spec << ": " << ir.error().message;
-  auto lowered = lower(*ir);
+  auto lowered = fdma::compile(*expr, tables, mask.shape);
   EXPECT_TRUE(lowered) << mask.spec << ": " << lowered.error().message;
   return *std::move(lowered);
 }

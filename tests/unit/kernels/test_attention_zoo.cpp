@@ -19,7 +19,7 @@ using testing::MaskCase;
 using testing::Order;
 using testing::TensorChoice;
 
-constexpr int kNumZooMasks = 12;
+constexpr int kNumZooMasks = 13;
 constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {8, 64, 80, 128, 256};
 // Query heads and KV heads: groups of 1, 3, 8 and all.

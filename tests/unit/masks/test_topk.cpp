@@ -15,6 +15,7 @@
 #include "fdma/formats/validate.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
+#include "oracle.hpp"
 
 namespace fdma {
 namespace {
@@ -219,6 +220,47 @@ TEST(CompileTopk, TakesAWidthPerBatchElementAndHead) {
           },
           each.w);
     }
+  }
+}
+
+// Wherever topk may stand, in another one too, against the oracle.
+TEST(CompileTopk, EqualsTheOracle) {
+  const MaskShape shape = shape_of(2, 4, {45, 20}, {45, 61});
+  const std::vector<float> scores = random_scores(2 * 2 * 61, 11);
+  const std::vector<std::int64_t> ids = [] {
+    std::vector<std::int64_t> all;
+    for (std::int64_t k = 0; k < 61; ++k) all.push_back(k / 17);
+    return all;
+  }();
+  const std::int64_t extent = 61;
+  for (const std::string text :
+       {"causal & topk(@s, 7)", "causal & documents(ids=@d) & topk(@s, 3 + h)",
+        "window(5) | topk(@s, 4, among=causal & k % 2 == 0)",
+        "topk(@s, 3, among=topk(@s, 9, among=causal & window(20)))",
+        "topk(@s, 5, among=causal) ^ topk(@s, 2 * b + 1, among=~causal)",
+        "at(topk(@s, 6, among=causal), q=q // 2, k=k)",
+        "any(i in 3 : topk(@s, 2, among=causal) & k % 3 == i)"}) {
+    const auto expr = parse_mask(text);
+    ASSERT_TRUE(expr) << text;
+    Tables tables{{"s", view_of(scores, {2, 2, 61})}};
+    if (text.find("@d") != std::string::npos) {
+      tables.emplace("d", make_contiguous_view(ids.data(), DType::int64, 1, &extent));
+    }
+    const auto mask = compile_text(text, tables, shape);
+    ASSERT_TRUE(mask) << text << ": " << mask.error().message;
+    std::vector<std::vector<std::uint8_t>> cells;
+    for (std::int64_t pair = 0; pair < 8; ++pair) {
+      auto each = reference::oracle_cells(*expr, tables, shape, pair / 4, pair % 4);
+      ASSERT_TRUE(each) << text << ": " << each.error().message;
+      cells.push_back(*std::move(each));
+    }
+    expect_cells(
+        *mask,
+        [&](auto b, auto h, auto q, auto k) {
+          return cells[static_cast<std::size_t>(4 * b + h)]
+                      [static_cast<std::size_t>(q * shape.kv_len(b) + k)] == reference::kAttend;
+        },
+        text);
   }
 }
 
