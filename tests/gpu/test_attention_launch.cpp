@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "gpu_machine.hpp"
@@ -222,6 +223,38 @@ TEST_P(AttentionLaunch, PlansMoveAndSayWhatTheyAre) {
   require(cudaDeviceSynchronize(), "attention_forward");
   trial.fetch();
   EXPECT_EQ(trial.result_bytes(), bytes);
+}
+
+TEST_P(AttentionLaunch, APlanMayGoWhileItsKernelRuns) {
+  AttentionTrial trial = this->trial(13);
+  ASSERT_TRUE(trial.run());
+  const auto bytes = trial.result_bytes();
+  const OwnedStream stream;
+  auto plan = std::make_unique<DevicePlan>(uploaded(trial.plan(), stream.get()));
+  const Workspace workspace(*plan);
+  trial.poison(0xff);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        attention_forward(*plan, trial.tensors(), workspace.data(), stream.get(), trial.options()));
+  }
+  plan.reset();
+  stream.wait();
+  trial.fetch();
+  EXPECT_EQ(trial.result_bytes(), bytes);
+}
+
+TEST_P(AttentionLaunch, OfAPlanOnAnotherDeviceIsRejected) {
+  int num_devices = 0;
+  require(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
+  if (num_devices < 2) GTEST_SKIP() << "needs two GPUs";
+  AttentionTrial trial = this->trial(14);
+  const DevicePlan plan = uploaded(trial.plan());
+  const Workspace workspace(plan);
+  require(cudaSetDevice(1), "cudaSetDevice");
+  const auto ran = attention_forward(plan, trial.tensors(), workspace.data());
+  require(cudaSetDevice(0), "cudaSetDevice");
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::unsupported) << ran.error().message;
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDim, AttentionLaunch, ::testing::Values(64, 128));

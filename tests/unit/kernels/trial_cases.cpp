@@ -157,6 +157,8 @@ std::vector<TrialCase> tile_count_trials() {
   for (const std::int64_t q_len : {1, 63, 64, 65, 127, 128, 129}) {
     for (const std::int64_t kv_len : {1, 2, 127, 128, 129}) add(full_case(q_len, kv_len));
   }
+  add(full_case(1, 8000));
+  add(full_case(129, 4001));
   // No keys: for some tiles, for every row, for one batch element, since there are none.
   Cells late = make_cells(400, 300, [](auto q, auto k) { return q >= 200 && k <= q - 200; });
   add(case_of("keys from row 200 on", late, kBlock));

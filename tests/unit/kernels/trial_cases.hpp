@@ -29,7 +29,7 @@ std::string zoo_name(int index);
 std::vector<TrialCase> zoo_trials(int index, int every = 1);
 
 /// Full attention of 1 to 5 key tiles for 1 to 3 query tiles, the last ones whole or not; lengths
-/// of 1 and at tile edges; query tiles and whole elements without keys.
+/// of 1 and at tile edges; one row of 8000 keys; query tiles and whole elements without keys.
 std::vector<TrialCase> tile_count_trials();
 
 /// Short sequences of many elements and heads: more than 3 items for each of 132 workers.
