@@ -12,6 +12,7 @@
 #include "available_memory.hpp"
 #include "element_values.hpp"
 #include "fdma/kernels/backends.hpp"
+#include "file_reading.hpp"
 #include "number_text.hpp"
 #include "parallel_rows.hpp"
 
@@ -94,7 +95,7 @@ struct FileTensor {
 Outcome<FileTensor> describe_four(const AttentionProblem& problem, const std::string& name) {
   FileTensor tensor;
   tensor.label = fmt::format("{}:{}{}", problem.file, problem.group, name);
-  FDMA_TRY(tensor.spec, describe_tensor(problem.file, problem.group + name));
+  FDMA_TRY(tensor.spec, describe_tensor_file(problem.file, problem.group + name));
   if (tensor.spec.rank != 4) {
     return usage_failure(fmt::format("{}: expected 4 dimensions [{}], got {}", tensor.label,
                                      problem.layout == TensorLayout::bshd
@@ -342,10 +343,10 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
   shape.v_dtype = v.spec.dtype;
   shape.out_dtype = q.spec.dtype;
 
-  FDMA_TRY(const bool has_bias, has_object(problem.file, problem.group + "key_bias"));
+  FDMA_TRY(const bool has_bias, has_object_in_file(problem.file, problem.group + "key_bias"));
   if (has_bias) {
     problem.score.kind = ScoreKind::key_bias;
-    FDMA_TRY(const TensorSpec bias, describe_tensor(problem.file, problem.group + "key_bias"));
+    FDMA_TRY(const TensorSpec bias, describe_tensor_file(problem.file, problem.group + "key_bias"));
     if (!(bias == key_bias_spec(problem))) {
       return usage_failure(fmt::format(
           "{}:{}key_bias: expected {}, that is [batch, heads of k, len of k], got {}", problem.file,
@@ -379,7 +380,7 @@ Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_th
   const auto fill = [&](OwnedTensor& tensor, const char* name, const TensorSpec& spec,
                         std::uint64_t which) -> Status {
     if (!problem.file.empty()) {
-      FDMA_TRY(tensor, read_tensor(problem.file, problem.group + name, spec));
+      FDMA_TRY(tensor, read_tensor_file(problem.file, problem.group + name, spec));
       return Nothing{};
     }
     FDMA_TRY(tensor, OwnedTensor::zeros(spec));

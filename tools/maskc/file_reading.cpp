@@ -72,6 +72,21 @@ Result<PeerGroup> read_peer_file(const std::string& path, const std::string& gro
                                   : read_peer_group(path, group);
 }
 
+Result<bool> has_object_in_file(const std::string& path, const std::string& object) {
+  return isolates_foreign_files() ? reader().has_object(path, object) : has_object(path, object);
+}
+
+Result<TensorSpec> describe_tensor_file(const std::string& path, const std::string& dataset) {
+  return isolates_foreign_files() ? reader().describe_tensor(path, dataset)
+                                  : describe_tensor(path, dataset);
+}
+
+Result<OwnedTensor> read_tensor_file(const std::string& path, const std::string& dataset,
+                                     const TensorSpec& expected) {
+  return isolates_foreign_files() ? reader().read_tensor(path, dataset, expected)
+                                  : read_tensor(path, dataset, expected);
+}
+
 Result<std::vector<std::string>> list_masks_of_any_file(const std::string& path) {
   return isolates_foreign_files() ? reader().list_masks(path) : list_masks(path);
 }

@@ -9,6 +9,7 @@
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/io/dense_dataset.hpp"
 #include "fdma/io/peer_group.hpp"
+#include "fdma/io/tensor_dataset.hpp"
 #include "outcome.hpp"
 
 namespace fdma::maskc {
@@ -25,6 +26,10 @@ Result<BlockMask> read_dense_file(const std::string& path, const std::string& da
                                   DenseReadOptions options);
 Result<OwnedTable> read_table_file(const std::string& path, const std::string& dataset);
 Result<PeerGroup> read_peer_file(const std::string& path, const std::string& group);
+Result<bool> has_object_in_file(const std::string& path, const std::string& object);
+Result<TensorSpec> describe_tensor_file(const std::string& path, const std::string& dataset);
+Result<OwnedTensor> read_tensor_file(const std::string& path, const std::string& dataset,
+                                     const TensorSpec& expected);
 /// The masks of a file that may be anybody's.
 Result<std::vector<std::string>> list_masks_of_any_file(const std::string& path);
 

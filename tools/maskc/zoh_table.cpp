@@ -9,6 +9,7 @@
 
 #include "fdma/io/tensor_dataset.hpp"
 #include "fdma/select/zoh_scores.hpp"
+#include "file_reading.hpp"
 #include "mask_operand.hpp"
 
 namespace fdma::maskc {
@@ -86,9 +87,9 @@ Outcome<OwnedTensor> read(const std::string& name, std::string_view argument,
     error.message = fmt::format("--table {}: zoh: {}: {}", name, argument, error.message);
     return error;
   };
-  const Result<TensorSpec> spec = describe_tensor(address.file, address.inner);
+  const Result<TensorSpec> spec = describe_tensor_file(address.file, address.inner);
   if (!spec) return named(spec.error());
-  Result<OwnedTensor> tensor = read_tensor(address.file, address.inner, *spec);
+  Result<OwnedTensor> tensor = read_tensor_file(address.file, address.inner, *spec);
   if (!tensor) return named(tensor.error());
   return *std::move(tensor);
 }

@@ -23,6 +23,7 @@
 #include "isolated_program.hpp"
 #include "isolation_protocol.hpp"
 #include "mask_message.hpp"
+#include "tensor_message.hpp"
 
 namespace fdma {
 namespace {
@@ -77,9 +78,11 @@ class IsolatedReader::Connection {
 
   template <class T>
   Result<T> call(Request request, const std::string& path, const std::string& name,
-                 Result<T> (*decode)(MessageReader&), const DenseReadOptions* dense = nullptr) {
+                 Result<T> (*decode)(MessageReader&), const DenseReadOptions* dense = nullptr,
+                 const TensorSpec* spec = nullptr) {
     where_ = name.empty() ? fmt::format("'{}'", path) : fmt::format("'{}:{}'", path, name);
     dense_ = dense;
+    spec_ = spec;
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(options_.max_seconds));
     stop_ = Stop::none;
@@ -144,6 +147,7 @@ class IsolatedReader::Connection {
       out.integer(memory_bytes_);
       out.integer(cpu_seconds_);
       if (request == Request::dense_mask) io::write_message(out, *dense_);
+      if (request == Request::tensor) io::write_message(out, *spec_);
       out.flush();
       in_.begin(sizeof(std::uint64_t));
       const Result<std::uint64_t> answer = in_.number(io::kLastAnswer);
@@ -271,6 +275,7 @@ class IsolatedReader::Connection {
   // Of the call in hand.
   std::string where_;
   const DenseReadOptions* dense_ = nullptr;
+  const TensorSpec* spec_ = nullptr;
   std::int64_t memory_bytes_ = 0;
   std::int64_t cpu_seconds_ = 0;
   Clock::time_point deadline_{};
@@ -307,6 +312,27 @@ Result<std::vector<std::string>> IsolatedReader::list_masks(const std::string& p
 
 Result<BlockMask> IsolatedReader::read_mask(const std::string& path, const std::string& name) {
   return connection_->call(Request::mask, path, name, io::read_mask_message);
+}
+
+Result<bool> IsolatedReader::has_object(const std::string& path, const std::string& object) {
+  return connection_->call(Request::object, path, object, io::read_flag_message);
+}
+
+Result<TensorSpec> IsolatedReader::describe_tensor(const std::string& path,
+                                                   const std::string& dataset) {
+  return connection_->call(Request::tensor_spec, path, dataset, io::read_spec_message);
+}
+
+Result<OwnedTensor> IsolatedReader::read_tensor(const std::string& path, const std::string& dataset,
+                                                const TensorSpec& expected) {
+  Result<OwnedTensor> tensor = connection_->call(Request::tensor, path, dataset,
+                                                 io::read_tensor_message, nullptr, &expected);
+  if (tensor && !(tensor->spec() == expected)) {
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("'{}:{}': expected {}, got {}", path, dataset, to_string(expected),
+                             to_string(tensor->spec()))};
+  }
+  return tensor;
 }
 
 std::int64_t IsolatedReader::num_crashes() const { return connection_->num_crashes(); }

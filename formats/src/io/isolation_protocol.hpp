@@ -1,7 +1,8 @@
 // What the process that asks and the process that reads say to each other.
 //
-// A request is its kind, the path and the name of the object, two limits, and for dense masks the
-// options. The answer is `started`, any number of `progress`, and one `result` or `error`.
+// A request is its kind, the path and the name of the object, two limits, and then the options for
+// a dense mask, type and extents for a tensor. The answer is `started`, any number of `progress`,
+// and one `result` or `error`.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,17 @@ namespace fdma::io {
 /// First argument of a process that is to read; the second is the process that it reads for.
 inline constexpr const char* kServeArgument = "--fdma-isolated-reader";
 
-enum class Request : std::uint64_t { dense_mask, table, peer_group, mask_names, mask };
-inline constexpr auto kLastRequest = static_cast<std::uint64_t>(Request::mask);
+enum class Request : std::uint64_t {
+  dense_mask,
+  table,
+  peer_group,
+  mask_names,
+  mask,
+  object,
+  tensor_spec,
+  tensor,
+};
+inline constexpr auto kLastRequest = static_cast<std::uint64_t>(Request::tensor);
 
 enum class Answer : std::uint64_t { started, progress, error, result };
 inline constexpr auto kLastAnswer = static_cast<std::uint64_t>(Answer::result);

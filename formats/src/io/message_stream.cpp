@@ -112,10 +112,15 @@ Result<std::string> MessageReader::text(std::size_t max_bytes) {
   return std::string(characters.begin(), characters.end());
 }
 
+Result<std::uint64_t> MessageReader::bytes_to_come() {
+  FDMA_TRY(const std::uint64_t bytes, number(std::numeric_limits<std::uint64_t>::max()));
+  if (bytes > remaining_) return wrong("an array in a message is longer than the message may be");
+  return bytes;
+}
+
 Result<std::uint64_t> MessageReader::array_count(std::size_t element_bytes,
                                                  std::uint64_t max_count) {
-  FDMA_TRY(const std::uint64_t bytes, number(remaining_));
-  if (bytes > remaining_) return wrong("an array in a message is longer than the message may be");
+  FDMA_TRY(const std::uint64_t bytes, bytes_to_come());
   if (bytes % element_bytes != 0) {
     return wrong(
         fmt::format("an array in a message has {} bytes, no multiple of {}", bytes, element_bytes));

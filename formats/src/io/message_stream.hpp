@@ -78,6 +78,11 @@ class MessageReader {
   Result<double> real();
   Result<std::string> text(std::size_t max_bytes);
 
+  /// The count of an array of bytes, which fits into what the message may still take, and then the
+  /// bytes themselves.
+  Result<std::uint64_t> bytes_to_come();
+  Result<void> bytes(void* data, std::size_t count) { return take(data, count); }
+
   /// At most max_count values; T is taken as it lies in memory, so any bits must be a value of it.
   template <class T>
   Result<void> array(std::vector<T>& values, std::uint64_t max_count) {

@@ -28,6 +28,7 @@
 #include "isolated_program.hpp"
 #include "isolation_protocol.hpp"
 #include "mask_message.hpp"
+#include "tensor_message.hpp"
 
 namespace fdma {
 namespace io {
@@ -115,12 +116,16 @@ class Server {
       FDMA_TRY(options, read_dense_options_message(in_));
       options.progress = [this](std::int64_t done, std::int64_t total) { progress(done, total); };
     }
+    TensorSpec spec;
+    if (static_cast<Request>(*kind) == Request::tensor) {
+      FDMA_TRY(spec, read_spec_message(in_));
+    }
     out_.number(static_cast<std::uint64_t>(Answer::started));
     if (!out_.flush()) return false;
     allow_memory(memory_bytes);
     allow_cpu_seconds(cpu_seconds_);
     try {
-      answer(static_cast<Request>(*kind), path, name, options);
+      answer(static_cast<Request>(*kind), path, name, options, spec);
     } catch (const std::bad_alloc&) {
       send_error({ErrorCode::out_of_memory, fmt::format("out of memory reading '{}'", path)});
     } catch (const std::exception& error) {
@@ -131,7 +136,7 @@ class Server {
 
  private:
   void answer(Request request, const std::string& path, const std::string& name,
-              const DenseReadOptions& options) {
+              const DenseReadOptions& options, const TensorSpec& spec) {
     switch (request) {
       case Request::dense_mask:
         return send(read_dense_mask(path, name, options));
@@ -143,6 +148,12 @@ class Server {
         return send(list_masks(path));
       case Request::mask:
         return send(read_mask(path, name));
+      case Request::object:
+        return send(has_object(path, name));
+      case Request::tensor_spec:
+        return send(describe_tensor(path, name));
+      case Request::tensor:
+        return send(read_tensor(path, name, spec));
     }
   }
 

@@ -12,6 +12,7 @@
 #include "fdma/formats/result.hpp"
 #include "fdma/io/dense_dataset.hpp"
 #include "fdma/io/peer_group.hpp"
+#include "fdma/io/tensor_dataset.hpp"
 
 namespace fdma {
 
@@ -67,6 +68,10 @@ class IsolatedReader {
   Result<PeerGroup> read_peer_group(const std::string& path, const std::string& group);
   Result<std::vector<std::string>> list_masks(const std::string& path);
   Result<BlockMask> read_mask(const std::string& path, const std::string& name = {});
+  Result<bool> has_object(const std::string& path, const std::string& object);
+  Result<TensorSpec> describe_tensor(const std::string& path, const std::string& dataset);
+  Result<OwnedTensor> read_tensor(const std::string& path, const std::string& dataset,
+                                  const TensorSpec& expected);
 
   /// Reading processes that ended otherwise than by being told to.
   std::int64_t num_crashes() const;
