@@ -18,7 +18,7 @@ struct TrialCase {
   TrialChoice choice;
 };
 
-inline constexpr int kNumZooMasks = 12;
+inline constexpr int kNumZooMasks = 13;
 /// The name of mask `index` of the zoo, for the name of a test.
 std::string zoo_name(int index);
 
