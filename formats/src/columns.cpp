@@ -23,7 +23,9 @@ class TurnCollector {
  public:
   explicit TurnCollector(std::int64_t kv_len)
       : begin_(static_cast<std::size_t>(kv_len), kClosed),
-        offsets_(static_cast<std::size_t>(kv_len) + 1, 0) {}
+        offsets_(static_cast<std::size_t>(kv_len) + 1, 0) {
+    entries_.reserve(static_cast<std::size_t>(kv_len));  // one interval a key is what most have
+  }
 
   // The cell of `key` in row q differs from the one in row q - 1.
   void turn(std::int64_t key, std::int64_t q) {
@@ -69,11 +71,13 @@ class TurnCollector {
     result.kv_len = kv_len;
     for (std::size_t k = 0; k + 1 < offsets_.size(); ++k) offsets_[k + 1] += offsets_[k];
     result.intervals.resize(entries_.size());
-    std::vector<std::int64_t> next(offsets_.begin(), offsets_.end() - 1);
+    // Each offset moves from the first interval of its key to past the last, where the next one is.
     for (const Entry& entry : entries_) {
-      std::int64_t& i = next[static_cast<std::size_t>(entry.key)];
+      std::int64_t& i = offsets_[static_cast<std::size_t>(entry.key)];
       result.intervals[static_cast<std::size_t>(i++)] = entry.queries;
     }
+    offsets_.pop_back();
+    offsets_.insert(offsets_.begin(), 0);
     result.offsets = std::move(offsets_);
     return result;
   }
@@ -90,9 +94,38 @@ class TurnCollector {
   std::vector<Entry> entries_;
 };
 
+// The turns between the rows of one bitmap; it is often that of the tile row before.
+struct BitmapTurns {
+  struct Turn {
+    std::int32_t row;
+    std::int32_t column;
+  };
+  std::int64_t payload = -1;
+  std::vector<Turn> turns;  ///< by row
+
+  void read(const SegmentMask& mask, std::int64_t of_payload) {
+    if (payload == of_payload) return;
+    payload = of_payload;
+    turns.clear();
+    const std::int64_t block_kv = mask.block.block_kv;
+    const std::uint64_t* words = mask.bitmap(static_cast<std::int32_t>(of_payload)).data();
+    for (std::int64_t r = 1; r < mask.block.block_q; ++r) {
+      for (std::int64_t c = 0; c < block_kv; c += 64) {
+        const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+        std::uint64_t changed = read_bits(words, r * block_kv + c, width) ^
+                                read_bits(words, (r - 1) * block_kv + c, width);
+        for (; changed != 0; changed &= changed - 1) {
+          turns.push_back({static_cast<std::int32_t>(r),
+                           static_cast<std::int32_t>(c + std::countr_zero(changed))});
+        }
+      }
+    }
+  }
+};
+
 // Turns between the rows of one segment of a tile row that begins with query row q_begin.
 void turn_inside(const SegmentMask& mask, const TileSegment& segment, std::int64_t q_begin,
-                 TurnCollector& turns) {
+                 BitmapTurns& bitmap, TurnCollector& turns) {
   const std::int64_t block_q = mask.block.block_q, block_kv = mask.block.block_kv;
   const std::int64_t num_rows = std::min(block_q, mask.q_len - q_begin);
   const std::int64_t k_begin = segment.first_tile * block_kv;
@@ -108,18 +141,11 @@ void turn_inside(const SegmentMask& mask, const TileSegment& segment, std::int64
     return;
   }
   if (segment.kind != SegmentKind::bitmap) return;
-  const std::uint64_t* words = mask.bitmap(segment.payload).data();
-  for (std::int64_t r = 1; r < num_rows; ++r) {
-    for (std::int64_t c = 0; c < block_kv; c += 64) {
-      const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
-      const std::uint64_t changed = read_bits(words, r * block_kv + c, width) ^
-                                    read_bits(words, (r - 1) * block_kv + c, width);
-      if (changed == 0) continue;
-      for (std::int64_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
-        for (std::uint64_t rest = changed; rest != 0; rest &= rest - 1) {
-          turns.turn(tile * block_kv + c + std::countr_zero(rest), q_begin + r);
-        }
-      }
+  bitmap.read(mask, segment.payload);
+  for (std::int64_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
+    for (const BitmapTurns::Turn& turn : bitmap.turns) {
+      if (turn.row >= num_rows) break;
+      turns.turn(tile * block_kv + turn.column, q_begin + turn.row);
     }
   }
 }
@@ -135,12 +161,13 @@ ColumnIntervals columns_from_segment(const SegmentMask& mask) {
     return {mask.q_len, mask.kv_len, mask.column_offsets, mask.column_intervals};
   }
   TurnCollector turns(mask.kv_len);
+  BitmapTurns bitmap;
   std::vector<Interval> above, below;
   for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
     const std::int64_t q_begin = std::int64_t{row} * mask.block.block_q;
     row_intervals_of(mask, q_begin, below);
     turns.turn_difference(above, below, 0, q_begin);
-    for (const TileSegment& segment : segments) turn_inside(mask, segment, q_begin, turns);
+    for (const TileSegment& segment : segments) turn_inside(mask, segment, q_begin, bitmap, turns);
     row_intervals_of(mask, std::min(q_begin + mask.block.block_q, mask.q_len) - 1, above);
   });
   turns.turn_difference(above, {}, 0, mask.q_len);

@@ -38,39 +38,51 @@ std::vector<ClassChange> class_changes(std::int64_t q_len, std::int64_t kv_len, 
   const auto num_rows = static_cast<std::size_t>(ceil_div(q_len, block.block_q));
   const std::int64_t num_cols = ceil_div(kv_len, block.block_kv);
   std::vector<ClassChange> changes;
-  // How many more keys are live (times kLive) and wholly live from a tile row on than before it.
+  // How many more keys are live (times kLive) and wholly live from a tile row on than before it; a
+  // bit for each tile row that has an entry, so that the others are not looked at.
   constexpr std::int64_t kLive = std::int64_t{1} << 32;
   std::vector<std::int64_t> turns(num_rows + 1);
+  std::vector<std::uint64_t> touched(num_rows / 64 + 1);
+  const auto turn = [&](std::int64_t row, std::int64_t by) {
+    const auto r = static_cast<std::size_t>(row);
+    turns[r] += by;
+    touched[r / 64] |= std::uint64_t{1} << (r % 64);
+  };
   for (std::int64_t col = 0; col < num_cols; ++col) {
-    std::fill(turns.begin(), turns.end(), 0);
     const std::int64_t k_begin = col * block.block_kv;
     const std::int64_t k_end = std::min(k_begin + block.block_kv, kv_len);
     for (std::int64_t i = offsets[static_cast<std::size_t>(k_begin)];
          i < offsets[static_cast<std::size_t>(k_end)]; ++i) {
       const Interval queries = intervals[static_cast<std::size_t>(i)];
-      turns[static_cast<std::size_t>(queries.begin / block.block_q)] += kLive;
-      turns[static_cast<std::size_t>((queries.end - 1) / block.block_q) + 1] -= kLive;
-      const auto first = static_cast<std::size_t>(ceil_div(queries.begin, block.block_q));
-      const std::size_t last =
-          queries.end == q_len ? num_rows : static_cast<std::size_t>(queries.end / block.block_q);
+      turn(queries.begin / block.block_q, kLive);
+      turn((queries.end - 1) / block.block_q + 1, -kLive);
+      const std::int64_t first = ceil_div(queries.begin, block.block_q);
+      const std::int64_t last =
+          queries.end == q_len ? static_cast<std::int64_t>(num_rows) : queries.end / block.block_q;
       if (first < last) {
-        ++turns[first];
-        --turns[last];
+        turn(first, 1);
+        turn(last, -1);
       }
     }
     TileClass before = TileClass::empty;
     std::int64_t num = 0;
-    for (std::size_t row = 0; row < num_rows; ++row) {
-      if (turns[row] == 0) continue;
-      num += turns[row];
-      const std::int64_t num_live = num / kLive, num_whole = num % kLive;
-      const TileClass now = num_whole == k_end - k_begin ? TileClass::full
-                            : num_live > 0               ? TileClass::partial
-                                                         : TileClass::empty;
-      if (now != before) {
-        changes.push_back({static_cast<std::int32_t>(row), static_cast<std::int32_t>(col), now});
+    for (std::size_t word = 0; word < touched.size(); ++word) {
+      for (; touched[word] != 0; touched[word] &= touched[word] - 1) {
+        const std::size_t row =
+            64 * word + static_cast<std::size_t>(std::countr_zero(touched[word]));
+        num += turns[row];
+        turns[row] = 0;
+        if (row == num_rows) break;
+        const std::int64_t num_live = num / kLive, num_whole = num % kLive;
+        const TileClass now = num_whole == k_end - k_begin ? TileClass::full
+                              : num_live > 0               ? TileClass::partial
+                                                           : TileClass::empty;
+        if (now != before) {
+          changes.push_back({static_cast<std::int32_t>(row), static_cast<std::int32_t>(col), now});
+        }
+        before = now;
       }
-      before = now;
+      touched[word] = 0;
     }
   }
   std::stable_sort(changes.begin(), changes.end(),
