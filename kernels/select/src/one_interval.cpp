@@ -23,19 +23,13 @@ Error beyond(std::int64_t key, const std::string& what) {
 
 }  // namespace
 
-Result<void> OneIntervalRule::accept(std::int64_t key, Interval queries) {
-  if (queries.begin >= queries.end) return {};
+Error OneIntervalRule::refuse(std::int64_t key, Interval queries) const {
   if (queries.begin < last_.begin) {
     return beyond(key, fmt::format("is visible to queries {}, from before key {}, {}",
                                    text_of(queries), last_key_, text_of(last_)));
   }
-  if (queries.begin < last_.end && queries.end != last_.end) {
-    return beyond(key, fmt::format("is visible to queries {}, and ends apart from key {}, {}",
-                                   text_of(queries), last_key_, text_of(last_)));
-  }
-  last_key_ = key;
-  last_ = queries;
-  return {};
+  return beyond(key, fmt::format("is visible to queries {}, and ends apart from key {}, {}",
+                                 text_of(queries), last_key_, text_of(last_)));
 }
 
 void OneIntervalRule::end_group(std::int64_t q) {

@@ -136,12 +136,27 @@ class KeptIntervals {
   std::vector<Closed> closed_;
 };
 
+// True iff one_interval_per_key takes it.
+bool is_growing(const ColumnIntervals& among) {
+  if (static_cast<std::int64_t>(among.intervals.size()) > among.kv_len) return false;
+  OneIntervalRule rule;
+  for (std::size_t key = 0; key < static_cast<std::size_t>(among.kv_len); ++key) {
+    const std::int64_t first = among.offsets[key], count = among.offsets[key + 1] - first;
+    if (count > 1) return false;
+    if (count == 0) continue;
+    if (!rule.accept(static_cast<std::int64_t>(key),
+                     among.intervals[static_cast<std::size_t>(first)])) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // By heap: `kept` holds the rest of a key's group as its interval until it is dropped. Empty where
 // `among` is beyond the one-interval class.
 std::optional<ColumnIntervals> select_growing(std::span<const float> scores, std::int64_t w,
                                               const ColumnIntervals& among) {
-  const Result<std::vector<Interval>> visible = one_interval_per_key(among);
-  if (!visible) return std::nullopt;
+  if (!is_growing(among)) return std::nullopt;
   const auto width = static_cast<std::size_t>(w);
   std::vector<Interval> kept(scores.size(), Interval{0, 0});
   std::vector<std::uint64_t> heap;
@@ -150,8 +165,8 @@ std::optional<ColumnIntervals> select_growing(std::span<const float> scores, std
   std::uint64_t worst = 0;
   std::int64_t num_intervals = 0;
   for (std::size_t key = 0; key < scores.size(); ++key) {
-    const Interval queries = (*visible)[key];
-    if (queries.begin >= queries.end) continue;
+    if (among.offsets[key] == among.offsets[key + 1]) continue;
+    const Interval queries = among.intervals[static_cast<std::size_t>(among.offsets[key])];
     if (queries.begin >= group_end) heap.clear();
     group_end = queries.end;
     const std::uint64_t rank = score_rank(scores[key], static_cast<std::int64_t>(key));

@@ -31,11 +31,22 @@ Result<std::vector<Interval>> one_interval_per_key(const ColumnIntervals& among)
 class OneIntervalRule {
  public:
   /// Takes the interval of the next key; empty ones are accepted anywhere.
-  Result<void> accept(std::int64_t key, Interval queries);
+  Result<void> accept(std::int64_t key, Interval queries) {
+    if (queries.begin >= queries.end) return {};
+    if (!fits(queries)) return refuse(key, queries);
+    last_key_ = key;
+    last_ = queries;
+    return {};
+  }
   /// No later query sees the keys so far: intervals with an open end are taken to end at `q`.
   void end_group(std::int64_t q);
 
  private:
+  bool fits(Interval queries) const {
+    return queries.begin >= last_.begin && (queries.begin >= last_.end || queries.end == last_.end);
+  }
+  Error refuse(std::int64_t key, Interval queries) const;
+
   std::int64_t last_key_ = -1;  ///< the last key with an interval that is not empty
   Interval last_{0, 0};         ///< its interval
 };
