@@ -1,5 +1,6 @@
-// What combining compiled masks costs, on one core: set operations, shifts and transposition of
-// masks of a million tokens in 128 x 128 blocks, and of a cache eviction over 128K tokens.
+// What combining compiled masks costs, on one core: set operations, shifts, crops, transposition
+// and equality of masks of a million tokens, in equal and unequal blocks, the slowest of all pairs
+// of the zoo, and a cache eviction over 128K tokens.
 //
 // The operands are compiled before; time is the CPU time of all threads of the process. For each:
 //   peak_bytes     heap memory at its peak during one operation, the result included, the operands
@@ -11,7 +12,9 @@
 #include <benchmark/benchmark.h>
 #include <oneapi/tbb/global_control.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -58,7 +61,50 @@ BlockMask compile_zoo(const std::string& name, std::int64_t seq_len) {
   std::exit(1);
 }
 
+/// One bitmap on every tile.
+BlockMask every_second_key() {
+  fdma::SegmentMask mask;
+  mask.q_len = mask.kv_len = kMillion;
+  mask.bitmaps.assign(static_cast<std::size_t>(mask.words_per_bitmap()), 0x5555555555555555u);
+  mask.runs = {{0, 1, mask.num_tile_rows(), 1, 0}};
+  mask.segments = {{0, mask.num_tile_cols(), 0, 0, fdma::SegmentKind::bitmap, 0}};
+  return fdma::make_block_mask({1, 1, {kMillion}, {kMillion}}, mask.block, {mask});
+}
+
 using Operation = std::function<fdma::Result<BlockMask>()>;
+
+/// The slowest operation on two masks of the zoo (but those of learned keys, whose tables have an
+/// entry for each key), by its CPU time once they are warm.
+struct Slowest {
+  std::string label;
+  fdma::SetOperation operation;
+  std::size_t a = 0, b = 0;
+  double seconds = 0;
+};
+
+Slowest find_slowest(const std::vector<std::pair<std::string, BlockMask>>& masks) {
+  constexpr std::pair<fdma::SetOperation, const char*> kOperations[] = {
+      {fdma::SetOperation::intersection, "and"},
+      {fdma::SetOperation::union_of, "or"},
+      {fdma::SetOperation::difference, "minus"},
+      {fdma::SetOperation::symmetric_difference, "xor"}};
+  Slowest slowest;
+  for (std::size_t a = 0; a < masks.size(); ++a) {
+    for (std::size_t b = 0; b < masks.size(); ++b) {
+      for (const auto& [operation, word] : kOperations) {
+        double least = 1e9;
+        for (int i = 0; i < 3; ++i) {
+          const std::clock_t begin = std::clock();
+          benchmark::DoNotOptimize(combine(masks[a].second, masks[b].second, operation));
+          least = std::min(least, double(std::clock() - begin) / CLOCKS_PER_SEC);
+        }
+        if (least <= slowest.seconds) continue;
+        slowest = {masks[a].first + " " + word + " " + masks[b].first, operation, a, b, least};
+      }
+    }
+  }
+  return slowest;
+}
 
 /// Registers algebra/<name>; `has_target` for masks of a million tokens.
 void add(const std::string& name, const std::string& label, bool has_target, Operation operation) {
@@ -123,6 +169,44 @@ int main(int argc, char** argv) {
   add("and/1048576/documents,window_64x64",
       "263 causal documents and window(1024) in blocks of 64 x 64", true,
       [&] { return fdma::intersect(documents, window_64); });
+  const BlockMask documents_64 = value_or_exit(
+      fdma::convert(documents, fdma::MaskFormat::segment, {64, 64}), "documents in blocks of 64");
+  const BlockMask window_256 = value_or_exit(
+      fdma::convert(window, fdma::MaskFormat::segment, {128, 256}), "window in blocks of 256");
+  add("or/1048576/documents_64x64,window_128x256",
+      "263 causal documents in blocks of 64 x 64 or window(1024) in 128 x 256, to 128 x 128", true,
+      [&] {
+        fdma::SetAlgebraOptions options;
+        options.block = fdma::BlockShape{128, 128};
+        return fdma::unite(documents_64, window_256, options);
+      });
+  add("convert/1048576/documents_64x64", "263 causal documents from blocks of 64 x 64 to 128 x 128",
+      true, [&] {
+        return fdma::convert(documents_64, fdma::MaskFormat::segment, {128, 128});
+      });
+  add("crop/1048576/documents", "263 causal documents without 1000 rows and 77 keys", true, [&] {
+    return fdma::crop(documents, {1000, kMillion, 77, kMillion, 0, 1, 0, 1});
+  });
+  add("equal/1048576/documents,documents_64x64",
+      "are 263 causal documents equal to themselves in blocks of 64 x 64?", true,
+      [&]() -> fdma::Result<BlockMask> {
+        if (!fdma::equal_cells(documents, documents_64)) {
+          return fdma::Error{fdma::ErrorCode::internal, "they are not"};
+        }
+        return BlockMask{};
+      });
+  const BlockMask stripes = every_second_key();
+  add("and/1048576/causal,stripes", "causal and every second key", true,
+      [&] { return fdma::intersect(causal, stripes); });
+  std::vector<std::pair<std::string, BlockMask>> zoo;
+  for (const ZooMask& mask : fdma::zoo::mask_zoo(kMillion)) {
+    if (mask.name == "random_eviction" || mask.name == "zoh_topk") continue;
+    zoo.emplace_back(mask.name, compile(mask));
+  }
+  const Slowest slowest = find_slowest(zoo);
+  add("slowest/1048576", "slowest of all pairs of the zoo: " + slowest.label, true, [&] {
+    return fdma::combine(zoo[slowest.a].second, zoo[slowest.b].second, slowest.operation);
+  });
   add("shift/1048576/causal", "causal moved by (1000, 77)", true,
       [&] { return fdma::shift(causal, 1000, 77); });
   add("shift/1048576/documents", "263 causal documents moved by (1000, 77)", true,

@@ -26,7 +26,7 @@ run() {
   .venv/bin/python benchmarks/make_report.py store "$build/$name.json" "benchmarks/results/$name.json"
 }
 run lowering
-run set_algebra
+run set_algebra --benchmark_repetitions=9
 run dense "$inputs/contiguous.h5" "$inputs/gzip.h5"
 echo "== estimate"
 "$build/benchmarks/bench_estimate" --json "$build/estimate.json"

@@ -1,0 +1,242 @@
+"""Compression of stored masks: FDMA's formats beside dense masks deflated by h5py.
+
+    python3 compression.py <bench_compression> <work folder> [<repository>]
+
+Runs bench_compression (native formats), takes the dense bits that it leaves in the work folder, and
+stores the same cells as h5py users would: one byte a cell and eight cells a byte (packbits), gzip
+level 4, chunks of 256 x 1024 cells. Writes benchmarks/results/compression.json and the tables of
+docs/compression.md. Needs 6 GiB of memory; some ten minutes. What bench_compression has left in the
+folder is taken as it is (native.json comes last).
+
+Times are CPU times of the process, the least of three runs, or of one if that takes a second.
+Masks of bytes at 131072 tokens are 16 GiB: one stands for them all (BYTES_TOO).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import make_report
+import numpy as np
+from numpy.typing import NDArray
+
+Row = dict[str, Any]
+Words = NDArray[np.uint64]
+
+LONGEST = 131072
+BYTES_TOO = ("causal_document",)
+GZIP_LEVEL = 4
+CHUNK = (256, 1024)  # cells
+REPETITIONS = 3
+LONG_SECONDS = 1.0
+PANEL_ROWS = 2048  # taken apart at a time
+
+
+def least_us(work: Callable[[], None]) -> float:
+    least = float("inf")
+    for _ in range(REPETITIONS):
+        begin = time.process_time()
+        work()
+        least = min(least, time.process_time() - begin)
+        if least > LONG_SECONDS:
+            break
+    return 1e6 * least
+
+
+def cells_of(words: Words, tokens: int) -> NDArray[np.uint8]:
+    """One byte a cell."""
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    return bits[:, :tokens]
+
+
+def panels_of(words: Words, tokens: int, storage: str) -> list[NDArray[np.uint8]]:
+    """The mask as it is handed to h5py, in panels of rows; only what fits is kept."""
+    panels = []
+    for begin in range(0, tokens, PANEL_ROWS):
+        panel = words[begin : begin + PANEL_ROWS]
+        if storage == "h5py bits":
+            panels.append(panel.view(np.uint8)[:, : (tokens + 7) // 8])
+        else:
+            panels.append(cells_of(panel, tokens))
+    return panels
+
+
+def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> Row:
+    width = (tokens + 7) // 8 if storage == "h5py bits" else tokens
+    chunk = (CHUNK[0], CHUNK[1] // 8 if storage == "h5py bits" else CHUNK[1])
+    is_large = tokens * width > 2**32
+    seconds = {"write": 0.0, "read": 0.0}
+
+    def write(panels: list[NDArray[np.uint8]]) -> None:
+        with h5py.File(path, "w") as file:
+            data = file.create_dataset(
+                "mask",
+                (tokens, width),
+                np.uint8,
+                chunks=chunk,
+                compression="gzip",
+                compression_opts=GZIP_LEVEL,
+            )
+            for i, panel in enumerate(panels):
+                data[i * PANEL_ROWS : i * PANEL_ROWS + len(panel)] = panel
+
+    def read() -> None:
+        with h5py.File(path) as file:
+            for begin in range(0, tokens, PANEL_ROWS):
+                file["mask"][begin : begin + PANEL_ROWS]
+
+    if is_large:  # panel by panel, the clock stopped while one is made
+        with h5py.File(path, "w") as file:
+            data = file.create_dataset(
+                "mask",
+                (tokens, width),
+                np.uint8,
+                chunks=chunk,
+                compression="gzip",
+                compression_opts=GZIP_LEVEL,
+            )
+            for begin in range(0, tokens, PANEL_ROWS):
+                panel = panels_of(words[begin : begin + PANEL_ROWS], tokens, storage)[0]
+                start = time.process_time()
+                data[begin : begin + len(panel)] = panel
+                seconds["write"] += time.process_time() - start
+        write_us = 1e6 * seconds["write"]
+    else:
+        panels = panels_of(words, tokens, storage)
+        write_us = least_us(lambda: write(panels))
+        del panels
+    row = {
+        "mask": mask,
+        "tokens": tokens,
+        "storage": storage,
+        "memory_bytes": tokens * width,
+        "file_bytes": path.stat().st_size,
+        "write_us": write_us,
+        "read_us": least_us(read),
+    }
+    path.unlink()
+    print(mask, tokens, storage, row["file_bytes"], "B", file=sys.stderr)
+    return row
+
+
+def dense_rows(native: list[Row], folder: Path) -> list[Row]:
+    rows = []
+    for row in native:
+        if row["storage"] != "dense":
+            continue
+        mask, tokens = row["mask"], row["tokens"]
+        with h5py.File(folder / f"{mask}-{tokens}-dense.h5") as file:
+            words: Words = file["masks/mask/groups/0/words"][:]
+        for storage in ("h5py bytes", "h5py bits"):
+            if storage == "h5py bytes" and tokens >= LONGEST and mask not in BYTES_TOO:
+                continue
+            made = measure(words, mask, tokens, storage, folder / "dense.h5")
+            made["allowed_share"] = row["allowed_share"]
+            rows.append(made)
+    return rows
+
+
+STORAGES = (
+    "parametric",
+    "segment",
+    "bcsr",
+    "bitset",
+    "columns",
+    "dense",
+    "h5py bits",
+    "h5py bytes",
+)
+
+
+def by_mask(rows: list[Row], tokens: int) -> dict[str, dict[str, Row]]:
+    masks: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if row["tokens"] == tokens:
+            masks.setdefault(row["mask"], {})[row["storage"]] = row
+    return masks
+
+
+def storage_table(rows: list[Row], tokens: int, text: Callable[[Row], str]) -> str:
+    masks = by_mask(rows, tokens)
+    shown = [s for s in STORAGES if any(s in stored for stored in masks.values())]
+    lines = [
+        [mask, *(text(stored[s]) if s in stored else "-" for s in shown)]
+        for mask, stored in masks.items()
+    ]
+    return make_report.table(["mask", *shown], lines)
+
+
+def ratio_table(rows: list[Row]) -> str:
+    """The smallest native file of each mask beside the two that h5py writes."""
+    lines = []
+    for tokens in sorted({row["tokens"] for row in rows}):
+        for mask, stored in by_mask(rows, tokens).items():
+            native = {s: row for s, row in stored.items() if not s.startswith("h5py")}
+            best = min(native.values(), key=lambda row: int(row["file_bytes"]))
+            segment = stored["segment"]
+            line = [mask, make_report.tokens_text(str(tokens)), best["storage"]]
+            line.append(make_report.bytes_text(best["file_bytes"]))
+            for storage in ("h5py bits", "h5py bytes"):
+                dense = stored.get(storage)
+                if dense is None:
+                    line += ["-", "-"]
+                    continue
+                line.append(f"{dense['file_bytes'] / best['file_bytes']:,.0f}")
+                line.append(f"{dense['read_us'] / segment['read_us']:,.0f}")
+            lines.append(line)
+    header = ["mask", "tokens", "smallest", "file"]
+    header += ["gzip'd bits, file", "read", "gzip'd bytes, file", "read"]
+    return make_report.table(header, lines)
+
+
+def tables(result: Row, page: Path) -> None:
+    rows = result["rows"]
+    content = {
+        "compression-machine": make_report.machine_text(result),
+        "compression-ratio": ratio_table(rows),
+    }
+    for tokens in sorted({row["tokens"] for row in rows}):
+        suffix = make_report.tokens_text(str(tokens))
+        content[f"compression-file-{suffix}"] = storage_table(
+            rows, tokens, lambda row: make_report.bytes_text(row["file_bytes"])
+        )
+        content[f"compression-memory-{suffix}"] = storage_table(
+            rows, tokens, lambda row: make_report.bytes_text(row["memory_bytes"])
+        )
+        content[f"compression-time-{suffix}"] = storage_table(
+            rows,
+            tokens,
+            lambda row: (
+                f"{make_report.time_text(row['write_us'])} / "
+                f"{make_report.time_text(row['read_us'])}"
+            ),
+        )
+    make_report.replace_tables(page, content)
+
+
+def main() -> None:
+    program, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    repository = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(__file__).resolve().parents[1]
+    folder.mkdir(parents=True, exist_ok=True)
+    raw_path = folder / "native.json"
+    if not raw_path.exists():
+        subprocess.run([program, folder, raw_path], check=True)
+    raw = json.loads(raw_path.read_text(encoding="utf-8"))
+    raw["rows"] += dense_rows(raw["rows"], folder)
+    for path in folder.glob("*.h5"):
+        path.unlink()
+    raw_path.write_text(json.dumps(raw), encoding="utf-8")
+    result_path = repository / "benchmarks" / "results" / "compression.json"
+    make_report.store_compression(raw_path, result_path)
+    tables(json.loads(result_path.read_text(encoding="utf-8")), repository / "docs/compression.md")
+
+
+if __name__ == "__main__":
+    main()
