@@ -145,6 +145,19 @@ std::int64_t live_tiles(const PlanCounts& counts) {
          counts.gather_chunks;
 }
 
+double tensor_bytes(const AttentionShape& shape) {
+  double bytes = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const double row = shape.head_dim * size_bytes(shape.q_dtype) +
+                       shape.head_dim_v * size_bytes(shape.out_dtype) + sizeof(float);
+    const double key =
+        shape.head_dim * size_bytes(shape.k_dtype) + shape.head_dim_v * size_bytes(shape.v_dtype);
+    bytes += static_cast<double>(shape.q_len(b)) * shape.heads_q * row +
+             static_cast<double>(shape.kv_len(b)) * shape.heads_kv * key;
+  }
+  return bytes;
+}
+
 std::string rate_text(double gflops) {
   return gflops < 1e4 ? fmt::format("{:.1f} GFLOP/s", gflops)
                       : fmt::format("{:.1f} TFLOP/s", gflops / 1e3);

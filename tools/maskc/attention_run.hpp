@@ -59,6 +59,8 @@ class PlacedPlan {
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape);
 /// 2 (head_dim + head_dim_v) operations for each of them.
 double useful_flops(const AttentionShape& shape, std::int64_t pairs);
+/// Bytes of q, k, v, out and lse, each once: what a call moves at least.
+double tensor_bytes(const AttentionShape& shape);
 /// "123.4 GFLOP/s", from 10,000 on "12.3 TFLOP/s"
 std::string rate_text(double gflops);
 /// Tiles and gather chunks that the plan walks.

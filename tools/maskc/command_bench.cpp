@@ -38,6 +38,7 @@ struct Subject {
   }
   double min() const { return *std::min_element(seconds.begin(), seconds.end()); }
   double gflops() const { return useful_flops(plan.shape, pairs) / median() / 1e9; }
+  double gbytes_per_second() const { return tensor_bytes(plan.shape) / median() / 1e9; }
 };
 
 // Every pair that exists, for the lengths of `mask`.
@@ -69,6 +70,7 @@ Json subject_json(const Subject& subject) {
           {"median_seconds", subject.median()},
           {"min_seconds", subject.min()},
           {"gflops", subject.gflops()},
+          {"gbytes_per_second", subject.gbytes_per_second()},
           {"check", to_json(subject.check)}};
 }
 
@@ -81,9 +83,10 @@ std::optional<double> ratio(double part, double whole) {
 std::string summary(const Subject& masked, const Subject& full) {
   std::string text;
   for (const Subject* subject : {&masked, &full}) {
-    text += fmt::format("  {:<9}median {}, min {}, {} over {}\n", subject->name,
+    text += fmt::format("  {:<9}median {}, min {}, {} over {}, {:.1f} GB/s\n", subject->name,
                         duration_text(subject->median()), duration_text(subject->min()),
-                        rate_text(subject->gflops()), plural(subject->pairs, "pair"));
+                        rate_text(subject->gflops()), plural(subject->pairs, "pair"),
+                        subject->gbytes_per_second());
     text += fmt::format("  {:<9}{}\n", "", plan_text(subject->plan));
   }
   const auto time = ratio(masked.median(), full.median());
@@ -188,7 +191,8 @@ const Command& bench_command() {
         .description =
             "Times attention over MASK and over all pairs of the same lengths by turns, on random "
             "tensors: median and minimum after a run that is not counted, useful operations a "
-            "second (2 (head_dim + head_dim_v) for an allowed pair), and how the ratio of times "
+            "second (2 (head_dim + head_dim_v) for an allowed pair), bytes of q, k, v, out and lse "
+            "a second, and how the ratio of times "
             "compares with the ratio of tiles visited; 1 means that time follows the mask.\n"
             "\n"
             "On a GPU (--backend) times are those of the kernel, by events of the device, without "
