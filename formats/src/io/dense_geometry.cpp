@@ -157,8 +157,9 @@ bool DenseGeometry::make_direct(const DatasetInfo& info, BlockShape tile_block,
   const BlockShape block = dims == DenseDims::bk ? BlockShape{16, 16} : tile_block;
   const auto [num_b, num_h, num_q, num_k] = extents;
   if (num_values() == 0) return true;
-  // Enough for every thread to have some chunks of a band.
-  const std::int64_t target_bytes = kSlabBytes * std::max(1, num_threads / 4);
+  // Small enough for the packed rows to stay in the caches of the cores until tiles are made of
+  // them, an eighth of the values or less; large enough for waiting at the end not to matter.
+  const std::int64_t target_bytes = kDirectBytesPerThread * std::max(1, num_threads);
   const auto window = [&, q_len = num_q, kv_len = num_k](std::int64_t planes, std::int64_t rows) {
     return product(planes, DensePlane::window_bytes(q_len, kv_len, block, rows));
   };
@@ -175,7 +176,13 @@ bool DenseGeometry::make_direct(const DatasetInfo& info, BlockShape tile_block,
     }
   }
   std::array<std::int64_t, 2> planes{unit[0], unit[1]};
-  std::int64_t rows = is_chunked ? std::min(unit[2], num_q) : band_rows;
+  std::int64_t rows = std::min(unit[2], num_q);
+  if (!is_chunked) {  // whole tile rows, so that no packed row waits for the next band
+    const std::int64_t tile_rows =
+        std::min(target_bytes / product(element_bytes, num_k) / block.block_q,
+                 kWindowBytes / window(1, block.block_q));
+    rows = std::min(num_q, std::max<std::int64_t>(1, tile_rows) * block.block_q);
+  }
   std::int64_t chunks = chunks_of_unit_row;
   // Doubles `count` up to `most` while the slab stays small.
   const auto grow = [&, kv_len = num_k](std::int64_t& count, std::int64_t most) {
@@ -193,16 +200,12 @@ bool DenseGeometry::make_direct(const DatasetInfo& info, BlockShape tile_block,
     }
     return true;
   };
-  const bool has_whole_rows = is_chunked || (group_cols >= num_k && slab_rows >= band_rows);
+  // Multiples of a chunk, unless they end with the dataset.
   const bool has_whole_planes = is_chunked ? grow(rows, num_q) : rows >= num_q;
-  if (has_whole_rows && has_whole_planes && grow(planes[1], num_h)) grow(planes[0], num_b);
-  if (is_chunked) {
-    // Multiples of a chunk, unless they end with the dataset.
-    group_cols = slab_cols = num_k;
-    slab_rows = rows;
-  }
+  if (has_whole_planes && grow(planes[1], num_h)) grow(planes[0], num_b);
   group = planes;
-  band_rows = rows;
+  band_rows = slab_rows = rows;
+  group_cols = slab_cols = num_k;
   cache_bytes = 0;
   return true;
 }

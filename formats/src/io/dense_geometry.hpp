@@ -31,6 +31,7 @@ struct DenseGeometry {
   static constexpr std::int64_t kWindowBytes = std::int64_t{96} << 20;
   static constexpr std::int64_t kMaxWindowBytes = std::int64_t{512} << 20;
   static constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;
+  static constexpr std::int64_t kDirectBytesPerThread = std::int64_t{2} << 20;
   static constexpr std::int64_t kMaxDirectChunkBytes = std::int64_t{32} << 20;
   static constexpr std::int64_t kMaxDirectChunks = std::int64_t{1} << 19;  ///< of one slab
 

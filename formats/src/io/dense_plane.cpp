@@ -33,6 +33,12 @@ BitSummary summarise(const std::uint64_t* any, const std::uint64_t* all, std::in
   return summary;
 }
 
+// Rows that are written before their tile row is complete: none if bands are whole tile rows.
+std::int64_t window_rows(std::int64_t q_len, BlockShape block, std::int64_t max_rows) {
+  const std::int64_t left_over = max_rows % block.block_q == 0 ? 0 : block.block_q;
+  return std::max<std::int64_t>(1, std::min(q_len, max_rows + left_over));
+}
+
 }  // namespace
 
 DensePlane::DensePlane(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
@@ -41,13 +47,13 @@ DensePlane::DensePlane(std::int64_t q_len, std::int64_t kv_len, BlockShape block
       kv_len_(kv_len),
       block_(block),
       stride_(stride_of(kv_len, block)),
-      num_rows_(std::max<std::int64_t>(1, std::min(q_len, max_rows + block.block_q))),
+      num_rows_(window_rows(q_len, block, max_rows)),
       window_(static_cast<std::size_t>(num_rows_ * stride_)),
       builder_(q_len, kv_len, block) {}
 
 std::int64_t DensePlane::window_bytes(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                                       std::int64_t max_rows) {
-  return std::min(q_len, max_rows + block.block_q) * stride_of(kv_len, block) * 8;
+  return window_rows(q_len, block, max_rows) * stride_of(kv_len, block) * 8;
 }
 
 void DensePlane::complete(std::int64_t q_end, bool clears) {

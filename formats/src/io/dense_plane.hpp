@@ -15,6 +15,7 @@ namespace fdma::io {
 ///             plane.complete(q + 64, true); } SegmentMask mask = plane.finish();
 /// Shapes      row(q): words of 64 keys, zero where nothing was packed yet (see complete); rows
 ///             [done, done + max_rows) may be written, where done was last given to complete()
+///             and is a multiple of max_rows
 /// Cost        memory (max_rows + block_q) * kv_len / 8 B beside the result
 class DensePlane {
  public:

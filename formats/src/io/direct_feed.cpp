@@ -24,7 +24,7 @@
 namespace fdma::io {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{128} << 10;
+constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kBitsPerWord = 64;
 
 // `count` copies of the fill value as the file would store it.
