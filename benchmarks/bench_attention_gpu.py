@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import faulthandler
 import fnmatch
 import json
 import os
@@ -478,12 +479,18 @@ def measure(
             problem = Problem(torch, row.shape)
             clocks = {}
         row_begin = time.monotonic()
+        # A kernel that hangs shall not cost what is left of the time.
+        faulthandler.dump_traceback_later(8 * expected_seconds(row), exit=True)
         try:
             run = measure_row(fdma, torch, problem, row, options)
         except WrongResultError as error:
             print(f"{row}: WRONG: {error}", flush=True)
             num_wrong += 1
+            faulthandler.cancel_dump_traceback_later()
+            if num_wrong > 2:
+                break
             continue
+        faulthandler.cancel_dump_traceback_later()
         clocks = clocks or gpu_state()  # still warm from the first row of the shape
         run |= {"commit": commit, "sm_clock_mhz": clocks.get("clocks.sm")}
         results.add(row, run)
