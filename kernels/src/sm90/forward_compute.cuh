@@ -19,41 +19,31 @@
 
 namespace fdma::sm90 {
 
-inline constexpr int kGroupRows = 64;
 inline constexpr int kOrderThreads = 2 * kWarpgroupThreads;
 
-/// Writes a warpgroup's 64 rows of output and lse. `out` holds O / sum already.
+/// Writes a warpgroup's 64 rows of output, to the half of Q's buffer from where store_tiles takes
+/// them, or to memory if they are not the copy engine's to store; and lse.
 template <class T, int kHeadDim>
-__device__ __forceinline__ void store_rows(const ForwardParams& p, const PublishedItem& item,
-                                           const float (&out)[kHeadDim / 2], const float (&lse)[2],
-                                           std::uint32_t q_half, std::uint32_t q_empty, int group,
-                                           int thread) {
+__device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
+                                               const float (&out)[kHeadDim / 2],
+                                               const float (&lse)[2], std::uint32_t q_half,
+                                               int group, int thread) {
   const int lane = thread % 32;
-  const int first_row = item.q_begin + group * kGroupRows;
+  const int first_row = item.q_begin + group * kHalfRows;
   const int row = first_row + thread / 32 * 16 + lane / 4;
-  // The copy engine cuts at the end of the tensor. Where an element ends before, threads store.
-  if (first_row + kGroupRows <= item.q_len || p.out_rows == item.q_len) {
+  if (is_stored_by_copy(p, item, group)) {
     const int stored_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < kHeadDim / 16; ++j) {
       const int col = j * 16 + lane / 16 * 8;
-      ptx::stmatrix_x4(q_half + swizzled_offset(stored_row, col, kGroupRows),
+      ptx::stmatrix_x4(q_half + swizzled_offset(stored_row, col, kHalfRows),
                        ptx::pack<T>(out[8 * j], out[8 * j + 1]),
                        ptx::pack<T>(out[8 * j + 2], out[8 * j + 3]),
                        ptx::pack<T>(out[8 * j + 4], out[8 * j + 5]),
                        ptx::pack<T>(out[8 * j + 6], out[8 * j + 7]));
     }
     ptx::fence_async_shared();
-    ptx::named_barrier_sync(kStore + group, kWarpgroupThreads);
-    if (thread == 0) {
-      ptx::tma_store_5d(&p.out_map, q_half, 0, first_row, 0, item.head, item.batch);
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();
-      ptx::mbarrier_arrive(q_empty);
-    }
   } else {
-    ptx::named_barrier_sync(kStore + group, kWarpgroupThreads);
-    if (thread == 0) ptx::mbarrier_arrive(q_empty);
     T* base = static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
               item.head * p.out_head_stride + lane % 4 * 2;
 #pragma unroll
@@ -133,8 +123,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
       ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-          s, q + k_major_advance(step, kGroupRows), k + k_major_advance(step, kTileKeys),
-          step != 0);
+          s, q + k_major_advance(step, kHalfRows), k + k_major_advance(step, kTileKeys), step != 0);
     }
     ptx::wgmma_commit();
   };
@@ -195,7 +184,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 
   int num_tiles = wait_for_item();
   if (num_tiles == kNoItem) return;
-  if (group == 0) ptx::named_barrier_arrive(kOrder + 1, kOrderThreads);
+  if (group == 0) ptx::named_barrier_arrive(kOrderBarrier + 1, kOrderThreads);
   wait_for_scores_input(true);
   issue_scores();
   read_mask();
@@ -211,10 +200,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 #pragma unroll 1
     for (int n = 1; n < num_tiles; ++n, ++tile) {
       wait_for_scores_input(false);
-      ptx::named_barrier_sync(kOrder + group, kOrderThreads);
+      ptx::named_barrier_sync(kOrderBarrier + group, kOrderThreads);
       issue_scores();
       issue_out();
-      ptx::named_barrier_arrive(kOrder + 1 - group, kOrderThreads);
+      ptx::named_barrier_arrive(kOrderBarrier + 1 - group, kOrderThreads);
       read_mask();
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s);
@@ -242,14 +231,14 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     num_tiles = wait_for_item();
     const bool has_next = num_tiles != kNoItem;
     const std::uint32_t q_before = q_half;
-    const std::uint32_t q_empty = base + Layout::kQEmpty + 8 * q_ring.stage;
+    const std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_ring.stage + group);
     q_ring.advance();
     q_half = base + Layout::kQ + q_ring.stage * Layout::kQBytes + group * (Layout::kQBytes / 2);
     if (has_next) wait_for_scores_input(true);
-    ptx::named_barrier_sync(kOrder + group, kOrderThreads);
+    ptx::named_barrier_sync(kOrderBarrier + group, kOrderThreads);
     issue_scores();
     issue_out();
-    ptx::named_barrier_arrive(kOrder + 1 - group, kOrderThreads);
+    ptx::named_barrier_arrive(kOrderBarrier + 1 - group, kOrderThreads);
     float inverse[2], lse[2];
     finish_rows(state, kGeneral ? 1.0f : p.scale_log2, inverse, lse);
     state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
@@ -269,11 +258,12 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     const PublishedItem item = read_item(base + Layout::kItem + item_slot * Layout::kItemBytes);
     __syncwarp();
     release(base + Layout::kItemEmpty + 8 * item_slot);
-    store_rows<T, kHeadDim>(p, item, out, lse, q_before, q_empty, group, thread);
+    write_rows_out<T, kHeadDim>(p, item, out, lse, q_before, group, thread);
+    __syncwarp();
+    release(out_full);
     if (!has_next) break;
   }
-  if (group == 1) ptx::named_barrier_sync(kOrder + 1, kOrderThreads);
-  if (thread == 0) ptx::bulk_wait<0>();
+  if (group == 1) ptx::named_barrier_sync(kOrderBarrier + 1, kOrderThreads);
 }
 
 }  // namespace fdma::sm90

@@ -1,5 +1,5 @@
 // The forward kernel: one persistent block a multiprocessor, three warpgroups. The first loads
-// (forward_load.cuh), the others compute (forward_compute.cuh).
+// (forward_load.cuh) and stores, the others compute (forward_compute.cuh).
 #pragma once
 
 #include "sm90/forward_compute.cuh"
@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
     };
     init(Layout::kQFull, Layout::kQBuffers, 1);
-    init(Layout::kQEmpty, Layout::kQBuffers, 2);
+    init(Layout::kQEmpty, Layout::kQBuffers, 1);
+    init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2);
     init(Layout::kKFull, Layout::kStages, 1);
     init(Layout::kKEmpty, Layout::kStages, kComputeWarps);
     init(Layout::kVFull, Layout::kStages, 1);
@@ -34,16 +35,19 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kMaskFull, Layout::kMaskSlots, 1);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
     init(Layout::kItemFull, Layout::kItemSlots, 1);
-    init(Layout::kItemEmpty, Layout::kItemSlots, kComputeWarps + kMaskWarps);
+    init(Layout::kItemEmpty, Layout::kItemSlots, kComputeWarps + kMaskWarps + 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (warp < 4) {
     ptx::give_registers<kLoadRegisters>();
-    if (warp > 0) {
-      make_masks<kHeadDim, kGeneral>(p, base, warp - 1, static_cast<int>(threadIdx.x) % 32);
-    } else if (threadIdx.x == 0) {
-      load_tiles<kHeadDim, kGeneral>(p, base);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (warp < kMaskWarps) {
+      make_masks<kHeadDim, kGeneral>(p, base, warp, lane);
+    } else if (warp == kMaskWarps) {
+      if (lane == 0) load_tiles<kHeadDim, kGeneral>(p, base);
+    } else {
+      if (lane == 0) store_tiles<kHeadDim>(p, base);
     }
   } else {
     ptx::take_registers<kComputeRegisters>();

@@ -1,6 +1,6 @@
-// The warps that feed the forward kernel: one thread takes work items and has Q, K and V copied to
-// shared memory; three warps make the mask words of the tiles that need them. Both walk the same
-// segments, so that they agree on the tiles without talking.
+// The warps that serve those that compute: one thread takes work items and has Q, K and V copied to
+// shared memory, two warps make the mask words of the tiles that need them, one thread has outputs
+// copied to memory. Loads and masks walk the same segments, so that they agree without talking.
 #pragma once
 
 #include <cstdint>
@@ -75,24 +75,30 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     v_ring.advance();
   };
 
+  // The item that comes next is read while this one is loaded, its index an item earlier.
   bool is_first = true;
-  std::int32_t next = static_cast<std::int32_t>(blockIdx.x);
+  const auto read_work = [&](std::int32_t index) {
+    return index < p.plan.num_items ? p.plan.items[index] : WorkItem{0, 0, 0, 0, 0, 0, kNoItem, 0};
+  };
+  const auto take_index = [&] {
+    return static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
+  };
+  WorkItem next = read_work(static_cast<std::int32_t>(blockIdx.x));
+  std::int32_t index_after = take_index();
   for (;;) {
     PublishedItem item{};
     item.num_tiles = kNoItem;
-    if (next < p.plan.num_items) {
-      const WorkItem work = p.plan.items[next];
-      const int2 lengths = __ldg(p.plan.lengths + work.batch);
-      item = {max(work.num_tiles, 1),
-              work.q_tile * kTileRows,
-              work.head,
-              work.batch,
+    if (next.num_tiles != kNoItem) {
+      const int2 lengths = __ldg(p.plan.lengths + next.batch);
+      item = {max(next.num_tiles, 1),
+              next.q_tile * kTileRows,
+              next.head,
+              next.batch,
               lengths.x,
               lengths.y,
-              work.first_segment,
-              work.num_segments,
-              work.step};
-      next = static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
+              next.first_segment,
+              next.num_segments,
+              next.step};
     }
     ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage, item_ring.phase ^ 1,
                        "load: item empty");
@@ -104,6 +110,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
     item_ring.advance();
     if (item.num_tiles == kNoItem) break;
+    next = read_work(index_after);
+    index_after = take_index();
 
     const int kv_head = item.head / p.group_size;
     const std::uint32_t q_full = base + Layout::kQFull + 8 * q_ring.stage;
@@ -113,8 +121,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     ptx::mbarrier_arrive_expect(q_full, Layout::kQBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      ptx::tma_load_5d(q + half * (Layout::kQBytes / 2), &p.q, q_full, 0, item.q_begin + half * 64,
-                       0, item.head, item.batch, ptx::kEvictFirst);
+      ptx::tma_load_5d(q + half * (Layout::kQBytes / 2), &p.q, q_full, 0,
+                       item.q_begin + half * kHalfRows, 0, item.head, item.batch, ptx::kEvictFirst);
     }
     q_ring.advance();
 
@@ -168,8 +176,8 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, std::ui
   if (lane == 0) ptx::mbarrier_arrive(base + Layout::kVFull + 8 * stage);
 }
 
-/// Makes the mask words (general kernel: and the biases) of every third tile that needs them. One
-/// of three warps.
+/// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
+/// One of two warps.
 template <int kHeadDim, bool kGeneral>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
@@ -178,7 +186,8 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kStages> v_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
-  int turn = 0;  // whose tile the next one is
+  int turn = 0;                   // whose tile the next one is
+  std::uint32_t tail_phases = 0;  // of the barriers kVTail, a bit a stage
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
                        "mask: item full");
@@ -213,14 +222,55 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(base + Layout::kMaskFull + 8 * slots.stage);
         if (has_foreign_tail(place, p.v_rows)) {
-          zero_tail<kHeadDim>(base, v_ring.stage, v_ring.phase,
-                              max(place.kv_len - place.key_begin, 0), lane);
+          zero_tail<kHeadDim>(base, v_ring.stage, tail_phases >> v_ring.stage & 1,
+                              place.kv_len - place.key_begin, lane);
         }
       }
+      if (has_foreign_tail(place, p.v_rows)) tail_phases ^= 1u << v_ring.stage;
       turn = turn == kMaskWarps - 1 ? 0 : turn + 1;
       slots.advance();
     }
   }
+}
+
+/// True iff the copy engine stores this half of an item: it cuts at the end of the tensor, so not
+/// where rows of the half lie past the element's end but in the tensor.
+__device__ __forceinline__ bool is_stored_by_copy(const ForwardParams& p, const PublishedItem& item,
+                                                  int half) {
+  return item.q_begin + (half + 1) * kHalfRows <= item.q_len || p.out_rows == item.q_len;
+}
+
+/// Stores outputs from the buffers of Q and gives the buffers back. One thread.
+template <int kHeadDim>
+__device__ __forceinline__ void store_tiles(const ForwardParams& p, std::uint32_t base) {
+  using Layout = ForwardLayout<kHeadDim>;
+  ptx::Ring<Layout::kQBuffers> q_ring;
+  ptx::Ring<Layout::kItemSlots> item_ring;
+  for (;;) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
+                       "store: item full");
+    const PublishedItem item =
+        read_item(base + Layout::kItem + item_ring.stage * Layout::kItemBytes);
+    ptx::mbarrier_arrive(base + Layout::kItemEmpty + 8 * item_ring.stage);
+    item_ring.advance();
+    if (item.num_tiles == kNoItem) break;
+    const std::uint32_t buffer = base + Layout::kQ + q_ring.stage * Layout::kQBytes;
+#pragma unroll
+    for (int half = 1; half >= 0; --half) {  // the second warpgroup goes first
+      ptx::mbarrier_wait(base + Layout::kOutFull + 8 * (2 * q_ring.stage + half), q_ring.phase,
+                         "store: output full");
+      const int row = item.q_begin + half * kHalfRows;
+      if (row < item.q_len && is_stored_by_copy(p, item, half)) {
+        ptx::tma_store_5d(&p.out_map, buffer + half * (Layout::kQBytes / 2), 0, row, 0, item.head,
+                          item.batch);
+      }
+    }
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(base + Layout::kQEmpty + 8 * q_ring.stage);
+    q_ring.advance();
+  }
+  ptx::bulk_wait<0>();
 }
 
 }  // namespace fdma::sm90

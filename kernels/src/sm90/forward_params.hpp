@@ -30,9 +30,10 @@ struct ForwardParams {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileKeys = 128;
-inline constexpr int kForwardThreads = 384;  ///< one warpgroup that loads, two that compute
+inline constexpr int kHalfRows = 64;  ///< of one of the two warpgroups that compute
+inline constexpr int kForwardThreads = 384;
 inline constexpr int kComputeWarps = 8;
-inline constexpr int kMaskWarps = 3;
+inline constexpr int kMaskWarps = 2;
 
 inline constexpr std::int32_t kNoItem = -1;  ///< in place of an item after the last
 
@@ -57,7 +58,7 @@ template <int kHeadDim>
 struct ForwardLayout {
   static constexpr int kQBuffers = 2;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
-  static constexpr int kMaskSlots = 2 * kMaskWarps;
+  static constexpr int kMaskSlots = 3 * kMaskWarps;
   static constexpr int kItemSlots = 2;
   static constexpr int kItemBytes = 64;
   static constexpr int kQBytes = kTileRows * kHeadDim * 2;
@@ -85,7 +86,8 @@ struct ForwardLayout {
   static constexpr int kVTail = kVEmpty + 8 * kStages;  ///< loaded, its tail not zeroed yet
   static constexpr int kMaskFull = kVTail + 8 * kStages;
   static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
-  static constexpr int kItemFull = kMaskEmpty + 8 * kMaskSlots;
+  static constexpr int kOutFull = kMaskEmpty + 8 * kMaskSlots;  ///< of each half
+  static constexpr int kItemFull = kOutFull + 8 * 2 * kQBuffers;
   static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
   static constexpr int kEnd = kItemEmpty + 8 * kItemSlots;
 
@@ -95,10 +97,7 @@ struct ForwardLayout {
   static_assert(kBytes <= 232448, "a block has 227 KB");
 };
 
-/// Ids of named barriers.
-enum NamedBarrier : int {
-  kOrder = 1,  ///< two: whose turn it is to issue products
-  kStore = 3,  ///< two: a warpgroup has written its output to shared memory
-};
+/// The first of two named barriers: whose turn it is to issue products.
+inline constexpr int kOrderBarrier = 1;
 
 }  // namespace fdma::sm90
