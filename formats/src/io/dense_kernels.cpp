@@ -2,9 +2,10 @@
 // of the row. Whether a value is neither 0 nor 1 is gathered beside it and looked at once per box,
 // since it is an error that ends the reading.
 //
-// Floating values are judged as integers: x + x == 0 finds both zeros, and the patterns of negative
-// values, compared as signed numbers, grow with their magnitude, so that "at or below drop_below"
-// is a range from drop_below's pattern to that of -inf, which leaves out every NaN.
+// Floating values are judged by their patterns: x + x == 0 finds both zeros, and the patterns of
+// negative values grow with their magnitude, so that "at or below drop_below" is a range from
+// drop_below's pattern to that of -inf, which leaves out every NaN. Of the values that are not zero
+// the greatest distance from the range's begin is kept.
 //
 // Highway compiles this file once for each instruction set and picks one at run time.
 #include "dense_kernels.hpp"
@@ -69,34 +70,34 @@ HWY_INLINE hn::Vec<Tag> reverse_bytes(Tag tag, hn::Vec<Tag> values) {
 #endif
 }
 
-/// Floating values by their patterns, as signed integers.
+/// Floating values by their patterns, as unsigned integers.
 template <class T, bool kIsSwapped>
 class JudgeFloat {
  public:
   using Tag = hn::CappedTag<T, 64>;
   explicit JudgeFloat(const ValueRule& rule)
       : first_(hn::Set(Tag(), static_cast<T>(rule.first))),
-        last_(hn::Set(Tag(), static_cast<T>(rule.last))),
-        bad_(hn::Zero(Tag())) {}
+        span_(hn::Set(Tag(), static_cast<T>(rule.last - rule.first))),
+        farthest_(hn::Zero(Tag())) {}
 
   HWY_INLINE auto keeps(hn::Vec<Tag> values) {
     const Tag tag;
     if constexpr (kIsSwapped) values = reverse_bytes(tag, values);
     const auto is_zero = hn::Eq(hn::Add(values, values), hn::Zero(tag));
-    // Outside [first, last] on either side.
-    const auto is_outside = hn::Or(hn::Lt(values, first_), hn::Gt(values, last_));
-    bad_ = hn::Or(bad_, hn::IfThenZeroElse(is_zero, hn::VecFromMask(tag, is_outside)));
+    // Below `first` the difference wraps round to more than the span.
+    const auto distance = hn::IfThenZeroElse(is_zero, hn::Sub(values, first_));
+    farthest_ = hn::Max(farthest_, distance);
     return is_zero;
   }
   bool all_fine() const {
     const Tag tag;
-    return hn::AllTrue(tag, hn::Eq(bad_, hn::Zero(tag)));
+    return hn::AllTrue(tag, hn::Eq(hn::Max(farthest_, span_), span_));
   }
 
  private:
   hn::Vec<Tag> first_;
-  hn::Vec<Tag> last_;
-  hn::Vec<Tag> bad_;
+  hn::Vec<Tag> span_;
+  hn::Vec<Tag> farthest_;
 };
 
 /// The bits of 64 values.
@@ -210,13 +211,13 @@ bool pack_rows_here(const ValueRule& rule, const PackBox& box) {
     case 1:
       return pack_with<std::uint8_t, JudgeInteger<std::uint8_t>>(rule, box);
     case 2:
-      return rule.is_floating ? pack_floats<std::int16_t>(rule, box)
+      return rule.is_floating ? pack_floats<std::uint16_t>(rule, box)
                               : pack_with<std::uint16_t, JudgeInteger<std::uint16_t>>(rule, box);
     case 4:
-      return rule.is_floating ? pack_floats<std::int32_t>(rule, box)
+      return rule.is_floating ? pack_floats<std::uint32_t>(rule, box)
                               : pack_with<std::uint32_t, JudgeInteger<std::uint32_t>>(rule, box);
     default:
-      return rule.is_floating ? pack_floats<std::int64_t>(rule, box)
+      return rule.is_floating ? pack_floats<std::uint64_t>(rule, box)
                               : pack_with<std::uint64_t, JudgeInteger<std::uint64_t>>(rule, box);
   }
 }
