@@ -1,6 +1,7 @@
 // The scores of a block of keys.
 //
-//   dt        per-head dt_proj: one dot product of head_dim terms per score, straight from memory.
+//   dt        per-head dt_proj: one dot product of head_dim terms per score, straight from memory,
+//             or four side by side so that the weights come from the cache once for all of them.
 //             Wide dt_proj: a small matrix product; a head's values of all keys of the block are
 //             widened to float32 once, then 4 keys x 4 scores are held in registers
 //   score     softplus and exp on vectors of keys
@@ -22,6 +23,14 @@
 
 #include "zoh_call.hpp"
 
+#ifndef FDMA_UNROLL
+#if defined(__clang__)
+#define FDMA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FDMA_UNROLL _Pragma("GCC unroll 4")
+#endif
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace fdma::zoh::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -30,6 +39,8 @@ using FloatTag = hn::CappedTag<float, 16>;
 using FloatVec = hn::Vec<FloatTag>;
 constexpr std::size_t kLanes = hn::MaxLanes(FloatTag());
 static_assert(kPadding % static_cast<std::int64_t>(kLanes) == 0);
+
+constexpr std::int64_t kLongRowBytes = 8192;
 
 HWY_INLINE FloatVec load_wide(const float* from) { return hn::LoadU(FloatTag(), from); }
 template <class Half>
@@ -50,23 +61,61 @@ HWY_INLINE FloatVec load_rest(const T* from, std::size_t count) {
 template <class T>
 HWY_INLINE float dot(const T* values, const float* weights, std::size_t length) {
   const FloatTag tag;
-  FloatVec sum0 = hn::Zero(tag), sum1 = hn::Zero(tag), sum2 = hn::Zero(tag), sum3 = hn::Zero(tag);
+  FloatVec sum[4];
+  FDMA_UNROLL for (std::size_t j = 0; j < 4; ++j) sum[j] = hn::Zero(tag);
   std::size_t i = 0;
   for (; i + 4 * kLanes <= length; i += 4 * kLanes) {
-    sum0 = hn::MulAdd(load_wide(values + i), load_wide(weights + i), sum0);
-    sum1 = hn::MulAdd(load_wide(values + i + kLanes), load_wide(weights + i + kLanes), sum1);
-    sum2 =
-        hn::MulAdd(load_wide(values + i + 2 * kLanes), load_wide(weights + i + 2 * kLanes), sum2);
-    sum3 =
-        hn::MulAdd(load_wide(values + i + 3 * kLanes), load_wide(weights + i + 3 * kLanes), sum3);
+    FDMA_UNROLL for (std::size_t j = 0; j < 4; ++j) {
+      const std::size_t at = i + j * kLanes;
+      sum[j] = hn::MulAdd(load_wide(values + at), load_wide(weights + at), sum[j]);
+    }
   }
   for (; i + kLanes <= length; i += kLanes) {
-    sum0 = hn::MulAdd(load_wide(values + i), load_wide(weights + i), sum0);
+    sum[0] = hn::MulAdd(load_wide(values + i), load_wide(weights + i), sum[0]);
   }
   if (i < length) {
-    sum1 = hn::MulAdd(load_rest(values + i, length - i), load_rest(weights + i, length - i), sum1);
+    sum[1] =
+        hn::MulAdd(load_rest(values + i, length - i), load_rest(weights + i, length - i), sum[1]);
   }
-  return hn::GetLane(hn::SumOfLanes(tag, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+  return hn::GetLane(
+      hn::SumOfLanes(tag, hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]))));
+}
+
+/// The same for four keys side by side, in the same order of additions: weights are read once.
+template <class T>
+HWY_INLINE void dot_four(const T* const* rows, const float* weights, std::size_t length,
+                         float* sums) {
+  const FloatTag tag;
+  FloatVec sum[4][4];
+  FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+    FDMA_UNROLL for (std::size_t j = 0; j < 4; ++j) sum[k][j] = hn::Zero(tag);
+  }
+  std::size_t i = 0;
+  for (; i + 4 * kLanes <= length; i += 4 * kLanes) {
+    FDMA_UNROLL for (std::size_t j = 0; j < 4; ++j) {
+      const std::size_t at = i + j * kLanes;
+      const FloatVec weight = load_wide(weights + at);
+      FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+        sum[k][j] = hn::MulAdd(load_wide(rows[k] + at), weight, sum[k][j]);
+      }
+    }
+  }
+  for (; i + kLanes <= length; i += kLanes) {
+    const FloatVec weight = load_wide(weights + i);
+    FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+      sum[k][0] = hn::MulAdd(load_wide(rows[k] + i), weight, sum[k][0]);
+    }
+  }
+  if (i < length) {
+    const FloatVec weight = load_rest(weights + i, length - i);
+    FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+      sum[k][1] = hn::MulAdd(load_rest(rows[k] + i, length - i), weight, sum[k][1]);
+    }
+  }
+  FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+    sums[k] = hn::GetLane(
+        hn::SumOfLanes(tag, hn::Add(hn::Add(sum[k][0], sum[k][1]), hn::Add(sum[k][2], sum[k][3]))));
+  }
 }
 
 template <class T>
@@ -80,11 +129,25 @@ template <class T>
 void project_per_head(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count,
                       float* dt) {
   const auto length = static_cast<std::size_t>(call.shape.head_dim);
-  for (std::int64_t key = 0; key < count; ++key) {
+  // Memory is read fastest in one sweep, or in few long ones: keys go side by side where their rows
+  // are long. There the weights would fill the first cache as well.
+  const bool are_rows_long =
+      call.shape.num_heads_kv * call.shape.head_dim * static_cast<std::int64_t>(sizeof(T)) >=
+      kLongRowBytes;
+  for (std::int64_t key = 0; key < count;) {
+    const std::int64_t num_keys = are_rows_long && count - key >= 4 ? 4 : 1;
     const float* weights = call.weights.data();
     for (std::int64_t head = 0; head < call.shape.num_heads_kv; ++head, weights += length) {
-      dt[head * kBlockKeys + key] = dot(row_of<T>(call, batch, first + key, head), weights, length);
+      float* sums = dt + head * kBlockKeys + key;
+      if (num_keys == 1) {
+        *sums = dot(row_of<T>(call, batch, first + key, head), weights, length);
+        continue;
+      }
+      const T* rows[4];
+      for (std::int64_t k = 0; k < 4; ++k) rows[k] = row_of<T>(call, batch, first + key + k, head);
+      dot_four(rows, weights, length, sums);
     }
+    key += num_keys;
   }
 }
 
@@ -94,21 +157,23 @@ HWY_INLINE void add_products(const float* rows, const float* weights, std::size_
                              std::size_t sum_stride) {
   const FloatTag tag;
   FloatVec sum[4][4];
-  for (std::size_t k = 0; k < 4; ++k) {
-    for (std::size_t o = 0; o < 4; ++o) {
+  FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+    FDMA_UNROLL for (std::size_t o = 0; o < 4; ++o) {
       sum[k][o] = hn::LoadU(tag, sums + k * sum_stride + o * kLanes);
     }
   }
   for (std::size_t d = 0; d < length; d += kLanes) {
     FloatVec weight[4];
-    for (std::size_t o = 0; o < 4; ++o) weight[o] = load_wide(weights + o * weight_stride + d);
-    for (std::size_t k = 0; k < 4; ++k) {
+    FDMA_UNROLL for (std::size_t o = 0; o < 4; ++o) weight[o] =
+        load_wide(weights + o * weight_stride + d);
+    FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
       const FloatVec value = load_wide(rows + k * row_stride + d);
-      for (std::size_t o = 0; o < 4; ++o) sum[k][o] = hn::MulAdd(value, weight[o], sum[k][o]);
+      FDMA_UNROLL for (std::size_t o = 0; o < 4; ++o) sum[k][o] =
+          hn::MulAdd(value, weight[o], sum[k][o]);
     }
   }
-  for (std::size_t k = 0; k < 4; ++k) {
-    for (std::size_t o = 0; o < 4; ++o) {
+  FDMA_UNROLL for (std::size_t k = 0; k < 4; ++k) {
+    FDMA_UNROLL for (std::size_t o = 0; o < 4; ++o) {
       hn::StoreU(sum[k][o], tag, sums + k * sum_stride + o * kLanes);
     }
   }
