@@ -1,15 +1,33 @@
 // Vector code against one value at a time.
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "io/dense_kernels.hpp"
 
 namespace fdma::io {
 namespace {
+
+// Every instruction set that this machine has: its own best one is what other tests run.
+class EveryTarget : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override {
+    if ((hwy::SupportedTargets() & GetParam()) == 0) GTEST_SKIP() << "this machine lacks it";
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(DenseKernels, EveryTarget, ::testing::Values(HWY_SSE4, HWY_AVX2, HWY_AVX3),
+                         [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
 
 // Values that mean something to the rule: kept, dropped, its limits.
 std::uint64_t random_pattern(const ValueRule& rule, std::mt19937_64& random) {
@@ -61,7 +79,7 @@ void put(std::vector<std::byte>& values, std::size_t index, std::uint64_t patter
   }
 }
 
-TEST(PackRows, EqualsJudgeValue) {
+TEST_P(EveryTarget, PacksWhatJudgeValueSays) {
   std::mt19937_64 random(1);
   for (const ValueRule& rule : rules()) {
     const auto size = static_cast<std::size_t>(rule.size_bytes);
@@ -104,7 +122,7 @@ TEST(PackRows, EqualsJudgeValue) {
 }
 
 // Two boxes that meet inside a word, and stale bits where a box has whole words.
-TEST(PackRows, SharesWordsAndStoresOverWholeOnes) {
+TEST_P(EveryTarget, PacksIntoSharedWords) {
   const std::vector<std::byte> ones(200, std::byte{1});
   for (std::int64_t split = 1; split < 200; ++split) {
     std::vector<std::uint64_t> bits = {0, 0, 0, 0};
@@ -156,7 +174,7 @@ TEST(JudgeValue, LeavesOutNanAndPositiveValues) {
   EXPECT_EQ(judge(-std::numeric_limits<float>::quiet_NaN()), -1);
 }
 
-TEST(MergeRows, IsUnionAndIntersection) {
+TEST_P(EveryTarget, MergesToUnionAndIntersection) {
   std::mt19937_64 random(2);
   for (const std::int64_t words : {1, 3, 8, 16, 17, 40}) {
     for (const std::int64_t rows : {0, 1, 2, 7}) {
@@ -178,7 +196,7 @@ TEST(MergeRows, IsUnionAndIntersection) {
   }
 }
 
-TEST(Unshuffle, PutsElementsTogether) {
+TEST_P(EveryTarget, UnshufflesElements) {
   std::mt19937_64 random(3);
   for (const std::int64_t element_bytes : {1, 2, 3, 4, 8, 16}) {
     for (const std::int64_t num_bytes : {0, 1, 7, 16, 63, 64, 100, 257, 1024, 4099}) {
@@ -197,7 +215,7 @@ TEST(Unshuffle, PutsElementsTogether) {
   }
 }
 
-TEST(Fletcher32, FollowsItsDefinition) {
+TEST_P(EveryTarget, SumsAsFletcherDoes) {
   std::mt19937_64 random(4);
   const auto expected = [](const std::vector<std::byte>& bytes) {
     std::uint32_t sum1 = 0, sum2 = 0;
