@@ -12,7 +12,7 @@ build=build/release
 mkdir -p "$build"
 cmake --preset release -DFDMA_BUILD_PYTHON=ON -DPython3_EXECUTABLE="$PWD/.venv/bin/python" >"$build/configure.log" ||
   { cat "$build/configure.log"; exit 1; }
-cmake --build --preset release --target bench_lowering bench_set_algebra bench_dense bench_estimate _fdma
+cmake --build --preset release --target bench_lowering bench_set_algebra bench_select bench_dense bench_estimate _fdma
 
 inputs=$build/benchmark-inputs
 .venv/bin/python benchmarks/dense_inputs.py "$inputs"
