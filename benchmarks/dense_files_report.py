@@ -1,0 +1,119 @@
+"""Tables of docs/performance.md about reading dense masks from files (bench_dense_files.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Run = dict[str, Any]
+Table = Callable[[list[str], list[list[str]]], str]
+
+READ_GOAL = 0.8  # of pread, uncompressed
+GZIP_GOAL = 9e9  # bytes of mask per second and thread, compressible masks, packing included
+MEMORY_GOAL = 2**30
+LARGE_BYTES = 2**32
+
+
+def rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.2f}" if bytes_per_second > 0 else "-"
+
+
+def size(count: float) -> str:
+    for factor, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count / 1024:.3g} KiB"
+
+
+def is_compressed(run: Run) -> bool:
+    return str(run["storage"]).startswith("gzip")
+
+
+def files_table(runs: list[Run], table: Table) -> str:
+    rows = [
+        [
+            run["storage"],
+            run["mask"],
+            f"{run['length'] // 1024}K",
+            run["dtype"],
+            size(run["mask_bytes"]),
+            size(run["file_bytes"]),
+            "-" if is_compressed(run) else rate(run["limit"]),
+            rate(run["one_thread"]),
+            "-" if is_compressed(run) else f"{100 * run['one_thread'] / run['limit']:.0f} %",
+            rate(run["all_threads"]),
+            rate(run["ordinary"]),
+            rate(run["numpy"]),
+            f"{run['one_thread'] / run['numpy']:.1f}",
+            size(run["peak_bytes"]),
+            size(run["result_bytes"]),
+        ]
+        for run in runs
+    ]
+    header = ["storage", "mask", "tokens", "dtype", "mask bytes", "file", "pread", "FDMA, 1 thread"]
+    header += ["of pread", "FDMA, all", "H5Dread + FDMA", "h5py + NumPy", "FDMA / NumPy"]
+    return table([*header, "peak heap", "result"], rows)
+
+
+def convert_table(runs: list[Run], table: Table) -> str:
+    rows = [
+        [
+            f"{run['mask']}, {run['length'] // 1024}K, {run['storage']}",
+            size(run["mask_bytes"]),
+            size(run["result_bytes"]),
+            f"{run['convert']['elapsed_s']:.2f} s",
+            f"{run['convert']['cpu_s']:.2f} s",
+            size(run["convert"]["peak_resident_bytes"]),
+        ]
+        for run in runs
+        if "convert" in run
+    ]
+    return table(["input", "mask bytes", "result", "elapsed", "CPU time", "peak resident"], rows)
+
+
+def summary(runs: list[Run]) -> str:
+    plain = [run["one_thread"] / run["limit"] for run in runs if not is_compressed(run)]
+    packed = [
+        run["one_thread"]
+        for run in runs
+        if is_compressed(run) and run["mask"] == "documents" and run["dtype"] == "bool"
+    ]
+    large = [
+        run["convert"]["peak_resident_bytes"]
+        for run in runs
+        if "convert" in run and run["mask_bytes"] > LARGE_BYTES
+    ]
+
+    def verdict(is_met: bool) -> str:
+        return "met" if is_met else "**missed**"
+
+    return "\n".join(
+        [
+            f"- Uncompressed: {100 * min(plain):.0f} to {100 * max(plain):.0f} % of pread on one "
+            f"core (goal: 80 %, {verdict(min(plain) >= READ_GOAL)}).",
+            f"- gzip'd chunks of packed documents, one byte a cell: {rate(min(packed))} to "
+            f"{rate(max(packed))} GB/s a thread (goal: 9, {verdict(min(packed) >= GZIP_GOAL)}).",
+            f"- 128K x 128K (16 GiB) converted within {size(max(large))} of resident memory "
+            f"(goal: 1 GiB, {verdict(max(large) <= MEMORY_GOAL)}).",
+        ]
+    )
+
+
+def machine_text(result: Run) -> str:
+    machine = result["machine"]
+    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['os']}; {result['compiler']}; "
+        f"{versions}; commit {result['commit']}{changed}, {result['date']}. Load average "
+        f"{machine['load_avg'][0]:.1f} before, {machine['load_avg'][1]:.1f} after."
+    )
+
+
+def tables(result: Run, table: Table) -> dict[str, str]:
+    return {
+        "dense-files-summary": summary(result["runs"]),
+        "dense-files-machine": machine_text(result),
+        "dense-files": files_table(result["runs"], table),
+        "dense-files-convert": convert_table(result["runs"], table),
+    }
