@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import dense_files_report
 import estimate_report
 import gpu_report
 
@@ -316,6 +317,10 @@ def tables(results: Path, page: Path) -> None:
     if gpu_path.exists():
         gpu = json.loads(gpu_path.read_text(encoding="utf-8"))
         content |= gpu_report.tables(gpu, table)
+    files_path = results / "dense_files.json"
+    if files_path.exists():
+        files = json.loads(files_path.read_text(encoding="utf-8"))
+        content |= dense_files_report.tables(files, table)
     estimate_path = results / "estimate.json"
     if estimate_path.exists():
         estimate = json.loads(estimate_path.read_text(encoding="utf-8"))

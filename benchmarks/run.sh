@@ -12,7 +12,7 @@ build=build/release
 mkdir -p "$build"
 cmake --preset release -DFDMA_BUILD_PYTHON=ON -DPython3_EXECUTABLE="$PWD/.venv/bin/python" >"$build/configure.log" ||
   { cat "$build/configure.log"; exit 1; }
-cmake --build --preset release --target bench_lowering bench_set_algebra bench_select bench_dense bench_estimate _fdma
+cmake --build --preset release --target bench_lowering bench_set_algebra bench_select bench_dense bench_dense_file bench_estimate fdma-maskc _fdma
 
 inputs=$build/benchmark-inputs
 .venv/bin/python benchmarks/dense_inputs.py "$inputs"
@@ -28,6 +28,9 @@ run() {
 run lowering
 run set_algebra --benchmark_repetitions=9
 run dense "$inputs/contiguous.h5" "$inputs/gzip.h5"
+echo "== dense masks in files, beside pread and NumPy"
+.venv/bin/python benchmarks/bench_dense_files.py "$build/benchmarks/bench_dense_file" "$build/tools/fdma-maskc" \
+  "$inputs/files" benchmarks/results/dense_files.json
 echo "== estimate"
 "$build/benchmarks/bench_estimate" --json "$build/estimate.json"
 .venv/bin/python benchmarks/make_report.py store-estimate "$build/estimate.json" benchmarks/results/estimate.json
