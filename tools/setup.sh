@@ -107,6 +107,18 @@ install_benchmark_packages() {
     stop "pip could not install benchmarks/requirements.txt into .venv (is there a network?)."
 }
 
+# Peers' own code, for the tests that compare with it. CI goes on without: these tests then skip, and are counted.
+install_peer_packages() {
+  .venv/bin/python -m pip install --dry-run --no-index --quiet --requirement tests/requirements-peers.txt \
+    >/dev/null 2>&1 && return 0
+  echo "setup: PyTorch and transformers into .venv"
+  local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/requirements-peers.txt)
+  "${pip[@]}" 2>/dev/null ||
+    "${pip[@]}" --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
+    echo "setup: pip could not install tests/requirements-peers.txt; tests against PyTorch and transformers will skip."
+}
+
 install_packages
 install_python_packages
+if [ "$stage" = ci ]; then install_peer_packages; fi
 if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi
