@@ -63,6 +63,7 @@ for stage in $stages; do
   case " $all_stages " in *" $stage "*) ;; *) usage "--stages: expected some of $all_stages, got '$stage'" ;; esac
 done
 case $max_seconds in '' | *[!0-9]*) usage "--max-seconds: expected a whole number, got '$max_seconds'" ;; esac
+case $build in /*) ;; *) build=$PWD/$build ;; esac
 results=${results:-$build/results}
 mkdir -p "$results"
 
@@ -158,7 +159,7 @@ need_module() {
 python_tests() {
   need_module
   "$python" -c 'import pytest, h5py' 2>/dev/null || { echo "$python has no pytest or no h5py"; exit 77; }
-  FDMA_BUILD_DIR=$build FDMA_MASKC=$PWD/$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
+  FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
     tests/python/test_fdma_cuda.py tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 
