@@ -5,8 +5,8 @@
 Runs bench_compression (native formats), takes the dense bits that it leaves in the work folder, and
 stores the same cells as h5py users would: one byte a cell and eight cells a byte (packbits), gzip
 level 4, chunks of 256 x 1024 cells. Writes benchmarks/results/compression.json and the tables of
-docs/compression.md. Needs 6 GiB of memory; some ten minutes. What bench_compression has left in the
-folder is taken as it is (native.json comes last).
+docs/compression.md. Needs 6 GiB of memory; some ten minutes. What an interrupted run has measured
+(native.json, dense.json in the work folder) is kept.
 
 Times are CPU times of the process, the least of three runs, or of one if that takes a second.
 Masks of bytes at 131072 tokens are 16 GiB: one stands for them all (BYTES_TOO).
@@ -18,7 +18,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,11 @@ LONG_SECONDS = 1.0
 PANEL_ROWS = 2048  # taken apart at a time
 
 
-def least_us(work: Callable[[], None]) -> float:
+def least_us(work: Callable[[], float]) -> float:
+    """The least of the seconds that `work` returns, in microseconds."""
     least = float("inf")
     for _ in range(REPETITIONS):
-        begin = time.process_time()
-        work()
-        least = min(least, time.process_time() - begin)
+        least = min(least, work())
         if least > LONG_SECONDS:
             break
     return 1e6 * least
@@ -56,25 +55,23 @@ def cells_of(words: Words, tokens: int) -> NDArray[np.uint8]:
     return bits[:, :tokens]
 
 
-def panels_of(words: Words, tokens: int, storage: str) -> list[NDArray[np.uint8]]:
-    """The mask as it is handed to h5py, in panels of rows; only what fits is kept."""
-    panels = []
+def panels_of(words: Words, tokens: int, storage: str) -> Iterator[NDArray[np.uint8]]:
+    """The mask as it is handed to h5py, in panels of rows."""
     for begin in range(0, tokens, PANEL_ROWS):
         panel = words[begin : begin + PANEL_ROWS]
         if storage == "h5py bits":
-            panels.append(panel.view(np.uint8)[:, : (tokens + 7) // 8])
+            yield panel.view(np.uint8)[:, : (tokens + 7) // 8]
         else:
-            panels.append(cells_of(panel, tokens))
-    return panels
+            yield cells_of(panel, tokens)
 
 
 def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> Row:
     width = (tokens + 7) // 8 if storage == "h5py bits" else tokens
     chunk = (CHUNK[0], CHUNK[1] // 8 if storage == "h5py bits" else CHUNK[1])
-    is_large = tokens * width > 2**32
-    seconds = {"write": 0.0, "read": 0.0}
 
-    def write(panels: list[NDArray[np.uint8]]) -> None:
+    def write(panels: Iterable[NDArray[np.uint8]]) -> float:
+        """Seconds, without those in which a panel is made."""
+        seconds = -time.process_time()
         with h5py.File(path, "w") as file:
             data = file.create_dataset(
                 "mask",
@@ -84,42 +81,31 @@ def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> R
                 compression="gzip",
                 compression_opts=GZIP_LEVEL,
             )
-            for i, panel in enumerate(panels):
-                data[i * PANEL_ROWS : i * PANEL_ROWS + len(panel)] = panel
+            begin = 0
+            seconds += time.process_time()
+            for panel in panels:
+                start = time.process_time()
+                data[begin : begin + len(panel)] = panel
+                begin += len(panel)
+                seconds += time.process_time() - start
+            seconds -= time.process_time()
+        return seconds + time.process_time()
 
-    def read() -> None:
+    def read() -> float:
+        start = time.process_time()
         with h5py.File(path) as file:
             for begin in range(0, tokens, PANEL_ROWS):
                 file["mask"][begin : begin + PANEL_ROWS]
+        return time.process_time() - start
 
-    if is_large:  # panel by panel, the clock stopped while one is made
-        with h5py.File(path, "w") as file:
-            data = file.create_dataset(
-                "mask",
-                (tokens, width),
-                np.uint8,
-                chunks=chunk,
-                compression="gzip",
-                compression_opts=GZIP_LEVEL,
-            )
-            for begin in range(0, tokens, PANEL_ROWS):
-                panel = panels_of(words[begin : begin + PANEL_ROWS], tokens, storage)[0]
-                start = time.process_time()
-                data[begin : begin + len(panel)] = panel
-                seconds["write"] += time.process_time() - start
-        write_us = 1e6 * seconds["write"]
-    else:
-        panels = panels_of(words, tokens, storage)
-        write_us = least_us(lambda: write(panels))
-        del panels
     row = {
         "mask": mask,
         "tokens": tokens,
         "storage": storage,
         "memory_bytes": tokens * width,
-        "file_bytes": path.stat().st_size,
-        "write_us": write_us,
+        "write_us": least_us(lambda: write(panels_of(words, tokens, storage))),
         "read_us": least_us(read),
+        "file_bytes": path.stat().st_size,
     }
     path.unlink()
     print(mask, tokens, storage, row["file_bytes"], "B", file=sys.stderr)
@@ -127,19 +113,24 @@ def measure(words: Words, mask: str, tokens: int, storage: str, path: Path) -> R
 
 
 def dense_rows(native: list[Row], folder: Path) -> list[Row]:
-    rows = []
+    """Both ways of h5py for every mask with dense bits; dense.json keeps what is measured."""
+    kept = folder / "dense.json"
+    rows: list[Row] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else []
+    known = {(row["mask"], row["tokens"], row["storage"]) for row in rows}
     for row in native:
         if row["storage"] != "dense":
             continue
         mask, tokens = row["mask"], row["tokens"]
+        wanted = [s for s in ("h5py bits", "h5py bytes") if (mask, tokens, s) not in known]
+        if tokens >= LONGEST and mask not in BYTES_TOO and "h5py bytes" in wanted:
+            wanted.remove("h5py bytes")
+        if not wanted:
+            continue
         with h5py.File(folder / f"{mask}-{tokens}-dense.h5") as file:
             words: Words = file["masks/mask/groups/0/words"][:]
-        for storage in ("h5py bytes", "h5py bits"):
-            if storage == "h5py bytes" and tokens >= LONGEST and mask not in BYTES_TOO:
-                continue
-            made = measure(words, mask, tokens, storage, folder / "dense.h5")
-            made["allowed_share"] = row["allowed_share"]
-            rows.append(made)
+        for storage in wanted:
+            rows.append(measure(words, mask, tokens, storage, folder / "h5py.h5"))
+            kept.write_text(json.dumps(rows), encoding="utf-8")
     return rows
 
 
@@ -232,9 +223,10 @@ def main() -> None:
     raw["rows"] += dense_rows(raw["rows"], folder)
     for path in folder.glob("*.h5"):
         path.unlink()
-    raw_path.write_text(json.dumps(raw), encoding="utf-8")
+    all_path = folder / "all.json"
+    all_path.write_text(json.dumps(raw), encoding="utf-8")
     result_path = repository / "benchmarks" / "results" / "compression.json"
-    make_report.store_compression(raw_path, result_path)
+    make_report.store_compression(all_path, result_path)
     tables(json.loads(result_path.read_text(encoding="utf-8")), repository / "docs/compression.md")
 
 
