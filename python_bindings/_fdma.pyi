@@ -218,6 +218,7 @@ def zoh_scores(
     mode: Literal["exp", "log"] = "exp",
     num_threads: int = 0,
     out: Array | None = None,
+    stream: _Stream | None = None,
 ) -> NewArray: ...
 
 OPEN_END: int
@@ -239,6 +240,73 @@ class IncrementalTopk:
     def kv_len(self) -> int: ...
     @property
     def num_live_keys(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class DeviceTopk:
+    def __init__(
+        self,
+        among: BlockMask,
+        w: int,
+        *,
+        batch: int | None = None,
+        heads_kv: int | None = None,
+        device: int | None = None,
+        stream: _Stream | None = None,
+    ) -> None: ...
+    def select(
+        self, scores: Array, *, out: Array | None = None, stream: _Stream | None = None
+    ) -> NewArray: ...
+    def saw_nan(self, *, stream: _Stream | None = None) -> bool: ...
+    def to_mask(
+        self,
+        kept: Array,
+        *,
+        heads_q: int | None = None,
+        block: tuple[int, int] = (128, 128),
+        stream: _Stream | None = None,
+    ) -> BlockMask: ...
+    @property
+    def w(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def workspace_nbytes(self) -> int: ...
+
+class DeviceIncrementalTopk:
+    def __init__(
+        self,
+        w: int,
+        capacity: int,
+        *,
+        batch: int = 1,
+        heads_kv: int = 1,
+        keys_may_wait: bool = False,
+        device: int | None = None,
+        stream: _Stream | None = None,
+    ) -> None: ...
+    def append(
+        self,
+        scores: Array,
+        among: Array | None = None,
+        num_queries: int | None = None,
+        *,
+        stream: _Stream | None = None,
+    ) -> None: ...
+    def end_group(self, *, stream: _Stream | None = None) -> None: ...
+    def refresh(self, *, stream: _Stream | None = None) -> None: ...
+    def live_keys(self, *, stream: _Stream | None = None) -> tuple[NewArray, NewArray]: ...
+    def intervals(self, *, stream: _Stream | None = None) -> NewArray: ...
+    @property
+    def w(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def q_len(self) -> int: ...
+    @property
+    def kv_len(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
 

@@ -14,8 +14,10 @@
 
 #include "array_view.hpp"
 #include "bindings.hpp"
+#include "fdma/kernels/zoh_device.hpp"
 #include "fdma/select/incremental_topk.hpp"
 #include "fdma/select/zoh_scores.hpp"
+#include "plan_on_device.hpp"
 #include "python_error.hpp"
 
 namespace nb = nanobind;
@@ -27,29 +29,43 @@ namespace {
   throw PythonError({code, std::move(message)});
 }
 
+void check_same_place(std::string_view name, const Place& got, const Place& values) {
+  if (got == values) return;
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("{}: expected an array on {}, where values are, got one on {}", name,
+                     to_string(values), to_string(got)));
+}
+
 nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
-                     const std::string& mode, int num_threads,
-                     const std::optional<nb::object>& out) {
+                     const std::string& mode, int num_threads, const std::optional<nb::object>& out,
+                     nb::handle stream) {
   const std::optional<ZohMode> wanted = parse_zoh_mode(mode);
   if (!wanted) {
     refuse(ErrorCode::invalid_argument, fmt::format("mode: expected exp or log, got '{}'", mode));
   }
   const InputArray inputs[] = {input_array("values", values), input_array("dt_proj", dt_proj),
                                input_array("a_coef", a_coef)};
-  check_on_host("values", inputs[0].place);
-  check_on_host("dt_proj", inputs[1].place);
-  check_on_host("a_coef", inputs[2].place);
+  const Place place = inputs[0].place;
+  check_same_place("dt_proj", inputs[1].place, place);
+  check_same_place("a_coef", inputs[2].place, place);
+  const bool is_on_host = place.device == Device::cpu;
+  if (is_on_host) check_on_host("values", place);
+  std::optional<CurrentDevice> current;
+  if (!is_on_host) current.emplace(make_current(place));
+  const Stream chosen = is_on_host ? nullptr : stream_of(stream, values, place.index);
   const ZohShape shape = value_or_throw(zoh_shape(inputs[0].view, inputs[1].view, inputs[2].view));
   const std::array<std::int64_t, kMaxRank> extents{shape.num_batches, shape.num_heads_kv,
                                                    shape.kv_len, 1};
   const OutputArray scores =
-      out ? output_array("out", *out) : new_array("scores", DType::float32, 3, extents);
-  check_on_host("out", scores.place);
+      out ? output_array("out", *out) : new_array("scores", DType::float32, 3, extents, place);
+  check_same_place("out", scores.place, place);
   check_apart("out", scores.view.view(), "values", inputs[0].view);
   {
     const nb::gil_scoped_release released;
-    value_or_throw(zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view, scores.view,
-                              {*wanted, num_threads}));
+    value_or_throw(is_on_host ? zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view,
+                                           scores.view, {*wanted, num_threads})
+                              : zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view,
+                                           scores.view, *wanted, chosen));
   }
   return scores.object;
 }
@@ -133,7 +149,7 @@ nb::object intervals_of(const IncrementalTopk& topk) {
 void bind_select(nb::module_& module) {
   module.def("zoh_scores", &scores_of, nb::arg("values"), nb::arg("dt_proj"), nb::arg("a_coef"),
              nb::kw_only(), nb::arg("mode") = "exp", nb::arg("num_threads") = 0,
-             nb::arg("out") = nb::none(),
+             nb::arg("out") = nb::none(), nb::arg("stream").none() = nb::none(),
              "Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, "
              "head_dim].");
   module.attr("OPEN_END") = kOpenEnd;

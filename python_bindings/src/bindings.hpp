@@ -15,4 +15,7 @@ void bind_attention(nanobind::module_& module);
 /// zoh_scores, IncrementalTopk.
 void bind_select(nanobind::module_& module);
 
+/// DeviceTopk, DeviceIncrementalTopk.
+void bind_device_select(nanobind::module_& module);
+
 }  // namespace fdma::python

@@ -12,4 +12,5 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_masks(module);
   fdma::python::bind_attention(module);
   fdma::python::bind_select(module);
+  fdma::python::bind_device_select(module);
 }

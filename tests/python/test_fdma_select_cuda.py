@@ -1,0 +1,124 @@
+"""Scores and selection of _fdma on CUDA tensors of PyTorch, against those on the host."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from fdma_module import fdma
+
+try:
+    import torch as imported_torch
+except ImportError:
+    imported_torch = None
+torch: Any = imported_torch
+pytestmark = pytest.mark.skipif(
+    torch is None or "sm90" not in fdma.available_backends(),
+    reason="no GPU of compute capability 9.0, or PyTorch is not installed",
+)
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
+
+
+@pytest.mark.parametrize("mode", ["exp", "log"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_scores_are_those_of_the_host(mode: Literal["exp", "log"], dtype: str) -> None:
+    values = normal(2, 300, 4, 64).to(getattr(torch, dtype))
+    a_coef = -normal(4, seed=2).abs()
+    for width in (64, 256):
+        dt_proj = (normal(4, width, seed=1) / 16).to(values.dtype)
+        got = torch.from_dlpack(fdma.zoh_scores(values, dt_proj, a_coef, mode=mode))
+        host = fdma.zoh_scores(values.cpu(), dt_proj.cpu(), a_coef.cpu(), mode=mode)
+        assert got.device == values.device
+        np.testing.assert_allclose(got.cpu().numpy(), np.asarray(host), rtol=1e-4, atol=1e-7)
+
+
+def test_scores_into_a_given_tensor_on_a_stream() -> None:
+    values, dt_proj, a_coef = normal(1, 100, 2, 64), normal(2, 64), normal(2)
+    out = torch.empty(1, 2, 100, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    assert fdma.zoh_scores(values, dt_proj, a_coef, out=out, stream=stream.cuda_stream) is out
+    stream.synchronize()
+    again = torch.from_dlpack(fdma.zoh_scores(values, dt_proj, a_coef))
+    assert torch.equal(out, again)
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"dt_proj: expected an array on cuda:0"):
+        fdma.zoh_scores(normal(1, 10, 2, 64), normal(2, 64).cpu(), normal(2))
+
+
+@pytest.mark.parametrize(
+    "among", ["causal", "causal & documents(lengths=@n)", "prefix(700)", "padding(lengths=@p)"]
+)
+@pytest.mark.parametrize("w", [1, 100, 3000])
+def test_selection_is_that_of_the_host(among: str, w: int) -> None:
+    tables = {"n": np.array([700, 2000, 300], np.int32), "p": np.array([2500], np.int32)}
+    used = {name: table for name, table in tables.items() if f"@{name}" in among}
+    scores = normal(1, 2, 3000)
+    topk = fdma.DeviceTopk(fdma.compile(among, q_len=3000, tables=used), w, heads_kv=2)
+    kept = topk.select(scores)
+    assert torch.from_dlpack(kept).shape == (1, 2, 3000, 2)
+    mask = topk.to_mask(kept, heads_q=4)
+    expected = fdma.compile(
+        f"topk(@s, {w}, among={among})",
+        q_len=3000,
+        heads=4,
+        tables={**used, "s": scores.cpu().numpy()},
+    )
+    assert mask.counts == expected.counts
+    assert np.array_equal(fdma.to_dense(mask), fdma.to_dense(expected))
+    assert not topk.saw_nan()
+
+
+def test_selection_reports_nan_once() -> None:
+    scores = normal(1, 1, 500)
+    scores[0, 0, 17] = float("nan")
+    topk = fdma.DeviceTopk(fdma.compile("causal", q_len=500), 20)
+    topk.select(scores)
+    assert topk.saw_nan()
+    assert not topk.saw_nan()
+
+
+def test_selection_in_a_cuda_graph() -> None:
+    scores = normal(1, 3, 5000)
+    topk = fdma.DeviceTopk(fdma.compile("causal", q_len=5000), 128, heads_kv=3)
+    kept = torch.empty(1, 3, 5000, 2, dtype=torch.int32, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        topk.select(scores, out=kept)
+    for seed in range(3):
+        scores.copy_(normal(1, 3, 5000, seed=seed))
+        graph.replay()
+        torch.cuda.synchronize()
+        again = torch.from_dlpack(topk.select(scores))
+        assert torch.equal(kept, again)
+
+
+def test_masks_beyond_the_class_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="select_topk"):
+        fdma.DeviceTopk(fdma.compile("causal & window(64)", q_len=500), 20)
+
+
+def test_decoding_follows_the_host() -> None:
+    scores = normal(1, 2, 400)
+    topk = fdma.DeviceIncrementalTopk(30, 400, heads_kv=2)
+    rows = [fdma.IncrementalTopk(30) for _ in range(2)]
+    host = scores.cpu().numpy()
+    at = 0
+    for count in (250, 1, 1, 40, 1, 107):
+        topk.append(scores[..., at : at + count])
+        for h, row in enumerate(rows):
+            row.append(host[0, h, at : at + count])
+        at += count
+        intervals = np.asarray(topk.intervals())
+        keys, counts = (torch.from_dlpack(x).cpu().numpy() for x in topk.live_keys())
+        for h, row in enumerate(rows):
+            np.testing.assert_array_equal(intervals[0, h], np.asarray(row.intervals()))
+            np.testing.assert_array_equal(keys[0, h, : counts[0, h]], np.asarray(row.live_keys()))
+    topk.end_group()
+    assert int(torch.from_dlpack(topk.live_keys()[1]).sum()) == 0
