@@ -23,6 +23,7 @@ from typing import Any
 import dense_files_report
 import estimate_report
 import gpu_report
+import select_gpu_report
 
 Run = dict[str, Any]
 
@@ -317,6 +318,10 @@ def tables(results: Path, page: Path) -> None:
     if gpu_path.exists():
         gpu = json.loads(gpu_path.read_text(encoding="utf-8"))
         content |= gpu_report.tables(gpu, table)
+    select_gpu_path = results / "select_gpu.json"
+    if select_gpu_path.exists():
+        select_gpu = json.loads(select_gpu_path.read_text(encoding="utf-8"))
+        content |= select_gpu_report.tables(select_gpu, table)
     files_path = results / "dense_files.json"
     if files_path.exists():
         files = json.loads(files_path.read_text(encoding="utf-8"))

@@ -1,0 +1,245 @@
+"""ZOH scores and top-k selection on a GPU, beside a device copy and PyTorch's topk, in one process.
+
+    python3 bench_select_gpu.py <folder of _fdma> <result.json> [--lengths ..] [--heads ..]
+
+Times are medians of CUDA events over launches that are queued while the GPU is kept busy, so that
+the host is not timed. Scores: the rate counts the bytes of `values` that are read and of the scores
+that are written; beside it a copy of as many bytes as `values` has, which counts what it reads and
+what it writes. Selection: causal, one batch element, from float32 scores to the query intervals of
+every key, both in device memory; what is prepared once per mask is not timed. Dense: torch.topk on
+[tokens, tokens] scores of one head, masked beforehand, times the number of heads; up to the length
+at which such a matrix fits. Incremental: tokens appended after a prefill.
+
+Seeds are fixed; memory is that of the calls beside scores and result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from make_report import git
+
+Run = dict[str, Any]
+
+SEED = 20261121
+LENGTHS = (1024, 4096, 16384, 65536, 131072, 1048576)
+RATIOS = (0.2, 0.1, 0.05, 0.025)
+WIDTH = 2048
+ORDERS = ("random", "rising", "clustered")
+HEAD_DIM = 128
+MAX_VALUES_BYTES = 2**31
+MAX_DENSE_TOKENS = 32768
+SLEEP_CYCLES = 1_500_000
+SAMPLES = 9
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def median_us(call: Callable[[], object], launches: int = 1) -> float:
+    for _ in range(2):
+        call()
+    samples: list[float] = []
+    for _ in range(SAMPLES):
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(SLEEP_CYCLES)
+        begin.record()
+        for _ in range(launches):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(begin.elapsed_time(end) * 1e3 / launches)
+    return statistics.median(samples)
+
+
+def draw_scores(order: str, heads: int, tokens: int) -> torch.Tensor:
+    """float32 [1, heads, tokens]: normal, in ascending order, or normal around a level that changes
+    every 512 tokens."""
+    generator = torch.Generator("cuda").manual_seed(SEED)
+    scores = torch.randn((1, heads, tokens), device="cuda", generator=generator)
+    if order == "rising":
+        return scores.sort(dim=-1).values.contiguous()
+    if order == "clustered":
+        levels = torch.randn((1, heads, tokens // 512 + 1), device="cuda", generator=generator)
+        return scores * 0.1 + levels.repeat_interleave(512, dim=-1)[..., :tokens]
+    return scores
+
+
+def bench_scores(fdma: Any, dtype: str, heads: int, tokens: int, wide: bool) -> Run | None:
+    generator = torch.Generator("cuda").manual_seed(SEED)
+    element = DTYPES[dtype].itemsize
+    values_bytes = tokens * heads * HEAD_DIM * element
+    if values_bytes > MAX_VALUES_BYTES:
+        return None
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", generator=generator).to(DTYPES[dtype])
+
+    values = normal(1, tokens, heads, HEAD_DIM)
+    dt_proj = normal(heads, heads * HEAD_DIM if wide else HEAD_DIM) / HEAD_DIM**0.5
+    a_coef = torch.full((heads,), -0.5, device="cuda")
+    out = torch.empty((1, heads, tokens), device="cuda")
+    copied = torch.empty_like(values)
+    # Small inputs would stay in the cache from one launch to the next: others in between.
+    pool = max(1, min(64, 2**29 // values_bytes)) if values_bytes < 2**28 else 1
+    inputs = [values] + [values.clone() for _ in range(pool - 1)]
+    state = [0]
+
+    def next_values() -> torch.Tensor:
+        state[0] = (state[0] + 1) % pool
+        return inputs[state[0]]
+
+    launches = max(1, min(pool, 16))
+    fdma_us = median_us(lambda: fdma.zoh_scores(next_values(), dt_proj, a_coef, out=out), launches)
+    copy_us = median_us(lambda: copied.copy_(next_values()), launches)
+    moved = values_bytes + out.numel() * 4
+    return {
+        "dtype": dtype,
+        "heads": heads,
+        "tokens": tokens,
+        "dt_proj": "wide" if wide else "per head",
+        "fdma_us": fdma_us,
+        "bytes": moved,
+        "bytes_per_second": moved / fdma_us * 1e6,
+        "copy_us": copy_us,
+        "copy_bytes_per_second": 2 * values_bytes / copy_us * 1e6,
+    }
+
+
+def widths(tokens: int) -> list[int]:
+    return sorted({*(max(1, round(ratio * tokens)) for ratio in RATIOS), min(WIDTH, tokens)})
+
+
+def bench_selection(fdma: Any, heads: int, tokens: int, dense_us: dict[int, float]) -> list[Run]:
+    among = fdma.compile("causal", q_len=tokens)
+    runs = []
+    for width in widths(tokens):
+        topk = fdma.DeviceTopk(among, width, heads_kv=heads)
+        kept = torch.empty((1, heads, tokens, 2), dtype=torch.int32, device="cuda")
+        for order in ORDERS:
+            scores = draw_scores(order, heads, tokens)
+
+            fdma_us = median_us(partial(topk.select, scores, out=kept), 8)
+            intervals = int((kept[..., 0] < kept[..., 1]).sum())
+            runs.append(
+                {
+                    "heads": heads,
+                    "tokens": tokens,
+                    "w": width,
+                    "order": order,
+                    "fdma_us": fdma_us,
+                    "intervals": intervals,
+                    "kept_bytes": kept.numel() * 4,
+                    "workspace_bytes": topk.workspace_nbytes,
+                    "prepared_bytes": topk.nbytes,
+                }
+            )
+            if order == "random" and width in dense_us:
+                runs[-1]["dense_us"] = dense_us[width] * heads
+    return runs
+
+
+def bench_dense(tokens: int) -> dict[int, float]:
+    """torch.topk of one head by width, for the widths of that length."""
+    if tokens > MAX_DENSE_TOKENS:
+        return {}
+    scores = draw_scores("random", 1, tokens)[0, 0]
+    dense = scores.repeat(tokens, 1)
+    dense.masked_fill_(
+        torch.ones((tokens, tokens), dtype=torch.bool, device="cuda").triu_(1), float("-inf")
+    )
+    return {width: median_us(partial(torch.topk, dense, width, dim=-1)) for width in widths(tokens)}
+
+
+def bench_incremental(fdma: Any, heads: int, tokens: int, width: int) -> list[Run]:
+    runs = []
+    scores = draw_scores("random", heads, tokens)
+    for chunk in (1, 64, 512, 4096):
+        launches = 8
+        room = chunk * launches * (SAMPLES + 2)
+        topk = fdma.DeviceIncrementalTopk(width, tokens + room, heads_kv=heads)
+        topk.append(scores)
+        new = draw_scores("random", heads, chunk)
+        rising = new + 100 * torch.arange(1, chunk + 1, device="cuda")
+        append_us = median_us(partial(topk.append, new), launches // 2)
+        entering_us = median_us(partial(topk.append, rising), launches // 2 - 1)
+        runs.append(
+            {
+                "heads": heads,
+                "tokens": tokens,
+                "w": width,
+                "chunk": chunk,
+                "append_us": append_us,
+                "append_rising_us": entering_us,
+                "live_keys_us": median_us(topk.live_keys),
+                "bytes": topk.nbytes,
+            }
+        )
+    return runs
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("module", type=Path, help="folder of _fdma")
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--lengths", type=numbers, default=list(LENGTHS))
+    parser.add_argument("--heads", type=numbers, default=[32, 8])
+    options = parser.parse_args()
+    sys.path.insert(0, str(options.module))
+    import _fdma as fdma
+
+    result: Run = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "head_dim": HEAD_DIM,
+        "scores": [],
+        "selection": [],
+        "incremental": [],
+    }
+    try:
+        result["commit"] = git("rev-parse", "--short=12", "HEAD")
+    except (OSError, subprocess.CalledProcessError):  # a copy of the tree without its history
+        result["commit"] = "unknown"
+
+    def write() -> None:
+        options.result.parent.mkdir(parents=True, exist_ok=True)
+        options.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+    for heads in options.heads:
+        for tokens in options.lengths:
+            for dtype in DTYPES:
+                for wide in (False, True):
+                    if wide and dtype == "float32" and tokens > 16384:
+                        continue  # bound by arithmetic: one length says it
+                    run = bench_scores(fdma, dtype, heads, tokens, wide)
+                    if run:
+                        result["scores"].append(run)
+        write()
+    dense = {tokens: bench_dense(tokens) for tokens in options.lengths}
+    for heads in options.heads:
+        for tokens in options.lengths:
+            result["selection"] += bench_selection(fdma, heads, tokens, dense[tokens])
+        write()
+    for heads in options.heads:
+        tokens = min(131072, max(options.lengths))
+        result["incremental"] += bench_incremental(fdma, heads, tokens, min(WIDTH, tokens))
+    write()
+
+
+if __name__ == "__main__":
+    main()
