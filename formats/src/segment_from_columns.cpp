@@ -14,6 +14,7 @@
 // at. Otherwise the payloads are built until they do exceed it. Either way the rows are then
 // emitted with columns segments.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <span>
 
@@ -205,6 +206,52 @@ class PayloadBound {
 
 constexpr std::int32_t kBoundRows = 4;
 
+// Bitmaps of tiles from the runs of their keys. The last few are kept: in a mask that moves along
+// its diagonal the same tiles come in every row, and comparing runs is cheaper than transposing.
+class TileBitmaps {
+ public:
+  explicit TileBitmaps(BlockShape block) : reader_(block) {}
+
+  /// Rows [begin, end) of column `key`, both relative to the tile; to be called in ascending order.
+  void add(std::int64_t key, std::int64_t begin, std::int64_t end) {
+    runs_.push_back({static_cast<std::int32_t>(key),
+                     {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)}});
+  }
+
+  /// Writes what was added to `words`, which are 0 on entry, and forgets it.
+  void write(std::uint64_t* words, std::int64_t num_words) {
+    for (const Known& known : known_) {
+      if (known.runs == runs_) {
+        std::copy(known.words.begin(), known.words.end(), words);
+        runs_.clear();
+        return;
+      }
+    }
+    for (const Run& run : runs_) reader_.set(run.key, run.rows.begin, run.rows.end);
+    reader_.write(words);
+    Known& oldest = known_[next_];
+    next_ = (next_ + 1) % known_.size();
+    oldest.words.assign(words, words + num_words);
+    oldest.runs.swap(runs_);
+    runs_.clear();
+  }
+
+ private:
+  struct Run {
+    std::int32_t key;
+    Interval rows;
+    friend bool operator==(const Run&, const Run&) = default;
+  };
+  struct Known {
+    std::vector<Run> runs;
+    std::vector<std::uint64_t> words;
+  };
+  ColumnTileReader reader_;
+  std::vector<Run> runs_;
+  std::array<Known, 4> known_;
+  std::size_t next_ = 0;
+};
+
 }  // namespace
 
 SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
@@ -217,7 +264,8 @@ SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockS
   const std::int64_t table_bytes =
       8 * (kv_len + 1) + 8 * static_cast<std::int64_t>(column_intervals.size());
   SegmentBuilder builder(q_len, kv_len, block);
-  ColumnTileReader reader(block);
+  TileBitmaps bitmaps(block);
+  const std::int64_t bitmap_words = std::int64_t{block.block_q} * block.block_kv / 64;
   std::vector<std::int64_t> next;  // per key, the first interval that does not end above the row
   const auto cells = [&](std::int32_t col, std::uint64_t* words) {
     const std::int64_t q_begin = std::int64_t{builder.next_row()} * block.block_q;
@@ -231,11 +279,11 @@ SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockS
       for (std::int64_t j = i; j < last; ++j) {
         const Interval queries = column_intervals[static_cast<std::size_t>(j)];
         if (queries.begin >= q_end) break;
-        reader.set(k - k_begin, std::max<std::int64_t>(queries.begin - q_begin, 0),
-                   std::min<std::int64_t>(queries.end, q_end) - q_begin);
+        bitmaps.add(k - k_begin, std::max<std::int64_t>(queries.begin - q_begin, 0),
+                    std::min<std::int64_t>(queries.end, q_end) - q_begin);
       }
     }
-    reader.write(words);
+    bitmaps.write(words, bitmap_words);
   };
   const RowRanges rows = ranges_of_rows(num_rows, num_cols, changes);
   PayloadBound bound(q_len, kv_len, block, column_offsets, column_intervals);
