@@ -65,7 +65,7 @@ Outcome<ZohCall> parse_call(const std::string& name, std::string_view value) {
     std::string address(found->second);
     if (i > 0 && !address.empty() && address.front() == '/' &&
         address.find(":/") == std::string::npos) {
-      address = call.tensors[0].file + ":" + address;
+      address.insert(0, call.tensors[0].file + ":");
     }
     call.tensors[i] = parse_address(address);
     if (call.tensors[i].file.empty() || call.tensors[i].inner.empty()) {
