@@ -122,3 +122,12 @@ def test_filters_that_nobody_has_need_a_plugin(tmp_path: Path) -> None:
         assert status == 4
         assert "filter 32767" in message
         assert "--allow-plugins" in message
+
+
+def test_names_in_messages_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        file["a/\x1b[2Jmask"] = np.full((4, 4), 7, np.uint8)
+    status, message = failure(tmp_path, "inspect", "odd.h5:/a/\x1b[2Jmask")
+    assert status == 1
+    assert "\\x1b[2Jmask" in message
+    assert "\x1b" not in message

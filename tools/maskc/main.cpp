@@ -26,9 +26,23 @@ namespace {
 constexpr std::string_view kOutOfMemory =
     "out of memory: the mask or its conversion needs more than this machine gives";
 
+// Names out of a file may hold anything; a terminal shall not obey them.
+std::string without_controls(std::string_view message) {
+  std::string text;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) {
+      text += fmt::format("\\x{:02x}", byte);
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
 int report(std::string_view verb, ExitCode code, std::string_view message) {
-  std::string text =
-      fmt::format("fdma-maskc{}{}: error: {}", verb.empty() ? "" : " ", verb, message);
+  std::string text = fmt::format("fdma-maskc{}{}: error: {}", verb.empty() ? "" : " ", verb,
+                                 without_controls(message));
   if (text.back() != '\n') text += '\n';
   std::fwrite(text.data(), 1, text.size(), stderr);
   return static_cast<int>(code);
