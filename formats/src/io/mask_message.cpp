@@ -180,8 +180,9 @@ Result<OwnedTable> read_table_message(MessageReader& in) {
 }
 
 void write_message(MessageWriter& out, PeerGroup group) {
-  out.number(group.arrays.size());
-  for (auto& [name, table] : group.arrays) {
+  auto arrays = std::move(group.arrays);
+  out.number(arrays.size());
+  for (auto& [name, table] : arrays) {
     out.text(name);
     write_message(out, std::move(table));
   }
