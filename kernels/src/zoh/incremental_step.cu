@@ -63,6 +63,7 @@ class Row {
     const int first = step_.is_causal ? now_.kv_len : step_.first_shown;
     const int count = step_.is_causal ? step_.num_new : step_.num_shown;
     for (int at = 0; at < count; at += kPieceKeys) show(first + at, min(kPieceKeys, count - at));
+    __syncthreads();  // everybody has read the state
     if (thread_ != 0) return;
     if (step_.is_last) {
       now_.kv_len += step_.num_new;

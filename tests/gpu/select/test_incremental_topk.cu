@@ -199,13 +199,15 @@ TEST(DeviceIncrementalTopk, AllKeysAtOnceThenCausalAndTheEndOfAGroup) {
   const std::vector<Interval> among{{0, kOpenEnd}, {4, kOpenEnd}, {6, kOpenEnd}};
   follower.append(among, 2);
   follower.append({}, 3);
+  follower.append({}, 2);
   follower.append_causal(5);
   follower.end_group();
   follower.append_causal(7);
-  const std::vector<Interval> all(10, Interval{12, 30});
-  ASSERT_NO_FATAL_FAILURE(follower.end_group());
+  follower.end_group();
+  ASSERT_EQ(follower.device().q_len(), 19);
+  const std::vector<Interval> all(10, Interval{21, 40});
   follower.append(all, 4);
-  follower.append({}, 14);
+  follower.append({}, 20);
   follower.append_causal(8);
 }
 
