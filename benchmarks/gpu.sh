@@ -8,9 +8,10 @@
 #   setup      tools/setup.sh tests and benchmarks; FDMA_SETUP=0 leaves it out, where packages come another way
 #   build      ninja, which continues where it was stopped
 #   tests      the programs of tests/gpu, each suite by itself
-#   python     tests/python/test_fdma_cuda.py, and what test_maskc_run.py does on a GPU
+#   python     tests/python/test_fdma_cuda.py, test_fdma_select_cuda.py, and what test_maskc_run.py does on a GPU
 #   memcheck   compute-sanitizer on the small set of tests/gpu
 #   racecheck  the same
+#   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
 #   tables     docs/performance.md from the results
@@ -28,7 +29,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck dense flex tables"
+all_stages="setup build tests python memcheck racecheck select dense flex tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -134,18 +135,20 @@ build_all() {
     echo "no nanobind in $python: the module _fdma is not built"
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFDMA_CUDA=ON -DFDMA_BUILD_TESTS=ON \
     -DPython3_EXECUTABLE="$(command -v "$python")" "${options[@]}" || return 1
-  local targets=(test_gpu fdma-maskc)
+  local targets=(test_gpu test_gpu_select fdma-maskc)
   ninja -C "$build" -t query _fdma >/dev/null 2>&1 && targets+=(_fdma)
   ninja -C "$build" "${targets[@]}"
 }
 
 # Each suite has a stamp of its own: what passed is not run again after a call that ran out of time.
 test_suites() {
-  local program=$build/tests/gpu/test_gpu suite code=0
-  for suite in $("$program" --gtest_list_tests | grep -oE '^[A-Za-z0-9_/]+\.' | sort -u); do
-    local stamp=$results/suite.${suite//\//_}done
-    [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ] && continue
-    if "$program" --gtest_brief=1 --gtest_filter="$suite*"; then echo "$digest" >"$stamp"; else code=1; fi
+  local program suite code=0
+  for program in "$build/tests/gpu/test_gpu" "$build/tests/gpu/select/test_gpu_select"; do
+    for suite in $("$program" --gtest_list_tests | grep -oE '^[A-Za-z0-9_/]+\.' | sort -u); do
+      local stamp=$results/suite.${suite//\//_}done
+      [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ] && continue
+      if "$program" --gtest_brief=1 --gtest_filter="$suite*"; then echo "$digest" >"$stamp"; else code=1; fi
+    done
   done
   return $code
 }
@@ -160,13 +163,20 @@ python_tests() {
   need_module
   "$python" -c 'import pytest, h5py' 2>/dev/null || { echo "$python has no pytest or no h5py"; exit 77; }
   FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
-    tests/python/test_fdma_cuda.py tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
+    tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 
 sanitize() {
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer on PATH"; exit 77; }
   compute-sanitizer --tool "$1" --error-exitcode 1 "$build/tests/gpu/test_gpu" --gtest_brief=1 \
-    --gtest_filter='AttentionSanitized.*'
+    --gtest_filter='AttentionSanitized.*' &&
+    compute-sanitizer --tool "$1" --error-exitcode 1 "$build/tests/gpu/select/test_gpu_select" --gtest_brief=1 \
+      --gtest_filter='DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*:DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*'
+}
+
+measure_select() {
+  need_module
+  "$python" benchmarks/bench_select_gpu.py "$build/python_bindings" benchmarks/results/select_gpu.json
 }
 
 measure() {
@@ -176,7 +186,7 @@ measure() {
   "$python" benchmarks/bench_attention_gpu.py "$build/python_bindings" benchmarks/results/attention_gpu.json \
     --parts "$part" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_suites need_module python_tests sanitize measure
+export -f setup_all build_all test_suites need_module python_tests sanitize measure measure_select
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then
@@ -184,6 +194,7 @@ if stage build 20 bash -c build_all; then
   stage python 15 bash -c python_tests
   stage memcheck 20 bash -c 'sanitize memcheck'
   stage racecheck 20 bash -c 'sanitize racecheck'
+  stage select 60 bash -c measure_select
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
   for part in dense flex; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
