@@ -102,7 +102,7 @@ TEST_F(AttentionTensorsOnGpu, OfAnotherTypeThanThePlansAreRejected) {
 TEST_F(AttentionTensorsOnGpu, WithStridesThatAreNoMultiplesOfEightAreRejected) {
   for (const std::size_t axis : {0U, 1U, 2U}) {
     expect_each_rejected(ErrorCode::unsupported,
-                         [axis](auto&, auto& strides, auto&, auto&) { strides[axis] += 4; });
+                         [axis](auto&, auto& strides, auto&, auto&) { strides[axis] -= 4; });
   }
   // The vectors of a row lie along the last axis.
   expect_each_rejected(ErrorCode::invalid_argument,
