@@ -29,6 +29,7 @@ namespace {
 constexpr std::int64_t kRowsPerRun = 4;    // tile rows read
 constexpr std::int64_t kSpareRows = 64;    // and so many more for short lists of runs
 constexpr std::size_t kMaxIntervals = 12;  // of a query row
+constexpr std::int32_t kMaxPlaces = 128;   // segments of a tile row
 constexpr std::int64_t kBandsPerRow = 6;   // of a tile row that was read, on average
 constexpr std::int64_t kMaxRepeats = 4;    // tiles of a bitmap that are read one by one
 
@@ -161,8 +162,9 @@ class BandReader {
           continue;
         }
         next = std::min<std::int64_t>(next, rows.r_end);
-        for (std::int32_t i = 0; i < rows.num_intervals; ++i) {
-          AffineInterval keys = stored_[static_cast<std::size_t>(rows.first_interval + i)];
+        const auto first = static_cast<std::size_t>(rows.first_interval);
+        for (std::size_t i = first; i < first + static_cast<std::size_t>(rows.num_intervals); ++i) {
+          AffineInterval keys = stored_[i];
           keys.lo_base += place.k_begin - keys.lo_slope * q_first;
           keys.hi_base += place.k_begin - keys.hi_slope * q_first;
           if (!append(keys)) return false;
@@ -194,6 +196,7 @@ class BandReader {
   bool place_segments(std::int64_t row) {
     places_.clear();
     const TileRun& run = run_holding(row);
+    if (run.num_segments > kMaxPlaces) return false;
     const std::int64_t i = (row - run.first_row) / period_;
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
       const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
