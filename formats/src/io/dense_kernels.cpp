@@ -313,42 +313,49 @@ std::uint64_t fold(std::uint64_t sum) {
   return sum == 0 ? 0 : (sum % 65535 == 0 ? 65535 : sum % 65535);
 }
 
-// With N words w_0 .. w_(N-1), sum1 = sum of w_i and sum2 = sum of (N - i) * w_i. Lane l of L sees
-// the words l, L + l, ..: its running sum s1 and the sum s2 of all its running sums give its share,
-// L * s2 - l * s1 (for the words of whole vectors, of which it has one each).
+// With N words w_0 .. w_(N-1), sum1 = sum of w_i and sum2 = sum of (N - i) * w_i. Of the 2L words
+// of a vector, the one at p has a lane of its own: its running sum s1 and the sum s2 of all its
+// running sums give its share, 2L * s2 - p * s1. Words are read little-endian: modulo 65535 both
+// sums of swapped words are 256 times those, so that nothing is swapped but the results.
 std::uint32_t fletcher32_here(const std::byte* bytes, std::int64_t count) {
   const hn::ScalableTag<std::uint32_t> tag;
-  const hn::Rebind<std::uint16_t, decltype(tag)> half_tag;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(tag));
   // Running sums of 16-bit words stay below 2^32 for 360 additions of running sums.
   constexpr std::int64_t kVectorsPerBlock = 360;
-  HWY_ALIGN std::uint32_t lane_sum1[HWY_MAX_BYTES / 4], lane_sum2[HWY_MAX_BYTES / 4];
+  constexpr int kMaxLanes = HWY_MAX_BYTES / 4;
+  HWY_ALIGN std::uint32_t lane_sums[4][kMaxLanes];  // s1, s2 of even words, s1, s2 of odd ones
   const auto* words = reinterpret_cast<const std::uint8_t*>(bytes);
+  const auto low_half = hn::Set(tag, 0xffff);
   std::uint64_t sum1 = 0, sum2 = 0;
   std::int64_t left = count / 2;
-  while (left >= lanes) {
-    const std::int64_t vectors = std::min(kVectorsPerBlock, left / lanes);
-    auto running = hn::Zero(tag), total = hn::Zero(tag);
+  while (left >= 2 * lanes) {
+    const std::int64_t vectors = std::min(kVectorsPerBlock, left / (2 * lanes));
+    auto even1 = hn::Zero(tag), even2 = hn::Zero(tag), odd1 = even1, odd2 = even1;
     for (std::int64_t v = 0; v < vectors; ++v) {
-      const auto swapped =
-          hn::LoadU(half_tag, reinterpret_cast<const std::uint16_t*>(words + v * lanes * 2));
-      const auto word = hn::Or(hn::ShiftLeft<8>(swapped), hn::ShiftRight<8>(swapped));
-      running = hn::Add(running, hn::PromoteTo(tag, word));
-      total = hn::Add(total, running);
+      const auto pairs =
+          hn::LoadU(tag, reinterpret_cast<const std::uint32_t*>(words + v * lanes * 4));
+      even1 = hn::Add(even1, hn::And(pairs, low_half));
+      even2 = hn::Add(even2, even1);
+      odd1 = hn::Add(odd1, hn::ShiftRight<16>(pairs));
+      odd2 = hn::Add(odd2, odd1);
     }
-    hn::Store(running, tag, lane_sum1);
-    hn::Store(total, tag, lane_sum2);
-    sum2 += static_cast<std::uint64_t>(vectors * lanes) * sum1;
-    for (std::int64_t l = 0; l < lanes; ++l) {
-      sum1 += lane_sum1[l];
-      sum2 += static_cast<std::uint64_t>(lanes) * lane_sum2[l] -
-              static_cast<std::uint64_t>(l) * lane_sum1[l];
+    hn::Store(even1, tag, lane_sums[0]);
+    hn::Store(even2, tag, lane_sums[1]);
+    hn::Store(odd1, tag, lane_sums[2]);
+    hn::Store(odd2, tag, lane_sums[3]);
+    sum2 += static_cast<std::uint64_t>(vectors * 2 * lanes) * sum1;
+    for (std::int64_t p = 0; p < 2 * lanes; ++p) {
+      const std::uint64_t s1 = lane_sums[p % 2 * 2][p / 2], s2 = lane_sums[p % 2 * 2 + 1][p / 2];
+      sum1 += s1;
+      sum2 += static_cast<std::uint64_t>(2 * lanes) * s2 - static_cast<std::uint64_t>(p) * s1;
     }
     sum1 = fold(sum1);
     sum2 = fold(sum2);
-    words += vectors * lanes * 2;
-    left -= vectors * lanes;
+    words += vectors * lanes * 4;
+    left -= vectors * 2 * lanes;
   }
+  sum1 = fold(256 * sum1);
+  sum2 = fold(256 * sum2);
   for (; left > 0; --left, words += 2) {
     sum1 = fold(sum1 + (std::uint64_t{words[0]} << 8 | words[1]));
     sum2 = fold(sum2 + sum1);
