@@ -72,7 +72,15 @@ def convert_table(runs: list[Run], table: Table) -> str:
 
 
 def summary(runs: list[Run]) -> str:
-    plain = [run["one_thread"] / run["limit"] for run in runs if not is_compressed(run)]
+    uncompressed = [run for run in runs if not is_compressed(run)]
+    plain, summed = (
+        [
+            run["one_thread"] / run["limit"]
+            for run in uncompressed
+            if ("fletcher32" in run["storage"]) == has_checksum
+        ]
+        for has_checksum in (False, True)
+    )
     packed = [
         run["one_thread"]
         for run in runs
@@ -90,7 +98,8 @@ def summary(runs: list[Run]) -> str:
     return "\n".join(
         [
             f"- Uncompressed: {100 * min(plain):.0f} to {100 * max(plain):.0f} % of pread on one "
-            f"core (goal: 80 %, {verdict(min(plain) >= READ_GOAL)}).",
+            f"core (goal: 80 %, {verdict(min(plain) >= READ_GOAL)}); with checksums to verify "
+            f"{100 * min(summed):.0f} %.",
             f"- gzip'd chunks of packed documents, one byte a cell: {rate(min(packed))} to "
             f"{rate(max(packed))} GB/s a thread (goal: 9, {verdict(min(packed) >= GZIP_GOAL)}).",
             f"- 128K x 128K (16 GiB) converted within {size(max(large))} of resident memory "
