@@ -58,6 +58,11 @@ TEST(AttentionOnGpu, IsAccurateWithManyItemsForEachBlock) {
   expect_good(testing::many_item_trials());
 }
 
+TEST(AttentionOnGpu, IsAccurateWithATailInEveryItem) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  expect_good(testing::tail_trials());
+}
+
 TEST(AttentionOnGpu, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   FDMA_SKIP_WITHOUT_HOPPER();
   PlanCounts counts;

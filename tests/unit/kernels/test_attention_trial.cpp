@@ -36,6 +36,7 @@ TEST(AttentionTrial, ZooIsAccurateOnTheCpu) {
 
 TEST(AttentionTrial, EveryNumberOfTilesIsAccurateOnTheCpu) {
   expect_good(testing::tile_count_trials(), 4);
+  expect_good({testing::tail_trials().front()}, 1);
 }
 
 TEST(AttentionTrial, RandomMasksAreAccurateOnTheCpu) {

@@ -192,6 +192,30 @@ std::vector<TrialCase> many_item_trials() {
   return trials;
 }
 
+std::vector<TrialCase> tail_trials() {
+  std::vector<TrialCase> trials;
+  for (std::int64_t tiles = 1; tiles <= 8; ++tiles) {
+    const auto full = std::make_shared<MaskCase>(full_case(450, tiles * 128 - 25));
+    const auto causal = std::make_shared<MaskCase>(case_of(
+        "causal with a tail",
+        make_cells(450, tiles * 128 - 25, [](auto q, auto k) { return k < 70 || k <= 2 * q; }),
+        kBlock));
+    for (const std::int32_t head_dim : kHeadDims) {
+      TrialChoice choice;
+      choice.head_dim = head_dim;
+      choice.dtype = kDTypes[tiles % 2];
+      choice.layout = Layout::padded;
+      choice.rows_per_head = 24;
+      choice.seed = static_cast<std::uint64_t>(tiles);
+      trials.push_back({full, {3, 36, 4}, choice});
+      trials.push_back({causal, {3, 36, 4}, choice});
+      choice.has_bias = true;
+      trials.push_back({full, {3, 36, 4}, choice});
+    }
+  }
+  return trials;
+}
+
 MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
   Cells cells(q_len, kv_len);
   for (std::int64_t tile_q = 0; tile_q < q_len; tile_q += 128) {

@@ -35,6 +35,10 @@ std::vector<TrialCase> tile_count_trials();
 /// Short sequences of many elements and heads: more than 3 items for each of 132 workers.
 std::vector<TrialCase> many_item_trials();
 
+/// Items of 1 to 8 tiles each, several for each of 132 workers, whose last tile ends within the
+/// tensors: V has rows there that must not be seen, in item after item.
+std::vector<TrialCase> tail_trials();
+
 /// Stretches of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).
 MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
 
