@@ -74,9 +74,9 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
   int device = -1;
   FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
   if (device != impl.device) {
-    return Error{ErrorCode::invalid_argument,
-                 "plan: is on CUDA device " + std::to_string(impl.device) +
-                     ", but the current device is " + std::to_string(device)};
+    return Error{ErrorCode::unsupported, "plan: is on CUDA device " + std::to_string(impl.device) +
+                                             ", but the current device is " +
+                                             std::to_string(device)};
   }
   if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 16 != 0) {
     return Error{ErrorCode::invalid_argument,

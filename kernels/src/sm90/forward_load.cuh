@@ -158,11 +158,9 @@ __device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
 
 /// Zeroes rows [first_row, 128) of a tile of V and hands the tile on.
 template <int kHeadDim>
-__device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, std::uint32_t phase,
-                                          int first_row, int lane) {
+__device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int first_row, int lane) {
   using Layout = ForwardLayout<kHeadDim>;
   constexpr int kPieces = kPanelRowBytes / 16;
-  ptx::mbarrier_wait(base + Layout::kVTail + 8 * stage, phase, "mask: V tail");
   const std::uint32_t tile = base + Layout::kV + stage * Layout::kTileBytes;
 #pragma unroll
   for (int panel = 0; panel < kHeadDim / kPanelColumns; ++panel) {
@@ -221,12 +219,16 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         }
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(base + Layout::kMaskFull + 8 * slots.stage);
-        if (has_foreign_tail(place, p.v_rows)) {
-          zero_tail<kHeadDim>(base, v_ring.stage, tail_phases >> v_ring.stage & 1,
-                              place.kv_len - place.key_begin, lane);
+      }
+      if (has_foreign_tail(place, p.v_rows)) {
+        // Every warp waits, whoever zeroes: a parity tells a phase only from its neighbours.
+        ptx::mbarrier_wait(base + Layout::kVTail + 8 * v_ring.stage,
+                           tail_phases >> v_ring.stage & 1, "mask: V tail");
+        tail_phases ^= 1u << v_ring.stage;
+        if (turn == mask_warp) {
+          zero_tail<kHeadDim>(base, v_ring.stage, place.kv_len - place.key_begin, lane);
         }
       }
-      if (has_foreign_tail(place, p.v_rows)) tail_phases ^= 1u << v_ring.stage;
       turn = turn == kMaskWarps - 1 ? 0 : turn + 1;
       slots.advance();
     }
