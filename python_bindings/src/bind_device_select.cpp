@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -77,10 +76,9 @@ Place place_of(std::optional<int> device) {
   return {Device::cuda, device ? *device : value_or_throw(current_device())};
 }
 
-std::unique_ptr<TopkOnDevice> make_topk(const BlockMask& among, std::int64_t w,
-                                        std::optional<std::int64_t> batch,
-                                        std::optional<std::int64_t> heads_kv,
-                                        std::optional<int> device, nb::handle stream) {
+TopkOnDevice make_topk(const BlockMask& among, std::int64_t w, std::optional<std::int64_t> batch,
+                       std::optional<std::int64_t> heads_kv, std::optional<int> device,
+                       nb::handle stream) {
   MaskShape shape = among.shape;
   shape.num_batches = batch.value_or(shape.num_batches);
   shape.num_heads = heads_kv.value_or(shape.num_heads);
@@ -110,7 +108,7 @@ std::unique_ptr<TopkOnDevice> make_topk(const BlockMask& among, std::int64_t w,
   DeviceMemory status = value_or_throw(DeviceMemory::allocate(sizeof(std::uint32_t)));
   value_or_throw(fill_with_zeros(status.data(), sizeof(std::uint32_t), chosen));
   value_or_throw(wait_for(chosen));
-  return std::make_unique<TopkOnDevice>(std::move(topk), std::move(shape), std::move(status));
+  return {std::move(topk), std::move(shape), std::move(status)};
 }
 
 // int32 [batch, heads_kv, kv_len, 2], row-major.
@@ -189,16 +187,14 @@ BlockMask to_mask(const TopkOnDevice& held, nb::handle kept, std::optional<std::
 
 Place place_of(const DeviceIncrementalTopk& topk) { return {Device::cuda, topk.device()}; }
 
-std::unique_ptr<DeviceIncrementalTopk> make_incremental(std::int64_t w, std::int64_t capacity,
-                                                        std::int64_t batch, std::int64_t heads_kv,
-                                                        bool keys_may_wait,
-                                                        std::optional<int> device,
-                                                        nb::handle stream) {
+DeviceIncrementalTopk make_incremental(std::int64_t w, std::int64_t capacity, std::int64_t batch,
+                                       std::int64_t heads_kv, bool keys_may_wait,
+                                       std::optional<int> device, nb::handle stream) {
   const CurrentDevice current = make_current(place_of(device));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
   const nb::gil_scoped_release released;
-  auto topk = std::make_unique<DeviceIncrementalTopk>(value_or_throw(
-      DeviceIncrementalTopk::make({batch, heads_kv, capacity, w, keys_may_wait}, chosen)));
+  DeviceIncrementalTopk topk = value_or_throw(
+      DeviceIncrementalTopk::make({batch, heads_kv, capacity, w, keys_may_wait}, chosen));
   value_or_throw(wait_for(chosen));
   return topk;
 }
@@ -284,12 +280,19 @@ auto on_stream(Function function) {
 void bind_device_select(nb::module_& module) {
   nb::class_<TopkOnDevice>(module, "DeviceTopk",
                            "Top-k selection on a GPU among the keys of a mask, prepared once.")
-      .def(nb::new_(&make_topk), nb::arg("among"), nb::arg("w"), nb::kw_only(),
-           nb::arg("batch").none() = nb::none(), nb::arg("heads_kv").none() = nb::none(),
-           nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
-           "Selects w keys a query among those that the mask `among` shows, for each batch element "
-           "and KV head. One interval per key: causal, documents, prefixes, padding; others are "
-           "an error, compile() selects among any.")
+      .def(
+          "__init__",
+          [](TopkOnDevice* self, const BlockMask& among, std::int64_t w,
+             std::optional<std::int64_t> batch, std::optional<std::int64_t> heads_kv,
+             std::optional<int> device, nb::handle stream) {
+            new (self) TopkOnDevice(make_topk(among, w, batch, heads_kv, device, stream));
+          },
+          nb::arg("among"), nb::arg("w"), nb::kw_only(), nb::arg("batch").none() = nb::none(),
+          nb::arg("heads_kv").none() = nb::none(), nb::arg("device").none() = nb::none(),
+          nb::arg("stream").none() = nb::none(),
+          "Selects w keys a query among those that the mask `among` shows, for each batch element "
+          "and KV head. One interval per key: causal, documents, prefixes, padding; others are "
+          "an error, compile() selects among any.")
       .def("select", &select, nb::arg("scores"), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("stream").none() = nb::none(),
            "int32 [batch, heads_kv, kv_len, 2] on the GPU: the queries that keep each key, 0, 0 "
@@ -310,9 +313,17 @@ void bind_device_select(nb::module_& module) {
   nb::class_<DeviceIncrementalTopk>(
       module, "DeviceIncrementalTopk",
       "Top-k selection on a GPU that follows growing sequences, all rows with one mask.")
-      .def(nb::new_(&make_incremental), nb::arg("w"), nb::arg("capacity"), nb::kw_only(),
-           nb::arg("batch") = 1, nb::arg("heads_kv") = 1, nb::arg("keys_may_wait") = false,
-           nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none())
+      .def(
+          "__init__",
+          [](DeviceIncrementalTopk* self, std::int64_t w, std::int64_t capacity, std::int64_t batch,
+             std::int64_t heads_kv, bool keys_may_wait, std::optional<int> device,
+             nb::handle stream) {
+            new (self) DeviceIncrementalTopk(
+                make_incremental(w, capacity, batch, heads_kv, keys_may_wait, device, stream));
+          },
+          nb::arg("w"), nb::arg("capacity"), nb::kw_only(), nb::arg("batch") = 1,
+          nb::arg("heads_kv") = 1, nb::arg("keys_may_wait") = false,
+          nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none())
       .def("append", &append, nb::arg("scores"), nb::arg("among") = nb::none(),
            nb::arg("num_queries") = nb::none(), nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
