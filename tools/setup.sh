@@ -112,7 +112,8 @@ install_peer_packages() {
   .venv/bin/python -m pip install --dry-run --no-index --quiet --requirement tests/requirements-peers.txt \
     >/dev/null 2>&1 && return 0
   echo "setup: PyTorch and transformers into .venv"
-  local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/requirements-peers.txt)
+  local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
+  pip+=(--requirement tests/requirements-peers.txt)
   "${pip[@]}" 2>/dev/null ||
     "${pip[@]}" --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
     echo "setup: pip could not install tests/requirements-peers.txt; tests against PyTorch and transformers will skip."

@@ -232,6 +232,7 @@ def test_bsr_takes_the_conventions_of_cusparse(tmp_path: Path, order: str) -> No
     maskc(tmp_path, "diff", "out.h5", "mask.h5")
 
 
+@pytest.mark.filterwarnings("ignore:Sparse BSR tensor support")
 def test_bsr_is_torchs(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     dense = np.random.default_rng(3).random((60, 100)) < 0.02
