@@ -31,6 +31,7 @@ import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -483,11 +484,13 @@ def measure(
         faulthandler.dump_traceback_later(8 * expected_seconds(row), exit=True)
         try:
             run = measure_row(fdma, torch, problem, row, options)
-        except WrongResultError as error:
+        except Exception as error:  # the other rows are worth having
+            faulthandler.cancel_dump_traceback_later()
+            if not isinstance(error, WrongResultError):
+                traceback.print_exc()
             print(f"{row}: WRONG: {error}", flush=True)
             num_wrong += 1
-            faulthandler.cancel_dump_traceback_later()
-            if num_wrong > 2:
+            if num_wrong > 3:
                 break
             continue
         faulthandler.cancel_dump_traceback_later()
