@@ -1,6 +1,7 @@
 // Tables of the language from HDF5 datasets.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 
 #include "fdma/io/dense_dataset.hpp"
@@ -12,6 +13,10 @@ namespace {
 
 // A dataset can claim any extents (unwritten chunks read as zeros); tables are far below this.
 constexpr std::int64_t kMaxTableBytes = std::int64_t{1} << 33;
+// Up to here memory is taken on its word, beyond only for what the file can hold: deflate shrinks
+// by 1032 at most.
+constexpr std::int64_t kMaxUnwrittenBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMaxCompression = 1040;
 
 Result<OwnedTable> read_checked(const std::string& path, const std::string& dataset) {
   const std::string where = fmt::format("'{}:{}'", path, dataset);
@@ -67,7 +72,15 @@ Result<OwnedTable> read_checked(const std::string& path, const std::string& data
                  fmt::format("{}: extents {} exceed the {} bytes that a table may take", where,
                              extents_text(info.extents), kMaxTableBytes)};
   }
-  table.bytes.resize(static_cast<std::size_t>(info.num_elements * element_bytes));
+  const std::int64_t bytes = info.num_elements * element_bytes;
+  const std::int64_t stored = std::min(info.storage_bytes, input.size_bytes);
+  if (bytes > kMaxUnwrittenBytes && stored < bytes / kMaxCompression) {
+    return Error{ErrorCode::corrupt_file,
+                 fmt::format("{}: extents {} need {} bytes, but the file holds only {} bytes of it "
+                             "(values never written, or cut off)",
+                             where, extents_text(info.extents), bytes, stored)};
+  }
+  table.bytes.resize(static_cast<std::size_t>(bytes));
   if (info.num_elements > 0 && H5Dread(info.dataset.get(), memory.get(), H5S_ALL, H5S_ALL,
                                        H5P_DEFAULT, table.bytes.data()) < 0) {
     return hdf5_error(where, "cannot read its values");

@@ -88,5 +88,23 @@ TEST(ReadTable, RejectsExtentsBeyondMemory) {
   EXPECT_EQ(table.error().code, ErrorCode::out_of_memory);
 }
 
+// A gigabyte of zeros that nobody wrote, in a file of a kilobyte.
+TEST(ReadTable, RejectsExtentsFarBeyondTheFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.h5");
+  {
+    FileEdit file = FileEdit::create(path);
+    testing::write_dataset(file, "/t", {{1 << 27}, {1 << 20}, false}, H5T_STD_I64LE,
+                           H5T_NATIVE_INT64, nullptr);
+    testing::write_dataset(file, "/small", {{1 << 10}, {1 << 10}, false}, H5T_STD_I64LE,
+                           H5T_NATIVE_INT64, nullptr);
+  }
+  const auto table = read_table(path, "/t");
+  ASSERT_FALSE(table);
+  EXPECT_EQ(table.error().code, ErrorCode::corrupt_file);
+  EXPECT_THAT(table.error().message, HasSubstr("the file holds only 0 bytes"));
+  EXPECT_TRUE(read_table(path, "/small"));
+}
+
 }  // namespace
 }  // namespace fdma
