@@ -74,11 +74,10 @@ def incremental_table(result: Run, table: Table) -> str:
             f"{run['chunk']:,}",
             time_text(run["append_us"]),
             time_text(run["append_rising_us"]),
-            time_text(run["live_keys_us"]),
         ]
         for run in result["incremental"]
     ]
-    header = ["KV heads", "tokens", "w", "appended", "random", "rising", "live keys"]
+    header = ["KV heads", "tokens", "w", "appended", "random", "rising"]
     return table(header, rows)
 
 
