@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <limits>
 #include <utility>
 
 #include "fdma/kernels/device_stream.hpp"
@@ -51,12 +52,15 @@ CurrentDevice::~CurrentDevice() {
 }
 
 Result<StreamNumber> number_of(Stream stream) {
+  // The legacy stream has two handles and cannot be captured, and asking about that would be an
+  // error while another stream is.
+  if (stream == nullptr || stream == cudaStreamLegacy) {
+    return StreamNumber{std::numeric_limits<std::uint64_t>::max(), 0};
+  }
   StreamNumber number;
   unsigned long long id = 0;
   FDMA_TRY_VOID(check_cuda(cudaStreamGetId(stream, &id), "cudaStreamGetId"));
   number.stream = id;
-  // The legacy stream cannot be captured, and asking it is an error while another one is.
-  if (stream == nullptr || stream == cudaStreamLegacy) return number;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   FDMA_TRY_VOID(
       check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo"));
