@@ -25,45 +25,74 @@ FLEX_FIELDS = (
 
 
 def flex_cases() -> list[Any]:
-    """mask_mod, the same as a specification, q_len, kv_len, heads."""
+    """mask_mod, the same as a specification, q_len, kv_len, (batch, heads), BLOCK_SIZE."""
+
+    def case(
+        name: str,
+        mask_mod: Any,
+        spec: str,
+        lengths: tuple[int, int],
+        pairs: tuple[int | None, int | None] = (None, None),
+        block: tuple[int, int] = (128, 128),
+    ) -> Any:
+        return pytest.param(mask_mod, spec, lengths, pairs, block, id=name)
+
     return [
-        pytest.param(lambda b, h, q, k: q >= k, "q >= k", 300, 500, None, id="causal"),
-        pytest.param(
+        case("causal", lambda b, h, q, k: q >= k, "q >= k", (300, 500)),
+        case(
+            "window",
             lambda b, h, q, k: (q >= k) & (q - k < 200),
             "q >= k & q - k < 200",
-            640,
-            640,
-            None,
-            id="window",
+            (640, 640),
         ),
-        pytest.param(
-            lambda b, h, q, k: abs(q - k) % 3 == 0,
-            "abs(q - k) % 3 == 0",
-            130,
-            257,
-            None,
-            id="stride",
+        case("stride", lambda b, h, q, k: abs(q - k) % 3 == 0, "abs(q - k) % 3 == 0", (130, 257)),
+        case("full", lambda b, h, q, k: q >= 0, "true", (256, 384)),
+        case("empty", lambda b, h, q, k: q < 0, "false", (200, 384)),
+        case("one cell", lambda b, h, q, k: q == k, "q == k", (1, 1)),
+        case("prefix", lambda b, h, q, k: (q >= k) | (k < 300), "q >= k | k < 300", (1000, 1000)),
+        case(
+            "documents",
+            lambda b, h, q, k: (q // 333 == k // 333) & (q >= k),
+            "q // 333 == k // 333 & q >= k",
+            (1024, 1024),
         ),
-        pytest.param(lambda b, h, q, k: q >= 0, "true", 256, 384, None, id="full"),
-        pytest.param(lambda b, h, q, k: q < 0, "false", 200, 384, None, id="empty"),
-        pytest.param(
+        case(
+            "small blocks",
+            lambda b, h, q, k: (q >= k) & (q - k < 100),
+            "q >= k & q - k < 100",
+            (500, 777),
+            block=(64, 32),
+        ),
+        case(
+            "heads",
             lambda b, h, q, k: (q >= k) & (q - k < 64 * (h + 1)),
             "q >= k & q - k < 64 * (h + 1)",
-            500,
-            500,
-            3,
-            id="heads",
+            (500, 500),
+            (None, 3),
+        ),
+        case(
+            "batch and heads",
+            lambda b, h, q, k: (q >= k) & (k >= 150 * b) & (q - k < 64 * (h + 1)),
+            "q >= k & k >= 150 * b & q - k < 64 * (h + 1)",
+            (500, 500),
+            (3, 2),
+            (64, 128),
         ),
     ]
 
 
-@pytest.mark.parametrize(("mask_mod", "spec", "q_len", "kv_len", "heads"), flex_cases())
+@pytest.mark.parametrize(("mask_mod", "spec", "lengths", "pairs", "block"), flex_cases())
 def test_flex_arrays_are_those_of_create_block_mask(
-    tmp_path: Path, mask_mod: Any, spec: str, q_len: int, kv_len: int, heads: int | None
+    tmp_path: Path,
+    mask_mod: Any,
+    spec: str,
+    lengths: tuple[int, int],
+    pairs: tuple[int | None, int | None],
+    block: tuple[int, int],
 ) -> None:
     flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch is not installed")
-    theirs = flex.create_block_mask(mask_mod, None, heads, q_len, kv_len, device="cpu")
-    cells = flex.create_mask(mask_mod, 1, heads or 1, q_len, kv_len, device="cpu").numpy()
+    theirs = flex.create_block_mask(mask_mod, *pairs, *lengths, device="cpu", BLOCK_SIZE=block)
+    cells = flex.create_mask(mask_mod, pairs[0] or 1, pairs[1] or 1, *lengths, device="cpu").numpy()
     fields = {name: getattr(theirs, name).numpy() for name in FLEX_FIELDS}
     fill(
         tmp_path / "flex.h5",
@@ -80,7 +109,8 @@ def test_flex_arrays_are_those_of_create_block_mask(
     maskc(tmp_path, "convert", "dense.h5:/mask", "-o", "mask.h5")
     maskc(tmp_path, "diff", "by_cells.h5", "mask.h5")
     # Out again: bit for bit what create_block_mask made, types included.
-    document = maskc_json(tmp_path, "convert", "mask.h5", "--to", "flex", "-o", "ours.h5")
+    words = ("mask.h5", "--to", "flex", "--block", f"{block[0]}x{block[1]}", "-o", "ours.h5")
+    document = maskc_json(tmp_path, "convert", *words)
     ours = read(tmp_path / "ours.h5", "block_mask")
     for name, expected in fields.items():
         assert ours[name].dtype == expected.dtype
