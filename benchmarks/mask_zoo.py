@@ -26,6 +26,9 @@ NAMES = (
     *("qk_sparse", "random_eviction"),
 )
 
+EVERY_TILE_PARTIAL = "every_tile_partial"
+"""Not of the zoo: two cells of three, every tile by a bitmap, for what a mask costs."""
+
 
 class SplitMix64:
     """The random numbers of tests/zoo/zoo_mask.hpp."""
@@ -85,7 +88,7 @@ class ZooMask:
 
 
 def zoo_mask(name: str, tokens: int) -> ZooMask:
-    """One of NAMES over `tokens` positions: a length of document_lengths.json."""
+    """One of NAMES or EVERY_TILE_PARTIAL; `tokens`: a length of document_lengths.json."""
 
     def array(values: Sequence[int]) -> Table:
         return np.asarray(values, np.int32)
@@ -98,6 +101,8 @@ def zoo_mask(name: str, tokens: int) -> ZooMask:
     window = tokens // 16
     if name == "full":
         return ZooMask(name, "true", predicate=lambda q, k: (q >= 0) & (k >= 0))
+    if name == EVERY_TILE_PARTIAL:
+        return ZooMask(name, "(q + k) % 3 != 0", predicate=lambda q, k: (q + k) % 3 != 0)
     if name == "causal":
         return ZooMask(name, "causal")
     if name == "sliding_window":
