@@ -107,7 +107,8 @@ def time_text(us: float) -> str:
 def bytes_text(count: float) -> str:
     for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= factor:
-            return f"{count / factor:.3g} {unit}"
+            value = count / factor
+            return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
     return f"{count:.0f} B"
 
 
