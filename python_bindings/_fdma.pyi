@@ -210,6 +210,7 @@ def attention(
     lse: _Lse,
     return_lse: Literal[True] = True,
 ) -> tuple[_Out, _Lse]: ...
+@overload
 def zoh_scores(
     values: Array,
     dt_proj: Array,
@@ -217,9 +218,20 @@ def zoh_scores(
     *,
     mode: Literal["exp", "log"] = "exp",
     num_threads: int = 0,
-    out: Array | None = None,
+    out: None = None,
     stream: _Stream | None = None,
 ) -> NewArray: ...
+@overload
+def zoh_scores(
+    values: Array,
+    dt_proj: Array,
+    a_coef: Array,
+    *,
+    mode: Literal["exp", "log"] = "exp",
+    num_threads: int = 0,
+    out: _Out,
+    stream: _Stream | None = None,
+) -> _Out: ...
 
 OPEN_END: int
 

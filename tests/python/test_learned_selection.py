@@ -7,6 +7,8 @@ attention over what is not zero, biased by it. Both in NumPy, in float64 where r
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 from fdma_module import Tensor, definition, fdma, random_tensors, round_bf16
@@ -69,12 +71,12 @@ def published(
 @pytest.mark.parametrize("mode", ["exp", "log"])
 @pytest.mark.parametrize("is_wide", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_scores_are_the_formula(dtype: str, is_wide: bool, mode: str) -> None:
+def test_scores_are_the_formula(dtype: str, is_wide: bool, mode: Literal["exp", "log"]) -> None:
     random = np.random.default_rng(1)
     values = random.standard_normal((2, 131, 3, 40), np.float32)
     dt_proj = random.standard_normal((3, 120 if is_wide else 40), np.float32) / 8
     a_coef = np.array([-1.5, -0.1, 0.5], np.float32)
-    given: object = values
+    given: Any = values
     if dtype == "float16":
         given = values = values.astype(np.float16)
     elif dtype == "bfloat16":
@@ -92,7 +94,7 @@ def test_scores_refuse_what_does_not_fit() -> None:
     values = np.zeros((1, 4, 2, 8), np.float32)
     weights, a_coef = np.zeros((2, 8), np.float32), np.zeros(2, np.float32)
     with pytest.raises(ValueError, match="mode: expected exp or log, got 'tanh'"):
-        fdma.zoh_scores(values, weights, a_coef, mode="tanh")
+        fdma.zoh_scores(values, weights, a_coef, mode="tanh")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="dt_proj: expected"):
         fdma.zoh_scores(values, weights[:, :7], a_coef)
     with pytest.raises(NotImplementedError, match=r"a_coef: .* float64"):
