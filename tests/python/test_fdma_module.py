@@ -306,3 +306,15 @@ for call in (lambda: _fdma.compile("?", 5), lambda: _fdma.compile("causal", -5))
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_type_is_known_to_python() -> None:
+    # What nanobind cannot convert has the name of its C++ type in a signature.
+    named = [(name, getattr(fdma, name)) for name in dir(fdma)]
+    for name, value in list(named):
+        if isinstance(value, type):
+            named += [(f"{name}.{member}", entry) for member, entry in vars(value).items()]
+    for name, value in named:
+        for function in (value, getattr(value, "fget", None)):
+            assert "::" not in (getattr(function, "__doc__", None) or ""), name
+            assert "::" not in str(getattr(function, "__nb_signature__", "")), name
