@@ -21,6 +21,7 @@
 #include "fdma/io/isolated_reader.hpp"
 #include "mask_fixtures.hpp"
 #include "mutated_files.hpp"
+#include "sanitizers.hpp"
 
 namespace fdma {
 namespace {
@@ -203,9 +204,7 @@ TEST(MutatedFiles, GiveAValidMaskOrAnError) {
   std::printf("%.1f s\n", elapsed.count());
   EXPECT_EQ(all.files, num_files);
   EXPECT_EQ(all.valid + all.errors + all.crashes + all.too_long + all.too_large, num_files);
-#if !defined(__SANITIZE_ADDRESS__)  // which ends a process by an exit code
-  EXPECT_EQ(unexplained, 0);
-#endif
+  EXPECT_TRUE(unexplained == 0 || testing::kHasAddressSanitizer) << unexplained;
 }
 
 TEST(MutatedFiles, SeedsAreRead) {
