@@ -13,16 +13,32 @@ try:
 except ImportError:
     imported_torch = None
 torch: Any = imported_torch
-pytestmark = pytest.mark.skipif(
-    torch is None or "sm90" not in fdma.available_backends(),
-    reason="no GPU of compute capability 9.0, or PyTorch is not installed",
+HAS_GPU = torch is not None and "sm90" in fdma.available_backends()
+needs_gpu = pytest.mark.skipif(
+    not HAS_GPU, reason="no GPU of compute capability 9.0, or PyTorch is not installed"
 )
+
+
+@pytest.mark.skipif(
+    "sm90" in fdma.available_backends(), reason="this machine has a GPU of compute capability 9.0"
+)
+def test_without_a_gpu_selection_on_it_is_refused() -> None:
+    with pytest.raises(NotImplementedError):
+        fdma.DeviceTopk(fdma.compile("causal", q_len=10), 3)
+    with pytest.raises(NotImplementedError):
+        fdma.DeviceIncrementalTopk(3, 10)
+
+
+def test_rows_that_a_mask_does_not_serve_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"among: a mask of 1 x 2 \(batch x heads\) serves no"):
+        fdma.DeviceTopk(fdma.compile("causal", q_len=10, heads=2), 3, heads_kv=3)
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
 
 
+@needs_gpu
 @pytest.mark.parametrize("mode", ["exp", "log"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_scores_are_those_of_the_host(mode: Literal["exp", "log"], dtype: str) -> None:
@@ -36,6 +52,7 @@ def test_scores_are_those_of_the_host(mode: Literal["exp", "log"], dtype: str) -
         np.testing.assert_allclose(got.cpu().numpy(), np.asarray(host), rtol=1e-4, atol=1e-7)
 
 
+@needs_gpu
 def test_scores_into_a_given_tensor_on_a_stream() -> None:
     values, dt_proj, a_coef = normal(1, 100, 2, 64), normal(2, 64), normal(2)
     out = torch.empty(1, 2, 100, device="cuda")
@@ -47,11 +64,13 @@ def test_scores_into_a_given_tensor_on_a_stream() -> None:
     assert torch.equal(out, again)
 
 
+@needs_gpu
 def test_tensors_on_two_devices_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dt_proj: expected an array on cuda:0"):
         fdma.zoh_scores(normal(1, 10, 2, 64), normal(2, 64).cpu(), normal(2))
 
 
+@needs_gpu
 @pytest.mark.parametrize(
     "among", ["causal", "causal & documents(lengths=@n)", "prefix(700)", "padding(lengths=@p)"]
 )
@@ -75,6 +94,7 @@ def test_selection_is_that_of_the_host(among: str, w: int) -> None:
     assert not topk.saw_nan()
 
 
+@needs_gpu
 def test_selection_reports_nan_once() -> None:
     scores = normal(1, 1, 500)
     scores[0, 0, 17] = float("nan")
@@ -84,6 +104,7 @@ def test_selection_reports_nan_once() -> None:
     assert not topk.saw_nan()
 
 
+@needs_gpu
 def test_selection_in_a_cuda_graph() -> None:
     scores = normal(1, 3, 5000)
     topk = fdma.DeviceTopk(fdma.compile("causal", q_len=5000), 128, heads_kv=3)
@@ -99,11 +120,13 @@ def test_selection_in_a_cuda_graph() -> None:
         assert torch.equal(kept, again)
 
 
+@needs_gpu
 def test_masks_beyond_the_class_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="select_topk"):
         fdma.DeviceTopk(fdma.compile("causal & window(64)", q_len=500), 20)
 
 
+@needs_gpu
 def test_decoding_follows_the_host() -> None:
     scores = normal(1, 2, 400)
     topk = fdma.DeviceIncrementalTopk(30, 400, heads_kv=2)
