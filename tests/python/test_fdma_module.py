@@ -219,6 +219,7 @@ def test_example_of_the_readme() -> None:
 def test_stub_names_what_the_module_has() -> None:
     stub = (Path(__file__).parents[2] / "python_bindings" / "_fdma.pyi").read_text()
     found = set(re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", stub, re.MULTILINE))
+    found |= set(re.findall(r"^([A-Z]\w*): ", stub, re.MULTILINE))  # constants
     assert found - {"NewArray"} == {name for name in dir(fdma) if not name.startswith("_")}
     for name in ("BlockMask", "AttentionPlan"):
         body = re.search(rf"^class {name}:\n((?:    .*\n)+)", stub, re.MULTILINE)
