@@ -13,13 +13,17 @@ endif()
 # fdma_cuda_sources(<target> sources..): compiles them with nvcc and the include folders of the target, adds the objects
 # to it and links the CUDA runtime statically. The driver is looked for at run time.
 function(fdma_cuda_sources target)
+  set(checked ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh)
+  if(FDMA_CUDA_BOUNDED_WAITS)
+    set(checked)  # the printf of a bounded wait serialises wgmma, which the check would refuse
+  endif()
   set(includes "$<REMOVE_DUPLICATES:$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>>")
   foreach(source ${ARGN})
     get_filename_component(name ${source} NAME)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.cuda/${name}.o)
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${target}.cuda)
     add_custom_command(OUTPUT ${object}
-      COMMAND ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh ${FDMA_NVCC} -std=c++20
+      COMMAND ${checked} ${FDMA_NVCC} -std=c++20
         -gencode arch=compute_90a,code=sm_90a -O3 -Xptxas -v
         "$<$<BOOL:${FDMA_CUDA_BOUNDED_WAITS}>:-DFDMA_BOUNDED_WAITS>"
         -Xcompiler -Wall,-Wextra,-fPIC -ccbin ${CMAKE_CXX_COMPILER} "$<$<BOOL:${FDMA_WERROR}>:-Werror;all-warnings>"
