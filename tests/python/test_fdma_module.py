@@ -210,10 +210,13 @@ def test_compiling_from_many_threads() -> None:
 def test_example_of_the_readme() -> None:
     text = (Path(__file__).parents[2] / "python_bindings" / "README.md").read_text()
     names: dict[str, Any] = {}
-    exec(text.partition("```python\n")[2].partition("```")[0], names)
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[:2]:
+        exec(block, names)
     assert names["cells"].shape == (1, 1, 2048, 2048)
     assert np.asarray(names["out"]).shape == (1, 2048, 8, 64)
     assert np.asarray(names["lse"]).shape == (1, 8, 2048)
+    assert names["learned"].num_groups == 2
+    assert names["topk"].num_live_keys == 256
 
 
 def test_stub_names_what_the_module_has() -> None:
