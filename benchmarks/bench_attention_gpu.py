@@ -491,7 +491,7 @@ def measure(
                 traceback.print_exc()
             print(f"{row}: WRONG: {error}", flush=True)
             num_wrong += 1
-            if num_wrong > 3:
+            if num_wrong > 11:
                 break
             continue
         faulthandler.cancel_dump_traceback_later()
