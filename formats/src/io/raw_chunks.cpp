@@ -176,7 +176,8 @@ Result<ChunkPlace> RawChunks::find(const std::vector<std::int64_t>& begin, std::
     return wrong(ErrorCode::corrupt_file, fmt::format("cannot be found: {}", reason));
   }
   if (notes.num_places != 1) {
-    return wrong(ErrorCode::internal, fmt::format("is read in {} pieces", notes.num_places));
+    return wrong(ErrorCode::corrupt_file,
+                 fmt::format("is in {} places of the file", notes.num_places));
   }
   if (!is_inside(notes.address, notes.size, notes.file_bytes)) {
     return wrong(ErrorCode::corrupt_file,
