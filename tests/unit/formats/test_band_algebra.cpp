@@ -6,6 +6,7 @@
 #include "bands_from_segment.hpp"
 #include "cell_oracle.hpp"
 #include "combine_segments.hpp"
+#include "fdma/formats/validate.hpp"
 
 namespace fdma {
 namespace {
@@ -84,6 +85,120 @@ TEST(BandsFromSegment, LowersToTheSameMaskInAnyBlocks) {
     RC_ASSERT(segment_from_bands(*sample.bands, other) ==
               segment_from_dense(testing::dense_of(sample.cells), other));
   }));
+}
+
+/// The same cells as a valid mask that is not canonical: segments and runs cut at random places,
+/// full and empty tiles as bitmaps.
+SegmentMask uncanonical(std::mt19937& rng, const SegmentMask& mask) {
+  SegmentMask made = mask;
+  made.runs.clear();
+  made.segments.clear();
+  const std::int32_t period = row_period(mask.block);
+  const auto words = static_cast<std::size_t>(mask.words_per_bitmap());
+  const auto empty = static_cast<std::int32_t>(mask.num_bitmaps());
+  made.bitmaps.resize(made.bitmaps.size() + words);
+  const bool has_ragged_tiles =
+      mask.q_len % mask.block.block_q != 0 || mask.kv_len % mask.block.block_kv != 0;
+  if (!has_ragged_tiles) made.bitmaps.resize(made.bitmaps.size() + words, ~std::uint64_t{0});
+  struct Row {
+    std::vector<TileSegment> segments;
+    bool is_done = false;
+  };
+  std::vector<Row> rows;
+  for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
+    Row row;
+    std::int32_t free = 0;
+    for (const TileSegment& segment : segments) {
+      if (segment.first_tile > free && pick(rng, 0, 3) == 0) {
+        row.segments.push_back({free, segment.first_tile, 0, 0, SegmentKind::bitmap, empty});
+      }
+      free = segment.end_tile;
+      TileSegment part = segment;
+      if (part.kind == SegmentKind::full && !has_ragged_tiles && pick(rng, 0, 2) == 0) {
+        part.kind = SegmentKind::bitmap;
+        part.payload = empty + 1;
+      }
+      if (part.end_tile - part.first_tile > 1 && part.kind != SegmentKind::rows &&
+          part.kind != SegmentKind::columns && pick(rng, 0, 2) == 0) {
+        TileSegment left = part;
+        left.end_tile =
+            static_cast<std::int32_t>(pick(rng, part.first_tile + 1, part.end_tile - 1));
+        part.first_tile = left.end_tile;
+        row.segments.push_back(left);
+      }
+      row.segments.push_back(part);
+    }
+    rows.push_back(std::move(row));
+  });
+  const auto steps = [](const Row& a, const Row& b, std::vector<TileSegment>* out) {
+    if (a.segments.size() != b.segments.size()) return false;
+    std::vector<TileSegment> moved = a.segments;
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      const TileSegment& next = b.segments[i];
+      if (moved[i].kind != next.kind || moved[i].payload != next.payload) return false;
+      const bool is_panel = moved[i].kind == SegmentKind::rows;
+      moved[i].step_first = next.first_tile - moved[i].first_tile;
+      moved[i].step_end = next.end_tile - moved[i].end_tile;
+      if (is_panel && moved[i].step_first != moved[i].step_end) return false;
+    }
+    if (out != nullptr) *out = moved;
+    return true;
+  };
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (rows[row].is_done) continue;
+    TileRun run{static_cast<std::int32_t>(row), period, 1, 0, std::ssize(made.segments)};
+    std::vector<TileSegment> segments = rows[row].segments;
+    const auto stride = static_cast<std::size_t>(period);
+    for (std::size_t next = row + stride; next < rows.size(); next += stride) {
+      std::vector<TileSegment> moved;
+      if (pick(rng, 0, 15) == 0 || !steps(rows[next - stride], rows[next], &moved)) break;
+      bool fits = true;
+      for (std::size_t i = 0; i < moved.size(); ++i) {
+        if (run.num_rows == 1) {
+          segments[i].step_first = moved[i].step_first;
+          segments[i].step_end = moved[i].step_end;
+        }
+        fits = fits && segments[i].step_first == moved[i].step_first &&
+               segments[i].step_end == moved[i].step_end;
+      }
+      if (!fits) break;
+      rows[next].is_done = true;
+      ++run.num_rows;
+    }
+    if (run.num_rows == 1) {
+      for (TileSegment& segment : segments) segment.step_first = segment.step_end = 0;
+    }
+    run.num_segments = static_cast<std::int32_t>(segments.size());
+    made.segments.insert(made.segments.end(), segments.begin(), segments.end());
+    made.runs.push_back(run);
+  }
+  return made;
+}
+
+TEST(BandsFromSegment, TakesValidMasksThatAreNotCanonical) {
+  std::int64_t num_bands = 0;
+  EXPECT_TRUE(rc::check("uncanonical", [&num_bands](std::uint32_t seed) {
+    std::mt19937 rng(seed);
+    BlockShape block = testing::random_block(rng);
+    std::int64_t q_len = pick(rng, 1, 1500), kv_len = pick(rng, 1, 300);
+    if (pick(rng, 0, 1) == 0) {  // whole tiles
+      q_len = std::max<std::int64_t>(q_len / block.block_q, 1) * block.block_q;
+      kv_len = std::max<std::int64_t>(kv_len / block.block_kv, 1) * block.block_kv;
+    }
+    const Sample sample = random_sample(rng, q_len, kv_len, block);
+    const SegmentMask mask = uncanonical(rng, sample.mask);
+    const auto valid = validate(mask, ValidationLevel::structure);
+    RC_ASSERT(valid.has_value());
+    if (const auto bands = bands_from_segment(mask)) {
+      ++num_bands;
+      check_invariants(*bands);
+      RC_ASSERT(segment_from_bands(*bands, block) == sample.mask);
+    }
+    RC_ASSERT(segment_from_segment(mask, block) == sample.mask);
+    RC_ASSERT(complement_segment(mask) == complement_segment(sample.mask));
+    RC_ASSERT(transpose_segment(mask) == transpose_segment(sample.mask));
+  }));
+  EXPECT_GT(num_bands, 20);
 }
 
 TEST(BandsFromSegment, SkipsRowsThatMoveInStep) {
