@@ -27,6 +27,13 @@ run() {
 }
 run lowering
 run set_algebra --benchmark_repetitions=9
+echo "== learned selection, beside dense top-k"
+"$build/benchmarks/bench_select" --benchmark_min_time=0.01 --benchmark_repetitions=3 --benchmark_out_format=json \
+  --benchmark_out="$build/select.json"
+.venv/bin/python benchmarks/dense_topk.py "$build/dense_topk.json"
+.venv/bin/python benchmarks/select_report.py store "$build/select.json" "$build/dense_topk.json" \
+  benchmarks/results/select.json
+.venv/bin/python benchmarks/select_report.py tables benchmarks/results/select.json docs/performance.md
 run dense "$inputs/contiguous.h5" "$inputs/gzip.h5"
 echo "== dense masks in files, beside pread and NumPy"
 .venv/bin/python benchmarks/bench_dense_files.py "$build/benchmarks/bench_dense_file" "$build/tools/fdma-maskc" \
