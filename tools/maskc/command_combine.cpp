@@ -269,8 +269,8 @@ const Command& combine_command() {
                       "The second half of the query rows:"},
                      {"fdma-maskc combine crop heads.h5 --crop :,:,:,3:4 -o head.h5",
                       "Head 3 by itself, of every batch element:"},
-                     {"fdma-maskc combine xor old.h5 new.h5 -o changed.h5",
-                      "The pairs in which two versions differ:"}},
+                     {"fdma-maskc combine xor a.h5 b.h5 -o changed.h5",
+                      "The pairs in which two masks differ:"}},
         .run = run};
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     made.options.push_back(json_option());
