@@ -81,6 +81,12 @@ TEST(Mbarrier, RingHandsOverEveryRoundByEveryThread) {
 }
 
 // Two warpgroups take turns: each adds its digit to a number in shared memory.
+//
+// racecheck reports hazards here too, though each digit is written before its thread's fence and
+// arrival, and the other group reads it after a barrier that waits for that arrival: whoever only
+// arrives, and does not wait, is ordered before those who wait (PTX ISA: barrier.arrive with
+// barrier.sync as producer and consumer), and two accesses to `number` never have less between them
+// than this.
 __global__ void __launch_bounds__(384, 1) take_turns(std::uint64_t* out) {
   __shared__ std::uint64_t number;
   const int group = static_cast<int>(threadIdx.x) / 128;
