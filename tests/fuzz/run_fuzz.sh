@@ -21,8 +21,8 @@ one() {
   local label="$1.$3"
   mkdir -p "$out/$label.corpus" "$out/$label.found"
   local TIMEFORMAT='%U %S'
-  { time env "$2=$3" "${fixed[@]}" "$folder/$1" -max_len=2048 -len_control=0 -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
-    -print_final_stats=1 -artifact_prefix="$out/$label.found/" "$out/$label.corpus" \
+  { time env "$2=$3" "${fixed[@]}" "$folder/$1" -max_len=2048 -len_control=0 -max_total_time="$seconds" \
+    -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$out/$label.found/" "$out/$label.corpus" \
     >"$out/$label.log" 2>&1; } 2>"$out/$label.cpu"
   local code=$?
   local runs cover found cpu
@@ -30,8 +30,8 @@ one() {
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$out/$label.log")
   cover=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$out/$label.log" | tail -n 1)
   found=$(find "$out/$label.found" -type f | wc -l)
-  printf '%-28s exit %3d  runs %11s  edges %6s  cpu seconds %5s  inputs %5d  findings %d\n' "$label" "$code" "${runs:-?}" \
-    "${cover:-?}" "$cpu" "$(find "$out/$label.corpus" -type f | wc -l)" "$found" >"$out/$label.line"
+  printf '%-28s exit %3d  runs %11s  edges %6s  cpu seconds %5s  inputs %5d  findings %d\n' "$label" "$code" \
+    "${runs:-?}" "${cover:-?}" "$cpu" "$(find "$out/$label.corpus" -type f | wc -l)" "$found" >"$out/$label.line"
   return $code
 }
 
