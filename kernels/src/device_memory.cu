@@ -5,25 +5,13 @@
 #include <utility>
 
 #include "fdma/kernels/device_memory.hpp"
+#include "relaxed_capture.hpp"
 #include "sm90/cuda_error.hpp"
 
 namespace fdma {
 namespace {
 
 using sm90::check_cuda;
-
-// While a thread captures a stream, CUDA refuses calls that could wait for it. Taking and returning
-// memory does not touch the capture.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 __global__ void fill_kernel(float* data, float value, std::int64_t count) {
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fdma/kernels/device_stream.hpp"
+#include "relaxed_capture.hpp"
 #include "sm90/cuda_error.hpp"
 
 namespace fdma {
@@ -57,6 +58,7 @@ Result<StreamNumber> number_of(Stream stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) {
     return StreamNumber{std::numeric_limits<std::uint64_t>::max(), 0};
   }
+  const RelaxedCapture relaxed;
   StreamNumber number;
   unsigned long long id = 0;
   FDMA_TRY_VOID(check_cuda(cudaStreamGetId(stream, &id), "cudaStreamGetId"));

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kKEmpty, Layout::kStages, kComputeWarps);
     init(Layout::kVFull, Layout::kStages, 1);
     init(Layout::kVEmpty, Layout::kStages, kComputeWarps);
-    init(Layout::kVTail, Layout::kStages, 1);
+    init(Layout::kVTail, Layout::kStages * kMaskWarps, 1);
     init(Layout::kMaskFull, Layout::kMaskSlots, 1);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
     init(Layout::kItemFull, Layout::kItemSlots, 1);

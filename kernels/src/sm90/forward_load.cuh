@@ -50,6 +50,19 @@ __device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int v_r
   return is_ragged(place) && v_rows > place.kv_len;
 }
 
+constexpr int kNoTail = -1;
+
+/// Mask warps take the tiles that need words in turn.
+__device__ __forceinline__ int next_mask_warp(int warp) {
+  return warp == kMaskWarps - 1 ? 0 : warp + 1;
+}
+
+template <class Layout>
+__device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int stage,
+                                                        int mask_warp) {
+  return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
+}
+
 /// Takes items until there are none, publishes each and loads its tiles in the order in which they
 /// are needed: K of a tile, then V of the tile before, across items. One thread.
 template <int kHeadDim, bool kGeneral>
@@ -62,12 +75,13 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   // The V that comes next: that of the last tile whose K was loaded.
   struct Pending {
     int key_begin, kv_head, batch;
-    bool is_tail;
+    int tail_warp;  ///< the mask warp that zeroes its tail, or kNoTail
   } pending{};
   const auto load_pending = [&] {
     const int stage = v_ring.stage;
-    const std::uint32_t full =
-        base + (pending.is_tail ? Layout::kVTail : Layout::kVFull) + 8 * stage;
+    const std::uint32_t full = pending.tail_warp == kNoTail
+                                   ? base + Layout::kVFull + 8 * stage
+                                   : v_tail_barrier<Layout>(base, stage, pending.tail_warp);
     ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
     ptx::mbarrier_arrive_expect(full, Layout::kTileBytes);
     ptx::tma_load_5d(base + Layout::kV + stage * Layout::kTileBytes, &p.v, full, 0,
@@ -77,6 +91,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
 
   // The item that comes next is read while this one is loaded, its index an item earlier.
   bool is_first = true;
+  int mask_warp = 0;  // that makes the words of the next tile that needs them
   const auto read_work = [&](std::int32_t index) {
     return index < p.plan.num_items ? p.plan.items[index] : WorkItem{0, 0, 0, 0, 0, 0, kNoItem, 0};
   };
@@ -143,7 +158,9 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       k_ring.advance();
       if (!is_first) load_pending();
       is_first = false;
-      pending = {place.key_begin, kv_head, item.batch, has_foreign_tail(place, p.v_rows)};
+      const int tail_warp = has_foreign_tail(place, p.v_rows) ? mask_warp : kNoTail;
+      pending = {place.key_begin, kv_head, item.batch, tail_warp};
+      if (kGeneral || needs_words(step, place)) mask_warp = next_mask_warp(mask_warp);
     }
   }
   if (!is_first) load_pending();
@@ -185,7 +202,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
   ptx::Ring<Layout::kStages> v_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
   int turn = 0;                   // whose tile the next one is
-  std::uint32_t tail_phases = 0;  // of the barriers kVTail, a bit a stage
+  std::uint32_t tail_phases = 0;  // of this warp's barriers kVTail, a bit a stage
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
                        "mask: item full");
@@ -219,17 +236,14 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         }
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(base + Layout::kMaskFull + 8 * slots.stage);
-      }
-      if (has_foreign_tail(place, p.v_rows)) {
-        // Every warp waits, whoever zeroes: a parity tells a phase only from its neighbours.
-        ptx::mbarrier_wait(base + Layout::kVTail + 8 * v_ring.stage,
-                           tail_phases >> v_ring.stage & 1, "mask: V tail");
-        tail_phases ^= 1u << v_ring.stage;
-        if (turn == mask_warp) {
+        if (has_foreign_tail(place, p.v_rows)) {
+          ptx::mbarrier_wait(v_tail_barrier<Layout>(base, v_ring.stage, mask_warp),
+                             tail_phases >> v_ring.stage & 1, "mask: V tail");
+          tail_phases ^= 1u << v_ring.stage;
           zero_tail<kHeadDim>(base, v_ring.stage, place.kv_len - place.key_begin, lane);
         }
       }
-      turn = turn == kMaskWarps - 1 ? 0 : turn + 1;
+      turn = next_mask_warp(turn);
       slots.advance();
     }
   }

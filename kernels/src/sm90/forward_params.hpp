@@ -83,8 +83,9 @@ struct ForwardLayout {
   static constexpr int kKEmpty = kKFull + 8 * kStages;
   static constexpr int kVFull = kKEmpty + 8 * kStages;
   static constexpr int kVEmpty = kVFull + 8 * kStages;
-  static constexpr int kVTail = kVEmpty + 8 * kStages;  ///< loaded, its tail not zeroed yet
-  static constexpr int kMaskFull = kVTail + 8 * kStages;
+  /// Of each stage and mask warp: loaded, and this warp has to zero its tail.
+  static constexpr int kVTail = kVEmpty + 8 * kStages;
+  static constexpr int kMaskFull = kVTail + 8 * kStages * kMaskWarps;
   static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
   static constexpr int kOutFull = kMaskEmpty + 8 * kMaskSlots;  ///< of each half
   static constexpr int kItemFull = kOutFull + 8 * 2 * kQBuffers;
