@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mask_zoo import EVERY_TILE_PARTIAL
+
 Run = dict[str, Any]
 Table = Callable[[list[str], list[list[str]]], str]
 
@@ -69,6 +71,7 @@ FLASH_ATTENTION_FEW_HEADS: dict[str, tuple[float | None, float | None]] = {
 BUILT_IN = ("full", "causal", "sliding_window")
 GOAL = 1.1
 FLEX_FLOOR = 1.2
+PARTIAL_TILE_GOAL = 1.1
 
 
 def rows_of(result: Run, part: str, head_dim: int, heads: int) -> list[Run]:
@@ -76,6 +79,7 @@ def rows_of(result: Run, part: str, head_dim: int, heads: int) -> list[Run]:
         run
         for run in result["rows"].values()
         if (run["part"], run["head_dim"], run["heads"]) == (part, head_dim, heads)
+        and run["mask"] != EVERY_TILE_PARTIAL
     ]
     order = list(FLASHMASK)
     return sorted(rows, key=lambda run: (run["tokens"], order.index(run["mask"])))
@@ -253,11 +257,32 @@ def machine(result: Run) -> str:
     return f"{text}{changed}, {result['date']}."
 
 
+def partial_tile_text(result: Run) -> str:
+    """What a tile with a mask costs against one without, each beside cuDNN in its own row."""
+    rows: list[Run] = list(result["rows"].values())
+    for partial in rows:
+        if partial["mask"] != EVERY_TILE_PARTIAL:
+            continue
+        for full in rows:
+            same = all(
+                full[name] == partial[name] for name in ("part", "tokens", "head_dim", "heads")
+            )
+            if full["mask"] == "full" and same:
+                cost = partial["fdma_ms"] / full["fdma_ms"]
+                said = "met" if cost <= PARTIAL_TILE_GOAL else "missed"
+                return (
+                    f"- goal, a partial tile costs at most {PARTIAL_TILE_GOAL:.2f} of a full one: {said}, "
+                    f"{cost:.3f} (every tile by a bitmap, {tokens_text(partial)})."
+                )
+    return ""
+
+
 def tables(result: Run, table: Table) -> dict[str, str]:
     verdicts = Verdicts()
     many_heads = many_heads_table(result, table, verdicts)
+    summary = "\n".join(text for text in (verdicts.text(), partial_tile_text(result)) if text)
     return {
-        "attention-gpu-summary": verdicts.text() or "Nothing measured yet.",
+        "attention-gpu-summary": summary or "Nothing measured yet.",
         "attention-gpu-machine": machine(result),
         "attention-gpu": many_heads,
         "attention-gpu-few-heads": few_heads_table(result, table),
