@@ -49,10 +49,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file["attention_mask"] = np.ones((2, 48), np.int64)
     with h5py.File(path / "bias.h5", "w") as file:
         file["bias"] = np.where(causal, 0, -1e4).astype(np.float32)
+    random = np.random.default_rng(0)
+    with h5py.File(path / "kv.h5", "w") as file:
+        file["values"] = random.standard_normal((1, 131072, 4, 16), np.float32).astype(np.float16)
+        file["dt_proj"] = random.standard_normal((4, 64), np.float32) / 8
+        file["a_coef"] = np.full(4, -1, np.float32)
     for name in ("packed", "out", "mask"):
         maskc(path, "convert", "dense.h5:/mask", "--name", "packed", "-o", f"{name}.h5")
     packed = ["--spec", "causal & documents(lengths=@len)", "--table", "len=docs.h5:/lengths"]
     maskc(path, "compile", *packed, "--q-len", "8192", "-o", "packed.h5")
+    maskc(path, "convert", "packed.h5", "--to", "cu_seqlens", "-o", "varlen.h5")
     maskc(
         path, "compile", "--spec", "k <= q + h", "--heads", "8", "--q-len", "64", "-o", "heads.h5"
     )
