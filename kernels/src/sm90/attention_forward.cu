@@ -33,8 +33,12 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   const bool has_keys = tensors.kv.k.extents[1] > 0;
   FDMA_TRY(params.k, tile_map(has_keys ? tensors.kv.k : tensors.q, sm90::kTileKeys, "k"));
   FDMA_TRY(params.v, tile_map(has_keys ? tensors.kv.v : tensors.q, sm90::kTileKeys, "v"));
-  params.v_rows = static_cast<std::int32_t>(has_keys ? tensors.kv.v.extents[1] : 0);
-  params.out_rows = static_cast<std::int32_t>(tensors.out.extents[1]);
+  // Compared with lengths, which are at most kMaxLength.
+  const auto rows_of = [](std::int64_t extent) {
+    return static_cast<std::int32_t>(std::min(extent, kMaxLength));
+  };
+  params.v_rows = has_keys ? rows_of(tensors.kv.v.extents[1]) : 0;
+  params.out_rows = rows_of(tensors.out.extents[1]);
   params.out = tensors.out.data;
   params.out_batch_stride = call.out.batch_stride;
   params.out_row_stride = call.out.row_stride;
