@@ -3,7 +3,9 @@
 // Going down the rows, a key's query interval begins where its bit turns from 0 to 1. Inside full
 // and empty tiles nothing turns, and inside equal bitmaps the same number of bits turns: so
 // counting needs the first and last row of each tile row and one look at every distinct payload.
-// Listing the intervals needs all rows, but only of partial tiles.
+// Listing the intervals needs all rows, but only of partial tiles. From the second of equal tile
+// rows on, the same keys turn in each: they are looked at once, and a mask of 2^31 query rows of
+// which nearly all are empty costs no more than a short one.
 #include "column_table.hpp"
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include "bit_scan.hpp"
 #include "bit_transpose.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "still_rows.hpp"
 
 namespace fdma {
 namespace {
@@ -118,15 +121,12 @@ std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit)
   std::vector<std::int64_t> turns_of_bitmap(static_cast<std::size_t>(mask.num_bitmaps()), -1);
   std::vector<std::int64_t> turns_of_panel(static_cast<std::size_t>(mask.num_row_panels()), -1);
   std::int64_t count = 0;
-  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
-    if (count > limit) return;
+  const auto add_row = [&](std::int64_t row, std::span<const TileSegment> segments) {
     std::fill(top.begin(), top.end(), 0);
     for (const TileSegment& segment : segments) write_segment_row(mask, segment, 0, top.data());
     count += count_and_not(top.data(), above.data(), static_cast<std::int64_t>(num_words));
     const std::int64_t last_row =
-        std::min<std::int64_t>(mask.block.block_q,
-                               mask.q_len - std::int64_t{row} * mask.block.block_q) -
-        1;
+        std::min<std::int64_t>(mask.block.block_q, mask.q_len - row * mask.block.block_q) - 1;
     above.swap(top);
     for (const TileSegment& segment : segments) {
       if (segment.kind == SegmentKind::full) continue;
@@ -140,7 +140,17 @@ std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit)
       count += turns * (is_bitmap ? segment.end_tile - segment.first_tile : 1);
       write_segment_row(mask, segment, last_row, above.data());
     }
-  });
+  };
+  for_each_still_rows(
+      mask, [&](std::int32_t row, std::int32_t num_rows, std::span<const TileSegment> segments) {
+        add_row(row, segments);
+        if (num_rows > 1) {
+          const std::int64_t before = count;
+          add_row(row + 1, segments);
+          count += (count - before) * (num_rows - 2);
+        }
+        return count <= limit;
+      });
   return count;
 }
 
@@ -159,6 +169,7 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
   std::vector<std::int32_t> begin(static_cast<std::size_t>(mask.kv_len));
   ColumnTable table;
   table.offsets.assign(static_cast<std::size_t>(mask.kv_len) + 1, 0);
+  std::int64_t num_turns = 0;
   // Opens and closes the intervals of words [first, end) where row q differs from the row above it.
   const auto turn = [&](std::int64_t q, std::size_t first, std::size_t end) {
     for (std::size_t i = first; i < end; ++i) {
@@ -166,6 +177,7 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
       while (changed != 0) {
         const int bit = std::countr_zero(changed);
         changed &= changed - 1;
+        ++num_turns;
         const std::size_t key = i * 64 + static_cast<std::size_t>(bit);
         if (current[i] >> bit & 1) {
           begin[key] = static_cast<std::int32_t>(q);
@@ -178,8 +190,8 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
       above[i] = current[i];
     }
   };
-  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
-    const std::int64_t q_begin = std::int64_t{row} * mask.block.block_q;
+  const auto add_row = [&](std::int64_t row, std::span<const TileSegment> segments) {
+    const std::int64_t q_begin = row * mask.block.block_q;
     const std::int64_t num_rows = std::min<std::int64_t>(mask.block.block_q, mask.q_len - q_begin);
     std::fill(current.begin(), current.end(), 0);
     for (const TileSegment& segment : segments) write_segment_row(mask, segment, 0, current.data());
@@ -194,7 +206,17 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
                                      segment.end_tile * std::int64_t{mask.block.block_kv}, 64))));
       }
     }
-  });
+  };
+  for_each_still_rows(
+      mask, [&](std::int32_t row, std::int32_t num_rows, std::span<const TileSegment> segments) {
+        add_row(row, segments);
+        for (std::int32_t i = 1; i < num_rows; ++i) {
+          const std::int64_t before = num_turns;
+          add_row(row + i, segments);
+          if (num_turns == before) break;  // nor in the rows below
+        }
+        return true;
+      });
   std::fill(current.begin(), current.end(), 0);
   turn(mask.q_len, 0, num_words);
   for (std::size_t k = 0; k < static_cast<std::size_t>(mask.kv_len); ++k) {
@@ -221,7 +243,9 @@ SegmentMask choose_column_table(SegmentMask mask) {
   ColumnTable table = column_table_of(mask, num_intervals);
   SegmentBuilder builder(mask.q_len, mask.kv_len, mask.block);
   std::vector<TileSegment> merged;
-  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
+  const std::int32_t period = row_period(mask.block);
+  for_each_still_rows(mask, [&](std::int32_t row, std::int32_t num_rows,
+                                std::span<const TileSegment> segments) {
     merged.clear();
     for (const TileSegment& segment : segments) {
       if (segment.kind == SegmentKind::full) {
@@ -233,8 +257,11 @@ SegmentMask choose_column_table(SegmentMask mask) {
         merged.push_back({segment.first_tile, segment.end_tile, 0, 0, SegmentKind::columns, 0});
       }
     }
-    builder.add_rows(row, 1, merged);
-    builder.skip_to(row + 1);
+    for (std::int32_t i = 0; i < std::min(period, num_rows); ++i) {
+      builder.add_rows(row + i, static_cast<std::int32_t>(ceil_div(num_rows - i, period)), merged);
+    }
+    builder.skip_to(row + num_rows);
+    return true;
   });
   SegmentMask result = builder.finish();
   result.column_offsets = std::move(table.offsets);

@@ -222,5 +222,67 @@ TEST(SegmentFromColumns, EqualsTheBuilderFedCellByCell) {
   EXPECT_TRUE(has_none);
 }
 
+// Equal tile rows below each other, with what turns between them and without: the count of query
+// intervals and their list take such rows together.
+TEST(SegmentFromColumns, EqualsTheBuilderWhereTileRowsRepeat) {
+  std::mt19937 rng(13);
+  const BlockShape blocks[] = {{16, 16}, {16, 32}, {32, 16}, {16, 48}, {48, 80}};
+  bool has_table = false, has_none = false;
+  for (int trial = 0; trial < 400; ++trial) {
+    const BlockShape block = blocks[rng() % std::size(blocks)];
+    const auto kv_len = static_cast<std::int64_t>(1 + rng() % (trial % 2 ? 20 : 120));
+    Cells cells;
+    for (unsigned groups = 1 + rng() % 4; groups > 0; --groups) {
+      // Tile rows of one pattern: nothing, all, or runs of some length down each key.
+      const unsigned density = rng() % 4, length = 1 + rng() % 40;
+      Cells tile(static_cast<std::size_t>(block.block_q));
+      for (std::size_t r = 0; r < tile.size(); ++r) {
+        for (std::int64_t k = 0; k < kv_len; ++k) {
+          const bool drawn = density == 3 || (density > 0 && rng() % 3 < density);
+          tile[r].push_back(r % length != 0 ? tile[r - 1][static_cast<std::size_t>(k)] : drawn);
+        }
+      }
+      for (unsigned times = 1 + rng() % 12; times > 0; --times) {
+        cells.insert(cells.end(), tile.begin(), tile.end());
+      }
+    }
+    if (rng() % 2) cells.resize(cells.size() - rng() % static_cast<unsigned>(block.block_q));
+    const auto q_len = static_cast<std::int64_t>(cells.size());
+    std::vector<std::int64_t> offsets{0};
+    std::vector<Interval> intervals;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(kv_len); ++k) {
+      for (std::size_t q = 0; q < cells.size(); ++q) {
+        if (!cells[q][k]) continue;
+        if (q == 0 || !cells[q - 1][k]) intervals.push_back({static_cast<std::int32_t>(q), 0});
+        intervals.back().end = static_cast<std::int32_t>(q + 1);
+      }
+      offsets.push_back(static_cast<std::int64_t>(intervals.size()));
+    }
+    const SegmentMask mask = build_from_cells(cells, q_len, kv_len, block);
+    (mask.column_offsets.empty() ? has_none : has_table) = true;
+    ASSERT_NO_FATAL_FAILURE(expect_cells(mask, cells)) << "trial " << trial;
+    ASSERT_EQ(mask, segment_from_columns(q_len, kv_len, block, offsets, intervals))
+        << "trial " << trial;
+    if (!mask.column_offsets.empty()) {
+      ASSERT_EQ(mask.column_offsets, offsets) << "trial " << trial;
+      ASSERT_EQ(mask.column_intervals, intervals) << "trial " << trial;
+    }
+  }
+  EXPECT_TRUE(has_table);
+  EXPECT_TRUE(has_none);
+}
+
+// Few keys and nearly all of 2^31 rows empty: not a walk over 2^27 tile rows.
+TEST(RowBands, ManyRowsThatSeeNothingCostNothing) {
+  const std::int64_t q_len = (std::int64_t{1} << 31) - 1;
+  const RowBands bands{
+      q_len, 1, {{166, 167, 0, 1}, {1 << 30, (1 << 30) + 2, 0, 1}}, {{0, 1, 0, 0}}};
+  const SegmentMask mask = segment_from_bands(bands, {16, 32});
+  EXPECT_EQ(mask.column_offsets, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(mask.column_intervals, (std::vector<Interval>{{166, 167}, {1 << 30, (1 << 30) + 2}}));
+  EXPECT_EQ(count_tiles(mask).allowed_pairs, 3);
+  EXPECT_LT(mask.runs.size(), 12u);
+}
+
 }  // namespace
 }  // namespace fdma

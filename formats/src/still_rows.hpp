@@ -1,0 +1,72 @@
+// Tile rows taken together where the mask stands still.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+/// Calls visit(row, num_rows, segments) for stretches of tile rows in ascending order: tile rows
+/// row .. row + num_rows - 1 all have these segments (steps applied, as in for_each_tile_row). A
+/// last tile row with fewer query rows than the others is a stretch of its own, and so is every
+/// tile row of a run that moves. visit returns false to end the walk.
+///
+/// Example     128 rows that see keys and 2^31 that see none, below: a handful of stretches
+/// Cost        O(runs * row_period + tile rows of runs that move), not O(tile rows)
+template <class Visit>
+void for_each_still_rows(const SegmentMask& mask, Visit&& visit) {
+  const std::int64_t period = row_period(mask.block);
+  const std::int64_t num_rows = mask.num_tile_rows();
+  const std::int64_t num_whole = mask.q_len / mask.block.block_q;
+  std::vector<const TileRun*> current(static_cast<std::size_t>(period), nullptr);
+  std::size_t next = 0;
+  // The first row of the residue that the run no longer holds.
+  const auto end_of = [](const TileRun& run) {
+    return run.first_row + std::int64_t{run.num_rows} * run.row_stride;
+  };
+  // Rows may be asked for again, but the first time in ascending order, as runs are.
+  const auto run_of = [&](std::int64_t row) -> const TileRun& {
+    const TileRun*& run = current[static_cast<std::size_t>(row % period)];
+    if (run == nullptr || row >= end_of(*run)) run = &mask.runs[next++];
+    return *run;
+  };
+  const auto segments_of = [&](const TileRun& run) {
+    return std::span<const TileSegment>(mask.segments.data() + run.first_segment,
+                                        static_cast<std::size_t>(run.num_segments));
+  };
+  std::vector<TileSegment> segments;
+  for (std::int64_t row = 0; row < num_rows;) {
+    const TileRun& run = run_of(row);
+    const auto given = segments_of(run);
+    std::int64_t end = row + 1;
+    if (std::all_of(given.begin(), given.end(),
+                    [](const auto& s) { return s.step_first == 0 && s.step_end == 0; })) {
+      std::int64_t limit = num_whole;
+      for (std::int64_t other = row; other < std::min(limit, row + period); ++other) {
+        const TileRun& beside = run_of(other);
+        const auto same = segments_of(beside);
+        const bool is_same = std::equal(given.begin(), given.end(), same.begin(), same.end());
+        limit = is_same ? std::min(limit, end_of(beside)) : other;
+      }
+      end = std::max(end, limit);
+    }
+    segments.assign(given.begin(), given.end());
+    const auto moved = static_cast<std::int32_t>((row - run.first_row) / run.row_stride);
+    for (TileSegment& segment : segments) {
+      segment.first_tile += moved * segment.step_first;
+      segment.end_tile += moved * segment.step_end;
+      segment.step_first = segment.step_end = 0;
+    }
+    if (!visit(static_cast<std::int32_t>(row), static_cast<std::int32_t>(end - row),
+               std::span<const TileSegment>(segments))) {
+      return;
+    }
+    row = end;
+  }
+}
+
+}  // namespace fdma
