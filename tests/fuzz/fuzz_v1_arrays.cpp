@@ -226,7 +226,12 @@ void change(BlockMask& mask, Bytes& bytes) {
             const std::size_t at = static_cast<std::size_t>(bytes.number()) % (size / step) * step;
             std::int64_t value = 0;
             std::memcpy(&value, raw + at, step);
-            value = what % 4 < 2 ? bytes.wide_number() : value + bytes.below(5) - 2;
+            if (what % 4 < 2) {
+              value = bytes.wide_number();
+            } else {  // a little off; past the largest number to the smallest
+              value = static_cast<std::int64_t>(static_cast<std::uint64_t>(value) +
+                                                static_cast<std::uint64_t>(bytes.below(5) - 2));
+            }
             std::memcpy(raw + at, &value, step);
           });
         }
