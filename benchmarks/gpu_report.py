@@ -271,8 +271,8 @@ def partial_tile_text(result: Run) -> str:
                 cost = partial["fdma_ms"] / full["fdma_ms"]
                 said = "met" if cost <= PARTIAL_TILE_GOAL else "missed"
                 return (
-                    f"- goal, a partial tile costs at most {PARTIAL_TILE_GOAL:.2f} of a full one: {said}, "
-                    f"{cost:.3f} (every tile by a bitmap, {tokens_text(partial)})."
+                    f"- goal, a partial tile costs at most {PARTIAL_TILE_GOAL:.2f} of a full one: "
+                    f"{said}, {cost:.3f} (every tile by a bitmap, {tokens_text(partial)})."
                 )
     return ""
 
