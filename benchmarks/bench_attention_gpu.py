@@ -16,6 +16,8 @@ them, out and lse are compared with attention in float64 by the predicate.
 Rows are written to the result file one by one and are not measured again while they are there
 (`--again`: they are), so that a call that ends early (--max-seconds) is continued by the next one.
 FLOPs are those of allowed pairs: 4 * head_dim for each query head.
+
+Longer than most files: what is timed, what checks it and what is kept belong to one row.
 """
 
 from __future__ import annotations
