@@ -1,6 +1,6 @@
 """Attention on the CPU by FDMA beside PyTorch's scaled_dot_product_attention, in one process.
 
-    python3 bench_attention.py <folder of _fdma> <result.json> [--isa native,avx2] [--lengths ..] ..
+    python3 bench_attention.py <folder of fdma> <result.json> [--isa native,avx2] [--lengths ..] ..
 
 Both compute the same tensors (heads first in memory, float32, bfloat16, float16) with the same
 number of threads. Within a group of one length, dtype and head_dim, every mask is run by both in
@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
         return [int(word) for word in text.split(",")]
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of the built module _fdma")
+    parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write")
     parser.add_argument("--isa", type=names, default=["native", "avx2"])
     parser.add_argument("--lengths", type=numbers, default=[1024, 4096, 8192])
@@ -206,8 +206,8 @@ def sgemm_gflops(torch: Any) -> float:
 def measure(options: argparse.Namespace) -> Run:
     """All groups, in this process."""
     sys.path.insert(0, str(options.module.resolve()))
-    import _fdma as fdma
     import torch
+    from fdma import _fdma as fdma
 
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)

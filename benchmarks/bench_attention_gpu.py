@@ -1,6 +1,6 @@
 """Attention on a GPU by FDMA beside cuDNN and FlexAttention of PyTorch, in one process.
 
-    python3 bench_attention_gpu.py <folder of _fdma> <result.json> [--parts dense,flex] [--rows ..]
+    python3 bench_attention_gpu.py <folder of fdma> <result.json> [--parts dense,flex] [--rows ..]
 
 A row is one mask at one shape: of part `dense` FDMA beside cuDNN (causal attention beside cuDNN's
 causal, every other mask beside its full attention), of part `flex` FDMA beside FlexAttention on the
@@ -109,7 +109,7 @@ def arguments() -> argparse.Namespace:
         return text.split(",")
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of the built module _fdma")
+    parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
     parser.add_argument("--parts", type=names, default=["dense", "flex"])
     parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
@@ -444,8 +444,8 @@ def measure(
 ) -> tuple[int, int]:
     """The numbers of rows that are left and of those that are wrong, which are not kept."""
     sys.path.insert(0, str(options.module.resolve()))
-    import _fdma as fdma
     import torch
+    from fdma import _fdma as fdma
 
     if "sm90" not in fdma.available_backends():
         raise SystemExit(f"no GPU to measure; backends here: {fdma.available_backends()}")

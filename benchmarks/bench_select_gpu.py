@@ -1,6 +1,6 @@
 """ZOH scores and top-k selection on a GPU, beside a device copy and PyTorch's topk, in one process.
 
-    python3 bench_select_gpu.py <folder of _fdma> <result.json> [--lengths ..] [--heads ..]
+    python3 bench_select_gpu.py <folder of fdma> <result.json> [--lengths ..] [--heads ..]
 
 Times are medians of CUDA events over launches that are queued while the GPU is kept busy, so that
 the host is not timed. Scores: the rate counts the bytes of `values` that are read and of the scores
@@ -193,13 +193,13 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("module", type=Path, help="folder of _fdma")
+    parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path)
     parser.add_argument("--lengths", type=numbers, default=list(LENGTHS))
     parser.add_argument("--heads", type=numbers, default=[32, 8])
     options = parser.parse_args()
     sys.path.insert(0, str(options.module))
-    import _fdma as fdma
+    from fdma import _fdma as fdma
 
     result: Run = {
         "gpu": torch.cuda.get_device_name(),

@@ -132,7 +132,7 @@ build_all() {
   local options=()
   read -r -a options <<<"${FDMA_CMAKE_ARGS:-}"
   "$python" -c 'import nanobind' 2>/dev/null && options+=(-DFDMA_BUILD_PYTHON=ON) ||
-    echo "no nanobind in $python: the module _fdma is not built"
+    echo "no nanobind in $python: the Python package fdma is not built"
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFDMA_CUDA=ON -DFDMA_BUILD_TESTS=ON \
     -DPython3_EXECUTABLE="$(command -v "$python")" "${options[@]}" || return 1
   local targets=(test_gpu test_gpu_select fdma-maskc)
@@ -154,7 +154,7 @@ test_suites() {
 }
 
 need_module() {
-  compgen -G "$build/python_bindings/_fdma.*" >/dev/null || { echo "the module _fdma is not built"; exit 77; }
+  compgen -G "$build/python_bindings/fdma/_fdma.*so" >/dev/null || { echo "the Python package fdma is not built"; exit 77; }
   "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null ||
     { echo "$python has no PyTorch with CUDA"; exit 77; }
 }

@@ -27,9 +27,9 @@ if(FDMA_BUILD_PYTHON)
   if(Python3_EXECUTABLE AND NOT Python_EXECUTABLE)
     set(Python_EXECUTABLE ${Python3_EXECUTABLE})
   endif()
-  find_package(Python 3.11 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+  find_package(Python 3.10 COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
   if(NOT Python_Interpreter_FOUND OR NOT Python_Development.Module_FOUND)
-    message(FATAL_ERROR "FDMA_BUILD_PYTHON=ON: expected Python 3.11 or newer with its headers (Debian: python3-dev); "
+    message(FATAL_ERROR "FDMA_BUILD_PYTHON=ON: expected Python 3.10 or newer with its headers (Debian: python3-dev); "
       "name another interpreter by -DPython3_EXECUTABLE=..")
   endif()
   execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir

@@ -3,7 +3,7 @@ option(FDMA_BUILD_TOOLS "Build the command-line tool fdma-maskc" ${PROJECT_IS_TO
 option(FDMA_BUILD_TESTS "Build the tests" OFF)
 option(FDMA_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(FDMA_BUILD_FUZZERS "Build the libFuzzer programs (needs Clang)" OFF)
-option(FDMA_BUILD_PYTHON "Build the Python module _fdma (needs the Python package nanobind)" OFF)
+option(FDMA_BUILD_PYTHON "Build the Python package fdma (needs the Python package nanobind)" OFF)
 option(FDMA_INSTALL "Create install rules: headers, libraries, the CMake package, the tool" ${PROJECT_IS_TOP_LEVEL})
 option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
 set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")

@@ -1,4 +1,4 @@
-"""The module _fdma of the build that FDMA_BUILD_DIR names, and attention by its definition.
+"""The core fdma._fdma of the build that FDMA_BUILD_DIR names, and attention by its definition.
 
 Importing this skips the importing test file where that build has no such module.
 """
@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 FOLDER = Path(os.environ.get("FDMA_BUILD_DIR", "")).resolve() / "python_bindings"
-if not list(FOLDER.glob("_fdma.*")):
+if not list((FOLDER / "fdma").glob("_fdma.*.so")):
     pytest.skip(
-        "FDMA_BUILD_DIR names no build with the module _fdma (FDMA_BUILD_PYTHON=ON)",
+        "FDMA_BUILD_DIR names no build with the Python package (FDMA_BUILD_PYTHON=ON)",
         allow_module_level=True,
     )
 sys.path.insert(0, str(FOLDER))
 
-import _fdma as fdma  # noqa: E402
+from fdma import _fdma as fdma  # noqa: E402
 
 __all__ = ["FOLDER", "OtherDevice", "Tensor", "definition", "fdma", "random_tensors", "round_bf16"]
 

@@ -1,4 +1,4 @@
-"""Module _fdma: attention on arrays as they lie, against float64; plans, threads, errors."""
+"""Core fdma._fdma: attention on arrays as they lie, against float64; plans, threads, errors."""
 
 from __future__ import annotations
 

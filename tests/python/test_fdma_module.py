@@ -1,4 +1,4 @@
-"""Module _fdma: compiling, cells, arrays of other kinds, errors."""
+"""Core fdma._fdma: compiling, cells, arrays of other kinds, errors."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_example_of_the_readme() -> None:
 
 
 def test_stub_names_what_the_module_has() -> None:
-    stub = (Path(__file__).parents[2] / "python_bindings" / "_fdma.pyi").read_text()
+    stub = (Path(__file__).parents[2] / "python_bindings" / "fdma" / "_fdma.pyi").read_text()
     found = set(re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", stub, re.MULTILINE))
     found |= set(re.findall(r"^([A-Z]\w*): ", stub, re.MULTILINE))  # constants
     assert found - {"NewArray"} == {name for name in dir(fdma) if not name.startswith("_")}
@@ -233,7 +233,7 @@ def test_stub_names_what_the_module_has() -> None:
 
 def run_with_target(target: str, program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", f"import numpy as np, _fdma\n{program}"],
+        [sys.executable, "-c", f"import numpy as np\nfrom fdma import _fdma\n{program}"],
         env={**os.environ, "PYTHONPATH": str(FOLDER), "FDMA_CPU_TARGET": target},
         capture_output=True,
         text=True,
@@ -273,7 +273,7 @@ def test_topk_keeps_the_best_visible_keys_of_each_query() -> None:
 
 
 def test_neither_hdf5_nor_torch_is_linked() -> None:
-    program = "import _fdma; print(open('/proc/self/maps').read())"
+    program = "from fdma import _fdma; print(open('/proc/self/maps').read())"
     maps = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(FOLDER)},
@@ -289,7 +289,8 @@ def test_neither_hdf5_nor_torch_is_linked() -> None:
 def test_nothing_is_left_behind_at_exit() -> None:
     """nanobind reports objects that outlive the interpreter on standard error."""
     program = """
-import numpy as np, _fdma
+import numpy as np
+from fdma import _fdma
 kept = _fdma.compile("documents(ids=@t)", 50, tables={"t": np.zeros(50, int)})
 plan = _fdma.make_plan(kept, heads_q=1, head_dim=8)
 cells = _fdma.to_dense(kept)

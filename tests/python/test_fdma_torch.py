@@ -1,4 +1,4 @@
-"""Module _fdma on PyTorch's CPU tensors; skipped where PyTorch is not installed."""
+"""Core fdma._fdma on PyTorch's CPU tensors; skipped where PyTorch is not installed."""
 
 from __future__ import annotations
 
