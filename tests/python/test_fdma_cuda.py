@@ -1,4 +1,4 @@
-"""Core fdma._fdma on a GPU: refusals anywhere; with PyTorch and a Hopper GPU results, streams, graphs.
+"""fdma._fdma on a GPU: refusals anywhere; with PyTorch and a Hopper GPU results, streams, graphs.
 
 References are dense attention in float64 on the GPU. An error may be twice that of an explicit
 matmul, softmax, matmul in the same 16-bit type, plus 1e-5 of the largest reference value.

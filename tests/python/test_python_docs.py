@@ -1,7 +1,7 @@
 """docs/python.md runs: the ```python blocks of each section, from top to bottom, as one program.
 
-A block whose first line is `# needs: torch, h5py` is skipped where one of these packages is missing, and so is what
-comes after it in its section. Comments that say a value are documentation; a block asserts what it asserts.
+A block whose first line is `# needs: torch, h5py` is skipped where one of these packages is
+missing, and so is what comes after it in its section.
 """
 
 from __future__ import annotations
