@@ -23,7 +23,7 @@
 #include "fdma/formats/validate.hpp"
 #include "fuzz_bytes.hpp"
 #include "io/mask_message.hpp"
-#include "io/stored_mask.hpp"
+#include "stored_mask.hpp"
 
 namespace {
 

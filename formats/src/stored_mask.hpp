@@ -1,5 +1,6 @@
-// From decoded arrays to a mask, whichever way they came: out of a mask file (read_mask.cpp) or
-// from the process that read it (mask_message.cpp). HDF5 is not seen here.
+// From decoded arrays to a mask, whichever way they came: out of a mask file (io/read_mask.cpp),
+// from the process that read it (io/mask_message.cpp) or from memory (stored_arrays.cpp). HDF5 is
+// not seen here.
 #pragma once
 
 #include <cstdint>
