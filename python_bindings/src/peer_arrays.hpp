@@ -1,0 +1,67 @@
+// Arrays of peers' layouts on their way in and out: those of NumPy, contiguous and of exactly the
+// type that a signature says; the Python package makes them so and says what is wrong with others.
+#pragma once
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "array_view.hpp"
+#include "python_error.hpp"
+
+namespace fdma::python {
+
+template <class T, int rank>
+using HostArray =
+    nanobind::ndarray<const T, nanobind::ndim<rank>, nanobind::c_contig, nanobind::device::cpu>;
+
+template <class Array>
+auto vector_of(const Array& array) {
+  return std::vector<std::remove_const_t<typename Array::Scalar>>(array.data(),
+                                                                  array.data() + array.size());
+}
+
+/// shape_mismatch unless the first extents of `array` are `expected`.
+template <class Array>
+void check_extents(std::string_view name, const Array& array,
+                   std::initializer_list<std::int64_t> expected) {
+  std::size_t axis = 0;
+  for (const std::int64_t extent : expected) {
+    if (std::cmp_equal(array.shape(axis), extent)) {
+      ++axis;
+      continue;
+    }
+    throw PythonError(
+        {ErrorCode::shape_mismatch, fmt::format("{}: axis {} has {} entries, expected {}", name,
+                                                axis, array.shape(axis), extent)});
+  }
+}
+
+/// A NumPy array that owns `values`; `dtype` is another type of their size, as booleans are of
+/// uint8.
+template <class T>
+nanobind::object numpy_of(std::vector<T> values, std::initializer_list<std::int64_t> shape,
+                          nanobind::dlpack::dtype dtype = nanobind::dtype<T>()) {
+  std::vector<std::size_t> extents;
+  for (const std::int64_t extent : shape) extents.push_back(static_cast<std::size_t>(extent));
+  auto kept = std::make_unique<std::vector<T>>(std::move(values));
+  T* const data = kept->data();
+  const nanobind::capsule owner(
+      kept.get(), [](void* memory) noexcept { delete static_cast<std::vector<T>*>(memory); });
+  static_cast<void>(kept.release());  // the capsule's now
+  return nanobind::cast(nanobind::ndarray<nanobind::numpy>(data, extents.size(), extents.data(),
+                                                           owner, nullptr, dtype));
+}
+
+/// block_mask_from_flex, flex_from_block_mask.
+void bind_peer_flex(nanobind::module_& module);
+
+}  // namespace fdma::python
