@@ -6,7 +6,10 @@
 
 namespace fdma::python {
 
-/// BlockMask, compile, to_dense.
+/// BlockMask, to_dense, stored_array_specs.
+void bind_block_mask(nanobind::module_& module);
+
+/// compile.
 void bind_masks(nanobind::module_& module);
 
 /// AttentionPlan, DevicePlan, make_plan, upload, attention, cpu_target, available_backends.
@@ -15,7 +18,19 @@ void bind_attention(nanobind::module_& module);
 /// zoh_scores, IncrementalTopk.
 void bind_select(nanobind::module_& module);
 
+/// ExprNode, Expr, FinishedExpr, expr_node, named_node, parse_expr, finish_expr.
+void bind_expr(nanobind::module_& module);
+
 /// DeviceTopk, DeviceIncrementalTopk.
 void bind_device_select(nanobind::module_& module);
+
+/// DeviceProfile, estimate.
+void bind_estimate(nanobind::module_& module);
+
+/// draw, picture, longest_row.
+void bind_drawing(nanobind::module_& module);
+
+/// <layout>_from_block_mask and block_mask_from_<layout> of every peer layout.
+void bind_peers(nanobind::module_& module);
 
 }  // namespace fdma::python

@@ -9,8 +9,13 @@ NB_MODULE(_fdma, module) {
   module.attr("__version__") = FDMA_VERSION;
   fdma::python::bind_errors(module);
   fdma::python::bind_arrays(module);
+  fdma::python::bind_block_mask(module);
   fdma::python::bind_masks(module);
   fdma::python::bind_attention(module);
   fdma::python::bind_select(module);
   fdma::python::bind_device_select(module);
+  fdma::python::bind_expr(module);
+  fdma::python::bind_estimate(module);
+  fdma::python::bind_drawing(module);
+  fdma::python::bind_peers(module);
 }

@@ -1,0 +1,33 @@
+// The parts of class _fdma.BlockMask: one file each adds its methods.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "fdma/formats/block_mask.hpp"
+
+namespace fdma::python {
+
+using BlockMaskClass = nanobind::class_<BlockMask>;
+
+/// to_dense, from_dense, to_columns, from_columns: cells and query intervals as arrays.
+void bind_mask_cells(nanobind::module_& module, BlockMaskClass& mask);
+
+/// group_of, arrays, from_arrays; stored_array_specs: what files and pickles hold.
+void bind_mask_arrays(nanobind::module_& module, BlockMaskClass& mask);
+
+/// difference_from, with what it returns.
+void bind_mask_difference(nanobind::module_& module, BlockMaskClass& mask);
+
+/// The batch elements [batch_begin, batch_end) and heads [head_begin, head_end) of a mask, stored
+/// as they are. Errors: invalid_argument for an empty range or one outside the mask.
+BlockMask select_pairs(const BlockMask& mask, std::int64_t batch_begin, std::int64_t batch_end,
+                       std::int64_t head_begin, std::int64_t head_end);
+
+/// One mask of the batch elements of several, which have one format, block and number of heads.
+/// Errors: invalid_argument, shape_mismatch.
+BlockMask stack_batches(const std::vector<const BlockMask*>& masks);
+
+/// The mask in another format, its spec kept; itself where nothing changes.
+BlockMask convert_keeping_spec(BlockMask mask, MaskFormat format, BlockShape block);
+
+}  // namespace fdma::python
