@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "fdma/formats/mask_image.hpp"
 #include "json_output.hpp"
-#include "mask_image.hpp"
 #include "outline_tracer.hpp"
 #include "picture_colours.hpp"
 #include "progress.hpp"
@@ -150,7 +150,8 @@ Layers area_layers(const SegmentMask& mask, Progress& progress) {
   }
   const std::int32_t longest = std::max(mask.num_tile_rows(), mask.num_tile_cols());
   for (std::int32_t side = std::clamp(longest / 2, 64, 1024);; side /= 2) {
-    const MaskImage image = rasterize(mask, side, progress);
+    const MaskImage image = rasterize(
+        mask, side, [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
     OutlineTracer tracer(static_cast<int>(colours.size()), kMaxCorners);
     std::vector<ShadedSpan> spans;
     bool fits = true;

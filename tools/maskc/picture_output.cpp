@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "mask_image.hpp"
 #include "mask_svg.hpp"
 #include "mask_viewer.hpp"
 #include "number_text.hpp"
+#include "png_image.hpp"
 #include "progress.hpp"
 
 namespace fdma::maskc {
@@ -91,7 +91,8 @@ Outcome<PictureReport> write_png_picture(const std::string& path, const SegmentM
   MaskImage image;
   {
     Progress progress("rendering", "tile rows", options.quiet);
-    image = rasterize(mask, options.size, progress);
+    image = rasterize(mask, options.size,
+                      [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
   }
   const std::int32_t longest = std::max(image.width, image.height);
   const std::int32_t scale = std::clamp<std::int32_t>(options.size / longest, 1, 16);

@@ -1,4 +1,6 @@
-// Colours, legend and the PNG file of a mask_image.hpp image.
+// Colours, legend and the PNG file of an image of a mask.
+#include "png_image.hpp"
+
 #include <fmt/format.h>
 #include <png.h>
 
@@ -8,7 +10,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "mask_image.hpp"
 #include "picture_colours.hpp"
 
 namespace fdma::maskc {

@@ -2,14 +2,12 @@
 // popcounts for bitmaps (one per distinct bitmap where a pixel holds whole tiles), intervals for
 // row panels, and for a mask with a column table from that table alone, which holds all of its
 // cells. So the cost follows what is stored, not q_len * kv_len.
-#include "mask_image.hpp"
+#include "fdma/formats/mask_image.hpp"
 
 #include <algorithm>
 #include <bit>
 
-#include "progress.hpp"
-
-namespace fdma::maskc {
+namespace fdma {
 namespace {
 
 // The smallest divisor or multiple of `side` that is at least `wanted`.
@@ -36,7 +34,8 @@ std::int64_t count_bits(const std::uint64_t* words, std::int64_t begin, std::int
 class Rasterizer {
  public:
   Rasterizer(const SegmentMask& mask, std::int32_t max_side) : mask_(mask) {
-    const std::int64_t wanted = ceil_div(std::max(mask.q_len, mask.kv_len), max_side);
+    const std::int64_t wanted =
+        ceil_div(std::max<std::int64_t>({mask.q_len, mask.kv_len, 1}), max_side);
     pixel_q_ = pixel_side(mask.block.block_q, wanted);
     pixel_kv_ = pixel_side(mask.block.block_kv, wanted);
     height_ = ceil_div(mask.q_len, pixel_q_);
@@ -209,14 +208,14 @@ class Rasterizer {
 
 }  // namespace
 
-MaskImage rasterize(const SegmentMask& mask, std::int32_t max_side, Progress& progress) {
+MaskImage rasterize(const SegmentMask& mask, std::int32_t max_side, const ImageProgress& progress) {
   Rasterizer rasterizer(mask, max_side);
   if (!mask.column_offsets.empty()) rasterizer.add_column_table();
   for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
     rasterizer.add_tile_row(row, segments);
-    progress.update(row + 1, mask.num_tile_rows());
+    if (progress) progress(row + 1, mask.num_tile_rows());
   });
   return rasterizer.finish();
 }
 
-}  // namespace fdma::maskc
+}  // namespace fdma

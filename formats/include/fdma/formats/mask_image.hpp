@@ -1,0 +1,42 @@
+// A mask as pixels: what pictures of any kind are painted from.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma {
+
+enum class PixelKind : std::uint8_t { empty, partial, full };
+
+/// A mask in pixels of a whole number of cells each.
+///
+/// Example     causal of 1M tokens in blocks of 128, at most 512 pixels a side: 512 x 512 pixels of
+///             2048 x 2048 cells; those below the diagonal are full, those on it partial, half live
+/// Shapes      kinds, densities [height, width]
+/// Invariants  pixel sides divide the block or are multiples of it, so that no pixel straddles a
+///             tile border it does not have to; a pixel that lies in one tile is of that tile's
+///             kind, any other is full (empty) iff all its cells are true (false), else partial;
+///             density = true cells / existing cells
+struct MaskImage {
+  std::int32_t width = 0;   ///< pixels, along the keys
+  std::int32_t height = 0;  ///< pixels, along the query rows
+  std::int64_t cells_per_pixel_q = 1;
+  std::int64_t cells_per_pixel_kv = 1;
+  std::vector<PixelKind> kinds;
+  std::vector<float> densities;
+};
+
+/// Called after each tile row with those done and those to do; may be empty.
+using ImageProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+/// The mask in at most max_side x max_side pixels (max_side at least 1), in cells if it fits. A
+/// mask without cells has no pixels.
+///
+/// Cost    O(pixels + tile rows * segments + stored partial cells); memory O(pixels)
+MaskImage rasterize(const SegmentMask& mask, std::int32_t max_side,
+                    const ImageProgress& progress = {});
+
+}  // namespace fdma
