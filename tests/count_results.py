@@ -3,7 +3,8 @@
     python3 count_results.py <runner>=<exit code>:<JUnit file> ...
 
 Counts single test cases; those whose names begin with "gpu." are counted once more on a line of
-their own, with the reason where they were skipped. A runner that left no results, or that failed
+their own, with the reason where they were skipped. What pytest skipped is listed by reason; a file
+that is skipped as a whole counts as one case. A runner that left no results, or that failed
 although no case of it did (a crash while collecting, a failed fixture), counts as one failure more,
 so that a failure cannot get lost. Exit code 0 iff some test passed and none failed.
 """
@@ -47,6 +48,17 @@ def report_gpu(cases: list[ElementTree.Element]) -> None:
         print(f"GPU tests skipped: {len(skipped)} of {len(gpu_cases)}{because}")
 
 
+def report_reasons(cases: list[ElementTree.Element]) -> None:
+    """A line for each reason that pytest gives for skipped tests, the most frequent first."""
+    reasons: Counter[str] = Counter()
+    for case in cases:
+        skipped = case.find("skipped")
+        if skipped is not None and skipped.get("type", "").startswith("pytest"):
+            reasons[skipped.get("message", "no reason given").splitlines()[0]] += 1
+    for reason, count in reasons.most_common():
+        print(f"  skipped {count}: {reason}")
+
+
 def main() -> int:
     total: Counter[str] = Counter()
     for argument in sys.argv[1:]:
@@ -71,6 +83,7 @@ def main() -> int:
             f"{runner}: {counts['passed']} passed, {counts['failed']} failed, "
             f"{counts['skipped']} skipped"
         )
+        report_reasons(cases)
         total += counts
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 0 if total["passed"] > 0 and total["failed"] == 0 else 1

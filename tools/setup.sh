@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bash tools/setup.sh [demo | tests | ci | benchmarks]
+# bash tools/setup.sh [demo | tests | ci | wheel | benchmarks]
 #
 # Makes sure that what the stage needs is there: Debian packages, and Python packages in .venv. Run it as often as you
 # like: where nothing is missing it changes nothing and touches no network. Debian 12 and Ubuntu 24.04. Missing packages
@@ -20,9 +20,10 @@ case $stage in
     # Debian packs libFuzzer and the sanitizers apart from the compiler, and so does Ubuntu.
     packages+=(libclang-rt-14-dev)
     ;;
+  wheel) packages+=("${python_packages[@]}" python3-dev) ;;
   benchmarks) packages+=("${python_packages[@]}" python3-dev libbenchmark-dev) ;;
   *)
-    echo "setup.sh: stage '$stage': expected demo, tests, ci or benchmarks" >&2
+    echo "setup.sh: stage '$stage': expected demo, tests, ci, wheel or benchmarks" >&2
     exit 2
     ;;
 esac
@@ -91,8 +92,13 @@ install_python_packages() {
   echo "setup: Python packages into .venv"
   local python
   python=$(find_python)
+  # PyTorch that this Python has already is there for the tests as well.
+  local options=()
+  if "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+    options=(--system-site-packages)
+  fi
   rm -rf .venv
-  "$python" -m venv .venv
+  "$python" -m venv "${options[@]}" .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt ||
     stop "pip could not install tests/requirements.txt into .venv (is there a network?)."
   echo "$wanted" >"$stamp"
@@ -120,25 +126,34 @@ install_benchmark_packages() {
     stop "pip could not install benchmarks/requirements.txt into .venv (is there a network?)."
 }
 
+# Builder and repairer of wheels, small.
+install_wheel_packages() {
+  if has_packages python_bindings/requirements-wheel.txt; then return 0; fi
+  echo "setup: builder of wheels into .venv"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement python_bindings/requirements-wheel.txt ||
+    stop "pip could not install python_bindings/requirements-wheel.txt into .venv (is there a network?)."
+}
+
 # Peers' own code, for the tests that compare with it. CI goes on without, after three minutes at most: these tests then
 # skip, and are counted. The pinned version of PyTorch is that without CUDA, which no index replaces by the large build.
 install_peer_packages() {
   if has_packages tests/requirements-peers.txt; then return 0; fi
-  echo "setup: PyTorch and transformers into .venv"
+  echo "setup: PyTorch, transformers, attn_gym, matplotlib into .venv"
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 15)
   local index=() code=0
   timeout 30 "${pip[@]}" --dry-run --no-deps "$(grep '^torch==' tests/requirements-peers.txt)" >/dev/null 2>&1 ||
     index=(--extra-index-url https://download.pytorch.org/whl/cpu)
   timeout 150 "${pip[@]}" "${index[@]}" --requirement tests/requirements-peers.txt 2>/dev/null || code=$?
   [ $code -ne 0 ] || return 0
-  echo "setup: pip could not install tests/requirements-peers.txt; tests against PyTorch and transformers will skip."
+  echo "setup: pip could not install tests/requirements-peers.txt; tests against PyTorch and the others will skip."
   # Stopped halfway, a package may be there without being whole.
   if [ $code -eq 124 ]; then
-    rm -rf .venv/lib/python*/site-packages/{torch,torchgen,functorch,transformers}{,-*.dist-info}
+    rm -rf .venv/lib/python*/site-packages/{torch,torchgen,functorch,transformers,attn_gym,matplotlib}{,-*.dist-info}
   fi
 }
 
 install_packages
 install_python_packages
+if [ "$stage" = wheel ]; then install_wheel_packages; fi
 if [ "$stage" = ci ]; then install_peer_packages; fi
 if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi
