@@ -14,6 +14,7 @@
 
 #include "fdma/masks/mask_builder.hpp"
 #include "fdma/masks/mask_names.hpp"
+#include "topk_shorthand.hpp"
 #include "typing.hpp"
 
 namespace fdma::mask {
@@ -150,8 +151,11 @@ Result<MaskExpr> build(const BoolExpr& mask) {
   std::vector<ExprNode> nodes = list_nodes(mask.node());
   if (static_cast<std::int64_t>(nodes.size()) > kMaxExprNodes)
     return invalid(fmt::format("the expression has more than {} operations", kMaxExprNodes));
+  auto root = static_cast<ExprId>(nodes.size() - 1);
+  if (auto problem = expand_topk_shorthand(nodes, root))
+    return invalid(std::move(problem->message));
+  root = drop_dead_nodes(nodes, root);
   FDMA_TRY_VOID(Checker(nodes).run());
-  const auto root = static_cast<ExprId>(nodes.size() - 1);
   const auto shared = std::make_shared<const std::vector<ExprNode>>(std::move(nodes));
   return MaskExpr(shared, root, to_text(MaskExpr(shared, root)));
 }

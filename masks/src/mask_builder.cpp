@@ -214,5 +214,9 @@ BoolExpr bits(std::string bits) {
 BoolExpr topk(std::string scores, const IntExpr& w, const BoolExpr& among) {
   return named("topk", MaskForm::topk, {table_node(std::move(scores)), w.node(), among.node()});
 }
+BoolExpr topk(std::string scores, const IntExpr& w) {
+  return BoolExpr(make_node(ExprOp::named, {table_node(std::move(scores)), w.node()}, 0, "topk",
+                            std::vector<std::string>(2)));
+}
 
 }  // namespace fdma::mask

@@ -215,13 +215,17 @@ BoolExpr natten2d(const IntExpr& height, const IntExpr& width, const IntExpr& kh
                   const IntExpr& kw);
 BoolExpr bits(std::string bits);
 BoolExpr topk(std::string scores, const IntExpr& w, const BoolExpr& among);
+/// The shorthand M & topk(scores, w): build makes the rest of the top-level conjunction its
+/// `among`.
+BoolExpr topk(std::string scores, const IntExpr& w);
 
 /// The finished expression; its text is to_text of it. Nodes that the C++ values share are shared.
 ///
 /// Errors      invalid_argument: a name that is no identifier or a word of the language, a loop
 ///             variable outside its loop, hidden by an inner one or nested deeper than
 ///             kMaxLoopDepth, a parameter of a named mask that depends on q, k, pos or a loop
-///             variable, more than kMaxExprNodes nodes
+///             variable, a topk without `among` that is not the only topk of the top-level
+///             conjunction, more than kMaxExprNodes nodes
 Result<MaskExpr> build(const BoolExpr& mask);
 
 }  // namespace fdma::mask

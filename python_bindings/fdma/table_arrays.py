@@ -1,0 +1,156 @@
+"""The arrays behind tables: what serves as one, its kind and shape, and which are the same.
+
+Nothing is imported for it: a tensor of PyTorch, JAX or CuPy is known by what it says of itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+Kind: TypeAlias = Literal["bool", "int", "float"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
+_KIND_OF: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int"}
+
+
+def check_name(name: object, what: str = "name") -> str:
+    """`name` where it can name a table: letters, digits and underscores, no digit first."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: expected a str, got {type(name).__name__}")
+    if not _IDENTIFIER.match(name):
+        raise ValueError(
+            f"{what}: expected letters, digits and underscores with no digit first, got {name!r}"
+        )
+    return name
+
+
+def is_array(value: object) -> bool:
+    """True for what can be a table's array: an array, a sequence, or a buffer."""
+    return (
+        hasattr(value, "__dlpack__")
+        or hasattr(value, "__array__")
+        or isinstance(value, list | tuple | range | memoryview | bytearray)
+    )
+
+
+def as_array(value: object, what: str) -> Any:
+    """The array of a table: itself where it is one; sequences and numbers become NumPy arrays.
+
+    Those are read-only copies: integers int64, booleans bool, numbers with a fraction float32.
+    Raises TypeError for what holds no numbers, ValueError for ragged sequences.
+    """
+    if hasattr(value, "__dlpack__") and hasattr(value, "dtype"):
+        array: Any = value
+    elif isinstance(value, memoryview | bytearray) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+    elif isinstance(value, Sequence | int | float) and not isinstance(value, str | bytes):
+        array = _of_sequence(value, what)
+    else:
+        raise TypeError(
+            f"{what}: expected an array, a sequence or a number, got {type(value).__name__}"
+        )
+    if rank_of(array) > 4:
+        raise ValueError(f"{what}: expected at most 4 dimensions, got {rank_of(array)}")
+    kind_of(array, what)
+    return array
+
+
+def _of_sequence(value: Any, what: str) -> Any:
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise ValueError(f"{what}: expected rows of equal lengths ({error})") from None
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    elif array.dtype.kind == "f":
+        array = array.astype(np.float32)
+    elif array.dtype.kind in "iu" and array.dtype != np.uint64:
+        array = array.astype(np.int64)
+    array.flags.writeable = False
+    return array
+
+
+def kind_of(array: Any, what: str) -> Kind:
+    """What the entries are. TypeError for what no table holds: float64, complex, text."""
+    dtype = array.dtype
+    name = str(dtype).removeprefix("torch.")
+    if name == "float32":
+        return "float"
+    if name == "bool" or name.startswith(("int", "uint")):
+        return "bool" if name == "bool" else "int"
+    kind = _KIND_OF.get(getattr(dtype, "kind", ""))
+    if kind is None:
+        raise TypeError(
+            f"{what}: expected booleans or integers (float32 for the scores of topk), got {name}"
+        )
+    return kind
+
+
+def rank_of(array: Any) -> int:
+    return len(array.shape)
+
+
+def describe(array: Any) -> str:
+    """ "int64 [2, 7]" """
+    name = str(array.dtype).removeprefix("torch.")
+    return f"{name} [{', '.join(str(extent) for extent in array.shape)}]"
+
+
+def on_host(array: Any) -> Any:
+    """The array in host memory: tensors on a GPU are copied, all others are themselves."""
+    device = getattr(array, "device", None)
+    if getattr(device, "type", None) == "cuda":  # PyTorch
+        return array.detach().cpu()
+    if type(array).__module__.partition(".")[0] == "cupy":
+        return array.get()
+    return array
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """True where two arrays cannot differ: one object, one piece of memory, or equal constants."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        x, y = a.__array_interface__, b.__array_interface__
+        if all(x[key] == y[key] for key in ("data", "shape", "strides", "typestr")):
+            return True
+        return _is_constant(a) and _is_constant(b) and a.dtype == b.dtype and np.array_equal(a, b)
+    if type(a) is type(b) and hasattr(a, "data_ptr"):
+        return all(
+            getattr(a, part) == getattr(b, part) for part in ("device", "dtype", "shape")
+        ) and (a.data_ptr(), a.stride()) == (b.data_ptr(), b.stride())
+    return False
+
+
+def _is_constant(array: np.ndarray[Any, Any]) -> bool:
+    return array.base is None and not array.flags.writeable
+
+
+def has_same_entries(a: Any, b: Any) -> bool:
+    """True where two arrays have one kind, one shape and equal entries now."""
+    if is_same(a, b):
+        return True
+    if kind_of(a, "table") != kind_of(b, "table") or tuple(a.shape) != tuple(b.shape):
+        return False
+    return np.array_equal(np.asarray(on_host(a)), np.asarray(on_host(b)))
+
+
+def merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arrays of both, by symbol. ValueError where one name stands for two arrays."""
+    if not b or a is b:
+        return a
+    if not a:
+        return b
+    merged = dict(a)
+    for symbol, array in b.items():
+        other = merged.setdefault(symbol, array)
+        if not is_same(other, array):
+            raise ValueError(
+                f"table @{symbol}: expected one array, got two: {describe(other)} and "
+                f"{describe(array)}; give them different names"
+            )
+    return merged
