@@ -192,7 +192,10 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
   options.columns = parse_column_mode(columns);
   if (tile) {
     options.tile = {tile->first, tile->second};
-    value_or_throw(validate(options.tile));
+    if (!validate(options.tile)) {
+      refuse(fmt::format("tile: expected two multiples of 16 from 16 to {}, got {} and {}",
+                         kMaxBlockSide, tile->first, tile->second));
+    }
   }
   options.num_workers = checked("workers", workers, 0, kMaxWorkers);
   options.count_all = count_all;

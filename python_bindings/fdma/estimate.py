@@ -1,0 +1,323 @@
+"""What a mask will cost on a device, and what it saves, before anything runs there.
+
+The numbers are those of `fdma-maskc estimate` (docs/estimates.md): counts are exact, times come
+from a device profile and are as good as that profile.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import operator
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from . import _fdma
+from .core_mask import core_of
+from .estimate_table import bytes_text, report_html, report_lines, time_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .block_mask import BlockMask
+
+__all__ = ["Device", "Estimate", "device_profile", "estimate"]
+
+Device = str | os.PathLike[str] | Mapping[str, Any]
+"""A device: a name ("h200", "cpu"), the file of a profile, or a profile as a dict."""
+
+_DEFAULT_HEADS = 32
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What `estimate` says of one mask on one device.
+
+    `print` shows all of it as a table, notebooks too; `to_dict` gives every number.
+
+    >>> import fdma
+    >>> said = fdma.estimate(fdma.compile("causal", 8192), heads=8, head_dim=128, device="h200")
+    >>> round(said.speedup, 1), said.best_format, said.memory_savings > 99.9
+    (1.9, 'parametric', True)
+    """
+
+    _report: Mapping[str, Any]
+
+    @property
+    def speedup(self) -> float:
+        """Times faster than attention to every pair on the same device."""
+        return cast("float", self._report["speedup"])
+
+    @property
+    def time_ms(self) -> float:
+        """Predicted time of one call, in milliseconds."""
+        return cast("float", self._report["masked"]["time_us"]) / 1e3
+
+    @property
+    def dense_time_ms(self) -> float:
+        """The same for attention to every pair."""
+        return cast("float", self._report["full"]["time_us"]) / 1e3
+
+    @property
+    def flops(self) -> float:
+        """Operations on the allowed pairs, over all batch elements and query heads."""
+        return cast("float", self._report["flops"])
+
+    @property
+    def dense_flops(self) -> float:
+        """The same for every pair."""
+        return cast("float", self._report["full_flops"])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the mask as it is stored."""
+        return cast("int", self._report["mask"]["stored_bytes"])
+
+    @property
+    def memory_savings(self) -> float:
+        """Percent by which `bytes` is less than a float32 mask; 0 for a mask without cells."""
+        dense = self._report["dense_bytes"]["float"]
+        return 100 * (1 - self.bytes / dense) if dense else 0.0
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes that one call moves through main memory: every tensor and the plan, once."""
+        return cast("int", self._report["masked"]["memory_bytes"])
+
+    @property
+    def waste(self) -> float:
+        """Share of the computed cells that the mask drops, 0 to 1."""
+        return cast("float", self._report["wasted_share"])
+
+    @property
+    def load_balance(self) -> float:
+        """Share of the workers' time in which they work, by a simulated schedule; 1 is best."""
+        return cast("float", self._report["masked"]["load_balance"])
+
+    @property
+    def format_bytes(self) -> dict[str, int | None]:
+        """Bytes of the mask by format; None where it has no such form or counting is too long."""
+        return {size["format"]: size["bytes"] for size in self._report["formats"]}
+
+    @property
+    def best_format(self) -> str:
+        """The format of fewest bytes."""
+        return cast("str", self._report["best_format"])
+
+    @property
+    def best_block(self) -> tuple[int, int]:
+        """The fastest tile of the device's kernels for this mask: query rows, keys."""
+        timed = [each for each in self._report["candidates"] if each["time_us"] is not None]
+        tile = timed[0]["tile"] if timed else self._report["tile"]
+        return tile["q"], tile["kv"]
+
+    @property
+    def device(self) -> str:
+        """Name of the device's profile."""
+        return cast("str", self._report["device"]["name"])
+
+    @property
+    def is_provisional(self) -> bool:
+        """True where the profile was not measured on the device: times are rough."""
+        return cast("bool", self._report["device"]["provisional"])
+
+    @property
+    def is_memory_bound(self) -> bool:
+        """True where main memory takes longer than computing."""
+        return cast("bool", self._report["masked"]["memory_bound"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number, in the members of `fdma-maskc estimate --json`; fit for `json.dumps`.
+
+        >>> import fdma
+        >>> said = fdma.estimate(fdma.compile("causal", 1000), heads=2)
+        >>> said.to_dict()["allowed_pairs"] == 2 * 1000 * 1001 // 2
+        True
+        """
+        return copy.deepcopy(dict(self._report))
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Times and bytes as bars, with matplotlib, in `figure` or a new one; returns it.
+
+        Raises ImportError, saying so, where matplotlib is missing.
+
+        >>> import fdma
+        >>> import matplotlib
+        >>> matplotlib.use("agg")
+        >>> said = fdma.estimate(fdma.compile("causal", 4096))
+        >>> said.plot().savefig("estimate.png")
+        """
+        from .drawing import pyplot
+
+        figure = pyplot("Estimate.plot").figure(figsize=(9, 3.2)) if figure is None else figure
+        times, sizes = figure.subplots(1, 2)
+        full, masked = self._report["full"]["time_us"], self._report["masked"]["time_us"]
+        bars = times.barh(["full attention", "this mask"], [full / 1e3, masked / 1e3])
+        times.bar_label(bars, [time_text(full), time_text(masked)], padding=3)
+        times.margins(x=0.25)
+        times.set_xlabel("ms")
+        times.set_title(f"{self.device}: {self.speedup:.2f}x faster")
+        dense = self._report["dense_bytes"]
+        known = {name: size for name, size in self.format_bytes.items() if size is not None}
+        known |= {"dense float32": dense["float"]}
+        bars = sizes.barh(list(known)[::-1], [max(size, 1) for size in known.values()][::-1])
+        sizes.bar_label(bars, [bytes_text(size) for size in known.values()][::-1], padding=3)
+        sizes.set_xscale("log")
+        sizes.margins(x=0.3)
+        sizes.set_xlabel("bytes")
+        sizes.set_title(f"best format: {self.best_format}")
+        figure.tight_layout()
+        return figure
+
+    def __str__(self) -> str:
+        mask = self._report["mask"]
+        lengths = " x ".join(_range_text(mask["lengths"][side]) for side in ("q", "kv"))
+        lines = [f"{mask['name']}, {lengths}"]
+        lines += [f"  {name:<17}{value}" for name, value in report_lines(self._report)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Estimate on {self.device}: {time_text(1e3 * self.time_ms)}, "
+            f"{self.speedup:.2f}x faster than full attention, "
+            f"memory savings {self.memory_savings:.4f} %>"
+        )
+
+    def _repr_html_(self) -> str:
+        return report_html(self._report)
+
+
+def _range_text(lengths: list[int]) -> str:
+    low, high = min(lengths), max(lengths)
+    return str(low) if low == high else f"{low}..{high}"
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{name}: expected an integer, got {kind}") from None
+
+
+def _profile(device: Device) -> _fdma.DeviceProfile:
+    if isinstance(device, Mapping):
+        try:
+            return _fdma.DeviceProfile.from_json(json.dumps(dict(device)))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"device: {error}") from None
+    if not isinstance(device, str | os.PathLike):
+        kind = type(device).__name__
+        raise TypeError(f"device: expected a name, a profile (dict) or its file, got {kind}")
+    name, known = os.fspath(device), _fdma.DeviceProfile.shipped_names()
+    if isinstance(device, str) and name in known:
+        return _fdma.DeviceProfile.shipped(name)
+    if isinstance(device, str) and not ({".", "/", os.sep} & set(name)):
+        near = difflib.get_close_matches(name, known, 1)
+        raise ValueError(
+            f"device: expected {', '.join(known)}, a profile (dict) or its file (.json), got "
+            f"{name!r}" + (f"; did you mean {near[0]}?" if near else "")
+        )
+    try:
+        return _fdma.DeviceProfile.read(name)
+    except OSError as error:
+        raise OSError(f"device: {error}") from None
+
+
+def device_profile(device: Device = "h200") -> dict[str, Any]:
+    """The constants of a device, to look at or to change and hand to `estimate`.
+
+    docs/estimates.md says what each member means. Raises ValueError for an unknown name or a wrong
+    profile, OSError for a file that cannot be read.
+
+    >>> import fdma
+    >>> profile = fdma.device_profile("h200")
+    >>> half = profile | {"name": "half of one", "num_workers": 66}
+    >>> mask = fdma.compile("causal", 32768)
+    >>> fdma.estimate(mask, device=half).time_ms > 1.5 * fdma.estimate(mask).time_ms
+    True
+    """
+    return cast("dict[str, Any]", json.loads(_profile(device).to_json()))
+
+
+def estimate(
+    mask: BlockMask,
+    *,
+    heads: int | None = None,
+    head_dim: int = 128,
+    device: Device = "h200",
+    heads_kv: int | None = None,
+    head_dim_v: int | None = None,
+    batch: int | None = None,
+    dtype: str = "bfloat16",
+    direction: Literal["forward", "backward"] = "forward",
+    tile: tuple[int, int] | None = None,
+    columns: Literal["automatic", "scan", "gather"] = "automatic",
+    workers: int | None = None,
+    count_all: bool = False,
+) -> Estimate:
+    """Predicts attention over `mask` without running it.
+
+    heads, batch: query heads and batch elements; where None those of the mask if it tells them
+    apart, else 32 and 1. heads_kv, head_dim_v: where None as many as heads, and head_dim. dtype:
+    float32, float16 or bfloat16 (fp32, fp16, bf16), of all tensors. device: "h200", "cpu", a
+    profile as a dict, or the file of one, as `fdma-maskc calibrate` writes it. tile: query rows and
+    keys of the kernel's tiles, one of the profile's; where None its first. columns: how query
+    intervals per key (evictions, learned selections) run. workers: threads or SMs instead of the
+    profile's. count_all: count bitmaps also where more than 65,536 tiles have to be drawn for it.
+
+    Raises ValueError for a wrong value and TypeError for a wrong type, naming the argument;
+    NotImplementedError for a dtype, direction or tile that the profile has no costs for; OSError
+    for a profile's file.
+
+    Cost: follows the structure of the mask; a million causal tokens take well below a second.
+
+    >>> import fdma
+    >>> mask = fdma.compile("causal & window(1024)", 65536)
+    >>> said = fdma.estimate(mask, heads=32, head_dim=128, device="h200")
+    >>> said.speedup > 20
+    True
+    >>> print(said)  # doctest: +ELLIPSIS
+    causal & window(1024), 65536 x 65536
+      attention        forward, batch 1, 32 query and 32 key heads, head size 128, bfloat16
+      device           h200, 132 workers; ...
+    ...
+    """
+    core = core_of("mask", mask)
+    profile = _profile(device)
+    if heads is None:
+        heads = core.num_heads if core.num_heads > 1 else _DEFAULT_HEADS
+    if workers is not None and _whole("workers", workers) < 1:
+        raise ValueError(f"workers: expected 1 or more, got {workers}")
+    if tile is not None:
+        rows, keys = tile
+        tile = (_whole("tile", rows), _whole("tile", keys))
+    report = _fdma.estimate(
+        core,
+        profile,
+        batch=core.num_batches if batch is None else _whole("batch", batch),
+        heads=_whole("heads", heads),
+        heads_kv=heads if heads_kv is None else _whole("heads_kv", heads_kv),
+        head_dim=_whole("head_dim", head_dim),
+        head_dim_v=head_dim if head_dim_v is None else _whole("head_dim_v", head_dim_v),
+        dtype=dtype,
+        direction=direction,
+        tile=tile,
+        columns=columns,
+        workers=workers or 0,
+        count_all=count_all,
+    )
+    described = {
+        "name": core.spec or "mask",
+        "format": core.format,
+        "lengths": {"q": core.q_lens, "kv": core.kv_lens},
+        "num_batches": core.num_batches,
+        "num_heads": core.num_heads,
+        "block": {"q": core.block[0], "kv": core.block[1]},
+        "num_groups": core.num_groups,
+        "stored_bytes": core.nbytes,
+    }
+    return Estimate({"mask": described, **report})
