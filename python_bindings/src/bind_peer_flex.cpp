@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "fdma/formats/peers/flex_block_mask.hpp"
@@ -62,9 +63,10 @@ BlockMask from_flex(std::pair<std::int64_t, std::int64_t> seq_lengths,
   return value_or_throw(block_mask_from_flex(flex, cells));
 }
 
-nb::dict to_flex(const BlockMask& mask, std::pair<std::int32_t, std::int32_t> block,
-                 bool separate_full_blocks, bool with_transpose, bool with_cells,
-                 std::int64_t max_bytes) {
+nb::typed<nb::dict, nb::str, nb::any> to_flex(const BlockMask& mask,
+                                              std::pair<std::int32_t, std::int32_t> block,
+                                              bool separate_full_blocks, bool with_transpose,
+                                              bool with_cells, std::int64_t max_bytes) {
   FlexBlockMask flex;
   {
     const nb::gil_scoped_release released;
@@ -74,15 +76,15 @@ nb::dict to_flex(const BlockMask& mask, std::pair<std::int32_t, std::int32_t> bl
                                                       .with_cells = with_cells,
                                                       .max_bytes = max_bytes}));
   }
-  nb::dict result;
+  nb::typed<nb::dict, nb::str, nb::any> result;
   result["seq_lengths"] = std::pair(flex.q_len, flex.kv_len);
   result["BLOCK_SIZE"] = std::pair(flex.block_q, flex.block_kv);
   const auto add = [&](const std::string& name, FlexIndexTable table, std::int64_t rows) {
     const std::int64_t b = flex.num_batches, h = flex.num_heads;
     result[nb::str((name + "_num_blocks").c_str())] =
-        numpy_of(std::move(table.num_blocks), {b, h, rows});
+        nb::cast(numpy_of(std::move(table.num_blocks), {b, h, rows}));
     result[nb::str((name + "_indices").c_str())] =
-        numpy_of(std::move(table.indices), {b, h, rows, table.width});
+        nb::cast(numpy_of(std::move(table.indices), {b, h, rows, table.width}));
   };
   const std::int64_t rows = ceil_div(flex.q_len, flex.block_q);
   const std::int64_t cols = ceil_div(flex.kv_len, flex.block_kv);
@@ -94,8 +96,8 @@ nb::dict to_flex(const BlockMask& mask, std::pair<std::int32_t, std::int32_t> bl
     const std::int64_t words = flex.block_q * flex.block_kv / 64;
     const auto listed = static_cast<std::int64_t>(flex.cells->bitmap_index.size());
     const auto bitmaps = static_cast<std::int64_t>(flex.cells->bitmaps.size()) / words;
-    result["fdma_bitmap_index"] = numpy_of(std::move(flex.cells->bitmap_index), {listed});
-    result["fdma_bitmaps"] = numpy_of(std::move(flex.cells->bitmaps), {bitmaps, words});
+    result["fdma_bitmap_index"] = nb::cast(numpy_of(std::move(flex.cells->bitmap_index), {listed}));
+    result["fdma_bitmaps"] = nb::cast(numpy_of(std::move(flex.cells->bitmaps), {bitmaps, words}));
   }
   return result;
 }

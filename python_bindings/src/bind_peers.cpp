@@ -3,10 +3,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <cstring>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "bindings.hpp"
@@ -40,8 +42,9 @@ BlockMask from_flash_mask(const HostArray<std::int32_t, 4>& indices, bool is_cau
   return value_or_throw(block_mask_from_flash_mask(mask, block_of(block), heads));
 }
 
-std::pair<nb::object, bool> to_flash_mask(const BlockMask& mask, std::optional<bool> is_causal,
-                                          std::optional<std::int64_t> num_columns) {
+std::pair<NumpyArray<std::int32_t>, bool> to_flash_mask(const BlockMask& mask,
+                                                        std::optional<bool> is_causal,
+                                                        std::optional<std::int64_t> num_columns) {
   FlashMask flash;
   {
     const nb::gil_scoped_release released;
@@ -70,7 +73,8 @@ BlockMask from_bsr(const HostArray<std::uint8_t, 3>& data,
   return value_or_throw(block_mask_from_bsr(matrix, block_of(block)));
 }
 
-nb::tuple to_bsr(const BlockMask& mask, Block block, std::int64_t max_bytes) {
+std::tuple<NumpyArray<bool>, NumpyArray<std::int64_t>, NumpyArray<std::int64_t>> to_bsr(
+    const BlockMask& mask, Block block, std::int64_t max_bytes) {
   BsrMatrix matrix;
   {
     const nb::gil_scoped_release released;
@@ -79,10 +83,9 @@ nb::tuple to_bsr(const BlockMask& mask, Block block, std::int64_t max_bytes) {
   }
   const auto count = static_cast<std::int64_t>(matrix.indices.size());
   const auto rows = static_cast<std::int64_t>(matrix.indptr.size());
-  return nb::make_tuple(numpy_of(std::move(matrix.data), {count, matrix.block_q, matrix.block_kv},
-                                 dlpack_dtype(DType::boolean)),
-                        numpy_of(std::move(matrix.indices), {count}),
-                        numpy_of(std::move(matrix.indptr), {rows}));
+  return {numpy_of<std::uint8_t, bool>(std::move(matrix.data),
+                                       {count, matrix.block_q, matrix.block_kv}),
+          numpy_of(std::move(matrix.indices), {count}), numpy_of(std::move(matrix.indptr), {rows})};
 }
 
 using Offsets = HostArray<std::int32_t, 1>;
@@ -106,7 +109,7 @@ BlockMask from_cu_seqlens(const Offsets& cu_seqlens_q, const Offsets& cu_seqlens
   return value_or_throw(block_mask_from_cu_seqlens(sequences, block_of(block)));
 }
 
-nb::dict to_cu_seqlens(const BlockMask& mask) {
+nb::typed<nb::dict, nb::str, nb::any> to_cu_seqlens(const BlockMask& mask) {
   CuSeqlens sequences;
   {
     const nb::gil_scoped_release released;
@@ -114,12 +117,12 @@ nb::dict to_cu_seqlens(const BlockMask& mask) {
   }
   const auto array = [](std::vector<std::int32_t> values) {
     const auto count = static_cast<std::int64_t>(values.size());
-    return numpy_of(std::move(values), {count});
+    return nb::cast(numpy_of(std::move(values), {count}));
   };
   const auto optional_array = [&](std::optional<std::vector<std::int32_t>> values) {
     return values ? array(*std::move(values)) : nb::object(nb::none());
   };
-  nb::dict result;
+  nb::typed<nb::dict, nb::str, nb::any> result;
   result["cu_seqlens_q"] = array(std::move(sequences.cu_seqlens_q));
   result["cu_seqlens_k"] = array(std::move(sequences.cu_seqlens_k));
   result["causal"] = sequences.is_causal;
@@ -183,7 +186,8 @@ BlockMask from_hf_padding(const HostArray<std::uint8_t, 2>& attention_mask, bool
   return value_or_throw(block_mask_from_hf_padding(padding, block_of(block)));
 }
 
-std::pair<nb::object, bool> to_hf_padding(const BlockMask& mask, std::optional<bool> is_causal) {
+std::pair<NumpyArray<std::uint8_t>, bool> to_hf_padding(const BlockMask& mask,
+                                                        std::optional<bool> is_causal) {
   HfPadding padding;
   {
     const nb::gil_scoped_release released;
@@ -206,9 +210,13 @@ void bind_sequences(nb::module_& module) {
 void bind_hugging_face(nb::module_& module) {
   module.def("block_mask_from_hf_mask", &from_hf_mask, nb::arg("attention_mask"), nb::arg("block"),
              nb::arg("heads") = 0,
+             nb::sig("def block_mask_from_hf_mask(attention_mask: Array, block: tuple[int, int], "
+                     "heads: int = 0) -> BlockMask"),
              "The mask of [batch, heads, q_len, kv_len] booleans or additive floats.");
   module.def("hf_mask_from_block_mask", &to_hf_mask, nb::arg("mask"), nb::arg("dtype") = "bool",
              nb::arg("use_infinity") = false, nb::arg("max_bytes") = std::int64_t{1} << 34,
+             nb::sig("def hf_mask_from_block_mask(mask: BlockMask, dtype: str = 'bool', "
+                     "use_infinity: bool = False, max_bytes: int = 17179869184) -> NewArray"),
              "[batch, heads, q_len, kv_len], an object with __dlpack__.");
   module.def("block_mask_from_hf_padding", &from_hf_padding, nb::arg("attention_mask").noconvert(),
              nb::arg("causal"), nb::arg("q_len"), nb::arg("heads"), nb::arg("block"),

@@ -45,20 +45,21 @@ void check_extents(std::string_view name, const Array& array,
   }
 }
 
-/// A NumPy array that owns `values`; `dtype` is another type of their size, as booleans are of
-/// uint8.
 template <class T>
-nanobind::object numpy_of(std::vector<T> values, std::initializer_list<std::int64_t> shape,
-                          nanobind::dlpack::dtype dtype = nanobind::dtype<T>()) {
+using NumpyArray = nanobind::ndarray<nanobind::numpy, T>;
+
+/// A NumPy array that owns `values`, with elements of type As, of the same size (booleans: uint8).
+template <class T, class As = T>
+NumpyArray<As> numpy_of(std::vector<T> values, std::initializer_list<std::int64_t> shape) {
+  static_assert(sizeof(T) == sizeof(As));
   std::vector<std::size_t> extents;
   for (const std::int64_t extent : shape) extents.push_back(static_cast<std::size_t>(extent));
   auto kept = std::make_unique<std::vector<T>>(std::move(values));
-  T* const data = kept->data();
+  void* const data = kept->data();
   const nanobind::capsule owner(
       kept.get(), [](void* memory) noexcept { delete static_cast<std::vector<T>*>(memory); });
   static_cast<void>(kept.release());  // the capsule's now
-  return nanobind::cast(nanobind::ndarray<nanobind::numpy>(data, extents.size(), extents.data(),
-                                                           owner, nullptr, dtype));
+  return NumpyArray<As>(data, extents.size(), extents.data(), owner);
 }
 
 /// block_mask_from_flex, flex_from_block_mask.
