@@ -1,0 +1,32 @@
+"""The table of operations: what a function of PyTorch or NumPy, a method or an operator means to symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .trace_axes import AXES
+from .trace_pointwise import FUNCTIONS as POINTWISE
+from .trace_symbol import BINARY_OPERATORS
+
+__all__ = ["FUNCTIONS", "METHODS"]
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {**POINTWISE, **AXES}
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    apply = FUNCTIONS[name]
+    return lambda trace, input, other: apply(trace, other, input)
+
+
+# Operators by the names that tensors give them when a symbol is the other operand.
+for _name, _operation in {**BINARY_OPERATORS, "div": "true_divide"}.items():
+    if _operation in FUNCTIONS:
+        FUNCTIONS[f"__{_name}__"] = FUNCTIONS[f"__i{_name}__"] = FUNCTIONS[_operation]
+        FUNCTIONS[f"__r{_name}__"] = _reflected(_operation)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    FUNCTIONS[f"__{_name}__"] = FUNCTIONS[_name]
+
+# Methods of tensors: the functions of the same name, and what exists as a method only.
+METHODS: dict[str, str] = {name: name for name in FUNCTIONS if "." not in name}
+METHODS["where"] = "Tensor.where"
