@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from . import _fdma
-from .estimate import Device, Estimate, device_profile, estimate
+from .estimate import Estimate, device_profile, estimate
 
-__all__ = ["Device", "Estimate", "__version__", "device_profile", "estimate"]
+__all__ = ["Estimate", "__version__", "device_profile", "estimate"]
 
 __version__: str = _fdma.__version__

@@ -42,7 +42,8 @@ def _palette() -> NDArray[np.uint8]:
     """uint8 [256, 3]: the colour of each shade of `_fdma.picture`."""
     share = np.linspace(0, 1, 254)[:, None]
     partial = np.array(_PARTIAL_LOW) * (1 - share) + np.array(_PARTIAL_HIGH) * share
-    return np.rint(np.vstack([_EMPTY, partial, _FULL])).astype(np.uint8)
+    colours: NDArray[np.float64] = np.vstack([_EMPTY, partial, _FULL])
+    return np.rint(colours).astype(np.uint8)
 
 
 def draw(

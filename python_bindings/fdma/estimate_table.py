@@ -133,7 +133,8 @@ def _count_lines(report: Mapping[str, Any]) -> list[Line]:
 
 
 def _format_lines(report: Mapping[str, Any]) -> list[Line]:
-    lines, dense = [], report["dense_bytes"]
+    lines: list[Line] = []
+    dense = report["dense_bytes"]
     for size in report["formats"]:
         num_bytes = size["bytes"]
         if num_bytes is None:

@@ -120,7 +120,7 @@ void bind_drawing(nb::module_& module) {
   module.def("picture", &picture, nb::arg("mask"), nb::kw_only(), nb::arg("batch") = 0,
              nb::arg("head") = 0, nb::arg("max_side") = 512,
              nb::sig("def picture(mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int "
-                     "= 512) -> tuple[NDArray[np.uint8], tuple[int, int]]"),
+                     "= 512) -> tuple[NDArray[numpy.uint8], tuple[int, int]]"),
              "One (batch, head) pair in at most max_side x max_side pixels: shades uint8 [rows, "
              "keys], 0 empty, 255 full, between them partial, 1 to 254 by the share of live cells; "
              "and the query rows and keys of a pixel.");
