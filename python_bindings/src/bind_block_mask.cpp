@@ -121,8 +121,9 @@ std::string repr(const BlockMask& mask) {
 }
 
 void bind_properties(BlockMaskClass& mask) {
-  mask.def_prop_ro("format",
-                   [](const BlockMask& self) { return std::string(to_string(self.format())); })
+  mask.def_prop_ro(
+          "format", [](const BlockMask& self) { return std::string(to_string(self.format())); },
+          nb::for_getter(nb::sig("def format(self) -> _Format")))
       .def_prop_ro(
           "block",
           [](const BlockMask& self) { return Block(self.block.block_q, self.block.block_kv); })
@@ -154,7 +155,9 @@ void bind_properties(BlockMaskClass& mask) {
       .def_prop_ro("counts", &counts_of,
                    "Tiles by class and allowed pairs, over all batch elements and heads; counted "
                    "anew at each call.")
-      .def_prop_ro("counts_of_groups", &counts_of_groups, "The same of each group.");
+      .def_prop_ro("counts_of_groups", &counts_of_groups,
+                   nb::for_getter(nb::sig("def counts_of_groups(self) -> list[dict[str, int]]")),
+                   "The same of each group.");
 }
 
 }  // namespace
@@ -164,8 +167,11 @@ void bind_block_mask(nb::module_& module) {
   bind_properties(mask);
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   mask.def("to_format", &to_format, nb::arg("format"), nb::arg("block"),
+           nb::sig("def to_format(self, format: _Format, block: tuple[int, int]) -> BlockMask"),
            "The same cells in another format or other blocks.")
       .def("combine", &combined, nb::arg("other"), nb::arg("operation"),
+           nb::sig("def combine(self, other: BlockMask, operation: Literal['and', 'or', 'minus', "
+                   "'xor']) -> BlockMask"),
            "'and', 'or', 'minus' or 'xor' of two masks, as segments.")
       .def(
           "complement", [](const BlockMask& self) { return value_or_throw(complement(self)); },
@@ -198,6 +204,7 @@ void bind_block_mask(nb::module_& module) {
           "mask_hash", [](const BlockMask& self) { return to_string(mask_hash(self)); }, released,
           "32 hexadecimal digits over counts, lengths and cells.")
       .def("validate", &validate_mask, nb::arg("level"),
+           nb::sig("def validate(self, level: Literal['sizes', 'structure', 'canonical']) -> None"),
            "ValueError for the first inconsistency; level is 'sizes', 'structure' or 'canonical'.")
       .def("__repr__", &repr);
   bind_mask_arrays(module, mask);

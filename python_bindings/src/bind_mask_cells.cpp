@@ -148,6 +148,11 @@ BlockMask from_dense(nb::handle array, Block block, const std::string& format) {
   check_on_host("cells", cells.place);
   const TensorView& view = cells.view;
   const BlockShape shape{block.first, block.second};
+  if (view.dtype != DType::boolean && view.dtype != DType::uint8 && view.dtype != DType::int8) {
+    const std::string text =
+        fmt::format("cells: expected booleans, or uint8 0 and 1, got {}", to_string(view.dtype));
+    throw nb::type_error(text.c_str());
+  }
   if (view.rank < 2) {
     throw PythonError(
         {ErrorCode::shape_mismatch,
@@ -333,16 +338,27 @@ void bind_mask_cells(nb::module_& module, BlockMaskClass& mask) {
   constexpr std::int64_t kMaxBytes = std::int64_t{1} << 32;
   mask.def("to_dense", &to_dense, nb::kw_only(), nb::arg("batch") = nb::none(),
            nb::arg("heads") = nb::none(), nb::arg("max_bytes") = kMaxBytes,
+           nb::sig("def to_dense(self, *, batch: tuple[int, int] | None = None, heads: tuple[int, "
+                   "int] | None = None, max_bytes: int = 1 << 32) -> NDArray[np.bool_]"),
            "Every cell, as a boolean NumPy array [batches, heads, q_len, kv_len]; cells past an "
            "element's lengths are False.")
       .def_static("from_dense", &from_dense, nb::arg("cells"), nb::kw_only(), nb::arg("block"),
-                  nb::arg("format"), "The mask of an array of booleans, or of uint8 0 and 1.")
+                  nb::arg("format"),
+                  nb::sig("def from_dense(cells: Array, *, block: tuple[int, int], format: "
+                          "_Format) -> BlockMask"),
+                  "The mask of an array of booleans, or of uint8 0 and 1.")
       .def("to_columns", &to_columns, nb::kw_only(), nb::arg("batch") = nb::none(),
            nb::arg("heads") = nb::none(), nb::arg("max_bytes") = kMaxBytes,
+           nb::sig("def to_columns(self, *, batch: tuple[int, int] | None = None, heads: "
+                   "tuple[int, int] | None = None, max_bytes: int = 1 << 32) -> "
+                   "tuple[NDArray[np.int32], NDArray[np.int32]]"),
            "(begin, end), int32 [batches, heads, n, kv_len]: the query intervals of each key.")
-      .def_static("from_columns", &from_columns, nb::arg("begin"), nb::arg("end"), nb::kw_only(),
-                  nb::arg("q_lens"), nb::arg("kv_lens"), nb::arg("block"), nb::arg("format"),
-                  "The mask whose keys are seen by the union of their query intervals.");
+      .def_static(
+          "from_columns", &from_columns, nb::arg("begin"), nb::arg("end"), nb::kw_only(),
+          nb::arg("q_lens"), nb::arg("kv_lens"), nb::arg("block"), nb::arg("format"),
+          nb::sig("def from_columns(begin: Array, end: Array, *, q_lens: Sequence[int], kv_lens: "
+                  "Sequence[int], block: tuple[int, int], format: _Format) -> BlockMask"),
+          "The mask whose keys are seen by the union of their query intervals.");
   module.def(
       "to_dense",
       [](const BlockMask& self, std::int64_t max_bytes) {

@@ -27,6 +27,7 @@ struct Tile {
 };
 struct Cell {
   std::int64_t batch, head, q, k;
+  bool is_in_a;
 };
 struct Difference {
   std::string shape_reason;  // not empty: counts or lengths differ, and no cell was compared
@@ -67,7 +68,17 @@ Cell first_cell(const SegmentMask& mask, std::int32_t row, std::int64_t b, std::
   std::vector<Interval> keys;
   std::int64_t q = std::int64_t{row} * mask.block.block_q;
   for (row_intervals_of(mask, q, keys); keys.empty(); row_intervals_of(mask, q, keys)) ++q;
-  return {b, h, q, keys.front().begin};
+  return {b, h, q, keys.front().begin, false};
+}
+
+bool has_cell(const BlockMask& mask, const Cell& cell) {
+  const auto& groups = std::get<std::vector<SegmentMask>>(mask.groups);
+  std::vector<Interval> keys;
+  row_intervals_of(groups[static_cast<std::size_t>(mask.group(cell.batch, cell.head))], cell.q,
+                   keys);
+  return std::any_of(keys.begin(), keys.end(), [&](const Interval& interval) {
+    return interval.begin <= cell.k && cell.k < interval.end;
+  });
 }
 
 // The tiles of `unequal`, whose cells are those that differ, up to max_tiles.
@@ -105,6 +116,7 @@ Difference compare(const BlockMask& a, const BlockMask& b, std::size_t max_tiles
   difference.only_in_a = count(only_in_a, only_in_a.block).tiles.allowed_pairs;
   difference.only_in_b = counts.allowed_pairs - difference.only_in_a;
   list_tiles(unequal, max_tiles, difference);
+  difference.first_cell->is_in_a = has_cell(only_in_a, *difference.first_cell);
   return difference;
 }
 
@@ -125,7 +137,7 @@ nb::dict difference_from(const BlockMask& a, const BlockMask& b, std::int64_t ma
   result["num_tiles"] = difference.num_tiles;
   result["first_cell"] = nb::none();
   if (const auto& cell = difference.first_cell) {
-    result["first_cell"] = nb::make_tuple(cell->batch, cell->head, cell->q, cell->k);
+    result["first_cell"] = nb::make_tuple(cell->batch, cell->head, cell->q, cell->k, cell->is_in_a);
   }
   nb::list tiles;
   for (const Tile& tile : difference.tiles) {
@@ -139,6 +151,7 @@ nb::dict difference_from(const BlockMask& a, const BlockMask& b, std::int64_t ma
 
 void bind_mask_difference(nb::module_&, BlockMaskClass& mask) {
   mask.def("difference_from", &difference_from, nb::arg("other"), nb::arg("max_tiles"),
+           nb::sig("def difference_from(self, other: BlockMask, max_tiles: int) -> dict[str, Any]"),
            "How two masks differ: counts of cells and tiles (in this mask's blocks), the first "
            "tiles and the first cell.");
 }

@@ -1,0 +1,208 @@
+"""Mask files through h5py: the HDF5 schema of docs/file-format.md, that of `fdma-maskc` too.
+
+Files are untrusted. Links are looked up before they are followed, so that nothing of another file
+comes in; type, extents, storage and filters of a dataset are compared with what the lengths imply
+and its bytes with what the file holds before memory is taken for it; the core then checks every
+entry and the content hash. What HDF5 itself does with a damaged file happens inside this process:
+open files of strangers in one that may die.
+
+Writing is atomic: a copy of the file that is there, or a new one, is written beside it under
+another name, synced and renamed. Whatever fails, what was there before is still there and nothing
+else is.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .block_mask import BlockMask
+
+__all__ = ["list_masks", "load", "save"]
+
+AnyPath: TypeAlias = "str | PathLike[str]"
+
+
+def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = False) -> None:
+    """Writes masks into an HDF5 file under their names; what else the file holds stays.
+
+    Names have 1 to 255 bytes and no '/'. A name that is there already is an error, unless
+    `overwrite` replaces that mask. The file appears whole or not at all; of two programs that save
+    into one file at the same time, the last one wins.
+
+    Errors: FileExistsError (a name), ValueError (names), TypeError, OSError (the operating system,
+    or a file that is no HDF5), ImportError without h5py.
+
+    >>> import fdma, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
+    >>> fdma.save(path, {"local": fdma.compile("causal & window(64)", 512),
+    ...                  "global": fdma.compile("causal", 512)})
+    >>> fdma.list_masks(path)
+    ['global', 'local']
+    """
+    from .file_writer import check_names, write_mask
+
+    path = os.fsdecode(path)
+    check_names(masks)
+    h5py = _h5py()
+    with _replaced(path) as (target, temporary):
+        exists = target.exists()
+        if exists:
+            _check_is_hdf5(h5py, path)
+            shutil.copyfile(target, temporary)
+        # The oldest structures that serve, so that HDF5 1.8 and all since read a new file.
+        with (
+            _explained(path, "write"),
+            h5py.File(
+                temporary, "r+" if exists else "w", libver=None if exists else ("earliest", "v108")
+            ) as file,
+        ):
+            for name, mask in masks.items():
+                write_mask(file, name, mask, overwrite=overwrite, path=path)
+
+
+def load(path: AnyPath, name: str | None = None) -> BlockMask:
+    """The mask of that name, or the only one of the file.
+
+    Errors: FileNotFoundError and other OSError (the operating system; no file of masks; damage,
+    with the dataset and the entry), KeyError (no such name), ValueError (several masks and no
+    name), NotImplementedError (written by a newer FDMA), ImportError without h5py.
+
+    >>> import fdma, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
+    >>> fdma.compile("causal", 512).save(path)
+    >>> fdma.load(path)
+    <BlockMask 'causal' [1, 1, 512, 512] segment 128 x 128, density 0.501, 2.1 KiB>
+    """
+    from .file_reader import mask_names, read_mask
+
+    path = os.fsdecode(path)
+    with _opened(path) as file:
+        names = mask_names(file, path)
+        if name is None:
+            if not names:
+                raise OSError(f"'{path}' holds no mask")
+            if len(names) > 1:
+                raise ValueError(
+                    f"'{path}' holds {len(names)} masks, name one of: {_some_of(names)}"
+                )
+            name = names[0]
+        elif not isinstance(name, str):
+            raise TypeError(f"name: expected a str, got {type(name).__name__}")
+        if name not in names:
+            raise KeyError(f"'{path}' holds no mask '{name}'; it holds: {_some_of(names)}")
+        return read_mask(file, name, path)
+
+
+def list_masks(path: AnyPath) -> list[str]:
+    """Names of the masks in a file, in alphabetical order.
+
+    Errors: OSError (the operating system; no file of masks), ImportError without h5py.
+
+    >>> import fdma, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
+    >>> for n in (256, 512):
+    ...     fdma.compile("causal", n).save(path, name=f"causal_{n}")
+    >>> fdma.list_masks(path)
+    ['causal_256', 'causal_512']
+    """
+    from .file_reader import mask_names
+
+    path = os.fsdecode(path)
+    with _opened(path) as file:
+        return mask_names(file, path)
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError("mask files need h5py: pip install h5py") from None
+    return h5py
+
+
+def _check_is_hdf5(h5py: Any, path: str) -> None:
+    """Errors of the operating system as they are, and words for what is no HDF5 file."""
+    status = Path(path).stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(f"'{path}' is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"'{path}' is not a regular file")
+    with Path(path).open("rb"):  # the reason of the operating system, if there is one
+        pass
+    if not h5py.is_hdf5(path):
+        raise OSError(f"'{path}' is not an HDF5 file")
+
+
+@contextmanager
+def _explained(path: str, what: str) -> Iterator[None]:
+    """What h5py raises for files that it cannot use, as OSError that names the file."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        if path in str(error):
+            raise
+        raise OSError(f"cannot {what} '{path}': {error}") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    h5py = _h5py()
+    _check_is_hdf5(h5py, path)
+    with _explained(path, "open"):
+        file = h5py.File(path, "r")
+    with file:
+        yield file
+
+
+@contextmanager
+def _replaced(path: str) -> Iterator[tuple[Path, Path]]:
+    """The file behind `path`, and a name beside it for what takes its place at the end."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write '{path}': a folder")
+    if target.exists() and not target.is_file():
+        raise OSError(f"cannot write '{path}': not a regular file")
+    name = os.fsencode(target.name)[:200].decode(errors="ignore")
+    temporary = target.with_name(f".{name}.fdma-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield target, temporary
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if target.exists():
+                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The file is complete either way; not every file system can sync a folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _some_of(names: list[str], shown: int = 8) -> str:
+    text = ", ".join(names[:shown]) or "none"
+    return text + (f" and {len(names) - shown} more" if len(names) > shown else "")
