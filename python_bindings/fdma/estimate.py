@@ -41,7 +41,7 @@ class Estimate:
     >>> import fdma
     >>> said = fdma.estimate(fdma.compile("causal", 8192), heads=8, head_dim=128, device="h200")
     >>> round(said.speedup, 1), said.best_format, said.memory_savings > 99.9
-    (1.9, 'parametric', True)
+    (2.0, 'parametric', True)
     """
 
     _report: Mapping[str, Any]
