@@ -256,7 +256,7 @@ class _Integers(_Expr):
     def _arithmetic(self, op: str, other: object, is_reversed: bool = False) -> IntExpr:
         operand = _int_or_none(other)
         if operand is None:
-            return NotImplemented
+            return cast(IntExpr, NotImplemented)
         own = _int(self, op)
         return (
             _apply(IntExpr, op, operand, own) if is_reversed else _apply(IntExpr, op, own, operand)
@@ -264,7 +264,9 @@ class _Integers(_Expr):
 
     def _compare(self, op: str, other: object) -> MaskExpr:
         operand = _int_or_none(other)
-        return NotImplemented if operand is None else _apply(MaskExpr, op, _int(self, op), operand)
+        if operand is None:
+            return cast(MaskExpr, NotImplemented)
+        return _apply(MaskExpr, op, _int(self, op), operand)
 
     def __add__(self, other: IntLike) -> IntExpr:
         return self._arithmetic("add", other)
@@ -397,8 +399,10 @@ class IntExpr(_Integers):
         return self._compare("not_equal", other)
 
 
-_SIGN_OF = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGICAL = {"bit_and": "logical_and", "bit_or": "logical_or", "bit_xor": "logical_xor"}
+_SIGN_OF = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
+_SIGN_OF |= {_LOGICAL[op]: sign for op, sign in _SIGN_OF.items()}
+_SIGN_OF |= {"equal": "==", "not_equal": "!="}
 
 
 def _ambiguous(op: str) -> TypeError:
@@ -464,8 +468,13 @@ class MaskExpr(_Expr):
         operand = _condition_or_none(other)
         if operand is None:
             if isinstance(other, IntExpr) or _is_int(other):
-                _condition(other, op.removeprefix("logical_"))
-            return NotImplemented
+                _condition(other, _SIGN_OF[op])
+            if callable(other):
+                raise TypeError(
+                    f"{_SIGN_OF[op]}: expected a condition, got a function; named masks are calls, "
+                    f"{getattr(other, '__name__', 'causal')}()"
+                )
+            return cast(MaskExpr, NotImplemented)
         return _apply(MaskExpr, op, *((operand, self) if is_reversed else (self, operand)))
 
     def __and__(self, other: MaskLike) -> MaskExpr:

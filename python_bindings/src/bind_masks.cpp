@@ -1,4 +1,4 @@
-// compile: from a specification and its tables to a BlockMask.
+// compile: from a specification, as text or from Python, and its tables to a BlockMask.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -31,8 +31,8 @@ std::vector<std::int64_t> as_vector(Lengths lengths) {
   return std::get<std::vector<std::int64_t>>(std::move(lengths));
 }
 
-BlockMask compile_mask(const std::string& spec, Lengths q_len, std::optional<Lengths> kv_len,
-                       std::int64_t batch, std::int64_t heads,
+BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
+                       std::optional<Lengths> kv_len, std::int64_t batch, std::int64_t heads,
                        const std::optional<nb::mapping>& tables, const std::string& format,
                        std::pair<std::int32_t, std::int32_t> block, int num_threads) {
   MaskShape shape{batch, heads, as_vector(std::move(q_len)), {}};
@@ -58,11 +58,13 @@ BlockMask compile_mask(const std::string& spec, Lengths q_len, std::optional<Len
   const nb::gil_scoped_release released;
   const LowerOptions options{.block = {block.first, block.second}, .num_threads = num_threads};
   const MaskFormat wanted = value_or_throw(parse_mask_format(format));
-  BlockMask mask = value_or_throw(compile(value_or_throw(parse_mask(spec)), views, shape, options));
+  const auto* text = std::get_if<std::string>(&spec);
+  const MaskExpr expr =
+      text ? value_or_throw(parse_mask(*text)) : std::get<MaskExpr>(std::move(spec));
+  BlockMask mask = value_or_throw(compile(expr, views, shape, options));
   if (wanted != MaskFormat::segment) {
-    std::string text = std::move(mask.spec);
     mask = value_or_throw(convert(mask, wanted, options.block));
-    mask.spec = std::move(text);
+    mask.spec = expr.text();
   }
   return mask;
 }
@@ -74,7 +76,7 @@ void bind_masks(nb::module_& module) {
              nb::arg("kv_len") = nb::none(), nb::arg("batch") = 1, nb::arg("heads") = 1,
              nb::arg("tables") = nb::none(), nb::arg("format") = "segment",
              nb::arg("block") = std::pair(128, 128), nb::arg("num_threads") = 0,
-             "The exact compiled mask of a specification.");
+             "The exact compiled mask of a specification, given as text or finished.");
 }
 
 }  // namespace fdma::python
