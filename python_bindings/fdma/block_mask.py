@@ -13,6 +13,7 @@ from . import _fdma
 from .mask_difference import DifferingCell, DifferingTile, MaskDifference
 from .mask_ranges import pair_range, row_range
 from .mask_state import core_of, state_of
+from .peer_methods import PeerMethods
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,7 +46,7 @@ class MaskOrigin(NamedTuple):
     head: int
 
 
-class BlockMask:
+class BlockMask(PeerMethods):
     """A mask as stored: which queries attend to which keys, for every batch element and head.
 
     `fdma.compile` makes them, and so do `from_dense`, `from_columns`, `fdma.load` and the

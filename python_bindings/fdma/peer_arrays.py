@@ -13,14 +13,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _fdma
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
+
 __all__: list[str] = []
 
 Host = NDArray[Any]
+
+
+def mask_of(core: _fdma.BlockMask) -> BlockMask:
+    """The mask around `core`. Its class has the functions of peers as methods, hence imports us."""
+    from .block_mask import BlockMask
+
+    return BlockMask._wrap(core)
 
 
 def is_tensor(array: object) -> bool:
@@ -34,7 +46,7 @@ def host_tensor(array: Any) -> Any:
     return array.detach().cpu().contiguous()
 
 
-def host_array(name: str, array: object) -> Host:
+def host_array(name: str, array: Any) -> Host:
     """`array` as NumPy's; CUDA tensors are copied. No bfloat16 of PyTorch's.
 
     Errors: TypeError for what is no array of numbers.
@@ -46,8 +58,8 @@ def host_array(name: str, array: object) -> Host:
     module = type(array).__module__.partition(".")[0]
     try:
         if module == "cupy":
-            return np.asarray(array.get())  # type: ignore[attr-defined]
-        result = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)  # type: ignore[arg-type]
+            return np.asarray(array.get())
+        result = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(
             f"{name}: expected an array, got {type(array).__name__}: {error}"

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from . import _fdma
-from .block_mask import BlockMask
 from .peer_arrays import (
     host_array,
     import_torch,
     integers,
     is_tensor,
+    mask_of,
+    outgoing,
     pair,
     with_rank,
     zeros_and_ones,
 )
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
 
 __all__ = ["BsrArrays", "from_bsr", "to_bsr"]
 
@@ -99,7 +103,7 @@ def from_bsr(
         index_base,
         order == "column",
     )
-    return BlockMask._wrap(core)
+    return mask_of(core)
 
 
 def to_bsr(
@@ -136,11 +140,8 @@ def to_bsr(
     sides = core.block if block is None else pair("block", block)
     data, indices, indptr = _fdma.bsr_from_block_mask(core, sides, max_bytes)
     if arrays:
-        parts = [data, indices, indptr]
-        if device is not None:
-            torch = import_torch()
-            parts = [torch.from_numpy(part).to(device) for part in parts]
-        return BsrArrays(*parts, core.q_len, core.kv_len)
+        convert = outgoing(device)
+        return BsrArrays(convert(data), convert(indices), convert(indptr), core.q_len, core.kv_len)
     shape = (-(-core.q_len // sides[0]) * sides[0], -(-core.kv_len // sides[1]) * sides[1])
     if shape != (core.q_len, core.kv_len) and not pad:
         raise ValueError(

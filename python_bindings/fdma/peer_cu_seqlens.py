@@ -11,13 +11,15 @@ so that the last row meets the last key; -1 is no bound on that side, and causal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _fdma
-from .block_mask import BlockMask
-from .peer_arrays import host_array, integers, outgoing, pair
+from .peer_arrays import host_array, integers, mask_of, outgoing, pair
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
 
 __all__ = ["CuSeqlens", "from_cu_seqlens", "to_cu_seqlens"]
 
@@ -125,7 +127,7 @@ def from_cu_seqlens(
         heads,
         pair("block", block),
     )
-    return BlockMask._wrap(core)
+    return mask_of(core)
 
 
 def to_cu_seqlens(mask: BlockMask, *, device: Any = None) -> CuSeqlens:

@@ -11,11 +11,13 @@ Of key j these query rows are masked:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _fdma
-from .block_mask import BlockMask
-from .peer_arrays import integers, outgoing, pair
+from .peer_arrays import integers, mask_of, outgoing, pair
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
 
 __all__ = ["FlashMaskArrays", "from_flashmask", "to_flashmask"]
 
@@ -72,7 +74,7 @@ def from_flashmask(
     core = _fdma.block_mask_from_flash_mask(
         indices, bool(causal), rows, pair("block", block), 0 if heads is None else heads
     )
-    return BlockMask._wrap(core)
+    return mask_of(core)
 
 
 def to_flashmask(

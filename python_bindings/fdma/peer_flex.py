@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _fdma
-from .block_mask import BlockMask
-from .peer_arrays import Host, import_torch, integers, pair
+from .peer_arrays import Host, import_torch, integers, mask_of, pair
 from .peer_flex_mask_mod import MaskMod, mask_mod_of_tables
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
 
 __all__ = ["from_flex", "to_flex", "to_flex_arrays"]
 
@@ -86,7 +88,7 @@ def from_flex(
         kv = _merged(kv, tables["full_kv"])
         own = _whole_tiles(kv, lengths, block)
         core = _fdma.block_mask_from_flex(lengths, block, kv, own_cells=own)
-        return BlockMask._wrap(core)
+        return mask_of(core)
     if all(name in fields for name in _OWN):
         own = (
             integers(_OWN[0], fields[_OWN[0]], "[listed in kv]"),
@@ -106,7 +108,7 @@ def from_flex(
         own,
         None if source is None else source._core,
     )
-    return BlockMask._wrap(core)
+    return mask_of(core)
 
 
 def to_flex(
@@ -258,7 +260,7 @@ def _cells_of_function(mask_mod: Any) -> Any:
     if mask_mod is None:
         return None
     own = getattr(mask_mod, "fdma_mask", None)
-    if isinstance(own, BlockMask):
+    if own is not None:
         return own
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     if flex is not None and mask_mod is flex.noop_mask:
@@ -269,10 +271,11 @@ def _cells_of_function(mask_mod: Any) -> Any:
 def _compiled(
     cells: Any, lengths: tuple[int, int], pairs: tuple[int, int], sample: bool
 ) -> BlockMask:
-    if isinstance(cells, BlockMask):
-        return cells
+    from .block_mask import BlockMask
     from .compile import compile as compile_mask
 
+    if isinstance(cells, BlockMask):
+        return cells
     return compile_mask(cells, *lengths, batch=pairs[0], heads=pairs[1], sample=sample)
 
 

@@ -12,13 +12,15 @@ Cost: 4 bytes a tile, and block_q * block_kv / 8 bytes for each distinct bitmap.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .block_mask import BlockMask
 from .peer_arrays import import_torch
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
 
 __all__ = ["MaskMod", "mask_mod_of_tables"]
 

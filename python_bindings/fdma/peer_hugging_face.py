@@ -5,22 +5,25 @@ for attention, [batch, heads or 1, queries, keys], boolean (SDPA) or additive (e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _fdma
-from .block_mask import BlockMask
 from .peer_arrays import (
     host_array,
     host_tensor,
     import_torch,
     is_tensor,
+    mask_of,
     outgoing,
     pair,
     with_rank,
     zeros_and_ones,
 )
+
+if TYPE_CHECKING:
+    from .block_mask import BlockMask
 
 __all__ = ["HfPadding", "from_hf_mask", "from_hf_padding", "to_hf_mask", "to_hf_padding"]
 
@@ -72,7 +75,7 @@ def from_hf_padding(
     tokens = zeros_and_ones("attention_mask", attention_mask, "[batch, keys]")
     rows = tokens.shape[1] if q_len is None else q_len
     core = _fdma.block_mask_from_hf_padding(tokens, bool(causal), rows, heads, pair("block", block))
-    return BlockMask._wrap(core)
+    return mask_of(core)
 
 
 def to_hf_padding(mask: BlockMask, *, causal: bool | None = None, device: Any = None) -> HfPadding:
@@ -138,7 +141,7 @@ def from_hf_mask(
             array = zeros_and_ones("attention_mask", array, _AXES)
         array = np.ascontiguousarray(with_rank("attention_mask", array, 4, _AXES))
     core = _fdma.block_mask_from_hf_mask(array, pair("block", block), 0 if heads is None else heads)
-    return BlockMask._wrap(core)
+    return mask_of(core)
 
 
 def to_hf_mask(
