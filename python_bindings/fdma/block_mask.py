@@ -64,6 +64,7 @@ class BlockMask(PeerMethods):
     """
 
     __slots__ = ("__weakref__", "_cache", "_core")
+    __array_ufunc__ = None  # operators with arrays are TypeErrors, not arrays of masks
 
     _core: _fdma.BlockMask
     _cache: dict[str, Any]

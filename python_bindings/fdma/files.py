@@ -61,7 +61,7 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
         with (
             _explained(path, "write"),
             h5py.File(
-                temporary, "r+" if exists else "w", libver=None if exists else ("earliest", "v108")
+                temporary, "r+" if exists else "w", libver=("earliest", "latest" if exists else "v108")
             ) as file,
         ):
             for name, mask in masks.items():
