@@ -209,6 +209,8 @@ def _profile(device: Device) -> _fdma.DeviceProfile:
             return _fdma.DeviceProfile.from_json(json.dumps(dict(device)))
         except (OSError, ValueError) as error:
             raise ValueError(f"device: {error}") from None
+        except TypeError as error:
+            raise TypeError(f"device: {error}") from None
     if not isinstance(device, str | os.PathLike):
         kind = type(device).__name__
         raise TypeError(f"device: expected a name, a profile (dict) or its file, got {kind}")
