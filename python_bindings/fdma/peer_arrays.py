@@ -47,12 +47,14 @@ def host_tensor(array: Any) -> Any:
 
 
 def host_array(name: str, array: Any) -> Host:
-    """`array` as NumPy's; CUDA tensors are copied. No bfloat16 of PyTorch's.
+    """`array` as NumPy's; CUDA tensors are copied, bfloat16 of PyTorch becomes float32.
 
     Errors: TypeError for what is no array of numbers.
     """
     if is_tensor(array):
-        return np.asarray(host_tensor(array).numpy())
+        tensor = host_tensor(array)
+        is_bfloat16 = str(tensor.dtype) == "torch.bfloat16"
+        return np.asarray((tensor.float() if is_bfloat16 else tensor).numpy())
     if isinstance(array, np.ndarray):
         return array
     module = type(array).__module__.partition(".")[0]
@@ -122,6 +124,13 @@ def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
     if len(sides) != 2 or not all(isinstance(side, (int, np.integer)) for side in sides):
         raise TypeError(f"{name}: expected an integer or a pair of them, got {value!r}")
     return int(sides[0]), int(sides[1])
+
+
+def flag(name: str, value: object) -> bool:
+    """A boolean, of Python or NumPy, or 0 or 1."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def outgoing(device: object) -> Callable[[Host], Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import _fdma
-from .peer_arrays import host_array, integers, mask_of, outgoing, pair
+from .peer_arrays import flag, host_array, integers, mask_of, outgoing, pair
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
@@ -119,11 +119,11 @@ def from_cu_seqlens(
     core = _fdma.block_mask_from_cu_seqlens(
         queries,
         keys,
-        bool(causal),
+        flag("causal", causal),
         pair("window_size", window_size),
         counts("seqused_q", seqused_q),
         counts("seqused_k", seqused_k),
-        bool(packed),
+        flag("packed", packed),
         heads,
         pair("block", block),
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _fdma
-from .peer_arrays import integers, mask_of, outgoing, pair
+from .peer_arrays import flag, integers, mask_of, outgoing, pair
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
@@ -72,7 +72,7 @@ def from_flashmask(
     )
     rows = indices.shape[2] if q_len is None else q_len
     core = _fdma.block_mask_from_flash_mask(
-        indices, bool(causal), rows, pair("block", block), 0 if heads is None else heads
+        indices, flag("causal", causal), rows, pair("block", block), 0 if heads is None else heads
     )
     return mask_of(core)
 

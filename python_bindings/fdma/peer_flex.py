@@ -152,6 +152,10 @@ def to_flex(
     >>> bool((ours.kv_indices == theirs.kv_indices).all())
     True
     """
+    if mask_mod is not None and not callable(mask_mod):
+        raise TypeError(
+            f"mask_mod: expected a function of (b, h, q_idx, kv_idx), got {type(mask_mod).__name__}"
+        )
     torch = import_torch()
     from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _fdma
 from .peer_arrays import (
+    flag,
     host_array,
     host_tensor,
     import_torch,
@@ -74,7 +75,9 @@ def from_hf_padding(
     """
     tokens = zeros_and_ones("attention_mask", attention_mask, "[batch, keys]")
     rows = tokens.shape[1] if q_len is None else q_len
-    core = _fdma.block_mask_from_hf_padding(tokens, bool(causal), rows, heads, pair("block", block))
+    core = _fdma.block_mask_from_hf_padding(
+        tokens, flag("causal", causal), rows, heads, pair("block", block)
+    )
     return mask_of(core)
 
 

@@ -137,11 +137,11 @@ nb::typed<nb::dict, nb::str, nb::any> to_cu_seqlens(const BlockMask& mask) {
 BlockMask from_hf_mask(nb::handle attention_mask, Block block, std::int64_t heads) {
   const InputArray array = input_array("attention_mask", attention_mask);
   check_on_host("attention_mask", array.place);
-  if (array.view.rank != 4 || !array.view.is_contiguous()) {
-    throw PythonError(
-        {ErrorCode::shape_mismatch,
-         fmt::format("attention_mask: expected 4 dimensions, contiguous, got {}{}", array.view.rank,
-                     array.view.is_contiguous() ? "" : ", not contiguous")});
+  const bool is_contiguous = array.view.num_elements() == 0 || array.view.is_contiguous();
+  if (array.view.rank != 4 || !is_contiguous) {
+    throw PythonError({ErrorCode::shape_mismatch,
+                       fmt::format("attention_mask: expected 4 dimensions, contiguous, got {}{}",
+                                   array.view.rank, is_contiguous ? "" : ", not contiguous")});
   }
   const nb::gil_scoped_release released;
   HfMask mask{.num_batches = array.view.extents[0],

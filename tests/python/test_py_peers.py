@@ -156,7 +156,7 @@ def test_bsr_with_stored_zeros_and_unsorted_columns() -> None:
 def test_bsr_is_torchs() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     cells = random_blocks(3, (64, 96), (16, 16))
-    for dtype in (torch.bool, torch.uint8, torch.float32):
+    for dtype in (torch.bool, torch.uint8, torch.float32, torch.bfloat16):
         tensor = torch.from_numpy(cells).to(dtype)
         for theirs in (tensor.to_sparse_bsr((8, 32)), tensor.to_sparse_csr()):
             mask = fdma.from_bsr(theirs)

@@ -317,3 +317,22 @@ def test_rejects_what_flex_cannot_hold() -> None:
         mask.to_flex("cpu", block=(1, 2, 3))
     with pytest.raises(MemoryError):
         mask.to_flex("cpu", max_bytes=10)
+    with pytest.raises(TypeError, match="mask_mod"):
+        mask.to_flex("cpu", "causal")
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(0, 300), (300, 0), (0, 0)])
+def test_masks_without_cells(q_len: int, kv_len: int) -> None:
+    mask = fdma.compile("causal", q_len, kv_len)
+    assert fdma.from_flex(mask.to_flex("cpu")) == mask
+
+
+def test_a_slice_keeps_the_cells_that_are_named() -> None:
+    theirs = flex_attention.create_block_mask(
+        lambda b, h, q, k: q - k >= 50 * h, None, 3, 300, 300, "cpu"
+    )
+    mask = fdma.from_flex(theirs)
+    one = fdma.from_flex(theirs[:, 1:2], cells=mask.crop(heads=slice(1, 2)))
+    assert one == fdma.compile("q - k >= 50", 300)
+    with pytest.raises(RuntimeError, match="sliced"):  # PyTorch's own words
+        fdma.from_flex(theirs[:, 1:2])

@@ -139,6 +139,14 @@ def test_bfloat16_of_numpy_by_ml_dtypes() -> None:
     np.testing.assert_array_equal(fdma.from_hf_mask(additive).to_dense(), CELLS)
 
 
+def test_masks_without_cells() -> None:
+    for shape in ((1, 1, 0, 5), (2, 3, 5, 0), (1, 2, 0, 0)):
+        mask = fdma.from_hf_mask(np.zeros(shape, np.bool_))
+        assert mask.shape == shape
+        assert mask.to_hf_mask("float32").shape == shape
+    assert fdma.from_hf_padding(np.zeros((2, 0)), True).shape == (2, 1, 0, 0)
+
+
 def test_rejects() -> None:
     ones = np.ones((1, 1, 2, 2), np.float32)
     for array, match in (
@@ -157,6 +165,8 @@ def test_rejects() -> None:
     for tokens, match in (([[2, 1]], r"attention_mask\[0, 0\]: 2"), ([1, 1], "2 dimensions")):
         with pytest.raises(ValueError, match=match):
             fdma.from_hf_padding(tokens, True)
+    with pytest.raises(TypeError, match="causal"):
+        fdma.from_hf_padding([[1, 1]], None)
     mask = fdma.compile("causal", 40)
     for dtype in ("int32", "bfloat16", "float128x"):
         with pytest.raises((ValueError, TypeError)):
