@@ -103,6 +103,8 @@ def table(name: Any, array: Any = None, *, dtype: type | None = None) -> TableEx
         return _table(check_name(name.removeprefix("@"), "table"), array, dtype, f"table @{name}")
     if array is not None:
         raise TypeError(f"name: expected a str, got {type(name).__name__}")
+    if name is None:
+        raise TypeError("table: expected an array, a sequence or a number, got NoneType")
     return _table(_new_symbol("#", "t"), name, dtype, "table")
 
 

@@ -226,6 +226,14 @@ def _int(value: object, what: str) -> _Expr:
     return operand
 
 
+def _refuse_array(value: object) -> None:
+    if is_array(value) and getattr(value, "shape", None) != ():
+        raise TypeError(
+            f"expected one value for each cell, got an array, {type(value).__name__}; "
+            "fdma.table(array)[index] looks an entry up"
+        )
+
+
 def _condition(value: object, what: str) -> _Expr:
     operand = _condition_or_none(value)
     if operand is None:
@@ -256,6 +264,7 @@ class _Integers(_Expr):
     def _arithmetic(self, op: str, other: object, is_reversed: bool = False) -> IntExpr:
         operand = _int_or_none(other)
         if operand is None:
+            _refuse_array(other)
             return cast(IntExpr, NotImplemented)
         own = _int(self, op)
         return (
@@ -265,6 +274,7 @@ class _Integers(_Expr):
     def _compare(self, op: str, other: object) -> MaskExpr:
         operand = _int_or_none(other)
         if operand is None:
+            _refuse_array(other)
             return cast(MaskExpr, NotImplemented)
         return _apply(MaskExpr, op, _int(self, op), operand)
 
@@ -467,6 +477,7 @@ class MaskExpr(_Expr):
     def _logical(self, op: str, other: object, is_reversed: bool = False) -> MaskExpr:
         operand = _condition_or_none(other)
         if operand is None:
+            _refuse_array(other)
             if isinstance(other, IntExpr) or _is_int(other):
                 _condition(other, _SIGN_OF[op])
             if callable(other):

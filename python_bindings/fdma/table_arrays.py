@@ -14,7 +14,19 @@ import numpy as np
 Kind: TypeAlias = Literal["bool", "int", "float"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
-_KIND_OF: dict[str, Kind] = {"b": "bool", "i": "int", "u": "int"}
+_KIND_OF: dict[str, Kind] = {
+    **dict.fromkeys(("bool", "torch.bool"), "bool"),
+    **{
+        f"{package}{sign}int{bits}": "int"
+        for package in ("", "torch.")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    **dict.fromkeys(("float32", "torch.float32"), "float"),
+}
+_KIND_OF_NUMPY: dict[Any, Kind] = {
+    np.dtype(name): kind for name, kind in _KIND_OF.items() if "." not in name
+}
 
 
 def check_name(name: object, what: str = "name") -> str:
@@ -77,15 +89,11 @@ def _of_sequence(value: Any, what: str) -> Any:
 def kind_of(array: Any, what: str) -> Kind:
     """What the entries are. TypeError for what no table holds: float64, complex, text."""
     dtype = array.dtype
-    name = str(dtype).removeprefix("torch.")
-    if name == "float32":
-        return "float"
-    if name == "bool" or name.startswith(("int", "uint")):
-        return "bool" if name == "bool" else "int"
-    kind = _KIND_OF.get(getattr(dtype, "kind", ""))
+    is_numpy = isinstance(dtype, np.dtype)
+    kind = _KIND_OF_NUMPY.get(dtype) if is_numpy else _KIND_OF.get(str(dtype))
     if kind is None:
         raise TypeError(
-            f"{what}: expected booleans or integers (float32 for the scores of topk), got {name}"
+            f"{what}: expected booleans or integers (float32 for the scores of topk), got {dtype}"
         )
     return kind
 
