@@ -75,4 +75,6 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
             f"mask_mod: expected one boolean for each cell, got shape {symbol._shape}; "
             "reduce it with .any(-1) or .all(-1)"
         )
-    return MaskExpr._wrap(lift(symbol.at(())), trace.arrays)
+    node = lift(symbol.at(()))
+    used = node.table_names()  # a lookup may have dropped out, as in `(table[q] < 5) & False`
+    return MaskExpr._wrap(node, {name: trace.arrays[name] for name in used})

@@ -72,7 +72,7 @@ def _from_the_end(index: Node, bounds: Range, extent: int) -> Index:
     return counted
 
 
-def _index_parts(trace: Trace, rank: int, index: Any) -> list[Any]:
+def _index_parts(trace: Trace, rank: int, index: Any, is_tensor: bool) -> list[Any]:
     """One part per axis of the source, and None for each new axis."""
     given = list(index) if isinstance(index, tuple) else [index]
     parts: list[Any] = []
@@ -91,7 +91,8 @@ def _index_parts(trace: Trace, rank: int, index: Any) -> list[Any]:
             symbol = trace.symbol(part)
             if symbol._dtype == "bool":
                 refuse("a lookup with a boolean mask", "use torch.where")
-            # A 0-dimensional constant selects, as a number does.
+            if symbol._dtype == "uint8" and is_tensor:
+                refuse("a lookup by uint8, a mask to PyTorch", "use .long()")
             parts.append(symbol)
     taken = sum(part is not None and part is not Ellipsis for part in parts)
     if taken > rank:
@@ -105,12 +106,15 @@ def _index_parts(trace: Trace, rank: int, index: Any) -> list[Any]:
 def getitem(trace: Trace, input: Any, index: Any) -> Symbol:
     """PyTorch's indexing by numbers, slices, None, ..., and integer symbols or arrays."""
     table = trace.symbol(input)
-    parts = _index_parts(trace, len(table._shape), index)
+    parts = _index_parts(trace, len(table._shape), index, not isinstance(input, np.ndarray))
     arrays = [part for part in parts if isinstance(part, Symbol)]
     inner = broadcast(*[part._shape for part in arrays]) if arrays else ()
     # Axes of the result. Those of the arrays stand where the arrays do, or first if something parts them.
-    places = [i for i, part in enumerate(p for p in parts if not isinstance(p, int)) if
-              isinstance(part, Symbol)]
+    places = [
+        i
+        for i, part in enumerate(p for p in parts if not isinstance(p, int))
+        if isinstance(part, Symbol)
+    ]
     is_joined = not places or places[-1] - places[0] == len(places) - 1
     shape: list[int] = [] if is_joined else list(inner)
     begin = 0  # of the arrays' axes in the result
@@ -236,9 +240,7 @@ def expand(trace: Trace, input: Any, *sizes: Any) -> Symbol:
     a = trace.symbol(input)
     wanted = _extents(sizes)
     lead = len(wanted) - len(a._shape)
-    shape = tuple(
-        a._shape[i - lead] if extent == -1 else extent for i, extent in enumerate(wanted)
-    )
+    shape = tuple(a._shape[i - lead] if extent == -1 else extent for i, extent in enumerate(wanted))
     if lead < 0 or broadcast(a._shape, shape) != shape:
         raise ValueError(f"expand: {a._shape} does not expand to {shape}")
     if not shape:
@@ -362,13 +364,13 @@ def _reduce(
         if level == len(folded):
             return symbol.at(at)
         axis = folded[level]
-        return fold(
-            symbol._shape[axis], lambda i: reduced((*at[:axis], i, *at[axis:]), level + 1)
-        )
+        return fold(symbol._shape[axis], lambda i: reduced((*at[:axis], i, *at[axis:]), level + 1))
 
     if not rank:
-        return symbol if symbol._dtype == dtype else Symbol(
-            symbol._trace, dtype, bounds, fold(1, lambda i: symbol.at(()))
+        return (
+            symbol
+            if symbol._dtype == dtype
+            else Symbol(symbol._trace, dtype, bounds, fold(1, lambda i: symbol.at(())))
         )
     kept = tuple(n for d, n in enumerate(symbol._shape) if d not in folded)
     shape = tuple(1 if d in folded else n for d, n in enumerate(symbol._shape)) if keepdim else kept
@@ -486,7 +488,12 @@ def _extremum(op: str) -> Callable[..., Any]:
         return _reduce(a, dim, keepdim, a._range, fold, a._dtype)
 
     def apply(
-        trace: Trace, input: Any, *args: Any, dim: Any = None, keepdim: bool = False, other: Any = None
+        trace: Trace,
+        input: Any,
+        *args: Any,
+        dim: Any = None,
+        keepdim: bool = False,
+        other: Any = None,
     ) -> Any:
         first = args[0] if args else dim
         if other is not None or isinstance(first, Symbol) or trace.is_array(first):
@@ -514,13 +521,16 @@ def prod(trace: Trace, input: Any, dim: Any = None, keepdim: bool = False) -> Sy
     fold = _written_out("prod", count, lambda x, y: nodes.arithmetic("mul", x, y))
     if count == 0:
         return cast(trace, trace.symbol(1), "int64")
-    return fit(
-        trace, "int64", bounds, lambda x: x, _reduce(a, dim, keepdim, bounds, fold, "int64")
-    )
+    return fit(trace, "int64", bounds, lambda x: x, _reduce(a, dim, keepdim, bounds, fold, "int64"))
 
 
 def isin(
-    trace: Trace, elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+    trace: Trace,
+    elements: Any,
+    test_elements: Any,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
 ) -> Symbol:
     a = unsqueeze(trace, elements, -1)
     b = reshape(trace, test_elements, -1)

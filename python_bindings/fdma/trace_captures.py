@@ -101,8 +101,10 @@ def _replace(value: Any, known: dict[int, Any], depth: int) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_replace(part, known, depth + 1) for part in value)
     held = getattr(value, "__dict__", None)
-    if held and any(type(part) is np.ndarray for part in held.values()) and not isinstance(
-        value, type | types.ModuleType
+    if (
+        held
+        and any(type(part) is np.ndarray for part in held.values())
+        and not isinstance(value, type | types.ModuleType)
     ):
         copy = object.__new__(type(value))
         known[id(value)] = copy
@@ -129,7 +131,8 @@ def _replace_function(value: types.FunctionType, known: dict[int, Any], depth: i
         cells,
     )
     copy.__kwdefaults__ = {
-        name: _replace(part, known, depth + 1) for name, part in (value.__kwdefaults__ or {}).items()
+        name: _replace(part, known, depth + 1)
+        for name, part in (value.__kwdefaults__ or {}).items()
     }
     known[id(value)] = copy
     for old, cell in zip(value.__closure__ or (), cells, strict=True):

@@ -85,9 +85,13 @@ class Trace:
             return "bool"
         if dtype is int:
             return "int64"
-        name = _name_of(dtype) if _name_of(dtype) in _INTEGERS else np.dtype(dtype).name if (
-            isinstance(dtype, type | np.dtype | str)
-        ) else _name_of(dtype)
+        name = (
+            _name_of(dtype)
+            if _name_of(dtype) in _INTEGERS
+            else np.dtype(dtype).name
+            if (isinstance(dtype, type | np.dtype | str))
+            else _name_of(dtype)
+        )
         if name not in _INTEGERS:
             refuse(f"a value of type {name}", "use integers and booleans")
         return name
@@ -124,8 +128,10 @@ class Trace:
         if self.is_array(value):
             return self._lift(value)
         if isinstance(value, list | tuple):
-            return self.call("stack", (value,), {}) if self._mentions(value) else (
-                self._lift(np.asarray(value))
+            return (
+                self.call("stack", (value,), {})
+                if self._mentions(value)
+                else (self._lift(np.asarray(value)))
             )
         if isinstance(value, float | np.floating):
             refuse(f"arithmetic with the float {value}", "use integers: // instead of /")
@@ -134,8 +140,10 @@ class Trace:
     def _lift(self, array: Any) -> Symbol:
         name = _name_of(array.dtype)
         if name in _WIDER:
-            array = array.astype(_WIDER[name]) if isinstance(array, np.ndarray) else array.to(
-                getattr(self.torch, _WIDER[name])
+            array = (
+                array.astype(_WIDER[name])
+                if isinstance(array, np.ndarray)
+                else array.to(getattr(self.torch, _WIDER[name]))
             )
             name = _WIDER[name]
         if name not in _INTEGERS:

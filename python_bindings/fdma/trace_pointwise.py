@@ -65,9 +65,7 @@ def common_type(*operands: Symbol) -> str:
     first = operands[0]._dtype
     if all(operand._dtype == first for operand in operands):
         return first
-    return result_type(
-        [(s._dtype, 0 if s.is_number else 2 if s._shape else 1) for s in operands]
-    )
+    return result_type([(s._dtype, 0 if s.is_number else 2 if s._shape else 1) for s in operands])
 
 
 def cast(trace: Trace, symbol: Symbol, dtype: str) -> Symbol:
@@ -245,7 +243,9 @@ def absolute(trace: Trace, input: Any) -> Symbol:
     lo, hi = a._range
     if lo >= 0:
         return a
-    return fit(trace, a._dtype, Range(max(0, -hi), max(-lo, hi)), lambda x: nodes.unary("abs", x), a)
+    return fit(
+        trace, a._dtype, Range(max(0, -hi), max(-lo, hi)), lambda x: nodes.unary("abs", x), a
+    )
 
 
 def sign(trace: Trace, input: Any) -> Symbol:
@@ -317,7 +317,12 @@ def _bitwise(op: str, of_conditions: Callable[[Node, Node], Node]) -> Callable[.
         if dtype == "bool":
             return pointwise(trace, "bool", Range(0, 1), of_conditions, a, b)
         return pointwise(
-            trace, dtype, _bits_range(op, a, b, dtype), lambda x, y: nodes.arithmetic(op, x, y), a, b
+            trace,
+            dtype,
+            _bits_range(op, a, b, dtype),
+            lambda x, y: nodes.arithmetic(op, x, y),
+            a,
+            b,
         )
 
     return apply
@@ -357,7 +362,11 @@ def _float_of(trace: Trace, value: Any) -> tuple[float, bool] | None:
     if isinstance(value, float) and not isinstance(value, Symbol):
         is_double = trace.torch is None or trace.torch.get_default_dtype() == trace.torch.float64
         return value, is_double
-    if trace.is_array(value) and value.ndim == 0 and str(value.dtype).endswith(("float32", "float64")):
+    if (
+        trace.is_array(value)
+        and value.ndim == 0
+        and str(value.dtype).endswith(("float32", "float64"))
+    ):
         return float(value), str(value.dtype).endswith("64")
     return None
 
@@ -376,7 +385,7 @@ def _compare_float(trace: Trace, op: str, a: Symbol, value: float, is_double: bo
     bound = float_bound(value, is_double)
     if bound is None:
         refuse(f"a comparison with the float {value}", "use an integer")
-    a = cast(trace, a, "int64") if a._dtype == "bool" else a
+    a = cast(trace, a, "int64")  # the whole part of a float need not fit in the type of a
     if math.isnan(bound):
         answer = op == "not_equal"
     elif math.isinf(bound):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -79,10 +80,21 @@ def _evaluator(
     """A function from rows [begin, end) to booleans [batch, heads, rows, kv_len]."""
     torch = sys.modules.get("torch")
     captured = list(captured_values(mask_mod))
-    if torch is None or any(type(value) is np.ndarray for value in captured):
+    if torch is None or _is_for_numpy(captured):
         return _numpy_evaluator(mask_mod, batch, heads, kv_len)
     device = next((value.device for value in captured if isinstance(value, torch.Tensor)), "cpu")
     return _torch_evaluator(torch, mask_mod, batch, heads, kv_len, device)
+
+
+def _is_for_numpy(captured: list[Any]) -> bool:
+    """True for functions that hold NumPy's arrays, or name NumPy but neither PyTorch nor its tensors."""
+    names = {
+        str(getattr(value, "__name__", "")).partition(".")[0]
+        for value in captured
+        if isinstance(value, types.ModuleType)
+    } | {type(value).__module__.partition(".")[0] for value in captured}
+    holds_array = any(type(value) is np.ndarray for value in captured)
+    return holds_array or ("numpy" in names and "torch" not in names)
 
 
 def _numpy_evaluator(

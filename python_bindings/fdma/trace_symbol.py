@@ -37,6 +37,13 @@ class TraceError(NotImplementedError):
     """A mask_mod does something that the mask language cannot say.
 
     The message names the operation, the line of the function, and what to write instead.
+
+    >>> import fdma
+    >>> try:
+    ...     fdma.compile(lambda b, h, q_idx, kv_idx: q_idx / 2 > kv_idx, 128)
+    ... except fdma.TraceError as error:
+    ...     print(error)
+    mask_mod: / (true division, a float) cannot be traced (...); use // or ...
     """
 
 
@@ -260,5 +267,10 @@ for _name, _operation in BINARY_OPERATORS.items():
     setattr(Symbol, f"__r{_name}__", _reflected(_operation))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Symbol, f"__{_name}__", _operator(_name))
-for _name, _operation in {"neg": "neg", "pos": "positive", "invert": "bitwise_not", "abs": "abs"}.items():
+for _name, _operation in {
+    "neg": "neg",
+    "pos": "positive",
+    "invert": "bitwise_not",
+    "abs": "abs",
+}.items():
     setattr(Symbol, f"__{_name}__", _operator(_operation))

@@ -16,7 +16,6 @@ __all__ = [
     "INDEX",
     "Range",
     "float_bound",
-    "intersects_only",
     "promote",
     "range_of_type",
     "result_type",
@@ -75,11 +74,6 @@ def result_type(operands: list[tuple[str, int]]) -> str:
     return result
 
 
-def intersects_only(a: Range, b: Range) -> bool:
-    """True iff the two ranges are one and the same value."""
-    return a.lo == a.hi == b.lo == b.hi
-
-
 def float_bound(value: float, is_double: bool) -> float | None:
     """The number an integer is compared with where PyTorch compares it with a float; None where rounding of the
     integer could matter (beyond 2^24, or 2^53 where the default type is float64)."""
@@ -90,4 +84,6 @@ def float_bound(value: float, is_double: bool) -> float | None:
             value = struct.unpack("f", struct.pack("f", value))[0]
         except OverflowError:
             return math.copysign(math.inf, value)
+    if abs(value) > 1 << 63:  # beyond every integer
+        return math.copysign(math.inf, value)
     return value if abs(value) < (1 << 53 if is_double else 1 << 24) else None

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fdma_module import fdma as core
+from fdma_module import FOLDER
 
-from fdma.expr_types import MaskExpr
+import fdma
 from fdma.trace import trace_mask_mod
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 warnings.filterwarnings("ignore", message=".*vmap.*", category=UserWarning)
 
-__all__ = ["MaskMod", "assert_exact", "cells_of", "expected_cells", "torch"]
+__all__ = ["FOLDER", "MaskMod", "assert_exact", "cells_of", "expected_cells", "torch"]
 
 MaskMod = Callable[..., Any]
 Cells = np.ndarray[Any, Any]
@@ -26,22 +26,23 @@ def expected_cells(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> Cells
     """What create_mask says, boolean [batch, heads, q_len, kv_len]."""
     from torch.nn.attention.flex_attention import create_mask
 
-    cells: Cells = create_mask(mask_mod, *sizes, device="cpu").numpy()
+    def plain(
+        b: Any, h: Any, q_idx: Any, kv_idx: Any
+    ) -> Any:  # create_mask counts `self` of methods
+        return mask_mod(b, h, q_idx, kv_idx)
+
+    cells: Cells = create_mask(plain, *sizes, device="cpu").numpy()
     assert cells.dtype == np.bool_
     return np.broadcast_to(cells, sizes)
 
 
-def cells_of(mask: MaskExpr, sizes: tuple[int, int, int, int]) -> Cells:
+def cells_of(mask: fdma.MaskExpr, sizes: tuple[int, int, int, int]) -> Cells:
     """What FDMA compiles, boolean [batch, heads, q_len, kv_len]."""
     batch, heads, q_len, kv_len = sizes
-    tables = {name: np.asarray(array) for name, array in mask.tables.items()}
-    compiled = core.compile(
-        str(mask), q_len, kv_len, batch=batch, heads=heads, tables=tables
-    )
-    return np.broadcast_to(np.asarray(core.to_dense(compiled)), sizes)
+    return np.broadcast_to(fdma.compile(mask, q_len, kv_len, batch, heads).to_dense(), sizes)
 
 
-def assert_exact(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> MaskExpr:
+def assert_exact(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> fdma.MaskExpr:
     """Traces, compiles, compares every cell; returns the expression."""
     mask = trace_mask_mod(mask_mod)
     expected = expected_cells(mask_mod, sizes)
