@@ -10,7 +10,8 @@
 #   tests      the programs of tests/gpu, each suite by itself
 #   python     tests/python/test_fdma_cuda.py, test_fdma_select_cuda.py, and what test_maskc_run.py does on a GPU
 #   memcheck   compute-sanitizer on the small set of tests/gpu
-#   racecheck  the same
+#   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
+#              does not follow a warp that arrives by one lane
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
@@ -128,13 +129,19 @@ stage() {
 export build results python rows digest
 setup_all() { bash tools/setup.sh tests && bash tools/setup.sh benchmarks; }
 
+# configure FOLDER OPTION..
+configure() {
+  local folder=$1 options=()
+  shift
+  read -r -a options <<<"${FDMA_CMAKE_ARGS:-}"
+  cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFDMA_CUDA=ON -DFDMA_BUILD_TESTS=ON "${options[@]}" "$@"
+}
+
 build_all() {
   local options=()
-  read -r -a options <<<"${FDMA_CMAKE_ARGS:-}"
   "$python" -c 'import nanobind' 2>/dev/null && options+=(-DFDMA_BUILD_PYTHON=ON) ||
     echo "no nanobind in $python: the Python package fdma is not built"
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFDMA_CUDA=ON -DFDMA_BUILD_TESTS=ON \
-    -DPython3_EXECUTABLE="$(command -v "$python")" "${options[@]}" || return 1
+  configure "$build" -DPython3_EXECUTABLE="$(command -v "$python")" "${options[@]}" || return 1
   local targets=(test_gpu test_gpu_select fdma-maskc)
   ninja -C "$build" -t query _fdma >/dev/null 2>&1 && targets+=(_fdma)
   ninja -C "$build" "${targets[@]}"
@@ -167,10 +174,15 @@ python_tests() {
 }
 
 sanitize() {
+  local folder=$build
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer on PATH"; exit 77; }
-  compute-sanitizer --tool "$1" --error-exitcode 1 "$build/tests/gpu/test_gpu" --gtest_brief=1 \
+  if [ "$1" = racecheck ]; then
+    folder=$build/racecheck
+    configure "$folder" -DFDMA_CUDA_EVERY_LANE_ARRIVES=ON && ninja -C "$folder" test_gpu test_gpu_select || return 1
+  fi
+  compute-sanitizer --tool "$1" --error-exitcode 1 "$folder/tests/gpu/test_gpu" --gtest_brief=1 \
     --gtest_filter='AttentionSanitized.*' &&
-    compute-sanitizer --tool "$1" --error-exitcode 1 "$build/tests/gpu/select/test_gpu_select" --gtest_brief=1 \
+    compute-sanitizer --tool "$1" --error-exitcode 1 "$folder/tests/gpu/select/test_gpu_select" --gtest_brief=1 \
       --gtest_filter='DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*:DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*'
 }
 
@@ -186,7 +198,7 @@ measure() {
   "$python" benchmarks/bench_attention_gpu.py "$build/python_bindings" benchmarks/results/attention_gpu.json \
     --parts "$part" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_suites need_module python_tests sanitize measure measure_select
+export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then

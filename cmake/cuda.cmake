@@ -26,6 +26,7 @@ function(fdma_cuda_sources target)
       COMMAND ${checked} ${FDMA_NVCC} -std=c++20
         -gencode arch=compute_90a,code=sm_90a -O3 -Xptxas -v
         "$<$<BOOL:${FDMA_CUDA_BOUNDED_WAITS}>:-DFDMA_BOUNDED_WAITS>"
+        "$<$<BOOL:${FDMA_CUDA_EVERY_LANE_ARRIVES}>:-DFDMA_EVERY_LANE_ARRIVES>"
         -Xcompiler -Wall,-Wextra,-fPIC -ccbin ${CMAKE_CXX_COMPILER} "$<$<BOOL:${FDMA_WERROR}>:-Werror;all-warnings>"
         "$<$<BOOL:${includes}>:-I$<JOIN:${includes},;-I>>" -MD -MF ${object}.d -c ${source} -o ${object}
       DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh DEPFILE ${object}.d

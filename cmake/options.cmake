@@ -10,6 +10,7 @@ set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for exa
 set(FDMA_CUDA AUTO CACHE STRING "CUDA sources: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
 set_property(CACHE FDMA_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(FDMA_CUDA_BOUNDED_WAITS "Kernels that wait longer than a second on a barrier say which and trap (slow)" OFF)
+option(FDMA_CUDA_EVERY_LANE_ARRIVES "Every lane of a warp arrives at barriers, not one for all: for racecheck (slow)" OFF)
 
 if(FDMA_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "FDMA_BUILD_FUZZERS=ON: libFuzzer needs Clang, but the compiler is ${CMAKE_CXX_COMPILER_ID} "

@@ -58,16 +58,17 @@ Result<StreamNumber> number_of(Stream stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) {
     return StreamNumber{std::numeric_limits<std::uint64_t>::max(), 0};
   }
-  const RelaxedCapture relaxed;
-  StreamNumber number;
   unsigned long long id = 0;
-  FDMA_TRY_VOID(check_cuda(cudaStreamGetId(stream, &id), "cudaStreamGetId"));
-  number.stream = id;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   FDMA_TRY_VOID(
       check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo"));
-  if (status == cudaStreamCaptureStatusActive) number.capture = id;
-  return number;
+  if (status == cudaStreamCaptureStatusActive) {
+    // Asking for its id would invalidate the capture, during which the handle names no other.
+    return StreamNumber{reinterpret_cast<std::uintptr_t>(stream), id};
+  }
+  const RelaxedCapture relaxed;  // another stream may be captured
+  FDMA_TRY_VOID(check_cuda(cudaStreamGetId(stream, &id), "cudaStreamGetId"));
+  return StreamNumber{id, 0};
 }
 
 Result<void> wait_for(Stream stream) {

@@ -27,6 +27,23 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// A warp arrives for what all its lanes did: each lane calls this after __syncwarp, lane 0
+/// arrives, and the barrier counts kWarpArrivals. Racecheck does not follow an order that lanes
+/// gave each other by
+/// __syncwarp through another's arrival; with FDMA_EVERY_LANE_ARRIVES each lane arrives for itself,
+/// which is slower and, apart from the counts, the same.
+#ifdef FDMA_EVERY_LANE_ARRIVES
+inline constexpr std::uint32_t kWarpArrivals = 32;
+__device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int) {
+  mbarrier_arrive(barrier);
+}
+#else
+inline constexpr std::uint32_t kWarpArrivals = 1;
+__device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int lane) {
+  if (lane == 0) mbarrier_arrive(barrier);
+}
+#endif
+
 /// Arrives and announces `bytes` that copies will deliver in this phase.
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),

@@ -92,9 +92,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   int tile = 0;  // counted over all items: gives stages and phases
   std::uint32_t q_half = base + Layout::kQ + group * (Layout::kQBytes / 2);
 
-  const auto release = [&](std::uint32_t barrier) {
-    if (lane == 0) ptx::mbarrier_arrive(barrier);
-  };
+  const auto release = [&](std::uint32_t barrier) { ptx::mbarrier_arrive_warp(barrier, lane); };
   const auto stage_of = [](int index) { return index % kStages; };
   const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
   // Tiles of the next item, or kNoItem. What else is known of it stays in shared memory until its

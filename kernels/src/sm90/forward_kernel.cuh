@@ -26,16 +26,17 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     };
     init(Layout::kQFull, Layout::kQBuffers, 1);
     init(Layout::kQEmpty, Layout::kQBuffers, 1);
-    init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2);
+    init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpArrivals);
     init(Layout::kKFull, Layout::kStages, 1);
-    init(Layout::kKEmpty, Layout::kStages, kComputeWarps);
-    init(Layout::kVFull, Layout::kStages, 1);
-    init(Layout::kVEmpty, Layout::kStages, kComputeWarps);
+    init(Layout::kKEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kVFull, Layout::kStages, ptx::kWarpArrivals);
+    init(Layout::kVEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kVTail, Layout::kStages * kMaskWarps, 1);
-    init(Layout::kMaskFull, Layout::kMaskSlots, 1);
-    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
+    init(Layout::kMaskFull, Layout::kMaskSlots, ptx::kWarpArrivals);
+    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kItemFull, Layout::kItemSlots, 1);
-    init(Layout::kItemEmpty, Layout::kItemSlots, kComputeWarps + kMaskWarps + 1);
+    init(Layout::kItemEmpty, Layout::kItemSlots,
+         (kComputeWarps + kMaskWarps) * ptx::kWarpArrivals + 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();

@@ -83,6 +83,10 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
                                    ? base + Layout::kVFull + 8 * stage
                                    : v_tail_barrier<Layout>(base, stage, pending.tail_warp);
     ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
+    if (pending.tail_warp == kNoTail) {
+      // Where a tail is zeroed, a warp arrives in place of this thread.
+      for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
+    }
     ptx::mbarrier_arrive_expect(full, Layout::kTileBytes);
     ptx::tma_load_5d(base + Layout::kV + stage * Layout::kTileBytes, &p.v, full, 0,
                      pending.key_begin, 0, pending.kv_head, pending.batch, ptx::kEvictLast);
@@ -188,7 +192,7 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int fir
   }
   ptx::fence_async_shared();
   __syncwarp();
-  if (lane == 0) ptx::mbarrier_arrive(base + Layout::kVFull + 8 * stage);
+  ptx::mbarrier_arrive_warp(base + Layout::kVFull + 8 * stage, lane);
 }
 
 /// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
@@ -209,7 +213,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     const PublishedItem item =
         read_item(base + Layout::kItem + item_ring.stage * Layout::kItemBytes);
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(base + Layout::kItemEmpty + 8 * item_ring.stage);
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_ring.stage, lane);
     item_ring.advance();
     if (item.num_tiles == kNoItem) return;
     TileWalk walk(p.plan, item);
@@ -235,7 +239,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
           }
         }
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(base + Layout::kMaskFull + 8 * slots.stage);
+        ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage, lane);
         if (has_foreign_tail(place, p.v_rows)) {
           ptx::mbarrier_wait(v_tail_barrier<Layout>(base, v_ring.stage, mask_warp),
                              tail_phases >> v_ring.stage & 1, "mask: V tail");

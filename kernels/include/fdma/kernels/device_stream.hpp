@@ -30,7 +30,7 @@ Result<std::string> current_device_name();
 
 /// Which stream a handle means: no two streams of a process ever have the same number, not even one
 /// that is created after another was destroyed. `capture` is 0, or the number of the CUDA graph
-/// capture that the stream is part of.
+/// capture that the stream is part of; it has another `stream` then.
 struct StreamNumber {
   std::uint64_t stream = 0;
   std::uint64_t capture = 0;
