@@ -7,9 +7,163 @@
 
 from __future__ import annotations
 
-from . import _fdma
-from .estimate import Estimate, device_profile, estimate
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Estimate", "__version__", "device_profile", "estimate"]
+from . import _fdma
+from ._fdma import MaskSyntaxError
+from .block_mask import BlockMask, MaskOrigin, TileCounts
+from .compile import compile
+from .estimate import Estimate, device_profile, estimate
+from .expr import (
+    IntExpr,
+    MaskExpr,
+    TableExpr,
+    absolute,
+    all_of,
+    any_of,
+    at,
+    b,
+    bitand,
+    bitor,
+    bitxor,
+    clamp,
+    h,
+    k,
+    kv_len,
+    maximum,
+    minimum,
+    pos,
+    q,
+    q_len,
+    shl,
+    shr,
+    table,
+    to_int,
+    where,
+)
+from .files import list_masks, load, save
+from .mask_difference import MaskDifference
+from .names import (
+    bits,
+    block_causal,
+    block_diffusion,
+    causal,
+    causal_blockwise,
+    chunked,
+    dilated,
+    documents,
+    global_,
+    intervals,
+    natten2d,
+    padding,
+    prefix,
+    prefix_documents,
+    rows,
+    share_question,
+    sink,
+    tiles,
+    topk,
+    tree,
+    window,
+)
+from .peers import (
+    from_bsr,
+    from_cu_seqlens,
+    from_flashmask,
+    from_flex,
+    from_hf_mask,
+    from_hf_padding,
+)
+
+if TYPE_CHECKING:
+    from .trace import TraceError, sample_mask_mod, trace_mask_mod
+
+__all__ = [
+    "BlockMask",
+    "Estimate",
+    "IntExpr",
+    "MaskDifference",
+    "MaskExpr",
+    "MaskOrigin",
+    "MaskSyntaxError",
+    "TableExpr",
+    "TileCounts",
+    "TraceError",
+    "__version__",
+    "absolute",
+    "all_of",
+    "any_of",
+    "at",
+    "b",
+    "bitand",
+    "bitor",
+    "bits",
+    "bitxor",
+    "block_causal",
+    "block_diffusion",
+    "causal",
+    "causal_blockwise",
+    "chunked",
+    "clamp",
+    "compile",
+    "device_profile",
+    "dilated",
+    "documents",
+    "estimate",
+    "from_bsr",
+    "from_cu_seqlens",
+    "from_flashmask",
+    "from_flex",
+    "from_hf_mask",
+    "from_hf_padding",
+    "global_",
+    "h",
+    "intervals",
+    "k",
+    "kv_len",
+    "list_masks",
+    "load",
+    "maximum",
+    "minimum",
+    "natten2d",
+    "padding",
+    "pos",
+    "prefix",
+    "prefix_documents",
+    "q",
+    "q_len",
+    "rows",
+    "sample_mask_mod",
+    "save",
+    "share_question",
+    "shl",
+    "shr",
+    "sink",
+    "table",
+    "tiles",
+    "to_int",
+    "topk",
+    "trace_mask_mod",
+    "tree",
+    "where",
+    "window",
+]
 
 __version__: str = _fdma.__version__
+
+
+def __getattr__(name: str) -> Any:
+    """The tracer, loaded where it is first asked for."""
+    if name in ("TraceError", "sample_mask_mod", "trace_mask_mod"):
+        from . import trace
+
+        return getattr(trace, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# Names of the language that are Python's own too: attributes, but not of `from fdma import *`.
+abs = absolute
+all = all_of
+any = any_of
+max = maximum
+min = minimum

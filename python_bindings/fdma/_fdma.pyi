@@ -3,7 +3,14 @@ FDMA: masks compiled from short expressions, and attention that touches only wha
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypeVar, overload
+from typing import Annotated, Any
+
+import np
+import numpy
+from numpy.typing import NDArray
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +63,7 @@ class BlockMask:
     """A compiled mask; compile() makes them."""
 
     @property
-    def format(self) -> str: ...
+    def format(self) -> _Format: ...
     @property
     def block(self) -> tuple[int, int]: ...
     @property
@@ -84,6 +91,14 @@ class BlockMask:
         """Different masks among the (batch, head) pairs."""
 
     @property
+    def num_cells(self) -> int:
+        """Query-key pairs that exist."""
+
+    @property
+    def origin(self) -> tuple[int, int, int, int]:
+        """Where a crop lay: (q, kv, batch, head) offsets."""
+
+    @property
     def nbytes(self) -> int: ...
     @property
     def spec(self) -> str: ...
@@ -93,10 +108,148 @@ class BlockMask:
         Tiles by class and allowed pairs, over all batch elements and heads; counted anew at each call.
         """
 
+    @property
+    def counts_of_groups(self) -> list[dict[str, int]]:
+        """The same of each group."""
+
+    def to_format(self, format: _Format, block: tuple[int, int]) -> BlockMask:
+        """The same cells in another format or other blocks."""
+
+    def combine(
+        self, other: BlockMask, operation: Literal["and", "or", "minus", "xor"]
+    ) -> BlockMask:
+        """'and', 'or', 'minus' or 'xor' of two masks, as segments."""
+
+    def complement(self) -> BlockMask:
+        """The cells that exist and are not in the mask."""
+
+    def shift(self, dq: int, dk: int) -> BlockMask:
+        """Every cell moved; lengths stay."""
+
+    def transpose(self) -> BlockMask:
+        """Query rows and keys swapped."""
+
+    def crop(
+        self,
+        q_begin: int,
+        q_end: int,
+        kv_begin: int,
+        kv_end: int,
+        batch_begin: int,
+        batch_end: int,
+        head_begin: int,
+        head_end: int,
+    ) -> BlockMask:
+        """A window as a mask of its own, in the same format."""
+
+    def select(self, batch_begin: int, batch_end: int, head_begin: int, head_end: int) -> BlockMask:
+        """Some batch elements and heads, whole."""
+
+    @staticmethod
+    def stack(masks: Sequence[BlockMask]) -> BlockMask:
+        """
+        The batch elements of several masks of one format, block and number of heads.
+        """
+
+    def equal_cells(self, other: BlockMask) -> bool:
+        """Counts, lengths and cells are the same."""
+
+    def content_hash(self) -> str:
+        """32 hexadecimal digits over everything stored but the spec."""
+
+    def mask_hash(self) -> str:
+        """32 hexadecimal digits over counts, lengths and cells."""
+
+    def validate(self, level: Literal["sizes", "structure", "canonical"]) -> None:
+        """
+        ValueError for the first inconsistency; level is 'sizes', 'structure' or 'canonical'.
+        """
+
     def __repr__(self) -> str: ...
+    @property
+    def group_of(self) -> NDArray[np.int32]:
+        """int32 [num_batches, num_heads]: which group each pair has. Read-only."""
+
+    def arrays(self) -> list[dict[str, NDArray[Any]]]:
+        """
+        Of each group its arrays by name, as mask files hold them. Read-only, not copied.
+        """
+
+    @staticmethod
+    def from_arrays(
+        *,
+        format: str,
+        q_lens: Sequence[int],
+        kv_lens: Sequence[int],
+        num_batches: int,
+        num_heads: int,
+        block: tuple[int, int],
+        origin: tuple[int, int, int, int],
+        spec: str,
+        group_of: Array,
+        groups: Sequence[Mapping[str, Array]],
+    ) -> BlockMask:
+        """
+        The mask of such arrays, copied; ValueError names what is inconsistent.
+        """
+
+    def to_dense(
+        self,
+        *,
+        batch: tuple[int, int] | None = None,
+        heads: tuple[int, int] | None = None,
+        max_bytes: int = 1 << 32,
+    ) -> NDArray[np.bool_]:
+        """
+        Every cell, as a boolean NumPy array [batches, heads, q_len, kv_len]; cells past an element's lengths are False.
+        """
+
+    @staticmethod
+    def from_dense(cells: Array, *, block: tuple[int, int], format: _Format) -> BlockMask:
+        """The mask of an array of booleans, or of uint8 0 and 1."""
+
+    def to_columns(
+        self,
+        *,
+        batch: tuple[int, int] | None = None,
+        heads: tuple[int, int] | None = None,
+        max_bytes: int = 1 << 32,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """
+        (begin, end), int32 [batches, heads, n, kv_len]: the query intervals of each key.
+        """
+
+    @staticmethod
+    def from_columns(
+        begin: Array,
+        end: Array,
+        *,
+        q_lens: Sequence[int],
+        kv_lens: Sequence[int],
+        block: tuple[int, int],
+        format: _Format,
+    ) -> BlockMask:
+        """The mask whose keys are seen by the union of their query intervals."""
+
+    def difference_from(self, other: BlockMask, max_tiles: int) -> dict[str, Any]:
+        """
+        How two masks differ: counts of cells and tiles (in this mask's blocks), the first tiles and the first cell.
+        """
+
+def stored_array_specs(
+    format: str, q_len: int, kv_len: int, block: tuple[int, int]
+) -> list[tuple[str, str, int | None, int, int]]:
+    """
+    Name, element type, width (None: one dimension), least and most rows of each array of a group.
+    """
+
+def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[np.bool_]:
+    """
+    Every cell, as a boolean NumPy array [num_batches, num_heads, q_len, kv_len]; cells past an element's lengths are False.
+    """
 
 def compile(
-    spec: str,
+    spec: str | Expr,
     q_len: int | Sequence[int],
     kv_len: int | Sequence[int] | None = None,
     batch: int = 1,
@@ -106,12 +259,7 @@ def compile(
     block: tuple[int, int] = (128, 128),
     num_threads: int = 0,
 ) -> BlockMask:
-    """The exact compiled mask of a specification."""
-
-def to_dense(mask: BlockMask, *, max_bytes: int = 1 << 32) -> NDArray[np.bool_]:
-    """
-    Every cell, as a boolean NumPy array [num_batches, num_heads, q_len, kv_len]; cells past an element's lengths are False.
-    """
+    """The exact compiled mask of a specification, given as text or finished."""
 
 class AttentionPlan:
     """What will run; make_plan() makes them."""
@@ -470,3 +618,312 @@ class DeviceIncrementalTopk:
     def kv_len(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+
+class ExprNode:
+    """One operation of an expression over shared operands; immutable."""
+
+    @property
+    def depends_on_cell(self) -> bool:
+        """
+        True where the value may differ between cells of one batch element and head.
+        """
+
+    @property
+    def operands(self) -> list[ExprNode]: ...
+    def text(self, same: Mapping[str, str] = {}) -> str:
+        """The text as it stands, unchecked; `same` as for finish_expr."""
+
+    def table_names(self, same: Mapping[str, str] = {}) -> dict[str, str]:
+        """The names that text() writes for automatic tables, by symbol."""
+
+def expr_node(
+    op: str, operands: Sequence[ExprNode] = [], value: int = 0, symbol: str = ""
+) -> ExprNode:
+    """An operation by its name, all but named masks."""
+
+def named_node(name: str, operands: Sequence[ExprNode], keywords: Sequence[str]) -> ExprNode:
+    """A named mask; keywords are "" for what is given by position."""
+
+class Expr:
+    """A finished expression; parse_expr and finish_expr make it."""
+
+    @property
+    def text(self) -> str:
+        """As parsed, or in the canonical spelling."""
+
+    @property
+    def canonical_text(self) -> str: ...
+    @property
+    def table_names(self) -> list[str]:
+        """Sorted, without @."""
+
+    @property
+    def needs_selection(self) -> bool:
+        """True where it has a topk."""
+
+    def mentions(self, variable: str) -> bool: ...
+    def dump(self) -> str:
+        """One operation a line."""
+
+    def node(self, automatic: Mapping[str, str], number: int) -> ExprNode:
+        """
+        Its nodes; tables in `automatic` and all loop variables under automatic symbols.
+        """
+
+    def equals(self, other: Expr) -> bool:
+        """Structural equality."""
+
+def parse_expr(text: str) -> Expr:
+    """Errors: MaskSyntaxError."""
+
+class FinishedExpr:
+    @property
+    def expr(self) -> Expr: ...
+    @property
+    def table_names(self) -> dict[str, str]:
+        """The names that automatic tables have in it, by symbol."""
+
+def finish_expr(
+    node: ExprNode, same: Mapping[str, str] = {}, ignore_wishes: bool = False
+) -> FinishedExpr:
+    """
+    Checks an expression and names its automatic tables (#number:wish) and loop variables (%number:wish); `same` maps symbols to others of the same array.
+    """
+
+class DeviceProfile:
+    """What work costs on a device (docs/estimates.md)."""
+
+    @staticmethod
+    def shipped(name: str) -> DeviceProfile:
+        """One that comes with the library."""
+
+    @staticmethod
+    def shipped_names() -> list[str]: ...
+    @staticmethod
+    def from_json(text: str) -> DeviceProfile: ...
+    @staticmethod
+    def read(path: str) -> DeviceProfile:
+        """A file, as fdma-maskc calibrate writes it."""
+
+    def to_json(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def provisional(self) -> bool: ...
+    @property
+    def num_workers(self) -> int: ...
+    def __repr__(self) -> str: ...
+
+def estimate(
+    mask: BlockMask,
+    profile: DeviceProfile,
+    *,
+    batch: int,
+    heads: int,
+    heads_kv: int,
+    head_dim: int,
+    head_dim_v: int,
+    dtype: str = "bfloat16",
+    direction: str = "forward",
+    tile: tuple[int, int] | None = None,
+    columns: str = "automatic",
+    workers: int = 0,
+    count_all: bool = False,
+) -> dict[str, object]:
+    """
+    What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.
+    """
+
+def draw(
+    mask: BlockMask,
+    *,
+    batch: int = 0,
+    head: int = 0,
+    max_width: int = 80,
+    max_height: int = 40,
+    unicode: bool = True,
+) -> str:
+    """
+    One (batch, head) pair as text, a character for each tile or rectangle of tiles, and a legend line.
+    """
+
+def picture(
+    mask: BlockMask, *, batch: int = 0, head: int = 0, max_side: int = 512
+) -> tuple[NDArray[numpy.uint8], tuple[int, int]]:
+    """
+    One (batch, head) pair in at most max_side x max_side pixels: shades uint8 [rows, keys], 0 empty, 255 full, between them partial, 1 to 254 by the share of live cells; and the query rows and keys of a pixel.
+    """
+
+def longest_row(mask: BlockMask) -> int:
+    """
+    The most keys that any query sees. Cost: O(query rows of the distinct (batch, head) pairs * their intervals).
+    """
+
+def block_mask_from_flex(
+    seq_lengths: tuple[int, int],
+    block: tuple[int, int],
+    kv: tuple[
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+        ],
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
+        ],
+    ],
+    full_kv: tuple[
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+        ],
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
+        ],
+    ]
+    | None = None,
+    q: tuple[
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+        ],
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
+        ],
+    ]
+    | None = None,
+    full_q: tuple[
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+        ],
+        Annotated[
+            NDArray[numpy.int32],
+            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
+        ],
+    ]
+    | None = None,
+    own_cells: tuple[
+        Annotated[
+            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+        ],
+        Annotated[
+            NDArray[numpy.uint64], dict(shape=(None, None), order="C", device="cpu", writable=False)
+        ],
+    ]
+    | None = None,
+    cells: BlockMask | None = None,
+) -> BlockMask:
+    """
+    The mask of FlexAttention's tables, each a pair of int32 arrays (num_blocks, indices); own_cells is the pair (fdma_bitmap_index int32, fdma_bitmaps uint64).
+    """
+
+def flex_from_block_mask(
+    mask: BlockMask,
+    block: tuple[int, int],
+    separate_full_blocks: bool = True,
+    with_transpose: bool = True,
+    with_cells: bool = True,
+    max_bytes: int = 17179869184,
+) -> dict[str, Any]:
+    """FlexAttention's fields by name, NumPy arrays and pairs of integers."""
+
+def block_mask_from_flash_mask(
+    startend_row_indices: Annotated[
+        NDArray[numpy.int32],
+        dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
+    ],
+    causal: bool,
+    q_len: int,
+    block: tuple[int, int],
+    heads: int = 0,
+) -> BlockMask:
+    """The mask of int32 [batch, heads, kv_len, columns]."""
+
+def flash_mask_from_block_mask(
+    mask: BlockMask, causal: bool | None = None, num_columns: int | None = None
+) -> tuple[NDArray[numpy.int32], bool]:
+    """(startend_row_indices, causal)."""
+
+def block_mask_from_bsr(
+    data: Annotated[
+        NDArray[numpy.uint8],
+        dict(shape=(None, None, None), order="C", device="cpu", writable=False),
+    ],
+    indices: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    indptr: Annotated[
+        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    lengths: tuple[int, int],
+    block: tuple[int, int],
+    index_base: int = 0,
+    by_columns: bool = False,
+) -> BlockMask:
+    """
+    The mask of uint8 data [blocks, block_q, block_kv], int64 indices and indptr.
+    """
+
+def bsr_from_block_mask(
+    mask: BlockMask, block: tuple[int, int], max_bytes: int = 17179869184
+) -> tuple[NDArray[numpy.bool_], NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """(data, indices, indptr)."""
+
+def block_mask_from_cu_seqlens(
+    cu_seqlens_q: Annotated[
+        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    cu_seqlens_k: Annotated[
+        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    causal: bool,
+    window_size: tuple[int, int],
+    seqused_q: Annotated[
+        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ]
+    | None,
+    seqused_k: Annotated[
+        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ]
+    | None,
+    packed: bool,
+    heads: int,
+    block: tuple[int, int],
+) -> BlockMask:
+    """The mask of FlashAttention's varlen arguments; arrays of int32."""
+
+def cu_seqlens_from_block_mask(mask: BlockMask) -> dict[str, Any]:
+    """
+    cu_seqlens_q, cu_seqlens_k, causal, window_size, seqused_q, seqused_k, packed.
+    """
+
+def block_mask_from_hf_mask(
+    attention_mask: Array, block: tuple[int, int], heads: int = 0
+) -> BlockMask:
+    """The mask of [batch, heads, q_len, kv_len] booleans or additive floats."""
+
+def hf_mask_from_block_mask(
+    mask: BlockMask, dtype: str = "bool", use_infinity: bool = False, max_bytes: int = 17179869184
+) -> NewArray:
+    """[batch, heads, q_len, kv_len], an object with __dlpack__."""
+
+def block_mask_from_hf_padding(
+    attention_mask: Annotated[
+        NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    causal: bool,
+    q_len: int,
+    heads: int,
+    block: tuple[int, int],
+) -> BlockMask:
+    """The mask of [batch, kv_len] uint8: 1 for a token, 0 for padding."""
+
+def hf_padding_from_block_mask(
+    mask: BlockMask, causal: bool | None = None
+) -> tuple[NDArray[numpy.uint8], bool]:
+    """(attention_mask uint8, causal)."""

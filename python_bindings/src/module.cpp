@@ -1,9 +1,13 @@
 // Module _fdma.
+#include <cstdlib>
+
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "python_error.hpp"
 
 NB_MODULE(_fdma, module) {
+  // A mask that a user's module still holds when the process ends is no leak to report.
+  nanobind::set_leak_warnings(std::getenv("FDMA_LEAK_WARNINGS") != nullptr);
   module.attr("__doc__") =
       "FDMA: masks compiled from short expressions, and attention that touches only what they keep";
   module.attr("__version__") = FDMA_VERSION;

@@ -130,7 +130,7 @@ def value(tree: Tree, cell: Cell) -> Value:
         index = [value(each, cell) for each in operands[1:]]
         if any(i is None or not 0 <= i < n for i, n in zip(index, table.shape, strict=True)):
             return None
-        return table[tuple(index)].item()  # type: ignore[no-any-return, arg-type]
+        return table[tuple(index)].item()  # type: ignore[no-any-return]
     if op in ("and", "or"):
         return _decided(op == "or", (value(each, cell) for each in operands))
     if op == "where":
@@ -225,7 +225,7 @@ def random_tables(draw: st.DrawFn) -> dict[str, Tensor]:
             random.integers(0, 2, shape).astype(np.bool_)
             if is_condition
             else np.asarray(random.integers(-3, 9, shape)).astype(
-                random.choice([np.int32, np.int64])
+                [np.int32, np.int64][random.integers(2)]
             )
         )
     return arrays

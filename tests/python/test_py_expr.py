@@ -1,5 +1,8 @@
 """Expressions of the package: every operator, random expressions, tables, text, pickles, errors."""
 
+# Wrong operands are what many of these tests are about.
+# mypy: disable-error-code="arg-type, call-overload, operator, index, attr-defined, return-value"
+
 from __future__ import annotations
 
 import copy
@@ -157,8 +160,7 @@ def test_loop_variables_are_called_as_in_the_function() -> None:
 def test_sixteen_loops_nest_and_seventeen_do_not() -> None:
     mask: fdma.MaskExpr = k < 3
     for _ in range(16):
-        inner = mask
-        mask = fdma.any_of(1, lambda i, inner=inner: inner & (i == 0))
+        mask = fdma.any_of(1, (lambda inner: lambda i: inner & (i == 0))(mask))
     assert_cells(mask, np.broadcast_to(K < 3, (6, 9)))
     with pytest.raises(ValueError, match="nest at most 16"):
         fdma.compile(fdma.any_of(1, lambda i: mask), 6)
@@ -180,15 +182,13 @@ SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(
 def test_random_expressions(
     tree: Any, arrays: dict[str, Tensor], q_size: int, kv_size: int, given_as: str
 ) -> None:
-    handles = {
-        name: {
-            "name": lambda name=name: table(name),
-            "typed name": lambda name=name: table(name, dtype=bool if name[0] == "c" else int),
-            "array": lambda name=name: table(arrays[name]),
-            "named array": lambda name=name: table(name, arrays[name]),
-        }[given_as]()
-        for name in arrays
-    }
+    handles = {}
+    for name, array in arrays.items():
+        if given_as in ("name", "typed name"):
+            kind = bool if name[0] == "c" else int
+            handles[name] = table(name, dtype=kind if given_as == "typed name" else None)
+        else:
+            handles[name] = table(array) if given_as == "array" else table(name, array)
     mask = fdma.MaskExpr(language.build(tree, handles, {}))
     expected = language.cells(tree, arrays, 2, 2, q_size, kv_size)
     by_name = {} if "array" in given_as else {name: arrays[name] for name in mask.table_names}
@@ -294,13 +294,13 @@ def test_arrays_are_read_when_the_mask_is_compiled() -> None:
     array[4] = 1
     assert_cells(mask, K == 4)
     with pytest.raises(TypeError):
-        mask.tables["t0"] = array  # type: ignore[index]
+        mask.tables["t0"] = array
 
 
 def test_arrays_of_other_kinds() -> None:
     expected = np.arange(9) % 2 == 1
     for array in (
-        memoryview(np.arange(9) % 2),
+        memoryview((np.arange(9) % 2).data),
         range(0, 9),
         (0, 1, 0, 1, 0, 1, 0, 1, 0),
         bytearray(b"\0\1\0\1\0\1\0\1\0"),
@@ -416,9 +416,9 @@ def test_immutable_and_without_truth_value() -> None:
         with pytest.raises(TypeError, match="unhashable"):
             hash(each)
         with pytest.raises(AttributeError, match="immutable"):
-            each.other = 1  # type: ignore[union-attr]
+            each.other = 1
         with pytest.raises(TypeError):
-            list(each)  # type: ignore[call-overload]
+            list(each)
     with pytest.raises(TypeError, match=r"\(a < b\) & \(b < c\)"):
         _ = 0 < q - k < 4
     with pytest.raises(TypeError, match="parentheses"):
@@ -442,7 +442,7 @@ def test_nothing_leaks_at_exit() -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PYTHONPATH": str(FOLDER)},
+        env={"PYTHONPATH": str(FOLDER), "FDMA_LEAK_WARNINGS": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -499,7 +499,7 @@ def test_nothing_leaks_at_exit() -> None:
         (lambda: fdma.MaskExpr("causal"), "MaskExpr: expected a condition, got str"),
         (lambda: fdma.IntExpr(q < 1), "IntExpr: expected an integer"),
         (lambda: fdma.TableExpr("t"), "fdma.table"),
-        (lambda: fdma.MaskExpr.parse(q < 1), "text: expected a str"),  # type: ignore[arg-type]
+        (lambda: fdma.MaskExpr.parse(q < 1), "text: expected a str"),
     ],
 )
 def test_wrong_types(attempt: Any, message: str) -> None:
