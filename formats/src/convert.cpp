@@ -2,11 +2,11 @@
 #include "fdma/formats/convert.hpp"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
 
 #include <type_traits>
 #include <utility>
 
+#include "fdma/threads/parallel.hpp"
 #include "reblock.hpp"
 
 namespace fdma {
@@ -41,7 +41,7 @@ Result<BlockMask::Storage> convert_groups(const BlockMask& mask, BlockShape bloc
   const auto num_groups = static_cast<std::size_t>(mask.num_groups());
   std::vector<T> groups(num_groups);
   std::vector<std::optional<Error>> errors(num_groups);
-  tbb::parallel_for(std::size_t{0}, num_groups, [&](std::size_t g) {
+  parallel_for(std::size_t{0}, num_groups, [&](std::size_t g) {
     auto converted = from_segment(segment_of_group(mask, static_cast<std::int64_t>(g), block));
     if constexpr (std::is_same_v<decltype(converted), T>) {
       groups[g] = std::move(converted);

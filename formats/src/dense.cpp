@@ -6,12 +6,12 @@
 // tile rows are classified in parallel and appended in order, so the result does not depend on
 // threads.
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 
 #include "bit_copy.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/threads/parallel.hpp"
 
 namespace fdma {
 namespace {
@@ -102,7 +102,7 @@ SegmentMask segment_from_dense(const DenseBits& mask, BlockShape block) {
   std::vector<std::vector<TileRange>> ranges(static_cast<std::size_t>(batch));
   for (std::int64_t first = 0; first < num_rows; first += batch) {
     const std::int64_t last = std::min(first + batch, num_rows);
-    tbb::parallel_for(first, last, [&](std::int64_t row) {
+    parallel_for(first, last, [&](std::int64_t row) {
       ranges[static_cast<std::size_t>(row - first)] = classify(mask, block, row);
     });
     for (std::int64_t row = first; row < last; ++row) {
@@ -136,7 +136,7 @@ Result<DenseBits> dense_from_segment(const SegmentMask& mask, std::int64_t max_b
   }
   result.words.resize(static_cast<std::size_t>(bytes / 8));
   // Rows of tiles are disjoint words of the result.
-  tbb::parallel_for(
+  fdma::parallel_for(
       tbb::blocked_range<std::int32_t>(0, mask.num_tile_rows()),
       [&](const tbb::blocked_range<std::int32_t>& rows) {
         std::vector<std::uint64_t> scratch(static_cast<std::size_t>(mask.words_per_bitmap()));

@@ -7,13 +7,13 @@
 #include "fdma/formats/dense_cells.hpp"
 
 #include <fmt/format.h>
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
+
+#include "fdma/threads/parallel.hpp"
 
 namespace fdma {
 namespace {
@@ -104,7 +104,7 @@ Result<DenseBits> dense_from_cells(const TensorView& cells) {
   dense.words.resize(static_cast<std::size_t>(dense.q_len * words_per_row));
   std::atomic<std::int64_t> first_wrong{dense.q_len};
   const auto* data = static_cast<const std::uint8_t*>(cells.data);
-  tbb::parallel_for(row_range(dense.q_len, dense.kv_len), [&](const auto& rows) {
+  fdma::parallel_for(row_range(dense.q_len, dense.kv_len), [&](const auto& rows) {
     for (std::int64_t q = rows.begin(); q < rows.end(); ++q) {
       if (pack_row(data + q * cells.strides[0], cells.strides[1], dense.kv_len,
                    dense.words.data() + q * words_per_row)) {
@@ -122,7 +122,7 @@ Result<DenseBits> dense_from_cells(const TensorView& cells) {
 
 void write_cells(const SegmentMask& mask, const MutableTensorView& cells) {
   auto* data = static_cast<std::uint8_t*>(cells.data);
-  tbb::parallel_for(row_range(mask.q_len, mask.kv_len), [&](const auto& rows) {
+  fdma::parallel_for(row_range(mask.q_len, mask.kv_len), [&](const auto& rows) {
     std::vector<Interval> keys;
     for (std::int64_t q = rows.begin(); q < rows.end(); ++q) {
       row_intervals_of(mask, q, keys);

@@ -7,7 +7,6 @@
 #include "fdma/formats/set_algebra.hpp"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +19,7 @@
 #include "bands_from_segment.hpp"
 #include "combine_segments.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/threads/parallel.hpp"
 
 namespace fdma {
 namespace {
@@ -158,8 +158,8 @@ Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, 
     changed[g] = change.of_segments(group.segments());
   };
   GroupProgress progress(options, changed.size());
-  tbb::parallel_for(std::size_t{0}, changed.size(),
-                    [&](std::size_t g) { progress.run([&] { change_group(g); }); });
+  parallel_for(std::size_t{0}, changed.size(),
+               [&](std::size_t g) { progress.run([&] { change_group(g); }); });
   FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(changed), mask.group_of);
   result.origin = origin;
@@ -190,7 +190,7 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
   }
   const auto groups_of = [&](const BlockMask& mask) {
     std::vector<std::optional<GroupOperand>> groups(static_cast<std::size_t>(mask.num_groups()));
-    tbb::parallel_for(std::size_t{0}, groups.size(), [&](std::size_t g) {
+    parallel_for(std::size_t{0}, groups.size(), [&](std::size_t g) {
       groups[g].emplace(mask, static_cast<std::int64_t>(g), block);
     });
     return groups;
@@ -202,8 +202,8 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
   };
   if (!all_bands(groups_a) || !all_bands(groups_b)) {
     for (auto* groups : {&groups_a, &groups_b}) {
-      tbb::parallel_for(std::size_t{0}, groups->size(),
-                        [&](std::size_t g) { (*groups)[g]->bring_to(block); });
+      parallel_for(std::size_t{0}, groups->size(),
+                   [&](std::size_t g) { (*groups)[g]->bring_to(block); });
     }
   }
   std::vector<SegmentMask> combined(pairs.size());
@@ -217,8 +217,8 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
             : combine_segments(group_a.segments(), group_b.segments(), operation);
   };
   GroupProgress progress(options, pairs.size());
-  tbb::parallel_for(std::size_t{0}, pairs.size(),
-                    [&](std::size_t i) { progress.run([&] { combine_pair(i); }); });
+  parallel_for(std::size_t{0}, pairs.size(),
+               [&](std::size_t i) { progress.run([&] { combine_pair(i); }); });
   FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(combined), pair_of);
   result.origin = a.origin;

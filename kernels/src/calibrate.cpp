@@ -9,7 +9,6 @@
 #include "fdma/kernels/calibrate.hpp"
 
 #include <fmt/format.h>
-#include <tbb/task_arena.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +26,7 @@
 #include "calibrate_masks.hpp"
 #include "cpu/float16.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/threads/parallel.hpp"
 #include "full_mask.hpp"
 #include "item_work.hpp"
 
@@ -361,9 +361,8 @@ Result<void> check_options(const CalibrateOptions& options) {
 
 Result<DeviceProfile> calibrate(const CalibrateOptions& options) {
   FDMA_TRY_VOID(check_options(options));
-  const int num_threads = options.num_threads != 0
-                              ? options.num_threads
-                              : std::max(1, tbb::this_task_arena::max_concurrency());
+  const int num_threads =
+      options.num_threads != 0 ? options.num_threads : std::max(1, max_concurrency());
   try {
     return Calibration(options, num_threads).run();
   } catch (const std::bad_alloc&) {

@@ -9,10 +9,11 @@
 #include "plan_columns.hpp"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <limits>
+
+#include "fdma/threads/parallel.hpp"
 
 namespace fdma {
 namespace {
@@ -119,7 +120,7 @@ Result<std::vector<ColumnRow>> plan_columns(const SegmentMask& mask, ColumnMode 
       }
     }
   }
-  tbb::parallel_for(std::size_t{0}, list_rows.size(), [&](std::size_t i) {
+  parallel_for(std::size_t{0}, list_rows.size(), [&](std::size_t i) {
     GatherList& list = plan.gather_lists[static_cast<std::size_t>(first_list) + i];
     const auto rows_here = static_cast<std::uint16_t>(
         std::min<std::int64_t>(block_q, mask.q_len - list_rows[i] * block_q));

@@ -26,7 +26,6 @@
 #include <tbb/enumerable_thread_specific.h>
 #include <tbb/info.h>
 #include <tbb/parallel_pipeline.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
@@ -39,6 +38,7 @@
 #include "bit_program.hpp"
 #include "engines.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "fdma/threads/parallel.hpp"
 #include "lane_eval.hpp"
 
 namespace fdma {
@@ -326,7 +326,7 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
     });
   };
   const std::int32_t num_rows = lowering.num_tile_rows();
-  if (num_threads == 1 || num_rows == 1) {
+  if (num_threads == 1 || num_rows == 1 || !has_worker_threads()) {
     Lowering::Worker worker(lowering.program());
     Panel panel;
     for (std::int32_t row = 0; row < num_rows && !undefined; ++row) {
@@ -336,10 +336,8 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
     return undefined;
   }
   const int num_cores = tbb::info::default_concurrency();
-  tbb::task_arena arena(num_threads <= 0 ? num_cores : std::min(num_threads, num_cores));
-  arena.execute([&] {
-    const auto num_tokens =
-        std::size_t{2} * static_cast<std::size_t>(tbb::this_task_arena::max_concurrency());
+  in_arena(num_threads <= 0 ? num_cores : std::min(num_threads, num_cores), [&] {
+    const auto num_tokens = std::size_t{2} * static_cast<std::size_t>(max_concurrency());
     std::vector<Panel> panels(num_tokens);
     tbb::enumerable_thread_specific<Lowering::Worker> workers(
         [&] { return Lowering::Worker(lowering.program()); });

@@ -1,12 +1,11 @@
 #include "fdma/masks/lower.hpp"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <new>
 
 #include "engines.hpp"
+#include "fdma/threads/parallel.hpp"
 #include "select_learned.hpp"
 
 namespace fdma {
@@ -49,9 +48,8 @@ Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
     if (ir.programs.size() == 1 || options.num_threads == 1) {
       for (std::size_t p = 0; p < ir.programs.size(); ++p) lower_one(p);
     } else {
-      tbb::task_arena arena(options.num_threads > 0 ? options.num_threads
-                                                    : tbb::task_arena::automatic);
-      arena.execute([&] { tbb::parallel_for(std::size_t{0}, ir.programs.size(), lower_one); });
+      in_arena(options.num_threads,
+               [&] { parallel_for(std::size_t{0}, ir.programs.size(), lower_one); });
     }
     std::vector<SegmentMask> masks;
     masks.reserve(results.size());

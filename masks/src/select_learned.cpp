@@ -11,8 +11,6 @@
 #include "select_learned.hpp"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +22,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/segment_builder.hpp"
 #include "fdma/select/select_topk.hpp"
+#include "fdma/threads/parallel.hpp"
 #include "topk_shorthand.hpp"
 
 namespace fdma {
@@ -156,9 +155,7 @@ class LearnedSelector {
   // Runs `work` on as many threads as the options say.
   template <class Work>
   void in_arena(const Work& work) const {
-    tbb::task_arena arena(options_.num_threads > 0 ? options_.num_threads
-                                                   : tbb::task_arena::automatic);
-    arena.execute(work);
+    fdma::in_arena(options_.num_threads, work);
   }
 
   // The mask with root `root`, without the nodes that it does not reach; spans are those of the
@@ -260,9 +257,9 @@ class LearnedSelector {
     std::vector<ColumnIntervals> visible(groups.size());
     std::vector<std::optional<Result<ColumnIntervals>>> selected(wanted.size());
     in_arena([&] {
-      tbb::parallel_for(std::size_t{0}, groups.size(),
-                        [&](std::size_t g) { visible[g] = columns_from_segment(groups[g]); });
-      tbb::parallel_for(std::size_t{0}, wanted.size(), [&](std::size_t i) {
+      parallel_for(std::size_t{0}, groups.size(),
+                   [&](std::size_t g) { visible[g] = columns_from_segment(groups[g]); });
+      parallel_for(std::size_t{0}, wanted.size(), [&](std::size_t i) {
         const auto [group, row, width] = wanted[i];
         const ColumnIntervals& keys = visible[static_cast<std::size_t>(group)];
         selected[i].emplace(select_topk(scores.at(row, keys.kv_len), width, keys));
@@ -303,7 +300,7 @@ class LearnedSelector {
   Result<SelectedExpr> whole(Selection selection) const {
     std::vector<SegmentMask> masks(selection.columns.size());
     in_arena([&] {
-      tbb::parallel_for(std::size_t{0}, masks.size(), [&](std::size_t i) {
+      parallel_for(std::size_t{0}, masks.size(), [&](std::size_t i) {
         ColumnIntervals& columns = selection.columns[i];
         masks[i] = segment_from_columns(columns.q_len, columns.kv_len, options_.block,
                                         std::move(columns.offsets), std::move(columns.intervals));

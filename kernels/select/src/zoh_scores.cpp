@@ -3,14 +3,13 @@
 #include "fdma/select/zoh_scores.hpp"
 
 #include <fmt/format.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <bit>
 #include <new>
 #include <string>
 
+#include "fdma/threads/parallel.hpp"
 #include "zoh_call.hpp"
 
 namespace fdma {
@@ -187,10 +186,8 @@ Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
       zoh::score_block(call, block / num_blocks, first,
                        std::min(zoh::kBlockKeys, shape.kv_len - first));
     };
-    tbb::task_arena arena(options.num_threads == 0 ? tbb::task_arena::automatic
-                                                   : options.num_threads);
-    arena.execute(
-        [&] { tbb::parallel_for(std::int64_t{0}, shape.num_batches * num_blocks, score); });
+    in_arena(options.num_threads,
+             [&] { parallel_for(std::int64_t{0}, shape.num_batches * num_blocks, score); });
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "zoh_scores: out of memory"};
   }

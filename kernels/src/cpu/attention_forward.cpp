@@ -2,8 +2,6 @@
 // items in the order of the plan.
 #include <fmt/format.h>
 #include <hwy/targets.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +11,7 @@
 #include <string>
 
 #include "cpu/call.hpp"
+#include "fdma/threads/parallel.hpp"
 
 namespace fdma {
 namespace cpu {
@@ -106,13 +105,10 @@ void run_items(const cpu::Call& call, const AttentionOptions& options) {
       if (options.num_items_done != nullptr) ++*options.num_items_done;
     }
   };
-  tbb::task_arena arena(options.num_threads == 0 ? tbb::task_arena::automatic
-                                                 : options.num_threads);
-  arena.execute([&] {
-    const auto num_workers =
-        std::min<std::size_t>(static_cast<std::size_t>(tbb::this_task_arena::max_concurrency()),
-                              std::max<std::size_t>(items.size(), 1));
-    tbb::parallel_for(
+  in_arena(options.num_threads, [&] {
+    const auto num_workers = std::min<std::size_t>(static_cast<std::size_t>(max_concurrency()),
+                                                   std::max<std::size_t>(items.size(), 1));
+    fdma::parallel_for(
         std::size_t{0}, num_workers, [&](std::size_t) { work(); }, tbb::simple_partitioner());
   });
 }
