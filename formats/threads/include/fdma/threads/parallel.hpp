@@ -3,11 +3,10 @@
 //
 // A child of fork() has one thread, the one that called it. Of oneTBB's worker threads it has the
 // bookkeeping alone, and a lock that one of them, or another caller, held at that moment stays
-// locked for ever: a child that enters oneTBB mostly works, on its own thread, and sometimes hangs
-// (measured: 1 of 1,500 children forked by an idle process, every other one where a second thread
-// was computing). So a child of a process that had run such loops does not enter oneTBB any more:
-// its loops run on the thread that calls them, with the same results. A child of a process that had
-// not is like any other.
+// locked for ever: a child that enters oneTBB mostly works, on its own thread, and now and then
+// hangs (measured: 1 of 1,500 children, forked right after a loop had ended). So a child of a
+// process that had run such loops does not enter oneTBB any more: its loops run on the thread that
+// calls them, with the same results. A child of a process that had not is like any other.
 //
 // Private to FDMA's libraries: the headers of oneTBB stay out of public ones.
 #pragma once
