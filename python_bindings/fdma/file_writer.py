@@ -110,8 +110,11 @@ def _write_spec(group: Any, spec: str) -> None:
     if len(spec.encode()) <= MAX_SPEC_ATTRIBUTE:
         _write_text(group, "spec", spec)
         return
+    from h5py import h5s
+
     value, dtype = _text_of(spec)
-    group.create_dataset("spec", data=value, dtype=dtype, track_times=False)
+    dataset = group.create_dataset("spec", (), dtype, track_times=False).id
+    dataset.write(h5s.ALL, h5s.ALL, value, dataset.get_type())
 
 
 def _write_array(group: Any, name: str, values: NDArray[Any]) -> None:

@@ -14,8 +14,6 @@ else is.
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .block_mask import BlockMask
+from .replaced_file import replaced_file
 
 __all__ = ["list_masks", "load", "save"]
 
@@ -47,23 +46,17 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
     >>> fdma.list_masks(path)
     ['global', 'local']
     """
+    h5py = _h5py()
     from .file_writer import check_names, write_mask
 
     path = os.fsdecode(path)
     check_names(masks)
-    h5py = _h5py()
-    with _replaced(path) as (target, temporary):
-        exists = target.exists()
-        if exists:
-            _check_is_hdf5(h5py, path)
-            shutil.copyfile(target, temporary)
+    if Path(path).exists():
+        _check_is_hdf5(h5py, path)
+    with replaced_file(path) as (disk, exists), _explained(path, "write"):
         # The oldest structures that serve, so that HDF5 1.8 and all since read a new file.
-        with (
-            _explained(path, "write"),
-            h5py.File(
-                temporary, "r+" if exists else "w", libver=("earliest", "latest" if exists else "v108")
-            ) as file,
-        ):
+        libver = ("earliest", "latest" if exists else "v108")
+        with h5py.File(disk, "r+" if exists else "w", libver=libver) as file:
             for name, mask in masks.items():
                 write_mask(file, name, mask, overwrite=overwrite, path=path)
 
@@ -81,10 +74,10 @@ def load(path: AnyPath, name: str | None = None) -> BlockMask:
     >>> fdma.load(path)
     <BlockMask 'causal' [1, 1, 512, 512] segment 128 x 128, density 0.501, 2.1 KiB>
     """
-    from .file_reader import mask_names, read_mask
-
     path = os.fsdecode(path)
     with _opened(path) as file:
+        from .file_reader import mask_names, read_mask
+
         names = mask_names(file, path)
         if name is None:
             if not names:
@@ -113,10 +106,10 @@ def list_masks(path: AnyPath) -> list[str]:
     >>> fdma.list_masks(path)
     ['causal_256', 'causal_512']
     """
-    from .file_reader import mask_names
-
     path = os.fsdecode(path)
     with _opened(path) as file:
+        from .file_reader import mask_names
+
         return mask_names(file, path)
 
 
@@ -149,7 +142,7 @@ def _explained(path: str, what: str) -> Iterator[None]:
     except FileExistsError:
         raise
     except (OSError, KeyError, RuntimeError, ValueError) as error:
-        if path in str(error):
+        if f"'{path}'" in str(error):
             raise
         raise OSError(f"cannot {what} '{path}': {error}") from error
 
@@ -162,45 +155,6 @@ def _opened(path: str) -> Iterator[Any]:
         file = h5py.File(path, "r")
     with file:
         yield file
-
-
-@contextmanager
-def _replaced(path: str) -> Iterator[tuple[Path, Path]]:
-    """The file behind `path`, and a name beside it for what takes its place at the end."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(f"cannot write '{path}': a folder")
-    if target.exists() and not target.is_file():
-        raise OSError(f"cannot write '{path}': not a regular file")
-    name = os.fsencode(target.name)[:200].decode(errors="ignore")
-    temporary = target.with_name(f".{name}.fdma-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        yield target, temporary
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if target.exists():
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The file is complete either way; not every file system can sync a folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def _some_of(names: list[str], shown: int = 8) -> str:

@@ -175,7 +175,8 @@ def test_from_dense_rejects() -> None:
 
 def test_selections_of_cells() -> None:
     mask, cells = BY_NAME["heads"].compile(fdma), BY_NAME["heads"].cells()
-    for batch, heads in [(0, 5), (-1, slice(1, 4)), (slice(None), -2), (range(1, 2), range(2, 6))]:
+    pairs: list[Any] = [(0, 5), (-1, slice(1, 4)), (slice(None), -2), (range(1, 2), range(2, 6))]
+    for batch, heads in pairs:
         b = slice(batch.start, batch.stop) if isinstance(batch, range) else batch
         h = slice(heads.start, heads.stop) if isinstance(heads, range) else heads
         found = mask.to_dense(batch=batch, heads=heads)

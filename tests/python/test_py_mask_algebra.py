@@ -103,19 +103,22 @@ slices = st.one_of(
 )
 
 
+def as_slice(at: slice | int | None) -> slice:
+    if at is None or isinstance(at, slice):
+        return at or slice(None)
+    return slice(at, at + 1 or None)
+
+
 @few
 @given(st.data())
 def test_crops_are_slices(data: Any) -> None:
     cells = np.array([[data.draw(cells_of(90, 120)) for _ in range(2)] for _ in range(3)])
     mask = stored(data.draw, cells)
     q, kv = data.draw(slices), data.draw(slices)
-    batch, heads = (
-        data.draw(st.sampled_from([None, slice(1, None), 2])),
-        data.draw(st.sampled_from([None, slice(0, 1), -1])),
-    )
+    batch = data.draw(st.sampled_from([None, slice(1, None), 2]))
+    heads = data.draw(st.sampled_from([None, slice(0, 1), -1]))
     found = mask.crop(q=q, kv=kv, batch=batch, heads=heads)
-    keep = lambda at: at if at is None or isinstance(at, slice) else slice(at, at + 1 or None)  # noqa: E731
-    part = [slice(None) if at is None else keep(at) for at in (batch, heads, q, kv)]
+    part = [as_slice(at) for at in (batch, heads, q, kv)]
     expected = cells[tuple(part)]
     assert found.shape == expected.shape
     assert found.format == mask.format
