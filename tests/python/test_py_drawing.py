@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
 import struct
+import subprocess
 import sys
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -157,8 +160,6 @@ def test_html_holds_the_picture(tmp_path: Path) -> None:
 
 def palette_png(data: bytes, folder: Path) -> Any:
     """[height, width, 3] of an 8-bit palette PNG, by the reader of RGB files."""
-    import zlib
-
     chunks = {}
     at = 8
     while at < len(data):
@@ -263,9 +264,6 @@ def test_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_drawing_does_not_import_matplotlib() -> None:
-    import os
-    import subprocess
-
     program = (
         "import fdma, sys; m = fdma.compile('causal', 300); str(m); m._repr_html_();"
         "fdma.estimate(m)._repr_html_();"
