@@ -40,8 +40,8 @@ class Estimate:
 
     >>> import fdma
     >>> said = fdma.estimate(fdma.compile("causal", 8192), heads=8, head_dim=128, device="h200")
-    >>> round(said.speedup, 1), said.best_format, said.memory_savings > 99.9
-    (2.0, 'parametric', True)
+    >>> said.speedup > 1.5, said.best_format, said.memory_savings > 99.9
+    (True, 'parametric', True)
     """
 
     _report: Mapping[str, Any]

@@ -34,8 +34,8 @@ def estimate_speedup(
     (heads_kv, batch, dtype, direction, ..) and errors are those of `fdma.estimate`.
 
     >>> from flash_dmattn import CausalMask, estimate_speedup
-    >>> round(estimate_speedup(CausalMask(seqlen_q=32768, seqlen_k=32768)), 1)
-    2.0
+    >>> 1.7 < estimate_speedup(CausalMask(seqlen_q=32768, seqlen_k=32768)) < 2.2
+    True
     """
     said = fdma.estimate(_compiled(mask), heads=heads, head_dim=head_dim, device=device, **options)
     return said.speedup

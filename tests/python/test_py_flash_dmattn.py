@@ -52,7 +52,7 @@ def test_the_first_example_runs_verbatim(kind: str) -> None:
     assert names["causal_mask"].mask == fdma.compile("causal", 4096)
     assert names["window_mask"].mask == fdma.compile("window(512)", 4096)
     assert (names["bitset_mask"].to_dense()[0, 0] == np.asarray(dense_pattern)).all()
-    assert 1.8 < names["speedup"] < 2
+    assert 1.5 < names["speedup"] < 2.2
     expected = 100 * (1 - names["bitset_mask"].mask.nbytes / (4 * 4096 * 4096))
     assert names["memory_savings"] == expected
 
