@@ -292,7 +292,7 @@ for call in (lambda: _fdma.compile("?", 5), lambda: _fdma.compile("causal", -5))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": str(FOLDER)},
+        env={"PYTHONPATH": str(FOLDER), "FDMA_LEAK_WARNINGS": "1"},
         capture_output=True,
         text=True,
         timeout=60,

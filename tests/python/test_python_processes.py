@@ -165,7 +165,7 @@ def test_compiling_a_thousand_times_leaks_nothing() -> None:
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": os.fspath(FOLDER), "PATH": os.environ.get("PATH", "")},
+        env={"PYTHONPATH": os.fspath(FOLDER), "PATH": os.defpath, "FDMA_LEAK_WARNINGS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
