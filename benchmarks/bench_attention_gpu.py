@@ -361,6 +361,9 @@ def measure_row(
     elif row.mask in ("full", "causal"):
         is_causal = row.mask == "causal"
         calls["cudnn"] = lambda: problem.cudnn(is_causal)
+    elif row.mask == EVERY_TILE_PARTIAL:  # what a mask costs: beside the same tiles without one
+        full = Measured(fdma, torch, problem, zoo_mask("full", shape.tokens))
+        calls["full"] = full.call
     timing = Timing(torch, calls, options.quick)
     pairs = measured.pairs
     run: Run = {
@@ -382,8 +385,8 @@ def measure_row(
         if row.mask == "full":
             problem.cudnn_full_ms = timing.median("cudnn") * 1e3
         if problem.cudnn_full_ms is None:
-            full = Timing(torch, {"cudnn": lambda: problem.cudnn(False)}, options.quick)
-            problem.cudnn_full_ms = full.median("cudnn") * 1e3
+            cudnn_full = Timing(torch, {"cudnn": lambda: problem.cudnn(False)}, options.quick)
+            problem.cudnn_full_ms = cudnn_full.median("cudnn") * 1e3
         full_tflops = tflops(shape, shape.tokens**2, problem.cudnn_full_ms / 1e3)
         run |= {
             "cudnn_full_ms": problem.cudnn_full_ms,
@@ -391,9 +394,9 @@ def measure_row(
             # Above 1: FDMA does more useful work a second than cuDNN's full attention.
             "to_cudnn_full": run["fdma_tflops"] / full_tflops,
         }
-    for peer in calls:
-        if peer == "fdma":
-            continue
+    if "full" in calls:
+        run["full_ms"] = timing.median("full") * 1e3
+    for peer in calls.keys() - {"fdma", "full"}:
         run |= {
             f"{peer}_ms": timing.median(peer) * 1e3,
             f"{peer}_tflops": tflops(shape, pairs, timing.median(peer)),
