@@ -3,11 +3,10 @@ FDMA: masks compiled from short expressions, and attention that touches only wha
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import np
 import numpy
-from numpy.typing import NDArray
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
@@ -764,58 +763,11 @@ def longest_row(mask: BlockMask) -> int:
 def block_mask_from_flex(
     seq_lengths: tuple[int, int],
     block: tuple[int, int],
-    kv: tuple[
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
-        ],
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
-        ],
-    ],
-    full_kv: tuple[
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
-        ],
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
-        ],
-    ]
-    | None = None,
-    q: tuple[
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
-        ],
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
-        ],
-    ]
-    | None = None,
-    full_q: tuple[
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None), order="C", device="cpu", writable=False),
-        ],
-        Annotated[
-            NDArray[numpy.int32],
-            dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
-        ],
-    ]
-    | None = None,
-    own_cells: tuple[
-        Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        Annotated[
-            NDArray[numpy.uint64], dict(shape=(None, None), order="C", device="cpu", writable=False)
-        ],
-    ]
-    | None = None,
+    kv: tuple[NDArray[numpy.int32], NDArray[numpy.int32]],
+    full_kv: tuple[NDArray[numpy.int32], NDArray[numpy.int32]] | None = None,
+    q: tuple[NDArray[numpy.int32], NDArray[numpy.int32]] | None = None,
+    full_q: tuple[NDArray[numpy.int32], NDArray[numpy.int32]] | None = None,
+    own_cells: tuple[NDArray[numpy.int32], NDArray[numpy.uint64]] | None = None,
     cells: BlockMask | None = None,
 ) -> BlockMask:
     """
@@ -833,10 +785,7 @@ def flex_from_block_mask(
     """FlexAttention's fields by name, NumPy arrays and pairs of integers."""
 
 def block_mask_from_flash_mask(
-    startend_row_indices: Annotated[
-        NDArray[numpy.int32],
-        dict(shape=(None, None, None, None), order="C", device="cpu", writable=False),
-    ],
+    startend_row_indices: NDArray[numpy.int32],
     causal: bool,
     q_len: int,
     block: tuple[int, int],
@@ -850,16 +799,9 @@ def flash_mask_from_block_mask(
     """(startend_row_indices, causal)."""
 
 def block_mask_from_bsr(
-    data: Annotated[
-        NDArray[numpy.uint8],
-        dict(shape=(None, None, None), order="C", device="cpu", writable=False),
-    ],
-    indices: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    indptr: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
+    data: NDArray[numpy.uint8],
+    indices: NDArray[numpy.int64],
+    indptr: NDArray[numpy.int64],
     lengths: tuple[int, int],
     block: tuple[int, int],
     index_base: int = 0,
@@ -870,27 +812,17 @@ def block_mask_from_bsr(
     """
 
 def bsr_from_block_mask(
-    mask: BlockMask, block: tuple[int, int], max_bytes: int = 17179869184
+    mask: BlockMask, block: tuple[int, int], max_bytes: int = 1 << 34
 ) -> tuple[NDArray[numpy.bool_], NDArray[numpy.int64], NDArray[numpy.int64]]:
     """(data, indices, indptr)."""
 
 def block_mask_from_cu_seqlens(
-    cu_seqlens_q: Annotated[
-        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    cu_seqlens_k: Annotated[
-        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
+    cu_seqlens_q: NDArray[numpy.int32],
+    cu_seqlens_k: NDArray[numpy.int32],
     causal: bool,
     window_size: tuple[int, int],
-    seqused_q: Annotated[
-        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ]
-    | None,
-    seqused_k: Annotated[
-        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ]
-    | None,
+    seqused_q: NDArray[numpy.int32] | None,
+    seqused_k: NDArray[numpy.int32] | None,
     packed: bool,
     heads: int,
     block: tuple[int, int],
@@ -908,14 +840,12 @@ def block_mask_from_hf_mask(
     """The mask of [batch, heads, q_len, kv_len] booleans or additive floats."""
 
 def hf_mask_from_block_mask(
-    mask: BlockMask, dtype: str = "bool", use_infinity: bool = False, max_bytes: int = 17179869184
+    mask: BlockMask, dtype: str = "bool", use_infinity: bool = False, max_bytes: int = 1 << 34
 ) -> NewArray:
     """[batch, heads, q_len, kv_len], an object with __dlpack__."""
 
 def block_mask_from_hf_padding(
-    attention_mask: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
+    attention_mask: NDArray[numpy.uint8],
     causal: bool,
     q_len: int,
     heads: int,

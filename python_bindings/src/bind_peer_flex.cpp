@@ -109,6 +109,15 @@ void bind_peer_flex(nb::module_& module) {
              nb::arg("kv").noconvert(), nb::arg("full_kv").noconvert() = nb::none(),
              nb::arg("q").noconvert() = nb::none(), nb::arg("full_q").noconvert() = nb::none(),
              nb::arg("own_cells").noconvert() = nb::none(), nb::arg("cells").none() = nb::none(),
+             nb::sig("def block_mask_from_flex(seq_lengths: tuple[int, int], block: "
+                     "tuple[int, int], kv: tuple[NDArray[numpy.int32], "
+                     "NDArray[numpy.int32]], full_kv: tuple[NDArray[numpy.int32], "
+                     "NDArray[numpy.int32]] | None = None, q: "
+                     "tuple[NDArray[numpy.int32], NDArray[numpy.int32]] | None = "
+                     "None, full_q: tuple[NDArray[numpy.int32], "
+                     "NDArray[numpy.int32]] | None = None, own_cells: "
+                     "tuple[NDArray[numpy.int32], NDArray[numpy.uint64]] | None = "
+                     "None, cells: BlockMask | None = None) -> BlockMask"),
              "The mask of FlexAttention's tables, each a pair of int32 arrays (num_blocks, "
              "indices); own_cells is the pair (fdma_bitmap_index int32, fdma_bitmaps uint64).");
   module.def("flex_from_block_mask", &to_flex, nb::arg("mask"), nb::arg("block"),

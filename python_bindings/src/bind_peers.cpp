@@ -202,6 +202,12 @@ void bind_sequences(nb::module_& module) {
              nb::arg("cu_seqlens_k").noconvert(), nb::arg("causal"), nb::arg("window_size"),
              nb::arg("seqused_q").noconvert().none(), nb::arg("seqused_k").noconvert().none(),
              nb::arg("packed"), nb::arg("heads"), nb::arg("block"),
+             nb::sig("def block_mask_from_cu_seqlens(cu_seqlens_q: "
+                     "NDArray[numpy.int32], cu_seqlens_k: NDArray[numpy.int32], "
+                     "causal: bool, window_size: tuple[int, int], seqused_q: "
+                     "NDArray[numpy.int32] | None, seqused_k: NDArray[numpy.int32] | "
+                     "None, packed: bool, heads: int, block: tuple[int, int]) -> "
+                     "BlockMask"),
              "The mask of FlashAttention's varlen arguments; arrays of int32.");
   module.def("cu_seqlens_from_block_mask", &to_cu_seqlens, nb::arg("mask"),
              "cu_seqlens_q, cu_seqlens_k, causal, window_size, seqused_q, seqused_k, packed.");
@@ -216,13 +222,19 @@ void bind_hugging_face(nb::module_& module) {
   module.def("hf_mask_from_block_mask", &to_hf_mask, nb::arg("mask"), nb::arg("dtype") = "bool",
              nb::arg("use_infinity") = false, nb::arg("max_bytes") = std::int64_t{1} << 34,
              nb::sig("def hf_mask_from_block_mask(mask: BlockMask, dtype: str = 'bool', "
-                     "use_infinity: bool = False, max_bytes: int = 17179869184) -> NewArray"),
+                     "use_infinity: bool = False, max_bytes: int = 1 << 34) -> NewArray"),
              "[batch, heads, q_len, kv_len], an object with __dlpack__.");
   module.def("block_mask_from_hf_padding", &from_hf_padding, nb::arg("attention_mask").noconvert(),
              nb::arg("causal"), nb::arg("q_len"), nb::arg("heads"), nb::arg("block"),
+             nb::sig("def block_mask_from_hf_padding(attention_mask: "
+                     "NDArray[numpy.uint8], causal: bool, q_len: int, heads: int, "
+                     "block: tuple[int, int]) -> BlockMask"),
              "The mask of [batch, kv_len] uint8: 1 for a token, 0 for padding.");
   module.def("hf_padding_from_block_mask", &to_hf_padding, nb::arg("mask"),
-             nb::arg("causal").none() = nb::none(), "(attention_mask uint8, causal).");
+             nb::arg("causal").none() = nb::none(),
+             nb::sig("def hf_padding_from_block_mask(mask: BlockMask, causal: bool | "
+                     "None = None) -> tuple[NDArray[numpy.uint8], bool]"),
+             "(attention_mask uint8, causal).");
 }
 
 }  // namespace
@@ -232,16 +244,30 @@ void bind_peers(nb::module_& module) {
   module.def("block_mask_from_flash_mask", &from_flash_mask,
              nb::arg("startend_row_indices").noconvert(), nb::arg("causal"), nb::arg("q_len"),
              nb::arg("block"), nb::arg("heads") = 0,
+             nb::sig("def block_mask_from_flash_mask(startend_row_indices: "
+                     "NDArray[numpy.int32], causal: bool, q_len: int, block: "
+                     "tuple[int, int], heads: int = 0) -> BlockMask"),
              "The mask of int32 [batch, heads, kv_len, columns].");
   module.def("flash_mask_from_block_mask", &to_flash_mask, nb::arg("mask"),
              nb::arg("causal").none() = nb::none(), nb::arg("num_columns").none() = nb::none(),
+             nb::sig("def flash_mask_from_block_mask(mask: BlockMask, causal: bool | "
+                     "None = None, num_columns: int | None = None) -> "
+                     "tuple[NDArray[numpy.int32], bool]"),
              "(startend_row_indices, causal).");
   module.def("block_mask_from_bsr", &from_bsr, nb::arg("data").noconvert(),
              nb::arg("indices").noconvert(), nb::arg("indptr").noconvert(), nb::arg("lengths"),
              nb::arg("block"), nb::arg("index_base") = 0, nb::arg("by_columns") = false,
+             nb::sig("def block_mask_from_bsr(data: NDArray[numpy.uint8], indices: "
+                     "NDArray[numpy.int64], indptr: NDArray[numpy.int64], lengths: "
+                     "tuple[int, int], block: tuple[int, int], index_base: int = 0, "
+                     "by_columns: bool = False) -> BlockMask"),
              "The mask of uint8 data [blocks, block_q, block_kv], int64 indices and indptr.");
   module.def("bsr_from_block_mask", &to_bsr, nb::arg("mask"), nb::arg("block"),
-             nb::arg("max_bytes") = std::int64_t{1} << 34, "(data, indices, indptr).");
+             nb::arg("max_bytes") = std::int64_t{1} << 34,
+             nb::sig("def bsr_from_block_mask(mask: BlockMask, block: tuple[int, "
+                     "int], max_bytes: int = 1 << 34) -> tuple[NDArray[numpy.bool_], "
+                     "NDArray[numpy.int64], NDArray[numpy.int64]]"),
+             "(data, indices, indptr).");
   bind_sequences(module);
   bind_hugging_face(module);
 }
