@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .trace_axes import AXES
-from .trace_pointwise import FUNCTIONS as POINTWISE
+from .trace_arithmetic import ARITHMETIC
+from .trace_conditions import CONDITIONS
+from .trace_lookup import LOOKUPS
+from .trace_reductions import REDUCTIONS
 from .trace_symbol import BINARY_OPERATORS
+from .trace_views import VIEWS
 
 __all__ = ["FUNCTIONS", "METHODS"]
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {**POINTWISE, **AXES}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **ARITHMETIC,
+    **CONDITIONS,
+    **LOOKUPS,
+    **VIEWS,
+    **REDUCTIONS,
+}
 
 
 def _reflected(name: str) -> Callable[..., Any]:

@@ -56,7 +56,7 @@ def promote(a: str, b: str) -> str:
     if a == b:
         return a
     wide, narrow = (a, b) if _BITS[a] >= _BITS[b] else (b, a)
-    if narrow == "uint8" and wide == "int8" or narrow == "int8" and wide == "uint8":
+    if (narrow == "uint8" and wide == "int8") or (narrow == "int8" and wide == "uint8"):
         return "int16"
     return wide
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from fdma_module import FOLDER
 
-import fdma
-from fdma.trace import trace_mask_mod
+import fdma  # noqa: E402
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 warnings.filterwarnings("ignore", message=".*vmap.*", category=UserWarning)
@@ -44,7 +43,7 @@ def cells_of(mask: fdma.MaskExpr, sizes: tuple[int, int, int, int]) -> Cells:
 
 def assert_exact(mask_mod: MaskMod, sizes: tuple[int, int, int, int]) -> fdma.MaskExpr:
     """Traces, compiles, compares every cell; returns the expression."""
-    mask = trace_mask_mod(mask_mod)
+    mask = fdma.trace_mask_mod(mask_mod)
     expected = expected_cells(mask_mod, sizes)
     given = cells_of(mask, sizes)
     differ = np.argwhere(given != expected)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mask_mods import FOLDER, MaskMod, assert_exact, cells_of, expected_cells, torch
 
-import fdma
+import fdma  # noqa: E402
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 

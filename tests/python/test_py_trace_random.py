@@ -1,8 +1,9 @@
 """Random FlexAttention functions: what is traced equals what PyTorch evaluates cell by cell.
 
-Programs are drawn as source text, over the operations that docs/python.md promises, with captured tensors of one to
-four dimensions and every integer type; a counterexample is a function to read. All values stay within their 32-bit
-types (FDMA does not model wrapping there); 8 and 16 bits may wrap.
+Programs are drawn as source text, over the operations that docs/python.md promises, with captured
+tensors of one to four dimensions and every integer type; a counterexample is a function to read.
+All values stay within their 32-bit types (FDMA does not model wrapping there); 8 and 16 bits may
+wrap.
 """
 
 from __future__ import annotations
@@ -61,12 +62,18 @@ def _lookup(draw: Any, names: list[str], depth: int, axes_left: int = 0) -> str:
     return f"{name}[{', '.join(_index(draw, name, axis, depth) for axis in range(rank))}]"
 
 
+def _of_a_cell(row: str) -> str:
+    # vmap's comparisons take the type of a captured 0-dimensional tensor for less than that of a
+    # value of the cell. FlexAttention's kernels do not, nor does FDMA: have it depend on the cell.
+    return f"torch.where(q < 99, {row}, {row})"
+
+
 @st.composite
 def rows(draw: Any, depth: int) -> str:
     """Values with one axis."""
     kind = draw(st.integers(0, 7))
     if kind == 0:
-        return draw(st.sampled_from(VECTORS))
+        return str(draw(st.sampled_from(VECTORS)))
     if kind == 1:
         return _lookup(draw, ["a16", "a64", "cube", "hyper"], depth, axes_left=1)
     if kind == 2:
@@ -90,7 +97,7 @@ def rows(draw: Any, depth: int) -> str:
 @st.composite
 def integers(draw: Any, depth: int) -> str:
     if depth <= 0:
-        return draw(st.sampled_from(["q", "k", "b", "h", "q", "k", "scalar", "narrow"]))
+        return str(draw(st.sampled_from(["q", "k", "b", "h", "q", "k", "scalar", "narrow"])))
     x = integers(depth - 1)
     kind = draw(st.integers(0, 21))
     if kind <= 1:
@@ -109,7 +116,8 @@ def integers(draw: Any, depth: int) -> str:
     if kind == 6:
         return f"abs({draw(x)})"
     if kind == 7:
-        return f"torch.{draw(st.sampled_from(['minimum', 'maximum', 'max', 'min']))}({draw(x)}, {draw(x)})"
+        function = draw(st.sampled_from(["minimum", "maximum", "max", "min"]))
+        return f"torch.{function}({draw(x)}, {draw(x)})"
     if kind == 8:
         return f"({draw(x)}).clamp({draw(st.integers(-5, 3))}, {draw(st.integers(0, 9))})"
     if kind == 9:
@@ -125,13 +133,14 @@ def integers(draw: Any, depth: int) -> str:
     if kind == 14:
         return f"((({draw(x)}).long()) >> {draw(st.sampled_from([0, 1, 3, 62, 70]))})"
     if kind == 15:
-        return f"({draw(conditions(depth - 1))}){draw(st.sampled_from(['.int()', '.long()', '.to(torch.uint8)']))}"
+        cast = draw(st.sampled_from([".int()", ".long()", ".to(torch.uint8)"]))
+        return f"({draw(conditions(depth - 1))}){cast}"
     if kind == 16:
         return f"({draw(x)}).to({draw(st.sampled_from(DTYPES))})"
     if kind == 17:
         return _lookup(draw, ["a8", "u8", "a16", "a32", "a64", "cube", "hyper"], depth)
     if kind == 18:
-        return f"({draw(rows(depth - 1))}).{draw(st.sampled_from(['sum', 'amax', 'amin']))}(-1)"
+        return f"({_of_a_cell(draw(rows(depth - 1)))}).{draw(st.sampled_from(['sum', 'amax', 'amin']))}(-1)"
     if kind == 19:
         return (
             f"({draw(rows(depth - 1))})[{draw(st.sampled_from(['0', '-1', 'q % 2', 'k % 2 - 2']))}]"
