@@ -311,3 +311,15 @@ def test_attention_names_are_not_there_yet() -> None:
     assert not hasattr(flash_dmattn, "flash_dmattn_func_auto")
     with pytest.raises(ImportError):
         exec("from flash_dmattn import flash_dma_attention")
+
+
+def test_tensors_on_a_gpu_are_copied() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    cells = torch.rand(2, 60, 70, device="cuda") < 0.2
+    assert (BCSRMask.from_dense_mask(cells).to_dense()[:, 0] == cells.cpu().numpy()).all()
+    scores = torch.rand(2, 64, device="cuda", dtype=torch.bfloat16)
+    mask = DynamicMask(64, max_keys=8, heads=2).update(scores)
+    on_host = DynamicMask(64, max_keys=8, heads=2).update(scores.float().cpu())
+    assert mask.mask == on_host.mask
