@@ -146,7 +146,9 @@ def plot(
         entries = {"full": _FULL, "partial": _PARTIAL_HIGH, "empty": _EMPTY}
         axes.legend(
             handles=[
-                patches.Patch(facecolor=[part / 255 for part in colour], label=name)
+                patches.Patch(
+                    facecolor=[part / 255 for part in colour], edgecolor="0.5", label=name
+                )
                 for name, colour in entries.items()
             ],
             loc="upper right",

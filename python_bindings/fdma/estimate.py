@@ -166,7 +166,7 @@ class Estimate:
         bars = sizes.barh(list(known)[::-1], [max(size, 1) for size in known.values()][::-1])
         sizes.bar_label(bars, [bytes_text(size) for size in known.values()][::-1], padding=3)
         sizes.set_xscale("log")
-        sizes.margins(x=0.3)
+        sizes.margins(x=0.4)
         sizes.set_xlabel("bytes")
         sizes.set_title(f"best format: {self.best_format}")
         figure.tight_layout()
