@@ -1,7 +1,8 @@
-"""FlexAttention's functions as masks: `mask_mod(b, h, q_idx, kv_idx)` is run once, on symbols, unchanged.
+"""FlexAttention's functions as masks: `mask_mod(b, h, q_idx, kv_idx)` is run once, on symbols,
+unchanged.
 
-What it returns is a MaskExpr like any other: exact, with the captured tensors as its tables, compiled without ever visiting
-N^2 cells.
+What it returns is a MaskExpr like any other: exact, with the captured tensors as its tables,
+compiled without ever visiting N^2 cells.
 
 >>> import fdma
 >>> def sliding_window(b, h, q_idx, kv_idx):
@@ -9,9 +10,10 @@ N^2 cells.
 >>> print(fdma.trace_mask_mod(sliding_window))
 q >= k & q - k <= 256
 
-How it works: trace_symbol.py (the values), trace_context.py (tables, calls), trace_pointwise.py and trace_axes.py
-(operations), trace_types.py (types and ranges), trace_captures.py (what a function holds). A function that needs to see
-a value, or uses an operation without a counterpart, raises TraceError; trace_sample.py is the way that evaluates every cell.
+How it works: trace_symbol.py (the values), trace_context.py (tables, calls), trace_operations.py
+(the table of operations), trace_types.py (types and ranges), trace_captures.py (what a function
+holds). A function that needs to see a value, or uses an operation without a counterpart, raises
+TraceError; trace_sample.py is the way that evaluates every cell.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ __all__ = ["TraceError", "sample_mask_mod", "trace_mask_mod"]
 def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
     """The mask that a FlexAttention function of (b, h, q_idx, kv_idx) computes.
 
-    Captured tensors and arrays (integer or boolean, 0 to 4 dimensions) become tables named like the variables that hold
-    them; they are referenced, and compile reads what they hold then. Tensors on a GPU are copied to the host by
-    compile. Captured numbers are written into the expression, as are shapes, and the values of what the function
-    computes from tensors alone.
+    Captured tensors and arrays (integer or boolean, 0 to 4 dimensions) become tables named like the
+    variables that hold them; they are referenced, and compile reads what they hold then. Tensors on
+    a GPU are copied to the host by compile. Captured numbers are written into the expression, as
+    are shapes, and the values of what the function computes from tensors alone.
 
-    Errors: TraceError (a NotImplementedError) names the operation that cannot be traced, its line, and what to do;
-    TypeError if mask_mod is not callable. Cost: a few microseconds an operation, whatever the length.
+    Errors: TraceError (a NotImplementedError) names the operation that cannot be traced, its line,
+    and what to do; TypeError if mask_mod is not callable. Cost: a few microseconds an operation,
+    whatever the length.
 
     >>> import numpy as np
     >>> import fdma

@@ -1,7 +1,9 @@
-"""What a mask_mod captures: closures, globals it names, defaults, partials, bound objects, functions inside those.
+"""What a mask_mod captures: closures, globals it names, defaults, partials, bound objects,
+functions inside those.
 
-A lookup `array[symbol]` in a NumPy array never asks the symbol, so functions that capture such arrays are run as a
-copy whose cells hold views of the same memory that do (TracedArray). PyTorch's tensors need nothing of the kind.
+A lookup `array[symbol]` in a NumPy array never asks the symbol, so functions that capture such
+arrays are run as a copy whose cells hold views of the same memory that do (TracedArray). PyTorch's
+tensors need nothing of the kind.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def _is_filled(cell: Any) -> bool:
 
 
 def captured_values(function: Any) -> Iterator[Any]:
-    """Everything the function can reach by its captures, itself included; functions of libraries are not entered."""
+    """Everything the function can reach by its captures, itself included; functions of libraries
+    are not entered.
+    """
     seen: set[int] = set()
     level = [function]
     for _ in range(_MOST_DEEP):
@@ -74,7 +78,9 @@ def captured_values(function: Any) -> Iterator[Any]:
 
 
 def with_traced_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, or, if it captures NumPy arrays, a copy that captures views of them for lookups."""
+    """The function itself, or, if it captures NumPy arrays, a copy that captures views of them for
+    lookups.
+    """
     if not any(type(value) is np.ndarray for value in captured_values(function)):
         return function
     replaced: Callable[..., Any] = _replace(function, {}, 0)

@@ -1,13 +1,16 @@
-"""One trace: which arrays became tables, how values of the libraries become symbols, how calls reach operations.
+"""One trace: which arrays became tables, how values of the libraries become symbols, how calls
+reach operations.
 
-PyTorch hands over every call that involves a symbol, `tensor[symbol]` among them, because a mode is active while the
-function runs (torch.overrides.TorchFunctionMode; the same means by which FlexAttention itself sees lookups). Calls on
-tensors alone are computed by PyTorch as always: `offsets[1:] - offsets[:-1]` inside a mask_mod is an ordinary tensor.
+PyTorch hands over every call that involves a symbol, `tensor[symbol]` among them, because a mode is
+active while the function runs (torch.overrides.TorchFunctionMode; the same means by which
+FlexAttention itself sees lookups). Calls on tensors alone are computed by PyTorch as always:
+`offsets[1:] - offsets[:-1]` inside a mask_mod is an ordinary tensor.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 import threading
@@ -55,8 +58,8 @@ def _name_of(dtype: Any) -> str:
 class Trace:
     """What one run of a mask_mod collects.
 
-    Owner       holds the arrays that became tables, by symbol; they are referenced, not copied, unless their type
-                has to be widened
+    Owner       holds the arrays that became tables, by symbol; they are referenced, not copied,
+                unless their type has to be widened
     """
 
     def __init__(self) -> None:
@@ -80,7 +83,9 @@ class Trace:
         return np.dtype(dtype) if self.torch is None else getattr(self.torch, dtype)
 
     def dtype_name(self, dtype: Any) -> str:
-        """The name of a type given as PyTorch's, NumPy's or Python's; refused if it is not integer or boolean."""
+        """The name of a type given as PyTorch's, NumPy's or Python's; refused if it is not integer
+        or boolean.
+        """
         if dtype is bool:
             return "bool"
         if dtype is int:
@@ -183,7 +188,7 @@ class Trace:
         return known[0]
 
     def _captured_name(self, array: Any) -> str:
-        """The variable or attribute that holds the array in the user's function; "" if none does."""
+        """The variable or attribute of the user's function that holds the array, else ""."""
         frame = user_frame()
         if frame is None:
             return ""
@@ -248,7 +253,7 @@ class Trace:
 
 @contextlib.contextmanager
 def tracing() -> Iterator[Trace]:
-    """A trace, current in this thread, with PyTorch's calls routed to it where PyTorch is loaded."""
+    """A trace, current in this thread; PyTorch's calls go to it where PyTorch is loaded."""
     trace = Trace()
     before = getattr(_active, "trace", None)
     _active.trace = trace
@@ -256,19 +261,24 @@ def tracing() -> Iterator[Trace]:
         if trace.torch is None:
             yield trace
         else:
-            with _mode(trace):
+            with _mode_class()(trace):
                 yield trace
     finally:
         _active.trace = before
 
 
-def _mode(trace: Trace) -> Any:
+@functools.cache
+def _mode_class() -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Mode(TorchFunctionMode):  # type: ignore[misc]
+        def __init__(self, trace: Trace) -> None:
+            super().__init__()
+            self.trace = trace
+
         def __torch_function__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
-            return trace.torch_function(func, args, kwargs or {})
+            return self.trace.torch_function(func, args, kwargs or {})
 
-    return Mode()
+    return Mode

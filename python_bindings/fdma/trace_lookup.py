@@ -1,8 +1,8 @@
 """Lookups: PyTorch's indexing of tables, rows and other symbols, by numbers and by symbols.
 
-An index below 0 counts from the end: `table[k - 5]` is `@table[where(k - 5 < 0, k - 5 + n, k - 5)]`,
-written where the index can be negative at all; binding folds it again where lengths and tables
-decide, so that it costs nothing there.
+An index below 0 counts from the end: `table[k - 5]` is `@table[where(k - 5 < 0, k - 5 + n, k -
+5)]`, written where the index can be negative at all; binding folds it again where lengths and
+tables decide, so that it costs nothing there.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def getitem(trace: Trace, input: Any, index: Any) -> Symbol:
     parts = _index_parts(trace, len(table._shape), index, not isinstance(input, np.ndarray))
     arrays = [part for part in parts if isinstance(part, Symbol)]
     inner = broadcast(*[part._shape for part in arrays]) if arrays else ()
-    # Axes of the result. Those of the arrays stand where the arrays do, or first if something parts them.
+    # The axes of arrays stand where the arrays do, or first if something parts these.
     places = [
         i
         for i, part in enumerate(p for p in parts if not isinstance(p, int))
@@ -105,17 +105,8 @@ def getitem(trace: Trace, input: Any, index: Any) -> Symbol:
                 begin = len(shape)
                 shape.extend(inner)
                 is_placed = True
-            rules.append(_array_rule(part, extent, len(inner)))
-    end = begin + len(inner)
-
-    def source(at: tuple[Index, ...]) -> tuple[Index, ...]:
-        # Rules of slices count result axes, those of arrays see the arrays' axes only.
-        array_at = at[begin:end]
-        return tuple(
-            rule(array_at) if getattr(rule, "of_array", False) else rule(at) for rule in rules
-        )
-
-    return view(table, tuple(shape), source)
+            rules.append(_array_rule(part, extent, begin, begin + len(inner)))
+    return view(table, tuple(shape), lambda at: tuple(rule(at) for rule in rules))
 
 
 def _number_rule(number: Index) -> Callable[[tuple[Index, ...]], Index]:
@@ -132,12 +123,10 @@ def _slice_rule(
     return rule
 
 
-def _array_rule(part: Symbol, extent: int, rank: int) -> Callable[[tuple[Index, ...]], Index]:
-    def rule(at: tuple[Index, ...]) -> Index:
-        return _from_the_end(element_of(part, at), part._range, extent)
-
-    rule.of_array = True  # type: ignore[attr-defined]
-    return rule
+def _array_rule(
+    part: Symbol, extent: int, begin: int, end: int
+) -> Callable[[tuple[Index, ...]], Index]:
+    return lambda at: _from_the_end(element_of(part, at[begin:end]), part._range, extent)
 
 
 def take(trace: Trace, input: Any, index: Any) -> Symbol:

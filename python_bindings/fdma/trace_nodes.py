@@ -1,4 +1,6 @@
-"""Nodes of a traced expression, constants folded: an operand is a node of the core, an int or a bool."""
+"""Nodes of a traced expression, constants folded: an operand is a node of the core, an int or a
+bool.
+"""
 
 from __future__ import annotations
 

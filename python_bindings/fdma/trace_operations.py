@@ -1,4 +1,6 @@
-"""The table of operations: what a function of PyTorch or NumPy, a method or an operator means to symbols."""
+"""The table of operations: what a function of PyTorch or NumPy, a method or an operator means to
+symbols.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How elements are combined one by one: brought to one type, broadcast, joined by a node.
 
-The rules are PyTorch's (trace_types.py). The ranges of the values decide where FDMA's own rules need
-help: a result of 8 or 16 bits that may leave its type is wrapped.
+The rules are PyTorch's (trace_types.py). The ranges of the values decide where FDMA's own rules
+need help: a result of 8 or 16 bits that may leave its type is wrapped.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def common_type(*operands: Symbol) -> str:
 
 
 def cast(trace: Trace, symbol: Symbol, dtype: str) -> Symbol:
-    """The value as another type: nonzero as true, true as 1, 8 and 16 bits wrapped where they may have to be."""
+    """The value as another type: nonzero as true, true as 1, 8 and 16 bits wrapped where they may
+    have to be.
+    """
     if symbol._dtype == dtype:
         return symbol
     if dtype == "bool":
@@ -92,7 +94,9 @@ def cast(trace: Trace, symbol: Symbol, dtype: str) -> Symbol:
 def fit(
     trace: Trace, dtype: str, bounds: Range, combine: Callable[..., Node], *operands: Symbol
 ) -> Symbol:
-    """pointwise() for an integer result that may leave its type: 8 and 16 bits wrap, 32 and 64 do not overflow."""
+    """pointwise() for an integer result that may leave its type: 8 and 16 bits wrap, 32 and 64 do
+    not overflow.
+    """
     limits = range_of_type(dtype)
     if bounds.within(limits):
         return pointwise(trace, dtype, bounds, combine, *operands)

@@ -1,8 +1,9 @@
 """The mask of a function by evaluating every cell: what sample=True means.
 
-Rows are evaluated in blocks of about CELLS_AT_ONCE cells, by torch.vmap as FlexAttention's create_mask does where PyTorch is
-loaded (or by NumPy's broadcasting for functions that capture NumPy arrays), into one boolean array. While all heads, or
-all batch elements, agree, only one of them is kept. Time grows with every cell, memory with a byte for each that is kept.
+Rows are evaluated in blocks of about CELLS_AT_ONCE cells, by torch.vmap as FlexAttention's
+create_mask does where PyTorch is loaded (or by NumPy's broadcasting for functions that capture
+NumPy arrays), into one boolean array. While all heads, or all batch elements, agree, only one of
+them is kept. Time grows with every cell, memory with a byte for each that is kept.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def sample_mask_mod(
 ) -> MaskExpr:
     """The mask of a FlexAttention function, every cell evaluated: `bits` of a boolean table.
 
-    Serves functions that trace_mask_mod refuses. The result is for these lengths only. Errors: those of the function;
-    TypeError where it does not return booleans; ValueError for sizes below 0.
+    Serves functions that trace_mask_mod refuses. The result is for these lengths only. Errors:
+    those of the function; TypeError where it does not return booleans; ValueError for sizes below
+    0.
 
     >>> import numpy as np
     >>> import fdma
@@ -87,7 +89,9 @@ def _evaluator(
 
 
 def _is_for_numpy(captured: list[Any]) -> bool:
-    """True for functions that hold NumPy's arrays, or name NumPy but neither PyTorch nor its tensors."""
+    """True for functions that hold NumPy's arrays, or name NumPy but neither PyTorch nor its
+    tensors.
+    """
     names = {
         str(getattr(value, "__name__", "")).partition(".")[0]
         for value in captured

@@ -1,13 +1,14 @@
 """Symbol: a value of a mask_mod that is not known yet, as an operand of Python, PyTorch and NumPy.
 
-A symbol is what a tensor would be for one cell of the mask: it has an element type and a shape, () for the indices
-and what is made of them, (n,) for a row `table[b]`. Its elements are nodes of the mask language; a symbol with axes
-holds a function from the indices of an element (numbers, or variables of any(..)) to its node, so that a row of a
-million entries costs nothing.
+A symbol is what a tensor would be for one cell of the mask: it has an element type and a shape, ()
+for the indices and what is made of them, (n,) for a row `table[b]`. Its elements are nodes of the
+mask language; a symbol with axes holds a function from the indices of an element (numbers, or
+variables of any(..)) to its node, so that a row of a million entries costs nothing.
 
-Operators, methods and functions all end in one table of operations (trace_ops.py): operators and methods here, functions
-of PyTorch through `__torch_function__`, those of NumPy through `__array_ufunc__` and `__array_function__`. What would
-need the value itself, `if symbol:` for instance, raises TraceError.
+Operators, methods and functions all end in one table of operations (trace_ops.py): operators and
+methods here, functions of PyTorch through `__torch_function__`, those of NumPy through
+`__array_ufunc__` and `__array_function__`. What would need the value itself, `if symbol:` for
+instance, raises TraceError.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def refuse(operation: str, remedy: str = "", missing: bool = False) -> NoReturn:
 class Symbol:
     """One traced value; see the head of the file.
 
-    Invariants  `node` is set for shape () only, `element` for the others; both are conditions iff dtype is bool
+    Invariants `node` is set for shape () only, `element` for the others; both are conditions iff
+    dtype is bool
     """
 
     __slots__ = ("_dtype", "_element", "_node", "_range", "_shape", "_trace", "is_number")
@@ -195,8 +197,10 @@ class Symbol:
 
     def __bool__(self) -> bool:
         refuse(
-            "bool(), that is if, while, and, or, not, min(), max() or a chained comparison, on a traced value",
-            "use torch.where, & | ~ with parentheses around comparisons, torch.minimum, torch.maximum",
+            "bool() of a traced value, that is if, while, and, or, not, min(), max() or a chained "
+            "comparison,",
+            "use torch.where, & | ~ with parentheses around comparisons, torch.minimum, "
+            "torch.maximum",
         )
 
     def __int__(self) -> int:

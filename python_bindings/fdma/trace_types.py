@@ -1,9 +1,10 @@
 """Element types and value ranges of traced values: the rules of PyTorch, without PyTorch.
 
-A traced value has one of six types. Which type an operation computes in is PyTorch's promotion: values with axes
-outrank those without, these outrank Python's own numbers, and only a higher category (bool, integer) of a lower
-rank matters. FDMA computes in 64 bits, so types of 8 and 16 bits are wrapped by hand where the range of the value
-does not rule it out; int32 and int64 are taken not to overflow (in FDMA that is an error, never a wrong mask).
+A traced value has one of six types. Which type an operation computes in is PyTorch's promotion:
+values with axes outrank those without, these outrank Python's own numbers, and only a higher
+category (bool, integer) of a lower rank matters. FDMA computes in 64 bits, so types of 8 and 16
+bits are wrapped by hand where the range of the value does not rule it out; int32 and int64 are
+taken not to overflow (in FDMA that is an error, never a wrong mask).
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def promote(a: str, b: str) -> str:
 
 
 def result_type(operands: list[tuple[str, int]]) -> str:
-    """The type that (type, rank) operands are computed in; rank 2 has axes, 1 has none, 0 is Python's number."""
+    """The type that (type, rank) operands are computed in; rank 2 has axes, 1 has none, 0 is
+    Python's number.
+    """
     result = ""
     for rank in (2, 1, 0):
         here = ""
@@ -75,8 +78,10 @@ def result_type(operands: list[tuple[str, int]]) -> str:
 
 
 def float_bound(value: float, is_double: bool) -> float | None:
-    """The number an integer is compared with where PyTorch compares it with a float; None where rounding of the
-    integer could matter (beyond 2^24, or 2^53 where the default type is float64)."""
+    """The number an integer is compared with where PyTorch compares it with a float; None where
+    rounding of the integer could matter (beyond 2^24, or 2^53 where the default type is
+    float64).
+    """
     if math.isnan(value) or math.isinf(value):
         return value
     if not is_double:

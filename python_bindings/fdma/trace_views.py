@@ -1,7 +1,7 @@
 """Views of traced values: axes added, moved, joined; and constants in the shape of a value.
 
-A symbol with axes is a function from the indices of an element to its node (trace_symbol.py); a view
-of it is another function that calls it.
+A symbol with axes is a function from the indices of an element to its node (trace_symbol.py); a
+view of it is another function that calls it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from fdma_module import FOLDER
 
-import fdma  # noqa: E402
+# isort: split
+import fdma
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 warnings.filterwarnings("ignore", message=".*vmap.*", category=UserWarning)

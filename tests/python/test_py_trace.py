@@ -1,4 +1,6 @@
-"""FlexAttention functions traced: each operation, captures, lookups, what is refused, evaluating every cell."""
+"""FlexAttention functions traced: each operation, captures, lookups, what is refused, evaluating
+every cell.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import numpy as np
 import pytest
 from mask_mods import FOLDER, MaskMod, assert_exact, cells_of, expected_cells, torch
 
-import fdma  # noqa: E402
+# isort: split
+import fdma
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
@@ -364,7 +367,8 @@ q, k = np.ogrid[:5, :5]
 for b in range(2):
     expected = ((ids[q] == ids[k]) | (rows[b] == k[..., None]).any(-1)) & (q >= k)
     assert np.array_equal(mask.to_dense()[b, 0], expected)
-assert fdma.compile(lambda b, h, q, k: q >= k, 5) == fdma.compile(lambda b, h, q, k: q >= k, 5, sample=True)
+causal = lambda b, h, q, k: q >= k
+assert fdma.compile(causal, 5) == fdma.compile(causal, 5, sample=True) == fdma.compile("causal", 5)
 """
 
 
@@ -392,7 +396,7 @@ REFUSED: dict[str, tuple[MaskMod, str]] = {
     "list index": (lambda b, h, q, k: [1, 2, 3][q] > k, r"index of a list.*index a tensor"),
     "range": (lambda b, h, q, k: sum(i for i in range(q)) > k, r"a range"),
     "slice": (lambda b, h, q, k: document[:q].sum() > k, r"slice with a traced bound"),
-    "iteration": (lambda b, h, q, k: [i for i in q] > k, r"iteration"),
+    "iteration": (lambda b, h, q, k: list(q) > k, r"iteration"),
     "true division": (lambda b, h, q, k: q / 2 > k, r"true division.*use //"),
     "torch.div": (lambda b, h, q, k: torch.div(q, 2) > k, r"true division.*rounding_mode"),
     "float factor": (lambda b, h, q, k: q * 0.5 > k, r"the float 0\.5"),
@@ -457,7 +461,7 @@ def test_refuses_and_names(name: str) -> None:
 def test_rejects_what_is_no_condition(result: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         fdma.trace_mask_mod(lambda b, h, q, k: result(q, k))
-    with pytest.raises(TypeError, match="callable|function"):
+    with pytest.raises(TypeError, match=r"a function of"):
         fdma.trace_mask_mod(3)  # type: ignore[arg-type]
 
 

@@ -33,7 +33,7 @@ def _chosen_tiles(batch: int, heads: int, q_tiles: int, kv_tiles: int, most: int
     return torch.rand(batch, heads, q_tiles, kv_tiles).argsort(-1)[..., :most].to(torch.int32)
 
 
-# The generator, arguments to call it with, and sizes (batch, heads, q_len, kv_len), none a multiple of a block.
+# How to call the generator, and sizes (batch, heads, q_len, kv_len), few a multiple of a block.
 CASES: dict[str, list[tuple[Callable[[Any], MaskMod], Sizes]]] = {
     "causal.causal_mask": [(lambda f: f, (1, 1, 131, 257))],
     "batchify.batchify_mask_mod": [

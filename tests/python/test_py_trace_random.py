@@ -140,11 +140,11 @@ def integers(draw: Any, depth: int) -> str:
     if kind == 17:
         return _lookup(draw, ["a8", "u8", "a16", "a32", "a64", "cube", "hyper"], depth)
     if kind == 18:
-        return f"({_of_a_cell(draw(rows(depth - 1)))}).{draw(st.sampled_from(['sum', 'amax', 'amin']))}(-1)"
+        reduction = draw(st.sampled_from(["sum", "amax", "amin"]))
+        return f"({_of_a_cell(draw(rows(depth - 1)))}).{reduction}(-1)"
     if kind == 19:
-        return (
-            f"({draw(rows(depth - 1))})[{draw(st.sampled_from(['0', '-1', 'q % 2', 'k % 2 - 2']))}]"
-        )
+        place = draw(st.sampled_from(["0", "-1", "q % 2", "k % 2 - 2"]))
+        return f"({_of_a_cell(draw(rows(depth - 1)))})[{place}]"
     if kind == 20:
         return f"torch.remainder({draw(x)}, {draw(st.integers(1, 9))})"
     return f"(({draw(conditions(depth - 1))}) * {draw(NUMBERS)} + ({draw(x)}))"
