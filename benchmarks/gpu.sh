@@ -13,6 +13,7 @@
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
+#   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
 #   tables     docs/performance.md from the results
@@ -30,7 +31,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select dense flex tables"
+all_stages="setup build tests python memcheck racecheck select masks dense flex tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -191,6 +192,11 @@ measure_select() {
   "$python" benchmarks/bench_select_gpu.py "$build/python_bindings" benchmarks/results/select_gpu.json
 }
 
+measure_masks() {
+  need_module
+  "$python" benchmarks/bench_python.py "$build/python_bindings" benchmarks/results/python_gpu.json --max-seconds 100
+}
+
 measure() {
   local part=$1 seconds=$2
   shift 2
@@ -198,7 +204,7 @@ measure() {
   "$python" benchmarks/bench_attention_gpu.py "$build/python_bindings" benchmarks/results/attention_gpu.json \
     --parts "$part" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select
+export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select measure_masks
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then
@@ -207,6 +213,7 @@ if stage build 20 bash -c build_all; then
   stage memcheck 20 bash -c 'sanitize memcheck'
   stage racecheck 20 bash -c 'sanitize racecheck'
   stage select 60 bash -c measure_select
+  stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
   for part in dense flex; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac

@@ -23,6 +23,7 @@ from typing import Any
 import dense_files_report
 import estimate_report
 import gpu_report
+import python_report
 import select_gpu_report
 
 Run = dict[str, Any]
@@ -331,6 +332,11 @@ def tables(results: Path, page: Path) -> None:
     if estimate_path.exists():
         estimate = json.loads(estimate_path.read_text(encoding="utf-8"))
         content |= estimate_report.tables(estimate, table)
+    for name in ("python_cpu", "python_gpu"):
+        path = results / f"{name}.json"
+        if path.exists():
+            python = json.loads(path.read_text(encoding="utf-8"))
+            content |= python_report.tables(name.replace("_", "-"), python, table)
     for name in ("zoo", "packed", "predicate", "name"):
         content[name] = lowering_table(lowering["runs"], name)
     replace_tables(page, content)

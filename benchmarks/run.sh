@@ -41,6 +41,8 @@ echo "== dense masks in files, beside pread and NumPy"
 echo "== estimate"
 "$build/benchmarks/bench_estimate" --json "$build/estimate.json"
 .venv/bin/python benchmarks/make_report.py store-estimate "$build/estimate.json" benchmarks/results/estimate.json
+echo "== masks from Python, beside create_block_mask"
+.venv/bin/python benchmarks/bench_python.py "$build/python_bindings" benchmarks/results/python_cpu.json --device cpu --max-seconds 300
 echo "== attention beside PyTorch"
 .venv/bin/python benchmarks/bench_attention.py "$build/python_bindings" benchmarks/results/attention_cpu.json
 .venv/bin/python benchmarks/make_report.py tables benchmarks/results docs/performance.md
