@@ -3,14 +3,9 @@ FDMA: masks compiled from short expressions, and attention that touches only wha
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import np
-import numpy
-
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, overload
 
+import numpy
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, CapsuleType
@@ -166,7 +161,7 @@ class BlockMask:
 
     def __repr__(self) -> str: ...
     @property
-    def group_of(self) -> NDArray[np.int32]:
+    def group_of(self) -> NDArray[numpy.int32]:
         """int32 [num_batches, num_heads]: which group each pair has. Read-only."""
 
     def arrays(self) -> list[dict[str, NDArray[Any]]]:
@@ -198,7 +193,7 @@ class BlockMask:
         batch: tuple[int, int] | None = None,
         heads: tuple[int, int] | None = None,
         max_bytes: int = 1 << 32,
-    ) -> NDArray[np.bool_]:
+    ) -> NDArray[numpy.bool_]:
         """
         Every cell, as a boolean NumPy array [batches, heads, q_len, kv_len]; cells past an element's lengths are False.
         """
@@ -213,7 +208,7 @@ class BlockMask:
         batch: tuple[int, int] | None = None,
         heads: tuple[int, int] | None = None,
         max_bytes: int = 1 << 32,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
         """
         (begin, end), int32 [batches, heads, n, kv_len]: the query intervals of each key.
         """

@@ -14,9 +14,8 @@ from h5py import h5d, h5t, h5z
 from numpy.typing import NDArray
 
 from . import _fdma
-from .block_mask import BlockMask
 from .file_writer import MASKS, MAX_SPEC_BYTES
-from .mask_state import VERSION, core_of
+from .mask_state import VERSION
 
 __all__: list[str] = []
 
@@ -54,19 +53,17 @@ def mask_names(file: Any, path: str) -> list[str]:
         return sorted(_names(_open(file, MASKS, f"'{path}': /masks"), f"'{path}': /masks"))
 
 
-def read_mask(file: Any, name: str, path: str) -> BlockMask:
-    """The mask /masks/<name>. Errors: OSError (damage), NotImplementedError (newer version)."""
+def read_state(file: Any, name: str, path: str) -> dict[str, Any]:
+    """Attributes and arrays of /masks/<name>, as mask_state.core_of takes them.
+
+    Errors: OSError (damage), NotImplementedError (newer version).
+    """
     where = f"'{path}': /masks/{name}"
     with _as_damage(where):
         group = _open(_open(file, MASKS, where), name, where)
         if not isinstance(group, h5py.Group):
             raise DamagedFileError(f"{where}: not a group")
-        state = _state_of(group, where)
-    try:
-        core = core_of(state)
-    except (TypeError, ValueError) as error:
-        raise DamagedFileError(f"{where}: {error}") from None
-    return BlockMask._wrap(core)
+        return _state_of(group, where)
 
 
 def _state_of(group: Any, where: str) -> dict[str, Any]:
@@ -141,7 +138,7 @@ class _Attributes:
     def __init__(self, group: Any, where: str) -> None:
         self._attributes = group.attrs
         self._where = where
-        self._left = set(group.attrs)
+        self._left = {str(name) for name in group.attrs}
 
     def has(self, name: str) -> bool:
         return name in self._left
@@ -312,7 +309,11 @@ def _names(group: Any, where: str) -> list[str]:
         raise DamagedFileError(f"{where}: not a group")
     if len(group) > _MAX_NAMES:
         raise DamagedFileError(f"{where}: {len(group)} names, expected {_MAX_NAMES} at most")
-    return list(group)
+    names = list(group)
+    for name in names:
+        if not isinstance(name, str):  # h5py gives bytes for what is not UTF-8
+            raise DamagedFileError(f"{where}: a name that is not UTF-8 text: {name!r}")
+    return names
 
 
 def _open(group: Any, path: str, where: str) -> Any:

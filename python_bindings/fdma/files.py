@@ -3,8 +3,8 @@
 Files are untrusted. Links are looked up before they are followed, so that nothing of another file
 comes in; type, extents, storage and filters of a dataset are compared with what the lengths imply
 and its bytes with what the file holds before memory is taken for it; the core then checks every
-entry and the content hash. What HDF5 itself does with a damaged file happens inside this process:
-open files of strangers in one that may die.
+entry and the content hash. What HDF5 itself does with a damaged file happens inside this process,
+unless `isolate` starts another one.
 
 Writing is atomic: a copy of the file that is there, or a new one, is written beside it under
 another name, synced and renamed. Whatever fails, what was there before is still there and nothing
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .block_mask import BlockMask
+from .mask_state import core_of
 from .replaced_file import replaced_file
 
 __all__ = ["list_masks", "load", "save"]
@@ -61,8 +62,11 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
                 write_mask(file, name, mask, overwrite=overwrite, path=path)
 
 
-def load(path: AnyPath, name: str | None = None) -> BlockMask:
+def load(path: AnyPath, name: str | None = None, *, isolate: bool = False) -> BlockMask:
     """The mask of that name, or the only one of the file.
+
+    isolate: read it in a process of its own, which costs its start and a copy; where HDF5 crashes
+    on a file that was damaged on purpose, that process dies and this one gets an OSError.
 
     Errors: FileNotFoundError and other OSError (the operating system; no file of masks; damage,
     with the dataset and the entry), KeyError (no such name), ValueError (several masks and no
@@ -75,8 +79,26 @@ def load(path: AnyPath, name: str | None = None) -> BlockMask:
     <BlockMask 'causal' [1, 1, 512, 512] segment 128 x 128, density 0.501, 2.1 KiB>
     """
     path = os.fsdecode(path)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name: expected a str, got {type(name).__name__}")
+    if isolate:
+        from .isolated_load import state_from_child
+
+        state = state_from_child(path, name)
+    else:
+        state = state_of_file(path, name)
+    where = state.pop("where", f"'{path}'")
+    try:
+        core = core_of(state)
+    except (TypeError, ValueError) as error:
+        raise OSError(f"{where}: {error}") from None
+    return BlockMask._wrap(core)
+
+
+def state_of_file(path: str, name: str | None) -> dict[str, Any]:
+    """What `load` reads: attributes and arrays, of which nothing but sizes is checked."""
     with _opened(path) as file:
-        from .file_reader import mask_names, read_mask
+        from .file_reader import mask_names, read_state
 
         names = mask_names(file, path)
         if name is None:
@@ -87,11 +109,11 @@ def load(path: AnyPath, name: str | None = None) -> BlockMask:
                     f"'{path}' holds {len(names)} masks, name one of: {_some_of(names)}"
                 )
             name = names[0]
-        elif not isinstance(name, str):
-            raise TypeError(f"name: expected a str, got {type(name).__name__}")
         if name not in names:
             raise KeyError(f"'{path}' holds no mask '{name}'; it holds: {_some_of(names)}")
-        return read_mask(file, name, path)
+        state = read_state(file, name, path)
+    state["where"] = f"'{path}': /masks/{name}"
+    return state
 
 
 def list_masks(path: AnyPath) -> list[str]:

@@ -126,7 +126,7 @@ nb::list specs_of(const std::string& format, std::int64_t q_len, std::int64_t kv
 
 void bind_mask_arrays(nb::module_& module, BlockMaskClass& mask) {
   mask.def_prop_ro("group_of", &group_map,
-                   nb::for_getter(nb::sig("def group_of(self) -> NDArray[np.int32]")),
+                   nb::for_getter(nb::sig("def group_of(self) -> NDArray[numpy.int32]")),
                    "int32 [num_batches, num_heads]: which group each pair has. Read-only.")
       .def("arrays", &arrays_of, nb::sig("def arrays(self) -> list[dict[str, NDArray[Any]]]"),
            "Of each group its arrays by name, as mask files hold them. Read-only, not copied.")

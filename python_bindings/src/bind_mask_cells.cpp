@@ -339,7 +339,7 @@ void bind_mask_cells(nb::module_& module, BlockMaskClass& mask) {
   mask.def("to_dense", &to_dense, nb::kw_only(), nb::arg("batch") = nb::none(),
            nb::arg("heads") = nb::none(), nb::arg("max_bytes") = kMaxBytes,
            nb::sig("def to_dense(self, *, batch: tuple[int, int] | None = None, heads: tuple[int, "
-                   "int] | None = None, max_bytes: int = 1 << 32) -> NDArray[np.bool_]"),
+                   "int] | None = None, max_bytes: int = 1 << 32) -> NDArray[numpy.bool_]"),
            "Every cell, as a boolean NumPy array [batches, heads, q_len, kv_len]; cells past an "
            "element's lengths are False.")
       .def_static("from_dense", &from_dense, nb::arg("cells"), nb::kw_only(), nb::arg("block"),
@@ -351,7 +351,7 @@ void bind_mask_cells(nb::module_& module, BlockMaskClass& mask) {
            nb::arg("heads") = nb::none(), nb::arg("max_bytes") = kMaxBytes,
            nb::sig("def to_columns(self, *, batch: tuple[int, int] | None = None, heads: "
                    "tuple[int, int] | None = None, max_bytes: int = 1 << 32) -> "
-                   "tuple[NDArray[np.int32], NDArray[np.int32]]"),
+                   "tuple[NDArray[numpy.int32], NDArray[numpy.int32]]"),
            "(begin, end), int32 [batches, heads, n, kv_len]: the query intervals of each key.")
       .def_static(
           "from_columns", &from_columns, nb::arg("begin"), nb::arg("end"), nb::kw_only(),

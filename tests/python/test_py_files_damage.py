@@ -262,3 +262,43 @@ def test_random_damage_is_an_error_or_the_mask(intact: Path, tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", CHILD, *map(str, arguments)], env=environment,
                           capture_output=True, text=True, timeout=120)  # fmt: skip
     assert done.stdout == "done\n", done.stderr
+
+
+def test_reading_in_a_process_of_its_own(intact: Path, tmp_path: Path) -> None:
+    for kind in KINDS:
+        here, there = (fdma.load(intact, kind, isolate=isolate) for isolate in (False, True))
+        assert here == there
+        assert (here.content_hash, here.spec) == (there.content_hash, there.spec)
+    (tmp_path / "text.h5").write_text("causal")
+    broken = changed(intact, tmp_path, lambda f: f["masks/bcsr/groups/0"].pop("col_indices"))
+    cases = [(intact, None), (intact, "none"), (tmp_path / "absent.h5", None), (tmp_path, None),
+             (tmp_path / "text.h5", None), (broken, "bcsr")]  # fmt: skip
+    for path, name in cases:
+        told = []
+        for isolate in (False, True):
+            with pytest.raises((OSError, KeyError, ValueError)) as caught:
+                fdma.load(path, name, isolate=isolate)
+            told.append(str(caught.value))
+        assert told[0] == told[1]
+    with pytest.raises(TypeError, match="name: expected a str"):
+        fdma.load(intact, b"bcsr")
+
+
+@pytest.mark.parametrize(
+    "program, words",
+    [
+        ("import os; os.abort()", "died of SIGABRT"),
+        ("import sys; sys.exit(3)", "ended with status 3"),
+        ("import os; os.write(1, bytes([255] * 8)); input()", "process"),
+        ("import os; os.write(1, (3).to_bytes(8, 'little') + b'[1]')", "process"),
+        ("import os; os.write(1, (2).to_bytes(8, 'little') + b'{}')", "version: missing"),
+    ],
+)
+def test_a_child_that_goes_astray(
+    program: str, words: str, intact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fdma import isolated_load
+
+    monkeypatch.setattr(isolated_load, "_PROGRAM", program)
+    with pytest.raises(OSError, match=words):
+        fdma.load(intact, "bcsr", isolate=True)

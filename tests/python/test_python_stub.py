@@ -31,8 +31,10 @@ def generated_stub(path: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.fspath(FOLDER)}
     arguments = [*stubgen, f"--pattern-file={PATTERNS}", f"--output-file={path}"]
     subprocess.run(arguments, env=environment, check=True)
-    ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--no-cache"]
-    subprocess.run([*ruff, "--config", ROOT / "pyproject.toml", path], check=True)
+    # stubgen imports what signatures name, beside the imports of the patterns.
+    for action in (["check", "--fix-only", "--select=I,F811"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *action, "--quiet", "--no-cache"]
+        subprocess.run([*ruff, "--config", ROOT / "pyproject.toml", path], check=True)
     return path.read_text(encoding="utf-8")
 
 
