@@ -133,7 +133,7 @@ def to_flex(
         separate_full_blocks: False lists full tiles among the partial ones.
         check: hold mask_mod, traced, against the mask.
         sample: where mask_mod cannot be traced, call it for every cell.
-        max_bytes: of all tables.
+        max_bytes: of all index tables.
 
     Returns a torch.nn.attention.flex_attention.BlockMask: counts int32 [batch, heads, rows] and
     indices int32 [batch, heads, rows, width] of the key and of the query side, with the mask's
@@ -194,7 +194,7 @@ def to_flex_arrays(
         cells: add FDMA's two fields, which hold what partial tiles do: fdma_bitmap_index, int32
             [tiles listed in kv], and fdma_bitmaps, uint64 [bitmaps, block_q * block_kv / 64], bit
             r * block_kv + c, least significant first. from_flex then needs nothing else.
-        max_bytes: of all tables.
+        max_bytes: of all index tables.
 
     Errors: those of to_flex.
 

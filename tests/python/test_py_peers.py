@@ -6,9 +6,12 @@ their published rules are restated here.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
-import fdma_module  # noqa: F401
+import fdma_module
 import numpy as np
 import pytest
 
@@ -313,3 +316,28 @@ def test_cu_seqlens_rejects() -> None:
         fdma.from_cu_seqlens([0, 2], window_size=(1, 2, 3))
     with pytest.raises(NotImplementedError, match="key"):
         fdma.compile("causal | k < 5", 40).to_cu_seqlens()
+
+
+def test_numpy_alone_suffices() -> None:
+    """Nothing else is imported where arrays of NumPy and lists go in and come out."""
+    program = """
+import sys
+import fdma
+
+mask = fdma.compile("causal & documents(lengths=@n)", 48, n=[20, 28])
+assert fdma.from_flex(mask.to_flex_arrays()) == mask
+assert fdma.from_flashmask(**mask.to_flashmask()._asdict()) == mask
+assert fdma.from_cu_seqlens([0, 20, 48], causal=True) == mask
+assert fdma.from_bsr(mask.to_bsr(block=16, arrays=True)) == mask
+assert fdma.from_hf_mask(mask.to_hf_mask("float16")) == mask
+assert fdma.from_hf_padding([[1, 1]], True) == fdma.compile("causal", 2)
+print(sorted({"torch", "scipy", "h5py", "matplotlib"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.fspath(fdma_module.FOLDER)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
