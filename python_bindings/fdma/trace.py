@@ -60,6 +60,8 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
         raise TypeError(
             f"mask_mod: expected a function of (b, h, q_idx, kv_idx), got {type(mask_mod).__name__}"
         )
+    # What torch.compile has wrapped is traced as it was.
+    mask_mod = getattr(mask_mod, "_torchdynamo_orig_callable", mask_mod)
     with tracing() as trace:
         result = with_traced_arrays(mask_mod)(*trace.indices())
         if isinstance(result, MaskExpr):

@@ -67,6 +67,7 @@ class Trace:
         self.arrays: dict[str, Any] = {}
         # By identity, or for tensors by memory; the object is kept so that neither can be reused.
         self._symbols: dict[Any, tuple[str, Any]] = {}
+        self._lifted: dict[int, tuple[Any, Symbol]] = {}  # by id, which the array kept here holds
         self._device: Any = None
 
     def indices(self) -> tuple[Symbol, Symbol, Symbol, Symbol]:
@@ -131,7 +132,10 @@ class Trace:
         if isinstance(value, np.integer):
             return Symbol(self, value.dtype.name, Range(int(value), int(value)), int(value))
         if self.is_array(value):
-            return self._lift(value)
+            known = self._lifted.get(id(value))
+            if known is None:
+                known = self._lifted[id(value)] = (value, self._lift(value))
+            return known[1]
         if isinstance(value, list | tuple):
             return (
                 self.call("stack", (value,), {})
@@ -265,6 +269,7 @@ def tracing() -> Iterator[Trace]:
                 yield trace
     finally:
         _active.trace = before
+        trace._lifted.clear()  # symbols refer to the trace
 
 
 @functools.cache

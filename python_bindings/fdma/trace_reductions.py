@@ -21,9 +21,9 @@ from .trace_views import axis_of, reshape, unsqueeze
 __all__ = ["MOST_TERMS", "REDUCTIONS"]
 
 MOST_TERMS = 1024
-# any and all over at most this many elements are written out: short conditions are simplified
-# further than loops.
-_MOST_WRITTEN_OUT = 4
+# any and all over at most this many elements are written out, over more they are loops; they
+# compile alike.
+_MOST_WRITTEN_OUT = 2
 
 
 def _reduce(

@@ -97,7 +97,8 @@ def rows(draw: Any, depth: int) -> str:
 @st.composite
 def integers(draw: Any, depth: int) -> str:
     if depth <= 0:
-        return str(draw(st.sampled_from(["q", "k", "b", "h", "q", "k", "scalar", "narrow"])))
+        leaves = ["q", "k", "q", "k", "b", "h", _of_a_cell("scalar"), _of_a_cell("narrow")]
+        return str(draw(st.sampled_from(leaves)))
     x = integers(depth - 1)
     kind = draw(st.integers(0, 21))
     if kind <= 1:
