@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from fdma_module import FOLDER
 import fdma
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-warnings.filterwarnings("ignore", message=".*vmap.*", category=UserWarning)
 
 __all__ = ["FOLDER", "MaskMod", "assert_exact", "cells_of", "expected_cells", "torch"]
 

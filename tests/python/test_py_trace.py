@@ -24,6 +24,8 @@ import fdma
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+
 SIZES = (2, 3, 13, 17)
 
 document = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4], dtype=torch.int32)

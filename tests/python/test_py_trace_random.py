@@ -19,6 +19,7 @@ hypothesis = pytest.importorskip("hypothesis", reason="Hypothesis is not install
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 EXAMPLES = int(os.environ.get("FDMA_TRACE_EXAMPLES", "150"))
 SIZES = (2, 2, 7, 9)
 
