@@ -292,10 +292,9 @@ def _check_function(
     if source == mask:
         return
     try:
-        from_flex(fields, cells=source)
+        from_flex(fields, cells=source)  # holds every bitmap against the cells, and names a tile
     except ValueError as error:
         raise ValueError(f"mask_mod: other cells than the mask's: {error}") from error
-    raise ValueError("mask_mod: other cells than the mask's")
 
 
 def _check_sides(block: tuple[int, int]) -> None:

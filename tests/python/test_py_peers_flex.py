@@ -212,6 +212,12 @@ def test_a_wrong_function_is_refused() -> None:
     with pytest.raises(ValueError, match="mask_mod: other cells"):
         mask.to_flex("cpu", lambda b, h, q, k: q > k)
     assert mask.to_flex("cpu", lambda b, h, q, k: q > k, check=False)
+    # The function of another export is taken for what it is, also where its mask has one head.
+    of_all_heads = fdma.compile("causal & (h >= 0)", 300, heads=3)
+    function = mask.to_flex("cpu", block=64).mask_mod
+    assert of_all_heads.to_flex("cpu", function).mask_mod is function
+    with pytest.raises(ValueError, match="mask_mod: other cells"):
+        fdma.compile("causal & q - k != h", 300, heads=3).to_flex("cpu", function)
 
 
 def test_lists_without_a_function_are_taken_whole_on_request() -> None:
