@@ -53,8 +53,10 @@ def state_from_child(path: str, name: str | None) -> dict[str, Any]:
             child.stdin.write(request.encode())
             child.stdin.close()
             state = _receive(child.stdout)
-        except (EOFError, BrokenPipeError, ValueError, TypeError, KeyError) as error:
-            raise OSError(f"'{path}': {_end_of(child.wait())} while it read the file") from error
+        except (EOFError, BrokenPipeError):
+            raise OSError(f"'{path}': {_end_of(child)} while it read the file") from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise OSError(f"'{path}': a process that read the file sent no mask") from error
         finally:
             child.kill()
     if "error" in state:
@@ -63,7 +65,11 @@ def state_from_child(path: str, name: str | None) -> dict[str, Any]:
     return state
 
 
-def _end_of(status: int) -> str:
+def _end_of(child: subprocess.Popen[bytes]) -> str:
+    try:
+        status = child.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        return "a process fell silent"
     if status < 0:
         return f"a process died of {signal.Signals(-status).name}"
     return f"a process ended with status {status}"
