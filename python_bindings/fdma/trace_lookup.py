@@ -8,7 +8,7 @@ tables decide, so that it costs nothing there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,12 @@ from .trace_types import Range
 from .trace_views import axis_of, reshape, view
 
 __all__ = ["LOOKUPS", "getitem"]
+
+
+class _Number(NamedTuple):
+    """A table without dimensions as an index."""
+
+    symbol: Symbol
 
 
 def _from_the_end(index: Node, bounds: Range, extent: int) -> Index:
@@ -57,7 +63,9 @@ def _index_parts(trace: Trace, rank: int, index: Any, is_tensor: bool) -> list[A
                 refuse("a lookup with a boolean mask", "use torch.where")
             if symbol._dtype == "uint8" and is_tensor:
                 refuse("a lookup by uint8, a mask to PyTorch", "use .long()")
-            parts.append(symbol)
+            # Of tensors without axes PyTorch takes those of the function's own for numbers.
+            is_number = not symbol._shape and not isinstance(part, Symbol)
+            parts.append(_Number(symbol) if is_number else symbol)
     taken = sum(part is not None and part is not Ellipsis for part in parts)
     if taken > rank:
         raise IndexError(f"too many indices for tensor of dimension {rank}")
@@ -76,7 +84,7 @@ def getitem(trace: Trace, input: Any, index: Any) -> Symbol:
     # The axes of arrays stand where the arrays do, or first if something parts these.
     places = [
         i
-        for i, part in enumerate(p for p in parts if not isinstance(p, int))
+        for i, part in enumerate(p for p in parts if not isinstance(p, int | _Number))
         if isinstance(part, Symbol)
     ]
     is_joined = not places or places[-1] - places[0] == len(places) - 1
@@ -93,6 +101,9 @@ def getitem(trace: Trace, input: Any, index: Any) -> Symbol:
         axis += 1
         if isinstance(part, int):
             rules.append(_number_rule(_from_the_end(part, Range(part, part), extent)))
+        elif isinstance(part, _Number):
+            node = _from_the_end(part.symbol.at(()), part.symbol._range, extent)
+            rules.append(_number_rule(node))
         elif isinstance(part, slice):
             start, stop, step = part.indices(extent)
             if step < 1:

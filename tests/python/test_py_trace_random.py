@@ -200,3 +200,57 @@ def test_random_functions_are_exact(source: str) -> None:
     scope = {"torch": torch, **TABLES}
     exec(f"def mask_mod(b, h, q, k):\n    return {source}\n", scope)
     assert_exact(scope["mask_mod"], SIZES)
+
+
+TABLE = torch.from_numpy(_random.integers(0, 97, (3, 4, 2, 5)))
+
+
+@st.composite
+def index_tuples(draw: Any) -> str:
+    """What stands between the brackets of TABLE[..]: numbers, slices, None, ..., symbols, arrays."""
+    parts: list[str] = []
+    has_ellipsis = draw(st.booleans())
+    rank = draw(st.integers(0, 4))
+    for axis in range(rank):
+        # With an ellipsis the axes are not known: the smallest extent is 2.
+        extent = 2 if has_ellipsis else TABLE.shape[axis]
+        kind = draw(st.integers(0, 6))
+        if kind == 0:
+            parts.append(str(draw(st.integers(-extent, extent - 1))))
+        elif kind == 1:
+            parts.append(draw(st.sampled_from([":", "1:", ":-1", "::2", "-2:", ":9"])))
+        elif kind == 2:
+            parts.append(
+                f"torch.tensor({draw(st.sampled_from(['[0, 1, 0]', '[[1], [-1]]', '1']))})"
+            )
+        elif kind == 3:
+            parts.append(f"chosen[q % 2] % {extent}")
+        else:
+            symbol = draw(st.sampled_from("qkbh"))
+            parts.append(
+                draw(st.sampled_from([f"{symbol} % {extent}", f"-1 - {symbol} % {extent}"]))
+            )
+    for _ in range(draw(st.integers(0, 2))):
+        parts.insert(draw(st.integers(0, len(parts))), "None")
+    if has_ellipsis:
+        parts.insert(draw(st.integers(0, len(parts))), "...")
+    return ", ".join(parts) or "..."
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(index_tuples())
+def test_random_lookups_are_exact(index: str) -> None:
+    scope: dict[str, Any] = {
+        "torch": torch,
+        "TABLE": TABLE,
+        "chosen": torch.tensor([[0, 3, 1], [2, 0, 1]]),
+    }
+    # Every element counts with a weight of its own, so that a wrong order shows.
+    exec(
+        "def mask_mod(b, h, q, k):\n"
+        f"    part = TABLE[{index}]\n"
+        "    weights = torch.arange(1, part.numel() + 1)\n"
+        "    return (part.reshape(-1) * weights).sum() % 11 == k % 11\n",
+        scope,
+    )
+    assert_exact(scope["mask_mod"], (2, 2, 5, 7))
