@@ -29,7 +29,13 @@ Pairs: TypeAlias = "int | slice | range | None"
 
 
 class TileCounts(NamedTuple):
-    """Tiles of a mask by class, and its cells, over all batch elements and heads."""
+    """Tiles of a mask by class, and its cells, over all batch elements and heads.
+
+    >>> import fdma
+    >>> empty, full, partial, allowed_pairs = fdma.compile("causal", 256).counts
+    >>> full, partial, allowed_pairs
+    (1, 2, 32896)
+    """
 
     empty: int
     full: int
@@ -38,7 +44,12 @@ class TileCounts(NamedTuple):
 
 
 class MaskOrigin(NamedTuple):
-    """Where a crop lay in the mask that it was cut from."""
+    """Where a crop lay in the mask that it was cut from.
+
+    >>> import fdma
+    >>> fdma.compile("causal", 256, heads=4).crop(q=slice(100, 200), heads=3).origin
+    MaskOrigin(q=100, kv=0, batch=0, head=3)
+    """
 
     q: int
     kv: int
@@ -550,11 +561,11 @@ class BlockMask(PeerMethods):
 
         See `fdma.save`, which writes several at once, and `fdma.load`.
 
-        >>> import fdma, os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
+        >>> import fdma
+        >>> import h5py
         >>> mask = fdma.compile("causal", 4096)
-        >>> mask.save(path, name="causal")
-        >>> fdma.load(path) == mask
+        >>> mask.save("masks.h5", name="causal")
+        >>> fdma.load("masks.h5") == mask
         True
         """
         from .files import save
@@ -621,7 +632,13 @@ class BlockMask(PeerMethods):
         return html(self)
 
     def plot(self, **options: Any) -> Any:
-        """A picture with matplotlib; `fdma.drawing.plot` says what it takes and returns."""
+        """A picture with matplotlib; `fdma.drawing.plot` says what it takes and returns.
+
+        >>> import fdma
+        >>> import matplotlib
+        >>> matplotlib.use("agg")
+        >>> fdma.compile("causal", 1000).plot().figure.savefig("mask.png")
+        """
         from .drawing import plot
 
         return plot(self, **options)

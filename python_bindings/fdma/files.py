@@ -40,11 +40,11 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
     Errors: FileExistsError (a name), ValueError (names), TypeError, OSError (the operating system,
     or a file that is no HDF5), ImportError without h5py.
 
-    >>> import fdma, os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
-    >>> fdma.save(path, {"local": fdma.compile("causal & window(64)", 512),
+    >>> import fdma
+    >>> import h5py
+    >>> fdma.save("masks.h5", {"local": fdma.compile("causal & window(64)", 512),
     ...                  "global": fdma.compile("causal", 512)})
-    >>> fdma.list_masks(path)
+    >>> fdma.list_masks("masks.h5")
     ['global', 'local']
     """
     h5py = _h5py()
@@ -72,10 +72,10 @@ def load(path: AnyPath, name: str | None = None, *, isolate: bool = False) -> Bl
     with the dataset and the entry), KeyError (no such name), ValueError (several masks and no
     name), NotImplementedError (written by a newer FDMA), ImportError without h5py.
 
-    >>> import fdma, os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
-    >>> fdma.compile("causal", 512).save(path)
-    >>> fdma.load(path)
+    >>> import fdma
+    >>> import h5py
+    >>> fdma.compile("causal", 512).save("masks.h5")
+    >>> fdma.load("masks.h5")
     <BlockMask 'causal' [1, 1, 512, 512] segment 128 x 128, density 0.501, 2.1 KiB>
     """
     path = os.fsdecode(path)
@@ -121,11 +121,11 @@ def list_masks(path: AnyPath) -> list[str]:
 
     Errors: OSError (the operating system; no file of masks), ImportError without h5py.
 
-    >>> import fdma, os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "masks.h5")
+    >>> import fdma
+    >>> import h5py
     >>> for n in (256, 512):
-    ...     fdma.compile("causal", n).save(path, name=f"causal_{n}")
-    >>> fdma.list_masks(path)
+    ...     fdma.compile("causal", n).save("masks.h5", name=f"causal_{n}")
+    >>> fdma.list_masks("masks.h5")
     ['causal_256', 'causal_512']
     """
     path = os.fsdecode(path)
