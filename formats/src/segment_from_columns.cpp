@@ -13,13 +13,15 @@
 // counted on the key intervals of a few tile rows, and if that exceeds the table, no cell is looked
 // at. Otherwise the payloads are built until they do exceed it. Either way the rows are then
 // emitted with columns segments.
+#include "fdma/formats/segment_from_columns.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <span>
+#include <utility>
 
 #include "bit_transpose.hpp"
-#include "fdma/formats/segment_builder.hpp"
 
 namespace fdma {
 namespace {
@@ -257,6 +259,15 @@ class TileBitmaps {
 SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                                  std::vector<std::int64_t> column_offsets,
                                  std::vector<Interval> column_intervals) {
+  return *segment_from_columns(q_len, kv_len, block, std::move(column_offsets),
+                               std::move(column_intervals), {});
+}
+
+std::optional<SegmentMask> segment_from_columns(std::int64_t q_len, std::int64_t kv_len,
+                                                BlockShape block,
+                                                std::vector<std::int64_t> column_offsets,
+                                                std::vector<Interval> column_intervals,
+                                                const std::function<bool()>& is_cancelled) {
   const std::int64_t num_rows = ceil_div(q_len, block.block_q);
   const std::int64_t num_cols = ceil_div(kv_len, block.block_kv);
   const std::vector<ClassChange> changes =
@@ -300,6 +311,7 @@ SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockS
   }
   if (!table_is_smaller) next.assign(column_offsets.begin(), column_offsets.end() - 1);
   for (std::int64_t row = 0; row < num_rows && !table_is_smaller; ++row) {
+    if (is_cancelled && is_cancelled()) return std::nullopt;
     builder.add_tile_row(rows.of(row), cells);
     table_is_smaller = builder.payload_bytes() > table_bytes;
   }

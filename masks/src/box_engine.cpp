@@ -31,6 +31,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -57,6 +58,8 @@ using box::TileBox;
 
 /// Decided tiles between undecided ones that are evaluated along rather than split a stretch.
 constexpr std::int32_t kMaxGap = 2;
+/// Rows of a block of words between two questions whether to go on.
+constexpr std::int64_t kRowsAtOnce = 16;
 
 struct Cell {
   std::int64_t q;
@@ -86,14 +89,16 @@ enum class TileClass : std::uint8_t { empty, full, undecided };
 
 class Lowering {
  public:
-  Lowering(const BitProgram& program, std::int64_t q_len, std::int64_t kv_len, BlockShape block)
+  Lowering(const BitProgram& program, std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+           const std::function<bool()>& is_cancelled)
       : program_(program),
         q_len_(q_len),
         kv_len_(kv_len),
         block_(block),
         num_tile_rows_(static_cast<std::int32_t>(ceil_div(q_len, block.block_q))),
         num_tile_cols_(static_cast<std::int32_t>(ceil_div(kv_len, block.block_kv))),
-        repeats_(program.repeated_rows()) {}
+        repeats_(program.repeated_rows()),
+        is_cancelled_(is_cancelled) {}
 
   struct Worker {
     explicit Worker(const BitProgram& program)
@@ -110,12 +115,15 @@ class Lowering {
 
   std::int32_t num_tile_rows() const { return num_tile_rows_; }
   const BitProgram& program() const { return program_; }
+  /// True from when the caller cancelled; panels evaluated since then may be incomplete.
+  bool has_stopped() const { return has_stopped_.load(std::memory_order_relaxed); }
 
   void evaluate(std::int32_t tile_row, Panel& panel, Worker& worker) const {
     panel.tile_row = tile_row;
     panel.ranges.clear();
     panel.stretches.clear();
     panel.undefined.reset();
+    if (must_stop()) return;
     prune(tile_row, worker);
     plan_stretches(panel, worker);
     for (const Stretch& stretch : panel.stretches) evaluate_stretch(stretch, panel, worker);
@@ -146,6 +154,11 @@ class Lowering {
   }
 
  private:
+  bool must_stop() const {
+    if (is_cancelled_ && !has_stopped() && is_cancelled_()) has_stopped_.store(true);
+    return has_stopped();
+  }
+
   std::int64_t rows_of(std::int32_t tile_row) const {
     return std::min<std::int64_t>(block_.block_q, q_len_ - std::int64_t{tile_row} * block_.block_q);
   }
@@ -226,6 +239,7 @@ class Lowering {
       const bool has_tail = 64 * (first_word + count) > kv_len_;
       const std::uint64_t tail = low_bits(kv_len_ - 64 * (first_word + count - 1));
       for (std::int64_t r = 0; r < num_rows; ++r) {
+        if (r % kRowsAtOnce == 0 && must_stop()) return;
         std::uint64_t* out = panel.words.data() + r * panel.stride + stretch.offset + w;
         if (r > 0 && repeats_[static_cast<std::size_t>(q_begin + r)] != 0) {
           std::memcpy(out, out - panel.stride, static_cast<std::size_t>(count) * 8);
@@ -312,13 +326,16 @@ class Lowering {
   std::int32_t num_tile_rows_;
   std::int32_t num_tile_cols_;
   std::vector<std::uint8_t> repeats_;
+  const std::function<bool()>& is_cancelled_;
+  mutable std::atomic<bool> has_stopped_{false};
 };
 
-/// Evaluates all tile rows and feeds them in order; stops at the first undefined cell.
+/// Evaluates all tile rows and feeds them in order; stops at the first undefined cell, or where the
+/// lowering has.
 std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder) {
   std::optional<Cell> undefined;
   const auto feed = [&](const Panel& panel) {
-    if (undefined) return;
+    if (undefined || lowering.has_stopped()) return;
     undefined = panel.undefined;
     if (undefined) return;
     builder.add_tile_row(panel.ranges, [&](std::int32_t tile, std::uint64_t* words) {
@@ -329,7 +346,7 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
   if (num_threads == 1 || num_rows == 1 || !has_worker_threads()) {
     Lowering::Worker worker(lowering.program());
     Panel panel;
-    for (std::int32_t row = 0; row < num_rows && !undefined; ++row) {
+    for (std::int32_t row = 0; row < num_rows && !undefined && !lowering.has_stopped(); ++row) {
       lowering.evaluate(row, panel, worker);
       feed(panel);
     }
@@ -346,17 +363,17 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
     // Tokens finish in order, so that panel `row % num_tokens` is free when row starts.
     tbb::parallel_pipeline(
         num_tokens,
-        tbb::make_filter<void, Panel*>(tbb::filter_mode::serial_in_order,
-                                       [&](tbb::flow_control& control) -> Panel* {
-                                         if (next == num_rows || is_over.load()) {
-                                           control.stop();
-                                           return nullptr;
-                                         }
-                                         Panel& panel =
-                                             panels[static_cast<std::size_t>(next) % num_tokens];
-                                         panel.tile_row = next++;
-                                         return &panel;
-                                       }) &
+        tbb::make_filter<void, Panel*>(
+            tbb::filter_mode::serial_in_order,
+            [&](tbb::flow_control& control) -> Panel* {
+              if (next == num_rows || is_over.load() || lowering.has_stopped()) {
+                control.stop();
+                return nullptr;
+              }
+              Panel& panel = panels[static_cast<std::size_t>(next) % num_tokens];
+              panel.tile_row = next++;
+              return &panel;
+            }) &
             tbb::make_filter<Panel*, Panel*>(tbb::filter_mode::parallel,
                                              [&](Panel* panel) {
                                                lowering.evaluate(panel->tile_row, *panel,
@@ -383,7 +400,8 @@ Error undefined_cell(const BoxProgram& program, const Cell& cell) {
 
 }  // namespace
 
-Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads) {
+Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads,
+                                const std::function<bool()>& is_cancelled) {
   try {
     SegmentBuilder builder(program.q_len, program.kv_len, block);
     const auto num_tile_rows = static_cast<std::int32_t>(ceil_div(program.q_len, block.block_q));
@@ -397,8 +415,9 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
                    fmt::format("any / all: nested more than {} deep", box::kMaxLoopDepth)};
     }
     const BitProgram bits(prepared, block);
-    const Lowering lowering(bits, program.q_len, program.kv_len, block);
+    const Lowering lowering(bits, program.q_len, program.kv_len, block, is_cancelled);
     const std::optional<Cell> undefined = run(lowering, num_threads, builder);
+    if (lowering.has_stopped()) return interrupted();
     if (undefined) return undefined_cell(prepared, *undefined);
     return builder.finish();
   } catch (const std::bad_alloc&) {

@@ -24,6 +24,7 @@
 #include "engines.hpp"
 #include "fdma/formats/row_bands.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "fdma/formats/segment_from_columns.hpp"
 #include "range.hpp"
 #include "region.hpp"
 
@@ -284,7 +285,8 @@ class RegionEvaluator {
 constexpr std::int64_t kKeysPerChunk = 8192;
 
 // The mask as query intervals per key.
-std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape block) {
+std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape block,
+                                        const std::function<bool()>& is_cancelled) {
   const std::int64_t q_len = analysis.program.q_len, kv_len = analysis.program.kv_len;
   RegionEvaluator evaluator(analysis, false);
   std::vector<std::int64_t> offsets;
@@ -293,6 +295,7 @@ std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape blo
   std::vector<Interval> intervals;
   intervals.reserve(static_cast<std::size_t>(kv_len));
   for (std::int64_t begin = 0; begin < kv_len; begin += kKeysPerChunk) {
+    if (is_cancelled && is_cancelled()) return std::nullopt;
     const auto region = evaluator.run(begin, std::min(begin + kKeysPerChunk, kv_len));
     if (!region) return std::nullopt;
     for (const RowBand& band : region->bands()) {
@@ -307,19 +310,21 @@ std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape blo
     }
   }
   offsets.resize(static_cast<std::size_t>(kv_len) + 1, offsets.back());
-  return segment_from_columns(q_len, kv_len, block, std::move(offsets), std::move(intervals));
+  return segment_from_columns(q_len, kv_len, block, std::move(offsets), std::move(intervals),
+                              is_cancelled);
 }
 
 }  // namespace
 
-std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block) {
+std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block,
+                                           const std::function<bool()>& is_cancelled) {
   Analysis analysis(program);
   if (!analyse(analysis)) return std::nullopt;
   if (auto by_query = RegionEvaluator(analysis, true).run(0, program.q_len)) {
     return segment_from_bands(std::move(*by_query).to_row_bands(program.q_len, program.kv_len),
                               block);
   }
-  return lower_by_key(analysis, block);
+  return lower_by_key(analysis, block, is_cancelled);
 }
 
 }  // namespace fdma

@@ -12,8 +12,11 @@ namespace fdma {
 namespace {
 
 Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options) {
+  const auto& is_cancelled = options.is_cancelled;
+  if (is_cancelled && is_cancelled()) return interrupted();
   if (options.engine != LoweringEngine::box) {
-    if (auto mask = lower_intervals(program, options.block)) return *std::move(mask);
+    if (auto mask = lower_intervals(program, options.block, is_cancelled)) return *std::move(mask);
+    if (is_cancelled && is_cancelled()) return interrupted();
     if (options.engine == LoweringEngine::interval) {
       return Error{ErrorCode::unsupported,
                    "engine: interval form cannot express this mask, or cannot prove all of its "
@@ -21,7 +24,7 @@ Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& 
                    "use automatic or box"};
     }
   }
-  return lower_boxes(program, options.block, options.num_threads);
+  return lower_boxes(program, options.block, options.num_threads, is_cancelled);
 }
 
 // "batch element 1, head 3: " where there are several programs.

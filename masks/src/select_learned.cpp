@@ -14,13 +14,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <tuple>
 #include <utility>
 
 #include "bind_check.hpp"
+#include "engines.hpp"
 #include "fdma/formats/convert.hpp"
-#include "fdma/formats/segment_builder.hpp"
+#include "fdma/formats/segment_from_columns.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "fdma/threads/parallel.hpp"
 #include "topk_shorthand.hpp"
@@ -256,15 +258,18 @@ class LearnedSelector {
     const auto& groups = std::get<std::vector<SegmentMask>>(mask.groups);
     std::vector<ColumnIntervals> visible(groups.size());
     std::vector<std::optional<Result<ColumnIntervals>>> selected(wanted.size());
+    std::atomic<bool> is_stopped{false};
     in_arena([&] {
       parallel_for(std::size_t{0}, groups.size(),
                    [&](std::size_t g) { visible[g] = columns_from_segment(groups[g]); });
       parallel_for(std::size_t{0}, wanted.size(), [&](std::size_t i) {
+        if (must_stop(is_stopped)) return;
         const auto [group, row, width] = wanted[i];
         const ColumnIntervals& keys = visible[static_cast<std::size_t>(group)];
         selected[i].emplace(select_topk(scores.at(row, keys.kv_len), width, keys));
       });
     });
+    if (is_stopped) return interrupted();
     for (std::optional<Result<ColumnIntervals>>& each : selected) {
       if (!*each) {
         Error error = std::move(*each).error();
@@ -297,15 +302,27 @@ class LearnedSelector {
     return {};
   }
 
+  // True from when the caller cancelled.
+  bool must_stop(std::atomic<bool>& is_stopped) const {
+    if (!is_stopped && options_.is_cancelled && options_.is_cancelled()) is_stopped = true;
+    return is_stopped;
+  }
+
   Result<SelectedExpr> whole(Selection selection) const {
     std::vector<SegmentMask> masks(selection.columns.size());
+    std::atomic<bool> is_stopped{false};
     in_arena([&] {
       parallel_for(std::size_t{0}, masks.size(), [&](std::size_t i) {
+        if (must_stop(is_stopped)) return;
         ColumnIntervals& columns = selection.columns[i];
-        masks[i] = segment_from_columns(columns.q_len, columns.kv_len, options_.block,
-                                        std::move(columns.offsets), std::move(columns.intervals));
+        auto made = segment_from_columns(columns.q_len, columns.kv_len, options_.block,
+                                         std::move(columns.offsets), std::move(columns.intervals),
+                                         options_.is_cancelled);
+        if (!made) is_stopped = true;
+        if (made) masks[i] = *std::move(made);
       });
     });
+    if (is_stopped) return interrupted();
     SelectedExpr result;
     result.mask = make_block_mask(shape_, options_.block, std::move(masks), selection.of_pair);
     return result;

@@ -17,6 +17,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
+#include "interruption.hpp"
 #include "python_error.hpp"
 
 namespace nb = nanobind;
@@ -55,18 +56,29 @@ BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
       views.insert_or_assign(std::move(name), arrays.back().view);
     }
   }
-  const nb::gil_scoped_release released;
-  const LowerOptions options{.block = {block.first, block.second}, .num_threads = num_threads};
-  const MaskFormat wanted = value_or_throw(parse_mask_format(format));
-  const auto* text = std::get_if<std::string>(&spec);
-  const MaskExpr expr =
-      text ? value_or_throw(parse_mask(*text)) : std::get<MaskExpr>(std::move(spec));
-  BlockMask mask = value_or_throw(compile(expr, views, shape, options));
-  if (wanted != MaskFormat::segment) {
-    mask = value_or_throw(convert(mask, wanted, options.block));
-    mask.spec = expr.text();
-  }
-  return mask;
+  const Interruption interruption;
+  const LowerOptions options{.block = {block.first, block.second},
+                             .num_threads = num_threads,
+                             .is_cancelled = [&] { return interruption.is_requested(); }};
+  const auto work = [&]() -> Result<BlockMask> {
+    const nb::gil_scoped_release released;
+    FDMA_TRY(const MaskFormat wanted, parse_mask_format(format));
+    MaskExpr expr;
+    if (const auto* text = std::get_if<std::string>(&spec)) {
+      FDMA_TRY(expr, parse_mask(*text));
+    } else {
+      expr = std::get<MaskExpr>(std::move(spec));
+    }
+    FDMA_TRY(BlockMask mask, compile(expr, views, shape, options));
+    if (wanted != MaskFormat::segment) {
+      FDMA_TRY(mask, convert(mask, wanted, options.block));
+      mask.spec = expr.text();
+    }
+    return mask;
+  };
+  Result<BlockMask> mask = work();
+  interruption.rethrow();
+  return value_or_throw(std::move(mask));
 }
 
 }  // namespace

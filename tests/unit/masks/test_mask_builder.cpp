@@ -54,6 +54,16 @@ TEST(MaskBuilder, BuildsNamedMasks) {
   EXPECT_EQ(text_of(topk("s", 64, causal())), "topk(@s, 64, among=causal)");
 }
 
+TEST(MaskBuilder, CompletesTheShorthandOfTopk) {
+  using testing::HasSubstr;
+  EXPECT_EQ(text_of(causal() & topk("s", 64)), "topk(@s, 64, among=causal)");
+  EXPECT_EQ(text_of(causal() & topk("s", table("w")) & window(9)),
+            "topk(@s, @w, among=causal & window(9))");
+  EXPECT_THAT(text_of(topk("s", 64)), HasSubstr("needs among="));
+  EXPECT_THAT(text_of(causal() | topk("s", 64)), HasSubstr("needs among="));
+  EXPECT_THAT(text_of(causal() & topk("s", 64) & topk("t", 64)), HasSubstr("the only topk"));
+}
+
 TEST(MaskBuilder, BuildsExpressions) {
   EXPECT_EQ(text_of(causal() & (window(1024) | sink(4))), "causal & (window(1024) | sink(4))");
   EXPECT_EQ(text_of((k <= q) & (q - k < 16 * shl(1, h % 8))),

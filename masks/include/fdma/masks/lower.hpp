@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "fdma/formats/block_mask.hpp"
@@ -18,6 +19,9 @@ struct LowerOptions {
   BlockShape block;
   LoweringEngine engine = LoweringEngine::automatic;
   int num_threads = 0;  ///< 0: all cores that oneTBB gives; the result does not depend on it
+  /// Asked every few milliseconds of work, by any thread and by the caller's: true stops with
+  /// ErrorCode::io "interrupted". One selection of topk is not broken off.
+  std::function<bool()> is_cancelled = {};
 };
 
 /// The compiled mask: a BlockMask of segment masks, identical groups stored once, no spec text.

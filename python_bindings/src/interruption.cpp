@@ -1,0 +1,23 @@
+// Python only notes a signal when it comes; its handler runs when the main thread asks for it.
+#include "interruption.hpp"
+
+#include <nanobind/nanobind.h>
+
+namespace fdma::python {
+
+bool Interruption::is_requested() const {
+  if (has_raised_.load(std::memory_order_relaxed)) return true;
+  if (std::this_thread::get_id() != maker_) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return false;
+  next_look_ = now + kBetweenLooks;
+  const nanobind::gil_scoped_acquire acquired;
+  if (PyErr_CheckSignals() != 0) has_raised_.store(true);
+  return has_raised_;
+}
+
+void Interruption::rethrow() const {
+  if (has_raised_) throw nanobind::python_error();
+}
+
+}  // namespace fdma::python
