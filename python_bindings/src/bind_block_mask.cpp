@@ -22,6 +22,7 @@
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/formats/validate.hpp"
+#include "interruption.hpp"
 #include "python_error.hpp"
 
 namespace nb = nanobind;
@@ -85,9 +86,37 @@ SetOperation parse_operation(std::string_view name) {
                      fmt::format("operation: '{}', expected 'and', 'or', 'minus' or 'xor'", name)});
 }
 
+// Set algebra without the GIL; Ctrl-C ends it between two groups.
+template <class Work>
+BlockMask interruptible(Work&& work) {
+  const Interruption interruption;
+  Result<BlockMask> result = [&] {
+    const nb::gil_scoped_release released;
+    SetAlgebraOptions options;
+    options.is_cancelled = [&] { return interruption.is_requested(); };
+    return work(options);
+  }();
+  interruption.rethrow();
+  return value_or_throw(std::move(result));
+}
+
 BlockMask combined(const BlockMask& a, const BlockMask& b, const std::string& operation) {
-  const nb::gil_scoped_release released;
-  return value_or_throw(combine(a, b, parse_operation(operation)));
+  const SetOperation parsed = parse_operation(operation);
+  return interruptible(
+      [&](const SetAlgebraOptions& options) { return combine(a, b, parsed, options); });
+}
+
+BlockMask complement_of(const BlockMask& mask) {
+  return interruptible([&](const SetAlgebraOptions& options) { return complement(mask, options); });
+}
+
+BlockMask shifted(const BlockMask& mask, std::int64_t dq, std::int64_t dk) {
+  return interruptible(
+      [&](const SetAlgebraOptions& options) { return shift(mask, dq, dk, options); });
+}
+
+BlockMask transposed(const BlockMask& mask) {
+  return interruptible([&](const SetAlgebraOptions& options) { return transpose(mask, options); });
 }
 
 BlockMask cropped(const BlockMask& mask, std::int64_t q_begin, std::int64_t q_end,
@@ -173,18 +202,9 @@ void bind_block_mask(nb::module_& module) {
            nb::sig("def combine(self, other: BlockMask, operation: Literal['and', 'or', 'minus', "
                    "'xor']) -> BlockMask"),
            "'and', 'or', 'minus' or 'xor' of two masks, as segments.")
-      .def(
-          "complement", [](const BlockMask& self) { return value_or_throw(complement(self)); },
-          released, "The cells that exist and are not in the mask.")
-      .def(
-          "shift",
-          [](const BlockMask& self, std::int64_t dq, std::int64_t dk) {
-            return value_or_throw(shift(self, dq, dk));
-          },
-          nb::arg("dq"), nb::arg("dk"), released, "Every cell moved; lengths stay.")
-      .def(
-          "transpose", [](const BlockMask& self) { return value_or_throw(transpose(self)); },
-          released, "Query rows and keys swapped.")
+      .def("complement", &complement_of, "The cells that exist and are not in the mask.")
+      .def("shift", &shifted, nb::arg("dq"), nb::arg("dk"), "Every cell moved; lengths stay.")
+      .def("transpose", &transposed, "Query rows and keys swapped.")
       .def("crop", &cropped, nb::arg("q_begin"), nb::arg("q_end"), nb::arg("kv_begin"),
            nb::arg("kv_end"), nb::arg("batch_begin"), nb::arg("batch_end"), nb::arg("head_begin"),
            nb::arg("head_end"), "A window as a mask of its own, in the same format.")
