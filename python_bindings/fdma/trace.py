@@ -63,7 +63,9 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
     # What torch.compile has wrapped is traced as it was.
     mask_mod = getattr(mask_mod, "_torchdynamo_orig_callable", mask_mod)
     with tracing() as trace:
-        result = with_traced_arrays(mask_mod)(*trace.indices())
+        function = with_traced_arrays(mask_mod)
+        trace.numpy_rules |= function is not mask_mod
+        result = function(*trace.indices())
         if isinstance(result, MaskExpr):
             return result
         if result is None or isinstance(result, str | list | tuple | dict):

@@ -259,14 +259,14 @@ def invert(trace: Trace, input: Any) -> Symbol:
     )
 
 
-# By the names that PyTorch and NumPy give them.
+# By the names that PyTorch gives them.
 ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": add,
     **dict.fromkeys(("sub", "subtract"), sub),
     "rsub": rsub,
     **dict.fromkeys(("mul", "multiply"), mul),
     "floor_divide": floor_divide,
-    **dict.fromkeys(("remainder", "mod"), remainder),
+    "remainder": remainder,
     "fmod": fmod,
     **dict.fromkeys(("div", "divide", "true_divide"), div),
     "divmod": divmod_,
@@ -274,12 +274,12 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "positive": positive,
     **dict.fromkeys(("abs", "absolute"), absolute),
     **dict.fromkeys(("sign", "sgn"), sign),
-    **dict.fromkeys(("pow", "power"), power),
+    "pow": power,
     "square": square,
-    **dict.fromkeys(("bitwise_left_shift", "left_shift"), left_shift),
-    **dict.fromkeys(("bitwise_right_shift", "right_shift"), right_shift),
+    "bitwise_left_shift": left_shift,
+    "bitwise_right_shift": right_shift,
     "bitwise_and": _bitwise("bit_and", nodes.conjunction),
     "bitwise_or": _bitwise("bit_or", nodes.disjunction),
     "bitwise_xor": _bitwise("bit_xor", nodes.exclusive_or),
-    **dict.fromkeys(("bitwise_not", "invert"), invert),
+    "bitwise_not": invert,
 }

@@ -99,6 +99,8 @@ def _compare(op: str) -> Callable[..., Symbol]:
             return pointwise(
                 trace, "bool", BOOLEAN, lambda x, y: _compare_conditions(op, x, y), a, b
             )
+        if trace.numpy_rules:  # which compares values, in whatever types
+            a, b = (cast(trace, trace.symbol(value), "int64") for value in (input, other))
         return pointwise(trace, "bool", BOOLEAN, lambda x, y: nodes.compare(op, x, y), a, b)
 
     return apply
@@ -217,13 +219,13 @@ def same(trace: Trace, input: Any, *ignored: Any, **also: Any) -> Symbol:
     return trace.symbol(input)
 
 
-# By the names that PyTorch and NumPy give them.
+# By the names that PyTorch gives them.
 CONDITIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("lt", "less"), less),
     **dict.fromkeys(("le", "less_equal"), less_equal),
     **dict.fromkeys(("gt", "greater"), greater),
     **dict.fromkeys(("ge", "greater_equal"), greater_equal),
-    **dict.fromkeys(("eq", "equal"), equal),
+    "eq": equal,
     **dict.fromkeys(("ne", "not_equal"), not_equal),
     "logical_and": _logical(nodes.conjunction),
     "logical_or": _logical(nodes.disjunction),

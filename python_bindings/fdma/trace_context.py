@@ -58,12 +58,16 @@ def _name_of(dtype: Any) -> str:
 class Trace:
     """What one run of a mask_mod collects.
 
+    `numpy_rules` says that types combine as NumPy has it: for functions that capture its arrays,
+    and where there is no PyTorch.
+
     Owner       holds the arrays that became tables, by symbol; they are referenced, not copied,
                 unless their type has to be widened
     """
 
     def __init__(self) -> None:
         self.torch: Any = sys.modules.get("torch")
+        self.numpy_rules = self.torch is None
         self.arrays: dict[str, Any] = {}
         # By identity, or for tensors by memory; the object is kept so that neither can be reused.
         self._symbols: dict[Any, tuple[str, Any]] = {}
@@ -198,7 +202,9 @@ class Trace:
             return ""
         code = frame.f_code
         local = frame.f_locals
-        for name in (*code.co_freevars, *code.co_varnames):
+        # A number that the function makes is no parameter of it, though a variable holds it.
+        named = code.co_varnames if array.shape else code.co_varnames[: code.co_argcount]
+        for name in (*code.co_freevars, *named):
             if local.get(name) is array:
                 return name
         for name in code.co_names:
@@ -249,9 +255,19 @@ class Trace:
         is_method = type(func).__name__ in ("method_descriptor", "wrapper_descriptor") or str(
             getattr(func, "__qualname__", "")
         ).startswith("Tensor.")
-        shown = f"{'Tensor' if is_method else 'torch'}.{name}"
         operation = METHODS.get(name, name) if is_method else name
-        kwargs.pop("out", None) if kwargs.get("out", ...) is None else None
+        return self.call(operation, args, kwargs, f"{'Tensor' if is_method else 'torch'}.{name}")
+
+    def numpy_function(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_ufunc: bool
+    ) -> Any:
+        """A function of NumPy."""
+        from .trace_operations import NUMPY, UFUNCS
+
+        shown = f"numpy.{func.__name__}"
+        operation = (UFUNCS if is_ufunc else NUMPY).get(func.__name__)
+        if operation is None:
+            refuse(shown)
         return self.call(operation, args, kwargs, shown)
 
 

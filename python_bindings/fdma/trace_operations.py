@@ -14,7 +14,7 @@ from .trace_reductions import REDUCTIONS
 from .trace_symbol import BINARY_OPERATORS
 from .trace_views import VIEWS
 
-__all__ = ["FUNCTIONS", "METHODS"]
+__all__ = ["FUNCTIONS", "METHODS", "NUMPY", "UFUNCS"]
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **ARITHMETIC,
@@ -41,3 +41,79 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 # Methods of tensors: the functions of the same name, and what exists as a method only.
 METHODS: dict[str, str] = {name: name for name in FUNCTIONS if "." not in name}
 METHODS["where"] = "Tensor.where"
+
+# NumPy's functions, by what they are called there: of elements, and of arrays.
+UFUNCS: dict[str, str] = {
+    **{
+        name: name
+        for name in [
+            "add",
+            "subtract",
+            "multiply",
+            "floor_divide",
+            "remainder",
+            "fmod",
+            "divide",
+            "true_divide",
+            "divmod",
+            "negative",
+            "positive",
+            "absolute",
+            "sign",
+            "square",
+            "minimum",
+            "maximum",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "logical_not",
+            "less",
+            "less_equal",
+            "greater",
+            "greater_equal",
+            "not_equal",
+        ]
+    },
+    "equal": "eq",
+    "mod": "remainder",
+    "power": "pow",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+    "invert": "bitwise_not",
+    "bitwise_invert": "bitwise_not",
+    "bitwise_left_shift": "bitwise_left_shift",
+    "bitwise_right_shift": "bitwise_right_shift",
+}
+NUMPY: dict[str, str] = {
+    **{
+        name: name
+        for name in [
+            "where",
+            "any",
+            "all",
+            "sum",
+            "amin",
+            "amax",
+            "isin",
+            "take",
+            "broadcast_to",
+            "stack",
+            "ravel",
+            "squeeze",
+            "ones_like",
+            "zeros_like",
+            "full_like",
+            "searchsorted",
+            "count_nonzero",
+            "reshape",
+        ]
+    },
+    "clip": "clamp",
+    "concatenate": "cat",
+    "expand_dims": "unsqueeze",
+    "max": "amax",
+    "min": "amin",
+}

@@ -67,11 +67,15 @@ def pointwise(
 
 
 def common_type(*operands: Symbol) -> str:
-    """The type that PyTorch computes these operands in."""
+    """The type that PyTorch, or NumPy, computes these operands in."""
     first = operands[0]._dtype
     if all(operand._dtype == first for operand in operands):
         return first
-    return result_type([(s._dtype, 0 if s.is_number else 2 if s._shape else 1) for s in operands])
+    # NumPy does not rank arrays without axes below others.
+    with_axes = 1 if operands[0]._trace.numpy_rules else 2
+    return result_type(
+        [(s._dtype, 0 if s.is_number else with_axes if s._shape else 1) for s in operands]
+    )
 
 
 def cast(trace: Trace, symbol: Symbol, dtype: str) -> Symbol:

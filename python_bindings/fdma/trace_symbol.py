@@ -185,10 +185,10 @@ class Symbol:
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         if method != "__call__":
             refuse(f"numpy.{ufunc.__name__}.{method}")
-        return self._trace.call(ufunc.__name__, args, kwargs, f"numpy.{ufunc.__name__}")
+        return self._trace.numpy_function(ufunc, args, kwargs, is_ufunc=True)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return self._trace.call(func.__name__, args, kwargs, f"numpy.{func.__name__}")
+        return self._trace.numpy_function(func, args, kwargs, is_ufunc=False)
 
     def __getitem__(self, index: Any) -> Any:
         return self._call("__getitem__", index)

@@ -43,9 +43,9 @@ def axis_of(dim: Any, rank: int) -> int:
     return dim % max(rank, 1)
 
 
-def unsqueeze(trace: Trace, input: Any, dim: Any = None, *, axis: Any = None) -> Symbol:
+def unsqueeze(trace: Trace, input: Any, dim: Any) -> Symbol:
     a = trace.symbol(input)
-    place = axis_of(dim if axis is None else axis, len(a._shape) + 1)
+    place = axis_of(dim, len(a._shape) + 1)
     shape = (*a._shape[:place], 1, *a._shape[place:])
     return view(a, shape, lambda at: (*at[:place], *at[place + 1 :]))
 
@@ -226,7 +226,7 @@ def new_tensor(trace: Trace, input: Any, data: Any, *, dtype: Any = None, **igno
 
 
 VIEWS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("unsqueeze", "expand_dims"), unsqueeze),
+    "unsqueeze": unsqueeze,
     "squeeze": squeeze,
     **dict.fromkeys(("expand", "broadcast_to"), expand),
     "expand_as": lambda trace, input, other: expand(trace, input, trace.symbol(other)._shape),

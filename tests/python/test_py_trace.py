@@ -349,6 +349,16 @@ def test_numpy_arrays_serve_too() -> None:
     assert np.array_equal(cells_of(mask, (1, 1, 13, 17))[0, 0], mask_mod(0, 0, q, k))
     assert np.shares_memory(mask.tables["ids"], ids) and type(mask.tables["ids"]) is np.ndarray
     assert type(ids[:2]) is np.ndarray  # the function's own cells are as before
+    narrow, large = np.arange(9, dtype=np.int8), np.array([250, 3], np.uint8)
+
+    def of_types(b: Any, h: Any, q: Any, k: Any) -> Any:
+        # Values are compared, not types; arithmetic is of the types, and wraps.
+        return (large[q % 2] + large[k % 2] == 244) | (large[k % 2] == 506) | (narrow[q % 9] > k)
+
+    of_values = fdma.trace_mask_mod(of_types)
+    assert np.array_equal(
+        cells_of(of_values, (1, 1, 13, 300))[0, 0], of_types(0, 0, q, np.arange(300))
+    )
     at_once = fdma.sample_mask_mod(mask_mod, 13, 17)
     assert np.array_equal(cells_of(at_once, (1, 1, 13, 17)), cells_of(mask, (1, 1, 13, 17)))
 
@@ -427,6 +437,8 @@ REFUSED: dict[str, tuple[MaskMod, str]] = {
         lambda b, h, q, k: torch.zeros(1, 1, 1, 1, 20).int()[0, 0, 0, 0, q] == 0,
         r"5 dim",
     ),
+    "equal": (lambda b, h, q, k: torch.equal(q, k), r"torch\.equal"),
+    "numpy's transpose": (lambda b, h, q, k: np.transpose(q) > k, r"numpy\.transpose"),
     "numpy function": (lambda b, h, q, k: np.sqrt(q) > k, r"numpy\.sqrt"),
     "numpy array": (lambda b, h, q, k: np.asarray(q) > k, r"asarray"),
     "argument": (lambda b, h, q, k: np.add(q, k, casting="no") > 3, r"numpy\.add with these"),

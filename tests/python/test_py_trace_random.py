@@ -207,7 +207,7 @@ TABLE = torch.from_numpy(_random.integers(0, 97, (3, 4, 2, 5)))
 
 @st.composite
 def index_tuples(draw: Any) -> str:
-    """What stands between the brackets of TABLE[..]: numbers, slices, None, ..., symbols, arrays."""
+    """What stands in the brackets of TABLE[..]: numbers, slices, None, ..., symbols, arrays."""
     parts: list[str] = []
     has_ellipsis = draw(st.booleans())
     rank = draw(st.integers(0, 4))
