@@ -467,7 +467,12 @@ class MaskExpr(_Expr):
         return self._finish().table_names
 
     def mentions(self, variable: str) -> bool:
-        """True iff the expression names a variable, "h" for instance; named masks mention none."""
+        """True iff the expression uses a variable, "h" for instance; tables are not looked into.
+
+        >>> from fdma import causal, h, k
+        >>> (causal() & (k < h)).mentions("h"), causal().mentions("h"), causal().mentions("pos")
+        (True, False, True)
+        """
         return self._finish().mentions(variable)
 
     def _finish(self) -> _fdma.Expr:

@@ -33,7 +33,7 @@ PyObject* exception_type(ErrorCode code) {
 
 void bind_errors(nb::module_& module) {
   const nb::object type = nb::steal(PyErr_NewExceptionWithDoc(
-      "_fdma.MaskSyntaxError",
+      "fdma.MaskSyntaxError",
       "A mask specification that cannot be parsed or typed; the message shows where.",
       PyExc_ValueError, nullptr));
   if (!type.is_valid()) nb::raise_python_error();

@@ -409,6 +409,14 @@ def test_pickles_and_copies() -> None:
     assert str(first & (table([1])[k] == 1)) == "@t0[q] == 1 & @t1[k] == 1"
 
 
+def test_syntax_errors_pickle() -> None:
+    with pytest.raises(fdma.MaskSyntaxError) as caught:
+        fdma.MaskExpr.parse("causal & windw(4)")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is fdma.MaskSyntaxError and str(again) == str(caught.value)
+    assert "did you mean window?" in str(again) and "^" in str(again)
+
+
 def test_immutable_and_without_truth_value() -> None:
     for each in (q, k <= q, table("t"), table("t")[q]):
         with pytest.raises(TypeError, match="no truth value"):
