@@ -30,10 +30,19 @@ mkdir -p "$out/built" "$out/unpacked"
   --wheel-dir "$out/built" ./python_bindings
 
 echo "== Repairing"
-PATH=$(dirname "$("$python" -c 'import sys; print(sys.executable)')"):$PATH \
-  "$python" -m auditwheel repair --wheel-dir "$out" "$out"/built/*.whl 2>&1 | grep -v '^INFO' || true
+mkdir "$out/repaired"
+PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --wheel-dir "$out/repaired" "$out"/built/*.whl >"$out/repair.log" 2>&1 ||
+  { cat "$out/repair.log"; fail "auditwheel failed"; }
+# The licences of what was taken in, as the system's packages state them.
+"$python" -m wheel unpack --dest "$out" "$out"/repaired/*.whl >/dev/null
+for library in libfmt libhwy libtbb; do
+  package=$(dpkg-query -S "/usr/lib/*/$library.so.*" | head -n 1 | cut -d: -f1)
+  cp "/usr/share/doc/$package/copyright" "$(echo "$out"/fdma-*/fdma-*.dist-info/licenses)/$library"
+done
+"$python" -m wheel pack --dest-dir "$out" "$out"/fdma-*/ >/dev/null
+rm -r "$out/repaired" "$out"/fdma-*/
 wheels=("$out"/*.whl)
-if [ ${#wheels[@]} -ne 1 ] || [ ! -f "${wheels[0]}" ]; then fail "auditwheel made no wheel, or several: ${wheels[*]}"; fi
+if [ ${#wheels[@]} -ne 1 ] || [ ! -f "${wheels[0]}" ]; then fail "expected one wheel, got ${wheels[*]}"; fi
 wheel=${wheels[0]}
 
 echo "== Checking $(basename "$wheel")"
