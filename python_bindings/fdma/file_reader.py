@@ -138,6 +138,9 @@ class _Attributes:
     def __init__(self, group: Any, where: str) -> None:
         self._attributes = group.attrs
         self._where = where
+        # Listing damaged attributes crashes HDF5 up to 1.14. Looking for one that is not there
+        # decodes all of them first, and fails cleanly.
+        _ = "fdma: none of this name" in group.attrs
         self._left = {str(name) for name in group.attrs}
 
     def has(self, name: str) -> bool:
@@ -364,5 +367,8 @@ def _as_damage(where: str) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     text = str(error.args[0] if error.args else error)
     if "version number" in text:
-        text += "; rewrite it with h5py.File(path, 'w', libver=('v108', 'v110'))"
+        text += (
+            "; if a newer HDF5 wrote the file (h5py with libver='latest'), rewrite it with "
+            "h5py.File(path, 'w', libver=('v108', 'v110'))"
+        )
     return text
