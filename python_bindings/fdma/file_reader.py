@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from . import _fdma
 from .file_writer import MASKS, MAX_SPEC_BYTES
+from .files import reason
 from .mask_state import VERSION
 
 __all__: list[str] = []
@@ -361,14 +362,4 @@ def _as_damage(where: str) -> Iterator[None]:
     except (DamagedFileError, NotImplementedError, MemoryError):
         raise
     except (OSError, KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{where}: HDF5 cannot read it: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    text = str(error.args[0] if error.args else error)
-    if "version number" in text:
-        text += (
-            "; if a newer HDF5 wrote the file (h5py with libver='latest'), rewrite it with "
-            "h5py.File(path, 'w', libver=('v108', 'v110'))"
-        )
-    return text
+        raise DamagedFileError(f"{where}: HDF5 cannot read it: {reason(error)}") from error

@@ -166,7 +166,18 @@ def _explained(path: str, what: str) -> Iterator[None]:
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         if f"'{path}'" in str(error):
             raise
-        raise OSError(f"cannot {what} '{path}': {error}") from error
+        raise OSError(f"cannot {what} '{path}': {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """What HDF5 says, and what to do about structures that it does not know."""
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    if "version number" in text:
+        text += (
+            "; if a newer HDF5 wrote the file (h5py with libver='latest'), rewrite it with "
+            "h5py.File(path, 'w', libver=('v108', 'v110'))"
+        )
+    return text
 
 
 @contextmanager

@@ -150,6 +150,15 @@ def test_newer_versions_are_told(intact: Path, tmp_path: Path) -> None:
     assert fdma.load(path, "dense").heads == 2
 
 
+def test_structures_of_a_newer_hdf5_are_explained(intact: Path, tmp_path: Path) -> None:
+    path = tmp_path / "newer.h5"
+    data = bytearray(intact.read_bytes())
+    data[8] = 99  # the version of the superblock
+    path.write_bytes(data)
+    with pytest.raises(OSError, match=r"newer.h5.*version number.*libver=\('v108', 'v110'\)"):
+        fdma.load(path)
+
+
 def test_links_out_of_the_file_are_refused(intact: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.h5"
     shutil.copy(intact, outside)
