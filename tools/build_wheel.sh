@@ -5,7 +5,7 @@
 # and checks the result: what is in it, what it still needs from the system (libc, libstdc++ and their like), and that it
 # imports and runs tests in an environment that has NumPy and pytest and nothing else. The wheel is in build/wheel/.
 #
-#   bash tools/build_wheel.sh -C cmake.define.FDMA_CUDA=OFF     without the GPU backends (default: with them where nvcc is)
+#   bash tools/build_wheel.sh --config-settings=cmake.define.FDMA_CUDA=OFF     without the GPU backends (default: with them where nvcc is)
 #
 # FDMA_WHEEL_PYTHON names another interpreter than that of .venv; it needs python_bindings/requirements-wheel.txt,
 # nanobind and CMake 3.26 or newer where it is Python 3.12 or newer.

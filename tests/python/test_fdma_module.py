@@ -210,7 +210,7 @@ def test_compiling_from_many_threads() -> None:
 def test_example_of_the_readme() -> None:
     text = (Path(__file__).parents[2] / "python_bindings" / "README.md").read_text()
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[:2]:
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[:3]:
         exec(block, names)
     assert names["cells"].shape == (1, 1, 2048, 2048)
     assert np.asarray(names["out"]).shape == (1, 2048, 8, 64)
