@@ -22,8 +22,8 @@ from .table_arrays import (
     as_array,
     describe,
     has_same_entries,
+    identity,
     is_array,
-    is_same,
     merge,
 )
 
@@ -154,14 +154,12 @@ def _new_symbol(mark: str, wish: str) -> str:
 
 def _same_symbols(arrays: _Arrays) -> dict[str, str]:
     """Automatic tables of one array are one table: symbol by symbol of the first."""
-    same: dict[str, str] = {}
     automatic = [symbol for symbol in arrays if symbol[0] == "#"]
-    for i, symbol in enumerate(automatic):
-        for earlier in automatic[:i]:
-            if earlier not in same and is_same(arrays[earlier], arrays[symbol]):
-                same[symbol] = earlier
-                break
-    return same
+    if len(automatic) < 2:
+        return {}
+    first: dict[tuple[Any, ...], str] = {}
+    same = {symbol: first.setdefault(identity(arrays[symbol]), symbol) for symbol in automatic}
+    return {symbol: other for symbol, other in same.items() if symbol != other}
 
 
 # ---- operands

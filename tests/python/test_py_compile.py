@@ -168,9 +168,6 @@ def test_tables_that_look_like_gpu_tensors_are_copied_to_the_host() -> None:
         def __dlpack__(self) -> Any:
             raise AssertionError("read on the device")
 
-        def detach(self) -> Tensor:
-            return self
-
         def cpu(self) -> Any:
             Tensor.num_copies += 1
             return IDS

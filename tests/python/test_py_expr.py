@@ -275,6 +275,14 @@ def test_automatic_names_come_by_first_use() -> None:
     assert str(table(array)[q] == table(array.copy())[k]) == "@t0[q] == @t1[k]"
 
 
+def test_many_tables() -> None:
+    mask = k < 0
+    for i in range(1000):
+        mask = mask | (table(np.array([i, i + 1]))[fdma.minimum(q, 1)] == k)
+    assert list(mask.tables) == [f"t{i}" for i in range(1000)]
+    assert_cells(mask, np.broadcast_to(np.minimum(Q, 1) <= K, (6, 9)))
+
+
 def test_names_stand_for_one_array() -> None:
     array = np.arange(9)
     same = (table("t", array)[q] == 0) | (table("t", array)[k] == 0)
