@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .expr import table
+from .expr import b, h, k, q, table
 from .expr_types import MaskExpr
 from .trace_captures import captured_values
 
@@ -32,7 +32,7 @@ def sample_mask_mod(
     batch: int = 1,
     heads: int = 1,
 ) -> MaskExpr:
-    """The mask of a FlexAttention function, every cell evaluated: `bits` of a boolean table.
+    """The mask of a FlexAttention function, every cell evaluated: a boolean table.
 
     Serves functions that trace_mask_mod refuses. The result is for these lengths only. Errors:
     those of the function; TypeError where it does not return booleans; ValueError for sizes below
@@ -53,19 +53,16 @@ def sample_mask_mod(
             raise ValueError(f"{name}: expected 0 or more, got {size}")
     evaluate = _evaluator(mask_mod, batch, heads, kv_len)
     rows_at_once = max(1, CELLS_AT_ONCE // max(1, batch * heads * kv_len))
-    kept = np.zeros((min(batch, 1), min(heads, 1), q_len, kv_len), np.bool_)
-    for begin in range(0, q_len, rows_at_once):
+    kept = np.zeros((1, 1, q_len, kv_len), np.bool_)
+    for begin in range(0, q_len if batch and heads else 0, rows_at_once):
         end = min(begin + rows_at_once, q_len)
         cells = evaluate(begin, end)
         kept = _widen(kept, cells)
         kept[:, :, begin:end] = cells[: kept.shape[0], : kept.shape[1]]
-    if kept.shape[1] == 1:
-        bits = kept[0, 0] if kept.shape[0] == 1 else kept[:, 0]
-    else:
-        bits = np.broadcast_to(kept, (batch, *kept.shape[1:]))
-    from .names import bits as bits_mask
-
-    return bits_mask(table(np.ascontiguousarray(bits)))
+    # Only the axes along which cells differ are part of the table.
+    axes = [axis for axis in (0, 1) if kept.shape[axis] > 1]
+    bits = table(kept.reshape(*[kept.shape[axis] for axis in axes], q_len, kv_len))
+    return MaskExpr(bits[(*[(b, h)[axis] for axis in axes], q, k)])
 
 
 def _widen(kept: np.ndarray[Any, Any], cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
