@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import fdma
 import numpy as np
 from fdma_module import Tensor
 from hypothesis import strategies as st
+
+# isort: split
+import fdma
 
 Tree = Any  # ("add", x, y), ("literal", 5), ("table", "t", index, ..), ("any", n, name, body), ..
 Value = int | bool | None
@@ -323,3 +325,13 @@ def conditions(draw: st.DrawFn, depth: int, loops: tuple[str, ...] = ()) -> Tree
         return draw(_entries(("c1", "c3"), loops))
     comparison = draw(st.sampled_from(_COMPARISONS))
     return (comparison, draw(integers(depth - 1, loops)), draw(integers(depth - 1, loops)))
+
+
+@st.composite
+def masks(draw: st.DrawFn, depth: int) -> Tree:
+    """A condition; most differ from a pattern, so that few are true or false everywhere."""
+    tree = draw(conditions(depth))
+    if _sometimes(draw, 30):
+        return tree
+    place = ("add", ("mul", ("literal", 3), ("variable", "q")), ("variable", "k"))
+    return ("xor", tree, ("less", ("mod", place, ("literal", 4)), ("literal", 2)))

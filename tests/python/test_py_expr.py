@@ -173,7 +173,7 @@ SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(
 
 @SETTINGS
 @given(
-    tree=language.conditions(4),
+    tree=language.masks(4),
     arrays=language.random_tables(),
     q_size=st.integers(1, 6),
     kv_size=st.integers(1, 6),
