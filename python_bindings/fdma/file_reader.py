@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import h5py
-import numpy as np
-from h5py import h5d, h5t, h5z
-from numpy.typing import NDArray
 
 from . import _fdma
+from .checked_group import Arrays, Attributes, DamagedFileError, names_of, open_object
 from .file_writer import MASKS, MAX_SPEC_BYTES
 from .files import reason
 from .mask_state import VERSION
 
 __all__: list[str] = []
 
-_MAX_COMPRESSION = 1040
-"""Deflate shrinks by 1032 at most; a dataset that claims more than this factor has no data."""
-_MAX_CHUNK_BYTES = 64 << 20
-_MAX_NAMES = 1 << 20
-_MAX_SOFT_LINKS = 16
 _MAX_COUNT = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 _COUNTS = {
@@ -39,10 +31,6 @@ _COUNTS = {
 }
 
 
-class DamagedFileError(OSError):
-    """A file exists, but what it holds is no mask."""
-
-
 def mask_names(file: Any, path: str) -> list[str]:
     """Names of the masks, sorted. Errors: OSError."""
     with _as_damage(f"'{path}'"):
@@ -51,7 +39,7 @@ def mask_names(file: Any, path: str) -> list[str]:
                 f"'{path}' holds no group /masks, so it is not an FDMA mask file (a dense mask is "
                 "read with h5py and BlockMask.from_dense)"
             )
-        return sorted(_names(_open(file, MASKS, f"'{path}': /masks"), f"'{path}': /masks"))
+        return sorted(names_of(open_object(file, MASKS, f"'{path}': /masks"), f"'{path}': /masks"))
 
 
 def read_state(file: Any, name: str, path: str) -> dict[str, Any]:
@@ -61,21 +49,21 @@ def read_state(file: Any, name: str, path: str) -> dict[str, Any]:
     """
     where = f"'{path}': /masks/{name}"
     with _as_damage(where):
-        group = _open(_open(file, MASKS, where), name, where)
+        group = open_object(open_object(file, MASKS, where), name, where)
         if not isinstance(group, h5py.Group):
             raise DamagedFileError(f"{where}: not a group")
         return _state_of(group, where)
 
 
 def _state_of(group: Any, where: str) -> dict[str, Any]:
-    attributes = _Attributes(group, where)
+    attributes = Attributes(group, where)
     version = attributes.integer("version", 1, _MAX_INT64)
     if version > VERSION:
         raise NotImplementedError(
             f"{where}: written by a newer FDMA (file format version {version}; this one reads up "
             f"to {VERSION})"
         )
-    arrays = _Arrays(group, where)
+    arrays = Arrays(group, where)
     state: dict[str, Any] = {"version": version, "format": attributes.text("format", 64)}
     for name, (least, most) in _COUNTS.items():
         state[name] = attributes.integer(name, least, most)
@@ -105,7 +93,7 @@ def _state_of(group: Any, where: str) -> dict[str, Any]:
 
 def _groups_of(state: Mapping[str, Any], groups: Any, where: str) -> list[dict[str, Any]]:
     """The arrays of every group, of the extents that its batch elements' lengths imply."""
-    children = _Arrays(groups, where)
+    children = Arrays(groups, where)
     firsts: list[int] = []  # batch element of the first pair of each group
     for index, group in enumerate(state["group_of"].flat):
         if not 0 <= group <= len(firsts):
@@ -126,232 +114,11 @@ def _groups_of(state: Mapping[str, Any], groups: Any, where: str) -> list[dict[s
             specs = _fdma.stored_array_specs(state["format"], q_len, kv_len, block)
         except ValueError as error:
             raise DamagedFileError(f"{where}: {error}") from None
-        arrays = _Arrays(children.group(str(number)), f"{where}/{number}")
+        arrays = Arrays(children.group(str(number)), f"{where}/{number}")
         result.append({spec[0]: arrays.read(*spec) for spec in specs})
         arrays.expect_no_more()
     children.expect_no_more()
     return result
-
-
-class _Attributes:
-    """The attributes of one object, each read once; what is left over at the end is an error."""
-
-    def __init__(self, group: Any, where: str) -> None:
-        self._attributes = group.attrs
-        self._where = where
-        # Listing damaged attributes crashes HDF5 up to 1.14. Looking for one that is not there
-        # decodes all of them first, and fails cleanly.
-        _ = "fdma: none of this name" in group.attrs
-        self._left = {str(name) for name in group.attrs}
-
-    def has(self, name: str) -> bool:
-        return name in self._left
-
-    def expect_no_more(self) -> None:
-        if self._left:
-            raise DamagedFileError(f"{self._where}: unknown attribute {min(self._left)}")
-
-    def _open(self, name: str) -> Any:
-        if name not in self._left:
-            raise DamagedFileError(f"{self._where}: attribute {name} is missing")
-        self._left.remove(name)
-        attribute = self._attributes.get_id(name)
-        if attribute.get_space().get_simple_extent_npoints() != 1:
-            raise DamagedFileError(f"{self._where}: attribute {name}: expected one value")
-        return attribute
-
-    def integer(self, name: str, least: int, most: int) -> int:
-        kind = self._open(name).get_type()
-        if not isinstance(kind, h5t.TypeIntegerID) or kind.get_size() > 8:
-            raise DamagedFileError(f"{self._where}: attribute {name}: expected an integer")
-        value = int(np.asarray(self._attributes[name]).reshape(()))
-        if not least <= value <= most:
-            raise DamagedFileError(
-                f"{self._where}: attribute {name}: {value} is outside [{least}, {most}]"
-            )
-        return value
-
-    def text(self, name: str, max_bytes: int) -> str:
-        kind = self._open(name).get_type()
-        if not isinstance(kind, h5t.TypeStringID) or kind.is_variable_str():
-            raise DamagedFileError(
-                f"{self._where}: attribute {name}: expected a string of fixed length (numpy.bytes_ "
-                "in h5py)"
-            )
-        if kind.get_size() > max_bytes:
-            raise DamagedFileError(
-                f"{self._where}: attribute {name}: {kind.get_size()} bytes, expected {max_bytes} "
-                "at most"
-            )
-        return _decoded(self._attributes[name], f"{self._where}: attribute {name}")
-
-
-class _Arrays:
-    """The objects of one group, each taken once; what is left over at the end is an error."""
-
-    def __init__(self, group: Any, where: str) -> None:
-        self._group = group
-        self._where = where
-        self._left = set(_names(group, where))
-
-    def has(self, name: str) -> bool:
-        return name in self._left
-
-    def expect_no_more(self) -> None:
-        if self._left:
-            raise DamagedFileError(f"{self._where}: unknown object {min(self._left)}")
-
-    def _take(self, name: str) -> Any:
-        if name not in self._left:
-            raise DamagedFileError(f"{self._where}/{name}: missing")
-        self._left.remove(name)
-        return _open(self._group, name, f"{self._where}/{name}")
-
-    def group(self, name: str) -> Any:
-        group = self._take(name)
-        if not isinstance(group, h5py.Group):
-            raise DamagedFileError(f"{self._where}/{name}: not a group")
-        return group
-
-    def _dataset(self, name: str) -> Any:
-        dataset = self._take(name)
-        if not isinstance(dataset, h5py.Dataset):
-            raise DamagedFileError(f"{self._where}/{name}: not a dataset")
-        return dataset
-
-    def read(
-        self, name: str, dtype: str, width: int | None, min_rows: int, max_rows: int
-    ) -> NDArray[Any]:
-        """The array, in the machine's byte order. Memory is taken only after all checks."""
-        dataset = self._dataset(name)
-        where = f"{self._where}/{name}"
-        stored = dataset.id.get_type()
-        if (
-            not isinstance(stored, h5t.TypeIntegerID)
-            or dataset.dtype.newbyteorder("=") != dtype
-            or stored.get_precision() != 8 * stored.get_size()
-        ):
-            raise DamagedFileError(f"{where}: type {dataset.dtype}, expected {dtype}")
-        shape = dataset.shape
-        rank = 1 if width is None else 2
-        if (
-            shape is None
-            or len(shape) != rank
-            or not min_rows <= shape[0] <= max_rows
-            or (rank == 2 and shape[1] != width)
-        ):
-            rows = str(max_rows) if min_rows == max_rows else f"at most {max_rows}"
-            expected = rows if width is None else f"{rows}, {width}"
-            raise DamagedFileError(f"{where}: extents {shape}, expected [{expected}]")
-        _check_storage(dataset, where)
-        values = np.empty(shape, dtype)
-        if values.size:
-            dataset.read_direct(values)
-        return values
-
-    def text(self, name: str, max_bytes: int) -> str:
-        """A scalar dataset of one string of fixed length."""
-        dataset = self._dataset(name)
-        where = f"{self._where}/{name}"
-        kind = dataset.id.get_type()
-        if (
-            not isinstance(kind, h5t.TypeStringID)
-            or kind.is_variable_str()
-            or dataset.shape != ()
-            or kind.get_size() > max_bytes
-        ):
-            raise DamagedFileError(f"{where}: expected one string of fixed length")
-        _check_storage(dataset, where)
-        return _decoded(dataset[()], where)
-
-
-def _check_storage(dataset: Any, where: str) -> None:
-    """The values lie in this file, behind the two filters of the schema, and are not more than its
-    bytes can hold."""
-    creation = dataset.id.get_create_plist()
-    layout = creation.get_layout()
-    if layout == h5d.VIRTUAL:
-        raise DamagedFileError(
-            f"{where}: a virtual dataset, which is refused; copy it into an ordinary one"
-        )
-    if creation.get_external_count() != 0:
-        raise DamagedFileError(
-            f"{where}: its values lie in another file (external storage): refused"
-        )
-    if layout not in (h5d.COMPACT, h5d.CONTIGUOUS, h5d.CHUNKED):
-        raise DamagedFileError(f"{where}: unknown storage layout")
-    filters = [creation.get_filter(i)[0] for i in range(creation.get_nfilters())]
-    if not set(filters) <= {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE} or len(set(filters)) < len(
-        filters
-    ):
-        raise DamagedFileError(f"{where}: its filters are not shuffle and deflate, once each")
-    element = dataset.id.get_type().get_size()
-    num_bytes = math.prod(dataset.shape) * element
-    held = min(dataset.id.get_storage_size(), dataset.file.id.get_filesize())
-    if num_bytes > held * (_MAX_COMPRESSION if h5z.FILTER_DEFLATE in filters else 1):
-        raise DamagedFileError(
-            f"{where}: extents {dataset.shape} need {element} bytes each, but the file holds only "
-            f"{held} bytes of it"
-        )
-    if layout == h5d.CHUNKED:
-        chunk_bytes = math.prod(creation.get_chunk()) * element
-        if chunk_bytes > _MAX_CHUNK_BYTES:
-            raise DamagedFileError(
-                f"{where}: chunks {creation.get_chunk()} are larger than {_MAX_CHUNK_BYTES} bytes"
-            )
-        # HDF5 takes the bytes of a chunk from one place of the file and the type of its elements
-        # from another.
-        stored = dataset.id.get_storage_size()
-        if not filters and stored != dataset.id.get_num_chunks() * chunk_bytes:
-            raise DamagedFileError(
-                f"{where}: its chunks take {stored} bytes, expected {chunk_bytes} each"
-            )
-
-
-def _names(group: Any, where: str) -> list[str]:
-    if not isinstance(group, h5py.Group):
-        raise DamagedFileError(f"{where}: not a group")
-    if len(group) > _MAX_NAMES:
-        raise DamagedFileError(f"{where}: {len(group)} names, expected {_MAX_NAMES} at most")
-    names = list(group)
-    for name in names:
-        if not isinstance(name, str):  # h5py gives bytes for what is not UTF-8
-            raise DamagedFileError(f"{where}: a name that is not UTF-8 text: {name!r}")
-    return names
-
-
-def _open(group: Any, path: str, where: str) -> Any:
-    """The object behind a path. Soft links lead on inside the file; links out of it are refused."""
-    rest = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-    found = group
-    for _ in range(256):
-        if not rest:
-            return found
-        part = rest.pop()
-        if not isinstance(found, h5py.Group):
-            raise DamagedFileError(f"{where}: what comes before '{part}' is not a group")
-        link = found.get(part, getlink=True)
-        if link is None:
-            raise DamagedFileError(f"{where}: no object '{part}' in the file")
-        if isinstance(link, h5py.HardLink):
-            found = found[part]
-        elif isinstance(link, h5py.SoftLink):
-            rest += [p for p in reversed(link.path.split("/")) if p not in ("", ".")]
-            found = found.file["/"] if link.path.startswith("/") else found
-        else:
-            raise DamagedFileError(
-                f"{where}: '{part}' is a link to another file, which is refused; copy its target "
-                "into this file"
-            )
-    raise DamagedFileError(f"{where}: too many soft links")
-
-
-def _decoded(value: Any, where: str) -> str:
-    encoded = value.encode() if isinstance(value, str) else bytes(value)
-    try:
-        return encoded.split(b"\0", 1)[0].decode()
-    except UnicodeDecodeError:
-        raise DamagedFileError(f"{where}: not UTF-8 text") from None
 
 
 @contextmanager

@@ -229,6 +229,7 @@ void bind_block_mask(nb::module_& module) {
       .def("__repr__", &repr);
   bind_mask_arrays(module, mask);
   bind_mask_cells(module, mask);
+  bind_mask_columns(mask);
   bind_mask_difference(module, mask);
 }
 

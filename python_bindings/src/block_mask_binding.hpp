@@ -9,8 +9,11 @@ namespace fdma::python {
 
 using BlockMaskClass = nanobind::class_<BlockMask>;
 
-/// to_dense, from_dense, to_columns, from_columns: cells and query intervals as arrays.
+/// to_dense, from_dense: cells as arrays.
 void bind_mask_cells(nanobind::module_& module, BlockMaskClass& mask);
+
+/// to_columns, from_columns: query intervals of keys as arrays.
+void bind_mask_columns(BlockMaskClass& mask);
 
 /// group_of, arrays, from_arrays; stored_array_specs: what files and pickles hold.
 void bind_mask_arrays(nanobind::module_& module, BlockMaskClass& mask);

@@ -8,17 +8,11 @@
 
 #include "block_mask_binding.hpp"
 #include "fdma/formats/convert.hpp"
+#include "pair_selection.hpp"
 #include "python_error.hpp"
 
 namespace fdma::python {
 namespace {
-
-void check_range(const char* name, std::int64_t begin, std::int64_t end, std::int64_t limit) {
-  if (0 <= begin && begin < end && end <= limit) return;
-  throw PythonError({ErrorCode::invalid_argument,
-                     fmt::format("{}: [{}, {}), expected a range inside [0, {}) that is not empty",
-                                 name, begin, end, limit)});
-}
 
 // The lengths of elements [begin, end): one if it serves all.
 std::vector<std::int64_t> lengths_of(const std::vector<std::int64_t>& lengths, std::int64_t begin,
@@ -38,8 +32,8 @@ void make_uniform(std::vector<std::int64_t>& lengths) {
 
 BlockMask select_pairs(const BlockMask& mask, std::int64_t batch_begin, std::int64_t batch_end,
                        std::int64_t head_begin, std::int64_t head_end) {
-  check_range("batch", batch_begin, batch_end, mask.shape.num_batches);
-  check_range("heads", head_begin, head_end, mask.shape.num_heads);
+  static_cast<void>(PairSelection(mask, PairRange(batch_begin, batch_end),
+                                  PairRange(head_begin, head_end)));  // throws for a wrong range
   BlockMask result;
   result.block = mask.block;
   result.shape = {batch_end - batch_begin, head_end - head_begin,
