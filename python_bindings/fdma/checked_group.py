@@ -17,6 +17,7 @@ _MAX_COMPRESSION = 1040
 """Deflate shrinks by 1032 at most; a dataset that claims more than this factor has no data."""
 _MAX_CHUNK_BYTES = 64 << 20
 _MAX_NAMES = 1 << 20
+_NOBODY = "fdma: none of this name"
 
 
 class DamagedFileError(OSError):
@@ -31,7 +32,8 @@ class Attributes:
         self._where = where
         # Listing damaged attributes crashes HDF5 up to 1.14. Looking for one that is not there
         # decodes all of them first, and fails cleanly.
-        group.attrs.get("fdma: none of this name")
+        if _NOBODY in group.attrs:
+            raise DamagedFileError(f"{where}: unknown attribute {_NOBODY}")
         self._left = {str(name) for name in group.attrs}
 
     def has(self, name: str) -> bool:

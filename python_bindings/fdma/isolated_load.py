@@ -26,8 +26,12 @@ _ERRORS: dict[str, type[Exception]] = {
     for kind in (KeyError, ValueError, TypeError, OSError, NotImplementedError, MemoryError,
                  FileNotFoundError, PermissionError, IsADirectoryError, ImportError)
 }  # fmt: skip
-_PROGRAM = """
-import json, sys
+_MAX_CPU_SECONDS = 300
+"""HDF5 may loop on a damaged file; a whole one of 100 GiB takes less."""
+_PROGRAM = f"""
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, ({_MAX_CPU_SECONDS}, {_MAX_CPU_SECONDS}))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 request = json.loads(sys.stdin.buffer.read())
 sys.path[:] = request["search"]
 from fdma.isolated_load import send
