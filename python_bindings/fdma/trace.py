@@ -36,7 +36,8 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
 
     Captured tensors and arrays (integer or boolean, 0 to 4 dimensions) become tables named like the
     variables that hold them; they are referenced, and compile reads what they hold then. Tensors on
-    a GPU are copied to the host by compile. Captured numbers are written into the expression, as
+    a GPU are copied to the host by compile. Comparisons of floats in captured tensors with numbers
+    are tables of what they give now. Captured numbers are written into the expression, as
     are shapes, and the values of what the function computes from tensors alone.
 
     Errors: TraceError (a NotImplementedError) names the operation that cannot be traced, its line,

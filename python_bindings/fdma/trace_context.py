@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .trace_floats import FloatLookup
 from .trace_nodes import Node, lookup, variable
 from .trace_symbol import Index, Symbol, refuse, user_frame
 from .trace_types import INDEX, Range, range_of_type
@@ -146,6 +147,8 @@ class Trace:
                 if self._mentions(value)
                 else (self._lift(np.asarray(value)))
             )
+        if isinstance(value, FloatLookup):
+            refuse("a float of a table as a condition or an integer", "compare it with a number")
         if isinstance(value, float | np.floating):
             refuse(f"arithmetic with the float {value}", "use integers: // instead of /")
         refuse(f"a value of type {type(value).__name__} among integers")
@@ -216,10 +219,15 @@ class Trace:
                     return str(name).lstrip("_")
         return ""
 
+    def holds_floats(self, value: Any) -> bool:
+        if isinstance(value, np.ndarray):
+            return bool(value.dtype.kind == "f")
+        return self.is_tensor(value) and bool(value.dtype.is_floating_point)
+
     # ---- calls
 
     def _mentions(self, value: Any) -> bool:
-        if isinstance(value, Symbol):
+        if isinstance(value, Symbol | FloatLookup):
             return True
         return isinstance(value, list | tuple) and any(self._mentions(part) for part in value)
 
@@ -249,6 +257,8 @@ class Trace:
         """A function of PyTorch: an operation if a symbol takes part, else PyTorch's own."""
         if not self._mentions(args) and not self._mentions(tuple(kwargs.values())):
             return func(*args, **kwargs)
+        if any(isinstance(value, FloatLookup) for value in (*args, *kwargs.values())):
+            return FloatLookup.of_function(func, args, kwargs)
         from .trace_operations import METHODS
 
         name = str(getattr(func, "__name__", func))

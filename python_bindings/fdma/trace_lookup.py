@@ -14,6 +14,7 @@ import numpy as np
 
 from . import trace_nodes as nodes
 from .trace_context import Trace
+from .trace_floats import FloatLookup
 from .trace_nodes import Node
 from .trace_pointwise import broadcast, element_of
 from .trace_symbol import Index, Symbol, refuse
@@ -75,8 +76,10 @@ def _index_parts(trace: Trace, rank: int, index: Any, is_tensor: bool) -> list[A
     return [*parts[:at], *[slice(None)] * (rank - taken), *parts[at + 1 :]]
 
 
-def getitem(trace: Trace, input: Any, index: Any) -> Symbol:
+def getitem(trace: Trace, input: Any, index: Any) -> Any:
     """PyTorch's indexing by numbers, slices, None, ..., and integer symbols or arrays."""
+    if trace.holds_floats(input):
+        return FloatLookup(trace, input, (index,))
     table = trace.symbol(input)
     parts = _index_parts(trace, len(table._shape), index, not isinstance(input, np.ndarray))
     arrays = [part for part in parts if isinstance(part, Symbol)]
@@ -140,11 +143,11 @@ def _array_rule(
     return lambda at: _from_the_end(element_of(part, at[begin:end]), part._range, extent)
 
 
-def take(trace: Trace, input: Any, index: Any) -> Symbol:
+def take(trace: Trace, input: Any, index: Any) -> Any:
     return getitem(trace, reshape(trace, input, -1), index)
 
 
-def index_select(trace: Trace, input: Any, dim: int, index: Any) -> Symbol:
+def index_select(trace: Trace, input: Any, dim: int, index: Any) -> Any:
     table = trace.symbol(input)
     axis = axis_of(dim, len(table._shape))
     return getitem(trace, table, (*[slice(None)] * axis, index))

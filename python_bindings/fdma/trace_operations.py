@@ -43,74 +43,26 @@ METHODS: dict[str, str] = {name: name for name in FUNCTIONS if "." not in name}
 METHODS["where"] = "Tensor.where"
 
 # NumPy's functions, by what they are called there: of elements, and of arrays.
+_UFUNCS = (
+    "add subtract multiply floor_divide remainder fmod divide true_divide divmod negative positive "
+    "absolute sign square minimum maximum bitwise_and bitwise_or bitwise_xor logical_and "
+    "logical_or logical_xor logical_not less less_equal greater greater_equal not_equal"
+)
 UFUNCS: dict[str, str] = {
-    **{
-        name: name
-        for name in [
-            "add",
-            "subtract",
-            "multiply",
-            "floor_divide",
-            "remainder",
-            "fmod",
-            "divide",
-            "true_divide",
-            "divmod",
-            "negative",
-            "positive",
-            "absolute",
-            "sign",
-            "square",
-            "minimum",
-            "maximum",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-            "logical_not",
-            "less",
-            "less_equal",
-            "greater",
-            "greater_equal",
-            "not_equal",
-        ]
-    },
+    **{name: name for name in _UFUNCS.split()},
     "equal": "eq",
     "mod": "remainder",
     "power": "pow",
     "left_shift": "bitwise_left_shift",
     "right_shift": "bitwise_right_shift",
     "invert": "bitwise_not",
-    "bitwise_invert": "bitwise_not",
-    "bitwise_left_shift": "bitwise_left_shift",
-    "bitwise_right_shift": "bitwise_right_shift",
 }
+_NUMPY = (
+    "where any all sum amin amax isin take broadcast_to stack ravel squeeze ones_like zeros_like "
+    "full_like searchsorted count_nonzero reshape"
+)
 NUMPY: dict[str, str] = {
-    **{
-        name: name
-        for name in [
-            "where",
-            "any",
-            "all",
-            "sum",
-            "amin",
-            "amax",
-            "isin",
-            "take",
-            "broadcast_to",
-            "stack",
-            "ravel",
-            "squeeze",
-            "ones_like",
-            "zeros_like",
-            "full_like",
-            "searchsorted",
-            "count_nonzero",
-            "reshape",
-        ]
-    },
+    **{name: name for name in _NUMPY.split()},
     "clip": "clamp",
     "concatenate": "cat",
     "expand_dims": "unsqueeze",

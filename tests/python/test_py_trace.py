@@ -28,6 +28,8 @@ chosen = torch.tensor([[1, 4, 7, 16], [0, 2, 3, 5]], dtype=torch.int32)
 window = torch.tensor(5)
 grid = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5) % 7
 live = torch.rand(2, 3, 13, 17, generator=torch.Generator().manual_seed(1)) < 0.5
+heat = torch.rand(2, 3, 13, 17, generator=torch.Generator().manual_seed(2))
+additive = torch.zeros(13, 17).masked_fill(heat[0, 0] > 0.7, -torch.inf)
 signed = torch.tensor([-3, 5, -1, 0, 2], dtype=torch.int16)
 small = torch.tensor([250, 3, 0, 129], dtype=torch.uint8)
 
@@ -119,6 +121,17 @@ OPERATIONS: dict[str, MaskMod] = {
     "types of tables": lambda b, h, q, k: signed[q % 5] * small[k % 4] > signed[k % 5] - 100,
     "floats": lambda b, h, q, k: (
         ((q > 2.5) & (k <= 7.0) & (q != 4.5)) | (k >= float("inf")) | (q < -0.5)
+    ),
+    "tables of floats": lambda b, h, q, k: (
+        (heat[b, h, q, k] > 0.5)
+        ^ (additive[q, k] == 0)
+        ^ torch.isneginf(additive[q, k - 17])
+        ^ ((1 - heat[b, 1, q][k]) * 2 < 0.8)
+        ^ (heat[b, h, -1 - q, 3].half() * 3).round().int().eq(k % 4)
+        ^ (torch.sigmoid(heat[b, h, q, :4]) > 0.6).any(-1)
+        ^ additive[q, k].bool()
+        ^ (abs(-heat[1, 2, q, k]) < 0.25)
+        ^ (heat[b, h, q, 1].to(torch.float64).clamp(0.2, 0.9) != 0.2)
     ),
     "constants": lambda b, h, q, k: (
         torch.ones_like(q, dtype=torch.bool)
@@ -323,8 +336,9 @@ def test_tensors_of_every_layout() -> None:
     )
     mask = fdma.trace_mask_mod(lambda b, h, q, k: unsigned[q % 3] > k)
     assert cells_of(mask, sizes)[0, 0].sum() == 0 + 1 * 3 + 2 * 3 + 5 * 2
-    with pytest.raises(fdma.TraceError, match="float32"):
+    with pytest.raises(fdma.TraceError, match="floats"):
         fdma.trace_mask_mod(lambda b, h, q, k: grad[q % 3] > k)
+    assert_exact(lambda b, h, q, k: grad[q % 3] > 0.5, sizes)
 
 
 def test_numpy_arrays_serve_too() -> None:

@@ -39,7 +39,27 @@ REFUSED: dict[str, tuple[MaskMod, str]] = {
     "float factor": (lambda b, h, q, k: q * 0.5 > k, r"the float 0\.5"),
     "float cast": (lambda b, h, q, k: q.float() > k, r"Tensor\.float"),
     "float type": (lambda b, h, q, k: q.to(torch.float32) > k, r"float32"),
-    "float table": (lambda b, h, q, k: torch.rand(20)[k] > 0.5, r"array of type float32.*outside"),
+    "float table": (lambda b, h, q, k: torch.rand(20)[k] > k, r"gt of a lookup in floats and"),
+    "two float tables": (
+        lambda b, h, q, k: torch.rand(20)[k] > torch.rand(20)[q],
+        r"gt of a lookup in floats and",
+    ),
+    "float, maximum": (
+        lambda b, h, q, k: torch.maximum(torch.rand(20)[k], q) > 0,
+        r"maximum of a lookup in floats",
+    ),
+    "float, softmax": (
+        lambda b, h, q, k: torch.softmax(torch.rand(2, 20)[b], -1)[k] > 0.1,
+        r"softmax of a lookup in floats",
+    ),
+    "float as a condition": (
+        lambda b, h, q, k: (q > k) & torch.rand(20)[k],
+        r"in floats|float of a",
+    ),
+    "row of floats": (
+        lambda b, h, q, k: torch.rand(20).eq(k.unsqueeze(-1)).any(-1),
+        r"array of type float32",
+    ),
     "large float": (lambda b, h, q, k: q < 2.0**30 + 0.5, r"the float 1073741824"),
     "cumsum": (lambda b, h, q, k: torch.cumsum(chosen[b], 0)[1] > k, r"torch\.cumsum"),
     "sort": (lambda b, h, q, k: chosen[b].sort().values[0] > k, r"Tensor\.sort"),
