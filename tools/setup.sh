@@ -134,7 +134,7 @@ install_wheel_packages() {
     stop "pip could not install python_bindings/requirements-wheel.txt into .venv (is there a network?)."
 }
 
-# Peers' own code, for the tests that compare with it. CI goes on without, after three minutes at most: these tests then
+# Peers' own code, for the tests that compare with it. CI goes on without, after five minutes at most: these tests then
 # skip, and are counted. The pinned version of PyTorch is that without CUDA, which no index replaces by the large build.
 install_peer_packages() {
   if has_packages tests/requirements-peers.txt; then return 0; fi
@@ -143,7 +143,7 @@ install_peer_packages() {
   local index=() code=0
   timeout 30 "${pip[@]}" --dry-run --no-deps "$(grep '^torch==' tests/requirements-peers.txt)" >/dev/null 2>&1 ||
     index=(--extra-index-url https://download.pytorch.org/whl/cpu)
-  timeout 150 "${pip[@]}" "${index[@]}" --requirement tests/requirements-peers.txt 2>/dev/null || code=$?
+  timeout 270 "${pip[@]}" "${index[@]}" --requirement tests/requirements-peers.txt 2>/dev/null || code=$?
   [ $code -ne 0 ] || return 0
   echo "setup: pip could not install tests/requirements-peers.txt; tests against PyTorch and the others will skip."
   # Stopped halfway, a package may be there without being whole.
