@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _fdma
 from .mask_difference import DifferingCell, DifferingTile, MaskDifference
-from .mask_ranges import pair_range, row_range
+from .mask_ranges import block_sides, pair_range, row_range
 from .mask_state import core_of, state_of
 from .peer_methods import PeerMethods
 
@@ -24,6 +25,7 @@ __all__ = ["BlockMask", "MaskOrigin", "TileCounts"]
 
 Format: TypeAlias = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
 Operation: TypeAlias = Literal["and", "or", "minus", "xor"]
+Block: TypeAlias = int | tuple[int, int]
 Range: TypeAlias = "slice | range | None"
 Pairs: TypeAlias = "int | slice | range | None"
 
@@ -260,7 +262,7 @@ class BlockMask(PeerMethods):
         cls,
         cells: Array | Sequence[Any],
         *,
-        block: tuple[int, int] = (128, 128),
+        block: Block = (128, 128),
         format: Format = "segment",
     ) -> Self:
         """The mask of an array [q, k], [batch, q, k] or [batch, heads, q, k], exactly.
@@ -278,8 +280,9 @@ class BlockMask(PeerMethods):
         >>> mask == fdma.compile("causal", 300)
         True
         """
+        _check_format(format)
         array: Any = np.asarray(cells) if isinstance(cells, list | tuple) else cells
-        return cls._wrap(_fdma.BlockMask.from_dense(array, block=block, format=format))
+        return cls._wrap(_fdma.BlockMask.from_dense(array, block=block_sides(block), format=format))
 
     def to_columns(
         self, *, batch: Pairs = None, heads: Pairs = None, max_bytes: int = 1 << 32
@@ -312,7 +315,7 @@ class BlockMask(PeerMethods):
         *,
         q_len: int | Sequence[int],
         kv_len: int | Sequence[int] | None = None,
-        block: tuple[int, int] = (128, 128),
+        block: Block = (128, 128),
         format: Format = "columns",
     ) -> Self:
         """The mask whose key k is seen by the queries in the union of [begin[i, k], end[i, k]).
@@ -330,21 +333,22 @@ class BlockMask(PeerMethods):
         >>> mask == fdma.compile("causal & window(2)", 4)
         True
         """
+        _check_format(format)
         arrays = [_columns("begin", begin), _columns("end", end)]
         keys = arrays[0].shape[-1]
         core = _fdma.BlockMask.from_columns(
             *arrays,
             q_lens=_lengths(q_len),
             kv_lens=[keys] if kv_len is None else _lengths(kv_len),
-            block=block,
+            block=block_sides(block),
             format=format,
         )
         return cls._wrap(core)
 
     # Other forms of it.
 
-    def to_format(self, format: Format, *, block: tuple[int, int] | None = None) -> BlockMask:
-        """The same cells in another format, or in other blocks (None: its own).
+    def to_format(self, format: Format, *, block: Block | None = None) -> BlockMask:
+        """The same cells in another format, or in other blocks (None: its own; one side is both).
 
         Errors: ValueError (format, block), NotImplementedError ('parametric' for cells that have no
         closed form), MemoryError ('dense' above 16 GiB).
@@ -354,7 +358,8 @@ class BlockMask(PeerMethods):
         >>> {f: mask.to_format(f).nbytes for f in ("parametric", "bcsr", "dense")}
         {'parametric': 72, 'bcsr': 6536, 'dense': 2097152}
         """
-        core = self._core.to_format(format, self.block if block is None else block)
+        _check_format(format)
+        core = self._core.to_format(format, self.block if block is None else block_sides(block))
         return self._like(core, same_cells=True)
 
     def crop(
@@ -401,7 +406,7 @@ class BlockMask(PeerMethods):
                [0, 1, 1],
                [0, 1, 1]])
         """
-        return BlockMask._wrap(self._core.shift(dq, dk))
+        return BlockMask._wrap(self._core.shift(index(dq), index(dk)))
 
     def transpose(self) -> BlockMask:
         """Query rows and keys swapped, the sides of the blocks too.
@@ -667,6 +672,11 @@ def _mask(name: str, value: object) -> BlockMask:
     if not isinstance(value, BlockMask):
         raise TypeError(f"{name}: expected a BlockMask, got {type(value).__name__}")
     return value
+
+
+def _check_format(format: object) -> None:
+    if not isinstance(format, str):
+        raise TypeError(f"format: expected a str, got {type(format).__name__}")
 
 
 def _lengths(lengths: int | Sequence[int]) -> list[int]:

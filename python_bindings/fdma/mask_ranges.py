@@ -1,4 +1,4 @@
-"""Ranges of query rows, keys, batch elements and heads, as users write them."""
+"""Ranges of query rows, keys, batch elements and heads, and blocks, as users write them."""
 
 from __future__ import annotations
 
@@ -53,3 +53,22 @@ def row_range(name: str, wanted: slice | range | None, length: int) -> tuple[int
     if step != 1:
         raise ValueError(f"{name}: expected a step of 1, got {step}")
     return begin, max(begin, end)
+
+
+def block_sides(block: int | tuple[int, int]) -> tuple[int, int]:
+    """(query rows, keys) of a block; one side is both.
+
+    >>> block_sides(64), block_sides((64, 128))
+    ((64, 64), (64, 128))
+    """
+    sides = tuple(block) if isinstance(block, tuple | list) else (block, block)
+    if len(sides) != 2:
+        raise ValueError(f"block: expected one or two sides, got {len(sides)}")
+    try:
+        rows, keys = (operator.index(side) for side in sides)
+    except TypeError:
+        raise TypeError(f"block: expected one or two integers, got {block!r}") from None
+    for name, side in (("block_q", rows), ("block_kv", keys)):
+        if not 0 < side <= 1024:
+            raise ValueError(f"{name}: {side}, expected a multiple of 16 from 16 to 1024")
+    return rows, keys

@@ -207,6 +207,17 @@ def test_operations_explain_what_they_reject() -> None:
         a.validate("thorough")
     with pytest.raises(ValueError, match="block_kv: 100"):
         a.to_format("bcsr", block=(128, 100))
+    with pytest.raises(ValueError, match="block_q: 2048"):
+        a.to_format("bcsr", block=2048)
+    with pytest.raises(ValueError, match="one or two sides, got 3"):
+        a.to_format("bcsr", block=(16, 16, 16))
+    with pytest.raises(TypeError, match="one or two integers"):
+        a.to_format("bcsr", block=(16, 16.0))
+    with pytest.raises(TypeError, match="format: expected a str"):
+        a.to_format(3)
+    with pytest.raises(TypeError, match="integer"):
+        a.shift(1.5, 0)
+    assert a.to_format("bcsr", block=64).block == (64, 64)
     assert "101" in a.diff(b).reason
 
 
