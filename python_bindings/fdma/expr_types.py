@@ -314,6 +314,11 @@ class _Integers(_Expr):
 
     __rtruediv__ = __truediv__
 
+    def __pow__(self, other: object) -> NoReturn:
+        raise TypeError("**: masks have no powers; write x * x, and 1 << n for 2 ** n")
+
+    __rpow__ = __pow__
+
     def __lshift__(self, other: IntLike) -> IntExpr:
         return self._arithmetic("shl", other)
 
@@ -401,10 +406,19 @@ class IntExpr(_Integers):
         return -1 - self
 
     def __eq__(self, other: object) -> MaskExpr:  # type: ignore[override]
-        return self._compare("equal", other)
+        return _no_identity(self._compare("equal", other), "==", other)
 
     def __ne__(self, other: object) -> MaskExpr:  # type: ignore[override]
-        return self._compare("not_equal", other)
+        return _no_identity(self._compare("not_equal", other), "!=", other)
+
+
+def _no_identity(made: MaskExpr, sign: str, other: object) -> MaskExpr:
+    """`made`; TypeError where it is NotImplemented, of which Python would make False in silence."""
+    if made is NotImplemented and not isinstance(other, _Expr):
+        raise TypeError(
+            f"{sign}: expected an integer, a condition or a table entry, got {_type_name(other)}"
+        )
+    return made
 
 
 _LOGICAL = {"bit_and": "logical_and", "bit_or": "logical_or", "bit_xor": "logical_xor"}
@@ -513,10 +527,10 @@ class MaskExpr(_Expr):
         return _apply(MaskExpr, "logical_not", self)
 
     def __eq__(self, other: object) -> MaskExpr:  # type: ignore[override]
-        return self._logical("equal", other)
+        return _no_identity(self._logical("equal", other), "==", other)
 
     def __ne__(self, other: object) -> MaskExpr:  # type: ignore[override]
-        return self._logical("not_equal", other)
+        return _no_identity(self._logical("not_equal", other), "!=", other)
 
 
 class TableExpr(_Integers):
@@ -639,10 +653,10 @@ class TableExpr(_Integers):
         return self._compare(op, other)
 
     def __eq__(self, other: object) -> MaskExpr:  # type: ignore[override]
-        return self._equal("equal", other)
+        return _no_identity(self._equal("equal", other), "==", other)
 
     def __ne__(self, other: object) -> MaskExpr:  # type: ignore[override]
-        return self._equal("not_equal", other)
+        return _no_identity(self._equal("not_equal", other), "!=", other)
 
 
 IntLike: TypeAlias = int | np.integer[Any] | IntExpr | TableExpr
