@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .expr_types import MaskExpr
-from .trace_captures import with_traced_arrays
+from .trace_captures import captured_values, is_of_numpy, with_traced_arrays
 from .trace_context import tracing
 from .trace_nodes import lift
 from .trace_sample import sample_mask_mod
@@ -64,9 +64,9 @@ def trace_mask_mod(mask_mod: Callable[..., Any]) -> MaskExpr:
     # What torch.compile has wrapped is traced as it was.
     mask_mod = getattr(mask_mod, "_torchdynamo_orig_callable", mask_mod)
     with tracing() as trace:
-        function = with_traced_arrays(mask_mod)
-        trace.numpy_rules |= function is not mask_mod
-        result = function(*trace.indices())
+        captured = list(captured_values(mask_mod))
+        trace.numpy_rules |= is_of_numpy(captured)
+        result = with_traced_arrays(mask_mod, captured)(*trace.indices())
         if isinstance(result, MaskExpr):
             return result
         if result is None or isinstance(result, str | list | tuple | dict):

@@ -175,7 +175,7 @@ def power(trace: Trace, input: Any, exponent: Any) -> Symbol:
             result = mul(trace, result, a)
         return pointwise(trace, result._dtype, result._range, lambda x, y: x, result, a)
     base = trace.symbol(input)
-    if base._node == 2 and base.is_number:
+    if base._node == 2 and base.weight == 0:
         return left_shift(trace, 1, e)
     refuse("** with a traced exponent", "use 1 << n for powers of two")
 

@@ -77,11 +77,19 @@ def captured_values(function: Any) -> Iterator[Any]:
         level = following
 
 
-def with_traced_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, or, if it captures NumPy arrays, a copy that captures views of them for
-    lookups.
-    """
-    if not any(type(value) is np.ndarray for value in captured_values(function)):
+def is_of_numpy(captured: list[Any]) -> bool:
+    """True for functions that hold NumPy's arrays or name NumPy, but nothing of PyTorch."""
+    libraries = {
+        str(getattr(value, "__name__", "")).partition(".")[0]
+        for value in captured
+        if isinstance(value, types.ModuleType)
+    } | {type(value).__module__.partition(".")[0] for value in captured}
+    return "numpy" in libraries and "torch" not in libraries
+
+
+def with_traced_arrays(function: Callable[..., Any], captured: list[Any]) -> Callable[..., Any]:
+    """The function itself, or, if it captures NumPy arrays, a copy that captures views of them."""
+    if not any(type(value) is np.ndarray for value in captured):
         return function
     replaced: Callable[..., Any] = _replace(function, {}, 0)
     return replaced

@@ -94,7 +94,7 @@ def _compare(op: str) -> Callable[..., Symbol]:
         number = _float_of(trace, input)
         if number is not None:
             return _compare_float(trace, _MIRRORED[op], trace.symbol(other), *number)
-        dtype, (a, b) = prepare(trace, input, other)
+        dtype, (a, b) = prepare(trace, input, other, is_comparison=True)
         if dtype == "bool":
             return pointwise(
                 trace, "bool", BOOLEAN, lambda x, y: _compare_conditions(op, x, y), a, b

@@ -89,20 +89,10 @@ class Trace:
         return np.dtype(dtype) if self.torch is None else getattr(self.torch, dtype)
 
     def dtype_name(self, dtype: Any) -> str:
-        """The name of a type given as PyTorch's, NumPy's or Python's; refused if it is not integer
-        or boolean.
-        """
-        if dtype is bool:
-            return "bool"
-        if dtype is int:
-            return "int64"
-        name = (
-            _name_of(dtype)
-            if _name_of(dtype) in _INTEGERS
-            else np.dtype(dtype).name
-            if (isinstance(dtype, type | np.dtype | str))
-            else _name_of(dtype)
-        )
+        """The name of an integer or boolean type given as PyTorch's, NumPy's or Python's."""
+        name = _name_of(dtype)
+        if name not in _INTEGERS and isinstance(dtype, type | np.dtype | str):
+            name = np.dtype(dtype).name
         if name not in _INTEGERS:
             refuse(f"a value of type {name}", "use integers and booleans")
         return name
@@ -131,22 +121,22 @@ class Trace:
         if isinstance(value, Symbol):
             return value
         if isinstance(value, bool | np.bool_):
-            return Symbol(self, "bool", Range(int(value), int(value)), bool(value), is_number=True)
+            return Symbol(self, "bool", Range(int(value), int(value)), bool(value), weight=0)
         if isinstance(value, int):
-            return Symbol(self, "int64", Range(value, value), value, is_number=True)
+            return Symbol(self, "int64", Range(value, value), value, weight=0)
         if isinstance(value, np.integer):
-            return Symbol(self, value.dtype.name, Range(int(value), int(value)), int(value))
+            name = _WIDER.get(value.dtype.name, value.dtype.name)
+            return Symbol(self, name, Range(int(value), int(value)), int(value), weight=1)
         if self.is_array(value):
             known = self._lifted.get(id(value))
             if known is None:
                 known = self._lifted[id(value)] = (value, self._lift(value))
             return known[1]
         if isinstance(value, list | tuple):
-            return (
-                self.call("stack", (value,), {})
-                if self._mentions(value)
-                else (self._lift(np.asarray(value)))
-            )
+            if self._mentions(value):
+                stacked: Symbol = self.call("stack", (value,), {})
+                return stacked
+            return self._lift(np.asarray(value))
         if isinstance(value, FloatLookup):
             refuse("a float of a table as a condition or an integer", "compare it with a number")
         if isinstance(value, float | np.floating):
@@ -156,12 +146,9 @@ class Trace:
     def _lift(self, array: Any) -> Symbol:
         name = _name_of(array.dtype)
         if name in _WIDER:
-            array = (
-                array.astype(_WIDER[name])
-                if isinstance(array, np.ndarray)
-                else array.to(getattr(self.torch, _WIDER[name]))
-            )
             name = _WIDER[name]
+            is_numpy = isinstance(array, np.ndarray)
+            array = array.astype(name) if is_numpy else array.to(getattr(self.torch, name))
         if name not in _INTEGERS:
             refuse(
                 f"a captured array of type {name}",
@@ -173,10 +160,10 @@ class Trace:
         wish = self._captured_name(array)
         if not shape and not wish:  # made in the function: a number
             value = array.item()
-            return Symbol(self, name, Range(int(value), int(value)), value)
+            return Symbol(self, name, Range(int(value), int(value)), value, weight=1)
         table = self._table(array, wish)
         if not shape:
-            return Symbol(self, name, range_of_type(name), lookup(table, []))
+            return Symbol(self, name, range_of_type(name), lookup(table, []), weight=1)
 
         def entry(index: tuple[Index, ...]) -> Node:
             return lookup(table, list(index))
@@ -199,7 +186,7 @@ class Trace:
         return known[0]
 
     def _captured_name(self, array: Any) -> str:
-        """The variable or attribute of the user's function that holds the array, else ""."""
+        """The variable, attribute or key in the user's function that holds the array, else ""."""
         frame = user_frame()
         if frame is None:
             return ""
@@ -207,16 +194,18 @@ class Trace:
         local = frame.f_locals
         # A number that the function makes is no parameter of it, though a variable holds it.
         named = code.co_varnames if array.shape else code.co_varnames[: code.co_argcount]
-        for name in (*code.co_freevars, *named):
-            if local.get(name) is array:
+        variables = {name: local.get(name) for name in (*code.co_freevars, *named)}
+        variables |= {name: frame.f_globals.get(name) for name in code.co_names}
+        for name, value in variables.items():
+            if value is array:
                 return name
-        for name in code.co_names:
-            if frame.f_globals.get(name) is array:
-                return name
-        for value in local.values():
-            for name, held in getattr(value, "__dict__", {}).items():
-                if held is array:
-                    return str(name).lstrip("_")
+        for value in variables.values():
+            parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+            # Modules of PyTorch keep their tensors apart.
+            for held in (parts, *(parts.get(part, {}) for part in ("_buffers", "_parameters"))):
+                for name, part in held.items() if isinstance(held, dict) else ():
+                    if part is array and isinstance(name, str):
+                        return name.lstrip("_")
         return ""
 
     def holds_floats(self, value: Any) -> bool:

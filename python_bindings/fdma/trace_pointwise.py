@@ -55,10 +55,10 @@ def pointwise(
 ) -> Symbol:
     """A symbol whose elements are combinations of the operands' elements."""
     shape = broadcast(*[operand._shape for operand in operands])
-    is_number = all(operand.is_number for operand in operands)
     if not shape:
         made = combine(*[operand._node for operand in operands])
-        return Symbol(trace, dtype, bounds, made, is_number=is_number)
+        weight = max(operand.weight for operand in operands)
+        return Symbol(trace, dtype, bounds, made, weight=weight)
 
     def element(index: tuple[Index, ...]) -> Node:
         return combine(*[element_of(operand, index) for operand in operands])
@@ -66,15 +66,19 @@ def pointwise(
     return Symbol(trace, dtype, bounds, None, shape, element)
 
 
-def common_type(*operands: Symbol) -> str:
-    """The type that PyTorch, or NumPy, computes these operands in."""
+def common_type(*operands: Symbol, is_comparison: bool = False) -> str:
+    """The type that PyTorch, or NumPy, computes these operands in.
+
+    Values with axes outrank those without; in comparisons create_mask, which evaluates many cells
+    at once, lets every value of the cell outrank tables without axes.
+    """
     first = operands[0]._dtype
     if all(operand._dtype == first for operand in operands):
         return first
-    # NumPy does not rank arrays without axes below others.
-    with_axes = 1 if operands[0]._trace.numpy_rules else 2
+    if operands[0]._trace.numpy_rules:  # which ranks Python's numbers below arrays, no more
+        return result_type([(s._dtype, min(s.weight, 1)) for s in operands])
     return result_type(
-        [(s._dtype, 0 if s.is_number else with_axes if s._shape else 1) for s in operands]
+        [(s._dtype, s.weight if s._shape or is_comparison else min(s.weight, 1)) for s in operands]
     )
 
 
@@ -117,9 +121,10 @@ def fit(
     return pointwise(trace, dtype, limits, wrapped, *operands)
 
 
-def prepare(trace: Trace, *values: Any) -> tuple[str, list[Symbol]]:
+def prepare(trace: Trace, *values: Any, is_comparison: bool = False) -> tuple[str, list[Symbol]]:
+    """The operands in their common type, and its name."""
     symbols = [trace.symbol(value) for value in values]
-    dtype = common_type(*symbols)
+    dtype = common_type(*symbols, is_comparison=is_comparison)
     return dtype, [cast(trace, symbol, dtype) for symbol in symbols]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from .expr import b, h, k, q, table
 from .expr_types import MaskExpr
-from .trace_captures import captured_values
+from .trace_captures import captured_values, is_of_numpy
 
 __all__ = ["CELLS_AT_ONCE", "sample_mask_mod"]
 
@@ -79,23 +78,10 @@ def _evaluator(
     """A function from rows [begin, end) to booleans [batch, heads, rows, kv_len]."""
     torch = sys.modules.get("torch")
     captured = list(captured_values(mask_mod))
-    if torch is None or _is_for_numpy(captured):
+    if torch is None or is_of_numpy(captured):
         return _numpy_evaluator(mask_mod, batch, heads, kv_len)
     device = next((value.device for value in captured if isinstance(value, torch.Tensor)), "cpu")
     return _torch_evaluator(torch, mask_mod, batch, heads, kv_len, device)
-
-
-def _is_for_numpy(captured: list[Any]) -> bool:
-    """True for functions that hold NumPy's arrays, or name NumPy but neither PyTorch nor its
-    tensors.
-    """
-    names = {
-        str(getattr(value, "__name__", "")).partition(".")[0]
-        for value in captured
-        if isinstance(value, types.ModuleType)
-    } | {type(value).__module__.partition(".")[0] for value in captured}
-    holds_array = any(type(value) is np.ndarray for value in captured)
-    return holds_array or ("numpy" in names and "torch" not in names)
 
 
 def _numpy_evaluator(

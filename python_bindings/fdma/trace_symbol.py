@@ -83,7 +83,7 @@ class Symbol:
     dtype is bool
     """
 
-    __slots__ = ("_dtype", "_element", "_node", "_range", "_shape", "_trace", "is_number")
+    __slots__ = ("_dtype", "_element", "_node", "_range", "_shape", "_trace", "weight")
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Symbol:
         node: Node | None = None,
         shape: tuple[int, ...] = (),
         element: Callable[[tuple[Index, ...]], Node] | None = None,
-        is_number: bool = False,
+        weight: int = 2,
     ) -> None:
         self._trace = trace
         self._dtype = dtype
@@ -101,7 +101,8 @@ class Symbol:
         self._node = node
         self._shape = shape
         self._element = element
-        self.is_number = is_number  # of Python: its type yields to that of any other operand
+        # Of its type among others: 0 a number of Python, 1 a table without axes, 2 of the cell.
+        self.weight = weight
 
     def at(self, index: tuple[Index, ...]) -> Node:
         """The node of one element."""

@@ -146,8 +146,9 @@ def transpose(trace: Trace, input: Any, dim0: int = 0, dim1: int = 1) -> Symbol:
 
 
 def stack(trace: Trace, tensors: Sequence[Any], dim: int = 0, *, axis: Any = None) -> Symbol:
-    symbols = [trace.symbol(tensor) for tensor in tensors]
-    return cat(trace, [unsqueeze(trace, s, dim if axis is None else axis) for s in symbols], dim)
+    place = dim if axis is None else axis
+    rank = len(trace.symbol(tensors[0])._shape)
+    return cat(trace, [unsqueeze(trace, s, place) for s in tensors], axis_of(place, rank + 1))
 
 
 def cat(trace: Trace, tensors: Sequence[Any], dim: int = 0) -> Symbol:

@@ -288,6 +288,38 @@ def test_captures_in_every_place() -> None:
         assert set(assert_exact(mask_mod, SIZES).tables) == expected
 
 
+def test_names_of_what_objects_and_dictionaries_hold() -> None:
+    class Module(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("ids", document)
+            self.register_buffer("width", window)
+
+        def mask_mod(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return (self.ids[q] == self.ids[k]) & (q - k < self.width)
+
+    mask = assert_exact(Module().mask_mod, SIZES)
+    assert str(mask) == "@ids[q] == @ids[k] & q - k < @width"
+    tables = {"of_documents": document, "wide": window}
+    mask = assert_exact(lambda b, h, q, k: tables["of_documents"][q] + tables["wide"] > k, SIZES)
+    assert str(mask) == "@of_documents[q] + @wide > k"
+
+
+def test_functions_of_both_libraries_follow_pytorch() -> None:
+    ids = document.numpy()
+    rows = chosen.to(torch.uint8)
+
+    def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (rows[b] + k == 3).any(-1) | (q > 3)  # as uint8: 255 + 4 is 3
+
+    def with_both(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return mask_mod(b, h, q, k) & (ids[q] >= 0)
+
+    assert_exact(mask_mod, (2, 1, 6, 300))
+    plain = cells_of(fdma.trace_mask_mod(mask_mod), (2, 1, 6, 300))
+    assert np.array_equal(cells_of(fdma.trace_mask_mod(with_both), (2, 1, 6, 300)), plain)
+
+
 def test_one_table_for_one_tensor() -> None:
     again = document
     mask = assert_exact(

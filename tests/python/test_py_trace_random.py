@@ -63,12 +63,6 @@ def _lookup(draw: Any, names: list[str], depth: int, axes_left: int = 0) -> str:
     return f"{name}[{', '.join(_index(draw, name, axis, depth) for axis in range(rank))}]"
 
 
-def _of_a_cell(row: str) -> str:
-    # vmap's comparisons take the type of a captured 0-dimensional tensor for less than that of a
-    # value of the cell. FlexAttention's kernels do not, nor does FDMA: have it depend on the cell.
-    return f"torch.where(q < 99, {row}, {row})"
-
-
 @st.composite
 def rows(draw: Any, depth: int) -> str:
     """Values with one axis."""
@@ -98,7 +92,7 @@ def rows(draw: Any, depth: int) -> str:
 @st.composite
 def integers(draw: Any, depth: int) -> str:
     if depth <= 0:
-        leaves = ["q", "k", "q", "k", "b", "h", _of_a_cell("scalar"), _of_a_cell("narrow")]
+        leaves = ["q", "k", "q", "k", "b", "h", "scalar", "narrow"]
         return str(draw(st.sampled_from(leaves)))
     x = integers(depth - 1)
     kind = draw(st.integers(0, 21))
@@ -143,10 +137,10 @@ def integers(draw: Any, depth: int) -> str:
         return _lookup(draw, ["a8", "u8", "a16", "a32", "a64", "cube", "hyper"], depth)
     if kind == 18:
         reduction = draw(st.sampled_from(["sum", "amax", "amin"]))
-        return f"({_of_a_cell(draw(rows(depth - 1)))}).{reduction}(-1)"
+        return f"({draw(rows(depth - 1))}).{reduction}(-1)"
     if kind == 19:
         place = draw(st.sampled_from(["0", "-1", "q % 2", "k % 2 - 2"]))
-        return f"({_of_a_cell(draw(rows(depth - 1)))})[{place}]"
+        return f"({draw(rows(depth - 1))})[{place}]"
     if kind == 20:
         return f"torch.remainder({draw(x)}, {draw(st.integers(1, 9))})"
     return f"(({draw(conditions(depth - 1))}) * {draw(NUMBERS)} + ({draw(x)}))"
