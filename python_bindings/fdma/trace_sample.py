@@ -61,7 +61,8 @@ def sample_mask_mod(
     # Only the axes along which cells differ are part of the table.
     axes = [axis for axis in (0, 1) if kept.shape[axis] > 1]
     bits = table(kept.reshape(*[kept.shape[axis] for axis in axes], q_len, kv_len))
-    return MaskExpr(bits[(*[(b, h)[axis] for axis in axes], q, k)])
+    place = (*[(b, h)[axis] for axis in axes], q, k)
+    return MaskExpr(bits[place])
 
 
 def _widen(kept: np.ndarray[Any, Any], cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
