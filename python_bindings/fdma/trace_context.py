@@ -67,13 +67,17 @@ class Trace:
     """
 
     def __init__(self) -> None:
-        self.torch: Any = sys.modules.get("torch")
         self.numpy_rules = self.torch is None
         self.arrays: dict[str, Any] = {}
         # By identity, or for tensors by memory; the object is kept so that neither can be reused.
         self._symbols: dict[Any, tuple[str, Any]] = {}
         self._lifted: dict[int, tuple[Any, Symbol]] = {}  # by id, which the array kept here holds
         self._device: Any = None
+
+    @property
+    def torch(self) -> Any:
+        """PyTorch, where anything has loaded it, the function itself for instance."""
+        return sys.modules.get("torch")
 
     def indices(self) -> tuple[Symbol, Symbol, Symbol, Symbol]:
         """b, h, q_idx, kv_idx."""

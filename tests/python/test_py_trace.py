@@ -424,6 +424,26 @@ assert fdma.compile(causal, 5) == fdma.compile(causal, 5, sample=True) == fdma.c
 """
 
 
+LOADS_TORCH = """
+import sys
+import fdma
+
+def mask_mod(b, h, q_idx, kv_idx):
+    import torch
+    ids = torch.tensor([0, 0, 1])
+    return torch.logical_and(ids[q_idx] == ids[kv_idx], q_idx >= kv_idx)
+
+assert "torch" not in sys.modules
+assert fdma.compile(mask_mod, 3).counts.allowed_pairs == 4
+assert "torch" in sys.modules
+"""
+
+
+def test_function_that_loads_pytorch() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
+    subprocess.run([sys.executable, "-c", LOADS_TORCH], check=True, env=environment)
+
+
 def test_without_pytorch() -> None:
     subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
