@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "fdma/masks/mask_names.hpp"
 
@@ -91,7 +92,7 @@ std::string wish_of(const std::string& symbol) { return symbol.substr(symbol.fin
 // Every node that `root` reaches, operands first, each once.
 std::vector<BuilderNodePtr> list_nodes(const BuilderNodePtr& root) {
   std::vector<BuilderNodePtr> listed;
-  std::set<const BuilderNode*> met = {root.get()};
+  std::unordered_set<const BuilderNode*> met = {root.get()};
   struct Visit {
     BuilderNodePtr node;
     std::size_t next_operand;
@@ -175,12 +176,12 @@ class Naming {
     const auto serves = [&](const std::string& name) {
       return is_identifier(name) && !is_reserved(name) && !inside.contains(name);
     };
-    const std::string wish = wish_of(symbol);
+    std::string wish = wish_of(symbol);
     if (!ignore_wishes_ && serves(wish)) return wish;
     for (const char letter : std::string_view("ijlmnoprstuvwxyz"))
       if (serves(std::string(1, letter))) return std::string(1, letter);
     for (int i = 1;; ++i)
-      if (const std::string name = fmt::format("i{}", i); serves(name)) return name;
+      if (std::string name = fmt::format("i{}", i); serves(name)) return name;
   }
 
   const Names& same_;
@@ -188,6 +189,58 @@ class Naming {
   Names names_;
   std::set<std::string> taken_tables_;
 };
+
+bool is_comparison(const BuilderNode& node) {
+  return node.data.op >= ExprOp::less && node.data.op <= ExprOp::greater;
+}
+
+// Of a & b with a = (.. < x) and b = (x < ..), a chain, the node x, which is written once.
+const BuilderNode* shared_in_chain(const BuilderNode& node) {
+  if (node.data.op != ExprOp::logical_and) return nullptr;
+  const BuilderNode* left = node.operands[0].get();
+  const BuilderNode& right = *node.operands[1];
+  if (left->data.op == ExprOp::logical_and) left = left->operands[1].get();
+  if (!is_comparison(*left) || !is_comparison(right)) return nullptr;
+  const BuilderNode* shared = left->operands[1].get();
+  return shared == right.operands[0].get() ? shared : nullptr;
+}
+
+// True where the text would have more operations than a text may: what mentions the variable of a
+// loop cannot be a let, so that sharing inside loops may double it at every step.
+bool is_too_long(const std::vector<BuilderNodePtr>& nodes, const Naming& naming) {
+  constexpr std::size_t kMaxBits = 64;  // names; loops side by side share theirs
+  struct Written {
+    std::int64_t operations = 1;
+    std::uint64_t loops = 0;  // whose variables it mentions, a bit each
+  };
+  std::unordered_map<const BuilderNode*, Written> written;
+  std::map<std::string, std::uint64_t> bits;
+  const auto bit_of = [&](const std::string& symbol) {
+    return bits.emplace(symbol, std::uint64_t{1} << std::min(bits.size(), kMaxBits - 1))
+        .first->second;
+  };
+  std::int64_t total = 0;
+  for (const BuilderNodePtr& node : nodes) {
+    const ExprNode& data = node->data;
+    Written own;
+    for (const BuilderNodePtr& operand : node->operands) {
+      const Written& inner = written.at(operand.get());
+      own.loops |= inner.loops;
+      if (inner.loops != 0) own.operations += inner.operations;
+    }
+    const BuilderNode* shared = shared_in_chain(*node);
+    if (shared != nullptr && written.at(shared).loops != 0)
+      own.operations -= written.at(shared).operations;
+    const std::string& name = naming.name_of(data.symbol);
+    if (data.op == ExprOp::variable && !is_reserved(name)) own.loops |= bit_of(name);
+    if (is_loop(data.op) && bits.size() < kMaxBits) own.loops &= ~bit_of(name);
+    own.operations = std::min(own.operations, kMaxExprNodes + 1);
+    if (own.loops == 0) total += own.operations;
+    if (own.operations > kMaxExprNodes || total > kMaxExprNodes) return true;
+    written.emplace(node.get(), own);
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -255,6 +308,12 @@ Result<FinishedExpr> finish(const NodeHandle& root, const Names& same, bool igno
     return FinishedExpr{std::move(expr), {}};
   }
   const Naming naming(nodes, same, ignore_wishes);
+  if (is_too_long(nodes, naming)) {
+    return invalid(
+        fmt::format("the expression has more than {} operations when it is written out; what is "
+                    "shared inside any and all counts at each use",
+                    kMaxExprNodes));
+  }
   std::unordered_map<const BuilderNode*, BuilderNodePtr> renamed;
   const auto current = [&](const BuilderNodePtr& node) {
     const auto found = renamed.find(node.get());
@@ -280,6 +339,7 @@ Result<FinishedExpr> finish(const NodeHandle& root, const Names& same, bool igno
 std::string text_of(const NodeHandle& root, const Names& same) {
   const std::vector<BuilderNodePtr> nodes = list_nodes(root.node);
   const Naming naming(nodes, same, false);
+  if (is_too_long(nodes, naming)) return fmt::format("(more than {} operations)", kMaxExprNodes);
   std::unordered_map<const BuilderNode*, ExprId> id_of;
   auto listed = std::make_shared<std::vector<ExprNode>>();
   for (const BuilderNodePtr& node : nodes) {

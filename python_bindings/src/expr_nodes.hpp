@@ -47,11 +47,12 @@ struct FinishedExpr {
 /// `same` maps symbols of automatic tables to that of another with the same array. With
 /// `ignore_wishes` names depend on the structure alone.
 ///
-/// Errors      those of mask::build
+/// Errors      those of mask::build; invalid_argument: more operations than a text may have
 Result<FinishedExpr> finish(const NodeHandle& root, const std::map<std::string, std::string>& same,
                             bool ignore_wishes);
 
 /// The text of any node as it stands, unchecked: integers, bodies of loops, topk without `among`.
+/// "(more than .. operations)" where a text may not have as many.
 std::string text_of(const NodeHandle& root, const std::map<std::string, std::string>& same);
 
 /// The names that text_of writes for automatic tables, by symbol.

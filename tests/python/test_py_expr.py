@@ -374,6 +374,32 @@ def test_shared_nodes_stay_shared() -> None:
     assert fdma.MaskExpr.parse(text).equals(mask)
 
 
+def test_sharing_inside_loops_is_bounded() -> None:
+    def body(i: fdma.IntExpr, depth: int) -> fdma.MaskExpr:
+        number = q + i
+        for _ in range(depth):
+            number = fdma.minimum(number, number - 1)
+        return number < k
+
+    fine = fdma.any_of(3, lambda i: body(i, 10))
+    assert len(str(fine)) > 10_000
+    assert_cells(fine, Q - 10 < K)
+    long = fdma.any_of(3, lambda i: body(i, 60))  # 2 ** 60 operations
+    assert str(long) == "(more than 1048576 operations)"
+    with pytest.raises(ValueError, match="more than 1048576 operations when it is written out"):
+        fdma.compile(long, 6)
+    with pytest.raises(ValueError, match="written out"):
+        pickle.dumps(long)
+    mask: fdma.MaskExpr = k < 3
+    for n in range(200):  # loops side by side, shared outside
+        each = fdma.any_of(2, lambda i: q + i == n)  # noqa: B023
+        mask = (mask ^ each) | (mask & each)
+    assert len(str(mask)) < 50_000
+    assert dense(mask).shape == (1, 1, 6, 9)
+    links = " & ".join(f"i + {n} < k + {n} < i + {n + 9}" for n in range(100))
+    assert len(str(fdma.MaskExpr.parse(f"any(i in 9 : {links})"))) > 2000
+
+
 def test_long_chains() -> None:
     mask: fdma.MaskExpr = k == 0
     number = q
