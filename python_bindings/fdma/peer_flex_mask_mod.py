@@ -57,9 +57,9 @@ def _bitmap_of_tiles(fields: Mapping[str, Any]) -> NDArray[np.int32]:
             continue
         indices = fields[f"{name}_indices"]
         listed = np.arange(shape[3]) < fields[f"{name}_num_blocks"][..., None]
-        *row, place = np.nonzero(listed)
-        columns = indices[(*row, place)]
-        tiles[(*row, columns)] = 1 if name == "full_kv" else fields["fdma_bitmap_index"] + 2
+        found = np.nonzero(listed)
+        in_tiles = (*found[:-1], indices[found])
+        tiles[in_tiles] = 1 if name == "full_kv" else fields["fdma_bitmap_index"] + 2
     return tiles
 
 
