@@ -52,6 +52,10 @@ class Reblocking {
       const std::int64_t q_begin = row * block_.block_q;
       fetch(window_.q_begin + q_begin,
             window_.q_begin + std::min(q_begin + block_.block_q, q_len_));
+      if (repeats()) {
+        builder.repeat_tile_row();
+        continue;
+      }
       make_ranges();
       builder.add_tile_row(
           ranges_, [&](std::int32_t tile, std::uint64_t* words) { gather(tile, words); }, true);
@@ -63,6 +67,12 @@ class Reblocking {
   struct SourceRow {
     std::int32_t row = -1;
     std::vector<TileSegment> segments;
+  };
+  // The first query row of a tile row within its source row, and how many there are.
+  struct Cut {
+    std::int64_t offset = -1;
+    std::int64_t num_rows = 0;
+    friend bool operator==(const Cut&, const Cut&) = default;
   };
 
   // Puts the source tile rows that hold query rows [q_begin, q_end) into rows_.
@@ -77,6 +87,21 @@ class Reblocking {
     for (std::int32_t row = rows_.empty() ? first : rows_.back().row + 1; row <= last; ++row) {
       rows_.push_back({row, segments_of_row(source_, row)});
     }
+  }
+
+  // True if the tile row in hand holds the cells of the one before: the same source segments, cut
+  // in the same way.
+  bool repeats() {
+    const Cut cut{q_begin_ % source_.block.block_q, q_end_ - q_begin_};
+    const bool is_same =
+        cut == last_cut_ &&
+        std::equal(rows_.begin(), rows_.end(), last_.begin(), last_.end(),
+                   [](const SourceRow& a, const auto& b) { return a.segments == b; });
+    if (is_same) return true;
+    last_cut_ = cut;
+    last_.clear();
+    for (const SourceRow& row : rows_) last_.push_back(row.segments);
+    return false;
   }
 
   // Keys of a source segment, cut to the window and counted from its first key.
@@ -201,6 +226,9 @@ class Reblocking {
   std::vector<SourceRow> rows_;
   std::vector<KeyRange> touched_, full_, row_full_, next_full_;
   std::vector<TileRange> ranges_;
+  // Of the tile row before:
+  Cut last_cut_;
+  std::vector<std::vector<TileSegment>> last_;
 };
 
 }  // namespace

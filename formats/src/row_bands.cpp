@@ -358,28 +358,46 @@ class BandLowering {
       return count;
     }
 
+    // A tile without a bound repeats up to the next one that has one.
+    std::int64_t run_end(std::int64_t tile) override {
+      const std::int64_t block_kv = lowering_.block_.block_kv;
+      const std::int64_t begin = k_begin_ + tile * block_kv, end = begin + block_kv;
+      std::int64_t next = k_end_;
+      const auto is_in_tile = [&](std::int64_t lowest, std::int64_t highest) {
+        if (lowest >= end) next = std::min(next, lowest);
+        return highest > begin && lowest < end;
+      };
+      for (const SubBand& band : bands_) {
+        for (auto i = band.first; i != band.last; ++i) {
+          if (is_in_tile(band.min_lo(*i), band.max_lo(*i)) ||
+              is_in_tile(band.min_hi(*i), band.max_hi(*i))) {
+            return tile + 1;
+          }
+        }
+      }
+      return (next - k_begin_) / block_kv;
+    }
+
     std::uint64_t bitmap_hash(std::int64_t tile) override {
-      if (tile > 0 && repeats(tile)) return last_hash_;
       KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
-      if (known != nullptr && known->is_filled) return last_hash_ = known->hash;
-      last_hash_ = hash_words(write_new(tile), lowering_.words_per_bitmap_);
+      if (known != nullptr && known->is_filled) return known->hash;
+      const std::uint64_t hash = hash_words(write_new(tile), lowering_.words_per_bitmap_);
       if (known != nullptr) {
-        known->hash = last_hash_;
+        known->hash = hash;
         known->is_filled = true;
       }
-      return last_hash_;
+      return hash;
     }
 
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
-      if (tile > 0 && repeats(tile)) return last_index_;
       KnownBitmap* known = lowering_.find_known(first_ + tile, bands_);
-      if (known != nullptr && known->index >= 0) return last_index_ = known->index;
+      if (known != nullptr && known->index >= 0) return known->index;
       while (next_written_ < written_.size() && written_[next_written_] < tile) ++next_written_;
       const bool is_written = next_written_ < written_.size() && written_[next_written_] == tile;
       const std::uint64_t* words = is_written ? words_of(next_written_) : write_new(tile);
-      last_index_ = lowering_.builder_.intern_bitmap(words, hash);
-      if (known != nullptr) known->index = last_index_;
-      return last_index_;
+      const std::int32_t index = lowering_.builder_.intern_bitmap(words, hash);
+      if (known != nullptr) known->index = index;
+      return index;
     }
 
     void write_panel(std::vector<std::int64_t>& offsets,
@@ -435,28 +453,11 @@ class BandLowering {
       return words;
     }
 
-    // True if no bound lies in this tile or the one before it, so that both hold the same cells.
-    bool repeats(std::int64_t tile) const {
-      const std::int64_t begin = k_begin_ + (tile - 1) * lowering_.block_.block_kv;
-      const std::int64_t end = begin + 2 * lowering_.block_.block_kv;
-      for (const SubBand& band : bands_) {
-        for (auto i = band.first; i != band.last; ++i) {
-          if ((band.max_lo(*i) > begin && band.min_lo(*i) < end) ||
-              (band.max_hi(*i) > begin && band.min_hi(*i) < end)) {
-            return false;
-          }
-        }
-      }
-      return true;
-    }
-
     BandLowering& lowering_;
     const std::vector<SubBand>& bands_;
     const std::int64_t first_, k_begin_, k_end_;
     std::vector<std::int64_t>& written_ = lowering_.written_;  // tiles whose cells are in bitmaps_
     std::size_t next_written_ = 0;
-    std::uint64_t last_hash_ = 0;
-    std::int32_t last_index_ = -1;
   };
 
   void store_partial(std::int32_t first, std::int32_t end, std::int32_t step,

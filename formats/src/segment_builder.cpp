@@ -163,19 +163,27 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
   const std::int64_t num_tiles = end_tile - first_tile;
   const std::int64_t bitmap_words = mask_.words_per_bitmap();
   const std::int64_t block_q = mask_.block.block_q;
-  hashes_.resize(static_cast<std::size_t>(num_tiles));
+  runs_.clear();
+  run_keys_.clear();
   std::int64_t num_new = 0;
-  for (std::int64_t t = 0; t < num_tiles; ++t) {
+  for (std::int64_t t = 0; t < num_tiles; t = runs_.back().end) {
     const std::uint64_t hash = stretch.bitmap_hash(t);
-    hashes_[static_cast<std::size_t>(t)] = hash;
-    if (t > 0 && hash == hashes_[static_cast<std::size_t>(t) - 1]) continue;
+    const std::int64_t end = stretch.run_end(t);
+    const bool is_same = t > 0 && hash == runs_.back().hash;
+    runs_.push_back({end, hash});
+    if (is_same) {
+      run_keys_.back() += static_cast<std::uint64_t>(end - t);
+      continue;
+    }
+    run_keys_.push_back(hash);
+    run_keys_.push_back(static_cast<std::uint64_t>(end - t));
     if (seen_.find(hash, [](std::int32_t) { return true; }) < 0) {
       seen_.insert(hash, 0);
       ++num_new;
     }
   }
   // Equal panels are equal sequences of bitmaps, so that the panel need not be made to look for it.
-  const std::uint64_t key = XXH3_64bits(hashes_.data(), hashes_.size() * 8);
+  const std::uint64_t key = XXH3_64bits(run_keys_.data(), run_keys_.size() * 8);
   // In words: a panel takes block_q + intervals.
   const std::int64_t most_intervals = num_new * bitmap_words - block_q - 1;
   const bool may_be_stored = panel_index_.find(key, [](std::int32_t) { return true; }) >= 0;
@@ -201,15 +209,16 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
       return;
     }
   }
-  for (std::int64_t t = 0; t < num_tiles; ++t) {
-    const std::uint64_t hash = hashes_[static_cast<std::size_t>(t)];
-    const std::int32_t index = stretch.intern(t, hash);
-    const auto tile = static_cast<std::int32_t>(first_tile + t);
-    if (t > 0 && segments.back().payload == index) {
-      ++segments.back().end_tile;
+  std::int32_t tile = first_tile;
+  for (const BitmapRun& run : runs_) {
+    const std::int32_t index = stretch.intern(tile - first_tile, run.hash);
+    const auto end = static_cast<std::int32_t>(first_tile + run.end);
+    if (tile > first_tile && segments.back().payload == index) {
+      segments.back().end_tile = end;
     } else {
-      segments.push_back({tile, tile + 1, step, step, SegmentKind::bitmap, index});
+      segments.push_back({tile, end, step, step, SegmentKind::bitmap, index});
     }
+    tile = end;
   }
 }
 
@@ -338,6 +347,10 @@ void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileC
     }
   }
   flush();
+  repeat_tile_row();  // for the first time
+}
+
+void SegmentBuilder::repeat_tile_row() {
   const std::int32_t row = next_row_;
   add_rows(row, 1, row_segments_);
   next_row_ = row + 1;

@@ -93,39 +93,81 @@ std::vector<ClassChange> class_changes(std::int64_t q_len, std::int64_t kv_len, 
   return changes;
 }
 
-// The live tiles of every tile row: those of row r are ranges[offsets[r] .. offsets[r + 1]).
-struct RowRanges {
-  std::vector<std::size_t> offsets{0};
-  std::vector<TileRange> ranges;
-  std::span<const TileRange> of(std::int64_t row) const {
-    const auto r = static_cast<std::size_t>(row);
-    return {ranges.data() + offsets[r], offsets[r + 1] - offsets[r]};
+// Which tile rows hold the same cells as the one before: those in which, and in the one before, no
+// interval of any key begins or ends, nor between the two.
+std::vector<bool> repeated_rows(std::int64_t q_len, BlockShape block,
+                                std::span<const Interval> intervals) {
+  std::vector<bool> is_repeated(static_cast<std::size_t>(ceil_div(q_len, block.block_q)), true);
+  const auto change = [&](std::int64_t q) {
+    is_repeated[static_cast<std::size_t>(q / block.block_q)] = false;
+    const auto next = static_cast<std::size_t>(ceil_div(q, block.block_q));
+    if (q % block.block_q != 0 && next < is_repeated.size()) is_repeated[next] = false;
+  };
+  for (const Interval& queries : intervals) {
+    change(queries.begin);
+    if (queries.end < q_len) change(queries.end);
   }
-};
-
-RowRanges ranges_of_rows(std::int64_t num_rows, std::int64_t num_cols,
-                         const std::vector<ClassChange>& changes) {
-  RowRanges result;
-  std::vector<TileClass> classes(static_cast<std::size_t>(num_cols), TileClass::empty);
-  auto change = changes.begin();
-  for (std::int32_t row = 0; row < num_rows; ++row) {
-    for (; change != changes.end() && change->row == row; ++change) {
-      classes[static_cast<std::size_t>(change->col)] = change->now;
-    }
-    const auto begin = classes.begin(), end = classes.end();
-    for (auto first = begin; first != end;) {
-      const TileClass now = *first;
-      const auto last = std::find_if(first, end, [now](TileClass c) { return c != now; });
-      if (now != TileClass::empty) {
-        result.ranges.push_back({static_cast<std::int32_t>(first - begin),
-                                 static_cast<std::int32_t>(last - begin), now == TileClass::full});
-      }
-      first = last;
-    }
-    result.offsets.push_back(result.ranges.size());
-  }
-  return result;
+  if (q_len % block.block_q != 0) is_repeated.back() = false;  // it has fewer rows
+  if (!is_repeated.empty()) is_repeated.front() = false;
+  return is_repeated;
 }
+
+// The live tiles of every tile row; rows without a change share those of the row before.
+class RowRanges {
+ public:
+  RowRanges(std::int64_t num_rows, std::int64_t num_cols, const std::vector<ClassChange>& changes)
+      : live_(static_cast<std::size_t>(num_cols / 64 + 1)), full_(live_.size()) {
+    auto change = changes.begin();
+    for (std::int32_t row = 0; row < num_rows; ++row) {
+      const auto first = change;
+      for (; change != changes.end() && change->row == row; ++change) {
+        set(live_, change->col, change->now != TileClass::empty);
+        set(full_, change->col, change->now == TileClass::full);
+      }
+      if (row == 0 || change != first) {
+        begin_ = ranges_.size();
+        add_ranges();
+      }
+      bounds_.push_back({begin_, ranges_.size()});
+    }
+  }
+
+  std::span<const TileRange> of(std::int64_t row) const {
+    const auto [begin, end] = bounds_[static_cast<std::size_t>(row)];
+    return {ranges_.data() + begin, end - begin};
+  }
+
+ private:
+  static void set(std::vector<std::uint64_t>& bits, std::int32_t col, bool is_set) {
+    const std::uint64_t bit = std::uint64_t{1} << (col % 64);
+    std::uint64_t& word = bits[static_cast<std::size_t>(col / 64)];
+    word = is_set ? word | bit : word & ~bit;
+  }
+
+  // A bit that differs from the one before it begins a range of another class; 64 tiles at a time.
+  void add_ranges() {
+    std::uint64_t live_before = 0, full_before = 0;
+    for (std::size_t w = 0; w < live_.size(); ++w) {
+      const std::uint64_t live = live_[w], full = full_[w];
+      std::uint64_t edges = (live ^ (live << 1 | live_before)) | (full ^ (full << 1 | full_before));
+      for (; edges != 0; edges &= edges - 1) {
+        const int bit = std::countr_zero(edges);
+        const auto tile = static_cast<std::int32_t>(64 * w) + bit;
+        if (is_open_) ranges_.back().end = tile;
+        is_open_ = (live >> bit & 1) != 0;
+        if (is_open_) ranges_.push_back({tile, tile, (full >> bit & 1) != 0});
+      }
+      live_before = live >> 63;
+      full_before = full >> 63;
+    }
+  }
+
+  std::vector<std::uint64_t> live_, full_;  // a bit a tile of the row in hand, and zeros behind
+  bool is_open_ = false;
+  std::size_t begin_ = 0;
+  std::vector<TileRange> ranges_;
+  std::vector<std::pair<std::size_t, std::size_t>> bounds_;
+};
 
 // Counts what the widest partial stretches of the last tile rows must take as payloads.
 class PayloadBound {
@@ -296,7 +338,7 @@ std::optional<SegmentMask> segment_from_columns(std::int64_t q_len, std::int64_t
     }
     bitmaps.write(words, bitmap_words);
   };
-  const RowRanges rows = ranges_of_rows(num_rows, num_cols, changes);
+  const RowRanges rows(num_rows, num_cols, changes);
   PayloadBound bound(q_len, kv_len, block, column_offsets, column_intervals);
   bool table_is_smaller = false;
   for (std::int64_t row = num_rows - 1;
@@ -310,8 +352,13 @@ std::optional<SegmentMask> segment_from_columns(std::int64_t q_len, std::int64_t
     table_is_smaller = bound.bytes() > table_bytes;
   }
   if (!table_is_smaller) next.assign(column_offsets.begin(), column_offsets.end() - 1);
+  const std::vector<bool> is_repeated = repeated_rows(q_len, block, column_intervals);
   for (std::int64_t row = 0; row < num_rows && !table_is_smaller; ++row) {
     if (is_cancelled && is_cancelled()) return std::nullopt;
+    if (is_repeated[static_cast<std::size_t>(row)]) {
+      builder.repeat_tile_row();
+      continue;
+    }
     builder.add_tile_row(rows.of(row), cells);
     table_is_smaller = builder.payload_bytes() > table_bytes;
   }

@@ -366,6 +366,10 @@ class LayerCombination {
       }
       return count;
     }
+    std::int64_t run_end(std::int64_t tile) override {
+      known(tile);
+      return pieces_[piece_].end.at - first_;
+    }
     std::uint64_t bitmap_hash(std::int64_t tile) override { return known(tile).hash; }
     std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
       KnownTile& entry = known(tile);

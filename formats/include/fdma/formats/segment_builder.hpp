@@ -89,6 +89,9 @@ class PartialStretch {
   virtual ~PartialStretch() = default;
   /// Key intervals of all rows, clipped to the stretch; some value above `limit` if there are more.
   virtual std::int64_t num_intervals(std::int64_t limit) = 0;
+  /// The end of a run of tiles from `tile` on that are known to hold the same cells, without
+  /// looking at each: only the first tile of a run is asked for below, in ascending order.
+  virtual std::int64_t run_end(std::int64_t tile) { return tile + 1; }
   /// hash_words of the tile's bitmap.
   virtual std::uint64_t bitmap_hash(std::int64_t tile) = 0;
   /// Index of the tile's bitmap, interned in the builder.
@@ -121,6 +124,9 @@ class SegmentBuilder {
   /// `reclassify` is set; then its cells decide.
   void add_tile_row(std::span<const TileRange> ranges, const TileCells& cells,
                     bool reclassify = false);
+
+  /// Appends a tile row equal to the one that add_tile_row appended last.
+  void repeat_tile_row();
 
   /// Appends tile rows first_row, first_row + period, .. (`count` of them), which `segments`
   /// describes for the first one and which move by their steps. Rows of one residue modulo the
@@ -158,6 +164,12 @@ class SegmentBuilder {
   bool absorb(OpenRun& open, std::span<const TileSegment> segments, std::int32_t& count);
   std::int32_t find_panel(std::uint64_t hash) const;
 
+  // Tiles [.., end) of a partial stretch, up to the next run, of one bitmap.
+  struct BitmapRun {
+    std::int64_t end;
+    std::uint64_t hash;
+  };
+
   SegmentMask mask_;
   std::int32_t period_;
   std::int32_t next_row_ = 0;
@@ -169,7 +181,8 @@ class SegmentBuilder {
   // Of the tile row in hand:
   std::vector<TileSegment> row_segments_, moved_;
   std::vector<std::uint64_t> scratch_;  // bitmaps of the partial stretch, tile after tile
-  std::vector<std::uint64_t> hashes_;
+  std::vector<BitmapRun> runs_;
+  std::vector<std::uint64_t> run_keys_;  // hash and length of each maximal run of equal hashes
   std::vector<std::int64_t> panel_offsets_;
   std::vector<Interval> panel_intervals_;
 };
