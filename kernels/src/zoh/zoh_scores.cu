@@ -1,12 +1,12 @@
 // ZOH scores on the GPU. Three kernels for one formula (zoh_scores.hpp):
 //   score_rows   dt_proj [heads_kv, head_dim]: a few lanes share a row of values, 16 bytes each,
-//                and keep their part of the head's weights in registers for many keys. Eight keys
-//                are in flight per lane and summed across lanes together: of eight sums each step
-//                hands half to the lane opposite, so 8 sums take 7 shuffles and a few, not 8 x 4
+//                and keep their part of the head's weights in registers for many keys. A lane sums
+//                eight keys while it loads the next eight; of eight sums each step hands half to
+//                the lane opposite, so 8 sums take 7 shuffles and a few, not 8 x 4
 //   score_tiles  dt_proj [heads_kv, heads_kv * head_dim] of 16-bit weights: a matrix product with
 //                few columns. Sums do not care for the order of their terms, so a lane's 16 bytes
 //                are the fragments of two mma instructions as they lie, in values and weights
-//                alike; nothing passes through shared memory
+//                alike. Where there are few keys, warps share the width of a row
 //   score_any    all else: any alignment and any mixture of dtypes, tiles in shared memory
 // The first two are bound by reading `values`.
 #include <cuda_bf16.h>
@@ -24,6 +24,8 @@ namespace fdma {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr std::int64_t kMultiprocessors = 132;  ///< of an H100 or H200: how far work is spread
 
 /// A tensor of any of the three dtypes, element by element.
 struct AnyFloats {
@@ -47,7 +49,7 @@ struct Call {
   std::int64_t score_batch_stride, score_head_stride, score_key_stride;  ///< of scores
   bool is_per_head;
   bool is_log;
-  int keys_per_unit;  ///< score_rows: consecutive keys of a group of lanes, a multiple of kKeys
+  int num_splits;  ///< score_tiles: warps that share the width of a row, 1 to kWarps
 };
 
 __device__ float score_of(const Call& call, float dt, float a) {
@@ -100,7 +102,11 @@ struct Chunk<__half> {
   }
 };
 
-constexpr int kKeys = 8;  // in flight per lane of score_rows
+constexpr int kKeys = 8;  // that a lane of score_rows sums at a time
+
+/// Blocks of score_rows on a multiprocessor, by the registers that two times eight keys take.
+template <int kChunks>
+constexpr int kRowBlocks = kChunks == 1 ? 2 : 1;
 
 // The sums over kLanes lanes of eight values each; lane l gets that of value l / (kLanes / 8).
 template <int kLanes>
@@ -122,17 +128,23 @@ __device__ float sum_eight(float (&x)[kKeys], int lane) {
   return x[0];
 }
 
-// A unit is kLanes lanes with a head and call.keys_per_unit keys of it; heads fastest, so that a
-// block reads whole rows of all heads. A lane has every kLanes-th chunk of a row, kChunks of them.
+// A unit is kLanes lanes with a head; it goes from eight keys of that head to the next eight that
+// no other unit has, and loads those while it sums these. Heads fastest, so that a block reads
+// whole rows of all heads. A lane has every kLanes-th chunk of a row, kChunks of them.
 template <class T, int kLanes, int kChunks>
-__global__ void __launch_bounds__(kThreads) score_rows(Call call) {
+__global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call call) {
   constexpr int kSize = Chunk<T>::kSize;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t unit =
       (std::int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
+  const std::int64_t units_per_head =
+      std::int64_t{gridDim.x} * (kThreads / kLanes) / call.num_heads;
   const int head = static_cast<int>(unit % call.num_heads);
-  const std::int64_t first = unit / call.num_heads * call.keys_per_unit;
+  const std::int64_t step = units_per_head * kKeys;
   const auto batch = static_cast<int>(blockIdx.y);
+  // All lanes of a warp take part in each round: keys past the end, and units too many, read
+  // nothing.
+  const std::int64_t end = unit < units_per_head * call.num_heads ? call.kv_len : 0;
   float weights[kChunks][kSize];
   bool is_inside[kChunks];
 #pragma unroll
@@ -148,20 +160,20 @@ __global__ void __launch_bounds__(kThreads) score_rows(Call call) {
   }
   const T* const row = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
                        head * call.head_stride + lane * kSize;
-  // All lanes of a warp take part in each step: keys past the end read nothing.
-  for (std::int64_t key = first; key < first + call.keys_per_unit; key += kKeys) {
-    uint4 raw[kKeys][kChunks];
+  const auto load = [&](std::int64_t key, uint4(&raw)[kKeys][kChunks]) {
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         raw[i][c] = make_uint4(0, 0, 0, 0);
-        if (key + i < call.kv_len && is_inside[c]) {
+        if (key + i < end && is_inside[c]) {
           raw[i][c] = __ldcs(reinterpret_cast<const uint4*>(row + (key + i) * call.key_stride +
                                                             c * kLanes * kSize));
         }
       }
     }
+  };
+  const auto score = [&](std::int64_t key, const uint4(&raw)[kKeys][kChunks]) {
     float sums[kKeys];
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
@@ -176,9 +188,16 @@ __global__ void __launch_bounds__(kThreads) score_rows(Call call) {
     }
     const float dt = sum_eight<kLanes>(sums, lane);
     const std::int64_t mine = key + lane / (kLanes / kKeys);
-    if (lane % (kLanes / kKeys) == 0 && mine < call.kv_len) {
-      store_score(call, batch, head, mine, dt);
-    }
+    if (lane % (kLanes / kKeys) == 0 && mine < end) store_score(call, batch, head, mine, dt);
+  };
+  uint4 even[kKeys][kChunks], odd[kKeys][kChunks];
+  std::int64_t key = unit / call.num_heads * kKeys;
+  load(key, even);
+  for (std::int64_t begin = 0; begin < call.kv_len; begin += 2 * step, key += 2 * step) {
+    load(key + step, odd);
+    score(key, even);
+    load(key + 2 * step, even);
+    score(key + step, odd);
   }
 }
 
@@ -200,17 +219,35 @@ __device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, st
 constexpr int kRowTiles = 2;        // of 16 keys, per warp of score_tiles
 constexpr int kSliceElements = 32;  // of a row: 16 bytes from each of the four lanes that share it
 
-// A warp has 32 keys and kColumnTiles x 8 heads from blockIdx.z on. In an mma, lane 4 g + t holds
-// columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8; here these are elements 8t.. of the slice.
+// Blocks of score_tiles on a multiprocessor, by the registers that sums, values and weights take.
+template <int kColumnTiles>
+constexpr int kTileBlocks = kColumnTiles == 1 ? 2 : 1;
+
+// 16 bytes that are read once; the other half of their 128 comes to the L2 cache with them.
+__device__ __forceinline__ uint4 load_streamed(const void* from) {
+  uint4 raw;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
+               : "l"(from));
+  return raw;
+}
+
+// num_splits warps have 32 keys and kColumnTiles x 8 heads from blockIdx.z on, each a part of the
+// rows' width. In an mma, lane 4 g + t holds columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8;
+// here these are elements 8t.. of the slice. Two slices are loaded together, 128 bytes of each row,
+// while the two before them are multiplied: memory is fastest where neighbours come at one time.
 template <class T, int kColumnTiles>
-__global__ void __launch_bounds__(kThreads) score_tiles(Call call) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
-  const std::int64_t warp =
-      (std::int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x)) / 32;
-  const std::int64_t first_key = warp * 16 * kRowTiles;
+__global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>) score_tiles(Call call) {
+  constexpr int kSums = kRowTiles * kColumnTiles * 4;
+  __shared__ float parts[kWarps][kSums][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, quad = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int split = warp % call.num_splits;
+  const std::int64_t tile =
+      std::int64_t{blockIdx.x} * (kWarps / call.num_splits) + warp / call.num_splits;
+  const std::int64_t first_key = tile * 16 * kRowTiles;
   const auto batch = static_cast<int>(blockIdx.y);
   const int first_head = static_cast<int>(blockIdx.z) * 8 * kColumnTiles;
-  if (first_key >= call.kv_len) return;
   const int width = call.num_heads * call.head_dim;
   const T* rows[kRowTiles][2];
   const T* columns[kColumnTiles];
@@ -221,39 +258,74 @@ __global__ void __launch_bounds__(kThreads) score_tiles(Call call) {
       // Rows past the end repeat the last one; nothing is made of them.
       const std::int64_t key = min(first_key + 16 * r + 8 * half + group, call.kv_len - 1);
       rows[r][half] = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
-                      key * call.key_stride + 8 * part;
+                      key * call.key_stride + 8 * quad;
     }
   }
 #pragma unroll
   for (int c = 0; c < kColumnTiles; ++c) {
     const int head = min(first_head + 8 * c + group, call.num_heads - 1);
     columns[c] =
-        static_cast<const T*>(call.weights.data) + head * call.weight_row_stride + 8 * part;
+        static_cast<const T*>(call.weights.data) + head * call.weight_row_stride + 8 * quad;
   }
   float sums[kRowTiles][kColumnTiles][4] = {};
-#pragma unroll 2
-  for (int at = 0; at < width; at += kSliceElements) {
-    const bool is_inside = at + 8 * part < width;
-    uint4 a[kRowTiles][2], b[kColumnTiles];
+  const auto load = [&](int at, uint4(&a)[2][kRowTiles][2]) {
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
+    for (int s = 0; s < 2; ++s, at += kSliceElements) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        a[r][half] = is_inside ? __ldcs(reinterpret_cast<const uint4*>(rows[r][half] + at))
-                               : make_uint4(0, 0, 0, 0);
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          a[s][r][half] =
+              at + 8 * quad < width ? load_streamed(rows[r][half] + at) : make_uint4(0, 0, 0, 0);
+        }
       }
     }
+  };
+  const auto add = [&](int at, const uint4(&a)[2][kRowTiles][2]) {
 #pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) {
-      b[c] = is_inside ? __ldg(reinterpret_cast<const uint4*>(columns[c] + at))
-                       : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
+    for (int s = 0; s < 2; ++s, at += kSliceElements) {
+      uint4 b[kColumnTiles];
 #pragma unroll
       for (int c = 0; c < kColumnTiles; ++c) {
-        multiply(sums[r][c], a[r][0].x, a[r][1].x, a[r][0].y, a[r][1].y, b[c].x, b[c].y, T());
-        multiply(sums[r][c], a[r][0].z, a[r][1].z, a[r][0].w, a[r][1].w, b[c].z, b[c].w, T());
+        b[c] = at + 8 * quad < width ? __ldg(reinterpret_cast<const uint4*>(columns[c] + at))
+                                     : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) {
+          multiply(sums[r][c], a[s][r][0].x, a[s][r][1].x, a[s][r][0].y, a[s][r][1].y, b[c].x,
+                   b[c].y, T());
+          multiply(sums[r][c], a[s][r][0].z, a[s][r][1].z, a[s][r][0].w, a[s][r][1].w, b[c].z,
+                   b[c].w, T());
+        }
+      }
+    }
+  };
+  // A part is a multiple of two slices; what lies past the row is zero.
+  constexpr int kPair = 2 * kSliceElements;
+  const int part = (width + kPair * call.num_splits - 1) / (kPair * call.num_splits) * kPair;
+  const int end = (split + 1) * part;
+  uint4 even[2][kRowTiles][2], odd[2][kRowTiles][2];
+  int at = split * part;
+  load(at, even);
+  for (; at < end; at += 2 * kPair) {
+    load(at + kPair, odd);
+    add(at, even);
+    load(at + 2 * kPair, even);
+    if (at + kPair < end) add(at + kPair, odd);
+  }
+  if (call.num_splits > 1) {
+    // The first warp of a tile adds what the others have, in their order.
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      parts[warp][i][lane] = sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4];
+    __syncthreads();
+    if (split != 0) return;
+    for (int other = 1; other < call.num_splits; ++other) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4] += parts[warp + other][i][lane];
       }
     }
   }
@@ -264,7 +336,7 @@ __global__ void __launch_bounds__(kThreads) score_tiles(Call call) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const std::int64_t key = first_key + 16 * r + 8 * (i / 2) + group;
-        const int head = first_head + 8 * c + 2 * part + i % 2;
+        const int head = first_head + 8 * c + 2 * quad + i % 2;
         if (key < call.kv_len && head < call.num_heads) {
           store_score(call, batch, head, key, sums[r][c][i]);
         }
@@ -332,14 +404,13 @@ __global__ void __launch_bounds__(kThreads) score_any(Call call) {
 }
 
 template <class T, int kLanes, int kChunks>
-void launch_rows(Call call, Stream stream) {
-  // Enough units to fill the machine before a unit gets more than eight keys.
-  const std::int64_t rows = call.kv_len * call.num_heads * call.num_batches;
-  call.keys_per_unit = static_cast<int>(
-      std::clamp<std::int64_t>(rows * kLanes / (132 * 2048 * 4) / kKeys, 1, 8) * kKeys);
-  const std::int64_t threads = ceil_div(call.kv_len, call.keys_per_unit) * call.num_heads * kLanes;
-  const dim3 grid(static_cast<unsigned>(ceil_div(threads, kThreads)),
-                  static_cast<unsigned>(call.num_batches));
+void launch_rows(const Call& call, Stream stream) {
+  constexpr std::int64_t kUnits = kThreads / kLanes;
+  const std::int64_t needed = ceil_div(ceil_div(call.kv_len, kKeys) * call.num_heads, kUnits);
+  const std::int64_t resident = kMultiprocessors * kRowBlocks<kChunks>;
+  const std::int64_t blocks = std::min(
+      needed, std::max(ceil_div(resident, call.num_batches), ceil_div(call.num_heads, kUnits)));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(call.num_batches));
   score_rows<T, kLanes, kChunks><<<grid, kThreads, 0, stream>>>(call);
 }
 
@@ -357,11 +428,15 @@ void launch_rows_of(const Call& call, std::int64_t row_bytes, Stream stream) {
 }
 
 template <class T, int kColumnTiles>
-void launch_tiles(const Call& call, Stream stream) {
-  const std::int64_t warps = ceil_div(call.kv_len, 16 * kRowTiles);
-  const dim3 grid(static_cast<unsigned>(ceil_div(warps * 32, kThreads)),
-                  static_cast<unsigned>(call.num_batches),
-                  static_cast<unsigned>(ceil_div(call.num_heads, 8 * kColumnTiles)));
+void launch_tiles(Call call, Stream stream) {
+  const std::int64_t tiles = ceil_div(call.kv_len, 16 * kRowTiles);
+  const std::int64_t column_blocks = ceil_div(call.num_heads, 8 * kColumnTiles);
+  // Warps for all that can run at a time.
+  const std::int64_t wanted = ceil_div(kTileBlocks<kColumnTiles> * kWarps * kMultiprocessors,
+                                       tiles * column_blocks * call.num_batches);
+  call.num_splits = wanted > 4 ? kWarps : wanted > 2 ? 4 : wanted > 1 ? 2 : 1;
+  const dim3 grid(static_cast<unsigned>(ceil_div(tiles * call.num_splits, kWarps)),
+                  static_cast<unsigned>(call.num_batches), static_cast<unsigned>(column_blocks));
   score_tiles<T, kColumnTiles><<<grid, kThreads, 0, stream>>>(call);
 }
 
