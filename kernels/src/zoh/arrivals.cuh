@@ -8,7 +8,7 @@
 
 namespace fdma::zoh {
 
-inline constexpr int kBlockThreads = 256;
+inline constexpr int kBlockThreads = 512;
 
 struct GreaterRank {
   __device__ bool operator()(std::uint64_t a, std::uint64_t b) const { return a > b; }

@@ -12,16 +12,16 @@
 //                     The keys of the piece above T before are its entrants. Of the dying keys, the
 //                     i-th best (from 0) dies with the (i + 1)-th last of the entrants that rank
 //                     above it, since w + i keys rank above it in all. A wavelet tree of the
-//                     entrants in the order of their ranks (ranking.hpp) answers that.
+//                     entrants in the order of their ranks (ranking.hpp) answers that. Dying
+//                     keys come sorted from each run: from few runs they are merged, else sorted.
 // so that every key is written once: by its own piece where it is never kept or outlives its group,
 // else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
 // blocks run.
 //
-// Example that fits        random scores: few keys of a late piece enter, step 3 does little
-// Example that fits less   rising scores: every key enters and dies, each piece asks 2,048
-// questions Cost                     8 B written and read a key by the sort; step 2 looks at each
-// run of a
-//                          group from each of its pieces: quadratic in kv_len / 2,048, 20 us at 64
+// Fits        random scores: few keys of a late piece enter, step 3 does little
+// Fits less   rising scores: every key enters and dies, each piece asks 2,048 questions
+// Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
+//             of its pieces: quadratic in kv_len / 2,048, 20 us at 64
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -39,6 +39,7 @@ namespace fdma::zoh {
 namespace {
 
 constexpr int kThreads = kBlockThreads;
+static_assert(kPieceKeys <= 4 * kThreads);
 // Shared memory of find_worst for each run: its window and where that splits.
 constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
 static_assert(kMostParts * kWindowBytes <= 224 * 1024);
@@ -169,6 +170,9 @@ __global__ void find_worst(TopkCall call) {
   }
 }
 
+// Of the windows that dying keys come from: more are sorted, these few merged.
+constexpr int kMostWindows = 4;
+
 struct DeathStorage {
   std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
   union {
@@ -176,11 +180,12 @@ struct DeathStorage {
     typename BlockSort<1>::TempStorage sort_1;
     typename BlockSort<2>::TempStorage sort_2;
     typename BlockSort<4>::TempStorage sort_4;
-    typename BlockSort<8>::TempStorage sort_8;
   };
   ArrivalStorage arrivals;
   int starts[kThreads];
   int offsets[kThreads + 1];
+  int num_windows;             ///< runs with dying keys
+  int2 windows[kMostWindows];  ///< their places in `dying`, in any order
   typename cub::BlockScan<int, kThreads>::TempStorage scan;
 };
 
@@ -189,6 +194,8 @@ struct DeathStorage {
 __device__ int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
                             std::uint64_t after) {
   const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) storage.num_windows = 0;
+  __syncthreads();
   int filled = 0;
   for (int base = 0; base < runs.count; base += kThreads) {
     int begin = 0, end = 0;
@@ -199,6 +206,12 @@ __device__ int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64
     }
     int offset, total;
     cub::BlockScan<int, kThreads>(storage.scan).ExclusiveSum(end - begin, offset, total);
+    if (begin < end) {
+      const int window = atomicAdd(&storage.num_windows, 1);
+      if (window < kMostWindows) {
+        storage.windows[window] = make_int2(filled + offset, filled + offset + end - begin);
+      }
+    }
     storage.starts[thread] = begin - offset;
     storage.offsets[thread] = offset;
     __syncthreads();
@@ -216,16 +229,49 @@ __device__ int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64
   return filled;
 }
 
+// Puts the dying keys in descending order, item by item where it belongs: its place in its own
+// window plus how many of each other one are better.
+template <int kItems>
+__device__ void merge_windows(DeathStorage& storage, int num_dying) {
+  if (storage.num_windows == 1) return;
+  std::uint64_t ranks[kItems];
+  int places[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+    if (at >= num_dying) break;
+    ranks[i] = storage.dying[at];
+    places[i] = 0;
+    for (int w = 0; w < storage.num_windows; ++w) {
+      const int2 window = storage.windows[w];
+      const bool is_own = window.x <= at && at < window.y;
+      places[i] +=
+          (is_own ? at : end_of_at_least(storage.dying, window.x, window.y, ranks[i])) - window.x;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+    if (at < num_dying) storage.dying[places[i]] = ranks[i];
+  }
+  __syncthreads();
+}
+
 template <int kItems, class Storage>
 __device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const TopkCall& call,
                              const Piece& piece, const Arrivals& arrivals, int num_entrants,
                              int num_dying) {
   const int first = static_cast<int>(threadIdx.x) * kItems;
+  const bool is_merged = storage.num_windows <= kMostWindows;
+  if (is_merged) merge_windows<kItems>(storage, num_dying);
   std::uint64_t dying[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) dying[i] = first + i < num_dying ? storage.dying[first + i] : 0;
-  __syncthreads();
-  BlockSort<kItems>(sort_storage).Sort(dying, GreaterRank());
+  if (!is_merged) {
+    __syncthreads();
+    BlockSort<kItems>(sort_storage).Sort(dying, GreaterRank());
+  }
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
 #pragma unroll
@@ -273,10 +319,8 @@ __global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
     write_deaths<1>(storage, storage.sort_1, call, piece, arrivals, num_entrants, num_dying);
   } else if (num_dying <= 2 * kThreads) {
     write_deaths<2>(storage, storage.sort_2, call, piece, arrivals, num_entrants, num_dying);
-  } else if (num_dying <= 4 * kThreads) {
-    write_deaths<4>(storage, storage.sort_4, call, piece, arrivals, num_entrants, num_dying);
   } else {
-    write_deaths<8>(storage, storage.sort_8, call, piece, arrivals, num_entrants, num_dying);
+    write_deaths<4>(storage, storage.sort_4, call, piece, arrivals, num_entrants, num_dying);
   }
 }
 
