@@ -31,6 +31,10 @@ def machine(result: Run) -> str:
     )
 
 
+def ratio_text(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
+
+
 def calls(result: Run, table: Table) -> str:
     rows = []
     for run in [result["cold"] | {"when": "first call of a process"}, *result["runs"]]:
@@ -38,22 +42,22 @@ def calls(result: Run, table: Table) -> str:
         parts = [("", run.get("when", "again"))]
         parts += [("new_", "new documents")] if "new_fdma_us" in run else []
         for key, when in parts:
-            ours = run[f"{key}fdma_flex_us"]
             peers = [run[f"{key}eager_us"], run[f"{key}compiled_us"]]
+            ours = [run[f"{key}fdma_us"], run[f"{key}fdma_flex_us"]]
             known = [us for us in peers if us is not None]
             rows.append(
                 [
                     *prefix,
                     when,
-                    time_text(run[f"{key}fdma_us"]),
+                    time_text(ours[0]),
                     time_text(run.get(f"{key}fdma_function_us")),
-                    time_text(ours),
+                    time_text(ours[1]),
                     *map(time_text, peers),
-                    f"{min(known) / ours:.0f}" if known and ours else "-",
+                    *(ratio_text(min(known) / us) if known and us else "-" for us in ours),
                 ]
             )
     header = ["mask", "tokens", "call", "fdma.compile", "of a mask_mod", "and to_flex"]
-    header += ["create_block_mask", "by torch.compile", "its better / to_flex"]
+    header += ["create_block_mask", "by torch.compile", "its better / compile", "/ to_flex"]
     return table(header, rows)
 
 
