@@ -182,6 +182,12 @@ Status check_destination(const std::string& path) {
   if (path == "-") {
     return usage_failure("--output: an HDF5 file cannot be written to a pipe; give a file name");
   }
+  if (path.find(":/") != std::string::npos) {
+    return usage_failure(fmt::format(
+        "--output: expected the name of a file without a place in it, got '{}' (masks and groups "
+        "are named by --name)",
+        path));
+  }
   FDMA_TRY([[maybe_unused]] const StagedFile probe, StagedFile::create(path));
   return Nothing{};
 }

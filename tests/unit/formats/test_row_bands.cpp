@@ -284,5 +284,16 @@ TEST(RowBands, ManyRowsThatSeeNothingCostNothing) {
   EXPECT_LT(mask.runs.size(), 12u);
 }
 
+TEST(RowBands, ManyEqualTilesOfARowCostNothing) {
+  const std::int64_t kv_len = (std::int64_t{1} << 31) - 1;
+  const auto end = static_cast<std::int32_t>(kv_len);
+  // Rows 3 to 6 see every key but the first; row 9 the keys of the middle.
+  const RowBands bands{
+      16, kv_len, {{3, 7, 0, 1}, {9, 10, 1, 1}}, {{1, end, 0, 0}, {1000, end - 1000, 0, 0}}};
+  const SegmentMask mask = segment_from_bands(bands, {16, 32});
+  EXPECT_EQ(count_tiles(mask).allowed_pairs, 4 * (kv_len - 1) + kv_len - 2000);
+  EXPECT_LT(mask.segments.size(), 12u);
+}
+
 }  // namespace
 }  // namespace fdma
