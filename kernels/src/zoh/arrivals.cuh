@@ -8,15 +8,13 @@
 
 namespace fdma::zoh {
 
-inline constexpr int kBlockThreads = 512;
-
 struct GreaterRank {
   __device__ bool operator()(std::uint64_t a, std::uint64_t b) const { return a > b; }
 };
 
 /// Sorts ranks of a block, kItems a thread in blocked order.
-template <int kItems>
-using BlockSort = cub::BlockMergeSort<std::uint64_t, kBlockThreads, kItems>;
+template <int kThreads, int kItems>
+using BlockSort = cub::BlockMergeSort<std::uint64_t, kThreads, kItems>;
 
 struct ArrivalStorage {
   std::uint16_t arrivals[2][kPieceKeys];
@@ -43,20 +41,20 @@ __device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums
 }
 
 /// Keys in the order of their ranks (local_of(i): the index in its piece of the i-th best),
-/// numbered in the order of their indices, as a wavelet tree. All threads of the block.
-template <class LocalOf>
+/// numbered in the order of their indices, as a wavelet tree. All kThreads threads of the block.
+template <int kThreads, class LocalOf>
 __device__ Arrivals build_arrivals(ArrivalStorage& storage, int count, LocalOf local_of) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < Arrivals::kWords) storage.is_entrant[thread] = 0;
   __syncthreads();
-  for (int i = thread; i < count; i += kBlockThreads) {
+  for (int i = thread; i < count; i += kThreads) {
     const int local = local_of(i);
     atomicOr(&storage.is_entrant[local / 32], 1u << (local % 32));
   }
   __syncthreads();
   sum_words(storage.is_entrant, storage.entrants_before);
   __syncthreads();
-  for (int i = thread; i < count; i += kBlockThreads) {
+  for (int i = thread; i < count; i += kThreads) {
     const int local = local_of(i);
     const std::uint32_t before = storage.is_entrant[local / 32] & ((1u << (local % 32)) - 1);
     const int arrival = storage.entrants_before[local / 32] + __popc(before);
@@ -68,7 +66,7 @@ __device__ Arrivals build_arrivals(ArrivalStorage& storage, int count, LocalOf l
   for (int level = tree.num_levels - 1; level >= 0; --level) {
     __syncthreads();
     std::uint32_t* const words = storage.words + level * Arrivals::kWords;
-    for (int i = thread; i < kPieceKeys; i += kBlockThreads) {
+    for (int i = thread; i < kPieceKeys; i += kThreads) {
       const bool bit = i < count && (storage.arrivals[from][i] >> level & 1) != 0;
       const std::uint32_t word = __ballot_sync(0xFFFFFFFFu, bit);
       if (thread % 32 == 0) words[i / 32] = word;
@@ -77,7 +75,7 @@ __device__ Arrivals build_arrivals(ArrivalStorage& storage, int count, LocalOf l
     sum_words(words, storage.sums + level * Arrivals::kWords);
     __syncthreads();
     if (level == 0) break;
-    for (int i = thread; i < count; i += kBlockThreads) {
+    for (int i = thread; i < count; i += kThreads) {
       const std::uint16_t arrival = storage.arrivals[from][i];
       const int to = tree.next_position(level, i, (arrival >> level & 1) != 0);
       storage.arrivals[1 - from][to] = arrival;

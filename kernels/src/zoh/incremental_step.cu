@@ -24,13 +24,13 @@
 namespace fdma::zoh {
 namespace {
 
-constexpr int kThreads = kBlockThreads;
+constexpr int kThreads = 256;
 
 struct StepStorage {
   std::uint64_t entrants[kPieceKeys];  ///< the run of the new keys
   union {
-    typename BlockSort<1>::TempStorage sort_1;
-    typename BlockSort<8>::TempStorage sort_8;
+    typename BlockSort<kThreads, 1>::TempStorage sort_1;
+    typename BlockSort<kThreads, 8>::TempStorage sort_8;
     ArrivalStorage arrivals;
   };
 };
@@ -120,7 +120,7 @@ class Row {
       const int at = i * kThreads + thread_;  // any order: they are sorted
       ranks[i] = at < count ? rank_of(first_key + at) : 0;
     }
-    BlockSort<kItems>(sort_storage).Sort(ranks, GreaterRank());
+    BlockSort<kThreads, kItems>(sort_storage).Sort(ranks, GreaterRank());
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kItems; ++i) storage_.entrants[thread_ * kItems + i] = ranks[i];
@@ -170,9 +170,9 @@ class Row {
     const int old_dying = now_.num_kept - old_staying;
     const int num_dying = old_dying + num_entrants - new_staying;
     if (num_dying > 0) {
-      const Arrivals arrivals = build_arrivals(storage_.arrivals, num_entrants, [&](int i) {
-        return key_of_rank(entrants[i]) - first_key;
-      });
+      const Arrivals arrivals =
+          build_arrivals<kThreads>(storage_.arrivals, num_entrants,
+                                   [&](int i) { return key_of_rank(entrants[i]) - first_key; });
       for (int i = thread_; i < num_dying; i += kThreads) {
         const bool is_old = i < old_dying;
         const std::uint64_t rank =

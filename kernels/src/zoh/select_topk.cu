@@ -38,7 +38,7 @@
 namespace fdma::zoh {
 namespace {
 
-constexpr int kThreads = kBlockThreads;
+constexpr int kThreads = 512;
 static_assert(kPieceKeys <= 4 * kThreads);
 // Shared memory of find_worst for each run: its window and where that splits.
 constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
@@ -57,7 +57,7 @@ __device__ int local_of(const Piece& piece, std::uint64_t rank) {
 
 __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
   constexpr int kItems = kPieceKeys / kThreads;
-  __shared__ typename BlockSort<kItems>::TempStorage sort_storage;
+  __shared__ typename BlockSort<kThreads, kItems>::TempStorage sort_storage;
   __shared__ std::uint64_t ranks[kPieceKeys];
   const Piece piece = call.pieces[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
   std::uint64_t items[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) items[i] = ranks[thread * kItems + i];
-  BlockSort<kItems>(sort_storage).Sort(items, GreaterRank());
+  BlockSort<kThreads, kItems>(sort_storage).Sort(items, GreaterRank());
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) ranks[thread * kItems + i] = items[i];
@@ -177,9 +177,9 @@ struct DeathStorage {
   std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
   union {
     std::uint64_t dying[kPieceKeys];
-    typename BlockSort<1>::TempStorage sort_1;
-    typename BlockSort<2>::TempStorage sort_2;
-    typename BlockSort<4>::TempStorage sort_4;
+    typename BlockSort<kThreads, 1>::TempStorage sort_1;
+    typename BlockSort<kThreads, 2>::TempStorage sort_2;
+    typename BlockSort<kThreads, 4>::TempStorage sort_4;
   };
   ArrivalStorage arrivals;
   int starts[kThreads];
@@ -270,7 +270,7 @@ __device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const
   for (int i = 0; i < kItems; ++i) dying[i] = first + i < num_dying ? storage.dying[first + i] : 0;
   if (!is_merged) {
     __syncthreads();
-    BlockSort<kItems>(sort_storage).Sort(dying, GreaterRank());
+    BlockSort<kThreads, kItems>(sort_storage).Sort(dying, GreaterRank());
   }
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
       end_of_at_least(storage.entrants, 0, piece.num_keys, max(before, std::uint64_t{1}));
   const int num_dying = gather_dying(storage, runs, before, after);
   if (num_dying == 0) return;
-  const Arrivals arrivals = build_arrivals(
+  const Arrivals arrivals = build_arrivals<kThreads>(
       storage.arrivals, num_entrants, [&](int i) { return local_of(piece, storage.entrants[i]); });
   if (num_dying <= kThreads) {
     write_deaths<1>(storage, storage.sort_1, call, piece, arrivals, num_entrants, num_dying);
