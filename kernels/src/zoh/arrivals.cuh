@@ -40,10 +40,10 @@ __device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums
   sums[2 * lane + 1] = static_cast<std::uint16_t>(sum - both + first);
 }
 
-/// Keys in the order of their ranks (local_of(i): the index in its piece of the i-th best),
-/// numbered in the order of their indices, as a wavelet tree. All kThreads threads of the block.
+/// Numbers keys, which come in the order of their ranks (local_of(i): the index in its piece of the
+/// i-th best), in the order of their indices. All kThreads threads of the block.
 template <int kThreads, class LocalOf>
-__device__ Arrivals build_arrivals(ArrivalStorage& storage, int count, LocalOf local_of) {
+__device__ void number_arrivals(ArrivalStorage& storage, int count, LocalOf local_of) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < Arrivals::kWords) storage.is_entrant[thread] = 0;
   __syncthreads();
@@ -61,10 +61,20 @@ __device__ Arrivals build_arrivals(ArrivalStorage& storage, int count, LocalOf l
     storage.arrivals[0][i] = static_cast<std::uint16_t>(arrival);
     storage.local_of_arrival[arrival] = static_cast<std::uint16_t>(local);
   }
-  const Arrivals tree{storage.words, storage.sums, Arrivals::levels_for(count)};
+  __syncthreads();
+}
+
+__device__ inline Arrivals tree_of(const ArrivalStorage& storage, int count) {
+  return {storage.words, storage.sums, Arrivals::levels_for(count)};
+}
+
+/// Fills the wavelet tree of `count` numbered keys.
+template <int kThreads>
+__device__ void build_tree(ArrivalStorage& storage, int count) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const Arrivals tree = tree_of(storage, count);
   int from = 0;
   for (int level = tree.num_levels - 1; level >= 0; --level) {
-    __syncthreads();
     std::uint32_t* const words = storage.words + level * Arrivals::kWords;
     for (int i = thread; i < kPieceKeys; i += kThreads) {
       const bool bit = i < count && (storage.arrivals[from][i] >> level & 1) != 0;
@@ -81,9 +91,8 @@ __device__ Arrivals build_arrivals(ArrivalStorage& storage, int count, LocalOf l
       storage.arrivals[1 - from][to] = arrival;
     }
     from = 1 - from;
+    __syncthreads();
   }
-  __syncthreads();
-  return tree;
 }
 
 }  // namespace fdma::zoh

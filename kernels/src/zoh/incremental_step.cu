@@ -170,9 +170,10 @@ class Row {
     const int old_dying = now_.num_kept - old_staying;
     const int num_dying = old_dying + num_entrants - new_staying;
     if (num_dying > 0) {
-      const Arrivals arrivals =
-          build_arrivals<kThreads>(storage_.arrivals, num_entrants,
-                                   [&](int i) { return key_of_rank(entrants[i]) - first_key; });
+      number_arrivals<kThreads>(storage_.arrivals, num_entrants,
+                                [&](int i) { return key_of_rank(entrants[i]) - first_key; });
+      build_tree<kThreads>(storage_.arrivals, num_entrants);
+      const Arrivals arrivals = tree_of(storage_.arrivals, num_entrants);
       for (int i = thread_; i < num_dying; i += kThreads) {
         const bool is_old = i < old_dying;
         const std::uint64_t rank =

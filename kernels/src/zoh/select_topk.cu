@@ -19,7 +19,8 @@
 // blocks run.
 //
 // Fits        random scores: few keys of a late piece enter, step 3 does little
-// Fits less   rising scores: every key enters and dies, each piece asks 2,048 questions
+// Fits        rising scores: every key enters and dies, but below all that enter in its piece
+// Fits less   scores that drift upwards: each piece asks 2,048 questions of a tree
 // Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
 //             of its pieces: quadratic in kv_len / 2,048, 20 us at 64
 #include <cuda_runtime.h>
@@ -170,8 +171,10 @@ __global__ void find_worst(TopkCall call) {
   }
 }
 
-// Of the windows that dying keys come from: more are sorted, these few merged.
+// Dying keys come from windows of runs: those of these few windows are merged.
 constexpr int kMostWindows = 4;
+// As few keys from more windows are counted, one against all; the rest is sorted.
+constexpr int kMostCounted = 256;
 
 struct DeathStorage {
   std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
@@ -232,7 +235,7 @@ __device__ int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64
 // Puts the dying keys in descending order, item by item where it belongs: its place in its own
 // window plus how many of each other one are better.
 template <int kItems>
-__device__ void merge_windows(DeathStorage& storage, int num_dying) {
+__device__ __forceinline__ void merge_windows(DeathStorage& storage, int num_dying) {
   if (storage.num_windows == 1) return;
   std::uint64_t ranks[kItems];
   int places[kItems];
@@ -258,17 +261,36 @@ __device__ void merge_windows(DeathStorage& storage, int num_dying) {
   __syncthreads();
 }
 
+// The same by counting the better ones of all.
+__device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) {
+  const int thread = static_cast<int>(threadIdx.x);
+  std::uint64_t rank = 0;
+  int place = 0;
+  if (thread < num_dying) {
+    rank = storage.dying[thread];
+#pragma unroll 4
+    for (int i = 0; i < num_dying; ++i) place += storage.dying[i] > rank ? 1 : 0;
+  }
+  __syncthreads();
+  if (thread < num_dying) storage.dying[place] = rank;
+  __syncthreads();
+}
+
 template <int kItems, class Storage>
 __device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const TopkCall& call,
-                             const Piece& piece, const Arrivals& arrivals, int num_entrants,
-                             int num_dying) {
+                             const Piece& piece, bool is_below, int num_entrants, int num_dying) {
   const int first = static_cast<int>(threadIdx.x) * kItems;
-  const bool is_merged = storage.num_windows <= kMostWindows;
-  if (is_merged) merge_windows<kItems>(storage, num_dying);
+  const bool is_merged = storage.num_windows <= kMostWindows,
+             is_counted = num_dying <= kMostCounted;
+  if (is_merged) {
+    merge_windows<kItems>(storage, num_dying);
+  } else if (is_counted) {
+    order_few(storage, num_dying);
+  }
   std::uint64_t dying[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) dying[i] = first + i < num_dying ? storage.dying[first + i] : 0;
-  if (!is_merged) {
+  if (!is_merged && !is_counted) {
     __syncthreads();
     BlockSort<kThreads, kItems>(sort_storage).Sort(dying, GreaterRank());
   }
@@ -277,8 +299,13 @@ __device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     if (first + i >= num_dying) break;
-    const int better = end_of_at_least(storage.entrants, 0, num_entrants, dying[i] + 1);
-    const int last = storage.arrivals.local_of_arrival[arrivals.largest(better, first + i + 1)];
+    int arrival = num_entrants - 1 - (first + i);
+    if (!is_below) {
+      const Arrivals arrivals = tree_of(storage.arrivals, num_entrants);
+      const int better = end_of_at_least(storage.entrants, 0, num_entrants, dying[i] + 1);
+      arrival = arrivals.largest(better, first + i + 1);
+    }
+    const int last = storage.arrivals.local_of_arrival[arrival];
     const int local = local_of(piece, dying[i]);  // negative in an earlier piece
     int2 interval = queries[local];
     interval.y = min(interval.y, queries[last].x);
@@ -313,14 +340,23 @@ __global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
       end_of_at_least(storage.entrants, 0, piece.num_keys, max(before, std::uint64_t{1}));
   const int num_dying = gather_dying(storage, runs, before, after);
   if (num_dying == 0) return;
-  const Arrivals arrivals = build_arrivals<kThreads>(
-      storage.arrivals, num_entrants, [&](int i) { return local_of(piece, storage.entrants[i]); });
+  number_arrivals<kThreads>(storage.arrivals, num_entrants,
+                            [&](int i) { return local_of(piece, storage.entrants[i]); });
+  // Where all dying keys rank below all entrants, as with rising scores, the i-th best of them dies
+  // with the (i + 1)-th last of all entrants, and no tree is needed.
+  const std::uint64_t worst_entrant = storage.entrants[num_entrants - 1];
+  bool is_above = false;
+  for (int i = thread; i < num_dying; i += kThreads) {
+    is_above |= storage.dying[i] >= worst_entrant;
+  }
+  const bool is_below = __syncthreads_or(is_above) == 0;
+  if (!is_below) build_tree<kThreads>(storage.arrivals, num_entrants);
   if (num_dying <= kThreads) {
-    write_deaths<1>(storage, storage.sort_1, call, piece, arrivals, num_entrants, num_dying);
+    write_deaths<1>(storage, storage.sort_1, call, piece, is_below, num_entrants, num_dying);
   } else if (num_dying <= 2 * kThreads) {
-    write_deaths<2>(storage, storage.sort_2, call, piece, arrivals, num_entrants, num_dying);
+    write_deaths<2>(storage, storage.sort_2, call, piece, is_below, num_entrants, num_dying);
   } else {
-    write_deaths<4>(storage, storage.sort_4, call, piece, arrivals, num_entrants, num_dying);
+    write_deaths<4>(storage, storage.sort_4, call, piece, is_below, num_entrants, num_dying);
   }
 }
 
