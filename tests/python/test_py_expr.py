@@ -1,4 +1,7 @@
-"""Expressions of the package: every operator, random expressions, tables, text, pickles, errors."""
+"""Expressions of the package: every operator, random expressions, tables, text, pickles, errors.
+
+Longer than most files: the tests share small expressions and how their cells are compared.
+"""
 
 # Wrong operands are what many of these tests are about.
 # mypy: disable-error-code="arg-type, call-overload, operator, index, attr-defined, return-value"

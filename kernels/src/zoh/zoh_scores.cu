@@ -9,6 +9,7 @@
 //                alike. Where there are few keys, warps share the width of a row
 //   score_any    all else: any alignment and any mixture of dtypes, tiles in shared memory
 // The first two are bound by reading `values`.
+// Longer than most files: the three share what a call is, a score, and who serves which call.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
