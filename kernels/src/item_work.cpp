@@ -174,6 +174,8 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
       case PlanSegmentKind::gather:
         steps.cells += rows * (skips_dead_keys_ ? item.num_entries : tiles * block_kv);
         break;
+      case PlanSegmentKind::formula:
+        break;
     }
   }
   return work;

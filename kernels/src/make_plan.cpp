@@ -255,6 +255,8 @@ class GroupPlanner {
           row.counts.gather_entries = num_column_entries;
           row.num_entries = static_cast<std::int32_t>(num_column_entries);
           break;
+        case PlanSegmentKind::formula:
+          break;
       }
     }
   }

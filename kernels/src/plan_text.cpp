@@ -64,6 +64,8 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
       return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
                          list.num_full);
     }
+    case PlanSegmentKind::formula:
+      break;
   }
   return {};
 }

@@ -259,6 +259,7 @@ class ItemChecker {
         }
         break;
       case PlanSegmentKind::gather:
+      case PlanSegmentKind::formula:
         break;
     }
     if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {

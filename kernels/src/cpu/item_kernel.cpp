@@ -207,6 +207,8 @@ class Item {
         return append_columns(step, begin, end);
       case PlanSegmentKind::gather:
         return append_list(step);
+      case PlanSegmentKind::formula:
+        return;
     }
   }
 

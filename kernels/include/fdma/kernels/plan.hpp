@@ -14,6 +14,7 @@
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/formats/interval.hpp"
 #include "fdma/formats/result.hpp"
+#include "fdma/kernels/mask_formula.hpp"
 
 namespace fdma {
 
@@ -33,6 +34,7 @@ enum class PlanSegmentKind : std::int32_t {
   rows = 2,     ///< row panel `payload`: key intervals per query row, relative to the first tile
   columns = 3,  ///< column table `payload`: query intervals per key, read as the kernel goes
   gather = 4,   ///< gather list `payload`: keys by index, in chunks of tile.block_kv entries
+  formula = 5,  ///< the cells of the plan's formula; not stored, tiles of parametric plans have it
 };
 
 /// A stretch of tiles of one kind and how it moves per step of its run: in the tile row that is i
@@ -48,10 +50,14 @@ struct PlanSegment {
   friend bool operator==(const PlanSegment&, const PlanSegment&) = default;
 };
 
-/// One query tile of one head, and where its segments are.
+/// WorkItem::partial of an item that walks all keys of its rows.
+inline constexpr std::int32_t kWholeRow = -1;
+
+/// One query tile of one head (or of heads_per_tile heads that share a KV head), or a part of its
+/// keys, and where its segments are.
 struct WorkItem {
   std::int32_t batch;
-  std::int32_t head;    ///< query head
+  std::int32_t head;    ///< query head, the first of several
   std::int32_t q_tile;  ///< rows [q_tile * tile.block_q, ..) up to the element's q_len
   std::int32_t step;    ///< steps into the run that owns the segments
   std::int32_t first_segment;
@@ -59,7 +65,20 @@ struct WorkItem {
   std::int32_t num_tiles;  ///< tiles and gather chunks that the item walks; 0: rows without keys
   std::int32_t
       num_entries;  ///< live keys (once per row interval) of its column tiles and gather lists
+  std::int32_t first_tile = 0;  ///< tiles of its segments that earlier items of a split row walk
+  std::int32_t partial = kWholeRow;  ///< the partial result that it writes, or kWholeRow
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
+};
+
+/// A query tile whose keys are split over several items: partial results [first_partial,
+/// first_partial + num_partials), by ascending keys, are combined in this order.
+struct SplitRow {
+  std::int32_t batch;
+  std::int32_t head;
+  std::int32_t q_tile;
+  std::int32_t first_partial;
+  std::int32_t num_partials;
+  friend bool operator==(const SplitRow&, const SplitRow&) = default;
 };
 
 /// A key in a gather list and the rows of the query tile that see it: [row_begin, row_end),
@@ -91,8 +110,33 @@ enum class ColumnMode : std::uint8_t {
 };
 std::string_view to_string(ColumnMode mode);
 
+/// What a plan stores of the mask.
+enum class PlanForm : std::uint8_t {
+  segments,    ///< items and segments
+  parametric,  ///< a formula (mask_formula.hpp): no items; lengths and documents may be given with
+               ///< each call. Masks in closed form that do not depend on the head
+};
+std::string_view to_string(PlanForm form);
+
+/// Whether rows with many keys are split over several items.
+enum class SplitMode : std::uint8_t {
+  automatic,  ///< sm90: where workers would idle for want of items. cpu: never
+  never,
+};
+
+/// Whether query heads that share a KV head are computed in one tile.
+enum class PackMode : std::uint8_t {
+  automatic,  ///< sm90: where queries do not fill a tile of 128 rows. cpu: never
+  never,
+};
+
 struct PlanOptions {
   Backend backend = Backend::cpu;
+  PlanForm form = PlanForm::segments;
+  SplitMode split = SplitMode::automatic;
+  PackMode pack = PackMode::automatic;
+  /// Workers that items are split for; 0: 132 for sm90, the multiprocessors of an H100 or H200.
+  std::int32_t num_workers = 0;
   /// Query rows and keys of a tile, multiples of 16; {0, 0}: the backend's own choice (128 x 128,
   /// the only one of sm90).
   BlockShape tile{0, 0};
@@ -135,7 +179,12 @@ struct AttentionPlan {
   ScoreSpec score;
   PlanCounts counts;
   std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread; later a block)
+  /// Query heads that share a tile of heads_per_tile * tile.block_q rows (a power of two, 128 rows
+  /// for sm90): row r is query q_tile * block_q + r / heads_per_tile of head r % heads_per_tile
+  /// after the item's.
+  std::int32_t heads_per_tile = 1;
   std::vector<WorkItem> items;
+  std::vector<SplitRow> split_rows;
   std::vector<PlanSegment> segments;
   std::vector<std::uint64_t> bitmaps;
   std::vector<std::int64_t> row_offsets{0};
@@ -146,6 +195,13 @@ struct AttentionPlan {
   std::vector<GatherList> gather_lists;
   std::vector<GatherEntry> gather_entries;
 
+  // Of a parametric plan, in place of items and all arrays above.
+  std::vector<MaskFormula> formulas;  ///< one, or one for each batch element; else empty
+  std::vector<std::int32_t> borders;  ///< of documents (MaskFormula::first_border)
+  std::int32_t num_splits = 1;        ///< items of each tile row; their keys are split evenly
+  std::int32_t section_heads = 1;     ///< KV heads of a batch element whose items stay together
+
+  bool is_parametric() const { return !formulas.empty(); }
   std::int64_t words_per_bitmap() const { return std::int64_t{tile.block_q} * tile.block_kv / 64; }
   std::int64_t num_bitmaps() const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();

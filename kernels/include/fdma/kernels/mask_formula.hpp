@@ -1,0 +1,207 @@
+// MaskFormula: a parametric mask as kernels read it, and the tiles and keys that follow from it by
+// arithmetic. The same code on host and device.
+//
+// Of a query at position pos a key k is visible iff lo <= k < hi and (k < near_end or
+// pos - left <= k <= pos + right), where [lo, hi) is its document cut to the keys that exist, and
+// near_end the larger of the prefix and of the sink as far as it is not in the future. Rows of a
+// tile are consecutive, and every one of these bounds grows with the row: what all rows of a tile
+// see, and what any of them sees, follows from its first and last row alone.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/host_device.hpp"
+
+namespace fdma {
+
+/// Larger than any distance in a parametric plan, whose lengths are at most kFormulaMaxLength; sums
+/// of two stay in 32 bits.
+inline constexpr std::int32_t kFormulaUnbounded = std::int32_t{1} << 30;
+inline constexpr std::int32_t kFormulaMaxLength = kFormulaUnbounded - 1;
+
+/// A ParametricMask (formats/parametric_mask.hpp) for lengths that a call may lower.
+///
+/// Invariants  left, right, pos_shift in [-kFormulaUnbounded, kFormulaUnbounded]; the others in
+///             [0, kFormulaUnbounded]
+struct MaskFormula {
+  std::int32_t pos_shift = 0;  ///< pos = q + kv_len - q_len + pos_shift
+  std::int32_t left = kFormulaUnbounded;
+  std::int32_t right = kFormulaUnbounded;
+  std::int32_t prefix = 0;
+  std::int32_t sink = 0;
+  std::int32_t kv_begin = 0;
+  std::int32_t kv_end = kFormulaUnbounded;
+  std::int32_t first_border = 0;  ///< of the plan's borders
+  std::int32_t num_borders = 0;   ///< documents and one more; 0: no documents
+  friend bool operator==(const MaskFormula&, const MaskFormula&) = default;
+};
+
+/// [begin, end) of keys or tiles; empty if begin >= end.
+struct FormulaRange {
+  std::int32_t begin;
+  std::int32_t end;
+  FDMA_HOST_DEVICE bool is_empty() const { return begin >= end; }
+};
+
+/// The number of borders that are not above pos, less one: the document of pos, or -1 before the
+/// first, or num_borders - 1 after the last.
+FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* borders,
+                                                      std::int32_t num_borders, std::int32_t pos) {
+  std::int32_t low = 0, high = num_borders;
+  while (low < high) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (borders[middle] <= pos) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low - 1;
+}
+
+/// A formula with the lengths of one batch element and its borders.
+class FormulaRows {
+ public:
+  /// `borders`: the element's own, num_borders of them.
+  FDMA_HOST_DEVICE FormulaRows(const MaskFormula& formula, const std::int32_t* borders,
+                               std::int32_t q_len, std::int32_t kv_len)
+      : formula_(formula), borders_(borders), q_len_(q_len), kv_len_(kv_len) {}
+
+  FDMA_HOST_DEVICE std::int32_t pos(std::int32_t q) const {
+    return q + kv_len_ - q_len_ + formula_.pos_shift;
+  }
+
+  /// Of row q; 0 without documents.
+  FDMA_HOST_DEVICE std::int32_t document(std::int32_t q) const {
+    return formula_.num_borders == 0 ? 0 : formula_document(borders_, formula_.num_borders, pos(q));
+  }
+  /// The same for a row between two whose documents are known.
+  FDMA_HOST_DEVICE std::int32_t document(std::int32_t q, std::int32_t first,
+                                         std::int32_t last) const {
+    if (first == last) return first;
+    // Borders first + 1 .. last decide.
+    return first + 1 + formula_document(borders_ + first + 1, last - first, pos(q));
+  }
+
+  /// Keys [lo, hi) that document, padding and length leave to a row of `document`.
+  FDMA_HOST_DEVICE FormulaRange bounds(std::int32_t document) const {
+    FormulaRange keys{formula_.kv_begin, formula_.kv_end < kv_len_ ? formula_.kv_end : kv_len_};
+    if (formula_.num_borders > 0) {
+      const std::int32_t last = formula_.num_borders - 1;
+      const std::int32_t begin = borders_[document < 0 ? 0 : document];
+      const std::int32_t end = document < 0 || document >= last ? begin : borders_[document + 1];
+      if (begin > keys.begin) keys.begin = begin;
+      if (end < keys.end) keys.end = end;
+    }
+    return keys;
+  }
+
+  /// Keys [lo, near_end) of row q, and those between pos - left and pos + right.
+  FDMA_HOST_DEVICE FormulaRange near_keys(std::int32_t q, FormulaRange bounds) const {
+    const std::int32_t reach = pos(q) + formula_.right + 1;
+    std::int32_t end = formula_.sink < reach ? formula_.sink : reach;
+    if (formula_.prefix > end) end = formula_.prefix;
+    return {bounds.begin, end < bounds.end ? end : bounds.end};
+  }
+  FDMA_HOST_DEVICE FormulaRange band_keys(std::int32_t q, FormulaRange bounds) const {
+    const std::int32_t begin = pos(q) - formula_.left, end = pos(q) + formula_.right + 1;
+    return {begin > bounds.begin ? begin : bounds.begin, end < bounds.end ? end : bounds.end};
+  }
+
+ private:
+  friend class FormulaWalk;
+  MaskFormula formula_;
+  const std::int32_t* borders_;
+  std::int32_t q_len_;
+  std::int32_t kv_len_;
+};
+
+/// The key tiles of query rows [q_begin, q_end), ascending: two stretches, each with a part in its
+/// middle whose tiles every row sees whole. Tiles outside are empty; those at the edges may be.
+class FormulaWalk {
+ public:
+  /// `first`, `last`: documents of the first and the last row; q_begin < q_end.
+  FDMA_HOST_DEVICE FormulaWalk(const FormulaRows& rows, std::int32_t q_begin, std::int32_t q_end,
+                               std::int32_t first, std::int32_t last, std::int32_t block_kv) {
+    const FormulaRange first_bounds = rows.bounds(first), last_bounds = rows.bounds(last);
+    const FormulaRange near_first = rows.near_keys(q_begin, first_bounds);
+    const FormulaRange near_last = rows.near_keys(q_end - 1, last_bounds);
+    const FormulaRange band_first = rows.band_keys(q_begin, first_bounds);
+    const FormulaRange band_last = rows.band_keys(q_end - 1, last_bounds);
+    // Any row, every row.
+    FormulaRange near_any{near_first.begin, near_last.end};
+    FormulaRange near_all{near_last.begin, near_first.end};
+    FormulaRange band_any{band_first.begin, band_last.end};
+    FormulaRange band_all{band_last.begin, band_first.end};
+    if (!near_any.is_empty() && !near_all.is_empty() && !band_all.is_empty() &&
+        near_all.end >= band_all.begin) {
+      // Both in one for every row.
+      if (near_all.end > band_all.end) band_all.end = near_all.end;
+      band_all.begin = near_all.begin;
+      if (near_any.end > band_any.end) band_any.end = near_any.end;
+      if (near_any.begin < band_any.begin) band_any.begin = near_any.begin;
+      near_any = {0, 0};
+    }
+    set(0, near_any, near_all, block_kv, rows.kv_len_, 0);
+    set(1, band_any, band_all, block_kv, rows.kv_len_, stretches_[0].end);
+    stretch_ = stretches_[0];
+  }
+
+  FDMA_HOST_DEVICE std::int32_t num_tiles() const {
+    return stretches_[0].end - stretches_[0].first + stretches_[1].end - stretches_[1].first;
+  }
+
+  /// Goes on as if next had been called `count` times.
+  FDMA_HOST_DEVICE void skip(std::int32_t count) {
+    const std::int32_t here = stretch_.end - stretch_.first;
+    if (count <= here) {
+      stretch_.first += count;
+    } else {
+      stretch_ = stretches_[1];
+      stretch_.first += count - here;
+    }
+  }
+
+  /// The next tile and whether every row sees all of it; false after the last.
+  FDMA_HOST_DEVICE bool next(std::int32_t& tile, bool& is_full) {
+    if (stretch_.first >= stretch_.end) {
+      if (stretch_.end == stretches_[1].end) return false;
+      stretch_ = stretches_[1];
+      if (stretch_.first >= stretch_.end) return false;
+    }
+    tile = stretch_.first++;
+    is_full = tile >= stretch_.full_first && tile < stretch_.full_end;
+    return true;
+  }
+
+ private:
+  struct Stretch {
+    std::int32_t first, end;            ///< tiles; first <= end
+    std::int32_t full_first, full_end;  ///< of them, whole
+  };
+
+  /// `first_tile`: tiles before it belong to the other stretch.
+  FDMA_HOST_DEVICE void set(int index, FormulaRange any, FormulaRange all, std::int32_t block_kv,
+                            std::int32_t kv_len, std::int32_t first_tile) {
+    Stretch& stretch = stretches_[index];
+    if (any.is_empty()) {
+      stretch = {first_tile, first_tile, 0, 0};
+      return;
+    }
+    stretch.first = any.begin / block_kv;
+    stretch.end = (any.end - 1) / block_kv + 1;
+    if (stretch.first < first_tile) stretch.first = first_tile;
+    if (stretch.end < stretch.first) stretch.end = stretch.first;
+    stretch.full_first = 0;
+    stretch.full_end = 0;
+    if (!all.is_empty()) {
+      stretch.full_first = (all.begin + block_kv - 1) / block_kv;
+      stretch.full_end = all.end >= kv_len ? (kv_len - 1) / block_kv + 1 : all.end / block_kv;
+    }
+  }
+
+  Stretch stretches_[2];
+  Stretch stretch_;
+};
+
+}  // namespace fdma
