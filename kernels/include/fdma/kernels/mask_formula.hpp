@@ -120,6 +120,12 @@ class FormulaRows {
 /// middle whose tiles every row sees whole. Tiles outside are empty; those at the edges may be.
 class FormulaWalk {
  public:
+  struct Stretch {
+    std::int32_t first, end;  ///< tiles; first <= end
+    std::int32_t full_first,
+        full_end;  ///< those that every row sees whole, as far as they lie in it
+  };
+
   /// `first`, `last`: documents of the first and the last row; q_begin < q_end.
   FDMA_HOST_DEVICE FormulaWalk(const FormulaRows& rows, std::int32_t q_begin, std::int32_t q_end,
                                std::int32_t first, std::int32_t last, std::int32_t block_kv) {
@@ -162,6 +168,9 @@ class FormulaWalk {
     }
   }
 
+  /// Stretch 0 or 1 as a whole, whatever has been walked.
+  FDMA_HOST_DEVICE const Stretch& stretch(int index) const { return stretches_[index]; }
+
   /// The next tile and whether every row sees all of it; false after the last.
   FDMA_HOST_DEVICE bool next(std::int32_t& tile, bool& is_full) {
     if (stretch_.first >= stretch_.end) {
@@ -175,11 +184,6 @@ class FormulaWalk {
   }
 
  private:
-  struct Stretch {
-    std::int32_t first, end;            ///< tiles; first <= end
-    std::int32_t full_first, full_end;  ///< of them, whole
-  };
-
   /// `first_tile`: tiles before it belong to the other stretch.
   FDMA_HOST_DEVICE void set(int index, FormulaRange any, FormulaRange all, std::int32_t block_kv,
                             std::int32_t kv_len, std::int32_t first_tile) {
