@@ -10,24 +10,26 @@ namespace fdma::sm90 {
 inline constexpr int kPartialRows = 128;  ///< of the tile, existing or not
 
 /// Where partial results lie, in bytes from the first of them (256-aligned, behind the counter of
-/// the workspace): for each partial float32 out [128][head_dim_v], normalized by its own keys, then
-/// float32 lse [128], the natural logarithm of the sum of exponentials, -inf of a row without keys
-/// (its out is not read). Only rows that exist are written and read.
+/// the workspace): float32 out [num_partials, 128, head_dim_v], each row normalized by its own
+/// keys, then float32 lse [num_partials, 128], the natural logarithm of the sum of exponentials,
+/// -inf of a row without keys (whose out is not read). Only rows that exist are written and read.
 ///
-/// Example     head_dim_v 128: 66048 bytes a partial; lse of row 3 of partial 2 at 2 * 66048 +
-///             65536 + 12
+/// Example     head_dim_v 128 and 4 partials: lse of row 3 of partial 2 at 4 * 65536 + 2 * 512 + 12
 struct PartialLayout {
   std::int32_t head_dim_v;
+  std::int32_t num_partials;
 
   FDMA_HOST_DEVICE std::int64_t out_bytes() const {
-    return std::int64_t{kPartialRows} * head_dim_v * 4;
+    return std::int64_t{num_partials} * kPartialRows * head_dim_v * 4;
   }
-  FDMA_HOST_DEVICE std::int64_t bytes() const { return out_bytes() + kPartialRows * 4; }
+  FDMA_HOST_DEVICE std::int64_t bytes() const {
+    return out_bytes() + std::int64_t{num_partials} * kPartialRows * 4;
+  }
   FDMA_HOST_DEVICE std::int64_t out_at(std::int32_t partial, std::int32_t row) const {
-    return partial * bytes() + std::int64_t{row} * head_dim_v * 4;
+    return (std::int64_t{partial} * kPartialRows + row) * head_dim_v * 4;
   }
   FDMA_HOST_DEVICE std::int64_t lse_at(std::int32_t partial, std::int32_t row) const {
-    return partial * bytes() + out_bytes() + std::int64_t{row} * 4;
+    return out_bytes() + (std::int64_t{partial} * kPartialRows + row) * 4;
   }
 };
 
