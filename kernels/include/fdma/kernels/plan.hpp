@@ -3,7 +3,7 @@
 //
 // A plan keeps the closed form of the mask: segments belong to runs of tile rows that move in step,
 // and an item says how many steps it is into its run. Plan memory is therefore that of the mask in
-// tiles, plus 32 bytes for each (batch, head, query tile), plus the gather lists.
+// tiles, plus 40 bytes for each (batch, head, query tile), plus the gather lists.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,9 @@ struct WorkItem {
   std::int32_t first_segment;
   std::int32_t num_segments;
   std::int32_t num_tiles;  ///< tiles and gather chunks that the item walks; 0: rows without keys
-  std::int32_t
-      num_entries;  ///< live keys (once per row interval) of its column tiles and gather lists
+  /// Live keys (once per row interval) of its column tiles and gather lists; of all items of a
+  /// split row those of the row.
+  std::int32_t num_entries;
   std::int32_t first_tile = 0;  ///< tiles of its segments that earlier items of a split row walk
   std::int32_t partial = kWholeRow;  ///< the partial result that it writes, or kWholeRow
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
@@ -138,7 +139,7 @@ struct PlanOptions {
   /// Workers that items are split for; 0: 132 for sm90, the multiprocessors of an H100 or H200.
   std::int32_t num_workers = 0;
   /// Query rows and keys of a tile, multiples of 16; {0, 0}: the backend's own choice (128 x 128,
-  /// the only one of sm90).
+  /// the only one of sm90, whose rows heads may share).
   BlockShape tile{0, 0};
   ColumnMode columns = ColumnMode::automatic;
   /// KV heads are taken in sections whose keys and values fit in this many bytes of shared cache;
@@ -146,7 +147,8 @@ struct PlanOptions {
   std::int64_t section_bytes = std::int64_t{32} << 20;
 };
 
-/// Counts over all items of a plan (heads and batch elements included).
+/// Counts over all items of a plan (heads and batch elements included; heads that share a tile
+/// count once).
 struct PlanCounts {
   std::int64_t full_tiles = 0;
   std::int64_t bitmap_tiles = 0;
@@ -161,17 +163,18 @@ struct PlanCounts {
 
 /// What will run: a header and plain arrays; no tensor data.
 ///
-/// Shapes      bitmaps [num_bitmaps, tile.block_q * tile.block_kv / 64]. For the CPU bit c *
-/// block_q +
-///             r, that is a tile's cells key by key; for sm90 two 32-bit words for each of the 256
-///             threads that compute the tile (bitmap_order.hpp); row_offsets [num_row_panels *
-///             block_q + 1]; column_tables: where each table begins in column_offsets, kv_len + 1
-///             entries of it
-/// Invariants  every (batch, head, query tile) is in exactly one item; segments of an item ascend
-/// and
-///             do not overlap (gather lists aside). validate checks
+/// Shapes      bitmaps [num_bitmaps, words_per_bitmap]. For the CPU bit c * block_q + r, that is a
+///             tile's cells key by key; for sm90 two 32-bit words for each of the 256 threads that
+///             compute the tile, every mask row being there for each of the heads that share the
+///             tile (bitmap_order.hpp); row_offsets [num_row_panels * block_q + 1]; column_tables:
+///             where each table begins in column_offsets, kv_len + 1 entries of it
+/// Invariants  every tile of every (batch, head set, query tile) is in exactly one item: in the one
+///             item of the query tile, or in one of those that its SplitRow tells of; segments of
+///             an item ascend and do not overlap (gather lists aside); partials are those of the
+///             split rows, each written by one item. validate checks
 /// Owner       owns its arrays (host)
-/// Cost        32 B an item, 24 B a segment, block_q * block_kv / 8 B a bitmap, 8 B a gather entry
+/// Cost        40 B an item, 20 B a split row, 24 B a segment, 8 B a word of a bitmap or a gather
+///             entry
 struct AttentionPlan {
   Backend backend = Backend::cpu;
   BlockShape tile;
@@ -181,7 +184,8 @@ struct AttentionPlan {
   std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread; later a block)
   /// Query heads that share a tile of heads_per_tile * tile.block_q rows (a power of two, 128 rows
   /// for sm90): row r is query q_tile * block_q + r / heads_per_tile of head r % heads_per_tile
-  /// after the item's.
+  /// after the item's. The last set of heads of a KV head has fewer where they do not divide the
+  /// group; a plan's bitmaps, row panels and column tables are those of all of them.
   std::int32_t heads_per_tile = 1;
   std::vector<WorkItem> items;
   std::vector<SplitRow> split_rows;
@@ -202,7 +206,9 @@ struct AttentionPlan {
   std::int32_t section_heads = 1;     ///< KV heads of a batch element whose items stay together
 
   bool is_parametric() const { return !formulas.empty(); }
-  std::int64_t words_per_bitmap() const { return std::int64_t{tile.block_q} * tile.block_kv / 64; }
+  std::int64_t words_per_bitmap() const {
+    return std::int64_t{heads_per_tile} * tile.block_q * tile.block_kv / 64;
+  }
   std::int64_t num_bitmaps() const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
   }

@@ -17,15 +17,31 @@ struct TileStep {
   std::int32_t offset;   ///< tiles since the first of the segment (rows: how far into the panel)
 };
 
-/// Walks the segments of an item in their order.
+/// Walks the segments of an item in their order, from the item's first tile on. An item of a split
+/// row ends after num_tiles steps: its segments go on with tiles of the next item.
 ///
-/// Example     for (SegmentIterator it(plan.segments.data(), item); it.next(step);) visit(step);
+/// Example     SegmentIterator it(plan.segments.data(), item);
+///             for (int i = 0; i < item.num_tiles && it.next(step); ++i) visit(step);
 class SegmentIterator {
  public:
   FDMA_HOST_DEVICE SegmentIterator(const PlanSegment* segments, const WorkItem& item)
       : segment_(segments + item.first_segment),
         last_(segment_ + item.num_segments),
-        step_(item.step) {}
+        step_(item.step) {
+    skip(item.first_tile);
+  }
+
+  /// Goes on as if next had been called `count` times.
+  FDMA_HOST_DEVICE void skip(std::int32_t count) {
+    offset_ += count;
+    while (offset_ > 0 && segment_ != last_) {
+      const std::int32_t tiles = segment_->end_tile - segment_->first_tile +
+                                 step_ * (segment_->step_end - segment_->step_first);
+      if (offset_ < tiles) return;
+      offset_ -= tiles;
+      ++segment_;
+    }
+  }
 
   /// Sets `out` to the next tile; false after the last.
   FDMA_HOST_DEVICE bool next(TileStep& out) {
