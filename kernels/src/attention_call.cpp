@@ -17,7 +17,7 @@ struct Expected {
   DType dtype;
   int rank;
   std::array<std::int64_t, kMaxRank> extents;
-  int length_axis;  ///< the axis that may be longer than its extent here
+  int length_axis;  ///< the axis that may be longer than its extent here; kMaxRank: none
 };
 
 std::string extents_text(const std::array<std::int64_t, kMaxRank>& extents, int rank) {
@@ -51,11 +51,13 @@ Result<void> check(const TensorView& tensor, const Expected& expected, Device de
     is_empty = is_empty || expected.extents[at] == 0;
   }
   if (!is_right) {
-    return Error{
-        ErrorCode::shape_mismatch,
-        fmt::format("{}: expected {} = {} (or longer along axis {}), got {}", expected.name,
-                    expected.dimensions, extents_text(expected.extents, expected.rank),
-                    expected.length_axis, extents_text(tensor.extents, tensor.rank))};
+    const std::string longer = expected.length_axis < expected.rank
+                                   ? fmt::format(" (or longer along axis {})", expected.length_axis)
+                                   : std::string();
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("{}: expected {} = {}{}, got {}", expected.name, expected.dimensions,
+                             extents_text(expected.extents, expected.rank), longer,
+                             extents_text(tensor.extents, tensor.rank))};
   }
   if (tensor.data == nullptr && !is_empty) {
     return Error{ErrorCode::invalid_argument, fmt::format("{}: data is null", expected.name)};
@@ -110,11 +112,56 @@ Strided strided(const TensorView& tensor) {
   return {tensor.data, tensor.dtype, tensor.strides[0], tensor.strides[1], tensor.strides[2]};
 }
 
+// A tensor of int32 that a call may give: its data, or null.
+Result<const std::int32_t*> check_lengths(const TensorView& tensor, const Expected& expected,
+                                          Device device, bool is_parametric) {
+  if (tensor.data == nullptr) return static_cast<const std::int32_t*>(nullptr);
+  if (!is_parametric) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{}: a plan of segments has its lengths and documents fixed; make the "
+                             "plan with form = parametric",
+                             expected.name)};
+  }
+  FDMA_TRY_VOID(check(tensor, expected, device));
+  if (!tensor.is_contiguous()) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{}: expected a contiguous tensor", expected.name)};
+  }
+  return static_cast<const std::int32_t*>(tensor.data);
+}
+
+Result<void> set_lengths(AttentionCall& call, const AttentionShape& shape,
+                         const AttentionTensors& tensors, Device device, bool is_parametric) {
+  constexpr int kNoAxis = kMaxRank;
+  const auto lengths = [&](std::string_view name) -> Expected {
+    return {name, "[batch]", DType::int32, 1, {shape.batch, 1, 1, 1}, kNoAxis};
+  };
+  FDMA_TRY(call.q_lens, check_lengths(tensors.q_lens, lengths("q_lens"), device, is_parametric));
+  FDMA_TRY(call.kv_lens, check_lengths(tensors.kv_lens, lengths("kv_lens"), device, is_parametric));
+  const TensorView& borders = tensors.cu_seqlens;
+  const bool is_shared = borders.rank < 2;
+  Expected expected{"cu_seqlens", "[documents + 1]", DType::int32, 1, {2, 1, 1, 1}, 0};
+  if (!is_shared) {
+    expected = {"cu_seqlens", "[batch, documents + 1]", DType::int32, 2, {shape.batch, 2, 1, 1}, 1};
+  }
+  FDMA_TRY(call.cu_seqlens, check_lengths(borders, expected, device, is_parametric));
+  if (call.cu_seqlens == nullptr) return {};
+  const std::int64_t num_borders = borders.extents[is_shared ? 0 : 1];
+  if (num_borders > kFormulaMaxLength) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("cu_seqlens: {} borders, at most {} are supported", num_borders,
+                             kFormulaMaxLength)};
+  }
+  call.num_borders = static_cast<std::int32_t>(num_borders);
+  call.cu_seqlens_batch_stride = is_shared ? 0 : num_borders;
+  return {};
+}
+
 }  // namespace
 
 Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
                                    const AttentionTensors& tensors, const AttentionOptions& options,
-                                   Device device) {
+                                   Device device, bool is_parametric) {
   if (tensors.kv.layout != KvLayout::contiguous) {
     return Error{ErrorCode::unsupported, fmt::format("kv: expected layout contiguous, got {}",
                                                      to_string(tensors.kv.layout))};
@@ -207,6 +254,7 @@ Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec&
     call.lse_head_stride = lse.strides[1];
     call.lse_row_stride = lse.strides[2];
   }
+  FDMA_TRY_VOID(set_lengths(call, shape, tensors, device, is_parametric));
   return call;
 }
 

@@ -24,11 +24,19 @@ struct AttentionCall {
   float* lse = nullptr;  ///< or null
   std::int64_t lse_batch_stride = 0, lse_head_stride = 0, lse_row_stride = 0;
   float scale_log2 = 0;  ///< softmax scale times log2(e): exponents are powers of two
+  // Of parametric plans, or null: the plan's own.
+  const std::int32_t* q_lens = nullptr;      ///< [batch]
+  const std::int32_t* kv_lens = nullptr;     ///< [batch]
+  const std::int32_t* cu_seqlens = nullptr;  ///< element b's at b * cu_seqlens_batch_stride
+  std::int64_t cu_seqlens_batch_stride = 0;  ///< 0: all elements have the same documents
+  std::int32_t num_borders = 0;              ///< of each element, where cu_seqlens is given; then
+                                             ///< MaskFormula::first_border does not apply
 };
 
 /// The call, or what is wrong with its tensors: shape_mismatch, invalid_argument, unsupported.
+/// `is_parametric`: the plan takes lengths and documents. Their values are not looked at.
 Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
                                    const AttentionTensors& tensors, const AttentionOptions& options,
-                                   Device device);
+                                   Device device, bool is_parametric = false);
 
 }  // namespace fdma

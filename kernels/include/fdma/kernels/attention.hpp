@@ -19,12 +19,27 @@ namespace fdma {
 ///             head_dim_v]; lse float32 [batch, heads_q, q_len], or data = nullptr where it is not
 ///             wanted
 /// Invariants  out and lse overlap no other tensor
+///
+/// Of parametric plans only, int32, contiguous, where q lies, or data = nullptr: what this call
+/// takes instead of the plan's lengths and documents, read when it runs. With element b's lengths
+/// its mask is the plan's formula at pos = q + kv_len - q_len + pos_shift over keys below
+/// min(kv_end, kv_len); rows at or past q_len are neither read nor written.
+///
+/// Shapes      q_lens, kv_lens [batch], each in [0, the plan's length of that element]; cu_seqlens
+///             [num_borders], the same documents for all elements, or [batch, num_borders]; not
+///             decreasing, in [0, the plan's longest kv_len]; num_borders >= 2 need not be the
+///             plan's
+/// Errors      values are checked on the CPU (invalid_argument); on a GPU, out of range, they are
+///             clamped
 struct AttentionTensors {
   TensorView q;
   KvView kv;
   TensorView key_bias;
   MutableTensorView out;
   MutableTensorView lse;
+  TensorView q_lens = {};
+  TensorView kv_lens = {};
+  TensorView cu_seqlens = {};
 };
 
 struct AttentionOptions {

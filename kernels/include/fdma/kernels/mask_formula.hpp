@@ -14,15 +14,17 @@
 
 namespace fdma {
 
-/// Larger than any distance in a parametric plan, whose lengths are at most kFormulaMaxLength; sums
-/// of two stay in 32 bits.
+/// Lengths in a parametric plan are at most kFormulaMaxLength, and positions are shifted by no
+/// more: they lie in (-2^29, 3 * 2^28). A distance beyond +-kFormulaUnbounded reaches no key, and a
+/// position and a distance stay in 32 bits together.
 inline constexpr std::int32_t kFormulaUnbounded = std::int32_t{1} << 30;
-inline constexpr std::int32_t kFormulaMaxLength = kFormulaUnbounded - 1;
+inline constexpr std::int32_t kFormulaMaxLength = (std::int32_t{1} << 28) - 1;
 
 /// A ParametricMask (formats/parametric_mask.hpp) for lengths that a call may lower.
 ///
-/// Invariants  left, right, pos_shift in [-kFormulaUnbounded, kFormulaUnbounded]; the others in
-///             [0, kFormulaUnbounded]
+/// Invariants  left, right in [-kFormulaUnbounded, kFormulaUnbounded]; pos_shift in
+///             [-kFormulaMaxLength, kFormulaMaxLength]; the others in [0, kFormulaUnbounded]
+///             (borders, which plans hold, as left and right)
 struct MaskFormula {
   std::int32_t pos_shift = 0;  ///< pos = q + kv_len - q_len + pos_shift
   std::int32_t left = kFormulaUnbounded;
@@ -139,6 +141,7 @@ class FormulaWalk {
     FormulaRange near_all{near_last.begin, near_first.end};
     FormulaRange band_any{band_first.begin, band_last.end};
     FormulaRange band_all{band_last.begin, band_first.end};
+    if (rows.formula_.left + rows.formula_.right < 0) band_any = {0, 0};  // no row has a window
     if (!near_any.is_empty() && !near_all.is_empty() && !band_all.is_empty() &&
         near_all.end >= band_all.begin) {
       // Both in one for every row.
@@ -157,7 +160,7 @@ class FormulaWalk {
     return stretches_[0].end - stretches_[0].first + stretches_[1].end - stretches_[1].first;
   }
 
-  /// Goes on as if next had been called `count` times.
+  /// Goes on as if next had been called `count` times, at most as often as there are tiles left.
   FDMA_HOST_DEVICE void skip(std::int32_t count) {
     const std::int32_t here = stretch_.end - stretch_.first;
     if (count <= here) {
