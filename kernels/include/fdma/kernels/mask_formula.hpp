@@ -141,7 +141,7 @@ class FormulaWalk {
     FormulaRange near_all{near_last.begin, near_first.end};
     FormulaRange band_any{band_first.begin, band_last.end};
     FormulaRange band_all{band_last.begin, band_first.end};
-    if (rows.formula_.left + rows.formula_.right < 0) band_any = {0, 0};  // no row has a window
+    if (rows.formula_.left < -rows.formula_.right) band_any = {0, 0};  // no row has a window
     if (!near_any.is_empty() && !near_all.is_empty() && !band_all.is_empty() &&
         near_all.end >= band_all.begin) {
       // Both in one for every row.
