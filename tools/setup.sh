@@ -134,6 +134,21 @@ install_wheel_packages() {
     stop "pip could not install python_bindings/requirements-wheel.txt into .venv (is there a network?)."
 }
 
+# cusparse.h for the path through cuSPARSE (cmake/cusparse.cmake), where nvcc is there and the toolkit lacks it: PyPI's
+# package, 146 MB, without what it depends on. A build goes on without, and says so.
+install_cusparse() {
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || return 0
+  local header
+  for header in /usr/local/cuda/include/cusparse.h "${CUDA_PATH:-/usr/local/cuda}/include/cusparse.h" \
+    .venv/lib/python3*/site-packages/nvidia/*/include/cusparse.h; do
+    if [ -f "$header" ]; then return 0; fi
+  done
+  echo "setup: cuSPARSE into .venv"
+  timeout 120 .venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 15 --no-deps \
+    --requirement tests/requirements-cusparse.txt 2>/dev/null ||
+    echo "setup: pip could not install tests/requirements-cusparse.txt; the cuSPARSE path will not be built."
+}
+
 # Peers' own code, for the tests that compare with it. CI goes on without, after five minutes at most: these tests then
 # skip, and are counted. The pinned version of PyTorch is that without CUDA, which no index replaces by the large build.
 install_peer_packages() {
@@ -155,5 +170,6 @@ install_peer_packages() {
 install_packages
 install_python_packages
 if [ "$stage" = wheel ]; then install_wheel_packages; fi
+case $stage in tests | ci | benchmarks) install_cusparse ;; esac
 if [ "$stage" = ci ]; then install_peer_packages; fi
 if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi

@@ -31,6 +31,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spdlog/": ("tools",),
     "nanobind/": ("python_bindings",),
     "cuda": ("kernels", "tests/gpu"),
+    "cusparse.h": ("kernels/src/cusparse",),
     "cub/": ("kernels",),
     "gtest/": ("tests",),
     "gmock/": ("tests",),

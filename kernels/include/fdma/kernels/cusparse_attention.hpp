@@ -1,0 +1,97 @@
+// Attention by cuSPARSE alone: scores on the cells of a mask, softmax of each row, times V.
+//
+// What a user of the sparse library gets, and an oracle for tests that shares nothing with the
+// attention kernels: cells are columns of a matrix in compressed rows (CSR), one element each, and
+// neither tiles nor plans exist. For each batch element and head
+//
+//     SDDMM     logits = (q k^T) at the cells that the mask keeps
+//     softmax   of softmax_scale * logits + key bias, row by row (a kernel of FDMA's own)
+//     SpMM      out = probabilities v
+//
+// Memory is 8 bytes or more a cell, so this is for thousands of tokens, not for millions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/result.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/backends.hpp"
+
+namespace fdma {
+
+/// What is rounded on the way from q, k, v to out. Logits are float32, products are summed and rows
+/// normalised in float32 in both.
+enum class CusparsePrecision : std::uint8_t {
+  float32,  ///< 16-bit tensors are widened, which is exact; probabilities stay float32; out is
+            ///< rounded once
+  tensor,  ///< the types of the tensors where cuSPARSE takes them: probabilities are rounded to v's
+           ///< type; q and k are widened unless both are float16 (it has no SDDMM of bfloat16)
+};
+
+struct CusparseOptions {
+  CusparsePrecision precision = CusparsePrecision::float32;
+  /// 64-bit indices also where 32-bit ones would do (they do below 2^31 cells a mask).
+  bool has_wide_indices = false;
+  /// libcusparse.so.12, or the folder that holds it. Empty: the environment variable FDMA_CUSPARSE
+  /// says so; else a copy that the process has loaded (PyTorch's, for example), or that the dynamic
+  /// linker finds.
+  std::string library;
+};
+
+/// The version of the cuSPARSE that calls would use, for example "12.6.3". Opens it at the first
+/// call; nothing else of FDMA does.
+///
+/// Errors  unsupported: it is not there (how to get it is said), or this build has no cuSPARSE path
+Result<std::string> cusparse_version(const std::string& library = {});
+
+/// A mask and shape prepared for cuSPARSE: one CSR pattern for each distinct mask, descriptors and
+/// buffers. Make once, run many times.
+///
+/// Owner       owns its device memory (size_bytes), released by the destructor, which waits for the
+///             kernels that use it
+class CusparseAttention {
+ public:
+  /// Prepares on the current device; everything has run when the call returns. The mask may go
+  /// then.
+  ///
+  /// Shapes      `mask` fits `shape` as in make_plan: 1 or `batch` elements, 1 or heads_q heads
+  /// Errors      shape_mismatch, invalid_argument; unsupported (library, build, GPU, score);
+  ///             out_of_memory; cuda
+  /// Cost        4 B (8 B with 64-bit indices) a cell of each distinct mask; 4 B a cell of the
+  ///             largest, 6 B where probabilities are 16-bit; the widened tensors of one head
+  static Result<CusparseAttention> make(const BlockMask& mask, const AttentionShape& shape,
+                                        const ScoreSpec& score = {},
+                                        const CusparseOptions& options = {});
+
+  CusparseAttention(CusparseAttention&&) noexcept;
+  CusparseAttention& operator=(CusparseAttention&&) noexcept;
+  ~CusparseAttention();
+
+  const AttentionShape& shape() const;
+  /// The CUDA device that holds it.
+  int device() const;
+  std::int64_t size_bytes() const;
+  /// Cells of all distinct masks.
+  std::int64_t num_cells() const;
+
+  /// attention_forward (attention.hpp) in the order of `stream`, one head after the other; returns
+  /// without waiting. One call at a time: they share buffers. Any strides whose last is 1; operands
+  /// whose rows are not apart by multiples of 16 bytes, or overlap, are copied first. Bits may
+  /// differ from run to run (SpMM adds with atomics where it splits rows). options.num_threads,
+  /// num_items_done and is_cancelled do not apply.
+  ///
+  /// Errors  shape_mismatch, invalid_argument, unsupported (device), cuda
+  Result<void> forward(const AttentionTensors& tensors, Stream stream = nullptr,
+                       const AttentionOptions& options = {});
+
+  struct Impl;
+
+ private:
+  explicit CusparseAttention(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fdma

@@ -1,0 +1,49 @@
+// The steps of attention by cuSPARSE that are not cuSPARSE's: columns, copies of rows, softmax.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "fdma/formats/interval.hpp"
+#include "fdma/formats/tensor_view.hpp"
+
+namespace fdma::cusparse {
+
+/// Writes the column of every cell of `num_rows` rows, 32-bit or 64-bit (`is_wide`) as row_offsets.
+cudaError_t expand_columns(std::int64_t num_rows, const void* row_offsets,
+                           const std::int64_t* interval_offsets, const Interval* intervals,
+                           void* columns, bool is_wide, cudaStream_t stream);
+
+/// `num_rows` rows of `num_columns` elements that lie together, the first at `data`.
+struct Rows {
+  const void* data = nullptr;
+  DType dtype = DType::float32;
+  std::int64_t row_stride = 0;  ///< in elements
+};
+
+/// Copies rows, rounding to the type of `to` (float32, float16, bfloat16) where it is narrower.
+/// `from.data` may be null: zeros.
+cudaError_t copy_rows(const Rows& from, const Rows& to, std::int64_t num_rows,
+                      std::int64_t num_columns, cudaStream_t stream);
+
+/// One head's softmax over CSR values.
+struct SoftmaxArguments {
+  std::int64_t num_rows = 0;
+  const void* row_offsets = nullptr;  ///< 32-bit or 64-bit, as columns
+  const void* columns = nullptr;
+  float* logits = nullptr;        ///< q k^T of each cell; scratch afterwards
+  void* probabilities = nullptr;  ///< of each cell; may be logits where they are float32
+  float scale = 1;
+  const float* key_bias = nullptr;  ///< of each column, or null
+  float* lse = nullptr;             ///< or null
+  std::int64_t lse_stride = 0;
+};
+
+/// probabilities = softmax(scale * logits + key_bias) of each row, in float32, rounded to `dtype`;
+/// lse is the natural logarithm of the sum of exponentials. Rows without cells, or with logits of
+/// -inf only: 0 and -inf. A NaN among the logits makes the row NaN.
+cudaError_t softmax_rows(const SoftmaxArguments& arguments, DType dtype, bool is_wide,
+                         cudaStream_t stream);
+
+}  // namespace fdma::cusparse
