@@ -613,6 +613,59 @@ class DeviceIncrementalTopk:
     @property
     def nbytes(self) -> int: ...
 
+class CusparseAttention:
+    """
+    Attention by cuSPARSE alone (SDDMM, softmax, SpMM), prepared once for a mask: what FDMA is measured beside and tested against.
+    """
+
+    def __init__(
+        self,
+        mask: BlockMask,
+        *,
+        batch: int | None = None,
+        heads_q: int,
+        heads_kv: int | None = None,
+        head_dim: int,
+        head_dim_v: int | None = None,
+        dtype: _DType = "float32",
+        out_dtype: _DType | None = None,
+        key_bias: bool = False,
+        precision: Literal["float32", "tensor"] = "float32",
+        library: str = "",
+    ) -> None:
+        """
+        On the current device. precision='tensor' keeps the types of the tensors where cuSPARSE takes them; library names libcusparse.so.12 or its folder.
+        """
+
+    def run(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        out: Array,
+        lse: Array | None = None,
+        key_bias: Array | None = None,
+        softmax_scale: float | None = None,
+        stream: _Stream | None = None,
+    ) -> None:
+        """attention() into `out` and `lse`. One call at a time."""
+
+    @property
+    def device(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of all distinct masks."""
+
+def cusparse_version(library: str = "") -> str:
+    """
+    The version of cuSPARSE that CusparseAttention would use; NotImplementedError without one.
+    """
+
 class ExprNode:
     """One operation of an expression over shared operands; immutable."""
 

@@ -24,6 +24,9 @@ void bind_expr(nanobind::module_& module);
 /// DeviceTopk, DeviceIncrementalTopk.
 void bind_device_select(nanobind::module_& module);
 
+/// CusparseAttention, cusparse_version.
+void bind_cusparse(nanobind::module_& module);
+
 /// DeviceProfile, estimate.
 void bind_estimate(nanobind::module_& module);
 

@@ -18,6 +18,7 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_attention(module);
   fdma::python::bind_select(module);
   fdma::python::bind_device_select(module);
+  fdma::python::bind_cusparse(module);
   fdma::python::bind_expr(module);
   fdma::python::bind_estimate(module);
   fdma::python::bind_drawing(module);
