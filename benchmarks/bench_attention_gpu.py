@@ -1,13 +1,14 @@
-"""Attention on a GPU by FDMA beside cuDNN and FlexAttention of PyTorch, in one process.
+"""Attention on a GPU by FDMA beside cuDNN, FlexAttention of PyTorch and cuSPARSE, in one process.
 
-    python3 bench_attention_gpu.py <folder of fdma> <result.json> [--parts dense,flex] [--rows ..]
+    python3 bench_attention_gpu.py <folder of fdma> <result.json> [--parts dense,flex,cusparse] ..
 
 A row is one mask at one shape: of part `dense` FDMA beside cuDNN (causal attention beside cuDNN's
 causal, every other mask beside its full attention), of part `flex` FDMA beside FlexAttention on the
-same mask, whose predicate is compared with the compiled mask before. All take the same random
-tensors [batch, tokens, heads, head_dim] of bfloat16, in turn, round after round; times are medians
-of CUDA events, after rounds that do not count. The GPU is kept busy while the host prepares what is
-timed, so that the host is not.
+same mask, whose predicate is compared with the compiled mask before, of part `cusparse` FDMA beside
+what the sparse library alone gives: products of its own on the cells of the mask (CSR), and a
+softmax between them. All take the same random tensors [batch, tokens, heads, head_dim] of bfloat16,
+in turn, round after round; times are medians of CUDA events, after rounds that do not count. The
+GPU is kept busy while the host prepares what is timed, so that the host is not.
 
 In the same run the result of every row is checked. The cells that the predicate keeps, all of them,
 are as many as the compiled mask says (and so is the FLOP count); at sampled rows, tile edges among
@@ -47,6 +48,7 @@ Run = dict[str, Any]
 SEED = 20261121
 TOTAL_TOKENS = 131072
 MAX_FLEX_TOKENS = 32768
+CUSPARSE_MASKS = ("causal", "sliding_window", "causal_document", "random_eviction")
 # A round of everything that is compared, times so many rounds as fit into this time.
 SECONDS_A_ROW = 0.35
 ROUNDS = (3, 15)
@@ -102,6 +104,8 @@ def all_rows() -> Iterator[Row]:
                 yield Row("flex", shape, name)
     for name in few[:3]:
         yield Row("flex", narrow, name)
+    for name in CUSPARSE_MASKS:
+        yield Row("cusparse", Shape(1, 8192, 32, 128), name)
 
 
 def arguments() -> argparse.Namespace:
@@ -111,7 +115,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
-    parser.add_argument("--parts", type=names, default=["dense", "flex"])
+    parser.add_argument("--parts", type=names, default=["dense", "flex", "cusparse"])
     parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
@@ -358,6 +362,9 @@ def measure_row(
         flex, flex_out, facts = flex_call(torch, problem, row.mask, predicate)
         facts["flex_check"] = problem.errors(predicate, flex_out().transpose(1, 2), None)
         calls["flex"] = flex
+    elif row.part == "cusparse":
+        peers, facts = cusparse_calls(fdma, torch, problem, mask, predicate)
+        calls |= peers
     elif row.mask in ("full", "causal"):
         is_causal = row.mask == "causal"
         calls["cudnn"] = lambda: problem.cudnn(is_causal)
@@ -437,9 +444,50 @@ def flex_call(
     return run, lambda: result, facts
 
 
+def cusparse_calls(
+    fdma: Any, torch: Any, problem: Problem, mask: ZooMask, predicate: Callable[[Any, Any], Any]
+) -> tuple[dict[str, Callable[[], object]], Run]:
+    """Attention by cuSPARSE on bfloat16, on float16, which it has a product at given cells for, and
+    with everything in float32: calls, and what preparing took. Every result is checked."""
+    shape = problem.shape
+    compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables, num_threads=1)
+    stream = torch.cuda.current_stream().cuda_stream
+    facts: Run = {"cusparse_version": fdma.cusparse_version()}
+    calls: dict[str, Callable[[], object]] = {}
+    choices = (
+        ("cusparse", torch.bfloat16, "tensor"),
+        ("cusparse_float16", torch.float16, "tensor"),
+        ("cusparse_float32", torch.bfloat16, "float32"),
+    )
+    for name, dtype, precision in choices:
+        begin = time.perf_counter()
+        prepared = fdma.CusparseAttention(
+            compiled,
+            batch=shape.batch,
+            heads_q=shape.heads,
+            head_dim=shape.head_dim,
+            dtype=str(dtype).removeprefix("torch."),
+            precision=precision,
+        )
+        facts[f"{name}_prepare_ms"] = (time.perf_counter() - begin) * 1e3
+        facts[f"{name}_bytes"] = prepared.nbytes
+        tensors = [x.to(dtype) for x in (problem.q, problem.k, problem.v)]
+        out, lse = torch.empty_like(tensors[0]), torch.empty_like(problem.lse)
+
+        def call(
+            prepared: Any = prepared, tensors: list[Any] = tensors, out: Any = out, lse: Any = lse
+        ) -> None:
+            prepared.run(*tensors, out=out, lse=lse, stream=stream)
+
+        call()
+        facts[f"{name}_check"] = problem.errors(predicate, out, lse)
+        calls[name] = call
+    return calls, facts
+
+
 def expected_seconds(row: Row) -> float:
     """About what a row takes, so that none is begun that cannot end in time."""
-    return 30.0 if row.part == "flex" else 4.0 + row.shape.tokens / 32768
+    return {"flex": 30.0, "cusparse": 15.0}.get(row.part, 4.0 + row.shape.tokens / 32768)
 
 
 def measure(
@@ -504,7 +552,7 @@ def measure(
         run |= {"commit": commit, "sm_clock_mhz": clocks.get("clocks.sm")}
         results.add(row, run)
         text = f"{row}: FDMA {run['fdma_ms']:.3f} ms, {run['fdma_tflops']:.0f} TFLOP/s"
-        for peer in ("cudnn", "flex"):
+        for peer in ("cudnn", "flex", "cusparse", "cusparse_float16", "cusparse_float32"):
             if f"{peer}_ms" in run:
                 text += f"; {peer} {run[f'{peer}_ms']:.3f} ms, {run[f'{peer}_ratio']:.3f}x"
         if "to_cudnn_full" in run:

@@ -2,13 +2,14 @@
 # bash benchmarks/gpu.sh [--stages "build tests .."] [--rows PATTERN] [--max-seconds N] [--results FOLDER] [--list]
 #
 # On a bare machine with an H200 (or H100) and the CUDA toolkit: sets up what is missing, builds, tests on the GPU and
-# measures attention beside cuDNN and FlexAttention. One call takes --max-seconds at most (450 unless given); call it
+# measures attention beside cuDNN, FlexAttention and cuSPARSE. One call takes --max-seconds at most (450 unless given); call it
 # again until it says that everything is done. Nothing is done twice:
 #
 #   setup      tools/setup.sh tests and benchmarks; FDMA_SETUP=0 leaves it out, where packages come another way
 #   build      ninja, which continues where it was stopped
 #   tests      the programs of tests/gpu, each suite by itself
-#   python     tests/python/test_fdma_cuda.py, test_fdma_select_cuda.py, and what test_maskc_run.py does on a GPU
+#   python     tests/python/test_fdma_cuda.py, test_fdma_select_cuda.py and test_fdma_cusparse.py, and what
+#              test_maskc_run.py does on a GPU
 #   memcheck   compute-sanitizer on the small set of tests/gpu
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
@@ -16,6 +17,7 @@
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
+#   cusparse   the same beside cuSPARSE's products at the cells of the mask
 #   tables     docs/performance.md from the results
 #
 # A stage that passed leaves a stamp in the results folder (build/gpu/results unless given) and is skipped while sources
@@ -31,7 +33,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select masks dense flex tables"
+all_stages="setup build tests python memcheck racecheck select masks dense flex cusparse tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -171,7 +173,8 @@ python_tests() {
   need_module
   "$python" -c 'import pytest, h5py' 2>/dev/null || { echo "$python has no pytest or no h5py"; exit 77; }
   FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
-    tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
+    tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_fdma_cusparse.py \
+    tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 
 sanitize() {
@@ -215,7 +218,7 @@ if stage build 20 bash -c build_all; then
   stage select 60 bash -c measure_select
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
-  for part in dense flex; do
+  for part in dense flex cusparse; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
     if [ "$is_list" = 1 ]; then
       bash -c 'measure "$@"' stage "$part" 1 --list "${bench_options[@]}" 2>&1 | sed 's/^/would measure: /'

@@ -240,6 +240,38 @@ def narrow_table(result: Run, table: Table) -> str:
     return table([*header, "FDMA / Flex", "plan ms", "plan"], rows)
 
 
+def cusparse_table(result: Run, table: Table) -> str:
+    rows = []
+    for run in rows_of(result, "cusparse", 128, 32):
+        fastest = min(run["cusparse_ratio"], run["cusparse_float16_ratio"])
+        rows.append(
+            [
+                run["mask"],
+                tokens_text(run),
+                f"{run['allowed_pairs'] / 1e6:.1f}",
+                milliseconds(run["fdma_ms"]),
+                milliseconds(run["cusparse_ms"]),
+                milliseconds(run["cusparse_float16_ms"]),
+                milliseconds(run["cusparse_float32_ms"]),
+                f"{fastest:.0f}",
+                bytes_text(run["plan_bytes"]),
+                bytes_text(min(run["cusparse_bytes"], run["cusparse_float16_bytes"])),
+            ]
+        )
+    if not rows:
+        return "Nothing measured yet."
+    header = [
+        "mask",
+        "tokens",
+        "million cells",
+        "FDMA ms",
+        "cuSPARSE bf16 ms",
+        "fp16 ms",
+        "fp32 ms",
+    ]
+    return table([*header, "times faster", "plan", "cuSPARSE memory"], rows)
+
+
 def machine(result: Run) -> str:
     facts = result["machine"]
     state = facts.get("state", {})
@@ -280,4 +312,5 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "attention-gpu": many_heads,
         "attention-gpu-few-heads": few_heads_table(result, table),
         "attention-gpu-64": narrow_table(result, table),
+        "attention-gpu-cusparse": cusparse_table(result, table),
     }
