@@ -1,5 +1,7 @@
 #include "bitmap_order.hpp"
 
+#include <array>
+
 namespace fdma {
 namespace {
 
@@ -36,6 +38,17 @@ void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* 
       out = shift == 0 ? word : out | std::uint64_t{word} << shift;
     }
   }
+}
+
+void packed_thread_words_from_row_major(const std::uint64_t* row_major, int heads_per_tile,
+                                        std::uint64_t* thread_words) {
+  std::array<std::uint64_t, 256> rows;
+  for (int r = 0; r < 128; ++r) {
+    const std::uint64_t* row = row_major + 2 * (r / heads_per_tile);
+    rows[static_cast<std::size_t>(2 * r)] = row[0];
+    rows[static_cast<std::size_t>(2 * r + 1)] = row[1];
+  }
+  thread_words_from_row_major(rows.data(), thread_words);
 }
 
 void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,

@@ -17,4 +17,9 @@ void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,
 /// words of 64 bits.
 void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* thread_words);
 
+/// The same of a mask tile of 128 / heads_per_tile x 128 whose rows several heads share: row r of
+/// the tile is row r / heads_per_tile of `row_major`, which has 256 / heads_per_tile words.
+void packed_thread_words_from_row_major(const std::uint64_t* row_major, int heads_per_tile,
+                                        std::uint64_t* thread_words);
+
 }  // namespace fdma

@@ -4,7 +4,7 @@
 // Backward. Items are key tiles: each (batch element, query head, key tile) walks the query tiles
 // that see it. How many do is the sum of a difference array over the same segments, so that it
 // costs no more than forward, whatever the lengths. Tiles count whole: a backward kernel is assumed
-// to skip tiles, not keys.
+// to skip tiles, not keys; rows that forward splits are whole.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 
 #include "fdma/kernels/estimate.hpp"
 #include "item_work.hpp"
+#include "plan_splits.hpp"
 
 namespace fdma {
 namespace {
@@ -98,10 +99,12 @@ std::vector<double> backward_items(const AttentionPlan& plan, const TileCosts& c
       static_cast<std::size_t>(shape.batch * shape.heads_q));
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     const WorkItem& item = plan.items[i];
+    if (item.first_tile > 0) continue;
     items_of[static_cast<std::size_t>(item.batch * std::int64_t{shape.heads_q} + item.head)]
         .push_back(static_cast<std::int32_t>(i));
   }
-  const std::int64_t tile_cells = std::int64_t{plan.tile.block_q} * plan.tile.block_kv;
+  const std::int64_t tile_cells =
+      std::int64_t{plan.heads_per_tile} * plan.tile.block_q * plan.tile.block_kv;
   std::vector<double> item_us;
   KeyTileCounts counts;
   for (std::size_t pair = 0; pair < items_of.size(); ++pair) {
@@ -161,7 +164,8 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   FDMA_TRY(const KernelCosts kernel,
            kernel_costs(profile, direction, plan.shape.k_dtype,
                         (plan.shape.head_dim + plan.shape.head_dim_v) / 2.0));
-  FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, plan.tile, profile.name));
+  const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
+  FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, tile, profile.name));
   if (!plan.gather_lists.empty() && !costs.can_gather()) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("plan: has gather lists, but the {} kernel of device profile '{}' "
@@ -176,8 +180,12 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   estimate.launch_us = kernel.launch_us;
   estimate.memory_bytes = memory_bytes(plan, direction);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
-  estimate.time_us =
-      estimate.launch_us + std::max(estimate.schedule.makespan_us, estimate.memory_us);
+  if (direction == Direction::forward) {
+    estimate.combine_us = combine_tiles(plan) * (costs.full.tile_us + costs.full.compute_us);
+  }
+  estimate.time_us = estimate.launch_us +
+                     std::max(estimate.schedule.makespan_us, estimate.memory_us) +
+                     estimate.combine_us;
   return estimate;
 }
 

@@ -3,7 +3,9 @@
 // leaves out the keys that no row of the tile sees, and computes for each stripe the others from
 // the first to the last that one of its rows sees: the rule of the CPU kernel, but for the borders
 // of its chunks. Bitmaps are counted once each, row panels drawn and counted tile by tile; of
-// column tiles and gather lists the plan knows the live keys of each item.
+// column tiles and gather lists the plan knows the live keys of each row; in an item that
+// walks a part of a row's tiles, tiles of columns and row panels count whole. Heads that share a
+// tile have rows of their own in it.
 #include "item_work.hpp"
 
 #include <algorithm>
@@ -125,7 +127,7 @@ void WorkCounter::count_panels() {
 
 // The last stripe of an item is as narrow as holds its rows: 16, 32, .. of them.
 std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
-  if (!skips_dead_keys_) return plan_.tile.block_q;
+  if (!skips_dead_keys_) return std::int64_t{plan_.tile.block_q} * plan_.heads_per_tile;
   const std::int64_t rest = rows % stripe_rows_;
   std::int64_t last = rest == 0 ? 0 : kNarrowestStripe;
   while (last < rest) last *= 2;
@@ -143,11 +145,21 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
     return skips_dead_keys_ ? std::min(end * block_kv, kv_len) - first * block_kv
                             : (end - first) * block_kv;
   };
+  const bool is_part = item.partial != kWholeRow;
+  const bool knows_live_keys = skips_dead_keys_ && !is_part;
+  std::int64_t before = 0;  // tiles of segments so far, the item's or not
   PlanWork work;
   for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
     const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
-    const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
-    const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
+    std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    if (is_part) {
+      const std::int64_t origin = first - before;
+      before += end - first;
+      first = std::max(first, origin + item.first_tile);
+      end = std::min(end, origin + item.first_tile + item.num_tiles);
+      if (first >= end) continue;
+    }
     const std::int64_t tiles = end - first;
     StepWork& steps = work.of(segment.kind);
     steps.tiles += tiles;
@@ -161,18 +173,18 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
             skips_dead_keys_ ? tiles * bitmap_cells_[payload] : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::rows:
-        steps.cells += skips_dead_keys_ ? panel_cells_[payload] : rows * keys_of(first, end);
+        steps.cells += knows_live_keys ? panel_cells_[payload] : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::columns:
         // Several segments of an item share its live keys: the first one takes them.
-        if (skips_dead_keys_) {
+        if (knows_live_keys) {
           steps.cells = rows * item.num_entries;
         } else {
           steps.cells += rows * keys_of(first, end);
         }
         break;
       case PlanSegmentKind::gather:
-        steps.cells += rows * (skips_dead_keys_ ? item.num_entries : tiles * block_kv);
+        steps.cells += rows * (knows_live_keys ? item.num_entries : tiles * block_kv);
         break;
       case PlanSegmentKind::formula:
         break;
@@ -182,6 +194,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
 }
 
 std::int64_t keys_read(const PlanWork& work, const WorkItem& item, std::int64_t block_kv) {
+  if (item.partial != kWholeRow) return work.tiles() * block_kv;
   return (work.of(PlanSegmentKind::full).tiles + work.of(PlanSegmentKind::bitmap).tiles +
           work.of(PlanSegmentKind::rows).tiles) *
              block_kv +

@@ -2,11 +2,13 @@
 //   1. the mask of each group in tiles of the backend (one re-blocking where blocks differ);
 //   2. its segments appended to the plan in closed form, bitmaps in the backend's order, column
 //      intervals as tables or gather lists (plan_columns.hpp);
-//   3. one item for each batch element, query head and query tile;
+//   3. one item for each batch element, query head (or set of heads that share a tile) and query
+//      tile;
 //   4. the order: KV heads in sections whose keys and values fit in the shared cache, in a section
 //      longest first, so that workers that take the next item when they are free end close together
 //      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the
-//      optimum).
+//      optimum);
+// and a fifth where items are few: rows split over several (plan_splits.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +21,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_columns.hpp"
+#include "plan_splits.hpp"
 
 namespace fdma {
 namespace {
@@ -78,6 +81,10 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
   if (options.section_bytes < 0) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
+  }
+  if (options.num_workers < 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("num_workers: expected at least 0, got {}", options.num_workers)};
   }
   FDMA_TRY_VOID(validate(shape));
   return options.backend == Backend::sm90 ? check_sm90(shape, options) : Result<void>();
@@ -165,13 +172,13 @@ class GroupPlanner {
 
  private:
   void append_payloads(const SegmentMask& mask) {
+    const std::int64_t size = plan_.words_per_bitmap();
     const std::size_t words = plan_.bitmaps.size();
-    plan_.bitmaps.resize(words + mask.bitmaps.size());
+    plan_.bitmaps.resize(words + static_cast<std::size_t>(mask.num_bitmaps() * size));
     for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
-      std::uint64_t* out =
-          plan_.bitmaps.data() + words + static_cast<std::size_t>(i * mask.words_per_bitmap());
+      std::uint64_t* out = plan_.bitmaps.data() + words + static_cast<std::size_t>(i * size);
       if (plan_.backend == Backend::sm90) {
-        thread_words_from_row_major(mask.bitmap(i).data(), out);
+        packed_thread_words_from_row_major(mask.bitmap(i).data(), plan_.heads_per_tile, out);
       } else {
         key_major_from_row_major(mask.bitmap(i).data(), mask.block, out);
       }
@@ -303,7 +310,7 @@ void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGrou
   const AttentionShape& shape = plan.shape;
   for (std::int64_t kv = begin; kv < end; ++kv) {
     const std::int64_t b = kv / shape.heads_kv;
-    for (std::int32_t i = 0; i < shape.group_size(); ++i) {
+    for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
       const std::int64_t h = kv % shape.heads_kv * shape.group_size() + i;
       const std::int32_t group =
           mask.group(mask.shape.num_batches == 1 ? 0 : b, mask.shape.num_heads == 1 ? 0 : h);
@@ -335,6 +342,10 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape
   plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
   plan.shape = shape;
   plan.score = score;
+  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 && options.pack == PackMode::automatic) {
+    plan.heads_per_tile = packed_heads(mask, shape);
+    plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
+  }
   FDMA_TRY_VOID(validate(plan.tile));
   if (plan.backend == Backend::cpu) {
     plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
@@ -350,13 +361,20 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape
 
   std::int64_t num_items = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    num_items += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_q;
+    num_items += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_kv *
+                 ceil_div(shape.group_size(), plan.heads_per_tile);
   }
   plan.items.reserve(static_cast<std::size_t>(num_items));
   const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
   const std::int64_t section = section_heads(shape, options.section_bytes);
+  std::vector<std::size_t> sections{0};
   for (std::int64_t kv = 0; kv < num_kv_heads; kv += section) {
     append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));
+    sections.push_back(plan.items.size());
+  }
+  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 &&
+      options.split == SplitMode::automatic) {
+    split_rows(plan, sections, options.num_workers == 0 ? kSm90Workers : options.num_workers);
   }
   return plan;
 }
@@ -367,7 +385,7 @@ std::int64_t AttentionPlan::size_bytes() const {
   const auto bytes = [](const auto& v) {
     return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
   };
-  return bytes(items) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
+  return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
          bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries);
 }

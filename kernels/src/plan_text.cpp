@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "fdma/kernels/plan.hpp"
-#include "fdma/kernels/segment_iterator.hpp"
+#include "plan_splits.hpp"
 
 namespace fdma {
 
@@ -46,6 +46,22 @@ std::string lengths_text(const std::vector<std::int64_t>& lengths) {
   return fmt::format("{}", fmt::join(lengths, ","));
 }
 
+// "batch 0 head 4 q_tile 2, 3 tiles", and which of a split row.
+std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
+  const std::string heads = plan.heads_per_tile == 1
+                                ? fmt::format("head {}", item.head)
+                                : fmt::format("heads [{}, {})", item.head,
+                                              std::min(item.head + plan.heads_per_tile,
+                                                       (item.head / plan.shape.group_size() + 1) *
+                                                           plan.shape.group_size()));
+  std::string text = fmt::format("batch {} {} q_tile {}, {} tiles", item.batch, heads, item.q_tile,
+                                 item.num_tiles);
+  if (item.partial != kWholeRow) {
+    text += fmt::format(" from {} on, partial {}", item.first_tile, item.partial);
+  }
+  return text;
+}
+
 std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::int64_t index) {
   const PlanSegment& segment = plan.segments[static_cast<std::size_t>(index)];
   const std::int32_t first = segment.first_tile + item.step * segment.step_first;
@@ -75,23 +91,28 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
 std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
   const AttentionShape& shape = plan.shape;
   std::string text = fmt::format(
-      "plan {} tile {}x{} score {}\n"
+      "plan {} tile {}x{}{} score {}\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
       "items {} ({} empty), {} bytes\n"
       "tiles full {} bitmap {} rows {} columns {} ({} entries) gather {} ({} entries)\n",
-      to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
-      shape.batch, shape.heads_q, shape.heads_kv, lengths_text(shape.q_lens),
-      lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
-      to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
-      plan.items.size(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
-      plan.counts.bitmap_tiles, plan.counts.row_tiles, plan.counts.column_tiles,
-      plan.counts.column_entries, plan.counts.gather_chunks, plan.counts.gather_entries);
+      to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv,
+      plan.heads_per_tile == 1 ? "" : fmt::format(" of {} heads", plan.heads_per_tile),
+      to_string(plan.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
+      lengths_text(shape.q_lens), lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v,
+      to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
+      to_string(shape.out_dtype), plan.items.size(), plan.counts.empty_items, plan.size_bytes(),
+      plan.counts.full_tiles, plan.counts.bitmap_tiles, plan.counts.row_tiles,
+      plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
+      plan.counts.gather_entries);
+  if (!plan.split_rows.empty()) {
+    text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
+                        num_partials(plan));
+  }
   const auto shown =
       std::min<std::int64_t>(max_items, static_cast<std::int64_t>(plan.items.size()));
   for (std::int64_t i = 0; i < shown; ++i) {
     const WorkItem& item = plan.items[static_cast<std::size_t>(i)];
-    text += fmt::format("item {}: batch {} head {} q_tile {}, {} tiles:", i, item.batch, item.head,
-                        item.q_tile, item.num_tiles);
+    text += fmt::format("item {}: {}:", i, item_text(plan, item));
     for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
       text += fmt::format("{} {}", s == item.first_segment ? "" : ",", segment_text(plan, item, s));
     }

@@ -11,7 +11,9 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "plan_splits.hpp"
 #include "sm90/fragment.hpp"
+#include "validate_splits.hpp"
 
 namespace fdma {
 namespace {
@@ -28,6 +30,18 @@ Result<void> check_offsets(std::string_view name, const std::vector<std::int64_t
     }
   }
   return {};
+}
+
+Result<void> check_heads_per_tile(const AttentionPlan& plan) {
+  const std::int32_t heads = plan.heads_per_tile;
+  const bool is_right = plan.backend == Backend::sm90
+                            ? heads > 0 && std::has_single_bit(static_cast<unsigned>(heads)) &&
+                                  heads * plan.tile.block_q == kSm90TileRows &&
+                                  plan.tile.block_kv == kSm90TileKeys
+                            : heads == 1;
+  if (is_right) return {};
+  return wrong(fmt::format("heads_per_tile: {} with tiles of {} x {} of {}", heads,
+                           plan.tile.block_q, plan.tile.block_kv, to_string(plan.backend)));
 }
 
 Result<void> check_arrays(const AttentionPlan& plan) {
@@ -63,14 +77,14 @@ Result<void> check_arrays(const AttentionPlan& plan) {
   return {};
 }
 
-// Rows and keys up to the last true cell of a tile.
+// Mask rows and keys up to the last true cell of a tile.
 struct Extent {
   std::int64_t rows = 0;
   std::int64_t keys = 0;
 };
 
-// sm90: words of threads (bitmap_order.hpp).
-Extent extent_of_thread_words(const std::uint64_t* words) {
+// sm90: words of threads (bitmap_order.hpp), a mask row for each of `heads` rows.
+Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
   Extent extent;
   for (int thread = 0; thread < 256; ++thread) {
     for (int word = 0; word < 2; ++word) {
@@ -81,12 +95,14 @@ Extent extent_of_thread_words(const std::uint64_t* words) {
       extent.keys = std::max<std::int64_t>(extent.keys, last.col + 1);
     }
   }
+  extent.rows = ceil_div(extent.rows, heads);
   return extent;
 }
 
 Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
   if (plan.backend == Backend::sm90) {
-    return extent_of_thread_words(plan.bitmaps.data() + index * plan.words_per_bitmap());
+    return extent_of_thread_words(plan.bitmaps.data() + index * plan.words_per_bitmap(),
+                                  plan.heads_per_tile);
   }
   const auto* bytes =
       reinterpret_cast<const unsigned char*>(plan.bitmaps.data() + index * plan.words_per_bitmap());
@@ -172,17 +188,13 @@ class ItemChecker {
       if (!checked) return fail(fmt::format("segment {}: {}", s, checked.error().message));
     }
     const PlanCounts& w = walked_;
-    const std::int64_t num_tiles =
-        w.full_tiles + w.bitmap_tiles + w.row_tiles + w.column_tiles + w.gather_chunks;
-    if (num_tiles != item.num_tiles) {
-      return fail(fmt::format("num_tiles: expected {}, got {}", num_tiles, item.num_tiles));
-    }
     const bool is_right = w.column_tiles > 0 ? item.num_entries >= w.gather_entries
                                              : item.num_entries == w.gather_entries;
     if (!is_right) {
       return fail(
           fmt::format("num_entries: expected {}, got {}", w.gather_entries, item.num_entries));
     }
+    if (item.first_tile > 0) return {};  // an earlier item of the row has counted
     sum_.full_tiles += w.full_tiles;
     sum_.bitmap_tiles += w.bitmap_tiles;
     sum_.row_tiles += w.row_tiles;
@@ -190,8 +202,14 @@ class ItemChecker {
     sum_.column_entries += item.num_entries - w.gather_entries;
     sum_.gather_chunks += w.gather_chunks;
     sum_.gather_entries += w.gather_entries;
-    sum_.empty_items += num_tiles == 0 ? 1 : 0;
+    sum_.empty_items += row_tiles() == 0 ? 1 : 0;
     return {};
+  }
+
+  /// Tiles and chunks that the segments of the item in hand have, whichever of them it walks.
+  std::int64_t row_tiles() const {
+    return walked_.full_tiles + walked_.bitmap_tiles + walked_.row_tiles + walked_.column_tiles +
+           walked_.gather_chunks;
   }
 
   /// Counts of all items checked so far.
@@ -283,32 +301,16 @@ class ItemChecker {
 Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(validate(plan.shape));
   FDMA_TRY_VOID(validate(plan.tile));
+  FDMA_TRY_VOID(check_heads_per_tile(plan));
   FDMA_TRY_VOID(check_arrays(plan));
-  // Items are a permutation of all (batch, head, query tile) triples.
-  std::vector<std::int64_t> first_of_batch(static_cast<std::size_t>(plan.shape.batch) + 1, 0);
-  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
-    const auto i = static_cast<std::size_t>(b);
-    first_of_batch[i + 1] =
-        first_of_batch[i] + plan.shape.heads_q * ceil_div(plan.shape.q_len(b), plan.tile.block_q);
-  }
-  if (static_cast<std::int64_t>(plan.items.size()) != first_of_batch.back()) {
-    return wrong(
-        fmt::format("items: expected {}, got {}", first_of_batch.back(), plan.items.size()));
-  }
+  RowCover cover(plan);
+  FDMA_TRY_VOID(cover.check_split_rows());
   ItemChecker checker(plan);
-  std::vector<bool> seen(plan.items.size(), false);
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     FDMA_TRY_VOID(checker.check(i));
-    const WorkItem& item = plan.items[i];
-    const std::int64_t tiles = ceil_div(plan.shape.q_len(item.batch), plan.tile.block_q);
-    const auto place = static_cast<std::size_t>(
-        first_of_batch[static_cast<std::size_t>(item.batch)] + item.head * tiles + item.q_tile);
-    if (seen[place]) {
-      return wrong(fmt::format("items[{}]: batch {} head {} q_tile {} comes twice", i, item.batch,
-                               item.head, item.q_tile));
-    }
-    seen[place] = true;
+    FDMA_TRY_VOID(cover.add(i, checker.row_tiles()));
   }
+  FDMA_TRY_VOID(cover.finish());
   if (checker.counts() != plan.counts) {
     return wrong("counts: they differ from those of the items");
   }

@@ -24,12 +24,14 @@ AttentionShape shape_of(const MaskCase& mask, const TrialHeads& heads, const Tri
   return shape;
 }
 
-AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, bool has_bias,
+AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const TrialChoice& choice,
                       Backend backend) {
   PlanOptions options;
   options.backend = backend;
-  auto plan =
-      make_plan(mask.mask, shape, {has_bias ? ScoreKind::key_bias : ScoreKind::none}, options);
+  options.split = choice.split;
+  options.pack = choice.pack;
+  auto plan = make_plan(mask.mask, shape, {choice.has_bias ? ScoreKind::key_bias : ScoreKind::none},
+                        options);
   if (!plan) throw std::runtime_error(mask.name + ": " + plan.error().message);
   return *std::move(plan);
 }
@@ -57,11 +59,13 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
 
 std::string to_string(const TrialChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
-  return fmt::format("{} head_dim {} {}{}{} scale {} seed {} q x {} bias x {}",
+  return fmt::format("{} head_dim {} {}{}{} scale {} seed {} q x {} bias x {}{}{}",
                      fdma::to_string(choice.dtype), choice.head_dim,
                      kLayouts[static_cast<std::size_t>(choice.layout)],
                      choice.has_bias ? " bias" : "", choice.wants_lse ? "" : " without lse",
-                     choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale);
+                     choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale,
+                     choice.split == SplitMode::never ? " not split" : "",
+                     choice.pack == PackMode::never ? " not packed" : "");
 }
 
 AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
@@ -70,7 +74,7 @@ AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
       mask_(mask),
       choice_(choice),
       shape_(shape_of(mask, heads, choice)),
-      plan_(plan_of(mask, shape_, choice.has_bias, machine.backend())),
+      plan_(plan_of(mask, shape_, choice, machine.backend())),
       q_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, choice.head_dim,
          choice.layout, false),
       k_(machine, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, choice.head_dim,

@@ -24,6 +24,8 @@ struct TrialChoice {
   double bias_scale = 1;
   /// Compare this many rows of each head, those at the edges of tiles first; 0: all.
   std::int64_t rows_per_head = 0;
+  SplitMode split = SplitMode::automatic;
+  PackMode pack = PackMode::automatic;
 };
 std::string to_string(const TrialChoice& choice);
 

@@ -5,14 +5,34 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "fdma/kernels/segment_iterator.hpp"
+#include "sm90/fragment.hpp"
 
 namespace fdma::testing {
 namespace {
 
-/// Collects the cells of one item and what is wrong with them.
+/// Where the sm90 kernel has the bit of (row, col) of its tile, by mask_cell.
+const std::vector<std::size_t>& thread_bits() {
+  static const std::vector<std::size_t> bits = [] {
+    std::vector<std::size_t> of_cell(128 * 128);
+    for (int thread = 0; thread < 256; ++thread) {
+      for (int word = 0; word < 2; ++word) {
+        for (int bit = 0; bit < 32; ++bit) {
+          const sm90::Cell cell = sm90::mask_cell(thread % 128, word, bit);
+          of_cell[static_cast<std::size_t>((thread / 128 * 64 + cell.row) * 128 + cell.col)] =
+              static_cast<std::size_t>((2 * thread + word) * 32 + bit);
+        }
+      }
+    }
+    return of_cell;
+  }();
+  return bits;
+}
+
+/// Collects the cells of one tile row, item after item, and what is wrong with them.
 class ItemCells {
  public:
   ItemCells(const AttentionPlan& plan, const WorkItem& item)
@@ -87,15 +107,27 @@ class ItemCells {
     for (std::int64_t k = begin; k < end; ++k) add(r, k);
   }
 
-  // Key-major: bit c * block_q + r.
+  // Key-major: bit c * block_q + r; sm90: words of threads, each row for all heads of the tile.
   void visit_bitmap(const TileStep& step) {
     if (step.payload < 0 || step.payload >= plan_.num_bitmaps())
       return fail(fmt::format("no bitmap {}", step.payload));
     const std::uint64_t* words = plan_.bitmaps.data() + step.payload * plan_.words_per_bitmap();
+    const auto is_set = [words](std::size_t bit) {
+      return (words[bit / 64] >> (bit % 64) & 1) != 0;
+    };
+    const std::int64_t heads = plan_.heads_per_tile;
     for (std::int64_t c = 0; c < plan_.tile.block_kv; ++c) {
       for (std::int64_t r = 0; r < plan_.tile.block_q; ++r) {
-        const std::int64_t bit = c * plan_.tile.block_q + r;
-        if ((words[bit / 64] >> (bit % 64) & 1) != 0) add(r, key_begin(step) + c);
+        if (plan_.backend != Backend::sm90) {
+          if (is_set(static_cast<std::size_t>(c * plan_.tile.block_q + r)))
+            add(r, key_begin(step) + c);
+          continue;
+        }
+        std::int64_t num_set = 0;
+        for (std::int64_t row = r * heads; row < (r + 1) * heads; ++row)
+          num_set += is_set(thread_bits()[static_cast<std::size_t>(row * 128 + c)]) ? 1 : 0;
+        if (num_set != 0 && num_set != heads) fail("heads of a tile differ in a bitmap");
+        if (num_set != 0) add(r, key_begin(step) + c);
       }
     }
   }
@@ -173,22 +205,38 @@ class ItemCells {
   std::string error_;
 };
 
-std::string check_item(const AttentionPlan& plan, const WorkItem& item, const Cells& expected,
-                       PlanCounts& counts) {
-  ItemCells cells(plan, item);
-  std::int64_t num_tiles = 0;
-  TileStep step{};
-  for (SegmentIterator it(plan.segments.data(), item); it.next(step); ++num_tiles) {
-    if (num_tiles > plan.shape.kv_len(item.batch) * plan.tile.block_q) return "endless segments";
-    cells.visit(step);
+// The items of one tile row, in the order of their partials.
+struct RowItems {
+  std::vector<const WorkItem*> items;
+  const SplitRow* split = nullptr;
+};
+using RowKey = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
+
+// What the items of a row compute, and that it is `expected`.
+std::string check_row(const AttentionPlan& plan, const RowItems& row,
+                      const std::vector<const Cells*>& expected, PlanCounts& counts) {
+  const WorkItem& first = *row.items.front();
+  ItemCells cells(plan, first);
+  std::int64_t row_tiles = 0;
+  for (const WorkItem* item : row.items) {
+    if (item->first_tile != row_tiles)
+      return fmt::format("begins at tile {} after {}", item->first_tile, row_tiles);
+    if (item->num_entries != first.num_entries) return "parts have different num_entries";
+    if (row.split != nullptr && item->num_tiles == 0) return "a part without tiles";
+    TileStep step{};
+    SegmentIterator it(plan.segments.data(), *item);
+    for (std::int32_t i = 0; i < item->num_tiles; ++i) {
+      if (!it.next(step)) return fmt::format("{} tiles, num_tiles says {}", i, item->num_tiles);
+      cells.visit(step);
+    }
+    row_tiles += item->num_tiles;
+    if (item == row.items.back() && it.next(step)) return "tiles after the last";
   }
   if (!cells.error().empty()) return cells.error();
-  if (num_tiles != item.num_tiles)
-    return fmt::format("{} tiles, num_tiles says {}", num_tiles, item.num_tiles);
   const PlanCounts& steps = cells.steps();
-  if (steps.column_entries + steps.gather_entries != item.num_entries)
+  if (steps.column_entries + steps.gather_entries != first.num_entries)
     return fmt::format("{} live keys, num_entries says {}",
-                       steps.column_entries + steps.gather_entries, item.num_entries);
+                       steps.column_entries + steps.gather_entries, first.num_entries);
   counts.full_tiles += steps.full_tiles;
   counts.bitmap_tiles += steps.bitmap_tiles;
   counts.row_tiles += steps.row_tiles;
@@ -196,12 +244,14 @@ std::string check_item(const AttentionPlan& plan, const WorkItem& item, const Ce
   counts.column_entries += steps.column_entries;
   counts.gather_chunks += steps.gather_chunks;
   counts.gather_entries += steps.gather_entries;
-  counts.empty_items += num_tiles == 0 ? 1 : 0;
-  for (std::int64_t r = 0; r < cells.num_rows(); ++r) {
-    for (std::int64_t k = 0; k < expected.kv_len; ++k) {
-      if (cells.counts().get(r, k) != expected.get(cells.q_begin() + r, k))
-        return fmt::format("row {} key {}: {}, expected {}", cells.q_begin() + r, k,
-                           cells.counts().get(r, k), expected.get(cells.q_begin() + r, k));
+  counts.empty_items += row_tiles == 0 ? 1 : 0;
+  for (const Cells* each : expected) {
+    for (std::int64_t r = 0; r < cells.num_rows(); ++r) {
+      for (std::int64_t k = 0; k < each->kv_len; ++k) {
+        if (cells.counts().get(r, k) != each->get(cells.q_begin() + r, k))
+          return fmt::format("row {} key {}: {}, expected {}", cells.q_begin() + r, k,
+                             cells.counts().get(r, k), each->get(cells.q_begin() + r, k));
+      }
     }
   }
   return {};
@@ -211,29 +261,64 @@ std::string check_item(const AttentionPlan& plan, const WorkItem& item, const Ce
 
 std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
   const AttentionShape& shape = plan.shape;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, int> seen;
-  PlanCounts counts;
+  const std::int32_t group = shape.group_size();
+  std::map<RowKey, RowItems> rows;
+  std::int32_t num_partials = 0;
+  for (const SplitRow& split : plan.split_rows) {
+    if (split.first_partial != num_partials || split.num_partials < 2)
+      return fmt::format("{}: partials of a split row", expected.name);
+    num_partials += split.num_partials;
+    RowItems& row = rows[{split.batch, split.head, split.q_tile}];
+    if (row.split != nullptr) return expected.name + ": a row is split twice";
+    row.split = &split;
+    row.items.resize(static_cast<std::size_t>(split.num_partials));
+  }
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     const WorkItem& item = plan.items[i];
     const std::string where =
         fmt::format("{}: item {} (batch {}, head {}, q_tile {}): ", expected.name, i, item.batch,
                     item.head, item.q_tile);
     if (item.batch < 0 || item.batch >= shape.batch || item.head < 0 ||
-        item.head >= shape.heads_q || item.q_tile < 0 ||
-        std::int64_t{item.q_tile} * plan.tile.block_q >= shape.q_len(item.batch))
+        item.head >= shape.heads_q || item.head % group % plan.heads_per_tile != 0 ||
+        item.q_tile < 0 || std::int64_t{item.q_tile} * plan.tile.block_q >= shape.q_len(item.batch))
       return where + "no such query tile";
     if (item.first_segment < 0 || item.num_segments < 0 ||
         item.first_segment + item.num_segments > static_cast<std::int64_t>(plan.segments.size()))
       return where + "no such segments";
-    if (seen[{item.batch, item.head, item.q_tile}]++ != 0) return where + "a second time";
-    const std::string error = check_item(plan, item, expected.at(item.batch, item.head), counts);
+    RowItems& row = rows[{item.batch, item.head, item.q_tile}];
+    if (row.split == nullptr) {
+      if (!row.items.empty()) return where + "a second time";
+      if (item.partial != kWholeRow) return where + "is not split, but has a partial";
+      row.items.push_back(&item);
+      continue;
+    }
+    const std::int32_t part = item.partial - row.split->first_partial;
+    if (part < 0 || part >= row.split->num_partials) return where + "another row's partial";
+    if (std::exchange(row.items[static_cast<std::size_t>(part)], &item) != nullptr)
+      return where + "a partial a second time";
+  }
+  std::int64_t num_rows = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b)
+    num_rows += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_kv *
+                ceil_div(group, plan.heads_per_tile);
+  if (num_rows != static_cast<std::int64_t>(rows.size()))
+    return fmt::format("{}: {} tile rows, expected {}", expected.name, rows.size(), num_rows);
+  PlanCounts counts;
+  for (const auto& [key, row] : rows) {
+    const auto& [batch, head, q_tile] = key;
+    const std::string where =
+        fmt::format("{}: batch {}, head {}, q_tile {}: ", expected.name, batch, head, q_tile);
+    if (std::find(row.items.begin(), row.items.end(), nullptr) != row.items.end())
+      return where + "a partial is missing";
+    std::vector<const Cells*> of_heads;
+    for (std::int32_t h = head;
+         h < std::min(head + plan.heads_per_tile, head - head % group + group); ++h) {
+      const Cells* of_head = &expected.at(batch, h);
+      if (of_heads.empty() || of_heads.back() != of_head) of_heads.push_back(of_head);
+    }
+    const std::string error = check_row(plan, row, of_heads, counts);
     if (!error.empty()) return where + error;
   }
-  std::int64_t num_items = 0;
-  for (std::int64_t b = 0; b < shape.batch; ++b)
-    num_items += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_q;
-  if (num_items != static_cast<std::int64_t>(plan.items.size()))
-    return fmt::format("{}: {} items, expected {}", expected.name, plan.items.size(), num_items);
   if (!(counts == plan.counts)) return expected.name + ": the counts are not those of the items";
   return {};
 }

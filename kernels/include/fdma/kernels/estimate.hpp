@@ -56,8 +56,9 @@ struct PlanEstimate {
   PlanWork work;
   Schedule schedule;
   double launch_us = 0;
-  double memory_us = 0;  ///< what main memory takes for every tensor and the plan, once
-  double time_us = 0;    ///< launch_us + max(makespan, memory_us)
+  double memory_us = 0;   ///< what main memory takes for every tensor and the plan, once
+  double combine_us = 0;  ///< combining split rows, after the items
+  double time_us = 0;     ///< launch_us + max(makespan, memory_us) + combine_us
   std::int64_t memory_bytes = 0;
 
   bool is_memory_bound() const { return memory_us > schedule.makespan_us; }

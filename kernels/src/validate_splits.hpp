@@ -1,0 +1,46 @@
+// The items of a plan cover its tile rows exactly once, whole or in pieces.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// Checks, item by item, that every (batch, head set, query tile) is there once, and that items of
+/// a split row write its partials and walk its tiles in their order.
+///
+/// Owner       borrows the plan, whose shape and tile are valid
+/// Cost        O(items + rows)
+class RowCover {
+ public:
+  explicit RowCover(const AttentionPlan& plan);
+
+  /// internal, naming the first split row that is wrong; before any item.
+  Result<void> check_split_rows();
+  /// internal, saying how item `index` does not fit. Its batch, head and q_tile are in the shape;
+  /// its segments have `row_tiles` tiles.
+  Result<void> add(std::size_t index, std::int64_t row_tiles);
+  /// internal, naming the first row that is not covered; after all items.
+  Result<void> finish() const;
+
+ private:
+  struct Part {
+    std::int32_t first_tile = -1;
+    std::int32_t num_tiles = 0;
+    std::int64_t row_tiles = 0;
+    std::int32_t first_segment = 0, num_segments = 0, step = 0, num_entries = 0;
+  };
+
+  std::size_t place_of(std::int32_t batch, std::int32_t head, std::int32_t q_tile) const;
+  bool is_first_head(std::int32_t head) const;
+
+  const AttentionPlan& plan_;
+  std::int32_t sets_of_group_;
+  std::vector<std::int64_t> first_of_batch_;
+  std::vector<std::int32_t> split_row_of_;  ///< by place: an index, kWhole or kSeen
+  std::vector<Part> parts_;                 ///< by partial
+};
+
+}  // namespace fdma
