@@ -6,9 +6,11 @@ A row is one mask at one shape: of part `dense` FDMA beside cuDNN (causal attent
 causal, every other mask beside its full attention), of part `flex` FDMA beside FlexAttention on the
 same mask, whose predicate is compared with the compiled mask before, of part `cusparse` FDMA beside
 what the sparse library alone gives: products of its own on the cells of the mask (CSR), and a
-softmax between them. All take the same random tensors [batch, tokens, heads, head_dim] of bfloat16,
-in turn, round after round; times are medians of CUDA events, after rounds that do not count. The
-GPU is kept busy while the host prepares what is timed, so that the host is not.
+softmax between them; of part `decode` few queries of a sequence against many keys, beside
+scaled_dot_product_attention and a copy (decode_rows.py). All take the same random tensors
+[batch, tokens, heads, head_dim] of bfloat16, in turn, round after round; times are medians of CUDA
+events, after rounds that do not count. The GPU is kept busy while the host prepares what is timed,
+so that the host is not.
 
 In the same run the result of every row is checked. The cells that the predicate keeps, all of them,
 are as many as the compiled mask says (and so is the FLOP count); at sampled rows, tile edges among
@@ -40,6 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from decode_rows import DecodeProblem, DecodeShape, decode_shapes, measure_decode
 from make_report import git
 from mask_zoo import EVERY_TILE_PARTIAL, NAMES, ZooMask, zoo_mask
 
@@ -78,7 +81,7 @@ class Shape:
 @dataclass(frozen=True)
 class Row:
     part: str
-    shape: Shape
+    shape: Shape | DecodeShape
     mask: str
 
     def __str__(self) -> str:
@@ -106,6 +109,8 @@ def all_rows() -> Iterator[Row]:
         yield Row("flex", narrow, name)
     for name in CUSPARSE_MASKS:
         yield Row("cusparse", Shape(1, 8192, 32, 128), name)
+    for decode in decode_shapes():
+        yield Row("decode", decode, "causal")
 
 
 def arguments() -> argparse.Namespace:
@@ -115,7 +120,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
-    parser.add_argument("--parts", type=names, default=["dense", "flex", "cusparse"])
+    parser.add_argument("--parts", type=names, default=["dense", "flex", "cusparse", "decode"])
     parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
@@ -522,7 +527,7 @@ def measure(
             "dtype": "bfloat16",
         }
     )
-    problem: Problem | None = None
+    problem: Problem | DecodeProblem | None = None
     clocks: Run = {}
     num_wrong = 0
     for done, row in enumerate(rows):
@@ -531,13 +536,21 @@ def measure(
         if problem is None or problem.shape != row.shape:
             del problem
             torch.cuda.empty_cache()
-            problem = Problem(torch, row.shape)
+            if isinstance(row.shape, DecodeShape):
+                problem = DecodeProblem(torch, row.shape, SEED)
+            else:
+                problem = Problem(torch, row.shape)
             clocks = {}
         row_begin = time.monotonic()
         # A kernel that hangs shall not cost what is left of the time.
         faulthandler.dump_traceback_later(8 * expected_seconds(row), exit=True)
         try:
-            run = measure_row(fdma, torch, problem, row, options)
+            if isinstance(problem, DecodeProblem):
+                run = measure_decode(
+                    fdma, problem, lambda calls: Timing(torch, calls, options.quick)
+                )
+            else:
+                run = measure_row(fdma, torch, problem, row, options)
         except Exception as error:  # the other rows are worth having
             faulthandler.cancel_dump_traceback_later()
             if not isinstance(error, WrongResultError):
@@ -552,11 +565,14 @@ def measure(
         run |= {"commit": commit, "sm_clock_mhz": clocks.get("clocks.sm")}
         results.add(row, run)
         text = f"{row}: FDMA {run['fdma_ms']:.3f} ms, {run['fdma_tflops']:.0f} TFLOP/s"
-        for peer in ("cudnn", "flex", "cusparse", "cusparse_float16", "cusparse_float32"):
+        peers = ("cudnn", "flex", "cusparse", "cusparse_float16", "cusparse_float32")
+        for peer in (*peers, "sdpa_flash", "sdpa_cudnn", "sdpa_efficient"):
             if f"{peer}_ms" in run:
                 text += f"; {peer} {run[f'{peer}_ms']:.3f} ms, {run[f'{peer}_ratio']:.3f}x"
         if "to_cudnn_full" in run:
             text += f"; {run['to_cudnn_full']:.3f} of cuDNN full"
+        if "copy_share" in run:
+            text += f"; {run['kv_gb_per_s']:.0f} GB/s, {run['copy_share']:.3f} of a copy"
         text += f" (plan {run['compile_ms'] + run['plan_ms'] + run['upload_ms']:.2f} ms"
         print(f"{text}, {run['plan_bytes']} B; {time.monotonic() - row_begin:.1f} s)", flush=True)
     return 0, num_wrong

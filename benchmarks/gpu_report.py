@@ -72,6 +72,7 @@ BUILT_IN = ("full", "causal", "sliding_window")
 GOAL = 1.1
 FLEX_FLOOR = 1.2
 PARTIAL_TILE_GOAL = 1.1
+COPY_GOAL = 0.8
 
 
 def rows_of(result: Run, part: str, head_dim: int, heads: int) -> list[Run]:
@@ -272,6 +273,35 @@ def cusparse_table(result: Run, table: Table) -> str:
     return table([*header, "times faster", "plan", "cuSPARSE memory"], rows)
 
 
+def decode_table(result: Run, table: Table) -> str:
+    runs = [run for run in result["rows"].values() if run["part"] == "decode"]
+    rows = []
+    for run in sorted(runs, key=lambda run: (run["q_len"], run["batch"])):
+        share = f"{run['copy_share']:.2f}"
+        peers = {name: run.get(f"sdpa_{name}_ms") for name in ("flash", "cudnn", "efficient")}
+        best = min((ms for ms in peers.values() if ms), default=None)
+        rows.append(
+            [
+                f"{run['q_len']} x {tokens_text(run)}",
+                str(run["batch"]),
+                f"{run['heads']} / {run['heads_kv']}",
+                milliseconds(run["fdma_ms"]),
+                number(run["kv_gb_per_s"]),
+                share if run["copy_share"] >= COPY_GOAL else f"**{share}**",
+                *(number(ms, 3) for ms in peers.values()),
+                number(best / run["fdma_ms"] if best else None, 2),
+                str(run["items"]),
+                plan_text(run),
+                bytes_text(run["plan_bytes"]),
+            ]
+        )
+    if not rows:
+        return "Nothing measured yet."
+    header = ["queries x keys", "batch", "heads", "ms", "GB/s", "/ copy", "SDPA flash ms"]
+    header += ["cuDNN ms", "efficient ms", "best / FDMA", "items", "plan ms", "plan"]
+    return table(header, rows)
+
+
 def machine(result: Run) -> str:
     facts = result["machine"]
     state = facts.get("state", {})
@@ -313,4 +343,5 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "attention-gpu-few-heads": few_heads_table(result, table),
         "attention-gpu-64": narrow_table(result, table),
         "attention-gpu-cusparse": cusparse_table(result, table),
+        "attention-gpu-decode": decode_table(result, table),
     }

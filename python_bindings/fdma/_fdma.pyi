@@ -263,7 +263,15 @@ class AttentionPlan:
     @property
     def tile(self) -> tuple[int, int]: ...
     @property
+    def heads_per_tile(self) -> int:
+        """Query heads that share a tile, whose rows are then tile[0] for each of them."""
+
+    @property
     def num_items(self) -> int: ...
+    @property
+    def num_split_rows(self) -> int:
+        """Query tiles whose keys are split over several items."""
+
     @property
     def nbytes(self) -> int: ...
     @property
@@ -286,6 +294,9 @@ def make_plan(
     backend: Literal["cpu", "sm90", "auto"] = "cpu",
     tile: tuple[int, int] = (0, 0),
     columns: Literal["automatic", "scan", "gather"] = "automatic",
+    split: Literal["automatic", "never"] = "automatic",
+    pack: Literal["automatic", "never"] = "automatic",
+    num_workers: int = 0,
 ) -> AttentionPlan:
     """
     The plan of a mask for tensors of a shape, to be used by many calls of attention.

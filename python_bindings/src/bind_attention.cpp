@@ -54,13 +54,23 @@ ColumnMode parse_column_mode(const std::string& text) {
          fmt::format("columns: expected automatic, scan or gather, got '{}'", text));
 }
 
+// Of options that have two values, the backend's choice or none.
+template <class Mode>
+Mode parse_automatic(std::string_view name, const std::string& text) {
+  if (text == "automatic") return Mode::automatic;
+  if (text == "never") return Mode::never;
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("{}: expected automatic or never, got '{}'", name, text));
+}
+
 AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int64_t> batch,
                                   std::int64_t heads_q, std::optional<std::int64_t> heads_kv,
                                   std::int64_t head_dim, std::optional<std::int64_t> head_dim_v,
                                   const std::string& dtype,
                                   const std::optional<std::string>& out_dtype, bool key_bias,
                                   const std::string& backend, std::pair<int, int> tile,
-                                  const std::string& columns) {
+                                  const std::string& columns, const std::string& split,
+                                  const std::string& pack, std::int64_t num_workers) {
   AttentionShape shape;
   shape.batch = batch.value_or(mask.shape.num_batches);
   shape.heads_q = checked_count("heads_q", heads_q);
@@ -75,6 +85,9 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   options.backend = backend == "auto" ? default_backend() : value_or_throw(parse_backend(backend));
   options.tile = {tile.first, tile.second};
   options.columns = parse_column_mode(columns);
+  options.split = parse_automatic<SplitMode>("split", split);
+  options.pack = parse_automatic<PackMode>("pack", pack);
+  options.num_workers = checked_count("num_workers", num_workers);
   const nb::gil_scoped_release released;
   return value_or_throw(
       make_plan(mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
@@ -361,7 +374,13 @@ void bind_attention(nb::module_& module) {
                    [](const AttentionPlan& plan) {
                      return std::pair(plan.tile.block_q, plan.tile.block_kv);
                    })
+      .def_prop_ro(
+          "heads_per_tile", [](const AttentionPlan& plan) { return plan.heads_per_tile; },
+          "Query heads that share a tile, whose rows are then tile[0] for each of them.")
       .def_prop_ro("num_items", [](const AttentionPlan& plan) { return plan.items.size(); })
+      .def_prop_ro(
+          "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
+          "Query tiles whose keys are split over several items.")
       .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
       .def_prop_ro("counts", &counts_of, "Tiles and gather chunks over all items.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
@@ -370,7 +389,8 @@ void bind_attention(nb::module_& module) {
              nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
              nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false,
              nb::arg("backend") = "cpu", nb::arg("tile") = std::pair(0, 0),
-             nb::arg("columns") = "automatic",
+             nb::arg("columns") = "automatic", nb::arg("split") = "automatic",
+             nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
              "The plan of a mask for tensors of a shape, to be used by many calls of attention.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
              nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
