@@ -48,11 +48,12 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
   if (options.columns == ColumnMode::gather) {
     return Error{ErrorCode::unsupported, "columns: sm90 has no gather lists yet; use scan"};
   }
-  if (shape.head_dim != shape.head_dim_v || (shape.head_dim != 64 && shape.head_dim != 128)) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("head_dim: sm90 computes head_dim = head_dim_v = 64 or 128, got {} "
-                             "and {}",
-                             shape.head_dim, shape.head_dim_v)};
+  if (shape.head_dim % 8 != 0 || shape.head_dim_v % 8 != 0) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("head_dim: sm90 computes head_dim and head_dim_v that are multiples of "
+                    "8, got {} and {}",
+                    shape.head_dim, shape.head_dim_v)};
   }
   const bool is_16_bit = shape.q_dtype == DType::bfloat16 || shape.q_dtype == DType::float16;
   if (!is_16_bit || shape.k_dtype != shape.q_dtype || shape.v_dtype != shape.q_dtype ||

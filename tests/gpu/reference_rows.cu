@@ -29,7 +29,7 @@ struct Arguments {
   const float* bias;  ///< or null
   std::int64_t bias_batch_stride, bias_head_stride;
   double softmax_scale;
-  int head_dim;
+  int head_dim, head_dim_v;
   int group_size;
   const int* kv_lens;
   const RowTask* tasks;
@@ -106,14 +106,14 @@ __global__ void __launch_bounds__(kThreads)
   total = over_block(total, shared, [](Real a, Real b) { return a + b; });
 
   const bool has_keys = total > 0;
-  for (int d = thread; d < arguments.head_dim; d += kThreads) {
+  for (int d = thread; d < arguments.head_dim_v; d += kThreads) {
     Real sum = 0;
     for (int key = 0; has_keys && key < kv_len; ++key) {
       if (cells[key] == 0) continue;
       sum += rounded<T>(terms[key] / total) *
              static_cast<Real>(static_cast<float>(row_of<T>(arguments.v, task.b, key, h_kv)[d]));
     }
-    out[std::int64_t{blockIdx.x} * arguments.head_dim + d] = rounded<T>(sum);
+    out[std::int64_t{blockIdx.x} * arguments.head_dim_v + d] = rounded<T>(sum);
   }
   if (thread == 0) lse[blockIdx.x] = has_keys ? largest + log(total) : Real(-INFINITY);
 }
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Real, class T>
 void run(const Arguments& arguments, std::size_t num_tasks, std::int64_t max_kv_len,
          std::vector<Real>& out, std::vector<Real>& lse) {
-  const DeviceArray<Real> d_out(num_tasks * static_cast<std::size_t>(arguments.head_dim)),
+  const DeviceArray<Real> d_out(num_tasks * static_cast<std::size_t>(arguments.head_dim_v)),
       d_lse(num_tasks);
   const auto shared_bytes = static_cast<int>(max_kv_len * static_cast<std::int64_t>(sizeof(Real)));
   if (num_tasks > 0) {
@@ -160,6 +160,7 @@ ReferenceRows reference_on_device(const ReferenceProblem& problem) {
   arguments.bias_head_stride = bias.strides[1];
   arguments.softmax_scale = problem.softmax_scale;
   arguments.head_dim = shape.head_dim;
+  arguments.head_dim_v = shape.head_dim_v;
   arguments.group_size = shape.group_size();
   arguments.kv_lens = d_kv_lens.data();
   arguments.tasks = d_tasks.data();

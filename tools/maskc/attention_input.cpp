@@ -219,14 +219,15 @@ OptionSpec tile_option() {
 }
 
 OptionSpec backend_option() {
-  return {.name = "backend",
-          .value = "BACKEND",
-          .help =
-              "Who computes: cpu; sm90, a GPU such as the H100 or H200, for bfloat16 or "
-              "float16 and head sizes of 64 or 128; auto (the default), which is sm90 where "
-              "this machine and the tensors allow it, else cpu. What cannot be had here ends "
-              "with status 4, and so does sm80, which is not there yet.",
-          .choices = {"auto", "cpu", "sm80", "sm90"}};
+  return {
+      .name = "backend",
+      .value = "BACKEND",
+      .help =
+          "Who computes: cpu; sm90, a GPU such as the H100 or H200, for bfloat16 or "
+          "float16 and head sizes that are multiples of 8; auto (the default), which is sm90 where "
+          "this machine and the tensors allow it, else cpu. What cannot be had here ends "
+          "with status 4, and so does sm80, which is not there yet.",
+      .choices = {"auto", "cpu", "sm80", "sm90"}};
 }
 
 Outcome<PlanChoice> plan_choice(const Arguments& arguments) {

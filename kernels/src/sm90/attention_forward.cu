@@ -3,40 +3,77 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "attention_call.hpp"
 #include "fdma/kernels/device_plan.hpp"
+#include "sm90/combine_partials.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/forward_kernels.hpp"
 #include "sm90/tensor_map.hpp"
+#include "sm90/tile_rows.hpp"
 
 namespace fdma {
 namespace {
 
 using sm90::ForwardParams;
 
+// A kernel and its tiles; the first that holds a plan's head sizes runs it.
+struct Kernel {
+  int dim_qk, dim_v;
+  int step_keys;
+  cudaError_t (*launch)(const ForwardParams&, int, cudaStream_t);
+};
+
+template <class T, bool kGeneral, int kDimQk, int kDimV>
+constexpr Kernel kernel() {
+  return {kDimQk, kDimV, sm90::ForwardLayout<kDimQk, kDimV>::kStepKeys,
+          sm90::launch_forward<T, kDimQk, kDimV, kGeneral>};
+}
+
+template <class T, bool kGeneral>
+constexpr Kernel kKernels[] = {kernel<T, kGeneral, 64, 64>(), kernel<T, kGeneral, 96, 96>(),
+                               kernel<T, kGeneral, 128, 128>(), kernel<T, kGeneral, 192, 128>(),
+                               kernel<T, kGeneral, 256, 256>()};
+
+// `is_general`: with a key bias, or a scale that is not positive.
+const Kernel& kernel_for(const AttentionShape& shape, bool is_general) {
+  const bool is_bfloat16 = shape.q_dtype == DType::bfloat16;
+  const auto& kernels =
+      is_bfloat16 ? (is_general ? kKernels<__nv_bfloat16, true> : kKernels<__nv_bfloat16, false>)
+                  : (is_general ? kKernels<__half, true> : kKernels<__half, false>);
+  return *std::find_if(std::begin(kernels), std::end(kernels) - 1, [&](const Kernel& each) {
+    return shape.head_dim <= each.dim_qk && shape.head_dim_v <= each.dim_v;
+  });
+}
+
 // A map, or the error with the tensor's name.
-Result<CUtensorMap> tile_map(const TensorView& tensor, int box_rows, const char* name) {
-  Result<CUtensorMap> map = sm90::make_tile_map(tensor, box_rows);
+Result<CUtensorMap> tile_map(const TensorView& tensor, int group_size, sm90::TileBox box,
+                             const char* name) {
+  Result<CUtensorMap> map = sm90::make_tile_map(tensor, group_size, box);
   if (map) return map;
   return Error{map.error().code, std::string(name) + ": " + map.error().message};
 }
 
 Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& call,
-                         ForwardParams& params) {
-  constexpr int kHalfRows = 64;
-  FDMA_TRY(params.q, tile_map(tensors.q, kHalfRows, "q"));
-  FDMA_TRY(params.out_map, tile_map(tensors.out.view(), kHalfRows, "out"));
+                         const DevicePlan::Impl& plan, int step_keys, ForwardParams& params) {
+  const int group_size = plan.shape.group_size();
+  const int heads_per_tile = 1 << plan.arrays.pack_shift;
+  const sm90::TileBox rows{sm90::kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
+  FDMA_TRY(params.q, tile_map(tensors.q, group_size, rows, "q"));
+  FDMA_TRY(params.out_map, tile_map(tensors.out.view(), group_size, rows, "out"));
   // Without any key the one tile that an item reads is masked: any tensor will do.
   const bool has_keys = tensors.kv.k.extents[1] > 0;
-  FDMA_TRY(params.k, tile_map(has_keys ? tensors.kv.k : tensors.q, sm90::kTileKeys, "k"));
-  FDMA_TRY(params.v, tile_map(has_keys ? tensors.kv.v : tensors.q, sm90::kTileKeys, "v"));
+  FDMA_TRY(params.k, tile_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
+  FDMA_TRY(params.v, tile_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
   // Compared with lengths, which are at most kMaxLength.
   const auto rows_of = [](std::int64_t extent) {
     return static_cast<std::int32_t>(std::min(extent, kMaxLength));
   };
+  params.group_size = group_size;
+  params.head_dim_v = plan.shape.head_dim_v;
   params.v_rows = has_keys ? rows_of(tensors.kv.v.extents[1]) : 0;
   params.out_rows = rows_of(tensors.out.extents[1]);
   params.out = tensors.out.data;
@@ -51,20 +88,43 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   params.bias_batch_stride = call.bias_batch_stride;
   params.bias_head_stride = call.bias_head_stride;
   params.scale_log2 = call.scale_log2;
+  params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
+                    call.num_borders};
   return {};
 }
 
-template <class T, int kHeadDim>
-cudaError_t launch(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
-  const bool is_general = params.key_bias != nullptr || !(params.scale_log2 > 0.0f);
-  return is_general ? sm90::launch_forward<T, kHeadDim, true>(params, num_blocks, stream)
-                    : sm90::launch_forward<T, kHeadDim, false>(params, num_blocks, stream);
-}
-
-template <class T>
-cudaError_t launch(const ForwardParams& params, int head_dim, int num_blocks, cudaStream_t stream) {
-  return head_dim == 64 ? launch<T, 64>(params, num_blocks, stream)
-                        : launch<T, 128>(params, num_blocks, stream);
+// After the forward kernel: the rows whose keys were split.
+cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
+                    cudaStream_t stream) {
+  const sm90::PlanArrays& arrays = plan.arrays;
+  sm90::CombineParams combined{};
+  combined.partial_out = params.partial_out;
+  combined.partial_lse = params.partial_lse;
+  combined.grid = {arrays.max_tile_rows, arrays.heads_kv * arrays.num_sets, arrays.num_splits};
+  combined.num_rows = arrays.num_split_rows;
+  if (arrays.num_formulas == 0) {
+    combined.split_rows = arrays.split_rows;
+  } else {
+    combined.num_rows = arrays.num_items / arrays.num_splits;
+  }
+  combined.max_partials = plan.max_partials;
+  combined.block_q = arrays.block_q;
+  combined.heads_per_tile = 1 << arrays.pack_shift;
+  combined.group_size = params.group_size;
+  combined.head_dim_v = params.head_dim_v;
+  combined.max_q_len = static_cast<std::int32_t>(plan.shape.max_q_len());
+  combined.lengths = arrays.lengths;
+  combined.q_lens = params.lengths.q_lens;
+  combined.is_bfloat16 = plan.shape.out_dtype == DType::bfloat16;
+  combined.out = params.out;
+  combined.out_batch_stride = params.out_batch_stride;
+  combined.out_row_stride = params.out_row_stride;
+  combined.out_head_stride = params.out_head_stride;
+  combined.lse = params.lse;
+  combined.lse_batch_stride = params.lse_batch_stride;
+  combined.lse_head_stride = params.lse_head_stride;
+  combined.lse_row_stride = params.lse_row_stride;
+  return sm90::combine_partials(combined, stream);
 }
 
 }  // namespace
@@ -73,8 +133,8 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
                                void* workspace, Stream stream, const AttentionOptions& options) {
   const DevicePlan::Impl& impl = plan.impl();
   const AttentionShape& shape = impl.shape;
-  FDMA_TRY(const AttentionCall call,
-           checked_call(shape, impl.score, tensors, options, Device::cuda));
+  FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
+                                                  impl.arrays.num_formulas > 0));
   int device = -1;
   FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
   if (device != impl.device) {
@@ -88,18 +148,31 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
   }
   if (impl.arrays.num_items == 0) return {};
 
+  const Kernel& kernel = kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f));
   ForwardParams params{};
-  FDMA_TRY_VOID(set_tensors(tensors, call, params));
+  FDMA_TRY_VOID(set_tensors(tensors, call, impl, kernel.step_keys, params));
+  const sm90::Workspace places(impl);
+  char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
-  params.next_item = static_cast<std::int32_t*>(workspace);
-  params.group_size = shape.group_size();
-  FDMA_TRY_VOID(sm90::check_cuda(cudaMemsetAsync(workspace, 0, sizeof(std::int32_t), stream),
-                                 "cudaMemsetAsync"));
+  params.next_item = reinterpret_cast<std::int32_t*>(base);
+  params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
+  params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
+  if (impl.arrays.num_formulas > 0) {
+    auto* rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+    params.tile_rows = rows;
+    FDMA_TRY_VOID(sm90::check_cuda(
+        sm90::order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
+                              params.next_item, stream),
+        "launch of the kernel that orders tile rows"));
+  } else {
+    FDMA_TRY_VOID(sm90::check_cuda(cudaMemsetAsync(workspace, 0, sizeof(std::int32_t), stream),
+                                   "cudaMemsetAsync"));
+  }
   const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_items);
-  return sm90::check_cuda(shape.q_dtype == DType::bfloat16
-                              ? launch<__nv_bfloat16>(params, shape.head_dim, num_blocks, stream)
-                              : launch<__half>(params, shape.head_dim, num_blocks, stream),
-                          "launch of the forward kernel");
+  FDMA_TRY_VOID(
+      sm90::check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
+  if (impl.num_partials == 0) return {};
+  return sm90::check_cuda(combine(params, impl, stream), "launch of the combine kernel");
 }
 
 }  // namespace fdma

@@ -1,13 +1,17 @@
 // Plans in device memory: all arrays in one allocation, each at a multiple of 256 bytes.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <vector>
 
 #include "gpu_check.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
+#include "sm90/tile_rows.hpp"
 
 namespace fdma {
 namespace {
@@ -55,6 +59,40 @@ std::vector<int2> lengths_of(const AttentionShape& shape) {
   return lengths;
 }
 
+// What kernels are told of a plan beside its arrays.
+Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
+  sm90::PlanArrays& arrays = impl.arrays;
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t num_sets =
+      sm90::head_sets_of_group(shape.group_size(), plan.heads_per_tile) * shape.heads_kv;
+  const std::int64_t max_tile_rows = ceil_div(shape.max_q_len(), plan.tile.block_q);
+  std::int64_t num_items = static_cast<std::int64_t>(plan.items.size());
+  for (const SplitRow& row : plan.split_rows) impl.num_partials += row.num_partials;
+  if (plan.is_parametric()) {
+    num_items = shape.batch * max_tile_rows * num_sets * plan.num_splits;
+    if (plan.num_splits > 1) impl.num_partials = num_items;
+  }
+  if (num_items > std::numeric_limits<std::int32_t>::max()) {
+    return Error{ErrorCode::unsupported, "upload: " + std::to_string(num_items) +
+                                             " items, but at most 2^31 - 1 can be run"};
+  }
+  arrays.num_items = static_cast<std::int32_t>(num_items);
+  arrays.num_split_rows = static_cast<std::int32_t>(plan.split_rows.size());
+  arrays.block_q = plan.tile.block_q;
+  arrays.pack_shift = std::countr_zero(static_cast<std::uint32_t>(plan.heads_per_tile));
+  arrays.num_sets = static_cast<std::int32_t>(num_sets / std::max(shape.heads_kv, 1));
+  arrays.num_formulas = static_cast<std::int32_t>(plan.formulas.size());
+  arrays.max_tile_rows = static_cast<std::int32_t>(max_tile_rows);
+  arrays.heads_kv = shape.heads_kv;
+  arrays.section_heads = plan.section_heads;
+  arrays.num_splits = plan.num_splits;
+  for (const SplitRow& row : plan.split_rows) {
+    impl.max_partials = std::max(impl.max_partials, row.num_partials);
+  }
+  if (plan.is_parametric()) impl.max_partials = plan.num_splits;
+  return {};
+}
+
 Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   auto impl = std::make_unique<DevicePlan::Impl>();
   impl->shape = plan.shape;
@@ -76,8 +114,12 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   const std::int64_t column_tables = packing.add(plan.column_tables);
   const std::int64_t column_offsets = packing.add(plan.column_offsets);
   const std::int64_t column_intervals = packing.add(plan.column_intervals);
+  const std::int64_t split_rows = packing.add(plan.split_rows);
+  const std::int64_t formulas = packing.add(plan.formulas);
+  const std::int64_t borders = packing.add(plan.borders);
   const std::int64_t lengths_at = packing.add(lengths);
   impl->size_bytes = packing.size();
+  FDMA_TRY_VOID(set_counts(plan, *impl));
 
   const std::vector<char> bytes = packing.bytes();
   FDMA_TRY_VOID(sm90::check_cuda(cudaMalloc(&impl->memory, bytes.size()), "cudaMalloc"));
@@ -95,8 +137,10 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   arrays.column_tables = reinterpret_cast<const std::int64_t*>(base + column_tables);
   arrays.column_offsets = reinterpret_cast<const std::int64_t*>(base + column_offsets);
   arrays.column_intervals = reinterpret_cast<const Interval*>(base + column_intervals);
+  arrays.split_rows = reinterpret_cast<const SplitRow*>(base + split_rows);
+  arrays.formulas = reinterpret_cast<const MaskFormula*>(base + formulas);
+  arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
   arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
-  arrays.num_items = static_cast<std::int32_t>(plan.items.size());
   return DevicePlan(std::move(impl));
 }
 
@@ -116,7 +160,7 @@ const ScoreSpec& DevicePlan::score() const { return impl_->score; }
 BlockShape DevicePlan::tile() const { return impl_->tile; }
 int DevicePlan::device() const { return impl_->device; }
 std::int64_t DevicePlan::size_bytes() const { return impl_->size_bytes; }
-std::int64_t DevicePlan::workspace_bytes() const { return kArrayAlignment; }
+std::int64_t DevicePlan::workspace_bytes() const { return sm90::Workspace(*impl_).bytes; }
 
 Result<void> check_sm90_device() {
   int device = 0, major = 0, minor = 0;

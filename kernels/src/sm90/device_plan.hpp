@@ -17,8 +17,21 @@ struct PlanArrays {
   const std::int64_t* column_tables;
   const std::int64_t* column_offsets;
   const Interval* column_intervals;
+  const SplitRow* split_rows;
+  const MaskFormula* formulas;
+  const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
   std::int32_t num_items;
+  std::int32_t num_split_rows;
+  std::int32_t block_q;     ///< queries of a tile
+  std::int32_t pack_shift;  ///< log2 of the heads that share a tile
+  std::int32_t num_sets;    ///< of such heads, for each KV head
+  // Of a parametric plan.
+  std::int32_t num_formulas;   ///< 0: items and segments
+  std::int32_t max_tile_rows;  ///< of a batch element
+  std::int32_t heads_kv;
+  std::int32_t section_heads;
+  std::int32_t num_splits;
 };
 
 }  // namespace fdma::sm90
@@ -33,6 +46,8 @@ struct DevicePlan::Impl {
   int num_multiprocessors = 0;
   void* memory = nullptr;
   std::int64_t size_bytes = 0;
+  std::int32_t max_partials = 0;  ///< of a tile row
+  std::int64_t num_partials = 0;
   sm90::PlanArrays arrays{};
 
   Impl() = default;

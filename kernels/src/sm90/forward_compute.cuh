@@ -21,131 +21,202 @@ namespace fdma::sm90 {
 
 inline constexpr int kOrderThreads = 2 * kWarpgroupThreads;
 
-/// Writes a warpgroup's 64 rows of output, to the half of Q's buffer from where store_tiles takes
-/// them, or to memory if they are not the copy engine's to store; and lse.
-template <class T, int kHeadDim>
-__device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
-                                               const float (&out)[kHeadDim / 2],
-                                               const float (&lse)[2], std::uint32_t q_half,
-                                               int group, int thread) {
-  const int lane = thread % 32;
-  const int first_row = item.q_begin + group * kHalfRows;
-  const int row = first_row + thread / 32 * 16 + lane / 4;
-  if (is_stored_by_copy(p, item, group)) {
-    const int stored_row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < kHeadDim / 16; ++j) {
-      const int col = j * 16 + lane / 16 * 8;
-      ptx::stmatrix_x4(q_half + swizzled_offset(stored_row, col, kHalfRows),
-                       ptx::pack<T>(out[8 * j], out[8 * j + 1]),
-                       ptx::pack<T>(out[8 * j + 2], out[8 * j + 3]),
-                       ptx::pack<T>(out[8 * j + 4], out[8 * j + 5]),
-                       ptx::pack<T>(out[8 * j + 6], out[8 * j + 7]));
-    }
-    ptx::fence_async_shared();
+/// Where a row of a tile belongs: rows of a packed tile are the heads of a query, then those of the
+/// next.
+struct RowPlace {
+  int query, head;
+  bool exists;
+};
+__device__ __forceinline__ RowPlace place_of(const ForwardParams& p, const PublishedItem& item,
+                                             int row) {
+  const int in_set = row & ((1 << p.plan.pack_shift) - 1);
+  const int query = item.q_begin + (row >> p.plan.pack_shift);
+  return {query, item.head + in_set, query < item.q_len && in_set < item.num_heads};
+}
+
+/// Writes two of a thread's values side by side, as T or as they are.
+template <class T>
+__device__ __forceinline__ void write_pair(T* to, float a, float b) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float2*>(to) = make_float2(a, b);
   } else {
-    T* base = static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
-              item.head * p.out_head_stride + lane % 4 * 2;
+    *reinterpret_cast<std::uint32_t*>(to) = ptx::pack<T>(a, b);
+  }
+}
+
+/// A thread's part of a row from registers to memory; `to`: column 0.
+template <int kDimV, class T>
+__device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], int i,
+                                          int head_dim_v, int lane) {
+  to += lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (row + 8 * i >= item.q_len) continue;
-      T* to = base + (row + 8 * i) * p.out_row_stride;
+  for (int j = 0; j < kDimV / 8; ++j) {
+    if (8 * j < head_dim_v) write_pair(to + 8 * j, out[4 * j + 2 * i], out[4 * j + 2 * i + 1]);
+  }
+}
+
+/// Writes a warpgroup's 64 rows of output: to the half of Q's buffer from where store_tiles takes
+/// them, or to memory if they are not the copy engine's to store, or as a partial result; and lse.
+template <class T, class Layout, int kDimV>
+__device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
+                                               const float (&out)[kDimV / 2], const float (&lse)[2],
+                                               std::uint32_t q_half, int group, int thread) {
+  const int lane = thread % 32;
+  const bool is_copied = is_stored_by_copy<Layout>(p, item, group);
+  if constexpr (Layout::kQBuffers == 2) {
+    if (is_copied) {
+      const int stored_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
-      for (int j = 0; j < kHeadDim / 8; ++j) {
-        *reinterpret_cast<std::uint32_t*>(to + 8 * j) =
-            ptx::pack<T>(out[4 * j + 2 * i], out[4 * j + 2 * i + 1]);
+      for (int j = 0; j < kDimV / 16; ++j) {
+        const int col = j * 16 + lane / 16 * 8;
+        ptx::stmatrix_x4(q_half + swizzled_offset(stored_row, col, kHalfRows),
+                         ptx::pack<T>(out[8 * j], out[8 * j + 1]),
+                         ptx::pack<T>(out[8 * j + 2], out[8 * j + 3]),
+                         ptx::pack<T>(out[8 * j + 4], out[8 * j + 5]),
+                         ptx::pack<T>(out[8 * j + 6], out[8 * j + 7]));
       }
+      ptx::fence_async_shared();
     }
   }
-  if (p.lse != nullptr && lane % 4 == 0) {
-    float* to = p.lse + item.batch * p.lse_batch_stride + item.head * p.lse_head_stride;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (row + 8 * i < item.q_len) to[(row + 8 * i) * p.lse_row_stride] = lse[i];
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
+    const RowPlace place = place_of(p, item, row);
+    if (!place.exists) continue;
+    if (item.partial != kWholeRow) {
+      const std::int64_t at = std::int64_t{item.partial} * kTileRows + row;
+      write_row<kDimV>(p.partial_out + at * p.head_dim_v, out, i, p.head_dim_v, lane);
+      if (lane % 4 == 0) p.partial_lse[at] = lse[i];
+      continue;
+    }
+    if (!is_copied) {
+      write_row<kDimV>(static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
+                           place.query * p.out_row_stride + place.head * p.out_head_stride,
+                       out, i, p.head_dim_v, lane);
+    }
+    if (p.lse != nullptr && lane % 4 == 0) {
+      p.lse[item.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
+            place.query * p.lse_row_stride] = lse[i];
     }
   }
 }
 
+/// The same value, but what follows from it is computed where it is used and not kept in registers
+/// from before a loop.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 /// Computes items until there are none. One of two warpgroups.
 ///
-/// Items follow each other without a gap: the scores of the next item's first tile are issued with
-/// the last product of this one, whose output is written while they are computed.
-template <class T, int kHeadDim, bool kGeneral>
+/// Items follow each other without a gap, where registers allow: the scores of the next item's
+/// first step are issued with the last product of this one, whose output is written while they are
+/// computed.
+template <class T, int kDimQk, int kDimV, bool kGeneral>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
-  using Layout = ForwardLayout<kHeadDim>;
-  using ScoreProduct = ptx::product<T, kTileKeys>;
-  using OutProduct = ptx::product<T, kHeadDim>;
+  using Layout = ForwardLayout<kDimQk, kDimV>;
+  constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
+  using ScoreProduct = ptx::product<T, kStepKeys>;
+  using OutProduct = ptx::product<T, kDimV>;
   constexpr int kStages = Layout::kStages;
-  constexpr std::uint64_t kStageAdvance = Layout::kTileBytes / 16;
+  constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
   const int lane = thread % 32;
   const std::uint64_t k_descriptor = matrix_descriptor(base + Layout::kK, 16, 1024);
   const std::uint64_t v_descriptor =
-      matrix_descriptor(base + Layout::kV, kTileKeys * kPanelRowBytes, 1024);
+      matrix_descriptor(base + Layout::kV, kStepKeys * kPanelRowBytes, 1024);
 
-  float s[kTileKeys / 2], out[kHeadDim / 2];
-  std::uint32_t probabilities[kTileKeys / 16][4];
+  float s[kStepKeys / 2], out[kDimV / 2];
+  std::uint32_t probabilities[kStepKeys / 16][4];
   RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
   ptx::Ring<Layout::kMaskSlots> slots;
-  ptx::Ring<Layout::kQBuffers> q_ring;
-  ptx::Ring<Layout::kItemSlots> item_ring;
-  int tile = 0;  // counted over all items: gives stages and phases
-  std::uint32_t q_half = base + Layout::kQ + group * (Layout::kQBytes / 2);
+  // Counted over all items: they give stages and phases.
+  int step = 0, item_index = 0;
 
   const auto release = [&](std::uint32_t barrier) { ptx::mbarrier_arrive_warp(barrier, lane); };
   const auto stage_of = [](int index) { return index % kStages; };
   const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
-  // Tiles of the next item, or kNoItem. What else is known of it stays in shared memory until its
-  // output is stored.
-  const auto wait_for_item = [&] {
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
-                       "compute: item full");
-    int tiles;
-    asm volatile("ld.shared.b32 %0, [%1];"
-                 : "=r"(tiles)
-                 : "r"(base + Layout::kItem + item_ring.stage * Layout::kItemBytes)
-                 : "memory");
-    return tiles;
+  // Buffers of Q and slots of items, of the item in hand.
+  const auto ring_phase = [&](int size) {
+    return static_cast<std::uint32_t>(item_index / size) & 1;
   };
-  const auto wait_for_scores_input = [&](bool is_first_tile) {
-    if (is_first_tile) {
-      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_ring.stage, q_ring.phase, "compute: Q full");
+  const auto q_buffer = [&] { return item_index % Layout::kQBuffers; };
+  const auto item_slot = [&] {
+    return base + Layout::kItem + item_index % Layout::kItemSlots * Layout::kItemSlotBytes;
+  };
+  const auto q_half = [&] {
+    return base + Layout::kQ + q_buffer() * Layout::kQBytes + group * (Layout::kQBytes / 2);
+  };
+  // Steps of the item in hand, or kNoItem. What else is known of it stays in shared memory until
+  // its output is stored.
+  const auto wait_for_item = [&] {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (item_index % Layout::kItemSlots),
+                       ring_phase(Layout::kItemSlots), "compute: item full");
+    int tiles;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot()) : "memory");
+    return tiles == kNoItem ? kNoItem : tiles * kSteps;
+  };
+  const auto wait_for_scores_input = [&](bool is_first_step) {
+    if (is_first_step) {
+      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(), ring_phase(Layout::kQBuffers),
+                         "compute: Q full");
     }
-    ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(tile), phase_of(tile),
+    ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(step), phase_of(step),
                        "compute: K full");
   };
   const auto issue_scores = [&] {
-    const std::uint64_t q = matrix_descriptor(q_half, 16, 1024);
-    const std::uint64_t k = k_descriptor + stage_of(tile) * kStageAdvance;
+    const std::uint64_t q = matrix_descriptor(q_half(), 16, 1024);
+    const std::uint64_t k = k_descriptor + stage_of(step) * kKAdvance;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step) {
+    for (int i = 0; i < kDimQk / 16; ++i) {
       ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-          s, q + k_major_advance(step, kHalfRows), k + k_major_advance(step, kTileKeys), step != 0);
+          s, q + k_major_advance(i, kHalfRows), k + k_major_advance(i, kStepKeys), i != 0);
     }
     ptx::wgmma_commit();
   };
-  // Of the tile before.
+  // Of the step before.
   const auto issue_out = [&] {
-    const int stage = stage_of(tile - 1);
-    ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage, phase_of(tile - 1), "compute: V full");
-    const std::uint64_t v = v_descriptor + stage * kStageAdvance;
+    const int stage = stage_of(step - 1);
+    ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage, phase_of(step - 1), "compute: V full");
+    const std::uint64_t v = v_descriptor + stage * kVAdvance;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kTileKeys / 16; ++step) {
-      OutProduct::template registers<ptx::Major::mn>(out, probabilities[step],
-                                                     v + mn_major_advance(step), 1);
+    for (int i = 0; i < kStepKeys / 16; ++i) {
+      OutProduct::template registers<ptx::Major::mn>(out, probabilities[i], v + mn_major_advance(i),
+                                                     1);
     }
     ptx::wgmma_commit();
   };
-  // The mask of the tile in hand, read while its product runs.
+  // With one buffer of Q it is free for the next item as soon as the last scores are there.
+  const auto scores_are_ready = [&](bool is_last_step) {
+    ptx::pin_registers(s);
+    if constexpr (Layout::kQBuffers == 1) {
+      if (is_last_step) release(base + Layout::kQEmpty);
+    }
+  };
+  // The mask of the step in hand, read while its product runs.
   bool is_masked = false;
   std::uint32_t word0 = 0, word1 = 0;
+  const auto is_first_of_tile = [&] { return kSteps == 1 || step % kSteps == 0; };
+  const auto is_last_of_tile = [&] { return kSteps == 1 || step % kSteps == kSteps - 1; };
+  const auto release_mask = [&] {
+    __syncwarp();
+    release(base + Layout::kMaskEmpty + 8 * slots.stage);
+    slots.advance();
+  };
   const auto read_mask = [&] {
+    if (!is_first_of_tile()) {
+      constexpr int kStepBits = kStepKeys / 4 % 32;  // of a word that holds 128 keys
+      word0 >>= kStepBits;
+      word1 >>= kStepBits;
+      return;
+    }
     int flag;
     asm volatile("ld.shared.b32 %0, [%1];"
                  : "=r"(flag)
-                 : "r"(base + Layout::kIsMasked + 4 * stage_of(tile))
+                 : "r"(base + Layout::kIsMasked + 4 * stage_of(step))
                  : "memory");
     is_masked = flag != 0;
     if (!kGeneral && !is_masked) return;
@@ -154,66 +225,77 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                  : "=r"(word0), "=r"(word1)
                  : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
-                       (group * kWarpgroupThreads + thread) * 8)
+                       (group * kWarpgroupThreads + (opaque(thread))) * 8)
                  : "memory");
-    if constexpr (!kGeneral) {
-      __syncwarp();
-      release(base + Layout::kMaskEmpty + 8 * slots.stage);
-      slots.advance();
-    }
+    if constexpr (!kGeneral) release_mask();
   };
   const auto softmax = [&]() -> float2 {
     if constexpr (kGeneral) {
       scale_and_bias(s, p.scale_log2,
-                     base + Layout::kBias + slots.stage * Layout::kBiasBytes + lane % 4 * 8);
-      __syncwarp();
-      release(base + Layout::kMaskEmpty + 8 * slots.stage);
-      slots.advance();
+                     base + Layout::kBias + slots.stage * Layout::kBiasBytes +
+                         step % kSteps * (kStepKeys * 4) + opaque(lane) % 4 * 8);
+      if (is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_words(s, word0, word1);
     return softmax_step(s, state, kGeneral ? 1.0f : p.scale_log2);
   };
   const auto pack = [&] {
 #pragma unroll
-    for (int i = 0; i < kTileKeys / 4; ++i) {
+    for (int i = 0; i < kStepKeys / 4; ++i) {
       probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
     }
   };
 
-  int num_tiles = wait_for_item();
-  if (num_tiles == kNoItem) return;
+  // Whose turn it is to issue products.
+  const auto wait_for_turn = [&] {
+    ptx::named_barrier_sync(kOrderBarrier + opaque(group), kOrderThreads);
+  };
+  const auto give_turn = [&] {
+    ptx::named_barrier_arrive(kOrderBarrier + 1 - opaque(group), kOrderThreads);
+  };
+  // The first scores of an item with nothing beside them.
+  const auto first_scores = [&](int num_steps) {
+    wait_for_scores_input(true);
+    issue_scores();
+    read_mask();
+    ptx::wgmma_wait<0>();
+    scores_are_ready(num_steps == 1);
+    softmax();
+    release(base + Layout::kKEmpty + 8 * stage_of(step));
+    pack();
+    ++step;
+  };
+  const auto take_output = [&] {
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(out);
+    release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
+  };
+
+  int num_steps = wait_for_item();
+  if (num_steps == kNoItem) return;
   if (group == 0) ptx::named_barrier_arrive(kOrderBarrier + 1, kOrderThreads);
-  wait_for_scores_input(true);
-  issue_scores();
-  read_mask();
-  ptx::wgmma_wait<0>();
-  ptx::pin_registers(s);
-  softmax();
-  release(base + Layout::kKEmpty + 8 * stage_of(tile));
-  pack();
-  ++tile;
+  if constexpr (Layout::kOverlapsItems) first_scores(num_steps);
   for (;;) {
+    if constexpr (!Layout::kOverlapsItems) first_scores(num_steps);
 #pragma unroll
     for (float& x : out) x = 0.0f;
 #pragma unroll 1
-    for (int n = 1; n < num_tiles; ++n, ++tile) {
+    for (int n = 1; n < num_steps; ++n, ++step) {
       wait_for_scores_input(false);
-      ptx::named_barrier_sync(kOrderBarrier + group, kOrderThreads);
+      wait_for_turn();
       issue_scores();
       issue_out();
-      ptx::named_barrier_arrive(kOrderBarrier + 1 - group, kOrderThreads);
+      give_turn();
       read_mask();
       ptx::wgmma_wait<1>();
-      ptx::pin_registers(s);
+      scores_are_ready(n == num_steps - 1);
       const float2 factor = softmax();
-      release(base + Layout::kKEmpty + 8 * stage_of(tile));
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(out);
-      release(base + Layout::kVEmpty + 8 * stage_of(tile - 1));
+      release(base + Layout::kKEmpty + 8 * stage_of(step));
+      take_output();
       pack();
       if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
 #pragma unroll
-        for (int i = 0; i < kHeadDim / 8; ++i) {
+        for (int i = 0; i < kDimV / 8; ++i) {
           out[4 * i] *= factor.x;
           out[4 * i + 1] *= factor.x;
           out[4 * i + 2] *= factor.y;
@@ -222,43 +304,53 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       }
     }
 
-    // The last product of this item and the first of the next. After the last item the scores are
-    // those of whatever lies in shared memory, and not used.
-    const int item_slot = item_ring.stage;
-    item_ring.advance();
-    num_tiles = wait_for_item();
-    const bool has_next = num_tiles != kNoItem;
-    const std::uint32_t q_before = q_half;
-    const std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_ring.stage + group);
-    q_ring.advance();
-    q_half = base + Layout::kQ + q_ring.stage * Layout::kQBytes + group * (Layout::kQBytes / 2);
-    if (has_next) wait_for_scores_input(true);
-    ptx::named_barrier_sync(kOrderBarrier + group, kOrderThreads);
-    issue_scores();
+    // The last product of this item and, if they overlap, the first of the next. After the last
+    // item the scores are those of whatever lies in shared memory, and not used.
+    const std::uint32_t slot_before = item_slot(), q_before = q_half();
+    const std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer() + group);
+    const std::uint32_t item_empty =
+        base + Layout::kItemEmpty + 8 * (item_index % Layout::kItemSlots);
+    ++item_index;
+    bool has_next = false;
+    if constexpr (Layout::kOverlapsItems) {
+      num_steps = wait_for_item();
+      has_next = num_steps != kNoItem;
+      if (has_next) wait_for_scores_input(true);
+    }
+    wait_for_turn();
+    if constexpr (Layout::kOverlapsItems) issue_scores();
     issue_out();
-    ptx::named_barrier_arrive(kOrderBarrier + 1 - group, kOrderThreads);
+    give_turn();
     float inverse[2], lse[2];
     finish_rows(state, kGeneral ? 1.0f : p.scale_log2, inverse, lse);
     state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-    if (has_next) read_mask();
-    ptx::wgmma_wait<1>();
-    ptx::pin_registers(s);
-    if (has_next) {
-      softmax();
-      release(base + Layout::kKEmpty + 8 * stage_of(tile));
+    if constexpr (Layout::kOverlapsItems) {
+      if (has_next) read_mask();
+      ptx::wgmma_wait<1>();
+      scores_are_ready(num_steps == 1);
+      if (has_next) {
+        softmax();
+        release(base + Layout::kKEmpty + 8 * stage_of(step));
+      }
     }
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(out);
-    release(base + Layout::kVEmpty + 8 * stage_of(tile - 1));
-    pack();
-    ++tile;
+    take_output();
+    if constexpr (Layout::kOverlapsItems) {
+      pack();
+      ++step;
+    }
     normalize(out, inverse);
-    const PublishedItem item = read_item(base + Layout::kItem + item_slot * Layout::kItemBytes);
+    const PublishedItem item = read_item(slot_before);
     __syncwarp();
-    release(base + Layout::kItemEmpty + 8 * item_slot);
-    write_rows_out<T, kHeadDim>(p, item, out, lse, q_before, group, thread);
-    __syncwarp();
-    release(out_full);
+    release(item_empty);
+    write_rows_out<T, Layout, kDimV>(p, item, out, lse, q_before, group, opaque(thread));
+    if constexpr (Layout::kQBuffers == 2) {
+      __syncwarp();
+      release(out_full);
+    }
+    if constexpr (!Layout::kOverlapsItems) {
+      num_steps = wait_for_item();
+      has_next = num_steps != kNoItem;
+    }
     if (!has_next) break;
   }
   if (group == 1) ptx::named_barrier_sync(kOrderBarrier + 1, kOrderThreads);

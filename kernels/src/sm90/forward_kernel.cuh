@@ -12,10 +12,10 @@ inline constexpr int kLoadRegisters = 72;
 inline constexpr int kComputeRegisters = 216;
 static_assert(kLoadRegisters + 2 * kComputeRegisters <= 504, "65536 registers, 384 threads");
 
-template <class T, int kHeadDim, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
-  using Layout = ForwardLayout<kHeadDim>;
+  using Layout = ForwardLayout<kDimQk, kDimV>;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
     };
     init(Layout::kQFull, Layout::kQBuffers, 1);
-    init(Layout::kQEmpty, Layout::kQBuffers, 1);
+    // Given back by the thread that stores, or by the warps that compute.
+    init(Layout::kQEmpty, Layout::kQBuffers,
+         Layout::kQBuffers == 2 ? 1 : kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpArrivals);
     init(Layout::kKFull, Layout::kStages, 1);
     init(Layout::kKEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
@@ -36,7 +38,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kItemFull, Layout::kItemSlots, 1);
     init(Layout::kItemEmpty, Layout::kItemSlots,
-         (kComputeWarps + kMaskWarps) * ptx::kWarpArrivals + 1);
+         (kComputeWarps + kMaskWarps) * ptx::kWarpArrivals + (Layout::kQBuffers == 2 ? 1 : 0));
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -44,23 +46,23 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     ptx::give_registers<kLoadRegisters>();
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (warp < kMaskWarps) {
-      make_masks<kHeadDim, kGeneral>(p, base, warp, lane);
+      make_masks<Layout, kGeneral>(p, base, warp, lane);
     } else if (warp == kMaskWarps) {
-      if (lane == 0) load_tiles<kHeadDim, kGeneral>(p, base);
-    } else {
-      if (lane == 0) store_tiles<kHeadDim>(p, base);
+      if (lane == 0) load_tiles<Layout, kGeneral>(p, base);
+    } else if constexpr (Layout::kQBuffers == 2) {
+      if (lane == 0) store_tiles<Layout>(p, base);
     }
   } else {
     ptx::take_registers<kComputeRegisters>();
-    compute_rows<T, kHeadDim, kGeneral>(p, base, warp / 4 - 1,
-                                        static_cast<int>(threadIdx.x) % kWarpgroupThreads);
+    compute_rows<T, kDimQk, kDimV, kGeneral>(p, base, warp / 4 - 1,
+                                             static_cast<int>(threadIdx.x) % kWarpgroupThreads);
   }
 }
 
-template <class T, int kHeadDim, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
-  constexpr int kBytes = ForwardLayout<kHeadDim>::kBytes;
-  const auto kernel = forward_kernel<T, kHeadDim, kGeneral>;
+  constexpr int kBytes = ForwardLayout<kDimQk, kDimV>::kBytes;
+  const auto kernel = forward_kernel<T, kDimQk, kDimV, kGeneral>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

@@ -9,9 +9,10 @@
 
 namespace fdma::sm90 {
 
-/// Launches the kernel for element type T. The general one takes a key bias and any scale; the
+/// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
+/// columns beyond the tensors' are zeros. The general one takes a key bias and any scale; the
 /// other wants a positive scale and is faster.
-template <class T, int kHeadDim, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream);
 
 }  // namespace fdma::sm90

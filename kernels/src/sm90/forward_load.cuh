@@ -11,15 +11,25 @@
 #include "ptx/warpgroup.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/mask_words.cuh"
+#include "sm90/partials.hpp"
 
 namespace fdma::sm90 {
 
-/// The steps of a published item; an item without keys has one, of no cells.
+/// The segments of a published item: the plan's, or those that lie behind it in shared memory.
+template <class Layout>
+__device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan,
+                                                          const PublishedItem& item,
+                                                          std::uint32_t slot) {
+  if (item.first_segment != kOwnSegments) return plan.segments;
+  return static_cast<const PlanSegment*>(__cvta_shared_to_generic(slot + Layout::kItemBytes));
+}
+
+/// The tiles of a published item; an item without keys has one, of no cells.
 class TileWalk {
  public:
-  __device__ __forceinline__ TileWalk(const PlanArrays& plan, const PublishedItem& item)
-      : iterator_(plan.segments,
-                  WorkItem{0, 0, 0, item.step, item.first_segment, item.num_segments, 0, 0}),
+  __device__ __forceinline__ TileWalk(const PlanSegment* segments, const PublishedItem& item)
+      : iterator_(segments, WorkItem{0, 0, 0, item.step, max(item.first_segment, 0),
+                                     item.num_segments, 0, 0, item.first_tile, kWholeRow}),
         q_begin_(item.q_begin),
         kv_len_(item.kv_len) {}
 
@@ -44,10 +54,11 @@ __device__ __forceinline__ bool needs_words(const TileStep& step, const TilePlac
   return step.kind != PlanSegmentKind::full || is_ragged(place);
 }
 
-/// True iff V has rows past the element's last key that a copy would bring along: they may hold
-/// anything, and 0 * NaN is NaN.
-__device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int v_rows) {
-  return is_ragged(place) && v_rows > place.kv_len;
+/// True iff V has rows past the element's last key that the copy of `num_keys` keys from `key`
+/// would bring along: they may hold anything, and 0 * NaN is NaN.
+__device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key, int num_keys,
+                                                 int v_rows) {
+  return place.kv_len - key < num_keys && v_rows > place.kv_len;
 }
 
 constexpr int kNoTail = -1;
@@ -63,16 +74,92 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
   return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
 }
 
+/// Item `index` of the plan; num_tiles kNoItem behind the last.
+///
+/// Of a parametric plan items are counted by batch element, sections of KV heads, tile rows, heads
+/// and splits of a row; q_tile is then the rank of the tile row, first_tile the split.
+__device__ __forceinline__ WorkItem read_work(const ForwardParams& p, std::int32_t index) {
+  const PlanArrays& plan = p.plan;
+  WorkItem item{};
+  if (index >= plan.num_items) {
+    item.num_tiles = kNoItem;
+    return item;
+  }
+  if (plan.num_formulas == 0) return plan.items[index];
+  const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // KV head
+  const int per_batch = per_head * plan.heads_kv;
+  item.batch = index / per_batch;
+  int rest = index % per_batch;
+  const int section = rest / (per_head * plan.section_heads);
+  rest -= section * per_head * plan.section_heads;
+  const int first_head = section * plan.section_heads;
+  const int per_row =
+      min(plan.section_heads, plan.heads_kv - first_head) * plan.num_sets * plan.num_splits;
+  item.q_tile = rest / per_row;
+  rest -= item.q_tile * per_row;
+  const int set = rest / plan.num_splits;
+  item.first_tile = rest % plan.num_splits;
+  item.head =
+      (first_head + set / plan.num_sets) * p.group_size + (set % plan.num_sets << plan.pack_shift);
+  item.first_segment = kOwnSegments;
+  return item;
+}
+
+/// The tile row of an item of a parametric plan, from which its other fields follow.
+__device__ __forceinline__ TileRow read_row(const ForwardParams& p, WorkItem& item,
+                                            int head_in_group, int kv_head) {
+  const PlanArrays& plan = p.plan;
+  const TileRow row =
+      p.tile_rows[static_cast<std::int64_t>(item.batch) * plan.max_tile_rows + item.q_tile];
+  const int split = item.first_tile;
+  item.q_tile = row.q_tile;
+  item.num_tiles = row.num_tiles;
+  item.first_tile = 0;
+  item.partial = kWholeRow;
+  if (plan.num_splits > 1) {
+    const SplitGrid grid{plan.max_tile_rows, plan.heads_kv * plan.num_sets, plan.num_splits};
+    const int set = kv_head * plan.num_sets + (head_in_group >> plan.pack_shift);
+    item.partial = grid.partial_of(item.batch, item.q_tile, set, split);
+    item.first_tile = grid.first_tile(row.num_tiles, split);
+    item.num_tiles = grid.first_tile(row.num_tiles, split + 1) - item.first_tile;
+  }
+  return row;
+}
+
+/// Writes the segments of a tile row behind its item; how many they are.
+__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRow& row) {
+  int count = 0;
+  const auto store = [&](int first, int end, PlanSegmentKind kind) {
+    if (first >= end) return;
+    const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
+    asm volatile(
+        "st.shared.v2.b32 [%0], {%1, %2};\n"
+        "st.shared.v2.b32 [%0 + 8], {%3, %3};\n"
+        "st.shared.v2.b32 [%0 + 16], {%4, %3};" ::"r"(at),
+        "r"(first), "r"(end), "r"(0), "r"(static_cast<int>(kind))
+        : "memory");
+    ++count;
+  };
+#pragma unroll
+  for (const FormulaWalk::Stretch& stretch : row.stretches) {
+    const int full_first = min(max(stretch.full_first, stretch.first), stretch.end);
+    const int full_end = min(max(stretch.full_end, full_first), stretch.end);
+    store(stretch.first, full_first, PlanSegmentKind::formula);
+    store(full_first, full_end, PlanSegmentKind::full);
+    store(full_end, stretch.end, PlanSegmentKind::formula);
+  }
+  return count;
+}
+
 /// Takes items until there are none, publishes each and loads its tiles in the order in which they
-/// are needed: K of a tile, then V of the tile before, across items. One thread.
-template <int kHeadDim, bool kGeneral>
+/// are needed: K of a step, then V of the step before, across items. One thread.
+template <class Layout, bool kGeneral>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
-  using Layout = ForwardLayout<kHeadDim>;
   ptx::Ring<Layout::kStages> k_ring, v_ring;
   ptx::Ring<Layout::kQBuffers> q_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
 
-  // The V that comes next: that of the last tile whose K was loaded.
+  // The V that comes next: that of the last step whose K was loaded.
   struct Pending {
     int key_begin, kv_head, batch;
     int tail_warp;  ///< the mask warp that zeroes its tail, or kNoTail
@@ -87,52 +174,68 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       // Where a tail is zeroed, a warp arrives in place of this thread.
       for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
     }
-    ptx::mbarrier_arrive_expect(full, Layout::kTileBytes);
-    ptx::tma_load_5d(base + Layout::kV + stage * Layout::kTileBytes, &p.v, full, 0,
-                     pending.key_begin, 0, pending.kv_head, pending.batch, ptx::kEvictLast);
+    ptx::mbarrier_arrive_expect(full, Layout::kVBytes);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+      ptx::tma_load_5d(base + Layout::kV + stage * Layout::kVBytes + panel * Layout::kPanelBytesKey,
+                       &p.v, full, panel * kPanelColumns, 0, pending.key_begin, pending.kv_head,
+                       pending.batch, ptx::kEvictLast);
+    }
     v_ring.advance();
   };
 
-  // The item that comes next is read while this one is loaded, its index an item earlier.
+  // The item that comes next is taken late, with the last two tiles of this one, so that the
+  // longest items go to the blocks that are free first.
   bool is_first = true;
   int mask_warp = 0;  // that makes the words of the next tile that needs them
-  const auto read_work = [&](std::int32_t index) {
-    return index < p.plan.num_items ? p.plan.items[index] : WorkItem{0, 0, 0, 0, 0, 0, kNoItem, 0};
-  };
   const auto take_index = [&] {
     return static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
   };
-  WorkItem next = read_work(static_cast<std::int32_t>(blockIdx.x));
-  std::int32_t index_after = take_index();
+  WorkItem next = read_work(p, static_cast<std::int32_t>(blockIdx.x));
   for (;;) {
     PublishedItem item{};
     item.num_tiles = kNoItem;
-    if (next.num_tiles != kNoItem) {
-      const int2 lengths = __ldg(p.plan.lengths + next.batch);
-      item = {max(next.num_tiles, 1),
-              next.q_tile * kTileRows,
-              next.head,
-              next.batch,
-              lengths.x,
-              lengths.y,
-              next.first_segment,
-              next.num_segments,
-              next.step};
-    }
+    const std::uint32_t slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
     ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage, item_ring.phase ^ 1,
                        "load: item empty");
-    const std::uint32_t slot = base + Layout::kItem + item_ring.stage * Layout::kItemBytes;
+    if (next.num_tiles != kNoItem) {
+      item.kv_head = next.head / p.group_size;
+      item.head_in_group = next.head - item.kv_head * p.group_size;
+      item.num_heads = min(1 << p.plan.pack_shift, p.group_size - item.head_in_group);
+      item.num_segments = next.num_segments;
+      if (next.first_segment == kOwnSegments) {
+        const TileRow row = read_row(p, next, item.head_in_group, item.kv_head);
+        if (row.num_tiles == kNoRow) {
+          next = read_work(p, take_index());
+          continue;
+        }
+        if (row.num_tiles > 0) item.num_segments = store_segments(slot + Layout::kItemBytes, row);
+        item.first_document = row.first_document;
+        item.last_document = row.last_document;
+      }
+      const int2 lengths = lengths_of(p.plan, p.lengths, next.batch);
+      item.num_tiles = max(next.num_tiles, 1);
+      item.q_begin = next.q_tile * p.plan.block_q;
+      item.head = next.head;
+      item.batch = next.batch;
+      item.q_len = lengths.x;
+      item.kv_len = lengths.y;
+      item.first_segment = next.first_segment;
+      item.step = next.step;
+      item.first_tile = next.first_tile;
+      item.partial = next.partial;
+    }
     store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
     store_words(slot + 16,
                 make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
-    store_words(slot + 32, make_uint4(item.step, 0, 0, 0));
+    store_words(slot + 32,
+                make_uint4(item.step, item.first_tile, item.partial, item.first_document));
+    store_words(slot + 48,
+                make_uint4(item.last_document, item.kv_head, item.head_in_group, item.num_heads));
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
     item_ring.advance();
     if (item.num_tiles == kNoItem) break;
-    next = read_work(index_after);
-    index_after = take_index();
 
-    const int kv_head = item.head / p.group_size;
     const std::uint32_t q_full = base + Layout::kQFull + 8 * q_ring.stage;
     const std::uint32_t q = base + Layout::kQ + q_ring.stage * Layout::kQBytes;
     ptx::mbarrier_wait(base + Layout::kQEmpty + 8 * q_ring.stage, q_ring.phase ^ 1,
@@ -140,53 +243,73 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     ptx::mbarrier_arrive_expect(q_full, Layout::kQBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      ptx::tma_load_5d(q + half * (Layout::kQBytes / 2), &p.q, q_full, 0,
-                       item.q_begin + half * kHalfRows, 0, item.head, item.batch, ptx::kEvictFirst);
+#pragma unroll
+      for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+        ptx::tma_load_5d(q + (half * Layout::kPanelsQk + panel) * Layout::kPanelBytesQ, &p.q,
+                         q_full, panel * kPanelColumns, item.head_in_group,
+                         item.q_begin + (half * kHalfRows >> p.plan.pack_shift), item.kv_head,
+                         item.batch, ptx::kEvictFirst);
+      }
     }
     q_ring.advance();
 
-    TileWalk walk(p.plan, item);
+    TileWalk walk(segments_of<Layout>(p.plan, item, slot), item);
+    std::int32_t index = 0;
     for (int n = 0; n < item.num_tiles; ++n) {
+      if (n == max(item.num_tiles - 2, 0)) index = take_index();
+      if (n == item.num_tiles - 1) next = read_work(p, index);
       TileStep step;
       TilePlace place;
       walk.next(step, place);
-      const int stage = k_ring.stage;
-      const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
-      ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
-                   "r"(static_cast<int>(needs_words(step, place)))
-                   : "memory");
-      ptx::mbarrier_arrive_expect(k_full, Layout::kTileBytes);
-      ptx::tma_load_5d(base + Layout::kK + stage * Layout::kTileBytes, &p.k, k_full, 0,
-                       place.key_begin, 0, kv_head, item.batch, ptx::kEvictLast);
-      k_ring.advance();
-      if (!is_first) load_pending();
-      is_first = false;
-      const int tail_warp = has_foreign_tail(place, p.v_rows) ? mask_warp : kNoTail;
-      pending = {place.key_begin, kv_head, item.batch, tail_warp};
-      if (kGeneral || needs_words(step, place)) mask_warp = next_mask_warp(mask_warp);
+      const bool is_masked = needs_words(step, place);
+#pragma unroll
+      for (int part = 0; part < Layout::kSteps; ++part) {
+        const int key_begin = place.key_begin + part * Layout::kStepKeys;
+        const int stage = k_ring.stage;
+        const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
+        ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
+                     "r"(static_cast<int>(is_masked))
+                     : "memory");
+        ptx::mbarrier_arrive_expect(k_full, Layout::kKBytes);
+#pragma unroll
+        for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+          ptx::tma_load_5d(
+              base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey, &p.k,
+              k_full, panel * kPanelColumns, 0, key_begin, item.kv_head, item.batch,
+              ptx::kEvictLast);
+        }
+        k_ring.advance();
+        if (!is_first) load_pending();
+        is_first = false;
+        const bool has_tail = has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows);
+        pending = {key_begin, item.kv_head, item.batch, has_tail ? mask_warp : kNoTail};
+      }
+      if (kGeneral || is_masked) mask_warp = next_mask_warp(mask_warp);
     }
   }
   if (!is_first) load_pending();
 }
 
 __device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
-  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32);
-  return {static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z),
-          static_cast<int>(a.w), static_cast<int>(b.x), static_cast<int>(b.y),
-          static_cast<int>(b.z), static_cast<int>(b.w), static_cast<int>(c.x)};
+  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
+              d = load_words(slot + 48);
+  return {
+      static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z), static_cast<int>(a.w),
+      static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z), static_cast<int>(b.w),
+      static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w),
+      static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
 }
 
-/// Zeroes rows [first_row, 128) of a tile of V and hands the tile on.
-template <int kHeadDim>
+/// Zeroes the keys of a step of V from `first_row` on and hands the step on.
+template <class Layout>
 __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int first_row, int lane) {
-  using Layout = ForwardLayout<kHeadDim>;
   constexpr int kPieces = kPanelRowBytes / 16;
-  const std::uint32_t tile = base + Layout::kV + stage * Layout::kTileBytes;
+  const std::uint32_t tile = base + Layout::kV + stage * Layout::kVBytes;
 #pragma unroll
-  for (int panel = 0; panel < kHeadDim / kPanelColumns; ++panel) {
-    const std::uint32_t rows = tile + panel * kTileKeys * kPanelRowBytes;
-    for (int i = first_row * kPieces + lane; i < kTileKeys * kPieces; i += kWarpSize) {
+  for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+    const std::uint32_t rows = tile + panel * Layout::kPanelBytesKey;
+    for (int i = first_row * kPieces + lane; i < Layout::kStepKeys * kPieces; i += kWarpSize) {
       store_words(rows + 16 * i, make_uint4(0, 0, 0, 0));
     }
   }
@@ -195,13 +318,26 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int fir
   ptx::mbarrier_arrive_warp(base + Layout::kVFull + 8 * stage, lane);
 }
 
+/// The key biases of a tile, times log2(e); 0 where there is none.
+__device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardParams& p,
+                                             const PublishedItem& item, const TilePlace& place,
+                                             int lane) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const float* bias =
+      p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+  for (int i = lane; i < kTileKeys; i += kWarpSize) {
+    const int key = place.key_begin + i;
+    const float value =
+        p.key_bias != nullptr && key < place.kv_len ? __ldg(bias + key) * kLog2E : 0.0f;
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value) : "memory");
+  }
+}
+
 /// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
 /// One of two warps.
-template <int kHeadDim, bool kGeneral>
+template <class Layout, bool kGeneral>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
-  using Layout = ForwardLayout<kHeadDim>;
-  constexpr float kLog2E = 1.44269504088896340736f;
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kStages> v_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
@@ -210,67 +346,76 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
                        "mask: item full");
-    const PublishedItem item =
-        read_item(base + Layout::kItem + item_ring.stage * Layout::kItemBytes);
-    __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_ring.stage, lane);
-    item_ring.advance();
+    const std::uint32_t item_slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
+    const PublishedItem item = read_item(item_slot);
     if (item.num_tiles == kNoItem) return;
-    TileWalk walk(p.plan, item);
-    for (int n = 0; n < item.num_tiles; ++n, v_ring.advance()) {
+    TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
+    for (int n = 0; n < item.num_tiles; ++n) {
       TileStep step;
       TilePlace place;
       walk.next(step, place);
-      if (!kGeneral && !needs_words(step, place)) continue;
-      if (turn == mask_warp) {
+      const bool is_masked = needs_words(step, place);
+      const bool has_slot = kGeneral || is_masked;
+      const bool is_own = has_slot && turn == mask_warp;
+      if (is_own) {
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
         ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
                            "mask: slot empty");
-        if (needs_words(step, place)) write_mask(slot, p.plan, step, place, lane);
+        if (is_masked) write_mask(slot, p, item, step, place, lane);
         if constexpr (kGeneral) {
-          const std::uint32_t biases = base + Layout::kBias + slots.stage * Layout::kBiasBytes;
-          const float* bias = p.key_bias + item.batch * p.bias_batch_stride +
-                              item.head / p.group_size * p.bias_head_stride;
-          for (int i = lane; i < kTileKeys; i += kWarpSize) {
-            const int key = place.key_begin + i;
-            const float value =
-                p.key_bias != nullptr && key < place.kv_len ? __ldg(bias + key) * kLog2E : 0.0f;
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(biases + 4 * i), "f"(value) : "memory");
-          }
+          write_biases(base + Layout::kBias + slots.stage * Layout::kBiasBytes, p, item, place,
+                       lane);
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage, lane);
-        if (has_foreign_tail(place, p.v_rows)) {
-          ptx::mbarrier_wait(v_tail_barrier<Layout>(base, v_ring.stage, mask_warp),
-                             tail_phases >> v_ring.stage & 1, "mask: V tail");
-          tail_phases ^= 1u << v_ring.stage;
-          zero_tail<kHeadDim>(base, v_ring.stage, place.kv_len - place.key_begin, lane);
-        }
       }
-      turn = next_mask_warp(turn);
-      slots.advance();
+      if (has_slot) {
+        turn = next_mask_warp(turn);
+        slots.advance();
+      }
+#pragma unroll
+      for (int part = 0; part < Layout::kSteps; ++part, v_ring.advance()) {
+        const int key_begin = place.key_begin + part * Layout::kStepKeys;
+        if (!is_own || !has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows)) continue;
+        ptx::mbarrier_wait(v_tail_barrier<Layout>(base, v_ring.stage, mask_warp),
+                           tail_phases >> v_ring.stage & 1, "mask: V tail");
+        tail_phases ^= 1u << v_ring.stage;
+        zero_tail<Layout>(base, v_ring.stage, max(place.kv_len - key_begin, 0), lane);
+      }
     }
+    // Its segments may lie in the slot.
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_ring.stage, lane);
+    item_ring.advance();
   }
 }
 
-/// True iff the copy engine stores this half of an item: it cuts at the end of the tensor, so not
-/// where rows of the half lie past the element's end but in the tensor.
-__device__ __forceinline__ bool is_stored_by_copy(const ForwardParams& p, const PublishedItem& item,
-                                                  int half) {
-  return item.q_begin + (half + 1) * kHalfRows <= item.q_len || p.out_rows == item.q_len;
+/// First query row of a half of a tile.
+__device__ __forceinline__ int first_query(const ForwardParams& p, const PublishedItem& item,
+                                           int half) {
+  return item.q_begin + (half * kHalfRows >> p.plan.pack_shift);
 }
 
-/// Stores outputs from the buffers of Q and gives the buffers back. One thread.
-template <int kHeadDim>
+/// True iff the copy engine stores this half of an item: it cuts at the end of the tensor, so not
+/// where rows of the half lie past the element's end but in the tensor; nor partial results.
+template <class Layout>
+__device__ __forceinline__ bool is_stored_by_copy(const ForwardParams& p, const PublishedItem& item,
+                                                  int half) {
+  if (Layout::kQBuffers == 1 || item.partial != kWholeRow) return false;
+  return first_query(p, item, half + 1) <= item.q_len || p.out_rows == item.q_len;
+}
+
+/// Stores outputs from the buffers of Q and gives the buffers back. One thread; with one buffer of
+/// Q there is nothing to do.
+template <class Layout>
 __device__ __forceinline__ void store_tiles(const ForwardParams& p, std::uint32_t base) {
-  using Layout = ForwardLayout<kHeadDim>;
   ptx::Ring<Layout::kQBuffers> q_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
                        "store: item full");
     const PublishedItem item =
-        read_item(base + Layout::kItem + item_ring.stage * Layout::kItemBytes);
+        read_item(base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes);
     ptx::mbarrier_arrive(base + Layout::kItemEmpty + 8 * item_ring.stage);
     item_ring.advance();
     if (item.num_tiles == kNoItem) break;
@@ -279,10 +424,14 @@ __device__ __forceinline__ void store_tiles(const ForwardParams& p, std::uint32_
     for (int half = 1; half >= 0; --half) {  // the second warpgroup goes first
       ptx::mbarrier_wait(base + Layout::kOutFull + 8 * (2 * q_ring.stage + half), q_ring.phase,
                          "store: output full");
-      const int row = item.q_begin + half * kHalfRows;
-      if (row < item.q_len && is_stored_by_copy(p, item, half)) {
-        ptx::tma_store_5d(&p.out_map, buffer + half * (Layout::kQBytes / 2), 0, row, 0, item.head,
-                          item.batch);
+      const int row = first_query(p, item, half);
+      if (row < item.q_len && is_stored_by_copy<Layout>(p, item, half)) {
+#pragma unroll
+        for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+          ptx::tma_store_5d(
+              &p.out_map, buffer + (half * Layout::kPanelsQk + panel) * Layout::kPanelBytesQ,
+              panel * kPanelColumns, item.head_in_group, row, item.kv_head, item.batch);
+        }
       }
     }
     ptx::bulk_commit();

@@ -6,26 +6,32 @@
 #include <cstdint>
 
 #include "sm90/device_plan.hpp"
+#include "sm90/tile_rows.hpp"
 
 namespace fdma::sm90 {
 
 /// Arguments of one launch. Strides in elements.
 struct ForwardParams {
   CUtensorMap q;        ///< boxes of 64 rows
-  CUtensorMap k, v;     ///< boxes of 128 rows
+  CUtensorMap k, v;     ///< boxes of the keys of a step
   CUtensorMap out_map;  ///< boxes of 64 rows
   PlanArrays plan;
-  std::int32_t* next_item;  ///< items taken beyond the first of each block; 0 at launch
-  std::int32_t group_size;  ///< query heads of a KV head
-  std::int32_t v_rows;      ///< extent of V along keys: what lies past it reads as 0
-  std::int32_t out_rows;    ///< extent of out along queries: what lies past it is not written
-  float scale_log2;         ///< softmax scale times log2(e)
+  RunTimeLengths lengths;
+  const TileRow* tile_rows;  ///< of a parametric plan, in the order of order_tile_rows
+  std::int32_t* next_item;   ///< items taken beyond the first of each block; 0 at launch
+  std::int32_t group_size;   ///< query heads of a KV head
+  std::int32_t head_dim_v;
+  std::int32_t v_rows;    ///< extent of V along keys: what lies past it reads as 0
+  std::int32_t out_rows;  ///< extent of out along queries: what lies past it is not written
+  float scale_log2;       ///< softmax scale times log2(e)
   void* out;
   std::int64_t out_batch_stride, out_row_stride, out_head_stride;
   float* lse;  ///< or null
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
   const float* key_bias;  ///< or null; read by the general kernel only
   std::int64_t bias_batch_stride, bias_head_stride;
+  float* partial_out;  ///< of split rows [partial, 128, head_dim_v]
+  float* partial_lse;  ///< [partial, 128]
 };
 
 inline constexpr int kTileRows = 128;
@@ -41,39 +47,62 @@ inline constexpr std::int32_t kNoItem = -1;  ///< in place of an item after the 
 struct alignas(16) PublishedItem {
   std::int32_t num_tiles;  ///< at least 1, or kNoItem
   std::int32_t q_begin;    ///< first query row
-  std::int32_t head;
+  std::int32_t head;       ///< of several the first
   std::int32_t batch;
   std::int32_t q_len;
   std::int32_t kv_len;
-  std::int32_t first_segment;
+  std::int32_t first_segment;  ///< of the plan, or kOwnSegments
   std::int32_t num_segments;
   std::int32_t step;
+  std::int32_t first_tile;                     ///< tiles of its segments that are another item's
+  std::int32_t partial;                        ///< where it leaves its result, or kWholeRow
+  std::int32_t first_document, last_document;  ///< of its rows; parametric plans
+  std::int32_t kv_head;
+  std::int32_t head_in_group;  ///< head - kv_head * group_size
+  std::int32_t num_heads;      ///< that share the tile and exist
 };
 
-/// Byte offsets in shared memory, from a 1024-aligned base.
+/// In place of a first segment: they lie behind the item in shared memory.
+inline constexpr std::int32_t kOwnSegments = -1;
+inline constexpr int kMaxOwnSegments = 6;
+
+/// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to
+/// kDimQk and head_dim_v up to kDimV.
 ///
-/// Q is double-buffered: the output of an item leaves through its Q buffer while the Q of the next
-/// is there already. Mask words have a ring of their own, of tiles that need them only.
-template <int kHeadDim>
+/// With two Q buffers the output of an item leaves through its Q buffer while the Q of the next is
+/// there already; where there is room for one only, Q of the next item comes when the last scores
+/// of this one are computed, and outputs are written from registers. Tiles of 128 keys are computed
+/// in steps of kStepKeys. Mask words have a ring of their own, of tiles that need them only.
+template <int kDimQk, int kDimV>
 struct ForwardLayout {
-  static constexpr int kQBuffers = 2;
-  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;
+  static constexpr int kPanelsQk = (kDimQk + 63) / 64;
+  static constexpr int kPanelsV = (kDimV + 63) / 64;
+  static constexpr int kStepKeys = kDimV > 128 ? 64 : 128;
+  static constexpr int kSteps = kTileKeys / kStepKeys;  ///< of a tile
+  static constexpr int kQBuffers = kDimQk > 128 ? 1 : 2;
+  static constexpr bool kOverlapsItems = kDimV <= 128;  ///< outputs of 256 leave no registers
+  static constexpr int kStages = kDimQk == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 3 * kMaskWarps;
   static constexpr int kItemSlots = 2;
   static constexpr int kItemBytes = 64;
-  static constexpr int kQBytes = kTileRows * kHeadDim * 2;
-  static constexpr int kTileBytes = kTileKeys * kHeadDim * 2;
+  static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
+  static constexpr int kItemSlotBytes = kItemBytes + (kSegmentBytes + 15) / 16 * 16;
+  static constexpr int kPanelBytesQ = kHalfRows * 128;  ///< of a half
+  static constexpr int kPanelBytesKey = kStepKeys * 128;
+  static constexpr int kQBytes = 2 * kPanelsQk * kPanelBytesQ;
+  static constexpr int kKBytes = kPanelsQk * kPanelBytesKey;
+  static constexpr int kVBytes = kPanelsV * kPanelBytesKey;
   static constexpr int kMaskBytes = kTileRows * kTileKeys / 8;
   static constexpr int kBiasBytes = kTileKeys * 4;
 
   static constexpr int kQ = 0;
   static constexpr int kK = kQ + kQBuffers * kQBytes;
-  static constexpr int kV = kK + kStages * kTileBytes;
-  static constexpr int kMask = kV + kStages * kTileBytes;
+  static constexpr int kV = kK + kStages * kKBytes;
+  static constexpr int kMask = kV + kStages * kVBytes;
   static constexpr int kBias = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kBias + kMaskSlots * kBiasBytes;
   static constexpr int kIsMasked =
-      kItem + kItemSlots * kItemBytes;  ///< one word a stage: the tile has mask words
+      kItem + kItemSlots * kItemSlotBytes;  ///< one word a stage: the tile has mask words
   static constexpr int kBarriers = kIsMasked + 16;
 
   // Barriers, 8 bytes each.
@@ -94,7 +123,8 @@ struct ForwardLayout {
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
-  static_assert(sizeof(PublishedItem) <= kItemBytes && kStages <= 4);
+  static_assert(sizeof(PublishedItem) <= kItemBytes && kStages <= 4 && kItem % 16 == 0);
+  static_assert(kQBuffers == 1 || kPanelsV <= kPanelsQk, "outputs leave through Q's buffer");
   static_assert(kBytes <= 232448, "a block has 227 KB");
 };
 

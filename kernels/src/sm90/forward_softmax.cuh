@@ -27,12 +27,12 @@ template <int kCount>
 __device__ __forceinline__ void apply_words(float (&s)[kCount], std::uint32_t word0,
                                             std::uint32_t word1) {
 #pragma unroll
-  for (int bit = 0; bit < 32; ++bit) {
+  for (int bit = 0; bit < kCount / 2; ++bit) {
     float& x = s[4 * (bit / 2) + bit % 2];
     x = (word0 & (1u << bit)) ? x : -INFINITY;
   }
 #pragma unroll
-  for (int bit = 0; bit < 32; ++bit) {
+  for (int bit = 0; bit < kCount / 2; ++bit) {
     float& x = s[4 * (bit / 2) + 2 + bit % 2];
     x = (word1 & (1u << bit)) ? x : -INFINITY;
   }

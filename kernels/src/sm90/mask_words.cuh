@@ -71,22 +71,43 @@ __device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
   }
 }
 
-/// Key intervals of each row, relative to key `first_key` of the panel; lane l makes the words of
+/// Adds keys [begin, end) of a tile to the words of a row.
+__device__ __forceinline__ void add_keys(std::uint32_t (&words)[4], int begin, int end) {
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    words[quad] |= columns_below(end - 2 * quad) & ~columns_below(begin - 2 * quad);
+  }
+}
+
+/// Key intervals of each query, relative to key `first_key` of the panel; lane l makes the words of
 /// rows l, l + 32, ..
 __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays& plan, int panel,
                                            int first_key, int limit, int lane) {
   for (int row = lane; row < kTileRows; row += kWarpSize) {
-    const std::int64_t at = std::int64_t{panel} * kTileRows + row;
+    const std::int64_t at = std::int64_t{panel} * plan.block_q + (row >> plan.pack_shift);
     const std::int64_t end = __ldg(plan.row_offsets + at + 1);
     std::uint32_t words[4] = {0, 0, 0, 0};
     for (std::int64_t i = __ldg(plan.row_offsets + at); i < end; ++i) {
       const int begin_key = __ldg(&plan.row_intervals[i].begin) - first_key;
-      const int end_key = min(__ldg(&plan.row_intervals[i].end) - first_key, limit);
-#pragma unroll
-      for (int quad = 0; quad < 4; ++quad) {
-        words[quad] |= columns_below(end_key - 2 * quad) & ~columns_below(begin_key - 2 * quad);
-      }
+      add_keys(words, begin_key, min(__ldg(&plan.row_intervals[i].end) - first_key, limit));
     }
+    store_row_words(slot, row, words);
+  }
+}
+
+/// The keys of each row by the formula of a parametric plan.
+__device__ __forceinline__ void write_formula(std::uint32_t slot, const ForwardParams& p,
+                                              const PublishedItem& item, const TilePlace& place,
+                                              int lane) {
+  const FormulaRows rows = formula_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
+  for (int row = lane; row < kTileRows; row += kWarpSize) {
+    const int q = min(item.q_begin + (row >> p.plan.pack_shift), item.q_len - 1);
+    const FormulaRange bounds =
+        rows.bounds(rows.document(q, item.first_document, item.last_document));
+    const FormulaRange near = rows.near_keys(q, bounds), band = rows.band_keys(q, bounds);
+    std::uint32_t words[4] = {0, 0, 0, 0};
+    add_keys(words, near.begin - place.key_begin, near.end - place.key_begin);
+    add_keys(words, band.begin - place.key_begin, band.end - place.key_begin);
     store_row_words(slot, row, words);
   }
 }
@@ -121,8 +142,10 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
       end[quad] = 0;
       if (num_left[quad] > 0) {
         const Interval* interval = plan.column_intervals + next[quad]++;
-        begin[quad] = max(__ldg(&interval->begin) - place.q_begin, 0);
-        end[quad] = min(__ldg(&interval->end) - place.q_begin, kTileRows);
+        begin[quad] = min(max(__ldg(&interval->begin) - place.q_begin, 0), plan.block_q)
+                      << plan.pack_shift;
+        end[quad] =
+            min(__ldg(&interval->end) - place.q_begin, plan.block_q) * (1 << plan.pack_shift);
         --num_left[quad];
       }
     }
@@ -155,18 +178,22 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
 }
 
 /// The words of a tile that needs them, by all lanes of a warp.
-__device__ __forceinline__ void write_mask(std::uint32_t slot, const PlanArrays& plan,
-                                           const TileStep& step, const TilePlace& place, int lane) {
+__device__ __forceinline__ void write_mask(std::uint32_t slot, const ForwardParams& p,
+                                           const PublishedItem& item, const TileStep& step,
+                                           const TilePlace& place, int lane) {
   const int limit = min(place.kv_len - place.key_begin, kTileKeys);
   switch (step.kind) {
     case PlanSegmentKind::rows:
-      write_rows(slot, plan, step.payload, step.offset * kTileKeys, limit, lane);
+      write_rows(slot, p.plan, step.payload, step.offset * kTileKeys, limit, lane);
       return;
     case PlanSegmentKind::columns:
-      write_columns(slot, plan, step.payload, place, lane);
+      write_columns(slot, p.plan, step.payload, place, lane);
       return;
     case PlanSegmentKind::bitmap:
-      write_bitmap(slot, plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit, lane);
+      write_bitmap(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit, lane);
+      return;
+    case PlanSegmentKind::formula:
+      write_formula(slot, p, item, place, lane);
       return;
     default:
       write_bitmap(slot, nullptr, limit, lane);

@@ -44,6 +44,10 @@ struct SplitGrid {
                                            std::int32_t head_set, std::int32_t split) const {
     return ((batch * num_q_tiles + q_tile) * num_head_sets + head_set) * num_splits + split;
   }
+  /// Tiles of a row of num_tiles before those of `split`.
+  FDMA_HOST_DEVICE std::int32_t first_tile(std::int32_t num_tiles, std::int32_t split) const {
+    return static_cast<std::int32_t>(std::int64_t{num_tiles} * split / num_splits);
+  }
 };
 
 /// Sets of heads_per_tile query heads that make up a group; the last may have fewer heads.

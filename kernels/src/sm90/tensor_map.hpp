@@ -10,14 +10,21 @@
 
 namespace fdma::sm90 {
 
-/// A map over `tensor` [batch, rows, heads, head_dim] of 16-bit elements whose boxes are `box_rows`
-/// rows of one head, all columns: head_dim / 64 panels of 64 columns in 128-byte swizzle, panel
-/// after panel. Coordinates: (0, row, 0, head, batch).
+/// A box of tile rows: those of `heads` heads of one row of the tensor, then those of the next.
+struct TileBox {
+  std::int32_t rows;       ///< of the tensor
+  std::int32_t heads = 1;  ///< of a group, side by side
+};
+
+/// A map over `tensor` [batch, rows, heads, head_dim] of 16-bit elements, heads in groups of
+/// `group_size`. Boxes are panels of 64 columns in 128-byte swizzle: box.rows * box.heads tile rows
+/// of 128 bytes. Coordinates: (column, head in the group, row, group, batch). What lies outside the
+/// tensor, columns and heads of a group included, reads as 0 and is not written.
 ///
-/// Errors  unsupported: head_dim no multiple of 64, a base that is not 16-aligned, strides that are
+/// Errors  unsupported: head_dim no multiple of 8, a base that is not 16-aligned, strides that are
 /// no
 ///         multiples of 8 elements, or a driver without tensor maps; cuda
 /// Owner   borrows tensor.data
-Result<CUtensorMap> make_tile_map(const TensorView& tensor, std::int32_t box_rows);
+Result<CUtensorMap> make_tile_map(const TensorView& tensor, std::int32_t group_size, TileBox box);
 
 }  // namespace fdma::sm90

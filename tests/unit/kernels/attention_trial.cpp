@@ -19,7 +19,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 AttentionShape shape_of(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice) {
   AttentionShape shape = shape_for(mask.mask, heads.batch, heads.heads_q, heads.heads_kv);
-  shape.head_dim = shape.head_dim_v = choice.head_dim;
+  shape.head_dim = choice.head_dim;
+  shape.head_dim_v = choice.head_dim_v == 0 ? choice.head_dim : choice.head_dim_v;
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = choice.dtype;
   return shape;
 }
@@ -59,8 +60,8 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
 
 std::string to_string(const TrialChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
-  return fmt::format("{} head_dim {} {}{}{} scale {} seed {} q x {} bias x {}{}{}",
-                     fdma::to_string(choice.dtype), choice.head_dim,
+  return fmt::format("{} head_dim {} / {} {}{}{} scale {} seed {} q x {} bias x {}{}{}",
+                     fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
                      kLayouts[static_cast<std::size_t>(choice.layout)],
                      choice.has_bias ? " bias" : "", choice.wants_lse ? "" : " without lse",
                      choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale,
@@ -79,11 +80,11 @@ AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
          choice.layout, false),
       k_(machine, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, choice.head_dim,
          choice.layout, false),
-      v_(machine, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, choice.head_dim,
+      v_(machine, choice.dtype, shape_.batch, shape_.kv_lens, shape_.heads_kv, shape_.head_dim_v,
          choice.layout, false),
       bias_(machine, DType::float32, shape_.batch, shape_.kv_lens, shape_.heads_kv, 0,
             choice.layout, false),
-      out_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, choice.head_dim,
+      out_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, shape_.head_dim_v,
            choice.layout, true),
       lse_(machine, DType::float32, shape_.batch, shape_.q_lens, shape_.heads_q, 0, choice.layout,
            true) {

@@ -15,6 +15,7 @@ namespace fdma::testing {
 struct TrialChoice {
   DType dtype = DType::bfloat16;
   std::int32_t head_dim = 128;
+  std::int32_t head_dim_v = 0;  ///< 0: head_dim
   Layout layout = Layout::rows;
   bool has_bias = false;
   bool wants_lse = true;

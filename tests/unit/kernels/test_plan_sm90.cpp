@@ -188,11 +188,12 @@ TEST(PlanForSm90, IsRefusedByNameOfWhatIsNotSupported) {
   expect_refused([](auto&, auto& options) { options.tile = {128, 256}; }, {"tile", "128 x 256"});
   expect_refused([](auto&, auto& options) { options.columns = ColumnMode::gather; },
                  {"columns", "gather", "scan"});
-  for (const std::int32_t head_dim : {8, 80, 256}) {
-    expect_refused([=](auto& shape, auto&) { shape.head_dim = shape.head_dim_v = head_dim; },
-                   {"head_dim", "64 or 128"});
+  for (const std::int32_t head_dim : {4, 65, 100}) {
+    expect_refused([=](auto& shape, auto&) { shape.head_dim = head_dim; },
+                   {"head_dim", "multiples of 8"});
+    expect_refused([=](auto& shape, auto&) { shape.head_dim_v = head_dim; },
+                   {"head_dim_v", "multiples of 8"});
   }
-  expect_refused([](auto& shape, auto&) { shape.head_dim_v = 64; }, {"head_dim", "128 and 64"});
   expect_refused(
       [](auto& shape, auto&) {
         shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::float32;
@@ -202,7 +203,7 @@ TEST(PlanForSm90, IsRefusedByNameOfWhatIsNotSupported) {
                  {"dtype", "bfloat16", "float16"});
   expect_refused([](auto& shape, auto&) { shape.out_dtype = DType::float32; },
                  {"dtype", "float32"});
-  for (const std::int32_t head_dim : {64, 128}) {
+  for (const std::int32_t head_dim : {8, 64, 80, 128, 192, 256}) {
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
       AttentionShape shape = half_shape(mask.mask, 1, 2, 1);
       shape.head_dim = shape.head_dim_v = head_dim;

@@ -1,0 +1,87 @@
+// One block for each batch element: counts the tiles of each row, sorts by counting (1024 classes),
+// and writes each row to its place.
+#include <algorithm>
+
+#include "sm90/tile_rows.hpp"
+
+namespace fdma::sm90 {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kClasses = 1024;
+constexpr int kPerThread = kClasses / kThreads;
+
+__device__ TileRow tile_row(const FormulaRows& rows, int q_tile, int block_q, int q_len) {
+  TileRow row{};
+  row.q_tile = q_tile;
+  const int q_begin = q_tile * block_q, q_end = min(q_begin + block_q, q_len);
+  if (q_begin >= q_end) {
+    row.num_tiles = kNoRow;
+    return row;
+  }
+  row.first_document = rows.document(q_begin);
+  row.last_document = rows.document(q_end - 1);
+  const FormulaWalk walk(rows, q_begin, q_end, row.first_document, row.last_document, 128);
+  row.num_tiles = walk.num_tiles();
+  row.stretches[0] = walk.stretch(0);
+  row.stretches[1] = walk.stretch(1);
+  return row;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    order_tile_rows_kernel(const PlanArrays plan, const RunTimeLengths run_time, TileRow* all_rows,
+                           std::int32_t* counter) {
+  __shared__ int counts[kClasses];
+  __shared__ int sums[kThreads / 32];
+  const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int2 lengths = lengths_of(plan, run_time, b);
+  const FormulaRows rows = formula_rows(plan, run_time, b, lengths.x, lengths.y);
+  const int num_rows = plan.max_tile_rows;
+  const int most = (lengths.y + 127) / 128;
+  if (b == 0 && thread == 0) *counter = 0;
+  for (int i = thread; i < kClasses; i += kThreads) counts[i] = 0;
+  __syncthreads();
+  // Class 0 has the longest rows; the last one those that are none.
+  const auto class_of = [&](int num_tiles) {
+    if (num_tiles < 0) return kClasses - 1;
+    return static_cast<int>((kClasses - 2) -
+                            static_cast<long long>(num_tiles) * (kClasses - 2) / max(most, 1));
+  };
+  for (int i = thread; i < num_rows; i += kThreads) {
+    const TileRow row = tile_row(rows, i, plan.block_q, lengths.x);
+    atomicAdd(counts + class_of(row.num_tiles), 1);
+  }
+  __syncthreads();
+  // counts <- number of rows in classes before.
+  int own[kPerThread], sum = 0;
+  for (int i = 0; i < kPerThread; ++i) {
+    own[i] = sum;
+    sum += counts[thread * kPerThread + i];
+  }
+  int before = sum;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int other = __shfl_up_sync(~0u, before, distance);
+    if (thread % 32 >= distance) before += other;
+  }
+  if (thread % 32 == 31) sums[thread / 32] = before;
+  __syncthreads();
+  int base = before - sum;
+  for (int warp = 0; warp < thread / 32; ++warp) base += sums[warp];
+  for (int i = 0; i < kPerThread; ++i) counts[thread * kPerThread + i] = base + own[i];
+  __syncthreads();
+  TileRow* out = all_rows + static_cast<std::int64_t>(b) * num_rows;
+  for (int i = thread; i < num_rows; i += kThreads) {
+    const TileRow row = tile_row(rows, i, plan.block_q, lengths.x);
+    out[atomicAdd(counts + class_of(row.num_tiles), 1)] = row;
+  }
+}
+
+}  // namespace
+
+cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
+                            TileRow* rows, std::int32_t* counter, cudaStream_t stream) {
+  order_tile_rows_kernel<<<batch, kThreads, 0, stream>>>(plan, lengths, rows, counter);
+  return cudaGetLastError();
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,87 @@
+// The tile rows of a parametric plan: which key tiles each of them walks, in the order in which
+// items take them. Made on the device at the start of each call, for lengths and documents may be
+// those of the call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "fdma/kernels/mask_formula.hpp"
+#include "sm90/device_plan.hpp"
+#include "sm90/partials.hpp"
+
+namespace fdma::sm90 {
+
+/// Lengths and documents of this call, or null: those of the plan.
+struct RunTimeLengths {
+  const std::int32_t* q_lens;      ///< [batch]
+  const std::int32_t* kv_lens;     ///< [batch]
+  const std::int32_t* cu_seqlens;  ///< borders of documents
+  std::int64_t cu_seqlens_batch_stride;
+  std::int32_t num_borders;  ///< of each batch element, where cu_seqlens is given
+};
+
+/// One tile row of a batch element.
+struct alignas(16) TileRow {
+  std::int32_t q_tile;
+  std::int32_t num_tiles;  ///< or kNoRow
+  std::int32_t first_document, last_document;
+  FormulaWalk::Stretch stretches[2];
+};
+
+inline constexpr std::int32_t kNoRow = -1;  ///< all queries of the row lie past the length
+
+/// The lengths of batch element b, those of a call within those of the plan.
+__device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTimeLengths& run_time,
+                                           int b) {
+  int2 lengths = __ldg(plan.lengths + b);
+  if (run_time.q_lens != nullptr) {
+    lengths.x = min(max(__ldg(run_time.q_lens + b), 0), lengths.x);
+  }
+  if (run_time.kv_lens != nullptr) {
+    lengths.y = min(max(__ldg(run_time.kv_lens + b), 0), lengths.y);
+  }
+  return lengths;
+}
+
+/// The formula of batch element b for these lengths.
+__device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
+                                                    const RunTimeLengths& run_time, int b,
+                                                    int q_len, int kv_len) {
+  MaskFormula formula = plan.formulas[plan.num_formulas == 1 ? 0 : b];
+  const std::int32_t* borders = plan.borders + formula.first_border;
+  if (run_time.cu_seqlens != nullptr && formula.num_borders > 0) {
+    borders = run_time.cu_seqlens + b * run_time.cu_seqlens_batch_stride;
+    formula.num_borders = run_time.num_borders;
+  }
+  return FormulaRows(formula, borders, q_len, kv_len);
+}
+
+/// What one launch keeps in its workspace, in bytes from its begin: the counter of items, the tile
+/// rows of a parametric plan, partial results.
+struct Workspace {
+  explicit Workspace(const DevicePlan::Impl& plan)
+      : partials{plan.shape.head_dim_v, static_cast<std::int32_t>(plan.num_partials)} {
+    constexpr std::int64_t kAlignment = 256;
+    const auto aligned = [](std::int64_t size) { return ceil_div(size, kAlignment) * kAlignment; };
+    tile_rows = kAlignment;
+    const bool is_parametric = plan.arrays.num_formulas > 0;
+    partial_out = tile_rows + aligned(is_parametric ? plan.shape.batch * plan.arrays.max_tile_rows *
+                                                          static_cast<int>(sizeof(TileRow))
+                                                    : 0);
+    partial_lse = partial_out + partials.out_bytes();
+    bytes = aligned(partial_out + partials.bytes());
+  }
+
+  PartialLayout partials;
+  std::int64_t tile_rows, partial_out, partial_lse, bytes;
+};
+
+/// Writes `rows` [batch, plan.max_tile_rows], those of a batch element by falling number of tiles
+/// (in steps of 1/1024 of the largest), kNoRow last, and zeroes `counter`. In the order of
+/// `stream`.
+cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
+                            TileRow* rows, std::int32_t* counter, cudaStream_t stream);
+
+}  // namespace fdma::sm90
