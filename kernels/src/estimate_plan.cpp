@@ -13,6 +13,7 @@
 
 #include "fdma/kernels/estimate.hpp"
 #include "item_work.hpp"
+#include "plan_formula.hpp"
 #include "plan_splits.hpp"
 
 namespace fdma {
@@ -40,13 +41,18 @@ void add(PlanWork& sum, const PlanWork& work) {
   }
 }
 
+std::vector<WorkItem> items_of(const AttentionPlan& plan) {
+  return plan.is_parametric() ? formula_items(plan, formula_elements(plan)) : plan.items;
+}
+
 std::vector<double> forward_items(const AttentionPlan& plan, const DeviceProfile& profile,
                                   const TileCosts& costs, PlanWork& total) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const KeyDistance distance(plan.shape, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
-  item_us.reserve(plan.items.size());
-  for (const WorkItem& item : plan.items) {
+  const std::vector<WorkItem> items = items_of(plan);
+  item_us.reserve(items.size());
+  for (const WorkItem& item : items) {
     const PlanWork work = counter.of(item);
     add(total, work);
     const std::int64_t keys = keys_read(work, item, plan.tile.block_kv);
@@ -62,6 +68,21 @@ class KeyTileCounts {
   void begin(std::int64_t num_tiles) {
     for (std::vector<std::int64_t>& changes : changes_) {
       changes.assign(static_cast<std::size_t>(num_tiles) + 1, 0);
+    }
+  }
+  void add(const FormulaWalk& walk) {
+    const auto add = [this](PlanSegmentKind kind, std::int32_t first, std::int32_t end) {
+      std::vector<std::int64_t>& changes = changes_[static_cast<std::size_t>(kind)];
+      ++changes[static_cast<std::size_t>(first)];
+      --changes[static_cast<std::size_t>(end)];
+    };
+    for (const int index : {0, 1}) {
+      const FormulaWalk::Stretch& stretch = walk.stretch(index);
+      add(PlanSegmentKind::bitmap, stretch.first, stretch.end);
+      if (stretch.num_full() == 0) continue;
+      const std::int32_t first = std::max(stretch.first, stretch.full_first);
+      add(PlanSegmentKind::full, first, first + stretch.num_full());
+      add(PlanSegmentKind::bitmap, first + stretch.num_full(), first);
     }
   }
   void add(const AttentionPlan& plan, const WorkItem& item) {
@@ -94,24 +115,33 @@ class KeyTileCounts {
 std::vector<double> backward_items(const AttentionPlan& plan, const TileCosts& costs,
                                    PlanWork& total) {
   const AttentionShape& shape = plan.shape;
+  const std::vector<FormulaElement> elements =
+      plan.is_parametric() ? formula_elements(plan) : std::vector<FormulaElement>();
   // Items by (batch element, head): their order in the plan does not matter here.
-  std::vector<std::vector<std::int32_t>> items_of(
+  std::vector<std::vector<std::int32_t>> items_of_pair(
       static_cast<std::size_t>(shape.batch * shape.heads_q));
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     const WorkItem& item = plan.items[i];
     if (item.first_tile > 0) continue;
-    items_of[static_cast<std::size_t>(item.batch * std::int64_t{shape.heads_q} + item.head)]
+    items_of_pair[static_cast<std::size_t>(item.batch * std::int64_t{shape.heads_q} + item.head)]
         .push_back(static_cast<std::int32_t>(i));
   }
   const std::int64_t tile_cells =
       std::int64_t{plan.heads_per_tile} * plan.tile.block_q * plan.tile.block_kv;
   std::vector<double> item_us;
   KeyTileCounts counts;
-  for (std::size_t pair = 0; pair < items_of.size(); ++pair) {
+  for (std::size_t pair = 0; pair < items_of_pair.size(); ++pair) {
     const auto b = static_cast<std::int64_t>(pair) / shape.heads_q;
     counts.begin(ceil_div(shape.kv_len(b), plan.tile.block_kv));
-    for (const std::int32_t i : items_of[pair]) {
+    for (const std::int32_t i : items_of_pair[pair]) {
       counts.add(plan, plan.items[static_cast<std::size_t>(i)]);
+    }
+    const std::int64_t head_in_group = static_cast<std::int64_t>(pair) % shape.group_size();
+    if (plan.is_parametric() && head_in_group % plan.heads_per_tile == 0) {
+      const FormulaElement& element = elements[static_cast<std::size_t>(b)];
+      for (std::int64_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
+        counts.add(walk_of(element, plan.tile, i));
+      }
     }
     counts.finish(tile_cells, [&](const PlanWork& work) {
       add(total, work);

@@ -71,6 +71,10 @@ WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bo
     : plan_(plan),
       stripe_rows_(std::min(stripe_rows, plan.tile.block_q)),
       skips_dead_keys_(skips_dead_keys) {
+  if (plan_.is_parametric()) {
+    count_formulas();
+    return;
+  }
   if (!skips_dead_keys_) return;
   count_bitmaps();
   count_panels();
@@ -125,6 +129,79 @@ void WorkCounter::count_panels() {
   }
 }
 
+void WorkCounter::count_formulas() {
+  elements_ = formula_elements(plan_);
+  for (std::int32_t b = 0; b < plan_.shape.batch; ++b) {
+    first_row_.push_back(row_work_.size());
+    const std::int32_t q_len = elements_[static_cast<std::size_t>(b)].q_len;
+    for (std::int32_t i = 0; i < ceil_div(q_len, plan_.tile.block_q); ++i) {
+      WorkItem row{};
+      row.batch = b;
+      row.q_tile = i;
+      row_work_.push_back(formula_work(row));
+    }
+  }
+}
+
+// Of a whole row, or of the tiles of a part. A tile with a formula costs what one with a bitmap
+// does: its words are made of the formula by other threads than those that compute.
+PlanWork WorkCounter::formula_work(const WorkItem& item) const {
+  const FormulaElement& element = elements_[static_cast<std::size_t>(item.batch)];
+  const std::int32_t q_begin = item.q_tile * plan_.tile.block_q;
+  const std::int32_t q_end = std::min(q_begin + plan_.tile.block_q, element.q_len);
+  const std::int32_t block_kv = plan_.tile.block_kv;
+  const std::int64_t rows = computed_rows(q_end - q_begin);
+  const auto keys_of = [&](std::int32_t first, std::int32_t end) -> std::int64_t {
+    return skips_dead_keys_ ? std::min(end * std::int64_t{block_kv}, std::int64_t{element.kv_len}) -
+                                  first * std::int64_t{block_kv}
+                            : (end - first) * std::int64_t{block_kv};
+  };
+  StripeKeys seen(plan_.tile, stripe_rows_);
+  const auto partial_cells = [&](std::int32_t tile) -> std::int64_t {
+    if (!skips_dead_keys_) return rows * block_kv;
+    seen.clear();
+    for (std::int32_t q = q_begin; q < q_end; ++q) {
+      const FormulaRange bounds = element.rows.bounds(element.rows.document(q));
+      for (const FormulaRange& keys :
+           {element.rows.near_keys(q, bounds), element.rows.band_keys(q, bounds)}) {
+        const std::int32_t begin = std::max(keys.begin - tile * block_kv, 0);
+        const std::int32_t end = std::min(keys.end - tile * block_kv, block_kv);
+        if (begin < end) seen.add_row(q - q_begin, begin, end);
+      }
+    }
+    return seen.num_computed() * stripe_rows_;
+  };
+  const FormulaWalk walk = walk_of(element, plan_.tile, item.q_tile);
+  const bool is_part = item.partial != kWholeRow;
+  std::int32_t before = 0;  // tiles of stretches so far, the item's or not
+  PlanWork work;
+  StepWork& full = work.of(PlanSegmentKind::full);
+  StepWork& partial = work.of(PlanSegmentKind::bitmap);
+  for (const int index : {0, 1}) {
+    const FormulaWalk::Stretch& stretch = walk.stretch(index);
+    const std::int32_t origin = stretch.first - before;
+    before += stretch.end - stretch.first;
+    const std::int32_t first =
+        is_part ? std::max(stretch.first, origin + item.first_tile) : stretch.first;
+    const std::int32_t end =
+        is_part ? std::min(stretch.end, origin + item.first_tile + item.num_tiles) : stretch.end;
+    const std::int32_t full_first = std::clamp(stretch.full_first, first, std::max(first, end));
+    const std::int32_t full_end =
+        std::clamp(stretch.full_end, full_first, std::max(full_first, end));
+    if (full_first < full_end) {
+      full.tiles += full_end - full_first;
+      full.cells += rows * keys_of(full_first, full_end);
+    }
+    for (std::int32_t tile = first; tile < end; ++tile) {
+      if (tile == full_first) tile = full_end;
+      if (tile >= end) break;
+      ++partial.tiles;
+      partial.cells += partial_cells(tile);
+    }
+  }
+  return work;
+}
+
 // The last stripe of an item is as narrow as holds its rows: 16, 32, .. of them.
 std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
   if (!skips_dead_keys_) return std::int64_t{plan_.tile.block_q} * plan_.heads_per_tile;
@@ -135,6 +212,11 @@ std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
 }
 
 PlanWork WorkCounter::of(const WorkItem& item) const {
+  if (plan_.is_parametric()) {
+    return item.partial != kWholeRow ? formula_work(item)
+                                     : row_work_[first_row_[static_cast<std::size_t>(item.batch)] +
+                                                 static_cast<std::size_t>(item.q_tile)];
+  }
   const std::int64_t q_len = plan_.shape.q_len(item.batch);
   const std::int64_t kv_len = plan_.shape.kv_len(item.batch);
   const std::int64_t block_kv = plan_.tile.block_kv;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fdma/kernels/estimate.hpp"
+#include "plan_formula.hpp"
 
 namespace fdma {
 
@@ -22,6 +23,8 @@ class WorkCounter {
   PlanWork of(const WorkItem& item) const;
 
  private:
+  void count_formulas();
+  PlanWork formula_work(const WorkItem& item) const;
   void count_bitmaps();
   void count_panels();
   std::int64_t computed_rows(std::int64_t rows) const;
@@ -31,6 +34,10 @@ class WorkCounter {
   bool skips_dead_keys_;
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
+  // Of a parametric plan.
+  std::vector<FormulaElement> elements_;
+  std::vector<std::size_t> first_row_;  // of each batch element in row_work_
+  std::vector<PlanWork> row_work_;      // of whole tile rows, the same for all heads
 };
 
 /// Keys whose rows the item reads, once for each tile or chunk that computes them.

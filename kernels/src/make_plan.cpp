@@ -21,6 +21,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_columns.hpp"
+#include "plan_formula.hpp"
 #include "plan_splits.hpp"
 
 namespace fdma {
@@ -336,6 +337,34 @@ void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGrou
   for (const Ranked& each : ranked) plan.items.push_back(each.item);
 }
 
+// A plan that stores the mask's formula.
+Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionShape& shape,
+                                         const ScoreSpec& score, const PlanOptions& options) {
+  AttentionPlan plan;
+  plan.backend = options.backend;
+  plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
+  plan.shape = shape;
+  plan.score = score;
+  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 && options.pack == PackMode::automatic) {
+    plan.heads_per_tile = packed_heads(mask, shape);
+    plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
+  }
+  FDMA_TRY_VOID(validate(plan.tile));
+  if (plan.backend == Backend::cpu) {
+    plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
+  }
+  FDMA_TRY_VOID(set_formulas(mask, plan));
+  plan.section_heads = static_cast<std::int32_t>(
+      std::min<std::int64_t>(section_heads(shape, options.section_bytes), shape.heads_kv));
+  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 &&
+      options.split == SplitMode::automatic) {
+    plan.num_splits =
+        formula_splits(plan, options.num_workers == 0 ? kSm90Workers : options.num_workers);
+  }
+  plan.counts = count_formula_tiles(plan);
+  return plan;
+}
+
 Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape,
                               const ScoreSpec& score, const PlanOptions& options) {
   AttentionPlan plan;
@@ -388,7 +417,12 @@ std::int64_t AttentionPlan::size_bytes() const {
   };
   return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
-         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries);
+         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(formulas) +
+         bytes(borders);
+}
+
+std::int64_t AttentionPlan::num_items() const {
+  return is_parametric() ? count_formula_items(*this) : static_cast<std::int64_t>(items.size());
 }
 
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
@@ -396,7 +430,8 @@ Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& sha
   FDMA_TRY_VOID(check_support(shape, score, options));
   FDMA_TRY_VOID(check_mask(mask, shape));
   try {
-    return plan_of(mask, shape, score, options);
+    return options.form == PlanForm::parametric ? parametric_plan_of(mask, shape, score, options)
+                                                : plan_of(mask, shape, score, options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  "make_plan: not enough memory for the plan; larger tiles or columns = scan need "

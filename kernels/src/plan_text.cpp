@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "fdma/kernels/plan.hpp"
+#include "plan_formula.hpp"
 #include "plan_splits.hpp"
 
 namespace fdma {
@@ -38,6 +39,24 @@ std::string_view to_string(ColumnMode mode) {
       return "gather";
   }
   return "unknown";
+}
+
+std::string_view to_string(PlanForm form) {
+  switch (form) {
+    case PlanForm::segments:
+      return "segments";
+    case PlanForm::parametric:
+      return "parametric";
+  }
+  return "unknown";
+}
+
+Result<PlanForm> parse_plan_form(std::string_view name) {
+  for (const PlanForm form : {PlanForm::segments, PlanForm::parametric}) {
+    if (name == to_string(form)) return form;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("form: expected segments or parametric, got '{}'", name)};
 }
 
 namespace {
@@ -89,6 +108,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
 }  // namespace
 
 std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
+  if (plan.is_parametric()) return parametric_text(plan, max_items);
   const AttentionShape& shape = plan.shape;
   std::string text = fmt::format(
       "plan {} tile {}x{}{} score {}\n"

@@ -11,6 +11,7 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "plan_formula.hpp"
 #include "plan_splits.hpp"
 #include "sm90/fragment.hpp"
 #include "validate_splits.hpp"
@@ -302,6 +303,7 @@ Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(validate(plan.shape));
   FDMA_TRY_VOID(validate(plan.tile));
   FDMA_TRY_VOID(check_heads_per_tile(plan));
+  if (plan.is_parametric()) return validate_formulas(plan);
   FDMA_TRY_VOID(check_arrays(plan));
   RowCover cover(plan);
   FDMA_TRY_VOID(cover.check_split_rows());

@@ -95,7 +95,9 @@ Result<void> restrict_targets() {
 }
 
 void run_items(const cpu::Call& call, const AttentionOptions& options) {
-  const std::vector<WorkItem>& items = call.plan->items;
+  const std::vector<WorkItem> of_formulas =
+      call.elements.empty() ? std::vector<WorkItem>() : formula_items(*call.plan, call.elements);
+  const std::vector<WorkItem>& items = call.elements.empty() ? call.plan->items : of_formulas;
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     cpu::Workspace workspace(call.plan->shape, call.plan->tile);
@@ -127,11 +129,13 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
                  fmt::format("backend: expected a plan for cpu, got one for {}: upload it",
                              to_string(plan.backend))};
   }
-  FDMA_TRY(const AttentionCall checked,
-           checked_call(plan.shape, plan.score, tensors, options, Device::cpu));
-  const cpu::Call call{checked, &plan};
+  FDMA_TRY(const AttentionCall checked, checked_call(plan.shape, plan.score, tensors, options,
+                                                     Device::cpu, plan.is_parametric()));
+  FDMA_TRY_VOID(check_formula_call(plan, checked));
   FDMA_TRY_VOID(restrict_targets());
   try {
+    cpu::Call call{checked, &plan, {}};
+    if (plan.is_parametric()) call.elements = formula_elements(plan, checked);
     run_items(call, options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,

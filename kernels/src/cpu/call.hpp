@@ -6,6 +6,7 @@
 
 #include "attention_call.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "plan_formula.hpp"
 
 namespace fdma::cpu {
 
@@ -17,6 +18,7 @@ inline constexpr std::int64_t kMaxPanelRows = 64;
 /// One attention call, checked.
 struct Call : AttentionCall {
   const AttentionPlan* plan = nullptr;
+  std::vector<FormulaElement> elements;  ///< of a parametric plan: one for each batch element
 };
 
 /// Scratch of one thread, float32; sizes for the plan's tile and head sizes. Panels are groups of

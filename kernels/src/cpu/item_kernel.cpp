@@ -100,15 +100,23 @@ class Item {
     head_dim_ = static_cast<std::size_t>(shape.head_dim);
     head_dim_v_ = static_cast<std::size_t>(shape.head_dim_v);
     kv_head_ = item.head / shape.group_size();
-    kv_len_ = shape.kv_len(item.batch);
+    element_ =
+        call.elements.empty() ? nullptr : &call.elements[static_cast<std::size_t>(item.batch)];
+    kv_len_ = element_ != nullptr ? element_->kv_len : shape.kv_len(item.batch);
     q_begin_ = std::int64_t{item.q_tile} * plan_.tile.block_q;
-    num_rows_ = static_cast<std::size_t>(
-        std::min<std::int64_t>(plan_.tile.block_q, shape.q_len(item.batch) - q_begin_));
+    const std::int64_t q_len = element_ != nullptr ? element_->q_len : shape.q_len(item.batch);
+    num_rows_ =
+        static_cast<std::size_t>(std::min<std::int64_t>(plan_.tile.block_q, q_len - q_begin_));
     words_per_key_ = (static_cast<std::size_t>(plan_.tile.block_q) + 63) / 64;
   }
 
   void run() {
     load_queries();
+    if (element_ != nullptr) {
+      append_formula_tiles();
+      flush();
+      return store_results();
+    }
     TileStep step;
     for (SegmentIterator it(plan_.segments.data(), item_); it.next(step);) append_tile(step);
     flush();
@@ -191,6 +199,18 @@ class Item {
     append_key(key);
   }
 
+  void append_formula_tiles() {
+    FormulaWalk walk = walk_of(*element_, plan_.tile, item_.q_tile);
+    std::int32_t tile = 0;
+    for (bool is_full = false; walk.next(tile, is_full);) {
+      if (is_full) {
+        append_tile({PlanSegmentKind::full, 0, tile, 0});
+      } else {
+        append_formula(tile);
+      }
+    }
+  }
+
   void append_tile(const TileStep& step) {
     const std::int64_t begin = std::int64_t{step.tile} * plan_.tile.block_kv;
     const std::int64_t end = std::min(begin + plan_.tile.block_kv, kv_len_);
@@ -220,28 +240,60 @@ class Item {
     }
   }
 
+  /// The words of a tile row by row, all 0.
+  std::uint64_t* begin_rows() {
+    std::fill_n(ws_.tile_words.data(), plan_.words_per_bitmap(), 0);
+    return ws_.tile_words.data();
+  }
+
+  /// Row `row` of them sees keys [first, last) of the tile.
+  void add_keys(std::uint64_t* row_major, std::int64_t row, std::int64_t first,
+                std::int64_t last) const {
+    for (std::int64_t c = first; c < last;) {
+      const std::int64_t bit = row * plan_.tile.block_kv + c;
+      const std::int64_t count = std::min(last - c, 64 - bit % 64);
+      row_major[bit / 64] |= ~std::uint64_t{0} >> (64 - count) << (bit % 64);
+      c += count;
+    }
+  }
+
+  /// The keys of a tile whose words lie row by row.
+  void append_rows(std::int64_t begin, std::int64_t end, const std::uint64_t* row_major) {
+    std::uint64_t* key_major = ws_.tile_words.data() + plan_.words_per_bitmap();
+    key_major_from_row_major(row_major, plan_.tile, key_major);
+    append_words(begin, end, key_major);
+  }
+
+  void append_formula(std::int32_t tile) {
+    const std::int64_t begin = std::int64_t{tile} * plan_.tile.block_kv;
+    const std::int64_t end = std::min<std::int64_t>(begin + plan_.tile.block_kv, kv_len_);
+    std::uint64_t* row_major = begin_rows();
+    const FormulaRows& rows = element_->rows;
+    for (std::size_t r = 0; r < num_rows_; ++r) {
+      const auto q = static_cast<std::int32_t>(q_begin_ + static_cast<std::int64_t>(r));
+      const FormulaRange bounds = rows.bounds(rows.document(q));
+      for (const FormulaRange& keys : {rows.near_keys(q, bounds), rows.band_keys(q, bounds)}) {
+        add_keys(row_major, static_cast<std::int64_t>(r),
+                 std::max<std::int64_t>(keys.begin - begin, 0),
+                 std::min<std::int64_t>(keys.end, end) - begin);
+      }
+    }
+    append_rows(begin, end, row_major);
+  }
+
   void append_panel(const TileStep& step, std::int64_t begin, std::int64_t end) {
-    const std::int64_t block_q = plan_.tile.block_q, block_kv = plan_.tile.block_kv;
-    std::uint64_t* row_major = ws_.tile_words.data();
-    std::uint64_t* key_major = row_major + plan_.words_per_bitmap();
-    std::fill_n(row_major, plan_.words_per_bitmap(), 0);
-    const std::int64_t skip = step.offset * block_kv;
+    const std::int64_t block_q = plan_.tile.block_q;
+    std::uint64_t* row_major = begin_rows();
+    const std::int64_t skip = std::int64_t{step.offset} * plan_.tile.block_kv;
     for (std::int64_t r = 0; r < block_q; ++r) {
       const auto row = static_cast<std::size_t>(step.payload * block_q + r);
       for (std::int64_t i = plan_.row_offsets[row]; i < plan_.row_offsets[row + 1]; ++i) {
         const Interval keys = plan_.row_intervals[static_cast<std::size_t>(i)];
-        const std::int64_t first = std::max<std::int64_t>(keys.begin - skip, 0);
-        const std::int64_t last = std::min<std::int64_t>(keys.end - skip, end - begin);
-        for (std::int64_t c = first; c < last;) {
-          const std::int64_t bit = r * block_kv + c;
-          const std::int64_t count = std::min(last - c, 64 - bit % 64);
-          row_major[bit / 64] |= ~std::uint64_t{0} >> (64 - count) << (bit % 64);
-          c += count;
-        }
+        add_keys(row_major, r, std::max<std::int64_t>(keys.begin - skip, 0),
+                 std::min<std::int64_t>(keys.end - skip, end - begin));
       }
     }
-    key_major_from_row_major(row_major, plan_.tile, key_major);
-    append_words(begin, end, key_major);
+    append_rows(begin, end, row_major);
   }
 
   void append_columns(const TileStep& step, std::int64_t begin, std::int64_t end) {
@@ -387,6 +439,7 @@ class Item {
   const Call& call_;
   const AttentionPlan& plan_;
   const WorkItem& item_;
+  const FormulaElement* element_;  ///< of a parametric plan, or null
   Workspace& ws_;
   std::size_t head_dim_, head_dim_v_, num_rows_, words_per_key_;
   std::int64_t kv_head_, kv_len_, q_begin_;

@@ -123,9 +123,13 @@ class FormulaRows {
 class FormulaWalk {
  public:
   struct Stretch {
-    std::int32_t first, end;  ///< tiles; first <= end
-    std::int32_t full_first,
-        full_end;  ///< those that every row sees whole, as far as they lie in it
+    std::int32_t first, end;            ///< tiles; first <= end
+    std::int32_t full_first, full_end;  ///< that every row sees whole, as far as they lie in it
+    FDMA_HOST_DEVICE std::int32_t num_full() const {
+      const std::int32_t low = full_first > first ? full_first : first;
+      const std::int32_t high = full_end < end ? full_end : end;
+      return high > low ? high - low : 0;
+    }
   };
 
   /// `first`, `last`: documents of the first and the last row; q_begin < q_end.

@@ -118,6 +118,7 @@ enum class PlanForm : std::uint8_t {
                ///< each call. Masks in closed form that do not depend on the head
 };
 std::string_view to_string(PlanForm form);
+Result<PlanForm> parse_plan_form(std::string_view name);
 
 /// Whether rows with many keys are split over several items.
 enum class SplitMode : std::uint8_t {
@@ -148,9 +149,10 @@ struct PlanOptions {
 };
 
 /// Counts over all items of a plan (heads and batch elements included; heads that share a tile
-/// count once).
+/// count once). Of a parametric plan: at its own lengths.
 struct PlanCounts {
   std::int64_t full_tiles = 0;
+  std::int64_t formula_tiles = 0;  ///< of parametric plans: those that are not full
   std::int64_t bitmap_tiles = 0;
   std::int64_t row_tiles = 0;
   std::int64_t column_tiles = 0;
@@ -212,6 +214,8 @@ struct AttentionPlan {
   std::int64_t num_bitmaps() const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
   }
+  /// Those of `items`; of a parametric plan those that its own lengths make.
+  std::int64_t num_items() const;
   /// Bytes of all arrays.
   std::int64_t size_bytes() const;
   friend bool operator==(const AttentionPlan&, const AttentionPlan&) = default;
@@ -221,8 +225,13 @@ struct AttentionPlan {
 /// num_heads 1 or shape.heads_q; lengths agree. Items are ordered longest first inside sections of
 /// heads that share K/V, the query heads of a group side by side.
 ///
-/// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name;
-///         out_of_memory
+/// options.form = parametric: a mask in closed form that is the same for all heads. Of a BlockMask
+/// of format parametric the fields are taken as they are; of another the closed form of its cells
+/// at these lengths, in which a window wider than they are, say, does not show.
+///
+/// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name,
+///         and, of parametric plans, for masks per head, without a closed form or above
+///         kFormulaMaxLength; out_of_memory
 /// Cost    O(items log items + segments), and the tiles of one re-blocking where mask.block is not
 /// the
 ///         tile; gather lists cost their entries + keys log keys

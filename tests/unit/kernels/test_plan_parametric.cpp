@@ -1,0 +1,256 @@
+// Parametric plans: their formulas, counts, text, estimates, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "fdma/formats/convert.hpp"
+#include "fdma/kernels/estimate.hpp"
+#include "item_work.hpp"
+#include "parametric_cases.hpp"
+#include "plan_formula.hpp"
+
+namespace fdma {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::MaskCase;
+using testing::pick;
+
+PlanOptions parametric() {
+  PlanOptions options;
+  options.form = PlanForm::parametric;
+  return options;
+}
+
+// What the rows of an element see, from its formula.
+testing::Cells cells_of_element(const FormulaElement& element) {
+  return testing::make_cells(element.q_len, element.kv_len, [&](std::int64_t q, std::int64_t k) {
+    const auto row = static_cast<std::int32_t>(q), key = static_cast<std::int32_t>(k);
+    const FormulaRange bounds = element.rows.bounds(element.rows.document(row));
+    const FormulaRange near = element.rows.near_keys(row, bounds);
+    const FormulaRange band = element.rows.band_keys(row, bounds);
+    return (near.begin <= key && key < near.end) || (band.begin <= key && key < band.end);
+  });
+}
+
+TEST(MakeParametricPlan, HasTheCellsOfItsMask) {
+  for (std::uint32_t seed = 0; seed < 400; ++seed) {
+    std::mt19937 rng(seed);
+    ParametricMask form = testing::random_form(rng, 120, 120);
+    if (pick(rng, 0, 9) == 0) {  // farther than any key
+      form.left = pick(rng, 0, 1) == 0 ? std::int64_t{1} << 40 : -(std::int64_t{1} << 40);
+      form.right = std::int64_t{1} << 35;
+    }
+    if (pick(rng, 0, 9) == 0 && !form.cu_seqlens.empty()) {
+      form.cu_seqlens.front() = -(std::int64_t{1} << 39);
+    }
+    const BlockMask mask = testing::block_mask_of(form);
+    const auto plan = make_plan(mask, testing::shape_for(mask, 2, 2, 1), {}, parametric());
+    ASSERT_TRUE(plan) << plan.error().message;
+    ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
+    ASSERT_EQ(plan->formulas.size(), 1u);
+    for (const FormulaElement& element : formula_elements(*plan)) {
+      ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << formula_text(*plan, 0);
+    }
+  }
+}
+
+// Elements that differ in their lengths alone share a formula; others have one each.
+TEST(MakeParametricPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
+  const auto mask_of = [](std::int64_t left_of_last) {
+    std::vector<MaskCase> cases;
+    for (const std::int64_t len : {90, 70, 50}) {
+      ParametricMask form = testing::plain_forms(len, len)[1];
+      form.left = len == 50 ? left_of_last : 20;
+      cases.push_back(testing::case_of("", testing::cells_of(form), {16, 16}));
+    }
+    return testing::combined("", 3, 1, cases, {16, 16}).mask;
+  };
+  for (const auto& [left, num_formulas] : {std::pair{20, 1u}, {10, 3u}}) {
+    const BlockMask mask = mask_of(left);
+    const auto plan = make_plan(mask, testing::shape_for(mask, 3, 1, 1), {}, parametric());
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->formulas.size(), num_formulas);
+    const std::vector<FormulaElement> elements = formula_elements(*plan);
+    for (std::size_t b = 0; b < 3; ++b) {
+      const std::int64_t len = mask.shape.q_lens[b];
+      ParametricMask form = testing::plain_forms(len, len)[1];
+      form.left = b == 2 ? left : 20;
+      EXPECT_EQ(cells_of_element(elements[b]), testing::cells_of(form));
+    }
+  }
+}
+
+TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
+  ParametricMask form = testing::plain_forms(512, 512)[1];
+  const BlockMask mask = testing::block_mask_of(form);
+  AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
+  PlanOptions options = parametric();
+  options.section_bytes = 0;  // one KV head a section
+  const auto plan = make_plan(mask, shape, {}, options);
+  ASSERT_TRUE(plan);
+  PlanCounts counts;
+  counts.full_tiles = 8 * 6;
+  counts.formula_tiles = 8 * 4;
+  EXPECT_EQ(plan->counts, counts);
+  EXPECT_EQ(plan->num_items(), 32);
+  EXPECT_TRUE(plan->items.empty());
+  const std::vector<WorkItem> items = formula_items(*plan, formula_elements(*plan));
+  ASSERT_EQ(items.size(), 32u);
+  for (std::int32_t i = 0; i < 32; ++i) {
+    const WorkItem& item = items[static_cast<std::size_t>(i)];
+    EXPECT_EQ(item.batch, i / 16);
+    EXPECT_EQ(item.head, i / 8 % 2 * 2 + i % 2);
+    EXPECT_EQ(item.q_tile, 3 - i / 2 % 4);
+    EXPECT_EQ(item.num_tiles, 4 - i / 2 % 4);
+  }
+}
+
+TEST(MakeParametricPlan, HasItsText) {
+  ParametricMask form = testing::plain_forms(300, 400)[9];
+  form.pos_offset += 3;
+  form.kv_begin = 5;
+  form.prefix = 7;
+  const BlockMask mask = testing::block_mask_of(form);
+  const auto plan = make_plan(mask, testing::shape_for(mask, 2, 4, 2), {}, parametric());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(to_text(*plan),
+            "plan cpu tile 128x128 score none form parametric\n"
+            "shape batch 2 heads 4/2 q_len 300 kv_len 400 head_dim 128/128 dtypes float32 float32 "
+            "float32 -> float32\n"
+            "items 24 (0 empty), 68 bytes\n"
+            "tiles full 0 formula 48\n"
+            "rows 1 heads a tile, 1 splits, sections of 2 KV heads\n"
+            "formula 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "
+            "keys [5, kv_len) documents 5 at 0,80,80,133,300,400\n");
+}
+
+TEST(MakeParametricPlan, RejectsWhatHasNoFormula) {
+  const auto expect_error = [](const BlockMask& mask, std::int32_t heads, const char* text) {
+    const auto plan = make_plan(mask, testing::shape_for(mask, 1, heads, 1), {}, parametric());
+    ASSERT_FALSE(plan) << text;
+    EXPECT_EQ(plan.error().code, ErrorCode::unsupported);
+    EXPECT_THAT(plan.error().message, HasSubstr(text));
+  };
+  const MaskCase strided = testing::case_of(
+      "", testing::make_cells(90, 90, [](auto q, auto k) { return (q + k) % 3 == 0; }), {16, 16});
+  expect_error(strided.mask, 1, "closed form");
+  const auto causal =
+      testing::case_of("", testing::cells_of(testing::plain_forms(60, 60)[1]), {16, 16});
+  const auto window =
+      testing::case_of("", testing::cells_of(testing::plain_forms(60, 60)[2]), {16, 16});
+  expect_error(testing::combined("", 1, 2, {causal, window}, {16, 16}).mask, 2,
+               "heads 0 and 1 differ");
+  const MaskCase same = testing::combined("", 1, 2, {causal, causal}, {16, 16});
+  EXPECT_TRUE(make_plan(same.mask, testing::shape_for(same.mask, 1, 2, 1), {}, parametric()));
+  ParametricMask huge;
+  huge.q_len = 1;
+  huge.kv_len = huge.kv_end = std::int64_t{1} << 28;
+  expect_error(testing::block_mask_of(huge), 1, "268435455");
+  ParametricMask far = testing::plain_forms(60, 60)[1];
+  far.pos_offset = std::int64_t{1} << 30;
+  expect_error(testing::block_mask_of(far), 1, "pos_offset");
+}
+
+TEST(ValidatePlan, RejectsWrongFormulas) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(200, 200)[9]);
+  const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, parametric());
+  const auto expect_wrong = [&](const char* text, auto&& change) {
+    AttentionPlan changed = plan;
+    change(changed);
+    const auto valid = validate(changed);
+    ASSERT_FALSE(valid) << text;
+    EXPECT_EQ(valid.error().code, ErrorCode::internal);
+    EXPECT_THAT(valid.error().message, HasSubstr(text));
+  };
+  expect_wrong("formulas[0].left", [](auto& p) { p.formulas[0].left = kFormulaUnbounded + 1; });
+  expect_wrong("formulas[0].sink", [](auto& p) { p.formulas[0].sink = -1; });
+  expect_wrong("formulas[0].pos_shift", [](auto& p) { p.formulas[0].pos_shift = 1 << 29; });
+  expect_wrong("formulas[0].num_borders", [](auto& p) { p.formulas[0].num_borders = 1; });
+  expect_wrong("formulas[0].num_borders", [](auto& p) { p.formulas[0].first_border = 1; });
+  expect_wrong("borders[2]", [](auto& p) { p.borders[2] = 0; });
+  expect_wrong("formulas: expected", [](auto& p) { p.formulas.resize(2); });
+  expect_wrong("items", [](auto& p) { p.items.resize(1); });
+  expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
+  expect_wrong("section_heads", [](auto& p) { p.section_heads = 3; });
+  expect_wrong("counts", [](auto& p) { ++p.counts.full_tiles; });
+}
+
+DeviceProfile plain_profile(bool skips_dead_keys) {
+  DeviceProfile profile;
+  profile.name = "test";
+  profile.num_workers = 4;
+  profile.memory_bytes_per_us = 1e12;
+  profile.stripe_rows = skips_dead_keys ? 16 : 128;
+  profile.skips_dead_keys = skips_dead_keys;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    KernelCosts kernel;
+    kernel.direction = direction;
+    kernel.dtype = DType::float32;
+    kernel.head_dim = 128;
+    kernel.launch_us = 1;
+    TileCosts costs;
+    costs.tile = {128, 128};
+    costs.item_us = 2;
+    costs.full = costs.bitmap = costs.rows = costs.columns = costs.gather = {3, 50};
+    kernel.tiles.push_back(costs);
+    profile.kernels.push_back(kernel);
+  }
+  return profile;
+}
+
+// Where tiles are the same, and cost the same whatever their kind, so is the prediction.
+TEST(EstimatePlan, PredictsTheSameForBothForms) {
+  for (const bool skips_dead_keys : {false, true}) {
+    const DeviceProfile profile = plain_profile(skips_dead_keys);
+    for (const auto& [q_len, kv_len] : {std::pair{1000, 1000}, {300, 1500}, {1, 700}}) {
+      for (const ParametricMask& form : testing::plain_forms(q_len, kv_len)) {
+        const BlockMask mask = testing::block_mask_of(form);
+        const AttentionShape shape = testing::shape_for(mask, 1, 4, 2);
+        for (const Direction direction : {Direction::forward, Direction::backward}) {
+          const AttentionPlan segments = *make_plan(mask, shape);
+          const auto of_segments = estimate_plan(segments, profile, direction);
+          const auto of_formulas =
+              estimate_plan(*make_plan(mask, shape, {}, parametric()), profile, direction);
+          ASSERT_TRUE(of_segments && of_formulas);
+          EXPECT_EQ(of_formulas->work.tiles(), of_segments->work.tiles());
+          // Of tiles of column intervals only live keys are counted, not which rows see them.
+          if (segments.counts.column_tiles > 0 && skips_dead_keys) continue;
+          EXPECT_EQ(of_formulas->work.cells(), of_segments->work.cells());
+          EXPECT_NEAR(of_formulas->time_us / of_segments->time_us, 1, 1e-9);
+        }
+      }
+    }
+  }
+}
+
+// The tiles of an item's parts are those of the item.
+TEST(EstimatePlan, CountsPartsOfARow) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(2000, 2000)[3]);
+  const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, parametric());
+  for (const bool skips_dead_keys : {false, true}) {
+    const WorkCounter counter(plan, 64, skips_dead_keys);
+    for (const WorkItem& item : formula_items(plan, formula_elements(plan))) {
+      const PlanWork whole = counter.of(item);
+      EXPECT_EQ(whole.tiles(), item.num_tiles);
+      PlanWork sum;
+      for (std::int32_t at = 0; at < item.num_tiles; at += 3) {
+        WorkItem part = item;
+        part.partial = at / 3;
+        part.first_tile = at;
+        part.num_tiles = std::min(3, item.num_tiles - at);
+        const PlanWork work = counter.of(part);
+        EXPECT_EQ(work.tiles(), part.num_tiles);
+        for (std::size_t kind = 0; kind < sum.steps.size(); ++kind) {
+          sum.steps[kind].tiles += work.steps[kind].tiles;
+          sum.steps[kind].cells += work.steps[kind].cells;
+        }
+      }
+      EXPECT_EQ(sum, whole);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fdma
