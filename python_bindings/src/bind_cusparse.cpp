@@ -41,11 +41,19 @@ CusparsePrecision parse_precision(const std::string& text) {
          fmt::format("precision: expected float32 or tensor, got '{}'", text));
 }
 
+CusparseSpmm parse_spmm(const std::string& text) {
+  if (text == "alg1") return CusparseSpmm::alg1;
+  if (text == "alg2") return CusparseSpmm::alg2;
+  if (text == "alg3") return CusparseSpmm::alg3;
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("spmm: expected alg1, alg2 or alg3, got '{}'", text));
+}
+
 CusparseAttention prepared(const BlockMask& mask, std::optional<std::int64_t> batch,
                            std::int64_t heads_q, std::optional<std::int64_t> heads_kv,
                            std::int64_t head_dim, std::optional<std::int64_t> head_dim_v,
                            const std::string& dtype, const std::optional<std::string>& out_dtype,
-                           bool key_bias, const std::string& precision,
+                           bool key_bias, const std::string& precision, const std::string& spmm,
                            const std::string& library) {
   AttentionShape shape;
   shape.batch = batch.value_or(mask.shape.num_batches);
@@ -59,6 +67,7 @@ CusparseAttention prepared(const BlockMask& mask, std::optional<std::int64_t> ba
   shape.out_dtype = out_dtype ? parse_dtype("out_dtype", *out_dtype) : shape.q_dtype;
   CusparseOptions options;
   options.precision = parse_precision(precision);
+  options.spmm = parse_spmm(spmm);
   options.library = library;
   const nb::gil_scoped_release released;
   return value_or_throw(CusparseAttention::make(
@@ -130,15 +139,16 @@ void bind_cusparse(nb::module_& module) {
              std::int64_t heads_q, std::optional<std::int64_t> heads_kv, std::int64_t head_dim,
              std::optional<std::int64_t> head_dim_v, const std::string& dtype,
              const std::optional<std::string>& out_dtype, bool key_bias,
-             const std::string& precision, const std::string& library) {
+             const std::string& precision, const std::string& spmm, const std::string& library) {
             new (self)
                 CusparseAttention(prepared(mask, batch, heads_q, heads_kv, head_dim, head_dim_v,
-                                           dtype, out_dtype, key_bias, precision, library));
+                                           dtype, out_dtype, key_bias, precision, spmm, library));
           },
           nb::arg("mask"), nb::kw_only(), nb::arg("batch") = nb::none(), nb::arg("heads_q"),
           nb::arg("heads_kv") = nb::none(), nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(),
           nb::arg("dtype") = "float32", nb::arg("out_dtype") = nb::none(),
-          nb::arg("key_bias") = false, nb::arg("precision") = "float32", nb::arg("library") = "",
+          nb::arg("key_bias") = false, nb::arg("precision") = "float32", nb::arg("spmm") = "alg2",
+          nb::arg("library") = "",
           "On the current device. precision='tensor' keeps the types of the tensors where cuSPARSE "
           "takes them; library names libcusparse.so.12 or its folder.")
       .def("run", &run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(), nb::arg("out"),

@@ -63,9 +63,11 @@ class CusparseOnGpu : public ::testing::Test {
 
 class CusparseZooOnGpu : public CusparseOnGpu, public ::testing::WithParamInterface<int> {};
 
-CusparseOptions options_of(CusparsePrecision precision, bool has_wide_indices = false) {
+CusparseOptions options_of(CusparsePrecision precision, bool has_wide_indices = false,
+                           CusparseSpmm spmm = CusparseSpmm::alg2) {
   CusparseOptions options;
   options.precision = precision;
+  options.spmm = spmm;
   options.has_wide_indices = has_wide_indices;
   return options;
 }
@@ -150,6 +152,43 @@ TEST_F(CusparseOnGpu, TakesEveryTypeAndHeadSize) {
                                     options_of(precision, number % 3 == 0), ReferenceOn::host),
                   "");
       }
+    }
+  }
+}
+
+TEST_F(CusparseOnGpu, IsAccurateByEveryAlgorithm) {
+  std::mt19937 rng(5);
+  for (int trial = 0; trial < 4; ++trial) {
+    const MaskCase mask = testing::random_case(rng, 2, 2, 600, kBlock);
+    for (const auto spmm : {CusparseSpmm::alg1, CusparseSpmm::alg2, CusparseSpmm::alg3}) {
+      for (const auto precision : {CusparsePrecision::float32, CusparsePrecision::tensor}) {
+        for (const DType dtype : {DType::bfloat16, DType::float16}) {
+          TrialChoice choice;
+          choice.dtype = dtype;
+          choice.layout = static_cast<testing::Layout>(trial % 3);
+          choice.seed = static_cast<std::uint64_t>(trial) + 1;
+          ASSERT_EQ(
+              check_by_cusparse(mask, {2, 2, 2}, choice, options_of(precision, trial == 3, spmm)),
+              "")
+              << "alg" << static_cast<int>(spmm) + 1;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CusparseOnGpu, HasTheSameBitsEveryRunByAlg3) {
+  std::mt19937 rng(9);
+  const MaskCase mask = testing::block_sparse_case(rng, 1500, 1800, 0.3, 0.3);
+  for (const auto precision : {CusparsePrecision::float32, CusparsePrecision::tensor}) {
+    CusparseMachine machine(mask, options_of(precision, false, CusparseSpmm::alg3));
+    AttentionTrial trial(machine, mask, {1, 4, 2}, {});
+    std::vector<unsigned char> first;
+    for (int run = 0; run < 5; ++run) {
+      const auto ran = trial.run();
+      ASSERT_TRUE(ran) << ran.error().message;
+      if (run == 0) first = trial.result_bytes();
+      ASSERT_EQ(trial.result_bytes(), first) << run;
     }
   }
 }

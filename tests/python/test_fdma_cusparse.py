@@ -40,6 +40,8 @@ def test_what_does_not_fit_is_refused() -> None:
     mask = fdma.compile("causal", 64)
     with pytest.raises(ValueError, match=r"precision: expected float32 or tensor, got 'double'"):
         core.CusparseAttention(mask, heads_q=2, head_dim=64, precision="double")
+    with pytest.raises(ValueError, match=r"spmm: expected alg1, alg2 or alg3, got 'fast'"):
+        core.CusparseAttention(mask, heads_q=2, head_dim=64, spmm="fast")
     with pytest.raises(ValueError, match=r"dtype"):
         core.CusparseAttention(mask, heads_q=2, head_dim=64, dtype="half")
     with pytest.raises(ValueError, match=r"heads_q: expected a count below 2\^31, got -1"):

@@ -4,6 +4,9 @@
 // them side by side in memory: 4 bytes a cell and head, where heads that see the same keys share
 // one pattern here. A head of a few thousand rows fills the device by itself.
 //
+// SpMM writes float32 whatever it reads: into a 16-bit matrix it adds the parts of a row that it
+// splits one rounding after the other, up to three times the error of one rounding.
+//
 // What cuSPARSE takes as it is: rows that are at least a row apart, by multiples of 16 bytes, from
 // an address that is one. Everything else is copied into scratch rows of the head first, and so is
 // what has to be widened. Offsets inside a matrix stay below 2^31 elements, which its kernels may
@@ -38,8 +41,18 @@ namespace {
 
 constexpr std::int64_t kMaxNarrow = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kAlignment = 16;
-// The library's algorithm for row-major matrices.
-constexpr cusparseSpMMAlg_t kSpmm = CUSPARSE_SPMM_CSR_ALG2;
+
+cusparseSpMMAlg_t spmm_algorithm(CusparseSpmm spmm) {
+  switch (spmm) {
+    case CusparseSpmm::alg1:
+      return CUSPARSE_SPMM_CSR_ALG1;
+    case CusparseSpmm::alg2:
+      return CUSPARSE_SPMM_CSR_ALG2;
+    case CusparseSpmm::alg3:
+      break;
+  }
+  return CUSPARSE_SPMM_CSR_ALG3;
+}
 
 // One distinct mask.
 struct Pattern {
@@ -91,7 +104,6 @@ Result<Pattern> make_pattern(const SegmentMask& mask, bool has_wide_indices) {
 struct StepTypes {
   DType operands = DType::float32;       // q and k
   DType probabilities = DType::float32;  // and v
-  DType out = DType::float32;            // of the SpMM
 };
 
 StepTypes step_types(const AttentionShape& shape, CusparsePrecision precision) {
@@ -101,7 +113,6 @@ StepTypes step_types(const AttentionShape& shape, CusparsePrecision precision) {
     types.operands = DType::float16;
   }
   types.probabilities = shape.v_dtype;
-  if (shape.out_dtype == shape.v_dtype) types.out = shape.v_dtype;
   return types;
 }
 
@@ -150,6 +161,7 @@ struct CusparseAttention::Impl {
   AttentionShape shape;
   ScoreSpec score;
   StepTypes types;
+  cusparseSpMMAlg_t spmm = CUSPARSE_SPMM_CSR_ALG2;
   int device = -1;
   std::int64_t size_bytes = 0;
   std::vector<Pattern> patterns;           // of each group of the mask
@@ -207,7 +219,7 @@ Result<void> CusparseAttention::Impl::make_buffers() {
   FDMA_TRY(q, make_scratch(q_len, shape.head_dim, types.operands));
   FDMA_TRY(k, make_scratch(kv_len, shape.head_dim, types.operands));
   FDMA_TRY(v, make_scratch(kv_len, shape.head_dim_v, types.probabilities));
-  FDMA_TRY(out, make_scratch(q_len, shape.head_dim_v, types.out));
+  FDMA_TRY(out, make_scratch(q_len, shape.head_dim_v, DType::float32));
   for (const DeviceMemory* memory :
        {&logits, &own_probabilities, &q.memory, &k.memory, &v.memory, &out.memory}) {
     size_bytes += memory->size_bytes();
@@ -243,13 +255,13 @@ Result<void> CusparseAttention::Impl::prepare(Pattern& pattern) {
   FDMA_TRY_VOID(library->check(
       library->spmm_buffer_size(handle.get(), CUSPARSE_OPERATION_NON_TRANSPOSE,
                                 CUSPARSE_OPERATION_NON_TRANSPOSE, &one, pattern.probabilities.get(),
-                                v_matrix.get(), &zero, out_matrix.get(), CUDA_R_32F, kSpmm, &bytes),
+                                v_matrix.get(), &zero, out_matrix.get(), CUDA_R_32F, spmm, &bytes),
       "cusparseSpMM_bufferSize"));
   FDMA_TRY(pattern.spmm_buffer, DeviceMemory::allocate(static_cast<std::int64_t>(bytes)));
   FDMA_TRY_VOID(library->check(
       library->spmm_preprocess(handle.get(), CUSPARSE_OPERATION_NON_TRANSPOSE,
                                CUSPARSE_OPERATION_NON_TRANSPOSE, &one, pattern.probabilities.get(),
-                               v_matrix.get(), &zero, out_matrix.get(), CUDA_R_32F, kSpmm,
+                               v_matrix.get(), &zero, out_matrix.get(), CUDA_R_32F, spmm,
                                pattern.spmm_buffer.data()),
       "cusparseSpMM_preprocess"));
   size_bytes += pattern.sddmm_buffer.size_bytes() + pattern.spmm_buffer.size_bytes();
@@ -296,7 +308,7 @@ Result<void> CusparseAttention::Impl::run_head(const Pattern& pattern, const Att
     return check_cuda(cusparse::copy_rows({}, out_of_head, csr.num_rows, shape.head_dim_v, stream),
                       "copy_rows");
   }
-  const bool is_direct = is_usable(out_of_head, csr.num_rows, shape.head_dim_v, types.out);
+  const bool is_direct = is_usable(out_of_head, csr.num_rows, shape.head_dim_v, DType::float32);
   const Rows out_rows = is_direct ? out_of_head : out.rows;
   FDMA_TRY(const DenseMatrix v_matrix, matrix(csr.num_columns, shape.head_dim_v, values_of_head));
   FDMA_TRY(const DenseMatrix out_matrix, matrix(csr.num_rows, shape.head_dim_v, out_rows));
@@ -304,7 +316,7 @@ Result<void> CusparseAttention::Impl::run_head(const Pattern& pattern, const Att
       library->check(library->spmm(handle.get(), CUSPARSE_OPERATION_NON_TRANSPOSE,
                                    CUSPARSE_OPERATION_NON_TRANSPOSE, &one,
                                    pattern.probabilities.get(), v_matrix.get(), &zero,
-                                   out_matrix.get(), CUDA_R_32F, kSpmm, pattern.spmm_buffer.data()),
+                                   out_matrix.get(), CUDA_R_32F, spmm, pattern.spmm_buffer.data()),
                      "cusparseSpMM"));
   if (is_direct) return {};
   return check_cuda(
@@ -369,6 +381,7 @@ Result<CusparseAttention> CusparseAttention::make(const BlockMask& mask,
   impl->shape = shape;
   impl->score = score;
   impl->types = step_types(shape, options.precision);
+  impl->spmm = spmm_algorithm(options.spmm);
   try {
     FDMA_TRY_VOID(impl->make_patterns(mask, options.has_wide_indices));
   } catch (const std::bad_alloc&) {

@@ -23,16 +23,19 @@
 namespace fdma {
 
 /// What is rounded on the way from q, k, v to out. Logits are float32, products are summed and rows
-/// normalised in float32 in both.
+/// normalised in float32 in both, and out is rounded once.
 enum class CusparsePrecision : std::uint8_t {
-  float32,  ///< 16-bit tensors are widened, which is exact; probabilities stay float32; out is
-            ///< rounded once
+  float32,  ///< 16-bit tensors are widened, which is exact; probabilities stay float32
   tensor,  ///< the types of the tensors where cuSPARSE takes them: probabilities are rounded to v's
            ///< type; q and k are widened unless both are float16 (it has no SDDMM of bfloat16)
 };
 
+/// cuSPARSE's algorithms for SpMM on CSR, by its names (CUSPARSE_SPMM_CSR_ALG1 to 3).
+enum class CusparseSpmm : std::uint8_t { alg1, alg2, alg3 };
+
 struct CusparseOptions {
   CusparsePrecision precision = CusparsePrecision::float32;
+  CusparseSpmm spmm = CusparseSpmm::alg2;
   /// 64-bit indices also where 32-bit ones would do (they do below 2^31 cells a mask).
   bool has_wide_indices = false;
   /// libcusparse.so.12, or the folder that holds it. Empty: the environment variable FDMA_CUSPARSE
@@ -79,9 +82,9 @@ class CusparseAttention {
 
   /// attention_forward (attention.hpp) in the order of `stream`, one head after the other; returns
   /// without waiting. One call at a time: they share buffers. Any strides whose last is 1; operands
-  /// whose rows are not apart by multiples of 16 bytes, or overlap, are copied first. Bits may
-  /// differ from run to run (SpMM adds with atomics where it splits rows). options.num_threads,
-  /// num_items_done and is_cancelled do not apply.
+  /// whose rows are not apart by multiples of 16 bytes, or overlap, are copied first. By alg1 and
+  /// alg2 bits may differ from run to run. options.num_threads, num_items_done and is_cancelled do
+  /// not apply.
   ///
   /// Errors  shape_mismatch, invalid_argument, unsupported (device), cuda
   Result<void> forward(const AttentionTensors& tensors, Stream stream = nullptr,
