@@ -51,6 +51,7 @@ Run = dict[str, Any]
 SEED = 20261121
 TOTAL_TOKENS = 131072
 MAX_FLEX_TOKENS = 32768
+HEAD_SIZES = (64, 96, 256)  # beside 128
 CUSPARSE_MASKS = ("causal", "sliding_window", "causal_document", "random_eviction")
 # A round of everything that is compared, times so many rounds as fit into this time.
 SECONDS_A_ROW = 0.35
@@ -93,12 +94,13 @@ def all_rows() -> Iterator[Row]:
     few = ("causal", "sliding_window", "causal_document", "document", "random_eviction")
     many_heads = [Shape(TOTAL_TOKENS // n, n, 32, 128) for n in (32768, 131072, 8192)]
     one_sequence = [Shape(1, n, 8, 128) for n in (8192, 32768)]
-    narrow = Shape(TOTAL_TOKENS // 8192, 8192, 32, 64)
+    head_sizes = [Shape(TOTAL_TOKENS // 8192, 8192, 32, head_dim) for head_dim in HEAD_SIZES]
     for shape in [*many_heads, *one_sequence]:
         for name in NAMES:
             yield Row("dense", shape, name)
-    for name in ("full", *few):
-        yield Row("dense", narrow, name)
+    for shape in head_sizes:
+        for name in ("full", *few):
+            yield Row("dense", shape, name)
     yield Row("dense", many_heads[0], EVERY_TILE_PARTIAL)
     by_importance = (*few, *(name for name in NAMES if name not in few))
     for shape in sorted(many_heads, key=lambda shape: -shape.tokens):
@@ -106,7 +108,7 @@ def all_rows() -> Iterator[Row]:
             for name in by_importance:
                 yield Row("flex", shape, name)
     for name in few[:3]:
-        yield Row("flex", narrow, name)
+        yield Row("flex", head_sizes[0], name)
     for name in CUSPARSE_MASKS:
         yield Row("cusparse", Shape(1, 8192, 32, 128), name)
     for decode in decode_shapes():

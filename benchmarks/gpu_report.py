@@ -73,6 +73,7 @@ GOAL = 1.1
 FLEX_FLOOR = 1.2
 PARTIAL_TILE_GOAL = 1.1
 COPY_GOAL = 0.8
+HEAD_SIZES = (64, 96, 256)  # beside 128
 
 
 def rows_of(result: Run, part: str, head_dim: int, heads: int) -> list[Run]:
@@ -219,12 +220,13 @@ def few_heads_table(result: Run, table: Table) -> str:
     return table([*header, "FlashAttention", "FDMA / best", "plan ms", "plan"], rows)
 
 
-def narrow_table(result: Run, table: Table) -> str:
+def head_sizes_table(result: Run, table: Table) -> str:
     rows = []
-    for run in rows_of(result, "dense", 64, 32):
+    for run in (run for size in HEAD_SIZES for run in rows_of(result, "dense", size, 32)):
         flex = flex_of(result, run)
         rows.append(
             [
+                str(run["head_dim"]),
                 run["mask"],
                 tokens_text(run),
                 milliseconds(run["fdma_ms"]),
@@ -237,8 +239,8 @@ def narrow_table(result: Run, table: Table) -> str:
                 bytes_text(run["plan_bytes"]),
             ]
         )
-    header = ["mask", "tokens", "ms", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full", "Flex TFLOP/s"]
-    return table([*header, "FDMA / Flex", "plan ms", "plan"], rows)
+    header = ["head_dim", "mask", "tokens", "ms", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
+    return table([*header, "Flex TFLOP/s", "FDMA / Flex", "plan ms", "plan"], rows)
 
 
 def cusparse_table(result: Run, table: Table) -> str:
@@ -341,7 +343,7 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "attention-gpu-machine": machine(result),
         "attention-gpu": many_heads,
         "attention-gpu-few-heads": few_heads_table(result, table),
-        "attention-gpu-64": narrow_table(result, table),
+        "attention-gpu-head-sizes": head_sizes_table(result, table),
         "attention-gpu-cusparse": cusparse_table(result, table),
         "attention-gpu-decode": decode_table(result, table),
     }
