@@ -244,21 +244,20 @@ def head_sizes_table(result: Run, table: Table) -> str:
 
 
 def cusparse_table(result: Run, table: Table) -> str:
+    names = ("cusparse", "cusparse_float16", "cusparse_float32")
     rows = []
     for run in rows_of(result, "cusparse", 128, 32):
-        fastest = min(run["cusparse_ratio"], run["cusparse_float16_ratio"])
+        fastest = min(names, key=lambda name: float(run[f"{name}_ms"]))
         rows.append(
             [
                 run["mask"],
                 tokens_text(run),
                 f"{run['allowed_pairs'] / 1e6:.1f}",
                 milliseconds(run["fdma_ms"]),
-                milliseconds(run["cusparse_ms"]),
-                milliseconds(run["cusparse_float16_ms"]),
-                milliseconds(run["cusparse_float32_ms"]),
-                f"{fastest:.0f}",
+                *(milliseconds(run[f"{name}_ms"]) for name in names),
+                f"{run[f'{fastest}_ratio']:.0f}",
                 bytes_text(run["plan_bytes"]),
-                bytes_text(min(run["cusparse_bytes"], run["cusparse_float16_bytes"])),
+                bytes_text(run[f"{fastest}_bytes"]),
             ]
         )
     if not rows:

@@ -63,8 +63,9 @@ class CusparseAttention {
   /// Shapes      `mask` fits `shape` as in make_plan: 1 or `batch` elements, 1 or heads_q heads
   /// Errors      shape_mismatch, invalid_argument; unsupported (library, build, GPU, score);
   ///             out_of_memory; cuda
-  /// Cost        4 B (8 B with 64-bit indices) a cell of each distinct mask; 4 B a cell of the
-  ///             largest, 6 B where probabilities are 16-bit; the widened tensors of one head
+  /// Cost        4 B (8 B with 64-bit indices) a cell of each distinct mask, and the buffers that
+  ///             cuSPARSE asks for (0 to 11 B a cell, as measured); 4 B a cell of the largest, 6 B
+  ///             where probabilities are 16-bit; the tensors of one head
   static Result<CusparseAttention> make(const BlockMask& mask, const AttentionShape& shape,
                                         const ScoreSpec& score = {},
                                         const CusparseOptions& options = {});
