@@ -12,7 +12,7 @@ inline constexpr int kPartialRows = 128;  ///< of the tile, existing or not
 /// Where partial results lie, in bytes from the first of them (256-aligned, behind the counter of
 /// the workspace): float32 out [num_partials, 128, head_dim_v], each row normalized by its own
 /// keys, then float32 lse [num_partials, 128], the natural logarithm of the sum of exponentials,
-/// -inf of a row without keys (whose out is not read). Only rows that exist are written and read.
+/// -inf of a row without keys (whose out is not used). Only rows that exist are written and read.
 ///
 /// Example     head_dim_v 128 and 4 partials: lse of row 3 of partial 2 at 4 * 65536 + 2 * 512 + 12
 struct PartialLayout {
