@@ -67,10 +67,12 @@ fdma::BlockMask read_or_exit(const std::string& path, int num_threads, bool read
 
 std::int64_t pread_whole(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::vector<char> buffer(256 * 1024);
+  // At the begin of a page: where it begins in one changes the rate by up to a third.
+  constexpr std::size_t kBytes = 256 * 1024, kPageBytes = 4096;
+  static char* const buffer = static_cast<char*>(std::aligned_alloc(kPageBytes, kBytes));
   std::int64_t offset = 0;
   ssize_t count = 0;
-  while ((count = pread(descriptor, buffer.data(), buffer.size(), offset)) > 0) offset += count;
+  while ((count = pread(descriptor, buffer, kBytes, offset)) > 0) offset += count;
   close(descriptor);
   return offset;
 }

@@ -1,9 +1,10 @@
 // Reading a dense dataset from the file itself, beside HDF5.
 //
-//   contiguous   pieces of kPieceBytes, by rows or parts of a row; each is read into a buffer that
-//                stays in a core's second cache and packed from there
+//   contiguous   pieces of ReadBuffer::piece_bytes(), by rows or parts of a row, packed as soon as
+//                they are read
 //   chunked      the calling thread asks HDF5's index for the addresses of a slab's chunks while
-//                the slab before is packed; each task reads one chunk, undoes its filters, packs it
+//                the slab before is packed; each task reads one chunk, or several that follow one
+//                another in the file at once, undoes their filters and packs them
 //   not written  the fill value, one row of it for all rows
 //
 // Reading is pread and not mmap, because a file that another program shortens then gives an error
@@ -19,12 +20,12 @@
 
 #include "filter_pipeline.hpp"
 #include "raw_chunks.hpp"
+#include "read_buffer.hpp"
 #include "slab_feed.hpp"
 
 namespace fdma::io {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kBitsPerWord = 64;
 
 // `count` copies of the fill value as the file would store it.
@@ -62,7 +63,7 @@ class ContiguousFeed final : public SlabFeed {
 
   /// Columns that a piece has at most.
   static std::int64_t piece_cols(std::int64_t num_k, std::int64_t element_bytes) {
-    return std::min(num_k, kPieceBytes / element_bytes);
+    return std::min(num_k, ReadBuffer::piece_bytes() / element_bytes);
   }
 
   Result<void> fetch(const Slab&, int) override { return {}; }
@@ -73,7 +74,7 @@ class ContiguousFeed final : public SlabFeed {
     // Rows follow one another in the file only if they are whole.
     const bool is_whole = cols == geometry_.extents[3];
     const std::int64_t rows =
-        is_whole ? std::max<std::int64_t>(1, kPieceBytes / (cols * size_)) : 1;
+        is_whole ? std::max<std::int64_t>(1, ReadBuffer::piece_bytes() / (cols * size_)) : 1;
     const std::int64_t col_pieces = ceil_div(num_k, cols), row_pieces = ceil_div(num_q, rows);
     const std::int64_t plane_pieces = col_pieces * row_pieces;
     tbb::parallel_for(
@@ -91,7 +92,9 @@ class ContiguousFeed final : public SlabFeed {
 
   // Parts of a row begin at multiples of 64 keys.
   bool shares_words() const override { return false; }
-  std::int64_t bytes_per_thread() const override { return kPieceBytes; }
+  std::int64_t bytes_per_thread() const override {
+    return ReadBuffer::max_bytes(ReadBuffer::piece_bytes());
+  }
 
  private:
   void read_and_pack(BoxValues& box, SlabConsumer& consumer) {
@@ -106,10 +109,10 @@ class ContiguousFeed final : public SlabFeed {
         ((box.begin[0] * extents[1] + box.begin[1]) * extents[2] + box.begin[2]) * extents[3] +
         box.begin[3];
     const std::int64_t bytes = box.count[2] * box.count[3] * size_;
-    std::byte* values = buffers_.local().room(kPieceBytes);
-    const Result<void> status = read_exactly(descriptor_, *address_ + first * size_, bytes, values);
-    if (!status) return consumer.fail(box.begin, status.error());
-    box.values = values;
+    const Result<std::byte*> values =
+        buffers_.local().read(descriptor_, *address_ + first * size_, bytes);
+    if (!values) return consumer.fail(box.begin, values.error());
+    box.values = *values;
     box.strides = {0, 0, box.count[3] * size_, size_};
     consumer.pack(box);
   }
@@ -119,7 +122,7 @@ class ContiguousFeed final : public SlabFeed {
   std::vector<std::byte> fill_;
   std::int64_t size_;
   const DenseGeometry& geometry_;
-  tbb::enumerable_thread_specific<ByteBuffer> buffers_;
+  tbb::enumerable_thread_specific<ReadBuffer> buffers_;
 };
 
 class ChunkedFeed final : public SlabFeed {
@@ -155,26 +158,42 @@ class ChunkedFeed final : public SlabFeed {
       FDMA_TRY(const ChunkPlace found, chunks_.find(begin, pipeline_.max_stored_bytes()));
       places.push_back(found);
     }
+    find_runs(places, runs_[place]);
     return {};
   }
 
   void pack(const Slab& slab, int place, SlabConsumer& consumer) override {
     const Cell counts = chunk_counts(slab);
-    tbb::parallel_for(std::size_t{0}, places_[place].size(), [&](std::size_t i) {
-      BoxValues box;
-      box.begin = chunk_begin(slab, counts, static_cast<std::int64_t>(i));
-      for (std::size_t axis = 0; axis < 4; ++axis) {
-        box.count[axis] =
-            std::min(geometry_.chunk[axis], geometry_.extents[axis] - box.begin[axis]);
+    const std::vector<ChunkPlace>& places = places_[place];
+    tbb::parallel_for(std::size_t{0}, runs_[place].size(), [&](std::size_t r) {
+      const Run& run = runs_[place][r];
+      const std::byte* stored = nullptr;
+      if (run.end - run.begin > 1) {
+        // A run that cannot be read is read chunk by chunk, to say which one it is.
+        const ChunkPlace &first = places[run.begin], &last = places[run.end - 1];
+        const Result<std::byte*> bytes = scratch_.local().stored.read(
+            descriptor_, first.address, last.address + last.size - first.address);
+        if (bytes) stored = *bytes;
       }
-      const ChunkPlace& chunk = places_[place][i];
-      const Result<void> status = read_and_pack(chunk, box, consumer);
-      if (status) return;
-      consumer.fail(box.begin,
-                    {status.error().code,
-                     fmt::format("the chunk of cell (b {}, h {}, q {}, k {}), {} bytes at {}, {}",
-                                 box.begin[0], box.begin[1], box.begin[2], box.begin[3], chunk.size,
-                                 chunk.address, status.error().message)});
+      for (std::size_t i = run.begin; i < run.end; ++i) {
+        const ChunkPlace& chunk = places[i];
+        BoxValues box;
+        box.begin = chunk_begin(slab, counts, static_cast<std::int64_t>(i));
+        for (std::size_t axis = 0; axis < 4; ++axis) {
+          box.count[axis] =
+              std::min(geometry_.chunk[axis], geometry_.extents[axis] - box.begin[axis]);
+        }
+        const Result<void> status = read_and_pack(
+            chunk,
+            stored == nullptr ? nullptr : stored + (chunk.address - places[run.begin].address), box,
+            consumer);
+        if (status) continue;
+        consumer.fail(box.begin,
+                      {status.error().code,
+                       fmt::format("the chunk of cell (b {}, h {}, q {}, k {}), {} bytes at {}, {}",
+                                   box.begin[0], box.begin[1], box.begin[2], box.begin[3],
+                                   chunk.size, chunk.address, status.error().message)});
+      }
     });
   }
 
@@ -182,14 +201,42 @@ class ChunkedFeed final : public SlabFeed {
     return geometry_.chunk[3] % kBitsPerWord != 0 && geometry_.chunk[3] < geometry_.extents[3];
   }
   std::int64_t bytes_per_thread() const override {
-    return std::max(kPieceBytes, pipeline_.max_memory_bytes());
+    return ReadBuffer::max_bytes(pipeline_.max_stored_bytes()) + pipeline_.max_memory_bytes();
   }
 
  private:
   struct Scratch {
-    ByteBuffer piece;
+    ReadBuffer stored;
     DecodeScratch decode;
   };
+  // Chunks [begin, end) of a slab, read at once if there are several.
+  struct Run {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  // Chunks follow one another in the file if they were written in their order. A run decodes to
+  // piece_bytes at most; a quarter of that where inflating dominates, for threads to share.
+  void find_runs(const std::vector<ChunkPlace>& places, std::vector<Run>& runs) const {
+    const std::int64_t most_bytes = ReadBuffer::piece_bytes() / (pipeline_.has_deflate() ? 4 : 1);
+    const auto most_chunks = static_cast<std::size_t>(most_bytes / chunk_bytes_);
+    const std::int64_t alignment = std::max<std::int64_t>(4, size_);  // of values and checksums
+    runs.clear();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (!runs.empty()) {
+        const ChunkPlace &first = places[runs.back().begin], &before = places[i - 1];
+        const ChunkPlace& chunk = places[i];
+        const std::int64_t offset = chunk.address - first.address;
+        if (before.is_stored && chunk.is_stored && before.address + before.size == chunk.address &&
+            i - runs.back().begin < most_chunks && offset + chunk.size <= most_bytes &&
+            offset % alignment == 0) {
+          runs.back().end = i + 1;
+          continue;
+        }
+      }
+      runs.push_back({i, i + 1});
+    }
+  }
 
   Cell chunk_counts(const Slab& slab) const {
     Cell counts;
@@ -208,29 +255,40 @@ class ChunkedFeed final : public SlabFeed {
     return cell;
   }
 
-  Result<void> read_and_pack(const ChunkPlace& chunk, BoxValues& box, SlabConsumer& consumer) {
+  // `stored`: the chunk's bytes, or nullptr if they are still to be read.
+  Result<void> read_and_pack(const ChunkPlace& chunk, const std::byte* stored, BoxValues& box,
+                             SlabConsumer& consumer) {
     if (!chunk.is_stored) {
       box.values = fill_.data();
       box.strides = {0, 0, 0, size_};
       consumer.pack(box);
       return {};
     }
-    if (pipeline_.is_plain()) return read_plain(chunk, box, consumer);
-    DecodeScratch& scratch = scratch_.local().decode;
-    FDMA_TRY_VOID(read_exactly(descriptor_, chunk.address, chunk.size, scratch.stored(chunk.size)));
-    FDMA_TRY(box.values, pipeline_.decode(chunk.size, chunk.filter_mask, scratch));
+    const bool is_plain = pipeline_.is_plain();
+    if (is_plain && chunk.size != chunk_bytes_) {
+      return Error{ErrorCode::corrupt_file, fmt::format("should take {} bytes", chunk_bytes_)};
+    }
+    if (is_plain && chunk_bytes_ > ReadBuffer::piece_bytes()) {
+      return read_in_pieces(chunk, box, consumer);
+    }
+    Scratch& scratch = scratch_.local();
+    if (stored == nullptr) {
+      FDMA_TRY(stored, scratch.stored.read(descriptor_, chunk.address, chunk.size));
+    }
+    box.values = stored;
+    if (!is_plain) {
+      FDMA_TRY(box.values, pipeline_.decode(stored, chunk.size, chunk.filter_mask, scratch.decode));
+    }
     box.strides = strides_;
     consumer.pack(box);
     return {};
   }
 
-  // Values as they are: in pieces of whole rows that stay in the cache.
-  Result<void> read_plain(const ChunkPlace& chunk, const BoxValues& whole, SlabConsumer& consumer) {
-    if (chunk.size != chunk_bytes_) {
-      return Error{ErrorCode::corrupt_file, fmt::format("should take {} bytes", chunk_bytes_)};
-    }
-    ByteBuffer& buffer = scratch_.local().piece;
-    const std::int64_t rows = std::max<std::int64_t>(1, kPieceBytes / strides_[2]);
+  // A large chunk of values as they are, by pieces of whole rows.
+  Result<void> read_in_pieces(const ChunkPlace& chunk, const BoxValues& whole,
+                              SlabConsumer& consumer) {
+    ReadBuffer& buffer = scratch_.local().stored;
+    const std::int64_t rows = std::max<std::int64_t>(1, ReadBuffer::piece_bytes() / strides_[2]);
     BoxValues box = whole;
     for (std::int64_t b = 0; b < whole.count[0]; ++b) {
       for (std::int64_t h = 0; h < whole.count[1]; ++h) {
@@ -238,11 +296,10 @@ class ChunkedFeed final : public SlabFeed {
           box.begin = {whole.begin[0] + b, whole.begin[1] + h, whole.begin[2] + q, whole.begin[3]};
           box.count = {1, 1, std::min(rows, whole.count[2] - q), whole.count[3]};
           const std::int64_t bytes = box.count[2] * strides_[2];
-          std::byte* values = buffer.room(std::max(bytes, kPieceBytes));
-          FDMA_TRY_VOID(read_exactly(
-              descriptor_, chunk.address + b * strides_[0] + h * strides_[1] + q * strides_[2],
-              bytes, values));
-          box.values = values;
+          FDMA_TRY(box.values,
+                   buffer.read(descriptor_,
+                               chunk.address + b * strides_[0] + h * strides_[1] + q * strides_[2],
+                               bytes));
           box.strides = strides_;
           consumer.pack(box);
         }
@@ -260,6 +317,7 @@ class ChunkedFeed final : public SlabFeed {
   Cell strides_{};  // of values in a chunk
   const DenseGeometry& geometry_;
   std::vector<ChunkPlace> places_[2];
+  std::vector<Run> runs_[2];
   tbb::enumerable_thread_specific<Scratch> scratch_;
 };
 

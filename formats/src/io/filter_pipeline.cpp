@@ -12,8 +12,6 @@
 #include <libdeflate.h>
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 
 #include "dense_kernels.hpp"
 
@@ -22,7 +20,6 @@ namespace {
 
 constexpr std::int64_t kChecksumBytes = 4;
 constexpr std::int64_t kOutputPadding = 512;
-constexpr std::align_val_t kAlignment{64};
 
 // HDF5 before 1.6.3 swapped the bytes of both halves on little-endian machines, and still accepts
 // that.
@@ -44,19 +41,6 @@ bool is_skipped(std::uint32_t filter_mask, std::size_t index) {
 Error corrupt(const std::string& text) { return {ErrorCode::corrupt_file, text}; }
 
 }  // namespace
-
-void ByteBuffer::Free::operator()(std::byte* bytes) const { ::operator delete(bytes, kAlignment); }
-
-std::byte* ByteBuffer::room(std::int64_t size) {
-  if (size > capacity_) {
-    bytes_.reset();
-    capacity_ = 0;
-    bytes_.reset(
-        static_cast<std::byte*>(::operator new(static_cast<std::size_t>(size), kAlignment)));
-    capacity_ = size;
-  }
-  return bytes_.get();
-}
 
 void DecodeScratch::Free::operator()(libdeflate_decompressor* decompressor) const {
   libdeflate_free_decompressor(decompressor);
@@ -94,6 +78,11 @@ std::optional<FilterPipeline> FilterPipeline::of(hid_t creation, std::int64_t ch
   return pipeline;
 }
 
+bool FilterPipeline::has_deflate() const {
+  return std::any_of(steps_.begin(), steps_.end(),
+                     [](const Step& step) { return step.filter == Filter::deflate; });
+}
+
 std::int64_t FilterPipeline::max_stored_bytes() const {
   // Deflate adds 0.1 % at worst (stored blocks); what is larger was not made by it.
   return chunk_bytes_ + chunk_bytes_ / 8 + 4096;
@@ -102,7 +91,7 @@ std::int64_t FilterPipeline::max_stored_bytes() const {
 std::int64_t FilterPipeline::max_memory_bytes() const {
   if (is_plain()) return 0;
   const std::int64_t decoded = chunk_bytes_ + std::ssize(steps_) * kChecksumBytes + kOutputPadding;
-  return max_stored_bytes() + DecodeScratch::kPadding + 2 * decoded;
+  return 2 * decoded;
 }
 
 std::int64_t FilterPipeline::bytes_before(std::size_t index, std::uint32_t filter_mask) const {
@@ -115,10 +104,10 @@ std::int64_t FilterPipeline::bytes_before(std::size_t index, std::uint32_t filte
   return bytes;
 }
 
-Result<const std::byte*> FilterPipeline::decode(std::int64_t size, std::uint32_t filter_mask,
+Result<const std::byte*> FilterPipeline::decode(const std::byte* stored, std::int64_t size,
+                                                std::uint32_t filter_mask,
                                                 DecodeScratch& scratch) const {
-  std::byte* bytes = scratch.stored(size);  // as large as before, so that nothing moves
-  std::memset(bytes + size, 0, DecodeScratch::kPadding);
+  const std::byte* bytes = stored;
   int next = 0;  // of scratch.decoded_
   for (std::size_t i = steps_.size(); i-- > 0;) {
     if (is_skipped(filter_mask, i)) continue;
@@ -142,9 +131,8 @@ Result<const std::byte*> FilterPipeline::decode(std::int64_t size, std::uint32_t
       std::byte* out = scratch.decoded_[next].room(expected + kOutputPadding);
       std::size_t used = 0, made = 0;
       const libdeflate_result result = libdeflate_zlib_decompress_ex(
-          scratch.decompressor_.get(), bytes,
-          static_cast<std::size_t>(size + DecodeScratch::kPadding), out,
-          static_cast<std::size_t>(expected + kOutputPadding), &used, &made);
+          scratch.decompressor_.get(), bytes, static_cast<std::size_t>(size + ReadBuffer::kPadding),
+          out, static_cast<std::size_t>(expected + kOutputPadding), &used, &made);
       if (result == LIBDEFLATE_INSUFFICIENT_SPACE ||
           (result == LIBDEFLATE_SUCCESS && static_cast<std::int64_t>(made) != expected)) {
         return corrupt(fmt::format(
@@ -162,7 +150,7 @@ Result<const std::byte*> FilterPipeline::decode(std::int64_t size, std::uint32_t
   if (size != chunk_bytes_) {
     return corrupt(fmt::format("takes {} bytes, expected {}", size, chunk_bytes_));
   }
-  return static_cast<const std::byte*>(bytes);
+  return bytes;
 }
 
 }  // namespace fdma::io

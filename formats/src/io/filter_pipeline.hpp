@@ -10,37 +10,19 @@
 
 #include "fdma/formats/result.hpp"
 #include "h5_handle.hpp"
+#include "read_buffer.hpp"
 
 struct libdeflate_decompressor;
 
 namespace fdma::io {
 
-/// Uninitialised bytes, aligned for vectors, that grow on demand and lose what they held.
-class ByteBuffer {
- public:
-  std::byte* room(std::int64_t size);
-
- private:
-  struct Free {
-    void operator()(std::byte* bytes) const;
-  };
-  std::unique_ptr<std::byte, Free> bytes_;
-  std::int64_t capacity_ = 0;
-};
-
-/// What one thread needs to decode chunks.
+/// What one thread needs to decode chunks, beside a ReadBuffer for what is stored.
 class DecodeScratch {
- public:
-  /// Room for the stored bytes of a chunk, with kPadding behind them.
-  std::byte* stored(std::int64_t size) { return stored_.room(size + kPadding); }
-
  private:
   friend class FilterPipeline;
-  static constexpr std::int64_t kPadding = 64;
   struct Free {
     void operator()(libdeflate_decompressor* decompressor) const;
   };
-  ByteBuffer stored_;
   ByteBuffer decoded_[2];
   std::unique_ptr<libdeflate_decompressor, Free> decompressor_;
 };
@@ -57,15 +39,18 @@ class FilterPipeline {
 
   /// True iff the stored bytes are the values when no filter was skipped.
   bool is_plain() const { return steps_.empty(); }
+  bool has_deflate() const;
   /// More than this no chunk may take in the file.
   std::int64_t max_stored_bytes() const;
+  /// Of a DecodeScratch.
   std::int64_t max_memory_bytes() const;
 
-  /// The chunk_bytes of values in the first `size` bytes of scratch.stored(size); bit i of
-  /// filter_mask says that filter i was skipped. Borrowed from scratch. Errors: corrupt_file,
-  /// out_of_memory; messages are sentence tails: "takes 7 bytes, expected 64".
-  Result<const std::byte*> decode(std::int64_t size, std::uint32_t filter_mask,
-                                  DecodeScratch& scratch) const;
+  /// The chunk_bytes of values in the `size` bytes at `stored`, behind which ReadBuffer::kPadding
+  /// of any value can be read; bit i of filter_mask says that filter i was skipped. Borrowed from
+  /// `stored` or scratch. Errors: corrupt_file, out_of_memory; messages are sentence tails: "takes
+  /// 7 bytes, expected 64".
+  Result<const std::byte*> decode(const std::byte* stored, std::int64_t size,
+                                  std::uint32_t filter_mask, DecodeScratch& scratch) const;
 
  private:
   enum class Filter : std::uint8_t { shuffle, fletcher32, deflate };

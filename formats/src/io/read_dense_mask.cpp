@@ -3,8 +3,8 @@
 // The calling thread alone talks to HDF5. While it fetches slab n + 1, tasks make bits of slab n,
 // eight to 64 times smaller than the values, and completed rows of tiles go to the builder of their
 // plane at once. What stays in memory is the values of two slabs (16 MiB each) or, where the file
-// is read directly, a chunk or 128 KiB for each thread; the packed rows of one band; and the
-// distinct compiled masks.
+// is read directly, for each thread a chunk or as much as its cache holds; the packed rows of one
+// band; and the distinct compiled masks.
 //
 // Example: a contiguous 131072 x 131072 byte mask is read in slabs of 128 whole rows (16 MiB); one
 // chunked 512 x 512 in slabs of 64 chunks, a row of chunks being a band.

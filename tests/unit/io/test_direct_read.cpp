@@ -277,9 +277,13 @@ TEST(DirectReadOfLargeMasks, EqualsHdf5sOwnReading) {
   };
   const Case cases[] = {{{{150, 150000}, {}, ""}, "uint8"},
                         {{{40, 40001}, {}, ""}, "int64"},
+                        {{{3, 300001}, {}, ""}, "int64"},
                         {{{700, 9999}, {100, 1000}, "z"}, "boolean"},
                         {{{1500, 1000}, {1500, 64}, "szf"}, "float32"},
                         {{{600, 5000}, {256, 4096}, ""}, "uint16_big"},
+                        {{{700, 5000}, {600, 4096}, ""}, "uint16_big"},
+                        {{{1000, 3000}, {64, 64}, ""}, "uint8"},
+                        {{{1000, 3000}, {64, 100}, "f"}, "float64"},
                         {{{6, 40, 300, 333}, {2, 3, 100, 100}, "z"}, "uint8"},
                         {{{3, 50, 200, 256}, {}, ""}, "uint8"}};
   for (const Case& c : cases) {
@@ -407,6 +411,58 @@ TEST_F(RawChunk, RejectsWrongChecksums) {
   EXPECT_THAT(error(), HasSubstr("does not match its checksum"));
   write("f", 0, {1, 2});
   EXPECT_THAT(error(), HasSubstr("is too short for its checksum"));
+}
+
+// Chunks that follow one another in the file are read together; errors name the one they are in.
+TEST(DirectRead, NamesTheChunkThatIsCorrupt) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("d.h5");
+  constexpr int kRows = 4, kCols = 5;  // of chunks
+  const auto write = [&](const std::vector<int>& corrupt) {
+    Dataset dataset(path, {{32 * kRows, 64 * kCols}, {32, 64}, "f"}, kElements[2]);
+    for (int i = 0; i < kRows * kCols; ++i) {
+      std::vector<std::uint8_t> bytes(32 * 64 + 4, 0);  // zeros, and their checksum
+      if (std::find(corrupt.begin(), corrupt.end(), i) != corrupt.end()) bytes[7] = 1;
+      const hsize_t offset[2] = {static_cast<hsize_t>(i / kCols) * 32,
+                                 static_cast<hsize_t>(i % kCols) * 64};
+      must(H5Dwrite_chunk(dataset.id(), H5P_DEFAULT, 0, offset, bytes.size(), bytes.data()));
+    }
+  };
+  write({});
+  EXPECT_TRUE(read_dense_mask(path, "/mask", {}));
+  expect_same(path, {});
+  for (const int first : {0, 1, 7, 18, 19}) {
+    write({19, first});
+    const auto mask = read_dense_mask(path, "/mask", {});
+    ASSERT_FALSE(mask);
+    EXPECT_EQ(mask.error().code, ErrorCode::corrupt_file);
+    EXPECT_THAT(mask.error().message,
+                HasSubstr("q " + std::to_string(first / kCols * 32) + ", k " +
+                          std::to_string(first % kCols * 64) + "), 2052 bytes at"));
+    EXPECT_THAT(mask.error().message, HasSubstr("does not match its checksum"));
+  }
+}
+
+TEST(DirectRead, NoticesAChunkedFileThatShrinks) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("d.h5");
+  {
+    Dataset dataset(path, {{4000, 8192}, {100, 512}, ""}, kElements[2]);
+    dataset.write(std::vector<double>(std::size_t{4000} * 8192), {4000, 8192}, 1);
+  }
+  DenseReadOptions options;
+  options.num_threads = 1;
+  bool is_cut = false;
+  options.progress = [&](std::int64_t done, std::int64_t) {
+    if (!is_cut) std::filesystem::resize_file(path, static_cast<std::uintmax_t>(2 * done));
+    is_cut = true;
+  };
+  const auto mask = read_dense_mask(path, "/mask", options);
+  ASSERT_FALSE(mask);
+  EXPECT_EQ(mask.error().code, ErrorCode::corrupt_file);
+  EXPECT_THAT(mask.error().message, HasSubstr("the chunk of cell"));
+  EXPECT_THAT(mask.error().message, HasSubstr("51200 bytes at"));
+  EXPECT_THAT(mask.error().message, HasSubstr("the file ends at byte"));
 }
 
 TEST(DirectRead, NoticesAFileThatShrinks) {
