@@ -51,7 +51,7 @@ __device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
                                                     int q_len, int kv_len) {
   MaskFormula formula = plan.formulas[plan.num_formulas == 1 ? 0 : b];
   const std::int32_t* borders = plan.borders + formula.first_border;
-  if (run_time.cu_seqlens != nullptr && formula.num_borders > 0) {
+  if (run_time.cu_seqlens != nullptr) {
     borders = run_time.cu_seqlens + b * run_time.cu_seqlens_batch_stride;
     formula.num_borders = run_time.num_borders;
   }
