@@ -642,7 +642,7 @@ class CusparseAttention:
         out_dtype: _DType | None = None,
         key_bias: bool = False,
         precision: Literal["float32", "tensor"] = "float32",
-        spmm: Literal["alg1", "alg2", "alg3"] = "alg2",
+        spmm: Literal["alg1", "alg2", "alg3"] = "alg3",
         library: str = "",
     ) -> None:
         """

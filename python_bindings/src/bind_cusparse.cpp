@@ -147,7 +147,7 @@ void bind_cusparse(nb::module_& module) {
           nb::arg("mask"), nb::kw_only(), nb::arg("batch") = nb::none(), nb::arg("heads_q"),
           nb::arg("heads_kv") = nb::none(), nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(),
           nb::arg("dtype") = "float32", nb::arg("out_dtype") = nb::none(),
-          nb::arg("key_bias") = false, nb::arg("precision") = "float32", nb::arg("spmm") = "alg2",
+          nb::arg("key_bias") = false, nb::arg("precision") = "float32", nb::arg("spmm") = "alg3",
           nb::arg("library") = "",
           "On the current device. precision='tensor' keeps the types of the tensors where cuSPARSE "
           "takes them; library names libcusparse.so.12 or its folder.")

@@ -64,7 +64,7 @@ class CusparseOnGpu : public ::testing::Test {
 class CusparseZooOnGpu : public CusparseOnGpu, public ::testing::WithParamInterface<int> {};
 
 CusparseOptions options_of(CusparsePrecision precision, bool has_wide_indices = false,
-                           CusparseSpmm spmm = CusparseSpmm::alg2) {
+                           CusparseSpmm spmm = CusparseSpmm::alg3) {
   CusparseOptions options;
   options.precision = precision;
   options.spmm = spmm;
@@ -87,8 +87,9 @@ TEST_P(CusparseZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
   for (const testing::TrialCase& trial : testing::zoo_trials(GetParam(), 3)) {
     const auto precision =
         number++ % 2 == 0 ? CusparsePrecision::float32 : CusparsePrecision::tensor;
+    const auto spmm = number % 3 == 0 ? CusparseSpmm::alg2 : CusparseSpmm::alg3;
     ASSERT_EQ(check_by_cusparse(*trial.mask, trial.heads, trial.choice,
-                                options_of(precision, number % 4 == 0)),
+                                options_of(precision, number % 4 == 0, spmm)),
               "");
   }
 }
@@ -148,9 +149,13 @@ TEST_F(CusparseOnGpu, TakesEveryTypeAndHeadSize) {
       choice.softmax_scale = number % 5 == 1 ? -0.3F : 0;
       choice.seed = static_cast<std::uint64_t>(++number);
       for (const auto precision : {CusparsePrecision::float32, CusparsePrecision::tensor}) {
-        ASSERT_EQ(check_by_cusparse(mask, {2, 2, 1 + number % 2}, choice,
-                                    options_of(precision, number % 3 == 0), ReferenceOn::host),
-                  "");
+        for (const auto spmm : {CusparseSpmm::alg2, CusparseSpmm::alg3}) {
+          ASSERT_EQ(
+              check_by_cusparse(mask, {2, 2, 1 + number % 2}, choice,
+                                options_of(precision, number % 3 == 0, spmm), ReferenceOn::host),
+              "")
+              << "alg" << static_cast<int>(spmm) + 1;
+        }
       }
     }
   }

@@ -4,8 +4,9 @@
 // them side by side in memory: 4 bytes a cell and head, where heads that see the same keys share
 // one pattern here. A head of a few thousand rows fills the device by itself.
 //
-// SpMM writes float32 whatever it reads: into a 16-bit matrix it adds the parts of a row that it
-// splits one rounding after the other, up to three times the error of one rounding.
+// SpMM writes float32 whatever it reads: into a 16-bit matrix its second algorithm adds the parts
+// of a row that it splits one rounding after the other, up to three times the error of one
+// rounding.
 //
 // What cuSPARSE takes as it is: rows that are at least a row apart, by multiples of 16 bytes, from
 // an address that is one. Everything else is copied into scratch rows of the head first, and so is
@@ -161,7 +162,7 @@ struct CusparseAttention::Impl {
   AttentionShape shape;
   ScoreSpec score;
   StepTypes types;
-  cusparseSpMMAlg_t spmm = CUSPARSE_SPMM_CSR_ALG2;
+  cusparseSpMMAlg_t spmm = CUSPARSE_SPMM_CSR_ALG3;
   int device = -1;
   std::int64_t size_bytes = 0;
   std::vector<Pattern> patterns;           // of each group of the mask

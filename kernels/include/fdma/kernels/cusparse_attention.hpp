@@ -30,12 +30,13 @@ enum class CusparsePrecision : std::uint8_t {
            ///< type; q and k are widened unless both are float16 (it has no SDDMM of bfloat16)
 };
 
-/// cuSPARSE's algorithms for SpMM on CSR, by its names (CUSPARSE_SPMM_CSR_ALG1 to 3).
+/// cuSPARSE's algorithms for SpMM on CSR, by its names (CUSPARSE_SPMM_CSR_ALG1 to 3). The third
+/// gives the same bits every run and is the fastest at nearly all that the benchmark measures.
 enum class CusparseSpmm : std::uint8_t { alg1, alg2, alg3 };
 
 struct CusparseOptions {
   CusparsePrecision precision = CusparsePrecision::float32;
-  CusparseSpmm spmm = CusparseSpmm::alg2;
+  CusparseSpmm spmm = CusparseSpmm::alg3;
   /// 64-bit indices also where 32-bit ones would do (they do below 2^31 cells a mask).
   bool has_wide_indices = false;
   /// libcusparse.so.12, or the folder that holds it. Empty: the environment variable FDMA_CUSPARSE
