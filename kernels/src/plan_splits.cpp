@@ -90,6 +90,13 @@ class Splitter {
 
   /// The best size of the largest piece; 0 where rows stay whole.
   std::int32_t best_size() {
+    // Workers end within the longest item of each other (Graham): no more than that can be gained.
+    double sum = 0, longest_cost = 0;
+    for (const Row& row : rows_) {
+      sum += row.tiles + kItem;
+      longest_cost = std::max(longest_cost, row.tiles + kItem);
+    }
+    if (longest_cost <= kLeastGain * sum / num_workers_) return 0;
     const Prediction whole = *predict(longest_);
     double best_time = (1 - kLeastGain) * whole.time;
     std::int32_t best = 0, size = longest_;

@@ -102,6 +102,32 @@ def plan_of(mask: Any, q: Any, k: Any, **options: Any) -> Any:
 # What needs no GPU.
 
 
+def test_decode_shares_tiles_and_splits_keys() -> None:
+    mask = fdma.compile("causal", 1, 65536)
+
+    def plan(**options: Any) -> Any:
+        return fdma.make_plan(
+            mask,
+            heads_q=16,
+            heads_kv=2,
+            head_dim=128,
+            dtype="bfloat16",
+            backend="sm90",
+            **options,
+        )
+
+    both = plan()
+    assert both.heads_per_tile == 8 and both.tile == (16, 128)
+    assert both.num_split_rows == 2 and 100 < both.num_items <= 132
+    assert "split rows 2" in str(both)
+    assert plan(num_workers=2).num_split_rows == 0
+    neither = plan(split="never", pack="never")
+    assert (neither.heads_per_tile, neither.num_split_rows, neither.num_items) == (1, 0, 16)
+    assert plan(split="never").num_items == 2
+    on_cpu = fdma.make_plan(mask, heads_q=16, heads_kv=2, head_dim=128)
+    assert on_cpu.num_split_rows == 0 and on_cpu.heads_per_tile == 1
+
+
 def test_plans_for_sm90_are_made_anywhere() -> None:
     mask = fdma.compile("causal & window(100)", 1000)
     plan = fdma.make_plan(
@@ -114,6 +140,10 @@ def test_plans_for_sm90_are_made_anywhere() -> None:
         fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")
     with pytest.raises(NotImplementedError, match="sm80"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm80")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"split: expected automatic or never, got 'x'"):
+        fdma.make_plan(mask, heads_q=1, head_dim=64, split="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"pack: expected automatic or never"):
+        fdma.make_plan(mask, heads_q=1, head_dim=64, pack="")  # type: ignore[arg-type]
     best = fdma.make_plan(mask, heads_q=1, head_dim=64, dtype="bfloat16", backend="auto")
     assert best.backend == fdma.available_backends()[-1]
 

@@ -23,7 +23,7 @@ TEST(PlanText, ShowsHeaderCountsAndItems) {
             "plan cpu tile 16x16 score key_bias\n"
             "shape batch 1 heads 2/1 q_len 40 kv_len 50 head_dim 64/128 dtypes float32 bfloat16 "
             "bfloat16 -> float32\n"
-            "items 6 (0 empty), 520 bytes\n"
+            "items 6 (0 empty), 568 bytes\n"
             "tiles full 6 bitmap 12 rows 0 columns 0 (0 entries) gather 0 (0 entries)\n"
             "item 0: batch 0 head 0 q_tile 2, 4 tiles: full [0, 2), bitmap 2 [2, 3), "
             "bitmap 3 [3, 4)\n"
