@@ -118,7 +118,8 @@ Result<void> RowCover::finish() const {
     const Part& first = parts_[static_cast<std::size_t>(row.first_partial)];
     std::int64_t next_tile = 0;
     for (std::int32_t p = 0; p < row.num_partials; ++p) {
-      const Part& part = parts_[static_cast<std::size_t>(row.first_partial + p)];
+      const Part& part =
+          parts_[static_cast<std::size_t>(row.first_partial) + static_cast<std::size_t>(p)];
       if (part.first_segment != first.first_segment || part.num_segments != first.num_segments ||
           part.step != first.step || part.num_entries != first.num_entries) {
         return wrong(fmt::format("split_rows[{}]: partial {} has other segments or entries", i,
