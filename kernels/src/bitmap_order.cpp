@@ -43,10 +43,10 @@ void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* 
 void packed_thread_words_from_row_major(const std::uint64_t* row_major, int heads_per_tile,
                                         std::uint64_t* thread_words) {
   std::array<std::uint64_t, 256> rows;
-  for (int r = 0; r < 128; ++r) {
-    const std::uint64_t* row = row_major + 2 * (r / heads_per_tile);
-    rows[static_cast<std::size_t>(2 * r)] = row[0];
-    rows[static_cast<std::size_t>(2 * r + 1)] = row[1];
+  for (std::size_t r = 0; r < 128; ++r) {
+    const std::uint64_t* row = row_major + 2 * (r / static_cast<std::size_t>(heads_per_tile));
+    rows[2 * r] = row[0];
+    rows[2 * r + 1] = row[1];
   }
   thread_words_from_row_major(rows.data(), thread_words);
 }
