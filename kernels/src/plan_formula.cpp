@@ -62,9 +62,8 @@ Result<ParametricMask> closed_form(const BlockMask& mask, std::int32_t group) {
   }
   Result<ParametricMask> found = parametric_from_segment(segment_of_group(mask, group, mask.block));
   if (found) return found;
-  return Error{found.error().code,
-               fmt::format("mask: form = parametric needs a closed form: {}; use form = segments",
-                           found.error().message)};
+  return Error{found.error().code, fmt::format("form: {}; plans of form segments take any mask",
+                                               found.error().message)};
 }
 
 Result<std::int32_t> group_of_element(const BlockMask& mask, std::int64_t b) {

@@ -38,7 +38,7 @@ Result<void> check_formula(const AttentionPlan& plan, std::size_t index) {
     return wrong(fmt::format("formulas[{}].num_borders: expected 0 or at least 2, got 1", index));
   }
   for (std::int32_t i = 0; i < f.num_borders; ++i) {
-    const auto at = static_cast<std::size_t>(f.first_border + i);
+    const std::size_t at = static_cast<std::size_t>(f.first_border) + static_cast<std::size_t>(i);
     const std::int64_t least = i == 0 ? -far : plan.borders[at - 1];
     if (plan.borders[at] >= least && plan.borders[at] <= far) continue;
     return wrong(

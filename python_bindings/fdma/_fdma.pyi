@@ -264,7 +264,9 @@ class AttentionPlan:
     def tile(self) -> tuple[int, int]: ...
     @property
     def heads_per_tile(self) -> int:
-        """Query heads that share a tile, whose rows are then tile[0] for each of them."""
+        """
+        Query heads that share a tile, whose rows are then tile[0] for each of them.
+        """
 
     @property
     def num_items(self) -> int: ...
@@ -272,6 +274,8 @@ class AttentionPlan:
     def num_split_rows(self) -> int:
         """Query tiles whose keys are split over several items."""
 
+    @property
+    def form(self) -> str: ...
     @property
     def nbytes(self) -> int: ...
     @property
@@ -297,9 +301,10 @@ def make_plan(
     split: Literal["automatic", "never"] = "automatic",
     pack: Literal["automatic", "never"] = "automatic",
     num_workers: int = 0,
+    form: Literal["segments", "parametric"] = "segments",
 ) -> AttentionPlan:
     """
-    The plan of a mask for tensors of a shape, to be used by many calls of attention.
+    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask as a formula: calls may bring lengths and documents.
     """
 
 @overload
@@ -316,9 +321,12 @@ def attention(
     out: None = None,
     lse: None = None,
     return_lse: Literal[True] = True,
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> tuple[NewArray, NewArray]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
     """
 
 @overload
@@ -335,9 +343,12 @@ def attention(
     out: None = None,
     lse: None = None,
     return_lse: Literal[False],
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> NewArray:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
     """
 
 @overload
@@ -354,9 +365,12 @@ def attention(
     out: _Out,
     lse: None = None,
     return_lse: Literal[True] = True,
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> tuple[_Out, NewArray]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
     """
 
 @overload
@@ -373,9 +387,12 @@ def attention(
     out: _Out,
     lse: None = None,
     return_lse: Literal[False],
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> _Out:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
     """
 
 @overload
@@ -392,9 +409,12 @@ def attention(
     out: None = None,
     lse: _Lse,
     return_lse: Literal[True] = True,
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> tuple[NewArray, _Lse]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
     """
 
 @overload
@@ -411,9 +431,12 @@ def attention(
     out: _Out,
     lse: _Lse,
     return_lse: Literal[True] = True,
+    q_lens: Array | None = None,
+    kv_lens: Array | None = None,
+    cu_seqlens: Array | None = None,
 ) -> tuple[_Out, _Lse]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
     """
 
 def cpu_target() -> str:

@@ -70,7 +70,8 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
                                   const std::optional<std::string>& out_dtype, bool key_bias,
                                   const std::string& backend, std::pair<int, int> tile,
                                   const std::string& columns, const std::string& split,
-                                  const std::string& pack, std::int64_t num_workers) {
+                                  const std::string& pack, std::int64_t num_workers,
+                                  const std::string& form) {
   AttentionShape shape;
   shape.batch = batch.value_or(mask.shape.num_batches);
   shape.heads_q = checked_count("heads_q", heads_q);
@@ -88,6 +89,7 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   options.split = parse_automatic<SplitMode>("split", split);
   options.pack = parse_automatic<PackMode>("pack", pack);
   options.num_workers = checked_count("num_workers", num_workers);
+  options.form = value_or_throw(parse_plan_form(form));
   const nb::gil_scoped_release released;
   return value_or_throw(
       make_plan(mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
@@ -116,10 +118,12 @@ AttentionShape shape_of(const BlockMask& mask, const AttentionTensors& tensors, 
   return shape;
 }
 
-// True iff the tensors hold rows past some element's own length, which the kernel does not write.
-bool has_rows_past_lengths(const AttentionShape& shape, std::int64_t q_extent) {
-  return std::any_of(shape.q_lens.begin(), shape.q_lens.end(),
-                     [&](std::int64_t length) { return length < q_extent; });
+// True iff the tensors may hold rows past some element's own length, which the kernel does not
+// write.
+bool has_rows_past_lengths(const AttentionShape& shape, const AttentionTensors& tensors) {
+  return tensors.q_lens.data != nullptr ||
+         std::any_of(shape.q_lens.begin(), shape.q_lens.end(),
+                     [&](std::int64_t length) { return length < tensors.q.extents[1]; });
 }
 
 // Rows past an element's length see no key: 0 in a new output, -inf in a new lse. An output that
@@ -151,6 +155,7 @@ void fill_unwritten_on_device(MutableTensorView* new_out, MutableTensorView* new
 /// The arrays of a call: those that were given, and then those that were made.
 struct CallArrays {
   InputArray q, k, v, key_bias;
+  InputArray q_lens, kv_lens, cu_seqlens;
   OutputArray out, lse;
   bool is_new_out = false, is_new_lse = false;
   AttentionTensors tensors;
@@ -215,6 +220,30 @@ CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
   return arrays;
 }
 
+/// What a call of a parametric plan brings; None: the plan's own.
+struct CallLengths {
+  std::optional<nb::object> q_lens, kv_lens, cu_seqlens;
+};
+
+void take_lengths(CallArrays& arrays, const CallLengths& lengths) {
+  const auto take = [&](const char* name, const std::optional<nb::object>& given, InputArray& array,
+                        TensorView& view) {
+    if (!given) return;
+    array = input_array(name, *given);
+    check_place(name, array.place, arrays.place());
+    view = array.view;
+    if (arrays.out.object.is_valid()) {
+      check_apart("out", arrays.tensors.out.view(), name, view);
+    }
+    if (arrays.lse.object.is_valid()) {
+      check_apart("lse", arrays.tensors.lse.view(), name, view);
+    }
+  };
+  take("q_lens", lengths.q_lens, arrays.q_lens, arrays.tensors.q_lens);
+  take("kv_lens", lengths.kv_lens, arrays.kv_lens, arrays.tensors.kv_lens);
+  take("cu_seqlens", lengths.cu_seqlens, arrays.cu_seqlens, arrays.tensors.cu_seqlens);
+}
+
 // Takes memory for the outputs that were not given; a device is the current one.
 void make_outputs(CallArrays& arrays, const AttentionShape& shape, DType out_dtype,
                   bool return_lse) {
@@ -262,7 +291,7 @@ nb::object run_on_host(CallArrays& arrays, const MaskOrPlan& mask, const Attenti
   make_outputs(arrays, plan.shape, out_dtype, return_lse);
   {
     const nb::gil_scoped_release released;
-    if (has_rows_past_lengths(plan.shape, arrays.tensors.q.extents[1])) {
+    if (has_rows_past_lengths(plan.shape, arrays.tensors)) {
       fill_unwritten(arrays.is_new_out ? &arrays.tensors.out : nullptr,
                      arrays.is_new_lse ? &arrays.tensors.lse : nullptr);
     }
@@ -294,7 +323,7 @@ nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
   make_outputs(arrays, shape, out_dtype, return_lse);
   {
     const nb::gil_scoped_release released;
-    if (has_rows_past_lengths(shape, arrays.tensors.q.extents[1])) {
+    if (has_rows_past_lengths(shape, arrays.tensors)) {
       fill_unwritten_on_device(arrays.is_new_out ? &arrays.tensors.out : nullptr,
                                arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
     }
@@ -319,7 +348,10 @@ DType out_dtype_of(const MaskOrPlan& mask, const CallArrays& arrays) {
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan& mask,
                      const std::optional<nb::object>& key_bias, std::optional<float> softmax_scale,
                      nb::handle stream, int num_threads, const std::optional<nb::object>& out,
-                     const std::optional<nb::object>& lse, bool return_lse) {
+                     const std::optional<nb::object>& lse, bool return_lse,
+                     const std::optional<nb::object>& q_lens,
+                     const std::optional<nb::object>& kv_lens,
+                     const std::optional<nb::object>& cu_seqlens) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -333,6 +365,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
     refuse(ErrorCode::invalid_argument, "lse: expected None with return_lse=False");
   }
   CallArrays arrays = given_arrays(q, k, v, key_bias, out, lse);
+  take_lengths(arrays, {q_lens, kv_lens, cu_seqlens});
   const DType out_dtype = out_dtype_of(mask, arrays);
   AttentionOptions options;
   options.softmax_scale = softmax_scale.value_or(0);
@@ -354,6 +387,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan&
 nb::dict counts_of(const AttentionPlan& plan) {
   nb::dict result;
   result["full_tiles"] = plan.counts.full_tiles;
+  result["formula_tiles"] = plan.counts.formula_tiles;
   result["bitmap_tiles"] = plan.counts.bitmap_tiles;
   result["row_tiles"] = plan.counts.row_tiles;
   result["column_tiles"] = plan.counts.column_tiles;
@@ -377,10 +411,15 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro(
           "heads_per_tile", [](const AttentionPlan& plan) { return plan.heads_per_tile; },
           "Query heads that share a tile, whose rows are then tile[0] for each of them.")
-      .def_prop_ro("num_items", [](const AttentionPlan& plan) { return plan.items.size(); })
+      .def_prop_ro("num_items", &AttentionPlan::num_items)
       .def_prop_ro(
           "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
           "Query tiles whose keys are split over several items.")
+      .def_prop_ro("form",
+                   [](const AttentionPlan& plan) {
+                     return std::string(to_string(plan.is_parametric() ? PlanForm::parametric
+                                                                       : PlanForm::segments));
+                   })
       .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
       .def_prop_ro("counts", &counts_of, "Tiles and gather chunks over all items.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
@@ -391,13 +430,19 @@ void bind_attention(nb::module_& module) {
              nb::arg("backend") = "cpu", nb::arg("tile") = std::pair(0, 0),
              nb::arg("columns") = "automatic", nb::arg("split") = "automatic",
              nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
-             "The plan of a mask for tensors of a shape, to be used by many calls of attention.");
+             nb::arg("form") = "segments",
+             "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
+             "form='parametric' keeps the mask as a formula: calls may bring lengths and "
+             "documents.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
              nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
              nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,
              nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
+             nb::arg("q_lens") = nb::none(), nb::arg("kv_lens") = nb::none(),
+             nb::arg("cu_seqlens") = nb::none(),
              "softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan "
-             "or a DevicePlan.");
+             "or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, "
+             "documents + 1], int32 and where q is, replace those of a parametric plan.");
   module.def("cpu_target", &cpu_target, "The instruction set that the CPU backend runs with here.");
   module.def(
       "available_backends",

@@ -16,6 +16,7 @@
 #include "bindings.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/masks/lower.hpp"
+#include "fdma/masks/parametric_form.hpp"
 #include "fdma/masks/parse.hpp"
 #include "interruption.hpp"
 #include "python_error.hpp"
@@ -70,7 +71,9 @@ BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
       expr = std::get<MaskExpr>(std::move(spec));
     }
     FDMA_TRY(BlockMask mask, compile(expr, views, shape, options));
-    if (wanted != MaskFormat::segment) {
+    if (wanted == MaskFormat::parametric) {
+      FDMA_TRY(mask, parametric_form(mask, expr, views));
+    } else if (wanted != MaskFormat::segment) {
       FDMA_TRY(mask, convert(mask, wanted, options.block));
       mask.spec = expr.text();
     }

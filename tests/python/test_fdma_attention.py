@@ -174,6 +174,105 @@ def test_plan() -> None:
         fdma.make_plan(mask, heads_q=1, head_dim=64, dtype="float31")  # type: ignore[arg-type]
 
 
+def parametric_cells(
+    q_len: int,
+    kv_len: int,
+    shape: tuple[int, int],
+    left: int | None = None,
+    sink: int = 0,
+    cu_seqlens: Any = None,
+) -> Any:
+    """Causal cells of an element of these lengths in a dense mask of `shape`."""
+    q, k = np.arange(shape[0])[:, None], np.arange(shape[1])[None]
+    pos = q + kv_len - q_len
+    cells = (k <= pos) & (k < kv_len) & (q < q_len)
+    if left is not None:
+        cells &= (k >= pos - left) | (k < sink)
+    if cu_seqlens is not None:
+        of_q = np.searchsorted(cu_seqlens, pos, "right")
+        of_k = np.searchsorted(cu_seqlens, k, "right")
+        cells &= (of_q == of_k) & (of_q > 0) & (of_q < len(cu_seqlens))
+    return cells
+
+
+@pytest.mark.parametrize("q_len", [1, 150])
+def test_parametric_plans_take_lengths_from_each_call(q_len: int) -> None:
+    kv_len = 300
+    mask = fdma.compile(
+        "causal & (window(64) | sink(4))", q_len, kv_len, format="parametric", block=(16, 16)
+    )
+    sizes: dict[str, Any] = {"batch": 3, "heads_q": 4, "heads_kv": 2, "head_dim": 32}
+    plan = fdma.make_plan(mask, **sizes, form="parametric")
+    assert plan.form == "parametric" and plan.nbytes < 100
+    assert plan.num_items == 3 * 4 * -(-q_len // 128)
+    assert plan.counts["formula_tiles"] > 0 and plan.counts["bitmap_tiles"] == 0
+    assert "left 63 right 0 prefix 0 sink 4" in str(plan)
+    q, k, v = random_tensors(21, 3, q_len, kv_len, 4, 2, 32)
+    segments = fdma.make_plan(mask, **sizes)
+    assert segments.form == "segments"
+    for one, other in zip(
+        fdma.attention(q, k, v, plan), fdma.attention(q, k, v, segments), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    for q_lens, kv_lens in (
+        ([q_len, 1, 0], [kv_len, 17, 230]),
+        ([q_len, q_len, q_len], [200, 0, 1]),
+    ):
+        cells = np.stack(
+            [
+                parametric_cells(a, b, (q_len, kv_len), left=63, sink=4)
+                for a, b in zip(q_lens, kv_lens, strict=True)
+            ]
+        )[:, None]
+        result = fdma.attention(
+            q,
+            k,
+            v,
+            plan,
+            q_lens=np.array(q_lens, np.int32),
+            kv_lens=np.array(kv_lens, np.int32),
+        )
+        check(*result, definition(q, k, v, cells))
+
+
+def test_parametric_plans_take_documents_from_each_call() -> None:
+    lengths = np.array([90, 0, 110], np.int32)
+    mask = fdma.compile("causal & documents(lengths=@t)", 200, tables={"t": lengths})
+    plan = fdma.make_plan(mask, batch=2, heads_q=2, head_dim=16, form="parametric")
+    q, k, v = random_tensors(22, 2, 200, 200, 2, 2, 16)
+    check(*fdma.attention(q, k, v, plan), definition(q, k, v, fdma.to_dense(mask)))
+    for borders in ([0, 50, 50, 200], [0, 128, 180], [[0, 10, 200], [5, 100, 101]]):
+        given = np.array(borders, np.int32)
+        each = given if given.ndim == 2 else np.stack([given] * 2)
+        cells = np.stack([parametric_cells(200, 200, (200, 200), cu_seqlens=x) for x in each])
+        result = fdma.attention(q, k, v, plan, cu_seqlens=given)
+        check(*result, definition(q, k, v, cells[:, None]))
+
+
+def test_parametric_plans_refuse_what_they_cannot_have() -> None:
+    mask = fdma.compile("causal", 40)
+    q, k, v = random_tensors(23, 1, 40, 40, 1, 1, 16)
+    plan = fdma.make_plan(mask, heads_q=1, head_dim=16, form="parametric")
+    lens = np.array([40], np.int32)
+    with pytest.raises(NotImplementedError, match="form = parametric"):
+        fdma.attention(q, k, v, mask, kv_lens=lens)
+    with pytest.raises(ValueError, match=r"kv_lens\[0\]: expected 0 to 40, .*got 41"):
+        fdma.attention(q, k, v, plan, kv_lens=lens + np.int32(1))
+    with pytest.raises(ValueError, match="q_lens: expected int32"):
+        fdma.attention(q, k, v, plan, q_lens=lens.astype(np.int64))
+    with pytest.raises(ValueError, match=r"q_lens: expected \[batch\] = \[1\]"):
+        fdma.attention(q, k, v, plan, q_lens=np.array([40, 40], np.int32))
+    with pytest.raises(ValueError, match=r"cu_seqlens\[1\]: expected 7 to 40, got 3"):
+        fdma.attention(q, k, v, plan, cu_seqlens=np.array([7, 3, 40], np.int32))
+    with pytest.raises(ValueError, match="cu_seqlens: expected an array on"):
+        fdma.attention(q, k, v, plan, cu_seqlens=OtherDevice(2, (3,)))
+    with pytest.raises(ValueError, match="form: expected segments or parametric, got 'x'"):
+        fdma.make_plan(mask, heads_q=1, head_dim=16, form="x")  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="closed form"):
+        odd = fdma.compile("(q + k) % 3 == 0", 40)
+        fdma.make_plan(odd, heads_q=1, head_dim=16, form="parametric")
+
+
 def test_same_bits_for_any_number_of_threads() -> None:
     q, k, v = random_tensors(15, 2, 400, 400, 4, 4, 64)
     mask = fdma.compile("causal & window(90) | sink(5)", 400)

@@ -135,7 +135,7 @@ def test_plans_for_sm90_are_made_anywhere() -> None:
     )
     assert plan.backend == "sm90" and plan.tile == (128, 128) and plan.num_items == 4 * 8
     with pytest.raises(NotImplementedError, match=r"head_dim: sm90"):
-        fdma.make_plan(mask, heads_q=1, head_dim=96, dtype="float16", backend="sm90")
+        fdma.make_plan(mask, heads_q=1, head_dim=100, dtype="float16", backend="sm90")
     with pytest.raises(NotImplementedError, match=r"dtype: sm90"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")
     with pytest.raises(NotImplementedError, match="sm80"):
@@ -337,3 +337,80 @@ def test_memory_does_not_grow() -> None:
         torch.cuda.synchronize()
         free.append(torch.cuda.mem_get_info()[0])
     assert free[-1] >= free[0]
+
+
+def causal_cells(
+    q_lens: Any, kv_lens: Any, shape: tuple[int, int], left: int | None = None, borders: Any = None
+) -> Any:
+    """Causal cells [batch, 1, q, k] of elements of these lengths."""
+    q = torch.arange(shape[0], device="cuda")[None, :, None]
+    k = torch.arange(shape[1], device="cuda")[None, None]
+    q_len, kv_len = (x.long()[:, None, None] for x in (q_lens, kv_lens))
+    pos = q + kv_len - q_len
+    cells = (k <= pos) & (k < kv_len) & (q < q_len)
+    if left is not None:
+        cells &= k >= pos - left
+    if borders is not None:
+        edges = borders.long().contiguous()
+        of_q = torch.searchsorted(edges, pos.flatten(), right=True).reshape(pos.shape)
+        of_k = torch.searchsorted(edges, k.flatten(), right=True).reshape(k.shape)
+        cells &= (of_q == of_k) & (of_q > 0) & (of_q < len(edges))
+    return cells[:, None]
+
+
+@needs_gpu
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 3000), (700, 1300), (1024, 1024)])
+def test_parametric_plans_take_lengths_from_each_call(q_len: int, kv_len: int) -> None:
+    mask = fdma.compile("causal & window(400)", q_len, kv_len, format="parametric")
+    q, k, v = tensors(41, 3, q_len, kv_len, 8, 2, 128)
+    plan = plan_of(mask, q, k, form="parametric")
+    check(attention(q, k, v, plan), q, k, v, cells_of(mask))
+    for q_lens, kv_lens in (
+        ([q_len, 1, 0], [kv_len, 17, 230]),
+        ([q_len] * 3, [kv_len // 2, 0, kv_len]),
+    ):
+        lens = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in (q_lens, kv_lens)]
+        result = attention(q, k, v, plan, q_lens=lens[0], kv_lens=lens[1])
+        check(result, q, k, v, causal_cells(*lens, (q_len, kv_len), left=399))
+
+
+@needs_gpu
+def test_graphs_of_parametric_plans_read_lengths_when_they_run() -> None:
+    size = 900
+    mask = fdma.compile(
+        "causal & documents(lengths=@t)", size, tables={"t": np.array([300, 200, 400])}
+    )
+    q, k, v = tensors(42, 2, size, size, 4, 4, 64)
+    plan = plan_of(mask, q, k, form="parametric")
+    out = torch.zeros_like(q)
+    lse = torch.zeros(2, 4, size, device="cuda")
+    lens = torch.tensor([size, size], dtype=torch.int32, device="cuda")
+    borders = torch.tensor([0, 300, 500, size], dtype=torch.int32, device="cuda")
+    given = {"q_lens": lens, "kv_lens": lens, "cu_seqlens": borders}
+    attention(q, k, v, plan, out=out, lse=lse, **given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention(q, k, v, plan, out=out, lse=lse, **given)
+    for new_lens, new_borders in (
+        ([900, 900], [0, 300, 500, 900]),
+        ([900, 641], [0, 10, 10, 900]),
+        ([5, 0], [0, 450, 470, 800]),
+    ):
+        lens.copy_(torch.tensor(new_lens, dtype=torch.int32))
+        borders.copy_(torch.tensor(new_borders, dtype=torch.int32))
+        out.zero_()
+        lse.fill_(-torch.inf)
+        graph.replay()
+        torch.cuda.synchronize()
+        check((out, lse), q, k, v, causal_cells(lens, lens, (size, size), borders=borders))
+
+
+@needs_gpu
+def test_parametric_plans_refuse_lengths_elsewhere() -> None:
+    mask = fdma.compile("causal", 256)
+    q, k, v = tensors(43, 1, 256, 256, 2, 2, 64)
+    lens = torch.tensor([256], dtype=torch.int32)
+    with pytest.raises(ValueError, match="kv_lens: expected an array on"):
+        attention(q, k, v, plan_of(mask, q, k, form="parametric"), kv_lens=lens)
+    with pytest.raises(NotImplementedError, match="form = parametric"):
+        attention(q, k, v, plan_of(mask, q, k), kv_lens=lens.cuda())

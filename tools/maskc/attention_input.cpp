@@ -230,6 +230,16 @@ OptionSpec backend_option() {
       .choices = {"auto", "cpu", "sm80", "sm90"}};
 }
 
+OptionSpec plan_form_option() {
+  return {.name = "plan-form",
+          .value = "FORM",
+          .help =
+              "What the plan keeps of the mask: segments (the default), a list of work items and "
+              "runs of tiles; parametric, a few integers that kernels evaluate, for masks in "
+              "closed form that are the same for all heads (others end with status 4).",
+          .choices = {"segments", "parametric"}};
+}
+
 Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
   PlanChoice choice;
   const std::string backend = arguments.find("backend").value_or("auto");
@@ -240,6 +250,9 @@ Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
     FDMA_TRY(choice.options.backend, parse_backend(backend));
   }
   FDMA_TRY(choice.options.tile, arguments.block(choice.options.tile, "tile"));
+  if (const auto form = arguments.find("plan-form")) {
+    FDMA_TRY(choice.options.form, parse_plan_form(*form));
+  }
   return choice;
 }
 

@@ -54,7 +54,7 @@ class CountedProgress {
 
 Outcome<double> run_on_host(const AttentionPlan& plan, const AttentionTensors& tensors,
                             const AttentionOptions& options, bool quiet) {
-  CountedProgress progress(static_cast<std::int64_t>(plan.items.size()), quiet);
+  CountedProgress progress(plan.num_items(), quiet);
   AttentionOptions counted = options;
   counted.num_items_done = &progress.num_done;
   const Clock::time_point start = Clock::now();
@@ -141,8 +141,8 @@ double useful_flops(const AttentionShape& shape, std::int64_t pairs) {
 }
 
 std::int64_t live_tiles(const PlanCounts& counts) {
-  return counts.full_tiles + counts.bitmap_tiles + counts.row_tiles + counts.column_tiles +
-         counts.gather_chunks;
+  return counts.full_tiles + counts.formula_tiles + counts.bitmap_tiles + counts.row_tiles +
+         counts.column_tiles + counts.gather_chunks;
 }
 
 double tensor_bytes(const AttentionShape& shape) {
@@ -187,6 +187,9 @@ std::string shape_text(const AttentionProblem& problem) {
 std::string plan_text(const AttentionPlan& plan) {
   const PlanCounts& counts = plan.counts;
   std::string text = fmt::format("{} full", count_text(counts.full_tiles));
+  if (counts.formula_tiles > 0) {
+    text += fmt::format(", {} formula", count_text(counts.formula_tiles));
+  }
   if (counts.bitmap_tiles > 0) text += fmt::format(", {} bitmap", count_text(counts.bitmap_tiles));
   if (counts.row_tiles > 0) text += fmt::format(", {} row", count_text(counts.row_tiles));
   if (counts.column_tiles > 0) text += fmt::format(", {} column", count_text(counts.column_tiles));
@@ -194,7 +197,7 @@ std::string plan_text(const AttentionPlan& plan) {
   if (counts.gather_chunks > 0) {
     text += fmt::format(", {} of gathered keys", plural(counts.gather_chunks, "chunk"));
   }
-  return text + fmt::format(" in {}", plural(static_cast<std::int64_t>(plan.items.size()), "item"));
+  return text + fmt::format(" in {}", plural(plan.num_items(), "item"));
 }
 
 Json shape_json(const AttentionProblem& problem) {
@@ -218,8 +221,10 @@ Json plan_json(const AttentionPlan& plan) {
   const PlanCounts& counts = plan.counts;
   return {{"backend", to_string(plan.backend)},
           {"tile", {{"q", plan.tile.block_q}, {"kv", plan.tile.block_kv}}},
-          {"num_items", plan.items.size()},
+          {"form", to_string(plan.is_parametric() ? PlanForm::parametric : PlanForm::segments)},
+          {"num_items", plan.num_items()},
           {"full_tiles", counts.full_tiles},
+          {"formula_tiles", counts.formula_tiles},
           {"bitmap_tiles", counts.bitmap_tiles},
           {"row_tiles", counts.row_tiles},
           {"column_tiles", counts.column_tiles},

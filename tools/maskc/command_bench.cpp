@@ -213,6 +213,7 @@ const Command& bench_command() {
         {.name = "repeat", .value = "N", .help = "Runs of each that count (default 5)."});
     made.options.push_back(backend_option());
     made.options.push_back(tile_option());
+    made.options.push_back(plan_form_option());
     made.options.push_back(
         block_option("Blocks in which a dense dataset is read (default 128x128)."));
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);

@@ -10,6 +10,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/masks/lower.hpp"
+#include "fdma/masks/parametric_form.hpp"
 #include "json_output.hpp"
 #include "mask_operand.hpp"
 #include "mask_shape_arguments.hpp"
@@ -137,6 +138,10 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     if (!arguments.has("json")) session.out += to_text(reports);
   }
   if (output) {
+    FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
+    if (format == MaskFormat::parametric) {
+      FDMA_TRY(mask, parametric_form(mask, expr, views));
+    }
     FDMA_TRY_VOID(write_compiled(std::move(mask), options, source.text, seconds, arguments, session,
                                  document));
   }

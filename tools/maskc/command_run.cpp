@@ -312,6 +312,7 @@ const Command& run_command() {
                             .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});
     made.options.push_back(backend_option());
     made.options.push_back(tile_option());
+    made.options.push_back(plan_form_option());
     made.options.push_back({.name = "dump",
                             .value = "STAGE",
                             .help = "Print the plan and run nothing.",
