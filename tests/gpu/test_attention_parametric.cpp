@@ -1,0 +1,218 @@
+// Attention on the GPU by parametric plans: the reference's results and the bits of plans of
+// segments; lengths and documents that change from call to call and between replays of a graph.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "gpu_machine.hpp"
+#include "parametric_cases.hpp"
+#include "trial_cases.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::DeviceArray;
+using gpu_test::GpuMachine;
+using gpu_test::require;
+using gpu_test::uploaded;
+using gpu_test::Workspace;
+using testing::AttentionTrial;
+using testing::CallElement;
+using testing::MaskCase;
+using testing::pick;
+using testing::TrialChoice;
+
+AttentionPlan parametric_plan(const BlockMask& mask, const AttentionShape& shape, ScoreSpec score) {
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.form = PlanForm::parametric;
+  auto plan = make_plan(mask, shape, score, options);
+  EXPECT_TRUE(plan) << plan.error().message;
+  return *std::move(plan);
+}
+
+/// What a call brings, on the device.
+struct CallTensors {
+  DeviceArray<std::int32_t> q_lens, kv_lens, borders;
+  std::int64_t border_rows;  ///< 0: one list for all elements
+  bool has_borders;
+
+  void add_to(AttentionTensors& tensors) const {
+    tensors.q_lens = ints(q_lens, 0);
+    tensors.kv_lens = ints(kv_lens, 0);
+    if (has_borders) tensors.cu_seqlens = ints(borders, border_rows);
+  }
+  static TensorView ints(const DeviceArray<std::int32_t>& values, std::int64_t rows) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    const std::int64_t extents[] = {rows == 0 ? count : rows, rows == 0 ? 0 : count / rows};
+    TensorView view = make_contiguous_view(values.data(), DType::int32, rows == 0 ? 1 : 2, extents);
+    view.device = Device::cuda;
+    return view;
+  }
+};
+
+/// Elements of a call, the first as long as planned: tensors are, too.
+struct RandomCall {
+  std::vector<CallElement> elements;
+  std::vector<std::int32_t> q_lens, kv_lens, borders;
+
+  RandomCall(std::mt19937& rng, const ParametricMask& form, std::int64_t batch,
+             std::int64_t num_borders, bool is_shared) {
+    for (std::int64_t b = 0; b < batch; ++b) {
+      CallElement element{b == 0 ? form.q_len : pick(rng, 0, form.q_len),
+                          b == 0 ? form.kv_len : pick(rng, 0, form.kv_len)};
+      if (num_borders > 0 && is_shared && b > 0) {
+        element.cu_seqlens = elements[0].cu_seqlens;
+      } else if (num_borders > 0) {
+        for (std::int64_t i = 0; i < num_borders; ++i) {
+          element.cu_seqlens.push_back(static_cast<std::int32_t>(pick(rng, 0, form.kv_len)));
+        }
+        std::sort(element.cu_seqlens.begin(), element.cu_seqlens.end());
+        borders.insert(borders.end(), element.cu_seqlens.begin(), element.cu_seqlens.end());
+      }
+      q_lens.push_back(static_cast<std::int32_t>(element.q_len));
+      kv_lens.push_back(static_cast<std::int32_t>(element.kv_len));
+      elements.push_back(std::move(element));
+    }
+  }
+  CallTensors on_device(std::int64_t border_rows) const {
+    return {DeviceArray<std::int32_t>(q_lens), DeviceArray<std::int32_t>(kv_lens),
+            DeviceArray<std::int32_t>(borders.empty() ? std::vector<std::int32_t>(1) : borders),
+            border_rows, !borders.empty()};
+  }
+};
+
+AttentionShape planned_shape(AttentionShape shape, const ParametricMask& form) {
+  shape.q_lens = {form.q_len};
+  shape.kv_lens = {form.kv_len};
+  return shape;
+}
+
+TEST(ParametricAttentionOnGpu, ComputesWhatPlansOfSegmentsDoBitByBit) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  int number = 0;
+  for (const auto& [q_len, kv_len] : {std::pair{700, 700}, {385, 1290}, {690, 171}, {1, 400}}) {
+    for (const ParametricMask& form : testing::plain_forms(q_len, kv_len)) {
+      const MaskCase mask = testing::case_of("plain", testing::cells_of(form), {128, 128});
+      TrialChoice choice;
+      choice.head_dim = number % 2 == 0 ? 128 : 64;
+      choice.split = SplitMode::never;  // other pieces have other bits
+      choice.seed = static_cast<std::uint64_t>(++number);
+      AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
+      const auto ran = trial.run();
+      ASSERT_TRUE(ran) << ran.error().message;
+      const std::vector<unsigned char> expected = trial.result_bytes();
+      PlanOptions options;
+      options.backend = Backend::sm90;
+      options.form = PlanForm::parametric;
+      options.split = SplitMode::never;
+      const auto plan = make_plan(testing::block_mask_of(form), trial.plan().shape, {}, options);
+      ASSERT_TRUE(plan) << plan.error().message;
+      const DevicePlan device_plan = uploaded(*plan);
+      const Workspace workspace(device_plan);
+      trial.poison(0xff);
+      const auto again = attention_forward(device_plan, trial.tensors(), workspace.data());
+      ASSERT_TRUE(again) << again.error().message;
+      workspace.require_canaries();
+      trial.fetch();
+      EXPECT_EQ(trial.check(), "") << number;
+      EXPECT_EQ(trial.result_bytes(), expected) << number;
+    }
+  }
+}
+
+TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  for (std::uint32_t seed = 0; seed < 150; ++seed) {
+    std::mt19937 rng(seed);
+    const bool is_short = seed % 5 == 0;  // few rows: packed heads, split keys
+    const ParametricMask form =
+        is_short ? testing::random_form(rng, 20, 4000) : testing::random_form(rng, 600, 900);
+    const std::int64_t batch = pick(rng, 1, 4);
+    const std::int64_t num_borders = pick(rng, 0, 1) == 0 ? 0 : pick(rng, 2, 9);
+    const bool is_shared = pick(rng, 0, 1) == 0;
+    TrialChoice choice;
+    choice.has_bias = pick(rng, 0, 3) == 0;
+    choice.dtype = pick(rng, 0, 1) == 0 ? DType::bfloat16 : DType::float16;
+    choice.head_dim = std::array{64, 128, 80, 256}[static_cast<std::size_t>(pick(rng, 0, 3))];
+    choice.layout = static_cast<testing::Layout>(pick(rng, 0, 2));
+    choice.seed = seed + 1;
+    for (int call = 0; call < 2; ++call) {
+      const RandomCall random(rng, form, batch, num_borders, is_shared);
+      const MaskCase expected =
+          testing::case_at_call(fmt::format("seed {}", seed), form, random.elements);
+      AttentionTrial trial(machine, expected, {batch, 4, 2}, choice);
+      const DevicePlan plan =
+          uploaded(parametric_plan(testing::block_mask_of(form),
+                                   planned_shape(trial.plan().shape, form), trial.plan().score));
+      const Workspace workspace(plan);
+      const CallTensors given = random.on_device(is_shared ? 0 : batch);
+      AttentionTensors tensors = trial.tensors();
+      given.add_to(tensors);
+      trial.poison(0xff);
+      const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, trial.options());
+      ASSERT_TRUE(ran) << ran.error().message;
+      workspace.require_canaries();
+      trial.fetch();
+      ASSERT_EQ(trial.check(), "") << "seed " << seed << " call " << call;
+    }
+  }
+}
+
+TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  std::mt19937 rng(3);
+  ParametricMask form;
+  form.q_len = 500;
+  form.kv_len = 800;
+  form.pos_offset = 300;
+  form.right = 0;
+  form.left = 200;
+  form.kv_end = 800;
+  form.cu_seqlens = {0, 800};
+  constexpr std::int64_t kBatch = 3;
+  TrialChoice choice;
+  const RandomCall first(rng, form, kBatch, 4, false);
+  const CallTensors given = first.on_device(kBatch);
+  const gpu_test::OwnedStream stream;
+  for (int replay = 0; replay < 4; ++replay) {
+    // Captured once for each set of tensors; lengths are read when it runs.
+    const RandomCall call = replay == 0 ? first : RandomCall(rng, form, kBatch, 4, false);
+    const MaskCase expected = testing::case_at_call("replay", form, call.elements);
+    AttentionTrial trial(machine, expected, {kBatch, 4, 2}, choice);
+    const DevicePlan plan = uploaded(
+        parametric_plan(testing::block_mask_of(form), planned_shape(trial.plan().shape, form), {}),
+        stream.get());
+    const Workspace workspace(plan);
+    AttentionTensors tensors = trial.tensors();
+    given.add_to(tensors);
+    trial.poison(0xff);
+    require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
+    const auto ran = attention_forward(plan, tensors, workspace.data(), stream.get());
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamEndCapture(stream.get(), &graph), "end of capture");
+    ASSERT_TRUE(ran) << ran.error().message;
+    const auto copy = [](const DeviceArray<std::int32_t>& to,
+                         const std::vector<std::int32_t>& from) {
+      require(cudaMemcpy(to.data(), from.data(), from.size() * 4, cudaMemcpyHostToDevice), "copy");
+    };
+    copy(given.q_lens, call.q_lens);
+    copy(given.kv_lens, call.kv_lens);
+    copy(given.borders, call.borders);
+    cudaGraphExec_t ready = nullptr;
+    require(cudaGraphInstantiate(&ready, graph, 0), "instantiation");
+    for (int i = 0; i < 2; ++i) require(cudaGraphLaunch(ready, stream.get()), "launch");
+    stream.wait();
+    require(cudaGraphExecDestroy(ready), "graph");
+    require(cudaGraphDestroy(graph), "graph");
+    trial.fetch();
+    EXPECT_EQ(trial.check(), "") << replay;
+  }
+}
+
+}  // namespace
+}  // namespace fdma
