@@ -165,8 +165,8 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
                               params.next_item, stream),
         "launch of the kernel that orders tile rows"));
   } else {
-    FDMA_TRY_VOID(sm90::check_cuda(cudaMemsetAsync(workspace, 0, sizeof(std::int32_t), stream),
-                                   "cudaMemsetAsync"));
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
+                                   "launch of the kernel that zeroes the counter"));
   }
   const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_items);
   FDMA_TRY_VOID(

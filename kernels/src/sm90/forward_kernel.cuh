@@ -2,6 +2,7 @@
 // (forward_load.cuh) and stores, the others compute (forward_compute.cuh).
 #pragma once
 
+#include "ptx/grid.cuh"
 #include "sm90/forward_compute.cuh"
 #include "sm90/forward_kernels.hpp"
 #include "sm90/forward_load.cuh"
@@ -21,6 +22,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
+    ptx::let_next_grid_start();
     const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
       for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
     };
@@ -66,8 +68,8 @@ cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStre
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  kernel<<<num_blocks, kForwardThreads, kBytes, stream>>>(params);
-  return cudaGetLastError();
+  return ptx::launch_overlapping(kernel, dim3(static_cast<unsigned>(num_blocks)),
+                                 dim3(kForwardThreads), kBytes, stream, params);
 }
 
 }  // namespace fdma::sm90

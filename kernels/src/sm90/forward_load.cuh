@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "fdma/kernels/segment_iterator.hpp"
+#include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
@@ -191,6 +192,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   const auto take_index = [&] {
     return static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
   };
+  ptx::wait_for_grid_before();  // which counts items and orders tile rows
   WorkItem next = read_work(p, static_cast<std::int32_t>(blockIdx.x));
   for (;;) {
     PublishedItem item{};

@@ -46,7 +46,8 @@ struct SplitGrid {
   }
   /// Tiles of a row of num_tiles before those of `split`.
   FDMA_HOST_DEVICE std::int32_t first_tile(std::int32_t num_tiles, std::int32_t split) const {
-    return static_cast<std::int32_t>(std::int64_t{num_tiles} * split / num_splits);
+    const std::int32_t size = num_tiles / num_splits, larger = num_tiles % num_splits;
+    return split * size + (split < larger ? split : larger);
   }
 };
 

@@ -2,6 +2,7 @@
 // and writes each row to its place.
 #include <algorithm>
 
+#include "ptx/grid.cuh"
 #include "sm90/tile_rows.hpp"
 
 namespace fdma::sm90 {
@@ -28,11 +29,17 @@ __device__ TileRow tile_row(const FormulaRows& rows, int q_tile, int block_q, in
   return row;
 }
 
+__global__ void zero_counter_kernel(std::int32_t* counter) {
+  ptx::let_next_grid_start();
+  *counter = 0;
+}
+
 __global__ void __launch_bounds__(kThreads)
     order_tile_rows_kernel(const PlanArrays plan, const RunTimeLengths run_time, TileRow* all_rows,
                            std::int32_t* counter) {
   __shared__ int counts[kClasses];
   __shared__ int sums[kThreads / 32];
+  ptx::let_next_grid_start();
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int2 lengths = lengths_of(plan, run_time, b);
   const FormulaRows rows = formula_rows(plan, run_time, b, lengths.x, lengths.y);
@@ -81,6 +88,11 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                             TileRow* rows, std::int32_t* counter, cudaStream_t stream) {
   order_tile_rows_kernel<<<batch, kThreads, 0, stream>>>(plan, lengths, rows, counter);
+  return cudaGetLastError();
+}
+
+cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream) {
+  zero_counter_kernel<<<1, 1, 0, stream>>>(counter);
   return cudaGetLastError();
 }
 

@@ -84,4 +84,7 @@ struct Workspace {
 cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                             TileRow* rows, std::int32_t* counter, cudaStream_t stream);
 
+/// Zeroes `counter`, for plans of items: a kernel, so that the next one may overlap with it.
+cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream);
+
 }  // namespace fdma::sm90
