@@ -6,7 +6,8 @@ A row is one mask at one shape: of part `dense` FDMA beside cuDNN (causal attent
 causal, every other mask beside its full attention), of part `flex` FDMA beside FlexAttention on the
 same mask, whose predicate is compared with the compiled mask before, of part `cusparse` FDMA beside
 what the sparse library alone gives: products of its own on the cells of the mask (CSR), and a
-softmax between them; of part `decode` few queries of a sequence against many keys, beside
+softmax between them; of part `parametric` a plan of segments beside one in parametric form, of the
+same mask; of part `decode` few queries of a sequence against many keys, beside
 scaled_dot_product_attention and a copy (decode_rows.py). All take the same random tensors
 [batch, tokens, heads, head_dim] of bfloat16, in turn, round after round; times are medians of CUDA
 events, after rounds that do not count. The GPU is kept busy while the host prepares what is timed,
@@ -51,7 +52,9 @@ Run = dict[str, Any]
 SEED = 20261121
 TOTAL_TOKENS = 131072
 MAX_FLEX_TOKENS = 32768
+PARTS = ["dense", "parametric", "flex", "cusparse", "decode"]
 HEAD_SIZES = (64, 96, 256)  # beside 128
+PARAMETRIC_MASKS = ("causal", "sliding_window", "causal_document", "document", "prefix_lm_causal")
 CUSPARSE_MASKS = ("causal", "sliding_window", "causal_document", "random_eviction")
 # A round of everything that is compared, times so many rounds as fit into this time.
 SECONDS_A_ROW = 0.35
@@ -109,6 +112,9 @@ def all_rows() -> Iterator[Row]:
                 yield Row("flex", shape, name)
     for name in few[:3]:
         yield Row("flex", head_sizes[0], name)
+    for shape in (many_heads[0], many_heads[2], *one_sequence):
+        for name in PARAMETRIC_MASKS:
+            yield Row("parametric", shape, name)
     for name in CUSPARSE_MASKS:
         yield Row("cusparse", Shape(1, 8192, 32, 128), name)
     for decode in decode_shapes():
@@ -122,7 +128,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
-    parser.add_argument("--parts", type=names, default=["dense", "flex", "cusparse", "decode"])
+    parser.add_argument("--parts", type=names, default=PARTS)
     parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
@@ -305,7 +311,9 @@ class Problem:
 class Measured:
     """FDMA on one mask and problem: the uploaded plan, what it cost, and a call."""
 
-    def __init__(self, fdma: Any, torch: Any, problem: Problem, mask: ZooMask) -> None:
+    def __init__(
+        self, fdma: Any, torch: Any, problem: Problem, mask: ZooMask, form: str = "segments"
+    ) -> None:
         shape = problem.shape
         costs: dict[str, list[float]] = {"compile_ms": [], "plan_ms": [], "upload_ms": []}
         for _ in range(3):  # the first time finds cold code
@@ -320,6 +328,7 @@ class Measured:
                 head_dim=shape.head_dim,
                 dtype="bfloat16",
                 backend="sm90",
+                form=form,
             )
             costs["plan_ms"].append(time.perf_counter() - begin)
             begin = time.perf_counter()
@@ -372,6 +381,14 @@ def measure_row(
     elif row.part == "cusparse":
         peers, facts = cusparse_calls(fdma, torch, problem, mask, predicate)
         calls |= peers
+    elif row.part == "parametric":
+        parametric = Measured(fdma, torch, problem, mask, "parametric")
+        problem.out.fill_(torch.nan)
+        problem.lse.fill_(torch.nan)
+        parametric.call()
+        facts["parametric_check"] = problem.errors(predicate, problem.out, problem.lse)
+        facts |= {f"parametric_{name}": fact for name, fact in parametric.facts.items()}
+        calls["parametric"] = parametric.call
     elif row.mask in ("full", "causal"):
         is_causal = row.mask == "causal"
         calls["cudnn"] = lambda: problem.cudnn(is_causal)

@@ -16,6 +16,7 @@
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
+#   parametric plans of segments beside plans in parametric form
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
 #   cusparse   the same beside cuSPARSE's products at the cells of the mask
 #   decode     few queries against 128K keys, beside PyTorch's attention and a copy
@@ -34,7 +35,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select masks dense flex cusparse decode tables"
+all_stages="setup build tests python memcheck racecheck select masks dense parametric flex cusparse decode tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -219,7 +220,7 @@ if stage build 20 bash -c build_all; then
   stage select 60 bash -c measure_select
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
-  for part in dense flex cusparse decode; do
+  for part in dense parametric flex cusparse decode; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
     if [ "$is_list" = 1 ]; then
       bash -c 'measure "$@"' stage "$part" 1 --list "${bench_options[@]}" 2>&1 | sed 's/^/would measure: /'

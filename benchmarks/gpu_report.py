@@ -73,6 +73,7 @@ GOAL = 1.1
 FLEX_FLOOR = 1.2
 PARTIAL_TILE_GOAL = 1.1
 COPY_GOAL = 0.8
+PARAMETRIC_GOAL = 1.03
 HEAD_SIZES = (64, 96, 256)  # beside 128
 
 
@@ -274,6 +275,32 @@ def cusparse_table(result: Run, table: Table) -> str:
     return table([*header, "times faster", "plan", "cuSPARSE memory"], rows)
 
 
+def parametric_table(result: Run, table: Table) -> str:
+    runs = [run for heads in (32, 8) for run in rows_of(result, "parametric", 128, heads)]
+    rows = []
+    for run in runs:
+        share = f"{run['parametric_ratio']:.3f}"
+        rows.append(
+            [
+                run["mask"],
+                f"{run['batch']} x {tokens_text(run)}",
+                str(run["heads"]),
+                milliseconds(run["fdma_ms"]),
+                milliseconds(run["parametric_ms"]),
+                share if run["parametric_ratio"] <= PARAMETRIC_GOAL else f"**{share}**",
+                plan_text(run),
+                milliseconds(run["parametric_plan_ms"] + run["parametric_upload_ms"]),
+                bytes_text(run["plan_bytes"]),
+                bytes_text(run["parametric_plan_bytes"]),
+            ]
+        )
+    if not rows:
+        return "Nothing measured yet."
+    header = ["mask", "tokens", "heads", "segments ms", "parametric ms", "parametric / segments"]
+    header += ["segments: compile and plan ms", "parametric: plan ms", "plan", "parametric plan"]
+    return table(header, rows)
+
+
 def decode_table(result: Run, table: Table) -> str:
     runs = [run for run in result["rows"].values() if run["part"] == "decode"]
     rows = []
@@ -344,5 +371,6 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "attention-gpu-few-heads": few_heads_table(result, table),
         "attention-gpu-head-sizes": head_sizes_table(result, table),
         "attention-gpu-cusparse": cusparse_table(result, table),
+        "attention-gpu-parametric": parametric_table(result, table),
         "attention-gpu-decode": decode_table(result, table),
     }
