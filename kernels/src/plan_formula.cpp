@@ -170,21 +170,6 @@ std::int64_t count_formula_items(const AttentionPlan& plan) {
   return rows * plan.shape.heads_kv * sets_of_group(plan) * plan.num_splits;
 }
 
-std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers) {
-  std::int64_t num_rows = 0, longest = 0;  // rows that have tiles
-  for (const FormulaElement& element : formula_elements(plan)) {
-    for (std::int64_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
-      const std::int64_t num_tiles = walk_of(element, plan.tile, i).num_tiles();
-      num_rows += num_tiles > 0 ? 1 : 0;
-      longest = std::max(longest, num_tiles);
-    }
-  }
-  const std::int64_t num_items =
-      std::max<std::int64_t>(1, num_rows * plan.shape.heads_kv * sets_of_group(plan));
-  return static_cast<std::int32_t>(
-      std::max<std::int64_t>(1, std::min(num_workers / num_items, longest / kLeastPartTiles)));
-}
-
 PlanCounts count_formula_tiles(const AttentionPlan& plan) {
   PlanCounts counts;
   for (const FormulaElement& element : formula_elements(plan)) {

@@ -37,12 +37,6 @@ std::vector<WorkItem> formula_items(const AttentionPlan& plan,
 /// Items of a parametric plan at its own lengths.
 std::int64_t count_formula_items(const AttentionPlan& plan);
 
-/// Parts that each row of a parametric plan is cut into so that `num_workers` have something to do:
-/// 1 where there are items enough, and no more than leaves kLeastPartTiles tiles of the longest
-/// row to each.
-inline constexpr std::int32_t kLeastPartTiles = 4;
-std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers);
-
 /// PlanCounts of a parametric plan at its own lengths. Cost: O(query tiles of all batch elements).
 PlanCounts count_formula_tiles(const AttentionPlan& plan);
 

@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "fdma/kernels/estimate.hpp"
+#include "plan_formula.hpp"
 
 namespace fdma {
 namespace {
@@ -32,6 +33,9 @@ constexpr double kCombineRow = 1e-4;  ///< a query row of a partial result, read
 constexpr double kLeastGain = 0.03;
 constexpr double kEnough = 0.01;  ///< of a perfect schedule: finer pieces are not tried
 constexpr std::int64_t kMostPartialsPerWorker = 32;
+// Of parametric plans, whose rows are all cut alike.
+constexpr std::int32_t kLeastPartTiles = 4;  ///< of the longest row
+constexpr std::int64_t kMostRounds = 8;      ///< of whole items; with more they are not cut
 
 // The tiles of a row in full tiles.
 double tiles_cost(const AttentionPlan& plan, const WorkItem& item) {
@@ -186,6 +190,13 @@ Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t ind
 }
 
 double combine_tiles(const AttentionPlan& plan) {
+  if (plan.is_parametric()) {
+    if (plan.num_splits == 1) return 0;
+    std::int64_t num_queries = 0;
+    for (std::int64_t b = 0; b < plan.shape.batch; ++b) num_queries += plan.shape.q_len(b);
+    return kCombine +
+           kCombineRow * static_cast<double>(num_queries * plan.shape.heads_q * plan.num_splits);
+  }
   double tiles = plan.split_rows.empty() ? 0 : kCombine;
   for (const SplitRow& row : plan.split_rows) {
     tiles +=
@@ -196,6 +207,13 @@ double combine_tiles(const AttentionPlan& plan) {
 
 double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
   std::vector<double> costs;
+  if (plan.is_parametric()) {
+    for (const WorkItem& item : formula_items(plan, formula_elements(plan))) {
+      costs.push_back(std::max(item.num_tiles, 1) +
+                      (item.partial == kWholeRow ? kItem : kSplitItem));
+    }
+    return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
+  }
   costs.reserve(plan.items.size());
   for (const WorkItem& item : plan.items) {
     if (item.partial == kWholeRow) {
@@ -212,6 +230,42 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
                     kSplitItem);
   }
   return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
+}
+
+std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers) {
+  std::int32_t longest = 0;
+  std::int64_t num_tiles = 0;  // of one set of heads
+  for (const FormulaElement& element : formula_elements(plan)) {
+    for (std::int64_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
+      const std::int32_t of_row = walk_of(element, plan.tile, i).num_tiles();
+      longest = std::max(longest, of_row);
+      num_tiles += of_row;
+    }
+  }
+  AttentionPlan tried = plan;
+  tried.num_splits = 1;
+  const std::int64_t num_items = tried.num_items();
+  if (num_items == 0 || num_items >= kMostRounds * num_workers) return 1;
+  const std::int64_t most = std::min<std::int64_t>(
+      longest / kLeastPartTiles, num_workers * kMostPartialsPerWorker / num_items);
+  const double whole = predicted_tiles(tried, num_workers);
+  double best = whole * (1 - kLeastGain);
+  std::int32_t best_splits = 1;
+  const std::int64_t num_sets =
+      plan.shape.heads_kv * ceil_div(plan.shape.group_size(), plan.heads_per_tile);
+  for (std::int32_t splits = 2; splits <= most; ++splits) {
+    tried.num_splits = splits;
+    const double perfect = (static_cast<double>(num_tiles * num_sets) +
+                            kSplitItem * static_cast<double>(num_items * splits)) /
+                               num_workers +
+                           combine_tiles(tried);
+    if (perfect >= best) break;
+    const double predicted = predicted_tiles(tried, num_workers);
+    if (predicted >= best) continue;
+    best = predicted;
+    best_splits = splits;
+  }
+  return best_splits;
 }
 
 void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,

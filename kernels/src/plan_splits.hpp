@@ -49,6 +49,10 @@ double combine_tiles(const AttentionPlan& plan);
 /// are free, and of combining its split rows; in full tiles.
 double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
 
+/// Parts that each row of a parametric plan is cut into, by the same prediction: 1 where that does
+/// not gain 3 %.
+std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers);
+
 /// Splits rows of `plan`, whose items are whole, so that predicted_tiles falls by at least 3 %;
 /// leaves the plan as it is where that cannot be had. Items of section i, [sections[i],
 /// sections[i + 1]) before, stay together, longest first.

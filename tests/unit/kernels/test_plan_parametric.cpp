@@ -9,6 +9,7 @@
 #include "item_work.hpp"
 #include "parametric_cases.hpp"
 #include "plan_formula.hpp"
+#include "plan_splits.hpp"
 
 namespace fdma {
 namespace {
@@ -105,6 +106,35 @@ TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
     EXPECT_EQ(item.q_tile, 3 - i / 2 % 4);
     EXPECT_EQ(item.num_tiles, 4 - i / 2 % 4);
   }
+}
+
+// Few long rows are cut for 132 workers, many are not.
+TEST(MakeParametricPlan, SplitsRowsOfDecodeForSm90) {
+  const auto plan_of = [](std::int64_t q_len, std::int64_t kv_len, std::int64_t batch) {
+    const BlockMask mask = testing::block_mask_of(testing::plain_forms(q_len, kv_len)[1]);
+    AttentionShape shape = testing::shape_for(mask, batch, 32, 4);
+    shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+    PlanOptions options = parametric();
+    options.backend = Backend::sm90;
+    auto plan = make_plan(mask, shape, {}, options);
+    EXPECT_TRUE(plan) << plan.error().message;
+    EXPECT_TRUE(validate(*plan)) << validate(*plan).error().message;
+    return *std::move(plan);
+  };
+  if (!kSm90SplitsAndPacks) GTEST_SKIP() << "sm90 plans are not split";
+  const AttentionPlan decode = plan_of(1, 131072, 1);
+  EXPECT_EQ(decode.heads_per_tile, 8);
+  EXPECT_EQ(decode.tile.block_q, 16);
+  EXPECT_EQ(decode.num_splits, 32);
+  EXPECT_EQ(decode.num_items(), 4 * 32);
+  EXPECT_EQ(num_partials(decode), 4 * 32);
+  std::int64_t num_tiles = 0;
+  for (const WorkItem& item : formula_items(decode, formula_elements(decode))) {
+    EXPECT_EQ(item.first_tile, num_tiles % 1024);
+    num_tiles += item.num_tiles;
+  }
+  EXPECT_EQ(num_tiles, 4 * 1024);
+  EXPECT_EQ(plan_of(8192, 8192, 4).num_splits, 1);
 }
 
 TEST(MakeParametricPlan, HasItsText) {
