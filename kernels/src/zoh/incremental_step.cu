@@ -173,7 +173,7 @@ class Row {
       number_arrivals<kThreads>(storage_.arrivals, num_entrants,
                                 [&](int i) { return key_of_rank(entrants[i]) - first_key; });
       build_tree<kThreads>(storage_.arrivals, num_entrants);
-      const Arrivals arrivals = tree_of(storage_.arrivals, num_entrants);
+      const Arrivals arrivals = tree_of(storage_.arrivals);
       for (int i = thread_; i < num_dying; i += kThreads) {
         const bool is_old = i < old_dying;
         const std::uint64_t rank =

@@ -64,27 +64,41 @@ FDMA_HOST_DEVICE inline int split_window(const std::uint64_t* run, int begin, in
   return end_of_at_least(run, begin + 1, end - 1, rank);
 }
 
-/// Arrivals 0..m-1 in the order of their ranks, as a wavelet tree: bit `b` of the arrivals, level
-/// by level, each level stably sorted by the bits above b. Since the arrivals are a permutation,
-/// nodes are full but for the last one, and where they begin needs no table: at level b the node of
-/// position p begins at v = p with the low b + 1 bits cleared, and v / 2 ones lie before it.
+/// Arrivals 0..m-1 in the order of their ranks, for one question: which is the j-th largest of the
+/// first few? Two levels of digits of three bits, then leaves of 32 arrivals. Level 0 holds bits 10
+/// to 8 of the arrivals in the order of their ranks; level 1 bits 7 to 5, stably sorted by the bits
+/// above; a leaf has the 32 arrivals with the same upper bits, and which of them are among its
+/// first. Since arrivals are a permutation, nodes are full but for the last one, and where they
+/// begin needs no table.
 ///
-/// Example     arrivals 2 0 3 1: level 1 holds 1 0 1 0; then 0 1 | 2 3 is ordered 0 1 2 3 by level
-///             0, which holds 0 1 0 1. The largest of the first two arrivals (j = 1, x = 2): level
-///             1 has one 1 among two, so it is 2 or 3; in node 2 one arrival, its bit is 0: 2
-/// Cost        kWords words and as many sums a level; a question takes one of each per level
+/// Example     arrivals 300 0 301 1 2 .. 299; the largest of the first two (j = 1): digits 1 and 0,
+///             so it is in the node of digit 1, the largest there of the first one (j = 1); its
+///             digit there is 1 (300 = 1 * 256 + 1 * 32 + 12); of the first one of that leaf bit 12
+///             is the highest: 300
+/// Cost        a question reads two words of 32 bytes and one of 4
 struct Arrivals {
   static constexpr int kWords = kPieceKeys / 32;
+  static constexpr int kLevels = 2;
+  static constexpr int kDigits = 8;
 
-  const std::uint32_t* words;  ///< [levels][kWords]
-  const std::uint16_t* sums;   ///< [levels][kWords]: ones in the words before
-  int num_levels;
+  /// The digits of 32 positions.
+  struct alignas(16) Word {
+    /// sums[slot_of(d)]: digits of at least d in the words of the same node before this one.
+    std::uint16_t sums[kDigits];
+    std::uint32_t planes[4];  ///< bits 0, 1 and 2 of the digits; the last one is not used
+  };
 
-  static FDMA_HOST_DEVICE int levels_for(int count) {
-    int levels = 0;
-    while ((1 << levels) < count) ++levels;
-    return levels;
+  const Word* words;  ///< [kLevels][kWords]
+  const std::uint32_t*
+      leaves;  ///< [kPieceKeys]: the lower bits of the arrivals of a leaf up to there
+
+  static FDMA_HOST_DEVICE int shift_of(int level) { return level == 0 ? 8 : 5; }
+  static FDMA_HOST_DEVICE int digit_of(int arrival, int level) {
+    return arrival >> shift_of(level) & (kDigits - 1);
   }
+  /// Such that the sums of 2 and 6, and those of 1 and 3, of 5 and 7, are neighbours.
+  static FDMA_HOST_DEVICE int slot_of(int digit) { return 0x73605241 >> (4 * digit) & 7; }
+  static FDMA_HOST_DEVICE int digit_of_slot(int slot) { return 0x75316204 >> (4 * slot) & 7; }
 
   static FDMA_HOST_DEVICE int count_ones(std::uint32_t word) {
 #ifdef __CUDA_ARCH__
@@ -94,34 +108,77 @@ struct Arrivals {
 #endif
   }
 
-  /// Ones among the first `end` positions of a level.
-  FDMA_HOST_DEVICE int ones_before(int level, int end) const {
-    if (end == kPieceKeys) return kPieceKeys / 2;
-    const int word = level * kWords + end / 32;
-    return sums[word] + count_ones(words[word] & ((1u << (end % 32)) - 1));
+  /// Positions whose digit is at least `digit`.
+  static FDMA_HOST_DEVICE std::uint32_t at_least(const std::uint32_t* planes, int digit) {
+    std::uint32_t found = 0xFFFFFFFFu;
+    for (int bit = 0; bit < 3; ++bit) {
+      found = (digit >> bit & 1) != 0 ? planes[bit] & found : planes[bit] | found;
+    }
+    return found;
+  }
+  /// Positions with this digit.
+  static FDMA_HOST_DEVICE std::uint32_t equal_to(const std::uint32_t* planes, int digit) {
+    std::uint32_t found = 0xFFFFFFFFu;
+    for (int bit = 0; bit < 3; ++bit) {
+      found &= (digit >> bit & 1) != 0 ? planes[bit] : ~planes[bit];
+    }
+    return found;
   }
 
-  /// Where position `at` with this bit goes in the next level below `level`.
-  FDMA_HOST_DEVICE int next_position(int level, int at, bool bit) const {
-    const int node = at & ~((2 << level) - 1);
-    const int ones = ones_before(level, at) - node / 2;
-    return bit ? node + (1 << level) + ones : at - ones;
+  /// Where position `at` with this digit goes in the next level or, from the last one, in the
+  /// leaves; `equal`: positions of its word with this digit, `before`: such positions of its node
+  /// in the words before.
+  static FDMA_HOST_DEVICE int next_position(int level, int at, int digit, std::uint32_t equal,
+                                            int before) {
+    const int node = level == 0 ? 0 : at & ~((1 << shift_of(0)) - 1);
+    return node + (digit << shift_of(level)) + before + count_ones(equal & ((1u << (at % 32)) - 1));
   }
 
   /// The j-th largest (from 1) of the first `count` arrivals; 1 <= j <= count.
   FDMA_HOST_DEVICE int largest(int count, int j) const {
     int node = 0;
-    for (int level = num_levels - 1; level >= 0; --level) {
-      const int ones = ones_before(level, node + count) - node / 2;
-      if (j <= ones) {
-        node += 1 << level;
-        count = ones;
-      } else {
-        j -= ones;
-        count -= ones;
-      }
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int level = 0; level < kLevels; ++level) {
+      const int last = node + count - 1;
+      const Word word = words[level * kWords + last / 32];
+      const std::uint32_t mask = (2u << (last % 32)) - 1;
+      // Of the first `count` at least j have digits of `digit` or more: bit by bit the largest such
+      // digit. `count` and `above`: those with at least `digit`, and with at least the next one.
+      const std::uint32_t low = word.planes[0], middle = word.planes[1], high = word.planes[2];
+      int digit = 0, above = 0;
+      const auto try_digit = [&](int tried, std::uint32_t found, int sum) {
+        const int ones = sum + count_ones(found & mask);
+        if (j <= ones) {
+          digit = tried;
+          count = ones;
+        } else {
+          above = ones;
+        }
+      };
+      try_digit(4, high, word.sums[0]);
+      const bool has_high = digit != 0;
+      try_digit(digit + 2, has_high ? high & middle : high | middle,
+                has_high ? word.sums[3] : word.sums[2]);
+      const bool has_middle = (digit & 2) != 0;
+      const std::uint32_t lower = has_middle ? middle & low : middle | low;
+      const int sum_1 = has_middle ? word.sums[5] : word.sums[4];
+      const int sum_5 = has_middle ? word.sums[7] : word.sums[6];
+      try_digit(digit + 1, has_high ? high & lower : high | lower, has_high ? sum_5 : sum_1);
+      count -= above;
+      j -= above;
+      node += digit << shift_of(level);
     }
-    return node;
+    const std::uint32_t leaf = leaves[node + count - 1];
+    int bit = 0;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int step = 16; step > 0; step /= 2) {
+      if (count_ones(leaf >> (bit + step)) >= j) bit += step;
+    }
+    return node + bit;
   }
 };
 

@@ -11,9 +11,8 @@
 //                     that die there are those from T before up to T after: one window of each run.
 //                     The keys of the piece above T before are its entrants. Of the dying keys, the
 //                     i-th best (from 0) dies with the (i + 1)-th last of the entrants that rank
-//                     above it, since w + i keys rank above it in all. A wavelet tree of the
-//                     entrants in the order of their ranks (ranking.hpp) answers that. Dying
-//                     keys come sorted from each run: from few runs they are merged, else sorted.
+//                     above it, since w + i keys rank above it in all. A tree of the
+//                     entrants in the order of their ranks (ranking.hpp) answers that.
 // so that every key is written once: by its own piece where it is never kept or outlives its group,
 // else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
 // blocks run.
@@ -26,20 +25,20 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cub/block/block_scan.cuh>
 #include <limits>
 #include <new>
 #include <string>
 
 #include "gpu_check.hpp"
 #include "sm90/cuda_error.hpp"
-#include "zoh/arrivals.cuh"
 #include "zoh/device_topk.hpp"
+#include "zoh/dying_keys.cuh"
+#include "zoh/piece_sort.cuh"
 
 namespace fdma::zoh {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = kTopkThreads;
 static_assert(kPieceKeys <= 4 * kThreads);
 // Shared memory of find_worst for each run: its window and where that splits.
 constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
@@ -57,9 +56,8 @@ __device__ int local_of(const Piece& piece, std::uint64_t rank) {
 }
 
 __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
-  constexpr int kItems = kPieceKeys / kThreads;
-  __shared__ typename BlockSort<kThreads, kItems>::TempStorage sort_storage;
-  __shared__ std::uint64_t ranks[kPieceKeys];
+  static_assert(kThreads == kSortThreads);
+  __shared__ SortStorage storage;
   const Piece piece = call.pieces[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
   const int2* queries = queries_of(call, piece);
@@ -70,53 +68,136 @@ __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
                         piece.row % call.num_heads * call.head_stride +
                         piece.first_key * call.key_stride;
   bool saw_nan = false;
-  for (int i = thread; i < kPieceKeys; i += kThreads) {
-    std::uint64_t rank = 0;
-    if (i < piece.num_keys) {
-      const int2 seen = queries[i];
-      if (seen.x < seen.y) {
-        const float score = scores[i * call.key_stride];
-        saw_nan |= isnan(score);
-        rank = piece.kind == PieceKind::packed ? packed_rank(ordinals[i], score, i)
-                                               : rank_of_key(score, piece.first_key + i);
-        if (piece.kind == PieceKind::all_kept) kept[i] = seen;
-      } else {
-        kept[i] = make_int2(0, 0);
-      }
+  std::uint64_t ranks[kSortItems];  // in any order: they are sorted
+#pragma unroll
+  for (int item = 0; item < kSortItems; ++item) {
+    const int i = thread + item * kThreads;
+    ranks[item] = 0;
+    if (i >= piece.num_keys) continue;
+    const int2 seen = queries[i];
+    if (seen.x < seen.y) {
+      const float score = scores[i * call.key_stride];
+      saw_nan |= isnan(score);
+      ranks[item] = piece.kind == PieceKind::packed ? packed_rank(ordinals[i], score, i)
+                                                    : rank_of_key(score, piece.first_key + i);
+      if (piece.kind == PieceKind::all_kept) kept[i] = seen;
+    } else {
+      kept[i] = make_int2(0, 0);
     }
-    ranks[i] = rank;
   }
   if (__syncthreads_or(saw_nan) != 0 && thread == 0 && call.status != nullptr) {
     atomicOr(call.status, kTopkSawNan);
   }
   if (piece.kind == PieceKind::all_kept) return;
-  std::uint64_t items[kItems];
+  sort_piece(storage, ranks);
+  const int first = thread * kSortItems;
+  std::uint64_t* run = call.runs + std::int64_t{blockIdx.x} * kPieceKeys + first;
+  if (first + kSortItems <= piece.num_keys) {
+    reinterpret_cast<ulonglong2*>(run)[0] = make_ulonglong2(ranks[0], ranks[1]);
+    reinterpret_cast<ulonglong2*>(run)[1] = make_ulonglong2(ranks[2], ranks[3]);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) items[i] = ranks[thread * kItems + i];
-  BlockSort<kThreads, kItems>(sort_storage).Sort(items, GreaterRank());
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) ranks[thread * kItems + i] = items[i];
-  __syncthreads();
-  std::uint64_t* run = call.runs + std::int64_t{blockIdx.x} * kPieceKeys;
-  for (int i = thread; i < piece.num_keys; i += kThreads) run[i] = ranks[i];
+    for (int i = 0; i < kSortItems; ++i) {
+      if (first + i < piece.num_keys) run[i] = ranks[i];
+    }
+  }
 }
 
-// The parts of its group up to a piece, and their runs.
-struct Runs {
-  const std::uint64_t* first;
-  int count;
-  int last_size;
+// worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer. For groups
+// of at most as many parts as a block has threads: a thread has a run and its window of ranks whose
+// bits above the current two are those of `worst`; the three places where these two bits change are
+// looked for side by side.
+__global__ void __launch_bounds__(kThreads) find_worst_of_few(TopkCall call) {
+  // Of ranks from each of the three places on, 21 bits each; of three rounds in turn, so that one
+  // barrier a round is enough.
+  __shared__ unsigned long long counts[3];
+  __shared__ std::uint32_t differing[2];
+  constexpr int kCountBits = 21, kCountMask = (1 << kCountBits) - 1;
+  static_assert(std::int64_t{kThreads} * kPieceKeys <= kCountMask);
+  const Piece piece = call.pieces[blockIdx.x];
+  if (piece.num_seen < call.w) {
+    if (threadIdx.x == 0) call.worst[blockIdx.x] = 0;
+    return;
+  }
+  const Runs runs(call, piece);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 3) counts[thread] = 0;
+  if (thread < 2) differing[thread] = 0;
+  const std::uint64_t* const run = runs.at(min(thread, runs.count - 1));
+  int begin = 0, end = thread < runs.count ? runs.size(thread) : 0;
+  std::uint64_t best = 0, least = 0, worst = runs.at(0)[0];
+  std::uint64_t differs = 0;
+  if (end > 0) {
+    best = run[0];
+    least = run[end - 1];
+    differs = (best ^ worst) | (least ^ worst);
+  }
+  __syncthreads();
+  const auto high = __reduce_or_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(differs >> 32));
+  const auto low = __reduce_or_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(differs));
+  if (thread % 32 == 0) {
+    atomicOr(&differing[0], low);
+    atomicOr(&differing[1], high);
+  }
+  __syncthreads();
+  const int top = differing[1] != 0 ? 63 - __clz(static_cast<int>(differing[1]))
+                                    : 31 - __clz(static_cast<int>(differing[0]));
+  int total = piece.num_before * kPieceKeys + piece.num_keys;
+  auto wanted = static_cast<int>(call.w);
+  int shift = top & ~1;
+  worst = shift < 62 ? worst >> (shift + 2) << (shift + 2) : 0;
+  for (int round = 0; shift >= 0 && total > 1; shift -= 2, ++round) {
+    const std::uint64_t places[3] = {worst | std::uint64_t{1} << shift,
+                                     worst | std::uint64_t{2} << shift,
+                                     worst | std::uint64_t{3} << shift};
+    bool is_known[3];
+    int ends[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+      is_known[i] = begin == end || least >= places[i] || best < places[i];
+    find_ends(run, begin, end, places, is_known, ends);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (begin < end && least >= places[i]) ends[i] = end;
+    }
+    unsigned long long count = 0;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int sum = __reduce_add_sync(0xFFFFFFFFu, ends[i] - begin);
+      count |= static_cast<unsigned long long>(sum) << (i * kCountBits);
+    }
+    if (thread % 32 == 0 && count != 0) atomicAdd(&counts[round % 3], count);
+    if (thread == 0)
+      counts[(round + 1) % 3] = 0;  // of the next round: the one before is still read
+    __syncthreads();
+    count = counts[round % 3];
+    int above = 0, digit = 3;
+    const int old_begin = begin, old_end = end;
+#pragma unroll
+    for (int i = 2; i >= 0; --i) {
+      const int sum = static_cast<int>(count >> (i * kCountBits)) & kCountMask;
+      if (digit != i + 1) continue;
+      if (wanted <= sum) {
+        total = sum - above;
+        end = ends[i];
+      } else {
+        above = sum;
+        begin = ends[i];
+        digit = i;
+      }
+    }
+    if (digit == 0) total -= above;
+    wanted -= above;
+    worst |= static_cast<std::uint64_t>(digit) << shift;
+    if (begin < end) {
+      if (begin != old_begin) best = run[begin];
+      if (end != old_end) least = run[end - 1];
+    }
+  }
+  if (begin < end) call.worst[blockIdx.x] = best;
+}
 
-  __device__ Runs(const TopkCall& call, const Piece& piece)
-      : first(call.runs + (std::int64_t{blockIdx.x} - piece.num_before) * kPieceKeys),
-        count(piece.num_before + 1),
-        last_size(piece.num_keys) {}
-  __device__ const std::uint64_t* at(int i) const { return first + std::int64_t{i} * kPieceKeys; }
-  __device__ int size(int i) const { return i + 1 == count ? last_size : kPieceKeys; }
-};
-
-// worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer.
+// The same for any number of parts.
 __global__ void find_worst(TopkCall call) {
   // Per run the elements whose bits above the current one are those of `worst`; the counts of three
   // bits in turn, so that one barrier a bit is enough.
@@ -171,149 +252,43 @@ __global__ void find_worst(TopkCall call) {
   }
 }
 
-// Dying keys come from windows of runs: those of these few windows are merged.
-constexpr int kMostWindows = 4;
-// As few keys from more windows are counted, one against all; the rest is sorted.
-constexpr int kMostCounted = 256;
-
-struct DeathStorage {
-  std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
-  union {
-    std::uint64_t dying[kPieceKeys];
-    typename BlockSort<kThreads, 1>::TempStorage sort_1;
-    typename BlockSort<kThreads, 2>::TempStorage sort_2;
-    typename BlockSort<kThreads, 4>::TempStorage sort_4;
-  };
-  ArrivalStorage arrivals;
-  int starts[kThreads];
-  int offsets[kThreads + 1];
-  int num_windows;             ///< runs with dying keys
-  int2 windows[kMostWindows];  ///< their places in `dying`, in any order
-  typename cub::BlockScan<int, kThreads>::TempStorage scan;
-};
-
-// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, into
-// storage.dying; returns how many.
-__device__ int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
-                            std::uint64_t after) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) storage.num_windows = 0;
-  __syncthreads();
-  int filled = 0;
-  for (int base = 0; base < runs.count; base += kThreads) {
-    int begin = 0, end = 0;
-    if (base + thread < runs.count) {
-      const std::uint64_t* run = runs.at(base + thread);
-      begin = end_of_at_least(run, 0, runs.size(base + thread), after);
-      end = end_of_at_least(run, begin, runs.size(base + thread), max(before, std::uint64_t{1}));
-    }
-    int offset, total;
-    cub::BlockScan<int, kThreads>(storage.scan).ExclusiveSum(end - begin, offset, total);
-    if (begin < end) {
-      const int window = atomicAdd(&storage.num_windows, 1);
-      if (window < kMostWindows) {
-        storage.windows[window] = make_int2(filled + offset, filled + offset + end - begin);
-      }
-    }
-    storage.starts[thread] = begin - offset;
-    storage.offsets[thread] = offset;
-    __syncthreads();
-    for (int i = thread; i < total; i += kThreads) {
-      int run = 0;  // the last one with offset <= i
-#pragma unroll
-      for (int step = kThreads / 2; step > 0; step /= 2) {
-        if (storage.offsets[run + step] <= i) run += step;
-      }
-      storage.dying[filled + i] = runs.at(base + run)[storage.starts[run] + i];
-    }
-    filled += total;
-    __syncthreads();
-  }
-  return filled;
-}
-
-// Puts the dying keys in descending order, item by item where it belongs: its place in its own
-// window plus how many of each other one are better.
-template <int kItems>
-__device__ __forceinline__ void merge_windows(DeathStorage& storage, int num_dying) {
-  if (storage.num_windows == 1) return;
-  std::uint64_t ranks[kItems];
-  int places[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
-    if (at >= num_dying) break;
-    ranks[i] = storage.dying[at];
-    places[i] = 0;
-    for (int w = 0; w < storage.num_windows; ++w) {
-      const int2 window = storage.windows[w];
-      const bool is_own = window.x <= at && at < window.y;
-      places[i] +=
-          (is_own ? at : end_of_at_least(storage.dying, window.x, window.y, ranks[i])) - window.x;
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
-    if (at < num_dying) storage.dying[places[i]] = ranks[i];
-  }
-  __syncthreads();
-}
-
-// The same by counting the better ones of all.
-__device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) {
-  const int thread = static_cast<int>(threadIdx.x);
-  std::uint64_t rank = 0;
-  int place = 0;
-  if (thread < num_dying) {
-    rank = storage.dying[thread];
-#pragma unroll 4
-    for (int i = 0; i < num_dying; ++i) place += storage.dying[i] > rank ? 1 : 0;
-  }
-  __syncthreads();
-  if (thread < num_dying) storage.dying[place] = rank;
-  __syncthreads();
-}
-
-template <int kItems, class Storage>
-__device__ void write_deaths(DeathStorage& storage, Storage& sort_storage, const TopkCall& call,
-                             const Piece& piece, bool is_below, int num_entrants, int num_dying) {
-  const int first = static_cast<int>(threadIdx.x) * kItems;
-  const bool is_merged = storage.num_windows <= kMostWindows,
-             is_counted = num_dying <= kMostCounted;
-  if (is_merged) {
-    merge_windows<kItems>(storage, num_dying);
-  } else if (is_counted) {
-    order_few(storage, num_dying);
-  }
-  std::uint64_t dying[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) dying[i] = first + i < num_dying ? storage.dying[first + i] : 0;
-  if (!is_merged && !is_counted) {
-    __syncthreads();
-    BlockSort<kThreads, kItems>(sort_storage).Sort(dying, GreaterRank());
-  }
+__device__ __forceinline__ void write_deaths(DeathStorage& storage, const TopkCall& call,
+                                             const Piece& piece, bool is_below, int num_entrants,
+                                             int num_dying) {
+  const bool is_merged = storage.num_windows <= kMostWindows;
+  if (!is_merged) order_dying(storage, num_dying);
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if (first + i >= num_dying) break;
-    int arrival = num_entrants - 1 - (first + i);
-    if (!is_below) {
-      const Arrivals arrivals = tree_of(storage.arrivals, num_entrants);
-      const int better = end_of_at_least(storage.entrants, 0, num_entrants, dying[i] + 1);
-      arrival = arrivals.largest(better, first + i + 1);
+  const Arrivals tree = tree_of(storage.arrivals);
+  for (int first = 0; first < num_dying; first += Dying::kItems * kThreads) {
+    Dying dying;
+    if (is_merged) {
+      rank_in_windows(storage, first, num_dying, dying);
+    } else {
+      rank_in_order(storage, first, num_entrants, num_dying, dying);
     }
-    const int last = storage.arrivals.local_of_arrival[arrival];
-    const int local = local_of(piece, dying[i]);  // negative in an earlier piece
-    int2 interval = queries[local];
-    interval.y = min(interval.y, queries[last].x);
-    kept[local] = interval.x < interval.y ? interval : make_int2(0, 0);
+    int arrivals[Dying::kItems];
+#pragma unroll
+    for (int i = 0; i < Dying::kItems; ++i) {
+      const bool is_item = first + static_cast<int>(threadIdx.x) + i * kThreads < num_dying;
+      const int place = dying.places[i];
+      arrivals[i] = !is_item   ? -1
+                    : is_below ? num_entrants - 1 - place
+                               : tree.largest(dying.better[i], place + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < Dying::kItems; ++i) {
+      if (arrivals[i] < 0) continue;
+      const int last = storage.arrivals.local_of_arrival[arrivals[i]];
+      const int local = local_of(piece, dying.ranks[i]);  // negative in an earlier piece
+      int2 interval = queries[local];
+      interval.y = min(interval.y, queries[last].x);
+      kept[local] = interval.x < interval.y ? interval : make_int2(0, 0);
+    }
   }
 }
 
-__global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
+__global__ void __launch_bounds__(kThreads, 3) find_deaths(TopkCall call) {
   extern __shared__ __align__(16) unsigned char raw_storage[];
   DeathStorage& storage = *reinterpret_cast<DeathStorage*>(raw_storage);
   const Piece piece = call.pieces[blockIdx.x];
@@ -351,13 +326,7 @@ __global__ void __launch_bounds__(kThreads) find_deaths(TopkCall call) {
   }
   const bool is_below = __syncthreads_or(is_above) == 0;
   if (!is_below) build_tree<kThreads>(storage.arrivals, num_entrants);
-  if (num_dying <= kThreads) {
-    write_deaths<1>(storage, storage.sort_1, call, piece, is_below, num_entrants, num_dying);
-  } else if (num_dying <= 2 * kThreads) {
-    write_deaths<2>(storage, storage.sort_2, call, piece, is_below, num_entrants, num_dying);
-  } else {
-    write_deaths<4>(storage, storage.sort_4, call, piece, is_below, num_entrants, num_dying);
-  }
+  write_deaths(storage, call, piece, is_below, num_entrants, num_dying);
 }
 
 }  // namespace
@@ -382,7 +351,11 @@ Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int
     const auto blocks = static_cast<unsigned>(num_sorted);
     const auto parts = static_cast<std::size_t>(call.most_parts);
     const std::size_t threads = std::clamp<std::size_t>((parts + 31) / 32 * 32, 32, kThreads);
-    find_worst<<<blocks, static_cast<unsigned>(threads), parts * kWindowBytes, stream>>>(call);
+    if (parts <= kThreads) {
+      find_worst_of_few<<<blocks, static_cast<unsigned>(threads), 0, stream>>>(call);
+    } else {
+      find_worst<<<blocks, static_cast<unsigned>(threads), parts * kWindowBytes, stream>>>(call);
+    }
     find_deaths<<<blocks, kThreads, sizeof(DeathStorage), stream>>>(call);
   }
   return sm90::check_cuda(cudaGetLastError(), "selection: launch");

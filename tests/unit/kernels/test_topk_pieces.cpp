@@ -1,5 +1,5 @@
 // What selection on the GPU does, step by step on the host with the same functions: ranks, pieces,
-// windows, the wavelet tree of arrivals. Thread blocks become loops.
+// windows, the tree of arrivals. Thread blocks become loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,36 +20,56 @@ namespace {
 using testing::HasSubstr;
 
 struct Tree {
-  std::vector<std::uint32_t> words;
-  std::vector<std::uint16_t> sums;
+  std::vector<Arrivals::Word> words;
+  std::vector<std::uint32_t> leaves;
   Arrivals arrivals;
 };
 
 Tree tree_of(std::vector<int> arrivals) {
-  const auto count = static_cast<int>(arrivals.size());
-  Tree tree{std::vector<std::uint32_t>(kPieceBits * Arrivals::kWords, 0),
-            std::vector<std::uint16_t>(kPieceBits * Arrivals::kWords, 0),
+  const std::size_t count = arrivals.size();
+  Tree tree{std::vector<Arrivals::Word>(Arrivals::kLevels * Arrivals::kWords),
+            std::vector<std::uint32_t>(kPieceKeys, 0),
             {}};
-  tree.arrivals = {tree.words.data(), tree.sums.data(), Arrivals::levels_for(count)};
-  for (int level = tree.arrivals.num_levels - 1; level >= 0; --level) {
-    const auto at = static_cast<std::size_t>(level * Arrivals::kWords);
-    for (std::size_t i = 0; i < arrivals.size(); ++i) {
-      if ((arrivals[i] >> level & 1) != 0) tree.words[at + i / 32] |= 1u << (i % 32);
-    }
-    for (std::size_t i = 1; i < Arrivals::kWords; ++i) {
-      tree.sums[at + i] = static_cast<std::uint16_t>(tree.sums[at + i - 1] +
-                                                     Arrivals::count_ones(tree.words[at + i - 1]));
-    }
-    std::vector<int> next(arrivals.size(), -1);
-    for (std::size_t i = 0; i < arrivals.size(); ++i) {
-      const int to =
-          tree.arrivals.next_position(level, static_cast<int>(i), (arrivals[i] >> level & 1) != 0);
-      EXPECT_EQ(next[static_cast<std::size_t>(to)], -1);
-      next[static_cast<std::size_t>(to)] = arrivals[i];
+  tree.arrivals = {tree.words.data(), tree.leaves.data()};
+  for (int level = 0; level < Arrivals::kLevels; ++level) {
+    Arrivals::Word* const words = tree.words.data() + level * Arrivals::kWords;
+    const std::size_t node_words = level == 0 ? Arrivals::kWords : 8;
+    std::vector<int> next(count, -1);
+    int before[Arrivals::kDigits] = {};  // with each digit, of the node
+    for (std::size_t word = 0; word * 32 < count; ++word) {
+      if (word % node_words == 0) std::fill(std::begin(before), std::end(before), 0);
+      int at_least = 0;
+      for (int digit = Arrivals::kDigits - 1; digit >= 0; --digit) {
+        at_least += before[digit];
+        const int slot = Arrivals::slot_of(digit);
+        EXPECT_EQ(Arrivals::digit_of_slot(slot), digit);
+        words[word].sums[slot] = static_cast<std::uint16_t>(at_least);
+      }
+      const std::size_t end = std::min(count, word * 32 + 32);
+      for (std::size_t i = word * 32; i < end; ++i) {
+        const int digit = Arrivals::digit_of(arrivals[i], level);
+        for (int bit = 0; bit < 3; ++bit) {
+          words[word].planes[bit] |= static_cast<std::uint32_t>(digit >> bit & 1) << (i % 32);
+        }
+      }
+      int here[Arrivals::kDigits] = {};
+      for (std::size_t i = word * 32; i < end; ++i) {
+        const int digit = Arrivals::digit_of(arrivals[i], level);
+        const int to =
+            Arrivals::next_position(level, static_cast<int>(i), digit,
+                                    Arrivals::equal_to(words[word].planes, digit), before[digit]);
+        EXPECT_EQ(next[static_cast<std::size_t>(to)], -1);
+        next[static_cast<std::size_t>(to)] = arrivals[i];
+        ++here[digit];
+      }
+      for (int digit = 0; digit < Arrivals::kDigits; ++digit) before[digit] += here[digit];
     }
     arrivals = next;
   }
-  EXPECT_TRUE(std::is_sorted(arrivals.begin(), arrivals.end()));
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(arrivals[i] / 32, static_cast<int>(i) / 32);
+    tree.leaves[i] = (i % 32 == 0 ? 0 : tree.leaves[i - 1]) | 1u << (arrivals[i] % 32);
+  }
   return tree;
 }
 

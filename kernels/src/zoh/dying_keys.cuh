@@ -1,0 +1,221 @@
+// The keys that die in a piece (select_topk.cu): gathered from the runs of its group and put in
+// descending order, by a block.
+#pragma once
+
+#include <algorithm>
+#include <cub/block/block_scan.cuh>
+
+#include "zoh/arrivals.cuh"
+#include "zoh/device_topk.hpp"
+
+namespace fdma::zoh {
+
+inline constexpr int kTopkThreads = 512;
+
+/// The parts of its group up to a piece, and their runs.
+struct Runs {
+  const std::uint64_t* first;
+  int count;
+  int last_size;
+
+  __device__ Runs(const TopkCall& call, const Piece& piece)
+      : first(call.runs + (std::int64_t{blockIdx.x} - piece.num_before) * kPieceKeys),
+        count(piece.num_before + 1),
+        last_size(piece.num_keys) {}
+  __device__ const std::uint64_t* at(int i) const { return first + std::int64_t{i} * kPieceKeys; }
+  __device__ int size(int i) const { return i + 1 == count ? last_size : kPieceKeys; }
+};
+
+/// Dying keys come from windows of runs: those of these few windows are merged.
+inline constexpr int kMostWindows = 6;
+/// As few keys from more windows are counted, one against all; the rest is sorted.
+inline constexpr int kMostCounted = 256;
+
+struct DeathStorage {
+  std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
+  union {
+    std::uint64_t dying[kPieceKeys];
+    typename BlockSort<kTopkThreads, 1>::TempStorage sort_1;
+    typename BlockSort<kTopkThreads, 2>::TempStorage sort_2;
+    typename BlockSort<kTopkThreads, 4>::TempStorage sort_4;
+  };
+  ArrivalStorage arrivals;
+  int starts[kTopkThreads];
+  int offsets[kTopkThreads + 1];
+  int num_windows;             ///< runs with dying keys
+  int2 windows[kMostWindows];  ///< their places in `dying`, in any order
+  int2 own_window;             ///< that of the piece's own run
+  int num_staying;             ///< of the entrants: those that do not die in their piece
+  typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
+};
+
+/// ends[i] = end_of_at_least(run, begin, end, ranks[i]), the items side by side; `begin` where
+/// is_left_out[i].
+template <int kItems>
+__device__ __forceinline__ void find_ends(const std::uint64_t* run, int begin, int end,
+                                          const std::uint64_t (&ranks)[kItems],
+                                          const bool (&is_left_out)[kItems], int (&ends)[kItems]) {
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) ends[i] = begin;
+  if (begin == end) return;
+  for (int step = 1 << (31 - __clz(end - begin)); step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int next = ends[i] + step;
+      if (!is_left_out[i] && next <= end && run[next - 1] >= ranks[i]) ends[i] = next;
+    }
+  }
+}
+
+/// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, into
+/// storage.dying; returns how many.
+__device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
+                                   std::uint64_t after) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) storage.num_windows = 0;
+  __syncthreads();
+  int filled = 0;
+  for (int base = 0; base < runs.count; base += kTopkThreads) {
+    int begin = 0, end = 0;
+    if (base + thread < runs.count) {
+      const std::uint64_t* run = runs.at(base + thread);
+      int ends[2];
+      find_ends(run, 0, runs.size(base + thread), {after, max(before, std::uint64_t{1})},
+                {false, false}, ends);
+      begin = ends[0];
+      end = ends[1];
+    }
+    int offset, total;
+    cub::BlockScan<int, kTopkThreads>(storage.scan).ExclusiveSum(end - begin, offset, total);
+    if (begin < end) {
+      const int window = atomicAdd(&storage.num_windows, 1);
+      if (window < kMostWindows) {
+        storage.windows[window] = make_int2(filled + offset, filled + offset + end - begin);
+      }
+    }
+    if (base + thread == runs.count - 1) {
+      storage.own_window = make_int2(filled + offset, filled + offset + end - begin);
+      storage.num_staying = begin;
+    }
+    storage.starts[thread] = begin - offset;
+    storage.offsets[thread] = offset;
+    __syncthreads();
+    const int count = min(kTopkThreads, runs.count - base);
+    for (int i = thread; i < total; i += kTopkThreads) {
+      int run = 0;  // the last one with offset <= i
+      for (int step = 1 << (31 - __clz(count)); step > 0; step /= 2) {
+        if (run + step < count && storage.offsets[run + step] <= i) run += step;
+      }
+      storage.dying[filled + i] = runs.at(base + run)[storage.starts[run] + i];
+    }
+    filled += total;
+    __syncthreads();
+  }
+  return filled;
+}
+
+/// Two dying keys of a thread: item i is the places[i]-th best (from 0) of all that die in the
+/// piece, and better[i] entrants rank above it.
+struct Dying {
+  static constexpr int kItems = 2;
+
+  std::uint64_t ranks[kItems];
+  int places[kItems];
+  int better[kItems];
+};
+
+/// From few windows: the place of a key is that in its own window plus how many of each other one
+/// are better. All entrants that stay rank above it, and those that die are a window. The items are
+/// storage.dying[first + thread], and those kTopkThreads further on.
+__device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int first,
+                                                int num_dying, Dying& dying) {
+  first += static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int i = 0; i < Dying::kItems; ++i) {
+    const int at = first + i * kTopkThreads;
+    dying.ranks[i] = at < num_dying ? storage.dying[at] : 0;
+    dying.places[i] = 0;
+    dying.better[i] = storage.num_staying;
+  }
+  for (int w = 0; w < storage.num_windows; ++w) {
+    const int2 window = storage.windows[w];
+    const bool is_own_run = window.x == storage.own_window.x && window.y == storage.own_window.y;
+    bool is_inside[Dying::kItems];
+    int ends[Dying::kItems];
+#pragma unroll
+    for (int i = 0; i < Dying::kItems; ++i) {
+      const int at = first + i * kTopkThreads;
+      is_inside[i] = at >= num_dying || (window.x <= at && at < window.y);
+    }
+    find_ends(storage.dying, window.x, window.y, dying.ranks, is_inside, ends);
+#pragma unroll
+    for (int i = 0; i < Dying::kItems; ++i) {
+      const int above = (is_inside[i] ? first + i * kTopkThreads : ends[i]) - window.x;
+      dying.places[i] += above;
+      if (is_own_run) dying.better[i] += above;
+    }
+  }
+}
+
+/// The same where storage.dying is in descending order.
+__device__ __forceinline__ void rank_in_order(const DeathStorage& storage, int first,
+                                              int num_entrants, int num_dying, Dying& dying) {
+  first += static_cast<int>(threadIdx.x);
+  bool is_left_out[Dying::kItems];
+  std::uint64_t next[Dying::kItems];  // a key is not better than itself
+#pragma unroll
+  for (int i = 0; i < Dying::kItems; ++i) {
+    const int at = first + i * kTopkThreads;
+    is_left_out[i] = at >= num_dying;
+    dying.ranks[i] = at < num_dying ? storage.dying[at] : 0;
+    dying.places[i] = at;
+    next[i] = dying.ranks[i] + 1;
+  }
+  find_ends(storage.entrants, 0, num_entrants, next, is_left_out, dying.better);
+}
+
+/// Puts few keys in descending order: the place of each is the number of better ones.
+__device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) {
+  const int thread = static_cast<int>(threadIdx.x);
+  std::uint64_t rank = 0;
+  int place = 0;
+  if (thread < num_dying) {
+    rank = storage.dying[thread];
+#pragma unroll 4
+    for (int i = 0; i < num_dying; ++i) place += storage.dying[i] > rank ? 1 : 0;
+  }
+  __syncthreads();
+  if (thread < num_dying) storage.dying[place] = rank;
+  __syncthreads();
+}
+
+/// The same for many.
+template <int kItems, class Storage>
+__device__ __forceinline__ void sort_dying(DeathStorage& storage, Storage& sort_storage,
+                                           int num_dying) {
+  const int first = static_cast<int>(threadIdx.x) * kItems;
+  std::uint64_t ranks[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) ranks[i] = first + i < num_dying ? storage.dying[first + i] : 0;
+  __syncthreads();
+  BlockSort<kTopkThreads, kItems>(sort_storage).Sort(ranks, GreaterRank());
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) storage.dying[first + i] = ranks[i];
+  __syncthreads();
+}
+
+/// Puts dying keys from more than kMostWindows windows in descending order.
+__device__ __forceinline__ void order_dying(DeathStorage& storage, int num_dying) {
+  if (num_dying <= kMostCounted) {
+    order_few(storage, num_dying);
+  } else if (num_dying <= kTopkThreads) {
+    sort_dying<1>(storage, storage.sort_1, num_dying);
+  } else if (num_dying <= 2 * kTopkThreads) {
+    sort_dying<2>(storage, storage.sort_2, num_dying);
+  } else {
+    sort_dying<4>(storage, storage.sort_4, num_dying);
+  }
+}
+
+}  // namespace fdma::zoh
