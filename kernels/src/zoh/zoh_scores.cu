@@ -3,66 +3,22 @@
 //                and keep their part of the head's weights in registers for many keys. A lane sums
 //                eight keys while it loads the next eight; of eight sums each step hands half to
 //                the lane opposite, so 8 sums take 7 shuffles and a few, not 8 x 4
-//   score_tiles  dt_proj [heads_kv, heads_kv * head_dim] of 16-bit weights: a matrix product with
-//                few columns. Sums do not care for the order of their terms, so a lane's 16 bytes
-//                are the fragments of two mma instructions as they lie, in values and weights
-//                alike. Where there are few keys, warps share the width of a row
+//   score_wide   dt_proj [heads_kv, heads_kv * head_dim] of the dtype of values, on tensor cores
+//                (zoh_wide.cu; few keys of 16 bits zoh_tiles.cu)
 //   score_any    all else: any alignment and any mixture of dtypes, tiles in shared memory
 // The first two are bound by reading `values`.
-// Longer than most files: the three share what a call is, a score, and who serves which call.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
 
-#include "fdma/kernels/zoh_device.hpp"
 #include "sm90/cuda_error.hpp"
+#include "zoh/zoh_call.cuh"
 
 namespace fdma {
+namespace zoh {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr std::int64_t kMultiprocessors = 132;  ///< of an H100 or H200: how far work is spread
-
-/// A tensor of any of the three dtypes, element by element.
-struct AnyFloats {
-  const void* data;
-  DType dtype;
-
-  __device__ float operator[](std::int64_t at) const {
-    if (dtype == DType::float32) return static_cast<const float*>(data)[at];
-    if (dtype == DType::float16) return __half2float(static_cast<const __half*>(data)[at]);
-    return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
-  }
-};
-
-struct Call {
-  AnyFloats values, weights, a_coef;
-  float* scores;
-  int num_batches, num_heads, head_dim;
-  std::int64_t kv_len;
-  std::int64_t batch_stride, key_stride, head_stride;                    ///< of values
-  std::int64_t weight_row_stride, weight_stride, a_stride;               ///< of dt_proj, a_coef
-  std::int64_t score_batch_stride, score_head_stride, score_key_stride;  ///< of scores
-  bool is_per_head;
-  bool is_log;
-  int num_splits;  ///< score_tiles: warps that share the width of a row, 1 to kWarps
-};
-
-__device__ float score_of(const Call& call, float dt, float a) {
-  const float softplus = fmaxf(dt, 0.0F) + log1pf(expf(-fabsf(dt)));
-  const float log = softplus * a;
-  return call.is_log ? log : expf(log);
-}
-
-__device__ void store_score(const Call& call, int batch, int head, std::int64_t key, float dt) {
-  call.scores[batch * call.score_batch_stride + head * call.score_head_stride +
-              key * call.score_key_stride] = score_of(call, dt, call.a_coef[head * call.a_stride]);
-}
 
 // The elements of 16 bytes as float32.
 template <class T>
@@ -202,150 +158,6 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
   }
 }
 
-__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __nv_bfloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-constexpr int kRowTiles = 2;        // of 16 keys, per warp of score_tiles
-constexpr int kSliceElements = 32;  // of a row: 16 bytes from each of the four lanes that share it
-
-// Blocks of score_tiles on a multiprocessor, by the registers that sums, values and weights take.
-template <int kColumnTiles>
-constexpr int kTileBlocks = kColumnTiles == 1 ? 2 : 1;
-
-// 16 bytes that are read once; the other half of their 128 comes to the L2 cache with them.
-__device__ __forceinline__ uint4 load_streamed(const void* from) {
-  uint4 raw;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
-               : "l"(from));
-  return raw;
-}
-
-// num_splits warps have 32 keys and kColumnTiles x 8 heads from blockIdx.z on, each a part of the
-// rows' width. In an mma, lane 4 g + t holds columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8;
-// here these are elements 8t.. of the slice. Two slices are loaded together, 128 bytes of each row,
-// while the two before them are multiplied: memory is fastest where neighbours come at one time.
-template <class T, int kColumnTiles>
-__global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>) score_tiles(Call call) {
-  constexpr int kSums = kRowTiles * kColumnTiles * 4;
-  __shared__ float parts[kWarps][kSums][32];
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, quad = lane % 4;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int split = warp % call.num_splits;
-  const std::int64_t tile =
-      std::int64_t{blockIdx.x} * (kWarps / call.num_splits) + warp / call.num_splits;
-  const std::int64_t first_key = tile * 16 * kRowTiles;
-  const auto batch = static_cast<int>(blockIdx.y);
-  const int first_head = static_cast<int>(blockIdx.z) * 8 * kColumnTiles;
-  const int width = call.num_heads * call.head_dim;
-  const T* rows[kRowTiles][2];
-  const T* columns[kColumnTiles];
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // Rows past the end repeat the last one; nothing is made of them.
-      const std::int64_t key = min(first_key + 16 * r + 8 * half + group, call.kv_len - 1);
-      rows[r][half] = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
-                      key * call.key_stride + 8 * quad;
-    }
-  }
-#pragma unroll
-  for (int c = 0; c < kColumnTiles; ++c) {
-    const int head = min(first_head + 8 * c + group, call.num_heads - 1);
-    columns[c] =
-        static_cast<const T*>(call.weights.data) + head * call.weight_row_stride + 8 * quad;
-  }
-  float sums[kRowTiles][kColumnTiles][4] = {};
-  const auto load = [&](int at, uint4(&a)[2][kRowTiles][2]) {
-#pragma unroll
-    for (int s = 0; s < 2; ++s, at += kSliceElements) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          a[s][r][half] =
-              at + 8 * quad < width ? load_streamed(rows[r][half] + at) : make_uint4(0, 0, 0, 0);
-        }
-      }
-    }
-  };
-  const auto add = [&](int at, const uint4(&a)[2][kRowTiles][2]) {
-#pragma unroll
-    for (int s = 0; s < 2; ++s, at += kSliceElements) {
-      uint4 b[kColumnTiles];
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
-        b[c] = at + 8 * quad < width ? __ldg(reinterpret_cast<const uint4*>(columns[c] + at))
-                                     : make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-        for (int c = 0; c < kColumnTiles; ++c) {
-          multiply(sums[r][c], a[s][r][0].x, a[s][r][1].x, a[s][r][0].y, a[s][r][1].y, b[c].x,
-                   b[c].y, T());
-          multiply(sums[r][c], a[s][r][0].z, a[s][r][1].z, a[s][r][0].w, a[s][r][1].w, b[c].z,
-                   b[c].w, T());
-        }
-      }
-    }
-  };
-  // A part is a multiple of two slices; what lies past the row is zero.
-  constexpr int kPair = 2 * kSliceElements;
-  const int part = (width + kPair * call.num_splits - 1) / (kPair * call.num_splits) * kPair;
-  const int end = (split + 1) * part;
-  uint4 even[2][kRowTiles][2], odd[2][kRowTiles][2];
-  int at = split * part;
-  load(at, even);
-  for (; at < end; at += 2 * kPair) {
-    load(at + kPair, odd);
-    add(at, even);
-    load(at + 2 * kPair, even);
-    if (at + kPair < end) add(at + kPair, odd);
-  }
-  if (call.num_splits > 1) {
-    // The first warp of a tile adds what the others have, in their order.
-#pragma unroll
-    for (int i = 0; i < kSums; ++i)
-      parts[warp][i][lane] = sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4];
-    __syncthreads();
-    if (split != 0) return;
-    for (int other = 1; other < call.num_splits; ++other) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4] += parts[warp + other][i][lane];
-      }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const std::int64_t key = first_key + 16 * r + 8 * (i / 2) + group;
-        const int head = first_head + 8 * c + 2 * quad + i % 2;
-        if (key < call.kv_len && head < call.num_heads) {
-          store_score(call, batch, head, key, sums[r][c][i]);
-        }
-      }
-    }
-  }
-}
-
 constexpr int kTileKeys = 64, kTileHeads = 32, kTileDepth = 32;
 
 // A block has 64 keys and 32 heads from blockIdx.z on; a thread 4 keys and 2 heads, 16 apart.
@@ -428,30 +240,6 @@ void launch_rows_of(const Call& call, std::int64_t row_bytes, Stream stream) {
   }
 }
 
-template <class T, int kColumnTiles>
-void launch_tiles(Call call, Stream stream) {
-  const std::int64_t tiles = ceil_div(call.kv_len, 16 * kRowTiles);
-  const std::int64_t column_blocks = ceil_div(call.num_heads, 8 * kColumnTiles);
-  // Warps for all that can run at a time.
-  const std::int64_t wanted = ceil_div(kTileBlocks<kColumnTiles> * kWarps * kMultiprocessors,
-                                       tiles * column_blocks * call.num_batches);
-  call.num_splits = wanted > 4 ? kWarps : wanted > 2 ? 4 : wanted > 1 ? 2 : 1;
-  const dim3 grid(static_cast<unsigned>(ceil_div(tiles * call.num_splits, kWarps)),
-                  static_cast<unsigned>(call.num_batches), static_cast<unsigned>(column_blocks));
-  score_tiles<T, kColumnTiles><<<grid, kThreads, 0, stream>>>(call);
-}
-
-template <class T>
-void launch_tiles_of(const Call& call, Stream stream) {
-  if (call.num_heads <= 8) {
-    launch_tiles<T, 1>(call, stream);
-  } else if (call.num_heads <= 16) {
-    launch_tiles<T, 2>(call, stream);
-  } else {
-    launch_tiles<T, 4>(call, stream);
-  }
-}
-
 bool is_multiple_of_16(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
@@ -464,7 +252,10 @@ bool has_wide_rows(const Call& call) {
          call.head_stride * size % 16 == 0;
 }
 
-void launch(const Call& call, Stream stream) {
+/// From so many keys on a block of zoh_wide.cu has enough of them (between 4K and 16K on an H200).
+constexpr std::int64_t kManyKeys = 8192;
+
+Result<void> launch(const Call& call, Stream stream) {
   const DType dtype = call.values.dtype;
   const std::int64_t row_bytes = std::int64_t{call.head_dim} * size_bytes(dtype);
   if (call.is_per_head && has_wide_rows(call) && row_bytes <= 1024) {
@@ -475,25 +266,24 @@ void launch(const Call& call, Stream stream) {
     } else {
       launch_rows_of<__half>(call, row_bytes, stream);
     }
-    return;
+    return {};
   }
   const bool has_flat_rows = call.head_stride == call.head_dim && call.weight_stride == 1 &&
                              is_multiple_of_16(call.weights.data) &&
-                             call.weight_row_stride % 8 == 0;
-  if (!call.is_per_head && dtype != DType::float32 && call.weights.dtype == dtype &&
-      has_wide_rows(call) && has_flat_rows) {
-    if (dtype == DType::bfloat16) {
-      launch_tiles_of<__nv_bfloat16>(call, stream);
-    } else {
-      launch_tiles_of<__half>(call, stream);
+                             call.weight_row_stride * size_bytes(dtype) % 16 == 0;
+  if (!call.is_per_head && call.weights.dtype == dtype && has_wide_rows(call) && has_flat_rows) {
+    if (dtype == DType::float32 || call.kv_len * call.num_batches >= kManyKeys) {
+      return launch_wide(call, stream);
     }
-    return;
+    launch_tiles(call, stream);
+    return {};
   }
   const dim3 grid(static_cast<unsigned>(ceil_div(call.kv_len, kTileKeys)),
                   static_cast<unsigned>(call.num_batches),
                   static_cast<unsigned>(call.is_per_head ? call.num_heads
                                                          : ceil_div(call.num_heads, kTileHeads)));
   score_any<<<grid, kThreads, 0, stream>>>(call);
+  return {};
 }
 
 Result<void> check_device_tensors(const ZohShape& shape, const TensorView& values,
@@ -538,15 +328,16 @@ Result<void> check_device_tensors(const ZohShape& shape, const TensorView& value
 }
 
 }  // namespace
+}  // namespace zoh
 
 Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
                         const TensorView& a_coef, const MutableTensorView& scores, ZohMode mode,
                         Stream stream) {
   FDMA_TRY(const ZohShape shape, zoh_shape(values, dt_proj, a_coef));
-  FDMA_TRY_VOID(check_device_tensors(shape, values, scores));
+  FDMA_TRY_VOID(zoh::check_device_tensors(shape, values, scores));
   FDMA_TRY_VOID(check_backend(Backend::sm90));
   if (shape.num_batches * shape.kv_len == 0) return {};
-  Call call{};
+  zoh::Call call{};
   call.values = {values.data, values.dtype};
   call.weights = {dt_proj.data, dt_proj.dtype};
   call.a_coef = {a_coef.data, a_coef.dtype};
@@ -566,7 +357,7 @@ Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
   call.score_key_stride = scores.strides[2];
   call.is_per_head = shape.is_per_head;
   call.is_log = mode == ZohMode::log;
-  launch(call, stream);
+  FDMA_TRY_VOID(zoh::launch(call, stream));
   return sm90::check_cuda(cudaGetLastError(), "zoh_scores: launch");
 }
 

@@ -2,6 +2,8 @@
 // states, and against those of the host.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fdma/kernels/zoh_device.hpp"
@@ -196,6 +199,20 @@ TEST(DeviceZohScores, LongerThanOneUnit) {
   expect_scores(values, make_tensor(DType::bfloat16, {8, 512}, random, 0.1), a_coef);
 }
 
+// So many that the wide dt_proj is that of many keys (zoh_scores.cu), for 16 bits.
+TEST(DeviceZohScores, WideOfManyKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(10);
+  for (const DType dtype : {DType::float16, DType::bfloat16}) {
+    for (const auto& [heads, dim] : {std::pair{3, 24}, {8, 8}, {12, 40}, {20, 8}, {40, 8}}) {
+      SCOPED_TRACE(testing::Message() << to_string(dtype) << " " << heads << " " << dim);
+      const Tensor values = make_tensor(dtype, {3, 2750, heads, dim}, random);
+      const Tensor a_coef = make_tensor(DType::float32, {heads}, random);
+      expect_scores(values, make_tensor(dtype, {heads, heads * dim}, random, 0.1), a_coef);
+    }
+  }
+}
+
 // Slices of larger tensors: with 16-byte rows and without.
 TEST(DeviceZohScores, Strides) {
   FDMA_SKIP_WITHOUT_HOPPER();
@@ -292,6 +309,141 @@ TEST(DeviceZohScores, ExtremesAndWhatIsNotFinite) {
     EXPECT_EQ(got[5], 0);
     EXPECT_EQ(got[6], 1);
     EXPECT_TRUE(std::isnan(got[7]));
+  }
+}
+
+/// float32 with all 24 bits of their significands.
+Tensor make_float_tensor(std::vector<std::int64_t> extents, std::mt19937& random, float scale) {
+  Tensor tensor = make_tensor(DType::float32, std::move(extents), random, 0);
+  std::normal_distribution<float> normal(0, scale);
+  for (std::size_t i = 0; i < tensor.exact.size(); ++i) store(tensor, i, normal(random));
+  upload(tensor);
+  return tensor;
+}
+
+// Tensor cores take 11 bits of a float32 at a time: nothing of the others may be lost, and infinite
+// and huge values must not become NaN on the way.
+TEST(DeviceZohScores, WideFloat32HasAllItsBits) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(7);
+  for (const auto& [kv_len, heads, dim] : std::vector<std::array<std::int64_t, 3>>{
+           {77, 2, 64}, {40001, 3, 12}, {500, 12, 36}, {300, 20, 128}, {50, 40, 8}}) {
+    SCOPED_TRACE(testing::Message() << kv_len << " " << heads << " " << dim);
+    const Tensor values = make_float_tensor({1, kv_len, heads, dim}, random, 1);
+    const Tensor dt_proj = make_float_tensor({heads, heads * dim}, random, 0.1F);
+    Tensor a_coef = make_tensor(DType::float32, {heads}, random, 0);
+    for (std::size_t h = 0; h < a_coef.exact.size(); ++h) store(a_coef, h, 1);
+    upload(a_coef);
+    expect_scores(values, dt_proj, a_coef);
+    const Scores scores(values);
+    ASSERT_TRUE(zoh_scores(values.view(), dt_proj.view(), a_coef.view(), scores.view(),
+                           ZohMode::log, nullptr));
+    const std::vector<float> got = scores.to_host();
+    const std::int64_t width = heads * dim, step = std::max<std::int64_t>(kv_len / 500, 1);
+    for (std::int64_t k = 0; k < kv_len; k += step) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        double magnitude = 0;
+        for (std::int64_t i = 0; i < width; ++i) {
+          magnitude += std::abs(values.exact[static_cast<std::size_t>(k * width + i)] *
+                                dt_proj.exact[static_cast<std::size_t>(h * width + i)]);
+        }
+        const Expected expected = expected_score(values, dt_proj, a_coef, 0, h, k, ZohMode::log);
+        ASSERT_NEAR(got[static_cast<std::size_t>(h * kv_len + k)], expected.score,
+                    0x1p-24 * (8 * magnitude + 8 * std::abs(expected.score)))
+            << k << " " << h;
+      }
+    }
+  }
+}
+
+TEST(DeviceZohScores, WideOfWhatIsNotFinite) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(8);
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    Tensor values = make_tensor(dtype, {1, 300, 2, 64}, random, 0);
+    Tensor dt_proj = make_tensor(dtype, {2, 128}, random, 0);
+    Tensor a_coef = make_tensor(DType::float32, {2}, random, 0);
+    for (std::size_t i = 0; i < 64; ++i) store(dt_proj, i, 1);  // 0 in the second half
+    for (std::size_t i = 128; i < 256; ++i) store(dt_proj, i, 0x1p-8F);
+    for (std::size_t h = 0; h < 2; ++h) store(a_coef, h, 1);
+    const float huge = dtype == DType::float16 ? 0x1p15F : 0x1p127F;
+    const auto put = [&](std::size_t key, std::size_t at, float x) {
+      store(values, key * 128 + at, x);
+    };
+    put(0, 5, kInfinity);
+    put(1, 127, kInfinity);
+    put(2, 63, -kInfinity);
+    put(3, 64, std::nanf(""));
+    put(4, 1, kInfinity);
+    put(4, 2, -kInfinity);
+    put(299, 0, kInfinity);
+    put(298, 0, huge);
+    put(297, 127, std::bit_cast<float>(0xFFFFFFFFu));  // NaN
+    if (dtype == DType::float32) {
+      put(5, 0, std::numeric_limits<float>::max());  // rounds to infinity
+      for (std::size_t i = 0; i < 4; ++i) put(6, i, huge);
+    }
+    upload(values);
+    upload(dt_proj);
+    upload(a_coef);
+    const Scores scores(values);
+    ASSERT_TRUE(zoh_scores(values.view(), dt_proj.view(), a_coef.view(), scores.view(),
+                           ZohMode::log, nullptr));
+    const std::vector<float> got = scores.to_host();
+    const float* const second = got.data() + 300;
+    EXPECT_EQ(got[0], kInfinity);
+    EXPECT_EQ(second[0], kInfinity);
+    EXPECT_TRUE(std::isnan(got[1]));  // 0 * inf
+    EXPECT_EQ(second[1], kInfinity);
+    EXPECT_EQ(got[2], 0);
+    EXPECT_EQ(second[2], 0);
+    EXPECT_TRUE(std::isnan(got[3]) && std::isnan(second[3]));
+    EXPECT_TRUE(std::isnan(got[4]) && std::isnan(second[4]));
+    EXPECT_EQ(got[299], kInfinity);
+    EXPECT_EQ(got[298], huge);
+    EXPECT_EQ(second[298], huge * 0x1p-8F);
+    EXPECT_TRUE(std::isnan(got[297]) && std::isnan(second[297]));
+    if (dtype == DType::float32) {
+      EXPECT_EQ(got[5], std::numeric_limits<float>::max());
+      EXPECT_EQ(second[5], std::numeric_limits<float>::max() * 0x1p-8F);
+      EXPECT_EQ(got[6], kInfinity);
+      EXPECT_EQ(second[6], 0x1p121F);
+    }
+    for (std::size_t k = 7; k < 297; ++k) {
+      EXPECT_NEAR(got[k], std::log(2.0), 1e-6) << k;
+      EXPECT_NEAR(second[k], std::log(2.0), 1e-6) << k;
+    }
+  }
+}
+
+// Chunks of a prompt score as the whole of it: zoh_wide.cu sums every key alike.
+TEST(DeviceZohScores, WideScoresDoNotDependOnTheLength) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(9);
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+    constexpr std::int64_t kKeys = 20000, kFirst = 1234;
+    const std::int64_t count = dtype == DType::float32 ? 321 : 9000;
+    const Tensor values = make_tensor(dtype, {1, kKeys, 4, 32}, random);
+    const Tensor dt_proj = make_tensor(dtype, {4, 128}, random, 0.1);
+    const Tensor a_coef = make_tensor(DType::float32, {4}, random);
+    const Scores scores(values);
+    const auto run = [&](const TensorView& view, const MutableTensorView& out) {
+      return zoh_scores(view, dt_proj.view(), a_coef.view(), out, ZohMode::exp, nullptr);
+    };
+    ASSERT_TRUE(run(values.view(), scores.view()));
+    const std::vector<float> all = scores.to_host();
+    TensorView chunk = values.view();
+    chunk.data = static_cast<const std::uint8_t*>(chunk.data) + kFirst * 128 * size_bytes(dtype);
+    chunk.extents[1] = count;
+    MutableTensorView out = scores.view();
+    out.extents[2] = count;
+    ASSERT_TRUE(run(chunk, out));
+    const std::vector<float> got = scores.to_host();
+    for (std::size_t h = 0; h < 4; ++h) {
+      for (std::size_t k = 0; k < static_cast<std::size_t>(count); ++k) {
+        ASSERT_EQ(got[h * kKeys + k], all[h * kKeys + k + kFirst]) << h << " " << k;
+      }
+    }
   }
 }
 

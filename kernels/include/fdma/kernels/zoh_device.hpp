@@ -15,9 +15,8 @@ namespace fdma {
 /// Errors  those on the host; unsupported: a tensor on the host, a GPU of another architecture;
 ///         cuda. Checked before the launch
 /// Cost    reads `values` once. Rows of 16-byte multiples of at most 1,024 bytes are read 16 bytes
-/// a
-///         thread; the wide dt_proj takes tensor cores where it has the dtype of `values`, 16 bits,
-///         and heads lie one after the other, and is bound by arithmetic elsewhere
+///         a thread; the wide dt_proj takes tensor cores where it has the dtype of `values` and
+///         heads lie one after the other, and is bound by arithmetic elsewhere
 Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
                         const TensorView& a_coef, const MutableTensorView& scores, ZohMode mode,
                         Stream stream);
