@@ -36,7 +36,7 @@ SEED = 20261121
 LENGTHS = (1024, 4096, 16384, 65536, 131072, 1048576)
 RATIOS = (0.2, 0.1, 0.05, 0.025)
 WIDTH = 2048
-ORDERS = ("random", "rising", "clustered")
+ORDERS = ("random", "rising", "clustered", "drifting")
 HEAD_DIM = 128
 MAX_VALUES_BYTES = 2**31
 MAX_DENSE_TOKENS = 32768
@@ -63,12 +63,15 @@ def median_us(call: Callable[[], object], launches: int = 1) -> float:
 
 
 def draw_scores(order: str, heads: int, tokens: int) -> torch.Tensor:
-    """float32 [1, heads, tokens]: normal, in ascending order, or normal around a level that changes
-    every 512 tokens."""
+    """float32 [1, heads, tokens]: normal, in ascending order, normal around a level that changes
+    every 512 tokens, or uniform in [0, 2) above a level that rises by 1 in 1,000 tokens."""
     generator = torch.Generator("cuda").manual_seed(SEED)
     scores = torch.randn((1, heads, tokens), device="cuda", generator=generator)
     if order == "rising":
         return scores.sort(dim=-1).values.contiguous()
+    if order == "drifting":
+        level = torch.arange(tokens, device="cuda") / 1000
+        return torch.rand((1, heads, tokens), device="cuda", generator=generator) * 2 + level
     if order == "clustered":
         levels = torch.randn((1, heads, tokens // 512 + 1), device="cuda", generator=generator)
         return scores * 0.1 + levels.repeat_interleave(512, dim=-1)[..., :tokens]
@@ -224,8 +227,6 @@ def main() -> None:
         for tokens in options.lengths:
             for dtype in DTYPES:
                 for wide in (False, True):
-                    if wide and dtype == "float32" and tokens > 16384:
-                        continue  # bound by arithmetic: one length says it
                     run = bench_scores(fdma, dtype, heads, tokens, wide)
                     if run:
                         result["scores"].append(run)
