@@ -185,15 +185,19 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     v_ring.advance();
   };
 
-  // The item that comes next is taken late, with the last two tiles of this one, so that the
-  // longest items go to the blocks that are free first.
+  // The item that comes next is taken with the first tile of this one while many are left; then
+  // late, with the last three tiles, so that the longest items go to the blocks that are free
+  // first.
+  constexpr int kManyItems = 16;  // for each block
+  constexpr int kLateTiles = 3;
   bool is_first = true;
   int mask_warp = 0;  // that makes the words of the next tile that needs them
   const auto take_index = [&] {
     return static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
   };
   ptx::wait_for_grid_before();  // which counts items and orders tile rows
-  WorkItem next = read_work(p, static_cast<std::int32_t>(blockIdx.x));
+  auto index = static_cast<std::int32_t>(blockIdx.x);
+  WorkItem next = read_work(p, index);
   for (;;) {
     PublishedItem item{};
     item.num_tiles = kNoItem;
@@ -208,7 +212,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       if (next.first_segment == kOwnSegments) {
         const TileRow row = read_row(p, next, item.head_in_group, item.kv_head);
         if (row.num_tiles == kNoRow) {
-          next = read_work(p, take_index());
+          index = take_index();
+          next = read_work(p, index);
           continue;
         }
         if (row.num_tiles > 0) item.num_segments = store_segments(slot + Layout::kItemBytes, row);
@@ -256,10 +261,12 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     q_ring.advance();
 
     TileWalk walk(segments_of<Layout>(p.plan, item, slot), item);
-    std::int32_t index = 0;
+    const bool are_many = index < p.plan.num_items - kManyItems * static_cast<int>(gridDim.x);
+    const int take_at = are_many ? 0 : max(item.num_tiles - kLateTiles, 0);
+    const int read_at = min(take_at + 1, item.num_tiles - 1);
     for (int n = 0; n < item.num_tiles; ++n) {
-      if (n == max(item.num_tiles - 2, 0)) index = take_index();
-      if (n == item.num_tiles - 1) next = read_work(p, index);
+      if (n == take_at) index = take_index();
+      if (n == read_at) next = read_work(p, index);
       TileStep step;
       TilePlace place;
       walk.next(step, place);
