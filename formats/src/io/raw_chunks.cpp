@@ -1,14 +1,13 @@
 #include "raw_chunks.hpp"
 
-#include <H5FDpublic.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
-#include <new>
 #include <system_error>
+
+#include "h5_driver.hpp"
 
 namespace fdma::io {
 
@@ -24,34 +23,10 @@ struct ChunkNotes {
 
 namespace {
 
-constexpr haddr_t kMaxAddress = (haddr_t{1} << 62);
+using Driver = H5Driver<ChunkNotes>;
 
-struct DriverFile {
-  H5FD_t base;  // first, as HDF5 casts between the two
-  ChunkNotes* notes;
-  haddr_t eoa;
-};
-
-// The property list stores a pointer to the notes by value.
-struct DriverInfo {
-  ChunkNotes* notes;
-};
-
-DriverFile* as_file(H5FD_t* file) { return reinterpret_cast<DriverFile*>(file); }
-const DriverFile* as_file(const H5FD_t* file) { return reinterpret_cast<const DriverFile*>(file); }
-
-H5FD_t* open_file(const char*, unsigned flags, hid_t access, haddr_t) {
-  const auto* info = static_cast<const DriverInfo*>(H5Pget_driver_info(access));
-  if (info == nullptr || (flags & H5F_ACC_RDWR) != 0) return nullptr;
-  auto* file = new (std::nothrow) DriverFile{};
-  if (file == nullptr) return nullptr;
-  file->notes = info->notes;
-  return &file->base;
-}
-
-herr_t close_file(H5FD_t* file) {
-  delete as_file(file);
-  return 0;
+H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t max_address) {
+  return (flags & H5F_ACC_RDWR) == 0 ? Driver::open(name, flags, access, max_address) : nullptr;
 }
 
 // Every view is a file of its own.
@@ -62,18 +37,13 @@ herr_t query_features(const H5FD_t*, unsigned long* flags) {
   return 0;
 }
 
-haddr_t get_eoa(const H5FD_t* file, H5FD_mem_t) { return as_file(file)->eoa; }
-herr_t set_eoa(H5FD_t* file, H5FD_mem_t, haddr_t address) {
-  as_file(file)->eoa = address;
-  return 0;
-}
 haddr_t get_eof(const H5FD_t* file, H5FD_mem_t) {
-  return static_cast<haddr_t>(as_file(file)->notes->file_bytes);
+  return static_cast<haddr_t>(Driver::as_file(file)->state->file_bytes);
 }
 
 herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t address, size_t size,
                   void* buffer) {
-  ChunkNotes& notes = *as_file(file)->notes;
+  ChunkNotes& notes = *Driver::as_file(file)->state;
   if (notes.takes_down && type == H5FD_MEM_DRAW) {
     ++notes.num_places;
     notes.address = address;
@@ -89,28 +59,15 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t address, size_t 
 
 herr_t write_bytes(H5FD_t*, H5FD_mem_t, hid_t, haddr_t, size_t, const void*) { return -1; }
 
-hid_t register_driver() {
-  H5FD_class_t driver{};
-#ifdef H5FD_CLASS_VERSION
-  driver.version = H5FD_CLASS_VERSION;
-  driver.value = static_cast<H5FD_class_value_t>(601);
-#endif
-  driver.name = "fdma_raw_chunks";
-  driver.maxaddr = kMaxAddress;
-  driver.fc_degree = H5F_CLOSE_STRONG;
-  driver.fapl_size = sizeof(DriverInfo);
+H5FD_class_t make_class() {
+  H5FD_class_t driver = Driver::make_class("fdma_raw_chunks", 601);
   driver.open = open_file;
-  driver.close = close_file;
   driver.cmp = compare_files;
   driver.query = query_features;
-  driver.get_eoa = get_eoa;
-  driver.set_eoa = set_eoa;
   driver.get_eof = get_eof;
   driver.read = read_bytes;
   driver.write = write_bytes;
-  const H5FD_mem_t map[] = H5FD_FLMAP_DICHOTOMY;
-  std::copy(std::begin(map), std::end(map), driver.fl_map);
-  return H5FDregister(&driver);
+  return driver;
 }
 
 herr_t read_chunk(hid_t dataset, const hsize_t* offset, std::uint32_t* filter_mask) {
@@ -139,11 +96,8 @@ Result<RawChunks> RawChunks::open(const InputFile& input, const std::string& dat
   chunks.where_ = where;
   FDMA_TRY(chunks.notes_->descriptor, descriptor_of(input));
   chunks.notes_->file_bytes = input.size_bytes;
-  const DriverInfo driver_info{chunks.notes_.get()};
-  const Handle driver(register_driver(), H5FDunregister);
-  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  if (!driver || !access || H5Pset_driver(access.get(), driver.get(), &driver_info) < 0 ||
-      H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG) < 0) {
+  const Handle access = Driver::access(make_class(), chunks.notes_.get());
+  if (!access || H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG) < 0) {
     return hdf5_error(where, "HDF5 cannot be set up");
   }
   chunks.file_ = Handle(H5Fopen(input.path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
