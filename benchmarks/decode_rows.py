@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,9 @@ def peers_of(problem: DecodeProblem) -> dict[str, Callable[[], object]]:
         ("sdpa_efficient", backends.EFFICIENT_ATTENTION),
     ):
         try:
-            out = problem.sdpa(backend)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # why the other backends were not used
+                out = problem.sdpa(backend)
         except RuntimeError:  # "No available kernel"
             continue
         problem.error(out.transpose(1, 2), None, is_causal=False)
