@@ -379,7 +379,7 @@ def test_plans_for_sm90_are_shown_anywhere(tmp_path: Path) -> None:
     assert plan.startswith("plan sm90 tile 128x128")
     for more, message in (
         (["--dtype", "float32"], "dtype: sm90 computes q, k, v and out all bfloat16"),
-        (["--dtype", "float16", "--head-dim", "80"], "head_dim: sm90 computes"),
+        (["--dtype", "float16", "--head-dim", "84"], "head_dim: sm90 computes"),
         (["--dtype", "float16", "--tile", "64x64"], "tile: sm90 computes tiles of 128 x 128"),
     ):
         assert message in failure(tmp_path, *words, *more, status=4)
