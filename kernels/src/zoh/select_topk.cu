@@ -104,16 +104,11 @@ __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
 }
 
 // worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer. For groups
-// of at most as many parts as a block has threads: a thread has a run and its window of ranks whose
-// bits above the current two are those of `worst`; the three places where these two bits change are
-// looked for side by side.
+// of at most as many parts as a block has threads: a thread has a run, its window of ranks whose
+// bits above the current one are those of `worst`, and the best and the worst rank in there.
 __global__ void __launch_bounds__(kThreads) find_worst_of_few(TopkCall call) {
-  // Of ranks from each of the three places on, 21 bits each; of three rounds in turn, so that one
-  // barrier a round is enough.
-  __shared__ unsigned long long counts[3];
+  __shared__ int counts[3];  // of three bits in turn, so that one barrier a bit is enough
   __shared__ std::uint32_t differing[2];
-  constexpr int kCountBits = 21, kCountMask = (1 << kCountBits) - 1;
-  static_assert(std::int64_t{kThreads} * kPieceKeys <= kCountMask);
   const Piece piece = call.pieces[blockIdx.x];
   if (piece.num_seen < call.w) {
     if (threadIdx.x == 0) call.worst[blockIdx.x] = 0;
@@ -142,56 +137,50 @@ __global__ void __launch_bounds__(kThreads) find_worst_of_few(TopkCall call) {
   __syncthreads();
   const int top = differing[1] != 0 ? 63 - __clz(static_cast<int>(differing[1]))
                                     : 31 - __clz(static_cast<int>(differing[0]));
-  int total = piece.num_before * kPieceKeys + piece.num_keys;
-  auto wanted = static_cast<int>(call.w);
-  int shift = top & ~1;
-  worst = shift < 62 ? worst >> (shift + 2) << (shift + 2) : 0;
-  for (int round = 0; shift >= 0 && total > 1; shift -= 2, ++round) {
-    const std::uint64_t places[3] = {worst | std::uint64_t{1} << shift,
-                                     worst | std::uint64_t{2} << shift,
-                                     worst | std::uint64_t{3} << shift};
-    bool is_known[3];
-    int ends[3];
-#pragma unroll
-    for (int i = 0; i < 3; ++i)
-      is_known[i] = begin == end || least >= places[i] || best < places[i];
-    find_ends(run, begin, end, places, is_known, ends);
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      if (begin < end && least >= places[i]) ends[i] = end;
-    }
-    unsigned long long count = 0;
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int sum = __reduce_add_sync(0xFFFFFFFFu, ends[i] - begin);
-      count |= static_cast<unsigned long long>(sum) << (i * kCountBits);
-    }
-    if (thread % 32 == 0 && count != 0) atomicAdd(&counts[round % 3], count);
-    if (thread == 0)
-      counts[(round + 1) % 3] = 0;  // of the next round: the one before is still read
-    __syncthreads();
-    count = counts[round % 3];
-    int above = 0, digit = 3;
-    const int old_begin = begin, old_end = end;
-#pragma unroll
-    for (int i = 2; i >= 0; --i) {
-      const int sum = static_cast<int>(count >> (i * kCountBits)) & kCountMask;
-      if (digit != i + 1) continue;
-      if (wanted <= sum) {
-        total = sum - above;
-        end = ends[i];
-      } else {
-        above = sum;
-        begin = ends[i];
-        digit = i;
+  worst = top < 63 ? worst >> (top + 1) << (top + 1) : 0;
+  std::int64_t total = std::int64_t{piece.num_before} * kPieceKeys + piece.num_keys;
+  std::int64_t wanted = call.w;
+  for (int bit = top; bit >= 0 && total > 1; --bit) {
+    const std::uint64_t middle = worst | std::uint64_t{1} << bit;
+    int split = end;
+    std::uint64_t above_split = least, below_split = best;
+    if (begin < end && least < middle) {
+      split = begin;
+      if (best >= middle) {
+        // run[split - 1] is above, run[past] below: both are known.
+        int past = end - 1;
+        ++split;
+        above_split = best;
+        below_split = least;
+        while (split < past) {
+          const int probe = (split + past) / 2;
+          const std::uint64_t rank = run[probe];
+          if (rank >= middle) {
+            split = probe + 1;
+            above_split = rank;
+          } else {
+            past = probe;
+            below_split = rank;
+          }
+        }
       }
     }
-    if (digit == 0) total -= above;
-    wanted -= above;
-    worst |= static_cast<std::uint64_t>(digit) << shift;
-    if (begin < end) {
-      if (begin != old_begin) best = run[begin];
-      if (end != old_end) least = run[end - 1];
+    const int count = __reduce_add_sync(0xFFFFFFFFu, split - begin);
+    int* const sum = &counts[bit % 3];
+    if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
+    if (thread == 0) counts[(bit + 2) % 3] = 0;  // of the next bit: the one before is still read
+    __syncthreads();
+    const int above = *sum;
+    if (wanted <= above) {
+      worst = middle;
+      total = above;
+      end = split;
+      least = above_split;
+    } else {
+      wanted -= above;
+      total -= above;
+      begin = split;
+      best = below_split;
     }
   }
   if (begin < end) call.worst[blockIdx.x] = best;
@@ -268,6 +257,14 @@ __device__ __forceinline__ void write_deaths(DeathStorage& storage, const TopkCa
       rank_in_order(storage, first, num_entrants, num_dying, dying);
     }
     int arrivals[Dying::kItems];
+    int locals[Dying::kItems];  // negative in an earlier piece
+    int2 intervals[Dying::kItems];
+#pragma unroll
+    for (int i = 0; i < Dying::kItems; ++i) {
+      if (first + static_cast<int>(threadIdx.x) + i * kThreads >= num_dying) continue;
+      locals[i] = local_of(piece, dying.ranks[i]);
+      intervals[i] = queries[locals[i]];  // on its way while the tree is asked
+    }
 #pragma unroll
     for (int i = 0; i < Dying::kItems; ++i) {
       const bool is_item = first + static_cast<int>(threadIdx.x) + i * kThreads < num_dying;
@@ -280,10 +277,9 @@ __device__ __forceinline__ void write_deaths(DeathStorage& storage, const TopkCa
     for (int i = 0; i < Dying::kItems; ++i) {
       if (arrivals[i] < 0) continue;
       const int last = storage.arrivals.local_of_arrival[arrivals[i]];
-      const int local = local_of(piece, dying.ranks[i]);  // negative in an earlier piece
-      int2 interval = queries[local];
+      int2 interval = intervals[i];
       interval.y = min(interval.y, queries[last].x);
-      kept[local] = interval.x < interval.y ? interval : make_int2(0, 0);
+      kept[locals[i]] = interval.x < interval.y ? interval : make_int2(0, 0);
     }
   }
 }
