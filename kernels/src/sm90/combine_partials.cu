@@ -22,7 +22,7 @@ constexpr int kLaneColumns = 4;
 constexpr int kWarpColumns = kWarpSize * kLaneColumns;
 constexpr int kLoadsInFlight = 8;
 constexpr int kFewPartials = 8;  ///< one warp has all their loads in flight at once
-constexpr int kFewRows = 256;
+constexpr int kFewRows = 64;
 
 __device__ __forceinline__ void store_columns(__nv_bfloat16* to, const float4& x) {
   const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(x.x, x.y),
