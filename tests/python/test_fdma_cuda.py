@@ -414,3 +414,15 @@ def test_parametric_plans_refuse_lengths_elsewhere() -> None:
         attention(q, k, v, plan_of(mask, q, k, form="parametric"), kv_lens=lens)
     with pytest.raises(NotImplementedError, match="form = parametric"):
         attention(q, k, v, plan_of(mask, q, k), kv_lens=lens.cuda())
+
+
+@needs_gpu
+def test_parametric_plans_without_documents_take_them_from_a_call() -> None:
+    mask = fdma.compile("causal", 500)
+    q, k, v = tensors(44, 2, 500, 500, 4, 2, 64)
+    plan = plan_of(mask, q, k, form="parametric")
+    lens = torch.tensor([500, 333], dtype=torch.int32, device="cuda")
+    borders = torch.tensor([0, 100, 290, 500], dtype=torch.int32, device="cuda")
+    for given in (borders, torch.stack([borders] * 2)):
+        result = attention(q, k, v, plan, q_lens=lens, kv_lens=lens, cu_seqlens=given)
+        check(result, q, k, v, causal_cells(lens, lens, (500, 500), borders=borders))
