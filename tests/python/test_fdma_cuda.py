@@ -369,9 +369,11 @@ def test_parametric_plans_take_lengths_from_each_call(q_len: int, kv_len: int) -
         ([q_len, 1, 0], [kv_len, 17, 230]),
         ([q_len] * 3, [kv_len // 2, 0, kv_len]),
     ):
-        lens = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in (q_lens, kv_lens)]
-        result = attention(q, k, v, plan, q_lens=lens[0], kv_lens=lens[1])
-        check(result, q, k, v, causal_cells(*lens, (q_len, kv_len), left=399))
+        ours, theirs = (
+            torch.tensor(x, dtype=torch.int32, device="cuda") for x in (q_lens, kv_lens)
+        )
+        result = attention(q, k, v, plan, q_lens=ours, kv_lens=theirs)
+        check(result, q, k, v, causal_cells(ours, theirs, (q_len, kv_len), left=399))
 
 
 @needs_gpu
