@@ -1,4 +1,4 @@
-// Calibration in three steps:
+// Calibration on the CPU, in three steps (on the GPU: calibrate_sm90.hpp):
 //   1. time attention over the synthetic masks (calibrate_masks.hpp) for each dtype, head size and
 //      tile shape, all threads busy, every mask in turn and again until the time is up; of each
 //      mask the run with the least busy time counts, since other programs only ever add time. Busy
@@ -23,8 +23,9 @@
 #include <thread>
 
 #include "calibrate_fit.hpp"
+#include "calibrate_inputs.hpp"
 #include "calibrate_masks.hpp"
-#include "cpu/float16.hpp"
+#include "calibrate_sm90.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/threads/parallel.hpp"
 #include "full_mask.hpp"
@@ -50,8 +51,6 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-Error interrupted() { return Error{ErrorCode::io, "calibrate: interrupted"}; }
-
 /// Rows computed together by the CPU kernel with the instruction set it takes here: 64 lanes of
 /// AVX-512, 16 of anything narrower.
 std::int32_t cpu_stripe_rows() {
@@ -74,29 +73,6 @@ double cpu_microseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-/// Uniform in [-1, 1), the same everywhere; a few thousand values repeat.
-void fill_random(std::vector<std::uint8_t>& bytes, DType dtype) {
-  constexpr std::size_t kPeriod = 4093;
-  std::vector<float> values(kPeriod);
-  std::uint64_t state = 1;
-  for (float& value : values) {
-    state = state * 6364136223846793005U + 1442695040888963407U;
-    value = static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31F;
-  }
-  const std::size_t size = static_cast<std::size_t>(size_bytes(dtype));
-  for (std::size_t i = 0; i < bytes.size() / size; ++i) {
-    const float value = values[i % kPeriod];
-    std::uint8_t* to = bytes.data() + i * size;
-    if (dtype == DType::float32) {
-      std::memcpy(to, &value, size);
-    } else {
-      const std::uint16_t half = dtype == DType::bfloat16 ? cpu::bfloat16_from_float(value)
-                                                          : cpu::float16_from_float(value);
-      std::memcpy(to, &half, size);
-    }
-  }
-}
-
 /// Tensors of one call, owned.
 class Tensors {
  public:
@@ -111,7 +87,7 @@ class Tensors {
  private:
   MutableTensorView add(DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) {
     buffers_.emplace_back(static_cast<std::size_t>(length * heads * dim * size_bytes(dtype)));
-    fill_random(buffers_.back(), dtype);
+    fill_normal(buffers_.back(), dtype);
     const std::int64_t extents[] = {1, length, heads, dim};
     return make_contiguous_mutable_view(buffers_.back().data(), dtype, 4, extents);
   }
@@ -138,17 +114,6 @@ struct Workload {
     return {};
   }
 };
-
-AttentionShape shape_of(const BlockMask& mask, DType dtype, std::int32_t head_dim,
-                        std::int32_t heads) {
-  AttentionShape shape;
-  shape.heads_q = shape.heads_kv = heads;
-  shape.q_lens = mask.shape.q_lens;
-  shape.kv_lens = mask.shape.kv_lens;
-  shape.head_dim = shape.head_dim_v = head_dim;
-  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
-  return shape;
-}
 
 Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns,
                              const AttentionShape& shape) {
@@ -263,7 +228,7 @@ class Calibration {
     shape.kv_lens = {1};
     const BlockMask mask = full_mask(shape, {128, 128});
     FDMA_TRY(Workload workload,
-             workload_of(mask, ColumnMode::scan, shape_of(mask, dtype, head_dim, 1)));
+             workload_of(mask, ColumnMode::scan, calibration_shape(mask, dtype, head_dim, 1)));
     for (int i = 0; i < 50; ++i) FDMA_TRY_VOID(workload.run(run_options_));
     return workload.fastest_us;
   }
@@ -273,7 +238,7 @@ class Calibration {
     std::vector<Workload> workloads;
     for (const CalibrationMask& each : calibration_masks(tile)) {
       const AttentionShape shape =
-          shape_of(each.mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
+          calibration_shape(each.mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
       FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape));
       workloads.push_back(std::move(workload));
     }
@@ -281,7 +246,8 @@ class Calibration {
     const Clock::time_point start = Clock::now();
     for (int round = 0; round < kMinRounds || microseconds_since(start) < seconds * 1e6; ++round) {
       for (Workload& workload : workloads) {
-        if (options_.is_cancelled != nullptr && *options_.is_cancelled) return interrupted();
+        if (options_.is_cancelled != nullptr && *options_.is_cancelled)
+          return calibration_interrupted();
         FDMA_TRY_VOID(workload.run(run_options_));
       }
     }
@@ -321,6 +287,9 @@ class Calibration {
 };
 
 Result<void> check_options(const CalibrateOptions& options) {
+  if (options.backend == Backend::sm80) {
+    return Error{ErrorCode::unsupported, "backend: calibrate measures cpu and sm90, got sm80"};
+  }
   const auto invalid = [](std::string message) {
     return Error{ErrorCode::invalid_argument, std::move(message)};
   };
@@ -359,11 +328,21 @@ Result<void> check_options(const CalibrateOptions& options) {
 
 }  // namespace
 
+CalibrateOptions calibrate_options(Backend backend) {
+  CalibrateOptions options;
+  options.backend = backend;
+  if (backend == Backend::cpu) return options;
+  options.dtypes = {DType::bfloat16};
+  options.tiles = {{128, 128}};
+  return options;
+}
+
 Result<DeviceProfile> calibrate(const CalibrateOptions& options) {
   FDMA_TRY_VOID(check_options(options));
   const int num_threads =
       options.num_threads != 0 ? options.num_threads : std::max(1, max_concurrency());
   try {
+    if (options.backend == Backend::sm90) return calibrate_sm90(options);
     return Calibration(options, num_threads).run();
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "calibrate: not enough memory for its tensors"};

@@ -6,6 +6,7 @@
 //   columns   keys with one random lifetime over several tile rows: 16 bytes a key in all.
 #include "calibrate_masks.hpp"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -40,9 +41,9 @@ BlockMask full_rows(BlockShape tile, std::int64_t num_rows, std::int64_t num_key
   return full_mask(shape, tile);
 }
 
-DenseBits no_cells(BlockShape tile) {
+DenseBits no_cells(std::int64_t num_rows) {
   DenseBits cells;
-  cells.q_len = kTileRows * tile.block_q;
+  cells.q_len = num_rows;
   cells.kv_len = kLongKeys;
   cells.words.assign(static_cast<std::size_t>(cells.q_len * cells.words_per_row()), 0);
   return cells;
@@ -52,7 +53,7 @@ DenseBits no_cells(BlockShape tile) {
 BlockMask random_bitmaps(BlockShape tile, std::int64_t step, std::mt19937_64& random) {
   std::uint64_t keys = 0;
   for (std::int64_t k = 0; k < 64; k += step) keys |= std::uint64_t{1} << k;
-  DenseBits cells = no_cells(tile);
+  DenseBits cells = no_cells(kTileRows * tile.block_q);
   for (std::uint64_t& word : cells.words) word = random() & keys;
   return as_block_mask(segment_from_dense(cells, tile));
 }
@@ -60,7 +61,7 @@ BlockMask random_bitmaps(BlockShape tile, std::int64_t step, std::mt19937_64& ra
 /// Each row but one in 16 sees one interval: most keys, or where `is_sparse` a few somewhere.
 BlockMask row_intervals(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
   constexpr std::int64_t kFewKeys = 4;
-  DenseBits cells = no_cells(tile);
+  DenseBits cells = no_cells(kTileRows * tile.block_q);
   const auto below = [&](std::int64_t bound) {
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
   };
@@ -93,6 +94,76 @@ BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
   return as_block_mask(segment_from_columns(keys, tile));
 }
 
+constexpr BlockShape kOverlapTile{128, 128};
+constexpr std::int64_t kOverlapRows = kOverlapTileRows * kOverlapTile.block_q;
+/// Of masks with few partial tiles, one tile in this many.
+constexpr std::int64_t kFewPartial = 4;
+
+/// Whether tiles of column `tile` are partial where not all are.
+bool is_partial_column(std::int64_t tile) { return tile % kFewPartial == kFewPartial - 1; }
+
+/// Partial tiles have half of their cells, others all: of `is_shared` the same in every tile, so
+/// that one bitmap serves them all.
+BlockMask overlap_bitmaps(bool is_all, bool is_shared, std::mt19937_64& random) {
+  DenseBits cells = no_cells(kOverlapRows);
+  const std::int64_t words_per_tile = kOverlapTile.block_kv / 64;
+  std::vector<std::uint64_t> shared(
+      static_cast<std::size_t>(kOverlapTile.block_q * words_per_tile));
+  for (std::uint64_t& word : shared) word = random();
+  for (std::int64_t q = 0; q < cells.q_len; ++q) {
+    std::uint64_t* row = cells.words.data() + q * cells.words_per_row();
+    for (std::int64_t w = 0; w < cells.words_per_row(); ++w) {
+      const std::uint64_t half =
+          is_shared ? shared[static_cast<std::size_t>(q % kOverlapTile.block_q * words_per_tile +
+                                                      w % words_per_tile)]
+                    : random();
+      row[w] = is_all || is_partial_column(w / words_per_tile) ? half : ~std::uint64_t{0};
+    }
+  }
+  return as_block_mask(segment_from_dense(cells, kOverlapTile));
+}
+
+/// Each row sees an interval of its own of every partial tile, from its first key on. Where all are
+/// partial, each row but one in 16 sees one interval of all of them, most of their keys.
+BlockMask overlap_row_intervals(bool is_all, std::mt19937_64& random) {
+  DenseBits cells = no_cells(kOverlapRows);
+  const std::int64_t side = kOverlapTile.block_kv;
+  const auto below = [&](std::int64_t bound) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
+  };
+  for (std::int64_t q = 0; q < cells.q_len; ++q) {
+    std::uint64_t* row = cells.words.data() + q * cells.words_per_row();
+    if (is_all) {
+      if (q % 16 != 0) set_bits(row, below(side), kLongKeys - below(side));
+      continue;
+    }
+    for (std::int64_t tile = 0; tile < kLongKeys / side; ++tile) {
+      set_bits(row, tile * side, tile * side + (is_partial_column(tile) ? below(side) : side));
+    }
+  }
+  return as_block_mask(segment_from_dense(cells, kOverlapTile));
+}
+
+/// Of partial columns one key in 8 never lives, the others from the first row on to a random one,
+/// few of them ending in one tile.
+BlockMask overlap_lifetimes(bool is_all, std::mt19937_64& random) {
+  ColumnIntervals keys;
+  keys.q_len = kOverlapRows;
+  keys.kv_len = kLongKeys;
+  keys.offsets.push_back(0);
+  for (std::int64_t key = 0; key < keys.kv_len; ++key) {
+    std::int64_t end = keys.q_len;
+    if (is_all || is_partial_column(key / kOverlapTile.block_kv)) {
+      end = random() % 8 == 0 ? 0 : 1 + static_cast<std::int64_t>(random() % (5 * keys.q_len / 4));
+    }
+    if (end > 0) {
+      keys.intervals.push_back({0, static_cast<std::int32_t>(std::min(end, keys.q_len))});
+    }
+    keys.offsets.push_back(static_cast<std::int64_t>(keys.intervals.size()));
+  }
+  return as_block_mask(segment_from_columns(keys, kOverlapTile));
+}
+
 }  // namespace
 
 std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
@@ -110,6 +181,25 @@ std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
   for (const ColumnMode columns : {ColumnMode::scan, ColumnMode::gather}) {
     masks.push_back({lifetimes(tile, false, random), columns});
     masks.push_back({lifetimes(tile, true, random), columns});
+  }
+  return masks;
+}
+
+std::vector<OverlapMask> overlap_masks() {
+  std::mt19937_64 random(20261121);
+  std::vector<OverlapMask> masks;
+  for (const std::int64_t num_tiles : {4, 8, 16, 64}) {
+    masks.push_back({full_rows(kOverlapTile, kOverlapTileRows, num_tiles * kOverlapTile.block_kv)});
+  }
+  // More items a worker, which tell what an item costs from what a call does.
+  masks.push_back({full_rows(kOverlapTile, 4 * kOverlapTileRows, 4 * kOverlapTile.block_kv)});
+  for (const bool is_all : {false, true}) {
+    for (const bool is_shared : {false, true}) {
+      masks.push_back(
+          {overlap_bitmaps(is_all, is_shared, random), PlanSegmentKind::bitmap, is_all});
+    }
+    masks.push_back({overlap_row_intervals(is_all, random), PlanSegmentKind::rows, is_all});
+    masks.push_back({overlap_lifetimes(is_all, random), PlanSegmentKind::columns, is_all});
   }
   return masks;
 }

@@ -20,4 +20,18 @@ struct CalibrationMask {
 /// same.
 std::vector<CalibrationMask> calibration_masks(BlockShape tile);
 
+/// Masks for workers that find masks beside their computation, in tiles of 128 x 128 and tile rows
+/// that cost the same: full rows of 4, 8, 16 and 64 tiles; of each kind of partial tile (bitmap,
+/// rows, columns) one mask with every fourth tile partial, most of these of the kind, the others
+/// full, and one with all.
+struct OverlapMask {
+  BlockMask mask;
+  PlanSegmentKind kind = PlanSegmentKind::full;
+  bool is_all = false;  ///< every tile is of that kind
+};
+std::vector<OverlapMask> overlap_masks();
+
+/// Each overlap mask has so many tile rows, or a multiple of them.
+inline constexpr std::int64_t kOverlapTileRows = 32;
+
 }  // namespace fdma

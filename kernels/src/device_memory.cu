@@ -79,6 +79,12 @@ Result<void> copy_to_host(void* host, const void* device, std::int64_t size_byte
   return check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
+Result<void> copy_on_device(void* to, const void* from, std::int64_t size_bytes, Stream stream) {
+  return check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(size_bytes),
+                                    cudaMemcpyDeviceToDevice, stream),
+                    "cudaMemcpyAsync");
+}
+
 Result<void> fill_with_zeros(void* device, std::int64_t size_bytes, Stream stream) {
   return check_cuda(cudaMemsetAsync(device, 0, static_cast<std::size_t>(size_bytes), stream),
                     "cudaMemsetAsync");

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kMaxMicroseconds = 1e9;
 constexpr std::int32_t kMaxWorkers = 1 << 20;
+constexpr double kMaxSlowdown = 100;
 
 Error invalid(std::string message) {
   return Error{ErrorCode::invalid_argument, std::move(message)};
@@ -69,6 +70,11 @@ Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
         fmt::format("{}.head_dim: expected 1 to {}, got {}", where, kMaxHeadDim, kernel.head_dim));
   }
   FDMA_TRY_VOID(check_time(where, "launch_us", kernel.launch_us, true));
+  FDMA_TRY_VOID(check_time(where, "ahead_us", kernel.ahead_us, true));
+  if (!(kernel.sustained_slowdown >= 0 && kernel.sustained_slowdown <= kMaxSlowdown)) {
+    return invalid(fmt::format("{}.sustained_slowdown: expected 0 to {}, got {}", where,
+                               kMaxSlowdown, kernel.sustained_slowdown));
+  }
   if (kernel.tiles.empty()) {
     return invalid(fmt::format("{}.tiles: expected at least one tile shape, got none", where));
   }
@@ -82,6 +88,14 @@ Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
     }
   }
   return {};
+}
+
+/// Where something begins to count and from where on it counts in full: both 0, or ascending.
+Result<void> check_ramp(const char* low_name, double low, const char* high_name, double high) {
+  const bool is_absent = low == 0 && high == 0;
+  if (is_absent || (std::isfinite(high) && low > 0 && low < high)) return {};
+  return invalid(fmt::format("{}, {}: expected both 0, or 0 < {} < {}, got {} and {}", low_name,
+                             high_name, low_name, high_name, low, high));
 }
 
 bool is_same_kernel(const KernelCosts& a, const KernelCosts& b) {
@@ -124,6 +138,7 @@ std::vector<TileCosts> interpolate(const KernelCosts& low, const KernelCosts& hi
 }
 
 KernelCosts scaled(KernelCosts kernel, double factor) {
+  kernel.ahead_us *= factor;
   for (TileCosts& costs : kernel.tiles) {
     for (const NamedSteps& each : kSteps) {
       (costs.*each.steps).tile_us *= factor;
@@ -171,14 +186,8 @@ Result<void> validate(const DeviceProfile& profile) {
     return invalid(fmt::format("stripe_rows: expected a multiple of 16 from 16 to {}, got {}",
                                kMaxBlockSide, profile.stripe_rows));
   }
-  const bool has_no_distance = profile.near_bytes == 0 && profile.far_bytes == 0;
-  const bool is_distance = std::isfinite(profile.far_bytes) && profile.near_bytes > 0 &&
-                           profile.near_bytes < profile.far_bytes;
-  if (!has_no_distance && !is_distance) {
-    return invalid(fmt::format(
-        "near_bytes, far_bytes: expected both 0, or 0 < near_bytes < far_bytes, got {} and {}",
-        profile.near_bytes, profile.far_bytes));
-  }
+  FDMA_TRY_VOID(check_ramp("near_bytes", profile.near_bytes, "far_bytes", profile.far_bytes));
+  FDMA_TRY_VOID(check_ramp("burst_us", profile.burst_us, "sustained_us", profile.sustained_us));
   if (profile.kernels.empty()) return invalid("kernels: expected at least one, got none");
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
     const KernelCosts& kernel = profile.kernels[i];
@@ -224,6 +233,9 @@ Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction directi
   KernelCosts costs = *low;
   costs.head_dim = static_cast<std::int32_t>(std::lround(head_dim));
   costs.launch_us = between(low->launch_us, high->launch_us, weight);
+  costs.ahead_us = between(low->ahead_us, high->ahead_us, weight);
+  costs.sustained_slowdown = between(low->sustained_slowdown, high->sustained_slowdown, weight);
+  costs.is_provisional = low->is_provisional || high->is_provisional;
   costs.tiles = interpolate(*low, *high, weight);
   if (costs.tiles.empty()) {
     return Error{ErrorCode::unsupported,

@@ -48,6 +48,7 @@ class Members {
     if (value == nullptr || !value->is_boolean()) return wrong(name, "true or false", value);
     return value->get<bool>();
   }
+  bool has(const char* name) const { return find(name) != nullptr; }
   Result<double> number(const char* name) const {
     const Json* value = find(name);
     if (value == nullptr || !value->is_number()) return wrong(name, "a number", value);
@@ -155,7 +156,8 @@ Result<T> named(Result<T> parsed, const Members& members, const char* member) {
 
 Result<KernelCosts> kernel_from(const Json& document, const std::string& where) {
   const Members members(document, where);
-  FDMA_TRY_VOID(members.check_names({"direction", "dtype", "head_dim", "launch_us", "tiles"}));
+  FDMA_TRY_VOID(members.check_names({"direction", "dtype", "head_dim", "launch_us", "provisional",
+                                     "overlaps_masks", "ahead_us", "sustained_slowdown", "tiles"}));
   KernelCosts kernel;
   FDMA_TRY(const std::string direction, members.text("direction"));
   FDMA_TRY(kernel.direction, named(parse_direction(direction), members, "direction"));
@@ -163,6 +165,18 @@ Result<KernelCosts> kernel_from(const Json& document, const std::string& where) 
   FDMA_TRY(kernel.dtype, named(parse_attention_dtype(dtype), members, "dtype"));
   FDMA_TRY(kernel.head_dim, members.integer("head_dim"));
   FDMA_TRY(kernel.launch_us, members.number("launch_us"));
+  if (members.has("provisional")) {
+    FDMA_TRY(kernel.is_provisional, members.flag("provisional"));
+  }
+  if (members.has("overlaps_masks")) {
+    FDMA_TRY(kernel.overlaps_masks, members.flag("overlaps_masks"));
+  }
+  if (members.has("ahead_us")) {
+    FDMA_TRY(kernel.ahead_us, members.number("ahead_us"));
+  }
+  if (members.has("sustained_slowdown")) {
+    FDMA_TRY(kernel.sustained_slowdown, members.number("sustained_slowdown"));
+  }
   FDMA_TRY(const Json* tiles, members.list("tiles"));
   for (std::size_t i = 0; i < tiles->size(); ++i) {
     FDMA_TRY(const TileCosts costs, tile_from((*tiles)[i], fmt::format("{}.tiles[{}]", where, i)));
@@ -179,12 +193,15 @@ std::string to_json(const DeviceProfile& profile) {
   document["name"] = profile.name;
   document["source"] = profile.source;
   document["provisional"] = profile.is_provisional;
+  document["backend"] = to_string(profile.backend);
   document["num_workers"] = profile.num_workers;
   document["memory_bytes_per_us"] = profile.memory_bytes_per_us;
   document["near_bytes"] = profile.near_bytes;
   document["far_bytes"] = profile.far_bytes;
   document["stripe_rows"] = profile.stripe_rows;
   document["skips_dead_keys"] = profile.skips_dead_keys;
+  document["burst_us"] = profile.burst_us;
+  document["sustained_us"] = profile.sustained_us;
   document["kernels"] = Json::array();
   for (const KernelCosts& kernel : profile.kernels) {
     Json entry;
@@ -192,6 +209,10 @@ std::string to_json(const DeviceProfile& profile) {
     entry["dtype"] = to_string(kernel.dtype);
     entry["head_dim"] = kernel.head_dim;
     entry["launch_us"] = kernel.launch_us;
+    entry["provisional"] = kernel.is_provisional;
+    entry["overlaps_masks"] = kernel.overlaps_masks;
+    entry["ahead_us"] = kernel.ahead_us;
+    entry["sustained_slowdown"] = kernel.sustained_slowdown;
     entry["tiles"] = Json::array();
     for (const TileCosts& costs : kernel.tiles) entry["tiles"].push_back(tile_json(costs));
     document["kernels"].push_back(std::move(entry));
@@ -204,8 +225,9 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   if (document.is_discarded()) return corrupt("expected a JSON document, got other text");
   const Members members(document, "");
   FDMA_TRY_VOID(members.check_names({"fdma_device_profile", "name", "source", "provisional",
-                                     "num_workers", "memory_bytes_per_us", "near_bytes",
-                                     "far_bytes", "stripe_rows", "skips_dead_keys", "kernels"}));
+                                     "backend", "num_workers", "memory_bytes_per_us", "near_bytes",
+                                     "far_bytes", "stripe_rows", "skips_dead_keys", "burst_us",
+                                     "sustained_us", "kernels"}));
   FDMA_TRY(const std::int32_t version, members.integer("fdma_device_profile"));
   if (version != kVersion) {
     return corrupt(
@@ -215,12 +237,22 @@ Result<DeviceProfile> profile_from_json(std::string_view text) {
   FDMA_TRY(profile.name, members.text("name"));
   FDMA_TRY(profile.source, members.text("source"));
   FDMA_TRY(profile.is_provisional, members.flag("provisional"));
+  if (members.has("backend")) {
+    FDMA_TRY(const std::string backend, members.text("backend"));
+    FDMA_TRY(profile.backend, named(parse_backend(backend), members, "backend"));
+  }
   FDMA_TRY(profile.num_workers, members.integer("num_workers"));
   FDMA_TRY(profile.memory_bytes_per_us, members.number("memory_bytes_per_us"));
   FDMA_TRY(profile.near_bytes, members.number("near_bytes"));
   FDMA_TRY(profile.far_bytes, members.number("far_bytes"));
   FDMA_TRY(profile.stripe_rows, members.integer("stripe_rows"));
   FDMA_TRY(profile.skips_dead_keys, members.flag("skips_dead_keys"));
+  if (members.has("burst_us")) {
+    FDMA_TRY(profile.burst_us, members.number("burst_us"));
+  }
+  if (members.has("sustained_us")) {
+    FDMA_TRY(profile.sustained_us, members.number("sustained_us"));
+  }
   FDMA_TRY(const Json* kernels, members.list("kernels"));
   for (std::size_t i = 0; i < kernels->size(); ++i) {
     FDMA_TRY(KernelCosts kernel, kernel_from((*kernels)[i], fmt::format("kernels[{}]", i)));

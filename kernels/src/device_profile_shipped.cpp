@@ -1,24 +1,20 @@
 // Profiles that come with the library.
 //
-// "h200". Figures of an exploratory kernel on one H200 at 1.83 GHz and 4.3 TB/s, bf16, in TFLOP/s
-// on allowed pairs. With head size 128:
-//   forward   rows of 256 and more full 128x128 tiles ran at 648: 1.71 us a tile and SM. Rows of 17
-//             tiles ran at 610, so that an item costs 1.05 tiles besides. Every tile a bitmap:
-//             596 where full tiles reach 642, 1.077 tiles. Intervals cost what bitmaps do. 17
-//             gathered chunks ran at 542: 1.134 tiles each. 128x160 tiles are 2 % faster per cell,
-//             128x64 ones 6 % slower.
-//   backward  64 query rows x 128 keys a step; long lists ran at 585: 2.37 us. 4.7 steps an item
-//             follow from 312 with windows of 512 at 8K; the two small passes before and after,
-//             0.33 ns a row and head, are in it.
-// These constants give, forward: causal 8K 617 (measured 626), windows of 512, 2048 and 8192 414,
-// 570 and 626 (414, 569, 632); backward: full 8K 564 (562), causal 8K 536 (532 to 543), windows of
-// 2048 481 (484). With head size 64 nothing of this kind was measured: 450 forward and 460
-// backward are what peers reach, bitmaps cost 1.15 and gathered chunks 1.25 tiles, by the
-// instructions that they add. Tile shapes but 128x128, 128x160 and 128x64 are not offered.
+// "h200". Forward as fdma-maskc calibrate --backend sm90 measured it on one H200 (700 W) in
+// bfloat16, which float16 shares; for masks that were not used to calibrate: docs/performance.md.
+// Backward from figures of an exploratory kernel on another one, in TFLOP/s on allowed pairs, hence
+// provisional: 64 query rows x 128 keys a step; long lists ran at 585: 2.37 us. 4.7 steps an item
+// follow from 312 with windows of 512 at 8K; the two small passes before and after, 0.33 ns a row
+// and head, are in it. These constants give full 8K 564 (measured 562), causal 8K 536 (532 to 543),
+// windows of 2048 481 (484). With head size 64 nothing of this kind was measured: 460 is what peers
+// reach.
 //
 // "cpu". One core of some server with AVX2 at 2.5 GHz; for a rough idea before
 // `fdma-maskc calibrate` has measured the machine at hand.
 #include <fmt/format.h>
+
+#include <utility>
+#include <vector>
 
 #include "fdma/kernels/device_profile.hpp"
 
@@ -62,30 +58,57 @@ KernelCosts kernel(Direction direction, DType dtype, std::int32_t head_dim, doub
   return costs;
 }
 
+/// One head size of the forward kernel, as measured.
+struct MeasuredForward {
+  std::int32_t head_dim;
+  double launch_us;
+  TileCosts tile;
+  double ahead_us;
+  double sustained_slowdown;
+};
+
 DeviceProfile h200() {
   constexpr std::int32_t kSms = 132;
-  constexpr double kLaunchUs = 6;
+  constexpr double kBackwardLaunchUs = 18;
+  const std::vector<MeasuredForward> measured = {
+      {.head_dim = 64,
+       .launch_us = 8.027,
+       .tile = {{128, 128}, {0, 1.105}, {1.357, 1.3}, {1.424, 1.378}, {0, 1.363}, {}, 1.221},
+       .ahead_us = 6.075,
+       .sustained_slowdown = 0.09488},
+      {.head_dim = 128,
+       .launch_us = 11.78,
+       .tile = {{128, 128}, {0, 1.454}, {0, 1.635}, {1.793, 1.659}, {0, 1.663}, {}, 1.201},
+       .ahead_us = 5.088,
+       .sustained_slowdown = 0.2004}};
   const auto per_sm = [](double teraflops) { return teraflops * 1e12 / kSms; };
   DeviceProfile profile;
   profile.name = "h200";
-  profile.source = "figures of an exploratory kernel on one H200; head size 64 by its peers";
+  profile.source = "fdma-maskc calibrate on an NVIDIA H200; backward by an exploratory kernel";
+  profile.is_provisional = false;
+  profile.backend = Backend::sm90;
   profile.num_workers = kSms;
-  profile.memory_bytes_per_us = 4.3e6;
+  profile.memory_bytes_per_us = 4.146e+06;
   profile.stripe_rows = 128;
-  // There column intervals run as bitmap tiles: everything is in the scan.
+  profile.burst_us = 1234;
+  profile.sustained_us = 2.99e+05;
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    profile.kernels.push_back(kernel(Direction::forward, dtype, 64, kLaunchUs,
-                                     {{{128, 128}, per_sm(450), 1.15, 1.15, 0, 1.25, 1.05},
-                                      {{128, 160}, per_sm(459), 1.15, 1.15, 0, 1.25, 0.84},
-                                      {{128, 64}, per_sm(424), 1.15, 1.15, 0, 1.25, 1.98}}));
-    profile.kernels.push_back(kernel(Direction::forward, dtype, 128, kLaunchUs,
-                                     {{{128, 128}, per_sm(648), 1.077, 1.077, 0, 1.134, 1.05},
-                                      {{128, 160}, per_sm(661), 1.077, 1.077, 0, 1.134, 0.857},
-                                      {{128, 64}, per_sm(611), 1.077, 1.077, 0, 1.134, 1.98}}));
-    profile.kernels.push_back(kernel(Direction::backward, dtype, 64, 3 * kLaunchUs,
-                                     {{{128, 128}, per_sm(460), 1.05, 1.05, 0, 0, 2.7}}));
-    profile.kernels.push_back(kernel(Direction::backward, dtype, 128, 3 * kLaunchUs,
-                                     {{{64, 128}, per_sm(585), 1.05, 1.05, 0, 0, 4.7}}));
+    for (const MeasuredForward& each : measured) {
+      KernelCosts costs{Direction::forward, dtype, each.head_dim, each.launch_us, {each.tile}};
+      costs.overlaps_masks = true;
+      costs.ahead_us = each.ahead_us;
+      costs.sustained_slowdown = each.sustained_slowdown;
+      profile.kernels.push_back(std::move(costs));
+    }
+    // There column intervals run as bitmap tiles: everything is in the scan.
+    const KernelCosts backward[] = {kernel(Direction::backward, dtype, 64, kBackwardLaunchUs,
+                                           {{{128, 128}, per_sm(460), 1.05, 1.05, 0, 0, 2.7}}),
+                                    kernel(Direction::backward, dtype, 128, kBackwardLaunchUs,
+                                           {{{64, 128}, per_sm(585), 1.05, 1.05, 0, 0, 4.7}})};
+    for (KernelCosts costs : backward) {
+      costs.is_provisional = true;
+      profile.kernels.push_back(std::move(costs));
+    }
   }
   return profile;
 }

@@ -36,6 +36,14 @@ Result<std::string> current_device_name() {
   return std::string(properties.name);
 }
 
+Result<int> current_device_multiprocessors() {
+  FDMA_TRY(const int device, current_device());
+  int count = 0;
+  const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return no_device(error);
+  return count;
+}
+
 Result<CurrentDevice> CurrentDevice::make(int device) {
   FDMA_TRY(const int former, current_device());
   if (former == device) return Result<CurrentDevice>(CurrentDevice(-1));

@@ -1,9 +1,10 @@
 // The savings report: counts from the mask in the tiles of the plan, times from the plan, and the
 // same for a mask that allows everything and for the other ways to run this one.
 //
-// The device's profile says what tiles cost; the plan is that of the CPU backend whatever the
-// device, since only its tiles and their order matter here. Nothing of this costs more than the
-// plans do: masks that move in step are counted in closed form.
+// The device's profile says what tiles cost and whose plans run there. What that backend's kernels
+// do not compute (an element type, backward) is predicted by plans of the CPU backend, since only
+// tiles and their order matter here. Nothing of this costs more than the plans do: masks that move
+// in step are counted in closed form.
 #include "fdma/kernels/estimate.hpp"
 
 #include <fmt/format.h>
@@ -103,13 +104,6 @@ Result<BlockMask> hub_of(const BlockMask& mask, BlockShape tile) {
   return convert(mask, MaskFormat::segment, tile);
 }
 
-PlanOptions plan_options(BlockShape tile, ColumnMode columns) {
-  PlanOptions options;
-  options.tile = tile;
-  options.columns = columns;
-  return options;
-}
-
 class Estimator {
  public:
   Estimator(const BlockMask& mask, const AttentionShape& shape, const DeviceProfile& profile,
@@ -125,7 +119,7 @@ class Estimator {
                                    (shape_.head_dim + shape_.head_dim_v) / 2.0));
     SavingsReport report;
     report.device = profile_.name;
-    report.is_provisional = profile_.is_provisional;
+    report.is_provisional = profile_.is_provisional || kernel_.is_provisional;
     report.num_workers = profile_.num_workers;
     report.direction = options_.direction;
     report.shape = shape_;
@@ -142,10 +136,23 @@ class Estimator {
   }
 
  private:
+  Result<AttentionPlan> plan_of(const BlockMask& mask, BlockShape tile, ColumnMode columns) const {
+    PlanOptions options;
+    options.tile = tile;
+    options.columns = columns;
+    if (options_.direction == Direction::forward && profile_.backend != Backend::cpu) {
+      options.backend = profile_.backend;
+      options.num_workers = profile_.num_workers;
+      Result<AttentionPlan> plan = make_plan(mask, shape_, options_.score, options);
+      if (plan || plan.error().code != ErrorCode::unsupported) return plan;
+      options.backend = Backend::cpu;
+    }
+    return make_plan(mask, shape_, options_.score, options);
+  }
+
   Result<void> estimate_masked(SavingsReport& report) {
     FDMA_TRY(const BlockMask hub, hub_of(mask_, report.tile));
-    FDMA_TRY(const AttentionPlan plan,
-             make_plan(hub, shape_, options_.score, plan_options(report.tile, report.columns)));
+    FDMA_TRY(const AttentionPlan plan, plan_of(hub, report.tile, report.columns));
     FDMA_TRY(report.masked, estimate_plan(plan, profile_, options_.direction));
     report.counts = plan.counts;
     report.plan_bytes = plan.size_bytes();
@@ -163,8 +170,7 @@ class Estimator {
 
   Result<void> estimate_dense(SavingsReport& report) {
     const BlockShape tile = kernel_.tiles.front().tile;
-    FDMA_TRY(const AttentionPlan plan, make_plan(full_mask(shape_, tile), shape_, options_.score,
-                                                 plan_options(tile, ColumnMode::scan)));
+    FDMA_TRY(const AttentionPlan plan, plan_of(full_mask(shape_, tile), tile, ColumnMode::scan));
     FDMA_TRY(report.dense, estimate_plan(plan, profile_, options_.direction));
     if (report.masked.time_us > 0) report.speedup = report.dense.time_us / report.masked.time_us;
     return {};
@@ -195,8 +201,7 @@ class Estimator {
       candidate.reason = why_not_gather(hub, costs);
     }
     if (candidate.reason.empty()) {
-      Result<AttentionPlan> plan =
-          make_plan(hub, shape_, options_.score, plan_options(costs.tile, columns));
+      Result<AttentionPlan> plan = plan_of(hub, costs.tile, columns);
       if (!plan) {
         candidate.reason = plan.error().message;
       } else {

@@ -1,5 +1,6 @@
 // The time of one plan: the work of each item (item_work.hpp) at the profile's costs, run by a
-// simulated schedule, against what main memory needs for the tensors.
+// simulated schedule, against what main memory needs for the tensors. A power limit slows long
+// calls: the schedule is simulated at full clocks, which decides how long the call is.
 //
 // Backward. Items are key tiles: each (batch element, query head, key tile) walks the query tiles
 // that see it. How many do is the sum of a difference array over the same segments, so that it
@@ -46,7 +47,7 @@ std::vector<WorkItem> items_of(const AttentionPlan& plan) {
 }
 
 std::vector<double> forward_items(const AttentionPlan& plan, const DeviceProfile& profile,
-                                  const TileCosts& costs, PlanWork& total) {
+                                  const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const KeyDistance distance(plan.shape, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
@@ -57,7 +58,7 @@ std::vector<double> forward_items(const AttentionPlan& plan, const DeviceProfile
     add(total, work);
     const std::int64_t keys = keys_read(work, item, plan.tile.block_kv);
     const double far_us = distance.of(keys) * static_cast<double>(keys) * costs.far_key_us;
-    item_us.push_back(work_us(work, costs) + far_us);
+    item_us.push_back(work_us(work, costs, overlaps_masks) + far_us);
   }
   return item_us;
 }
@@ -113,7 +114,7 @@ class KeyTileCounts {
 };
 
 std::vector<double> backward_items(const AttentionPlan& plan, const TileCosts& costs,
-                                   PlanWork& total) {
+                                   bool overlaps_masks, PlanWork& total) {
   const AttentionShape& shape = plan.shape;
   const std::vector<FormulaElement> elements =
       plan.is_parametric() ? formula_elements(plan) : std::vector<FormulaElement>();
@@ -145,11 +146,17 @@ std::vector<double> backward_items(const AttentionPlan& plan, const TileCosts& c
     }
     counts.finish(tile_cells, [&](const PlanWork& work) {
       add(total, work);
-      item_us.push_back(work_us(work, costs));
+      item_us.push_back(work_us(work, costs, overlaps_masks));
     });
   }
   std::sort(item_us.begin(), item_us.end(), std::greater<>());
   return item_us;
+}
+
+void slow_down(Schedule& schedule, double factor) {
+  schedule.makespan_us *= factor;
+  schedule.busy_us *= factor;
+  schedule.longest_item_us *= factor;
 }
 
 /// Every tensor once, and the plan. Backward reads and writes twice as many, and adds to a float32
@@ -203,10 +210,14 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
                              to_string(direction), profile.name)};
   }
   PlanEstimate estimate;
-  const std::vector<double> item_us = direction == Direction::forward
-                                          ? forward_items(plan, profile, costs, estimate.work)
-                                          : backward_items(plan, costs, estimate.work);
-  estimate.schedule = simulate_schedule(item_us, profile.num_workers);
+  const std::vector<double> item_us =
+      direction == Direction::forward
+          ? forward_items(plan, profile, costs, kernel.overlaps_masks, estimate.work)
+          : backward_items(plan, costs, kernel.overlaps_masks, estimate.work);
+  estimate.schedule = simulate_schedule(item_us, profile.num_workers, kernel.ahead_us);
+  slow_down(estimate.schedule, 1 + kernel.sustained_slowdown *
+                                       logarithmic_share(estimate.schedule.makespan_us,
+                                                         profile.burst_us, profile.sustained_us));
   estimate.launch_us = kernel.launch_us;
   estimate.memory_bytes = memory_bytes(plan, direction);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;

@@ -294,22 +294,27 @@ KeyDistance::KeyDistance(const AttentionShape& shape, double near_bytes, double 
 }
 
 double KeyDistance::of(std::int64_t num_keys) const {
-  const double bytes = bytes_per_key_ * static_cast<double>(num_keys);
-  if (far_bytes_ == 0 || bytes <= near_bytes_) return 0;
-  if (bytes >= far_bytes_) return 1;
-  return std::log(bytes / near_bytes_) / std::log(far_bytes_ / near_bytes_);
+  return logarithmic_share(bytes_per_key_ * static_cast<double>(num_keys), near_bytes_, far_bytes_);
 }
 
-double work_us(const PlanWork& work, const TileCosts& costs) {
+double logarithmic_share(double value, double low, double high) {
+  if (high == 0 || value <= low) return 0;
+  if (value >= high) return 1;
+  return std::log(value / low) / std::log(high / low);
+}
+
+double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks) {
   const StepCosts* const by_kind[] = {&costs.full, &costs.bitmap, &costs.rows, &costs.columns,
                                       &costs.gather};
   const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
-  double us = costs.item_us;
+  double masks_us = 0;
+  double compute_us = 0;
   for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
-    us += static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us +
-          static_cast<double>(work.steps[kind].cells) / tile_cells * by_kind[kind]->compute_us;
+    masks_us += static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us;
+    compute_us +=
+        static_cast<double>(work.steps[kind].cells) / tile_cells * by_kind[kind]->compute_us;
   }
-  return us;
+  return costs.item_us + (overlaps_masks ? std::max(masks_us, compute_us) : masks_us + compute_us);
 }
 
 }  // namespace fdma

@@ -56,7 +56,11 @@ class KeyDistance {
   double far_bytes_;
 };
 
-/// Time of an item's work at these costs, keys and values being near.
-double work_us(const PlanWork& work, const TileCosts& costs);
+/// 0 up to `low`, 1 from `high` on, in between by the logarithm; 0 where both are 0.
+double logarithmic_share(double value, double low, double high);
+
+/// Time of an item's work at these costs, keys and values being near; `overlaps_masks`: as
+/// KernelCosts.
+double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks = false);
 
 }  // namespace fdma

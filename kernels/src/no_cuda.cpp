@@ -51,6 +51,7 @@ Result<DeviceMemory> DeviceMemory::allocate(std::int64_t) { return no_cuda(); }
 void free_device_memory(void*) noexcept {}
 Result<void> copy_to_device(void*, const void*, std::int64_t, Stream) { return no_cuda(); }
 Result<void> copy_to_host(void*, const void*, std::int64_t, Stream) { return no_cuda(); }
+Result<void> copy_on_device(void*, const void*, std::int64_t, Stream) { return no_cuda(); }
 Result<void> fill_with_zeros(void*, std::int64_t, Stream) { return no_cuda(); }
 Result<void> fill_with(float*, float, std::int64_t, Stream) { return no_cuda(); }
 
@@ -58,6 +59,7 @@ Result<CurrentDevice> CurrentDevice::make(int) { return no_cuda(); }
 CurrentDevice::~CurrentDevice() { former_ = -1; }
 Result<int> current_device() { return no_cuda(); }
 Result<std::string> current_device_name() { return no_cuda(); }
+Result<int> current_device_multiprocessors() { return no_cuda(); }
 Result<StreamNumber> number_of(Stream) { return no_cuda(); }
 Result<void> wait_for(Stream) { return no_cuda(); }
 Result<StreamTimer> StreamTimer::make() { return no_cuda(); }

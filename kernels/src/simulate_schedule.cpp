@@ -1,5 +1,11 @@
-// List scheduling: a heap of the times at which workers become free; the next item goes to the
+// List scheduling: a heap of the times at which workers take an item; the next item goes to the
 // earliest (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969).
+//
+// A worker that takes items ahead does so before it is free, so that an item may go to one that is
+// free later than another.
+//
+// Example     items 3, 2, 2 on 2 workers: the third goes to the second worker, which is free at 2,
+//             and all are done at 4. Taken 3 ahead, it may go to the first, which ends at 5
 #include <algorithm>
 #include <functional>
 #include <queue>
@@ -14,16 +20,24 @@ double Schedule::balance() const {
   return offered > 0 ? busy_us / offered : 1;
 }
 
-Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_workers) {
+Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_workers,
+                           double ahead_us) {
   Schedule schedule;
   schedule.num_workers = std::max(num_workers, 1);
   schedule.num_items = static_cast<std::int64_t>(item_us.size());
-  std::priority_queue<double, std::vector<double>, std::greater<>> free_at(
-      std::greater<>(), std::vector<double>(static_cast<std::size_t>(schedule.num_workers), 0.0));
+  struct Worker {
+    double takes_at;  // the next item
+    double free_at;
+    bool operator>(const Worker& other) const { return takes_at > other.takes_at; }
+  };
+  std::priority_queue<Worker, std::vector<Worker>, std::greater<>> workers(
+      std::greater<>(),
+      std::vector<Worker>(static_cast<std::size_t>(schedule.num_workers), Worker{0, 0}));
   for (const double us : item_us) {
-    const double end = free_at.top() + us;
-    free_at.pop();
-    free_at.push(end);
+    const Worker before = workers.top();
+    workers.pop();
+    const double end = before.free_at + us;
+    workers.push({std::max(before.takes_at, end - ahead_us), end});
     schedule.busy_us += us;
     schedule.longest_item_us = std::max(schedule.longest_item_us, us);
     schedule.makespan_us = std::max(schedule.makespan_us, end);

@@ -66,12 +66,58 @@ TEST(DeviceProfile, JsonRoundTripIsExact) {
   }
 }
 
-TEST(DeviceProfile, ShippedOnesAreValidAndSayThatTheyAreProvisional) {
+TEST(DeviceProfile, WhatOnlySomeKernelsHaveMayBeMissing) {
+  DeviceProfile profile = small_profile();
+  const std::string plain = to_json(profile);
+  profile.burst_us = 4000;
+  profile.sustained_us = 3e5;
+  profile.kernels[1].is_provisional = true;
+  profile.kernels[1].overlaps_masks = true;
+  profile.kernels[1].ahead_us = 2.5;
+  profile.kernels[1].sustained_slowdown = 0.125;
+  EXPECT_EQ(*profile_from_json(to_json(profile)), profile);
+  // Profiles that were written before these members existed.
+  std::string old = plain;
+  for (const char* line : {" \"burst_us\": 0.0,\n", " \"sustained_us\": 0.0,\n"}) {
+    old = replaced(old, line, "");
+  }
+  for (const char* member : {"\"provisional\": false", "\"overlaps_masks\": false",
+                             "\"ahead_us\": 0.0", "\"sustained_slowdown\": 0.0"}) {
+    for (int kernel = 0; kernel < 2; ++kernel) {
+      old = replaced(old, std::string("   ") + member + ",\n", "");
+    }
+  }
+  EXPECT_EQ(old.find("ahead_us"), std::string::npos);
+  const Result<DeviceProfile> read = profile_from_json(old);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, small_profile());
+}
+
+TEST(DeviceProfile, RejectsLimitsOutsideTheirRange) {
+  const auto message = [](auto&& damage) {
+    DeviceProfile profile = small_profile();
+    damage(profile);
+    const Result<void> valid = validate(profile);
+    return valid ? std::string() : valid.error().message;
+  };
+  EXPECT_EQ(message([](DeviceProfile& p) { p.burst_us = 5; }),
+            "burst_us, sustained_us: expected both 0, or 0 < burst_us < sustained_us, got 5 and 0");
+  EXPECT_EQ(message([](DeviceProfile& p) { p.kernels[1].ahead_us = -1; }),
+            "kernels[1].ahead_us: expected 0 or more microseconds up to 1000000000, got -1");
+  EXPECT_EQ(message([](DeviceProfile& p) { p.kernels[0].sustained_slowdown = -0.5; }),
+            "kernels[0].sustained_slowdown: expected 0 to 100, got -0.5");
+  EXPECT_THAT(message([](DeviceProfile& p) {
+                p.kernels[0].sustained_slowdown = std::numeric_limits<double>::quiet_NaN();
+              }),
+              HasSubstr("kernels[0].sustained_slowdown"));
+}
+
+TEST(DeviceProfile, ShippedOnesAreValidAndSayWhatIsProvisional) {
   for (const std::string_view name : shipped_profile_names()) {
     const DeviceProfile profile = *shipped_profile(name);
     EXPECT_TRUE(validate(profile)) << name << ": " << validate(profile).error().message;
     EXPECT_EQ(profile.name, name);
-    EXPECT_TRUE(profile.is_provisional);
+    EXPECT_EQ(profile.is_provisional, name == "cpu");
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
       for (const int head_dim : {64, 128}) {
         EXPECT_TRUE(kernel_costs(profile, Direction::forward, dtype, head_dim));
@@ -80,9 +126,12 @@ TEST(DeviceProfile, ShippedOnesAreValidAndSayThatTheyAreProvisional) {
   }
   const DeviceProfile h200 = *shipped_profile("h200");
   EXPECT_EQ(h200.num_workers, 132);
-  EXPECT_TRUE(kernel_costs(h200, Direction::backward, DType::bfloat16, 128));
+  EXPECT_EQ(h200.backend, Backend::sm90);
+  EXPECT_TRUE(kernel_costs(h200, Direction::backward, DType::bfloat16, 128)->is_provisional);
   const KernelCosts forward = *kernel_costs(h200, Direction::forward, DType::bfloat16, 128);
-  EXPECT_NEAR(forward.tiles.front().full.compute_us, 1.709, 0.001);
+  EXPECT_FALSE(forward.is_provisional);
+  EXPECT_TRUE(forward.overlaps_masks);
+  EXPECT_NEAR(forward.tiles.front().full.compute_us, 1.454, 0.001);
 }
 
 TEST(DeviceProfile, RejectsUnknownNames) {

@@ -291,25 +291,28 @@ TEST(Estimate, AMillionTokensCostNoMoreThanTheirItems) {
 }
 
 TEST(Estimate, H200FiguresAreThoseThatItsConstantsCameFrom) {
-  // TFLOP/s on allowed pairs of the exploratory kernel, 32 heads, 4 x 8192 tokens.
+  // TFLOP/s on allowed pairs, 32 heads of 8192 tokens: forward of the sm90 kernel with masks that
+  // were not used to calibrate, backward of the exploratory one.
   const DeviceProfile h200 = *shipped_profile("h200");
   AttentionShape shape = square_shape(8192, 32, 128);
-  shape.batch = 4;
   struct Figure {
     const char* spec;
     Direction direction;
     double teraflops;
   };
   for (const Figure& figure :
-       {Figure{"true", Direction::forward, 642}, Figure{"causal", Direction::forward, 626},
-        Figure{"causal & window(512)", Direction::forward, 414},
+       {Figure{"true", Direction::forward, 647}, Figure{"causal", Direction::forward, 653},
+        Figure{"causal & window(512)", Direction::forward, 461},
         Figure{"true", Direction::backward, 562}, Figure{"causal", Direction::backward, 538},
         Figure{"causal & window(512)", Direction::backward, 312}}) {
     EstimateOptions options;
     options.direction = figure.direction;
+    const bool is_forward = figure.direction == Direction::forward;
+    shape.batch = is_forward ? 16 : 4;
     const SavingsReport report = *estimate(compiled(figure.spec, 8192), shape, h200, options);
     const double teraflops = report.flops / report.masked.time_us / 1e6;
-    EXPECT_NEAR(teraflops / figure.teraflops, 1, 0.04) << figure.spec;
+    EXPECT_NEAR(teraflops / figure.teraflops, 1, is_forward ? 0.06 : 0.04) << figure.spec;
+    EXPECT_EQ(report.is_provisional, !is_forward);
   }
 }
 

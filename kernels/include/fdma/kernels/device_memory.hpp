@@ -44,6 +44,11 @@ Result<void> copy_to_device(void* device, const void* host, std::int64_t size_by
 Result<void> copy_to_host(void* host, const void* device, std::int64_t size_bytes,
                           Stream stream = nullptr);
 
+/// Copies from one place on the device to another that does not overlap it, in the order of
+/// `stream`, without waiting. Errors: cuda.
+Result<void> copy_on_device(void* to, const void* from, std::int64_t size_bytes,
+                            Stream stream = nullptr);
+
 /// Sets bytes to zero, or 4-aligned elements to `value`, in the order of `stream`, without waiting.
 /// Errors: cuda.
 Result<void> fill_with_zeros(void* device, std::int64_t size_bytes, Stream stream = nullptr);

@@ -23,7 +23,8 @@ Result<Direction> parse_direction(std::string_view name);
 /// float32, float16 or bfloat16, by name or as fp32, fp16, bf16.
 Result<DType> parse_attention_dtype(std::string_view name);
 
-/// What tiles of one kind cost one worker, all workers being busy, in microseconds.
+/// What tiles of one kind cost one worker, all workers being busy, in microseconds. The two add up,
+/// unless the kernel finds masks beside its computation (KernelCosts::overlaps_masks).
 struct StepCosts {
   double tile_us = 0;     ///< each tile or chunk: finding its keys and its mask
   double compute_us = 0;  ///< each tile's worth (block_q * block_kv) of cells computed in it
@@ -54,6 +55,15 @@ struct KernelCosts {
   std::int32_t head_dim = 128;
   double launch_us = 0;          ///< one call, whatever its size
   std::vector<TileCosts> tiles;  ///< by tile shape; the first is what runs unless asked otherwise
+  /// As DeviceProfile::is_provisional, for this kernel alone.
+  bool is_provisional = false;
+  /// True where a worker finds masks while it computes other tiles: of an item, the longer of all
+  /// tile_us together and all compute_us together counts.
+  bool overlaps_masks = false;
+  /// A worker takes its next item so long before it is done with the one in hand.
+  double ahead_us = 0;
+  /// Share of its time by which a call that lasts DeviceProfile::sustained_us is slower.
+  double sustained_slowdown = 0;
   friend bool operator==(const KernelCosts&, const KernelCosts&) = default;
 };
 
@@ -68,6 +78,8 @@ struct DeviceProfile {
   std::string source;  ///< where the constants come from, in a sentence
   /// True for constants derived from published or exploratory figures; false for measured ones.
   bool is_provisional = true;
+  /// Whose plans run there (forward): estimate makes them for this backend.
+  Backend backend = Backend::cpu;
   std::int32_t num_workers = 1;    ///< threads, or SMs, for which the costs hold
   double memory_bytes_per_us = 0;  ///< of main memory, read and written together
   /// Keys and values are near while those that a worker passes through before it is back at the
@@ -80,6 +92,10 @@ struct DeviceProfile {
   /// one of its rows sees the key; without skips_dead_keys every tile counts whole.
   std::int32_t stripe_rows = 16;  ///< a multiple of 16
   bool skips_dead_keys = false;
+  /// Calls of up to burst_us run at full clocks. A power limit slows those of sustained_us and more
+  /// by the sustained_slowdown of their kernel, in between by the logarithm. Both 0: no such limit.
+  double burst_us = 0;
+  double sustained_us = 0;
   std::vector<KernelCosts> kernels;
   friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
 };
@@ -89,7 +105,7 @@ Result<void> validate(const DeviceProfile& profile);
 
 /// Costs for any head size. A head size that the profile has is taken as it is. Between two of them
 /// every cost is interpolated linearly; outside, costs of the nearest one are scaled by the ratio
-/// of head sizes, those of items too; launch_us is kept. Where head_dim and head_dim_v differ,
+/// of head sizes, those of items too; all else is kept. Where head_dim and head_dim_v differ,
 /// their mean is the head size: both matrix products of a tile grow with their own.
 ///
 /// Errors  unsupported, naming what the profile has, if it has nothing for dtype and direction

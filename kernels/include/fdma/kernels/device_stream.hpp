@@ -27,6 +27,8 @@ class CurrentDevice {
 /// Errors: unsupported.
 Result<int> current_device();
 Result<std::string> current_device_name();
+/// Its multiprocessors. Errors: unsupported.
+Result<int> current_device_multiprocessors();
 
 /// Which stream a handle means: no two streams of a process ever have the same number, not even one
 /// that is created after another was destroyed. `capture` is 0, or the number of the CUDA graph

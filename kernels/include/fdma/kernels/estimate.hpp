@@ -45,16 +45,18 @@ struct Schedule {
   double balance() const;
 };
 
-/// Simulates items that take `item_us` in this order. Cost: O(items log workers).
+/// Simulates items that take `item_us` in this order, each worker taking its next one `ahead_us`
+/// before it is free (KernelCosts). Cost: O(items log workers).
 ///
 /// Example     simulate_schedule(std::vector<double>{3, 2, 2}, 2).makespan_us == 4
-/// Invariants  max(busy / workers, longest) <= makespan <= busy / workers + longest
-Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_workers);
+/// Invariants  max(busy / workers, longest) <= makespan <= busy / workers + longest + ahead_us
+Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_workers,
+                           double ahead_us = 0);
 
 /// The prediction for one plan.
 struct PlanEstimate {
   PlanWork work;
-  Schedule schedule;
+  Schedule schedule;  ///< its times are those of the clock that the call can keep
   double launch_us = 0;
   double memory_us = 0;   ///< what main memory takes for every tensor and the plan, once
   double combine_us = 0;  ///< combining split rows, after the items

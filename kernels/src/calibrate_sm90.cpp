@@ -1,0 +1,342 @@
+// Calibration on the GPU, for each dtype and head size:
+//   1. short calls, the overlap masks (calibrate_masks.hpp) with so many heads that every
+//      multiprocessor gets the same, in turn, round after round, medians of device events. Before
+//      each sample the card rests, so that it runs at full clocks, and then makes one call that
+//      does not count while the host queues those that do;
+//   2. long calls: full tiles in rows of calls without a pause, up to a third of a second, for what
+//      the power limit takes from the clock;
+// then the fits (calibrate_sm90_fit.hpp), and main memory by a copy.
+#include "calibrate_sm90.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "calibrate_inputs.hpp"
+#include "calibrate_masks.hpp"
+#include "calibrate_sm90_fit.hpp"
+#include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_stream.hpp"
+
+namespace fdma {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr BlockShape kTile{128, 128};
+constexpr int kRounds = 25;
+constexpr int kQuickRounds = 7;
+/// Short calls run several times between two events.
+constexpr double kSampleUs = 300;
+constexpr int kMaxLaunches = 8;
+/// The card rests so long for each launch of a sample.
+constexpr std::chrono::milliseconds kRest{1};
+/// After long calls, until it is cool and fast again.
+constexpr std::chrono::milliseconds kLongRest{300};
+constexpr double kWarmUpUs = 2e5;
+/// Long calls: of so many microseconds, each kind several times within kLongCallsUs.
+constexpr double kLongUs[] = {1e3, 3e3, 1e4, 3e4, 1e5, 3e5};
+constexpr double kQuickLongUs[] = {1e4, 1e5};
+constexpr double kLongCallsUs = 3.5e5;
+constexpr int kLongSamples[] = {3, 15};
+constexpr std::int64_t kCopyBytes = std::int64_t{256} << 20;
+constexpr int kCopies = 9;
+
+/// What forward_load.cuh does: an item is taken when the last tile but one of the item before is
+/// about to be loaded, into the stage of a tile of which scores were just computed.
+double tiles_ahead(std::int32_t head_dim) {
+  const double stages = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
+  return stages + 1.5;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Tensors on the device that hold the largest of several shapes; every shape uses their first
+/// bytes.
+class DeviceTensors {
+ public:
+  static Result<DeviceTensors> make(const AttentionShape& largest_q,
+                                    const AttentionShape& largest_kv) {
+    DeviceTensors tensors;
+    const std::int64_t bytes[] = {q_bytes(largest_q), kv_bytes(largest_kv), kv_bytes(largest_kv),
+                                  q_bytes(largest_q),
+                                  largest_q.max_q_len() * largest_q.heads_q * 4};
+    std::vector<std::uint8_t> values(
+        static_cast<std::size_t>(*std::max_element(std::begin(bytes), std::end(bytes))));
+    fill_normal(values, largest_q.q_dtype);
+    for (std::size_t i = 0; i < tensors.memory_.size(); ++i) {
+      FDMA_TRY(tensors.memory_[i], DeviceMemory::allocate(bytes[i]));
+      FDMA_TRY_VOID(copy_to_device(tensors.memory_[i].data(), values.data(), bytes[i]));
+    }
+    return Result<DeviceTensors>(std::move(tensors));
+  }
+
+  AttentionTensors views(const AttentionShape& shape) const {
+    AttentionTensors views;
+    views.q = view(0, shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim).view();
+    views.kv.k = view(1, shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim).view();
+    views.kv.v =
+        view(2, shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v).view();
+    views.out = view(3, shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v);
+    const std::int64_t extents[] = {1, shape.heads_q, shape.max_q_len()};
+    views.lse = make_contiguous_mutable_view(memory_[4].data(), DType::float32, 3, extents);
+    views.lse.device = Device::cuda;
+    return views;
+  }
+
+ private:
+  static std::int64_t q_bytes(const AttentionShape& shape) {
+    return shape.max_q_len() * shape.heads_q * shape.head_dim * size_bytes(shape.q_dtype);
+  }
+  static std::int64_t kv_bytes(const AttentionShape& shape) {
+    return shape.max_kv_len() * shape.heads_kv * shape.head_dim * size_bytes(shape.k_dtype);
+  }
+  MutableTensorView view(std::size_t i, DType dtype, std::int64_t length, std::int64_t heads,
+                         std::int64_t dim) const {
+    const std::int64_t extents[] = {1, length, heads, dim};
+    MutableTensorView tensor = make_contiguous_mutable_view(memory_[i].data(), dtype, 4, extents);
+    tensor.device = Device::cuda;
+    return tensor;
+  }
+
+  std::array<DeviceMemory, 5> memory_;  // q, k, v, out, lse
+};
+
+/// A mask's plan on the device, and the times of its calls.
+struct Workload {
+  EvenCall call;
+  AttentionShape shape;
+  DevicePlan plan;
+  DeviceMemory workspace;
+  std::vector<double> samples_us;
+
+  static Result<Workload> make(const BlockMask& mask, const AttentionShape& shape, bool is_all,
+                               int num_workers) {
+    PlanOptions options;
+    options.backend = Backend::sm90;
+    options.num_workers = num_workers;
+    options.split = SplitMode::never;
+    options.pack = PackMode::never;
+    FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape, {}, options));
+    const double share = 1.0 / num_workers;
+    EvenCall call;
+    call.items = share * static_cast<double>(plan.items.size());
+    call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
+    call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
+    call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
+    call.of(PlanSegmentKind::columns) = share * static_cast<double>(plan.counts.column_tiles);
+    call.is_all_partial = is_all;
+    FDMA_TRY(DevicePlan uploaded, upload(plan));
+    FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(uploaded.workspace_bytes()));
+    return Workload{call, shape, std::move(uploaded), std::move(workspace), {}};
+  }
+};
+
+/// The kernels of one dtype and head size.
+class KernelCalibration {
+ public:
+  KernelCalibration(const CalibrateOptions& options, int num_workers, StreamTimer& timer)
+      : options_(options), num_workers_(num_workers), timer_(timer) {}
+
+  Result<KernelCosts> run(DType dtype, std::int32_t head_dim, std::vector<LongCall>& long_calls,
+                          std::size_t kernel) {
+    FDMA_TRY_VOID(make_workloads(dtype, head_dim));
+    FDMA_TRY_VOID(warm_up());
+    FDMA_TRY_VOID(time_short_calls());
+    std::vector<EvenCall> calls;
+    for (const Workload& workload : workloads_) calls.push_back(workload.call);
+    const EvenCosts costs = fit_even_calls(calls, kTile);
+    FDMA_TRY_VOID(time_long_calls(long_calls, kernel));
+    std::this_thread::sleep_for(kLongRest);
+    KernelCosts result{Direction::forward, dtype, head_dim, costs.launch_us, {costs.tile}};
+    result.overlaps_masks = true;
+    result.ahead_us = tiles_ahead(head_dim) * costs.tile.full.compute_us;
+    return result;
+  }
+
+ private:
+  Result<void> make_workloads(DType dtype, std::int32_t head_dim) {
+    const std::int32_t heads =
+        num_workers_ / std::gcd(num_workers_, static_cast<int>(kOverlapTileRows));
+    std::vector<OverlapMask> masks = overlap_masks();
+    std::vector<AttentionShape> shapes;
+    for (const OverlapMask& each : masks) {
+      shapes.push_back(calibration_shape(each.mask, dtype, head_dim, heads));
+    }
+    const auto longest = [&](auto&& length_of) {
+      return *std::max_element(shapes.begin(), shapes.end(),
+                               [&](const AttentionShape& a, const AttentionShape& b) {
+                                 return length_of(a) < length_of(b);
+                               });
+    };
+    FDMA_TRY(tensors_,
+             DeviceTensors::make(longest([](const AttentionShape& s) { return s.max_q_len(); }),
+                                 longest([](const AttentionShape& s) { return s.max_kv_len(); })));
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+      FDMA_TRY(Workload workload,
+               Workload::make(masks[i].mask, shapes[i], masks[i].is_all, num_workers_));
+      const bool is_longest =
+          workloads_.empty() || workload.call.of(PlanSegmentKind::full) >
+                                    workloads_[longest_full_].call.of(PlanSegmentKind::full);
+      if (is_longest) longest_full_ = workloads_.size();
+      workloads_.push_back(std::move(workload));
+    }
+    return {};
+  }
+
+  Result<void> check_cancelled() const {
+    const bool is_cancelled = options_.is_cancelled != nullptr && *options_.is_cancelled;
+    return is_cancelled ? Result<void>(calibration_interrupted()) : Result<void>();
+  }
+
+  Result<void> launch(const Workload& workload) const {
+    return attention_forward(workload.plan, tensors_->views(workload.shape),
+                             workload.workspace.data());
+  }
+
+  /// Microseconds of one call, a mean of `launches` without a pause, after `rest`.
+  Result<double> sample(const Workload& workload, int launches, std::chrono::milliseconds rest,
+                        bool is_queued) {
+    FDMA_TRY_VOID(check_cancelled());
+    std::this_thread::sleep_for(rest);
+    if (is_queued) FDMA_TRY_VOID(launch(workload));
+    FDMA_TRY_VOID(timer_.start());
+    for (int i = 0; i < launches; ++i) FDMA_TRY_VOID(launch(workload));
+    FDMA_TRY_VOID(timer_.stop());
+    FDMA_TRY(const double seconds, timer_.seconds());
+    return seconds * 1e6 / launches;
+  }
+
+  Result<void> warm_up() {
+    double us = 0;
+    while (us < kWarmUpUs) {
+      for (Workload& workload : workloads_) {
+        FDMA_TRY(workload.call.us, sample(workload, kMaxLaunches, {}, false));
+        us += workload.call.us * kMaxLaunches;
+      }
+    }
+    return {};
+  }
+
+  Result<void> time_short_calls() {
+    const int rounds = options_.quick ? kQuickRounds : kRounds;
+    for (int round = 0; round < rounds; ++round) {
+      for (Workload& workload : workloads_) {
+        const int launches =
+            std::clamp(static_cast<int>(kSampleUs / workload.call.us), 1, kMaxLaunches);
+        FDMA_TRY(const double us, sample(workload, launches, kRest * launches, true));
+        workload.samples_us.push_back(us);
+      }
+    }
+    for (Workload& workload : workloads_) workload.call.us = median(workload.samples_us);
+    return {};
+  }
+
+  Result<void> time_long_calls(std::vector<LongCall>& calls, std::size_t kernel) {
+    const Workload& workload = workloads_[longest_full_];
+    const double once_us = workload.call.us;
+    std::vector<double> lengths_us(std::begin(kLongUs), std::end(kLongUs));
+    if (options_.quick) lengths_us.assign(std::begin(kQuickLongUs), std::end(kQuickLongUs));
+    for (const double length_us : lengths_us) {
+      std::this_thread::sleep_for(kLongRest);
+      const int launches = std::max(1, static_cast<int>(length_us / once_us));
+      std::vector<double> samples_us;
+      double spent_us = 0;
+      const auto is_enough = [&] {
+        const auto count = static_cast<int>(samples_us.size());
+        return count >= kLongSamples[1] || (count >= kLongSamples[0] && spent_us > kLongCallsUs);
+      };
+      while (!is_enough()) {
+        FDMA_TRY(const double us, sample(workload, launches, kRest, false));
+        samples_us.push_back(us);
+        spent_us += us * launches;
+      }
+      const double us = median(samples_us);
+      calls.push_back({kernel, once_us * launches, us / once_us - 1});
+    }
+    return {};
+  }
+
+  const CalibrateOptions& options_;
+  int num_workers_;
+  StreamTimer& timer_;
+  std::optional<DeviceTensors> tensors_;
+  std::vector<Workload> workloads_;
+  std::size_t longest_full_ = 0;
+};
+
+/// Bytes read and written a microsecond by a copy.
+Result<double> time_memory(StreamTimer& timer) {
+  FDMA_TRY(DeviceMemory from, DeviceMemory::allocate(kCopyBytes));
+  FDMA_TRY(DeviceMemory to, DeviceMemory::allocate(kCopyBytes));
+  std::vector<double> samples_us;
+  for (int i = 0; i < kCopies; ++i) {
+    FDMA_TRY_VOID(copy_on_device(to.data(), from.data(), kCopyBytes));  // for the host to be ahead
+    FDMA_TRY_VOID(timer.start());
+    FDMA_TRY_VOID(copy_on_device(to.data(), from.data(), kCopyBytes));
+    FDMA_TRY_VOID(timer.stop());
+    FDMA_TRY(const double seconds, timer.seconds());
+    samples_us.push_back(seconds * 1e6);
+  }
+  return 2.0 * static_cast<double>(kCopyBytes) / median(samples_us);
+}
+
+}  // namespace
+
+Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  for (const BlockShape tile : options.tiles) {
+    if (tile == kTile) continue;
+    return Error{ErrorCode::unsupported, fmt::format("tiles: sm90 computes 128x128, got {}x{}",
+                                                     tile.block_q, tile.block_kv)};
+  }
+  FDMA_TRY(const std::string device_name, current_device_name());
+  FDMA_TRY(const int num_workers, current_device_multiprocessors());
+  FDMA_TRY(StreamTimer timer, StreamTimer::make());
+  DeviceProfile profile;
+  profile.name = "calibrated-sm90";
+  profile.source = fmt::format("fdma-maskc calibrate, {} with {} multiprocessors{}", device_name,
+                               num_workers, options.quick ? ", quick" : "");
+  profile.is_provisional = false;
+  profile.backend = Backend::sm90;
+  profile.num_workers = num_workers;
+  profile.stripe_rows = kTile.block_q;
+  std::vector<LongCall> long_calls;
+  const int total = static_cast<int>(options.dtypes.size() * options.head_dims.size());
+  for (const DType dtype : options.dtypes) {
+    for (const std::int32_t head_dim : options.head_dims) {
+      const auto done = static_cast<int>(profile.kernels.size());
+      if (options.progress) options.progress(done, total);
+      KernelCalibration calibration(options, num_workers, timer);
+      FDMA_TRY(KernelCosts kernel,
+               calibration.run(dtype, head_dim, long_calls, profile.kernels.size()));
+      profile.kernels.push_back(std::move(kernel));
+    }
+  }
+  const Slowdown slowdown = fit_slowdown(long_calls, profile.kernels.size());
+  profile.burst_us = slowdown.burst_us;
+  profile.sustained_us = slowdown.sustained_us;
+  for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
+    profile.kernels[i].sustained_slowdown = slowdown.shares[i];
+  }
+  FDMA_TRY(profile.memory_bytes_per_us, time_memory(timer));
+  if (options.progress) options.progress(total, total);
+  FDMA_TRY_VOID(validate(profile));
+  return profile;
+}
+
+}  // namespace fdma

@@ -1,0 +1,153 @@
+// Calibration of the GPU kernel, without a GPU: its masks, and the fits on times of a known device.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "calibrate_inputs.hpp"
+#include "calibrate_masks.hpp"
+#include "calibrate_sm90_fit.hpp"
+#include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/calibrate.hpp"
+#include "fdma/kernels/estimate.hpp"
+
+namespace fdma {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr BlockShape kTile{128, 128};
+constexpr int kWorkers = 132;
+
+AttentionPlan plan_of(const OverlapMask& mask) {
+  const int heads = kWorkers / std::gcd(kWorkers, static_cast<int>(kOverlapTileRows));
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.split = SplitMode::never;
+  options.pack = PackMode::never;
+  return *make_plan(mask.mask, calibration_shape(mask.mask, DType::bfloat16, 128, heads), {},
+                    options);
+}
+
+EvenCall call_of(const AttentionPlan& plan, const OverlapMask& mask) {
+  EvenCall call;
+  call.items = static_cast<double>(plan.items.size()) / kWorkers;
+  call.of(PlanSegmentKind::full) = static_cast<double>(plan.counts.full_tiles) / kWorkers;
+  call.of(PlanSegmentKind::bitmap) = static_cast<double>(plan.counts.bitmap_tiles) / kWorkers;
+  call.of(PlanSegmentKind::rows) = static_cast<double>(plan.counts.row_tiles) / kWorkers;
+  call.of(PlanSegmentKind::columns) = static_cast<double>(plan.counts.column_tiles) / kWorkers;
+  call.is_all_partial = mask.is_all;
+  return call;
+}
+
+TEST(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
+  for (const OverlapMask& mask : overlap_masks()) {
+    const AttentionPlan plan = plan_of(mask);
+    EXPECT_EQ(plan.items.size() % kWorkers, 0U);
+    for (const WorkItem& item : plan.items) {
+      EXPECT_EQ(item.num_tiles, plan.items.front().num_tiles);
+    }
+    const EvenCall call = call_of(plan, mask);
+    const double all = std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0);
+    EXPECT_DOUBLE_EQ(all, call.items * plan.items.front().num_tiles);
+    if (mask.kind == PlanSegmentKind::full) {
+      EXPECT_EQ(call.of(PlanSegmentKind::full), all);
+    } else {
+      EXPECT_NEAR(1 - call.of(PlanSegmentKind::full) / all, mask.is_all ? 1 : 0.25, 0.01);
+      EXPECT_GT(call.of(mask.kind) / all, mask.is_all ? 0.95 : 0.1) << static_cast<int>(mask.kind);
+    }
+  }
+}
+
+/// A device whose masks of rows take longer than their computation.
+DeviceProfile known_device() {
+  DeviceProfile profile;
+  profile.name = "known";
+  profile.num_workers = kWorkers;
+  profile.memory_bytes_per_us = 1e12;
+  profile.stripe_rows = 128;
+  KernelCosts kernel{Direction::forward, DType::bfloat16, 128, 7, {}};
+  kernel.tiles.push_back({kTile, {0, 1.5}, {0, 1.6}, {2.25, 1.625}, {0, 1.75}, {0, 0}, 1.375, 0});
+  kernel.overlaps_masks = true;
+  kernel.ahead_us = 5;
+  profile.kernels.push_back(kernel);
+  return profile;
+}
+
+TEST(FitEvenCalls, FindsWhatTheEstimatorWasGiven) {
+  const DeviceProfile known = known_device();
+  std::vector<EvenCall> calls;
+  for (const OverlapMask& mask : overlap_masks()) {
+    const AttentionPlan plan = plan_of(mask);
+    EvenCall call = call_of(plan, mask);
+    call.us = estimate_plan(plan, known)->time_us;
+    calls.push_back(call);
+  }
+  const EvenCosts fitted = fit_even_calls(calls, kTile);
+  const TileCosts& exact = known.kernels[0].tiles[0];
+  EXPECT_NEAR(fitted.launch_us, 7, 1e-3);
+  EXPECT_NEAR(fitted.tile.item_us, exact.item_us, 1e-3);
+  EXPECT_NEAR(fitted.tile.full.compute_us, exact.full.compute_us, 1e-3);
+  EXPECT_NEAR(fitted.tile.bitmap.compute_us, exact.bitmap.compute_us, 1e-3);
+  EXPECT_NEAR(fitted.tile.rows.compute_us, exact.rows.compute_us, 0.01);
+  EXPECT_NEAR(fitted.tile.columns.compute_us, exact.columns.compute_us, 1e-3);
+  EXPECT_NEAR(fitted.tile.rows.tile_us, exact.rows.tile_us, 0.05);
+  EXPECT_EQ(fitted.tile.bitmap.tile_us, 0);
+  EXPECT_EQ(fitted.tile.columns.tile_us, 0);
+  EXPECT_FALSE(fitted.tile.can_gather());
+}
+
+TEST(FitEvenCalls, KindsThatNoCallHoldsCostWhatOthersDo) {
+  std::vector<EvenCall> calls(3);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i].items = 8;
+    calls[i].of(PlanSegmentKind::full) = 10.0 * static_cast<double>(i * i + 1);
+    calls[i].us = 5 + 8 * 0.5 + 2 * calls[i].of(PlanSegmentKind::full);
+  }
+  const EvenCosts fitted = fit_even_calls(calls, kTile);
+  EXPECT_NEAR(fitted.tile.full.compute_us, 2, 1e-6);
+  for (const StepCosts& steps : {fitted.tile.bitmap, fitted.tile.rows, fitted.tile.columns}) {
+    EXPECT_EQ(steps, fitted.tile.full);
+  }
+}
+
+TEST(FitSlowdown, FindsBurstAndShares) {
+  std::vector<LongCall> calls;
+  for (const double us : {1e3, 3e3, 1e4, 3e4, 1e5, 3e5}) {
+    const double part = us <= 4e3 ? 0 : std::log(us / 4e3) / std::log(3e5 / 4e3);
+    calls.push_back({0, us, 0.16 * part});
+    calls.push_back({1, us, 0.08 * part});
+  }
+  const Slowdown slowdown = fit_slowdown(calls, 2);
+  EXPECT_NEAR(slowdown.burst_us, 4e3, 120);
+  EXPECT_EQ(slowdown.sustained_us, 3e5);
+  EXPECT_NEAR(slowdown.shares[0], 0.16, 0.002);
+  EXPECT_NEAR(slowdown.shares[1], 0.08, 0.001);
+}
+
+TEST(FitSlowdown, IsNoneWhereCallsDoNotBecomeSlower) {
+  const Slowdown slowdown = fit_slowdown({{0, 1e3, 0}, {0, 1e5, 0}, {0, 3e5, -0.01}}, 1);
+  EXPECT_EQ(slowdown.burst_us, 0);
+  EXPECT_EQ(slowdown.sustained_us, 0);
+  EXPECT_EQ(slowdown.shares, std::vector<double>{0});
+  EXPECT_EQ(fit_slowdown({}, 0).sustained_us, 0);
+}
+
+TEST(CalibrateSm90, RejectsWhatItCannotMeasure) {
+  CalibrateOptions options = calibrate_options(Backend::sm90);
+  EXPECT_EQ(options.dtypes, std::vector<DType>{DType::bfloat16});
+  const Result<void> backend = check_backend(Backend::sm90);
+  if (!backend) {
+    const Result<DeviceProfile> profile = calibrate(options);
+    ASSERT_FALSE(profile);
+    EXPECT_EQ(profile.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(profile.error().message, backend.error().message);
+  }
+  options.backend = Backend::sm80;
+  EXPECT_THAT(calibrate(options).error().message, HasSubstr("cpu and sm90, got sm80"));
+}
+
+}  // namespace
+}  // namespace fdma
