@@ -285,7 +285,7 @@ def estimate(
     >>> print(said)  # doctest: +ELLIPSIS
     causal & window(1024), 65536 x 65536
       attention        forward, batch 1, 32 query and 32 key heads, head size 128, bfloat16
-      device           h200, 132 workers; ...
+      device           h200, 132 workers
     ...
     """
     core = core_of("mask", mask)

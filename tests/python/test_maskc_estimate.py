@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,8 @@ def test_backward_and_forward_count_the_same_tiles(tmp_path: Path) -> None:
     assert backward["flops"] == forward["flops"] * 2.5
     assert backward["allowed_pairs"] == forward["allowed_pairs"]
     assert backward["masked"]["num_items"] == 4 * 4096 // backward["tile"]["kv"]
-    assert forward["device"] == {"name": "h200", "provisional": True, "num_workers": 132}
+    assert forward["device"] == {"name": "h200", "provisional": False, "num_workers": 132}
+    assert backward["device"] == {"name": "h200", "provisional": True, "num_workers": 132}
 
 
 def test_a_mask_with_heads_says_how_many(tmp_path: Path) -> None:
@@ -161,7 +163,9 @@ def test_workers_change_the_schedule(tmp_path: Path) -> None:
 
 def test_text_says_that_a_profile_is_provisional(tmp_path: Path) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "1000", "-o", "m.h5")
-    assert "a provisional profile" in maskc(tmp_path, "estimate", "m.h5")
+    assert "a provisional profile" not in maskc(tmp_path, "estimate", "m.h5")
+    text = maskc(tmp_path, "estimate", "m.h5", "--direction", "backward")
+    assert "a provisional profile" in text
     write_profile(tmp_path / "device.json")
     words = ["--device", "device.json", "--head-dim", "32", "--dtype", "fp32"]
     text = maskc(tmp_path, "estimate", "m.h5", *words)
@@ -227,3 +231,14 @@ def test_calibrate_refuses_before_it_measures(tmp_path: Path) -> None:
     error_of(tmp_path, "calibrate", "--head-dim", "0", status=2)
     error_of(tmp_path, "calibrate", "--head-dim", "64,64", status=2)
     error_of(tmp_path, "calibrate", "-o", "absent/here.json", status=3)
+    error_of(tmp_path, "calibrate", "--backend", "sm80", status=2)
+
+
+def test_calibrate_says_why_there_is_no_gpu(tmp_path: Path) -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(
+        [MASKC, "calibrate", "--backend", "sm90"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert run.returncode == 4
+    assert "backend sm90: " in run.stderr

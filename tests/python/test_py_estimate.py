@@ -46,7 +46,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
         {"device": "cpu", "dtype": "float32", "head_dim": 64, "columns": "gather"},
         ["--device", "cpu", "--dtype", "float32", "--head-dim", "64", "--columns", "gather"],
     ),
-    "tile": (lambda: fdma.compile("q % 7 < k % 5", 300), {"tile": (128, 64)}, ["--tile", "128x64"]),
+    "tile": (
+        lambda: fdma.compile("q % 7 < k % 5", 300),
+        {"tile": (128, 64), "device": "cpu"},
+        ["--tile", "128x64", "--device", "cpu"],
+    ),
     "no cells": (lambda: fdma.compile("causal", 0), {}, []),
 }
 

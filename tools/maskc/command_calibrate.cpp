@@ -5,6 +5,7 @@
 
 #include "arguments.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/calibrate.hpp"
 #include "number_text.hpp"
 #include "progress.hpp"
@@ -42,7 +43,17 @@ Status write_text(const std::string& path, const std::string& text) {
   return staged.commit();
 }
 
-std::string summary(const DeviceProfile& profile, const std::string& path) {
+/// What --backend says; auto: the GPU where there is one.
+Outcome<Backend> read_backend(const Arguments& arguments) {
+  const std::string name = arguments.find("backend").value_or("cpu");
+  const Backend backend = name == "auto"   ? default_backend()
+                          : name == "sm90" ? Backend::sm90
+                                           : Backend::cpu;
+  FDMA_TRY_VOID(check_backend(backend));
+  return backend;
+}
+
+std::string summary(const DeviceProfile& profile, Backend backend, const std::string& path) {
   std::string text =
       fmt::format("{}: {}, {}/s of memory traffic\n", path, profile.source,
                   bytes_text(static_cast<std::int64_t>(profile.memory_bytes_per_us * 1e6)));
@@ -50,21 +61,27 @@ std::string summary(const DeviceProfile& profile, const std::string& path) {
     const TileCosts& costs = kernel.tiles.front();
     const double flops = 4.0 * kernel.head_dim * costs.tile.block_q * costs.tile.block_kv;
     text +=
-        fmt::format("  {:<9}{:>4}  {:.1f} us a full tile of {} x {}, {:.1f} GFLOP/s a thread\n",
+        fmt::format("  {:<9}{:>4}  {:.3g} us a full tile of {} x {}, {:.1f} GFLOP/s a {}\n",
                     to_string(kernel.dtype), kernel.head_dim, costs.full.compute_us,
-                    costs.tile.block_q, costs.tile.block_kv, flops / costs.full.compute_us / 1e3);
+                    costs.tile.block_q, costs.tile.block_kv, flops / costs.full.compute_us / 1e3,
+                    backend == Backend::cpu ? "thread" : "multiprocessor");
   }
   return text;
 }
 
 Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
-  CalibrateOptions options;
+  FDMA_TRY(const Backend backend, read_backend(arguments));
+  CalibrateOptions options = calibrate_options(backend);
   if (arguments.has("head-dim")) {
     FDMA_TRY(const std::vector<std::int64_t> head_dims,
              arguments.integers("head-dim", 1, kMaxHeadDim));
     options.head_dims.assign(head_dims.begin(), head_dims.end());
   }
   FDMA_TRY(options.dtypes, read_dtypes(arguments, options.dtypes));
+  if (backend != Backend::cpu && arguments.has("threads")) {
+    return usage_failure(
+        fmt::format("--threads: only for --backend cpu, but {} is measured", to_string(backend)));
+  }
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 1, 4096));
   options.num_threads = static_cast<int>(threads);
   options.quick = arguments.has("quick");
@@ -83,7 +100,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     return ExitCode::ok;
   }
   FDMA_TRY_VOID(write_text(*output, to_json(profile)));
-  if (!session.quiet) session.out = summary(profile, *output);
+  if (!session.quiet) session.out = summary(profile, backend, *output);
   return ExitCode::ok;
 }
 
@@ -100,23 +117,33 @@ const Command& calibrate_command() {
           "tile of each kind, a gathered key, a work item and a call cost. The result is a device "
           "profile in JSON (docs/estimates.md), for fdma-maskc estimate --device FILE.\n"
           "\n"
-          "It takes about two seconds for each combination of element type, head size and tile "
-          "shape (five shapes), and the machine should be idle. A profile holds for the number of "
-          "threads that it was measured with.",
+          "On a CPU it takes about two seconds for each combination of element type, head size and "
+          "tile shape (five shapes); a profile holds for the number of threads that it was "
+          "measured with. On a GPU it takes about five seconds for each combination of element "
+          "type and head size. The machine should be idle.",
       .options = {{.name = "output",
                    .letter = 'o',
                    .value = "FILE",
                    .help = "Where to write the profile (default: standard output).",
                    .takes_file = true},
+                  {.name = "backend",
+                   .value = "NAME",
+                   .help = "cpu (default), sm90 (the Hopper GPU here) or auto (the GPU if there is "
+                           "one).",
+                   .choices = {"cpu", "sm90", "auto"}},
                   {.name = "head-dim",
                    .value = "LIST",
                    .help = "Head sizes (default 64,128); estimate interpolates between them."},
                   {.name = "dtype",
                    .value = "LIST",
-                   .help = "Element types, of fp32, fp16 and bf16 (default fp32,bf16)."},
-                  {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."},
+                   .help =
+                       "Element types, of fp32, fp16 and bf16 (default fp32,bf16; on a GPU bf16)."},
+                  {.name = "threads",
+                   .value = "N",
+                   .help = "Threads of the CPU to use (default: all cores)."},
                   {.name = "quick",
-                   .help = "Two tile shapes and fewer runs: a sixth of the time, less exact."}},
+                   .help = "Two tile shapes and fewer runs: a sixth of the time (on a GPU a "
+                           "third), less exact."}},
       .examples = {{"fdma-maskc calibrate --quick --head-dim 64 --dtype fp32 -o here.json",
                     "A first look at this machine:"},
                    {"fdma-maskc calibrate --head-dim 64 --dtype fp32 --quick --threads 1",
