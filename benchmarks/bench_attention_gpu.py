@@ -19,7 +19,9 @@ them, out and lse are compared with attention in float64 by the predicate.
 
 Rows are written to the result file one by one and are not measured again while they are there
 (`--again`: they are), so that a call that ends early (--max-seconds) is continued by the next one.
-FLOPs are those of allowed pairs: 4 * head_dim for each query head.
+FLOPs are those of allowed pairs: 4 * head_dim for each query head. Beside what was measured stands
+what fdma.estimate predicts for the plan (--profile); --predict writes it anew into rows that are
+there, which needs no GPU.
 
 Longer than most files: what is timed, what checks it and what is kept belong to one row.
 """
@@ -132,6 +134,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument(
+        "--profile", default="h200", help="predict by this device, or file of calibrate"
+    )
+    parser.add_argument("--predict", action="store_true", help="only predict, rows that are there")
     parser.add_argument("--list", action="store_true", help="say what would run")
     parser.add_argument("--max-seconds", type=float, default=1e9, help="stop before this time")
     return parser.parse_args()
@@ -182,6 +188,9 @@ class Results:
 
     def add(self, row: Row, run: Run) -> None:
         self.rows[str(row)] = run
+        self.write()
+
+    def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
@@ -308,11 +317,40 @@ class Problem:
         return worst
 
 
+def planned(fdma: Any, compiled: Any, shape: Shape, form: str = "segments") -> Any:
+    return fdma.make_plan(
+        compiled,
+        batch=shape.batch,
+        heads_q=shape.heads,
+        head_dim=shape.head_dim,
+        dtype="bfloat16",
+        backend="sm90",
+        form=form,
+    )
+
+
+def profile_of(fdma: Any, name: str) -> Any:
+    profiles = fdma.DeviceProfile
+    return profiles.shipped(name) if name in profiles.shipped_names() else profiles.read(name)
+
+
+def predicted(fdma: Any, plan: Any, profile: Any) -> Run:
+    """What is predicted for one call of the plan."""
+    milliseconds = fdma.estimate_plan(plan, profile)["time_us"] / 1e3
+    return {"predicted_ms": milliseconds, "predicted_by": profile.name}
+
+
 class Measured:
     """FDMA on one mask and problem: the uploaded plan, what it cost, and a call."""
 
     def __init__(
-        self, fdma: Any, torch: Any, problem: Problem, mask: ZooMask, form: str = "segments"
+        self,
+        fdma: Any,
+        torch: Any,
+        problem: Problem,
+        mask: ZooMask,
+        profile: Any,
+        form: str = "segments",
     ) -> None:
         shape = problem.shape
         costs: dict[str, list[float]] = {"compile_ms": [], "plan_ms": [], "upload_ms": []}
@@ -321,15 +359,7 @@ class Measured:
             compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables, num_threads=1)
             costs["compile_ms"].append(time.perf_counter() - begin)
             begin = time.perf_counter()
-            plan = fdma.make_plan(
-                compiled,
-                batch=shape.batch,
-                heads_q=shape.heads,
-                head_dim=shape.head_dim,
-                dtype="bfloat16",
-                backend="sm90",
-                form=form,
-            )
+            plan = planned(fdma, compiled, shape, form)
             costs["plan_ms"].append(time.perf_counter() - begin)
             begin = time.perf_counter()
             self.plan = fdma.upload(plan)
@@ -341,7 +371,7 @@ class Measured:
             "mask_bytes": compiled.nbytes,
             "plan_bytes": self.plan.nbytes,
             "tiles": plan.counts,
-        }
+        } | predicted(fdma, plan, profile)
         stream = torch.cuda.current_stream().cuda_stream
         self.call: Callable[[], object] = lambda: fdma.attention(
             problem.q,
@@ -364,7 +394,8 @@ def measure_row(
     shape = problem.shape
     mask = zoo_mask(row.mask, shape.tokens)
     predicate = mask.on(lambda table: torch.from_numpy(table).cuda())
-    measured = Measured(fdma, torch, problem, mask)
+    profile = profile_of(fdma, options.profile)
+    measured = Measured(fdma, torch, problem, mask, profile)
     kept = problem.count(predicate)
     if kept != measured.pairs:
         raise SystemExit(f"{row}: the mask allows {measured.pairs} pairs, but its predicate {kept}")
@@ -382,7 +413,7 @@ def measure_row(
         peers, facts = cusparse_calls(fdma, torch, problem, mask, predicate)
         calls |= peers
     elif row.part == "parametric":
-        parametric = Measured(fdma, torch, problem, mask, "parametric")
+        parametric = Measured(fdma, torch, problem, mask, profile, "parametric")
         problem.out.fill_(torch.nan)
         problem.lse.fill_(torch.nan)
         parametric.call()
@@ -393,7 +424,7 @@ def measure_row(
         is_causal = row.mask == "causal"
         calls["cudnn"] = lambda: problem.cudnn(is_causal)
     elif row.mask == EVERY_TILE_PARTIAL:  # what a mask costs: beside the same tiles without one
-        full = Measured(fdma, torch, problem, zoo_mask("full", shape.tokens))
+        full = Measured(fdma, torch, problem, zoo_mask("full", shape.tokens), profile)
         calls["full"] = full.call
     timing = Timing(torch, calls, options.quick)
     pairs = measured.pairs
@@ -615,10 +646,29 @@ def measure(
     return 0, num_wrong
 
 
+def predict(results: Results, options: argparse.Namespace) -> None:
+    """Adds predictions to the rows that are there."""
+    sys.path.insert(0, str(options.module.resolve()))
+    from fdma import _fdma as fdma
+
+    profile = profile_of(fdma, options.profile)
+    for run in results.rows.values():
+        if run["part"] not in ("dense", "flex", "cusparse", "parametric"):
+            continue
+        shape = Shape(run["batch"], run["tokens"], run["heads"], run["head_dim"])
+        mask = zoo_mask(run["mask"], shape.tokens)
+        compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables)
+        run |= predicted(fdma, planned(fdma, compiled, shape), profile)
+    results.write()
+
+
 def main() -> None:
     begin = time.monotonic()
     options = arguments()
     results = Results(options.result)
+    if options.predict:
+        predict(results, options)
+        return
     pattern = options.rows if "*" in options.rows else f"*{options.rows}*"
     wanted = [
         row

@@ -1,4 +1,5 @@
-"""What bench_estimate measured: from its document to benchmarks/results and the tables of docs."""
+"""What bench_estimate and bench_estimate_gpu measured: from their documents to benchmarks/results
+and the tables of docs."""
 
 from __future__ import annotations
 
@@ -30,6 +31,14 @@ def store(raw_path: Path, result_path: Path, cpu: str, commit: str) -> None:
         "commit": commit,
         "date": datetime.now(tz=UTC).date().isoformat(),
     } | raw
+    result_path.parent.mkdir(parents=True, exist_ok=True)
+    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def store_gpu(raw_path: Path, result_path: Path, commit: str) -> None:
+    """Adds commit and date to the document of bench_estimate_gpu."""
+    raw = json.loads(raw_path.read_text(encoding="utf-8"))
+    result = {"commit": commit, "date": datetime.now(tz=UTC).date().isoformat()} | raw
     result_path.parent.mkdir(parents=True, exist_ok=True)
     result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -107,4 +116,56 @@ def tables(result: dict[str, Any], table: Table) -> dict[str, str]:
         "estimate-summary": summary(result),
         "estimate-machine": machine(result),
         "estimate": errors_table(result, table),
+    }
+
+
+def goals_text(errors: list[float]) -> str:
+    median, p95 = quantile(errors, 0.5), quantile(errors, 0.95)
+    return (
+        f"median {100 * median:.1f} % (goal: 5 % or less, "
+        f"{'met' if median <= GOAL_MEDIAN else '**missed**'}), 95th percentile {100 * p95:.1f} % "
+        f"(goal: 15 % or less, {'met' if p95 <= GOAL_P95 else '**missed**'}), worst "
+        f"{100 * max(errors, default=0.0):.1f} %"
+    )
+
+
+def gpu_summary(result: dict[str, Any]) -> str:
+    rows: list[Row] = result["rows"]
+    lines = [f"- All {len(rows)} rows: {goals_text([abs(error(row)) for row in rows])}."]
+    for head_dim in sorted({row["head_dim"] for row in rows}):
+        errors = [abs(error(row)) for row in rows if row["head_dim"] == head_dim]
+        lines.append(f"- Head size {head_dim}, {len(errors)} rows: {goals_text(errors)}.")
+    return "\n".join(lines)
+
+
+def gpu_machine(result: dict[str, Any]) -> str:
+    how = (
+        f"calibrated just before in {result['calibration_seconds']:.0f} s"
+        if result["calibrated_here"]
+        else f"by profile {result['profile']['name']}"
+    )
+    return f"{result['device']}, {how}; bfloat16; commit {result['commit']}, {result['date']}."
+
+
+def gpu_table(result: dict[str, Any], table: Table) -> str:
+    """One row a mask and shape, one column a head size: measured time and error."""
+    head_dims = sorted({row["head_dim"] for row in result["rows"]})
+    cells: dict[tuple[str, int, int], dict[int, str]] = {}
+    for row in result["rows"]:
+        place = (row["mask"], row["tokens"], row["heads"])
+        text = f"{milliseconds(row, 'measured_us')} ms, {100 * error(row):+.1f} %"
+        cells.setdefault(place, {})[row["head_dim"]] = text
+    header = ["mask", "tokens", "heads", *(f"head size {head_dim}" for head_dim in head_dims)]
+    rows = [
+        [mask, f"{tokens // 1024}K", str(heads), *(found.get(d, "-") for d in head_dims)]
+        for (mask, tokens, heads), found in cells.items()
+    ]
+    return table(header, rows)
+
+
+def gpu_tables(result: dict[str, Any], table: Table) -> dict[str, str]:
+    return {
+        "estimate-gpu-summary": gpu_summary(result),
+        "estimate-gpu-machine": gpu_machine(result),
+        "estimate-gpu": gpu_table(result, table),
     }

@@ -14,6 +14,7 @@
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
+#   estimate   benchmarks/bench_estimate_gpu: calibrates, then predicts and measures the zoo, FDMA alone
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   parametric plans of segments beside plans in parametric form
@@ -35,7 +36,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select masks dense parametric flex cusparse decode tables"
+all_stages="setup build tests python memcheck racecheck select estimate masks dense parametric flex cusparse decode tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -197,6 +198,12 @@ measure_select() {
   "$python" benchmarks/bench_select_gpu.py "$build/python_bindings" benchmarks/results/select_gpu.json
 }
 
+measure_estimate() {
+  ninja -C "$build" -t query bench_estimate_gpu >/dev/null 2>&1 || { echo "built without benchmarks"; exit 77; }
+  ninja -C "$build" bench_estimate_gpu && "$build/benchmarks/bench_estimate_gpu" --json "$results/estimate_gpu.raw" &&
+    "$python" benchmarks/make_report.py store-estimate-gpu "$results/estimate_gpu.raw" benchmarks/results/estimate_gpu.json
+}
+
 measure_masks() {
   need_module
   "$python" benchmarks/bench_python.py "$build/python_bindings" benchmarks/results/python_gpu.json --max-seconds 100
@@ -209,7 +216,7 @@ measure() {
   "$python" benchmarks/bench_attention_gpu.py "$build/python_bindings" benchmarks/results/attention_gpu.json \
     --parts "$part" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select measure_masks
+export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then
@@ -218,6 +225,7 @@ if stage build 20 bash -c build_all; then
   stage memcheck 20 bash -c 'sanitize memcheck'
   stage racecheck 20 bash -c 'sanitize racecheck'
   stage select 60 bash -c measure_select
+  stage estimate 120 bash -c measure_estimate
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
   for part in dense parametric flex cusparse decode; do

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from estimate_report import quantile
 from mask_zoo import EVERY_TILE_PARTIAL
 
 Run = dict[str, Any]
@@ -113,6 +114,14 @@ def milliseconds(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
+def predicted_text(run: Run) -> str:
+    """The predicted time, and by how much it misses the measured one."""
+    if "predicted_ms" not in run:
+        return "-"
+    error = run["predicted_ms"] / run["fdma_ms"] - 1
+    return f"{milliseconds(run['predicted_ms'])} ({100 * error:+.1f} %)"
+
+
 def tokens_text(run: Run) -> str:
     return f"{run['tokens'] // 1024}K"
 
@@ -178,6 +187,7 @@ def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 run["mask"],
                 tokens_text(run),
                 milliseconds(run["fdma_ms"]),
+                predicted_text(run),
                 number(run["fdma_tflops"]),
                 number(run.get("cudnn_tflops")),
                 f"{normal:.3f}",
@@ -191,7 +201,7 @@ def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 bytes_text(run["plan_bytes"]),
             ]
         )
-    header = ["mask", "tokens", "ms", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
+    header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
     header += ["FlashMask V3", "FDMA / FlashMask", "goal", "FDMA / goal", "Flex TFLOP/s"]
     return table([*header, "FDMA / Flex", "plan ms", "plan"], rows)
 
@@ -208,6 +218,7 @@ def few_heads_table(result: Run, table: Table) -> str:
                 run["mask"],
                 tokens_text(run),
                 milliseconds(run["fdma_ms"]),
+                predicted_text(run),
                 number(run["fdma_tflops"]),
                 f"{run['to_cudnn_full']:.3f}",
                 number(flashmask),
@@ -217,7 +228,7 @@ def few_heads_table(result: Run, table: Table) -> str:
                 bytes_text(run["plan_bytes"]),
             ]
         )
-    header = ["mask", "tokens", "ms", "TFLOP/s", "/ cuDNN full", "FlashMask V3"]
+    header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "/ cuDNN full", "FlashMask V3"]
     return table([*header, "FlashAttention", "FDMA / best", "plan ms", "plan"], rows)
 
 
@@ -231,6 +242,7 @@ def head_sizes_table(result: Run, table: Table) -> str:
                 run["mask"],
                 tokens_text(run),
                 milliseconds(run["fdma_ms"]),
+                predicted_text(run),
                 number(run["fdma_tflops"]),
                 number(run.get("cudnn_tflops")),
                 f"{run['to_cudnn_full']:.3f}",
@@ -240,7 +252,8 @@ def head_sizes_table(result: Run, table: Table) -> str:
                 bytes_text(run["plan_bytes"]),
             ]
         )
-    header = ["head_dim", "mask", "tokens", "ms", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
+    header = ["head_dim", "mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s"]
+    header += ["/ cuDNN full"]
     return table([*header, "Flex TFLOP/s", "FDMA / Flex", "plan ms", "plan"], rows)
 
 
@@ -360,10 +373,27 @@ def partial_tile_text(result: Run) -> str:
     return ""
 
 
+def prediction_text(result: Run) -> str:
+    """How far predictions are from what was measured, over the rows without FlexAttention."""
+    errors = [
+        abs(run["predicted_ms"] / run["fdma_ms"] - 1)
+        for run in result["rows"].values()
+        if run["part"] == "dense" and "predicted_ms" in run
+    ]
+    if not errors:
+        return ""
+    return (
+        f"- predicted times (the shipped profile) miss the measured ones of {len(errors)} rows by "
+        f"{100 * quantile(errors, 0.5):.1f} % (median), {100 * quantile(errors, 0.95):.1f} % (95th "
+        f"percentile)."
+    )
+
+
 def tables(result: Run, table: Table) -> dict[str, str]:
     verdicts = Verdicts()
     many_heads = many_heads_table(result, table, verdicts)
-    summary = "\n".join(text for text in (verdicts.text(), partial_tile_text(result)) if text)
+    texts = (verdicts.text(), partial_tile_text(result), prediction_text(result))
+    summary = "\n".join(text for text in texts if text)
     return {
         "attention-gpu-summary": summary or "Nothing measured yet.",
         "attention-gpu-machine": machine(result),

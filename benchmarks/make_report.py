@@ -2,6 +2,7 @@
 
     python3 make_report.py store <raw.json> <result.json>
     python3 make_report.py store-estimate <raw.json> <result.json>
+    python3 make_report.py store-estimate-gpu <raw.json> <result.json>
     python3 make_report.py tables <folder of results> <performance.md>
 
 `store` keeps the measurements and states machine, compiler, commit and date; what identifies a
@@ -332,6 +333,10 @@ def tables(results: Path, page: Path) -> None:
     if estimate_path.exists():
         estimate = json.loads(estimate_path.read_text(encoding="utf-8"))
         content |= estimate_report.tables(estimate, table)
+    estimate_gpu_path = results / "estimate_gpu.json"
+    if estimate_gpu_path.exists():
+        estimate_gpu = json.loads(estimate_gpu_path.read_text(encoding="utf-8"))
+        content |= estimate_report.gpu_tables(estimate_gpu, table)
     for name in ("python_cpu", "python_gpu"):
         path = results / f"{name}.json"
         if path.exists():
@@ -383,9 +388,20 @@ def store_estimate(raw_path: Path, result_path: Path) -> None:
     )
 
 
+def store_estimate_gpu(raw_path: Path, result_path: Path) -> None:
+    """FDMA_COMMIT names the commit where the sources are a copy without history."""
+    commit = os.environ.get("FDMA_COMMIT") or git("rev-parse", "--short=12", "HEAD")
+    estimate_report.store_gpu(raw_path, result_path, commit)
+
+
 def main() -> None:
     verb, first, second = sys.argv[1:]
-    verbs = {"store": store, "store-estimate": store_estimate, "tables": tables}
+    verbs = {
+        "store": store,
+        "store-estimate": store_estimate,
+        "store-estimate-gpu": store_estimate_gpu,
+        "tables": tables,
+    }
     verbs[verb](Path(first), Path(second))
 
 

@@ -1,0 +1,338 @@
+// Predicted against measured on the GPU: attention of the mask zoo by the sm90 kernel in bfloat16,
+// head sizes 64 and 128, at 8K, 32K and 128K tokens with 32 heads (131,072 tokens in all) and at 8K
+// and 32K with one sequence and 8 heads.
+//
+//   bench_estimate_gpu [--quick] [--device NAME|FILE] [--max-seconds S] [--json FILE]
+//
+// calibrate() measures the card first, unless --device names a profile; its masks are none of the
+// zoo. Then, for each shape and mask, one row: predicted and measured time and their relative
+// error. Measured is the median of device events, of 15 samples or as many as fit into a third of a
+// second, at least 3, the card resting a millisecond for each call before a sample; calls that take
+// less than 0.3 ms run up to 8 times between two events. --quick: a quick calibration and no
+// sequences of 128K. benchmarks/gpu.sh stores the document and brings the tables of
+// docs/performance.md up to date. That results are right is for tests/gpu and
+// bench_attention_gpu.py to say.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fdma/kernels/calibrate.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_stream.hpp"
+#include "fdma/kernels/estimate.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parse.hpp"
+#include "mask_zoo.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kTotalTokens = 131072;
+constexpr std::int32_t kManyHeads = 32;
+constexpr std::int32_t kFewHeads = 8;
+constexpr double kSampleUs = 300;
+constexpr int kMaxLaunches = 8;
+constexpr std::size_t kMinSamples = 3;
+constexpr std::size_t kMaxSamples = 15;
+constexpr double kSecondsEach = 0.35;
+constexpr std::chrono::milliseconds kRest{1};
+constexpr std::chrono::milliseconds kRestBetweenRows{100};
+/// Calls that take less keep the device ahead of the host by one that does not count.
+constexpr double kShortUs = 1e3;
+
+template <class T>
+T value_or_exit(fdma::Result<T> result, const std::string& what) {
+  if (!result) {
+    std::cerr << what << ": " << result.error().message << "\n";
+    std::exit(1);
+  }
+  return *std::move(result);
+}
+void require(fdma::Result<void> result, const std::string& what) {
+  if (result) return;
+  std::cerr << what << ": " << result.error().message << "\n";
+  std::exit(1);
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+struct Settings {
+  bool quick = false;
+  std::string device;
+  std::string json;
+  double max_seconds = 1e9;
+};
+
+/// Standard normal elements of bfloat16, by truncation; a few thousand repeat.
+std::vector<std::uint8_t> random_bfloat16(std::int64_t bytes) {
+  std::mt19937 random(20261121);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> period(4093);
+  for (std::uint16_t& element : period) {
+    const float value = normal(random);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    element = static_cast<std::uint16_t>(bits >> 16);
+  }
+  std::vector<std::uint8_t> values(static_cast<std::size_t>(bytes));
+  const std::size_t period_bytes = period.size() * sizeof(std::uint16_t);
+  for (std::size_t at = 0; at < values.size(); at += period_bytes) {
+    std::memcpy(values.data() + at, period.data(), std::min(period_bytes, values.size() - at));
+  }
+  return values;
+}
+
+struct Row {
+  std::string mask;
+  std::int64_t batch = 0, tokens = 0;
+  std::int32_t heads = 0, head_dim = 0;
+  double predicted_us = 0;
+  double measured_us = 0;  ///< median
+  double fastest_us = 0;
+  std::size_t num_samples = 0;
+
+  double error() const { return predicted_us / measured_us - 1; }
+};
+
+fdma::AttentionShape shape_of(std::int64_t batch, std::int64_t tokens, std::int32_t heads,
+                              std::int32_t head_dim) {
+  fdma::AttentionShape shape;
+  shape.batch = batch;
+  shape.heads_q = shape.heads_kv = heads;
+  shape.q_lens = shape.kv_lens = {tokens};
+  shape.head_dim = shape.head_dim_v = head_dim;
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = fdma::DType::bfloat16;
+  return shape;
+}
+
+/// The tensors of one shape on the device.
+class Tensors {
+ public:
+  explicit Tensors(const fdma::AttentionShape& shape) {
+    const std::int64_t extents[] = {shape.batch, shape.max_q_len(), shape.heads_q, shape.head_dim};
+    views_.q = add(fdma::DType::bfloat16, 4, extents).view();
+    views_.kv.k = add(fdma::DType::bfloat16, 4, extents).view();
+    views_.kv.v = add(fdma::DType::bfloat16, 4, extents).view();
+    views_.out = add(fdma::DType::bfloat16, 4, extents);
+    const std::int64_t lse_extents[] = {shape.batch, shape.heads_q, shape.max_q_len()};
+    views_.lse = add(fdma::DType::float32, 3, lse_extents);
+  }
+  const fdma::AttentionTensors& views() const { return views_; }
+
+ private:
+  fdma::MutableTensorView add(fdma::DType dtype, int rank, const std::int64_t* extents) {
+    std::int64_t bytes = fdma::size_bytes(dtype);
+    for (int i = 0; i < rank; ++i) bytes *= extents[i];
+    memory_.push_back(value_or_exit(fdma::DeviceMemory::allocate(bytes), "tensors"));
+    if (memory_.size() > 1 && bytes == memory_.front().size_bytes()) {
+      require(fdma::copy_on_device(memory_.back().data(), memory_.front().data(), bytes),
+              "tensors");
+    } else if (dtype == fdma::DType::bfloat16) {
+      const std::vector<std::uint8_t> values = random_bfloat16(bytes);
+      require(fdma::copy_to_device(memory_.back().data(), values.data(), bytes), "tensors");
+    }
+    fdma::MutableTensorView view =
+        fdma::make_contiguous_mutable_view(memory_.back().data(), dtype, rank, extents);
+    view.device = fdma::Device::cuda;
+    return view;
+  }
+
+  std::vector<fdma::DeviceMemory> memory_;
+  fdma::AttentionTensors views_;
+};
+
+/// The calls of one plan.
+class Calls {
+ public:
+  Calls(const fdma::AttentionPlan& plan, const Tensors& tensors, fdma::StreamTimer& timer)
+      : plan_(value_or_exit(fdma::upload(plan), "upload")),
+        workspace_(
+            value_or_exit(fdma::DeviceMemory::allocate(plan_.workspace_bytes()), "workspace")),
+        tensors_(tensors),
+        timer_(timer) {}
+
+  void measure(Row& row) {
+    std::this_thread::sleep_for(kRestBetweenRows);
+    const bool is_short = row.predicted_us < kShortUs;
+    const double once_us = std::min(sample_us(1, is_short), sample_us(1, is_short));
+    const int launches = std::clamp(static_cast<int>(kSampleUs / once_us), 1, kMaxLaunches);
+    std::vector<double> samples_us;
+    const Clock::time_point begin = Clock::now();
+    while (samples_us.size() < kMinSamples ||
+           (samples_us.size() < kMaxSamples && seconds_since(begin) < kSecondsEach)) {
+      samples_us.push_back(sample_us(launches, is_short));
+    }
+    std::sort(samples_us.begin(), samples_us.end());
+    row.measured_us = samples_us[samples_us.size() / 2];
+    row.fastest_us = samples_us.front();
+    row.num_samples = samples_us.size();
+  }
+
+ private:
+  void launch() {
+    require(fdma::attention_forward(plan_, tensors_.views(), workspace_.data()), "attention");
+  }
+  double sample_us(int launches, bool is_short) {
+    std::this_thread::sleep_for(kRest * launches);
+    if (is_short) launch();
+    require(timer_.start(), "timer");
+    for (int i = 0; i < launches; ++i) launch();
+    require(timer_.stop(), "timer");
+    return value_or_exit(timer_.seconds(), "timer") * 1e6 / launches;
+  }
+
+  fdma::DevicePlan plan_;
+  fdma::DeviceMemory workspace_;
+  const Tensors& tensors_;
+  fdma::StreamTimer& timer_;
+};
+
+void print_row(const Row& row) {
+  std::cout << std::left << std::setw(24) << row.mask << std::right << std::setw(7) << row.tokens
+            << std::setw(4) << row.batch << " x" << std::setw(3) << row.heads << " heads of"
+            << std::setw(4) << row.head_dim << std::fixed << std::setprecision(1) << std::setw(11)
+            << row.predicted_us << " us predicted" << std::setw(11) << row.measured_us
+            << " us measured" << std::showpos << std::setw(7) << 100 * row.error() << " %"
+            << std::noshowpos << std::endl;
+}
+
+std::vector<Row> run_zoo(const fdma::DeviceProfile& profile, const Settings& settings,
+                         Clock::time_point begin) {
+  struct Shape {
+    std::int64_t batch, tokens;
+    std::int32_t heads;
+  };
+  std::vector<Shape> shapes;
+  for (const std::int64_t tokens : {8192, 32768}) shapes.push_back({1, tokens, kFewHeads});
+  for (const std::int64_t tokens : {8192, 32768, 131072}) {
+    if (settings.quick && tokens == kTotalTokens) continue;
+    shapes.push_back({kTotalTokens / tokens, tokens, kManyHeads});
+  }
+  fdma::StreamTimer timer = value_or_exit(fdma::StreamTimer::make(), "timer");
+  std::vector<Row> rows;
+  for (const Shape& each : shapes) {
+    for (const std::int32_t head_dim : {128, 64}) {
+      const fdma::AttentionShape shape = shape_of(each.batch, each.tokens, each.heads, head_dim);
+      const Tensors tensors(shape);
+      for (const fdma::zoo::ZooMask& zoo_mask : fdma::zoo::mask_zoo(each.tokens)) {
+        if (seconds_since(begin) > settings.max_seconds) return rows;
+        const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(zoo_mask.spec), zoo_mask.name);
+        const fdma::BlockMask mask = value_or_exit(
+            fdma::compile(expr, zoo_mask.bound_tables(), zoo_mask.shape), zoo_mask.name);
+        fdma::PlanOptions options;
+        options.backend = fdma::Backend::sm90;
+        const fdma::AttentionPlan plan =
+            value_or_exit(fdma::make_plan(mask, shape, {}, options), zoo_mask.name);
+        Row row{zoo_mask.name, each.batch, each.tokens, each.heads, head_dim};
+        row.predicted_us = value_or_exit(fdma::estimate_plan(plan, profile), row.mask).time_us;
+        Calls(plan, tensors, timer).measure(row);
+        print_row(row);
+        rows.push_back(std::move(row));
+      }
+    }
+  }
+  return rows;
+}
+
+double quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
+}
+
+void write_json(std::ostream& out, const fdma::DeviceProfile& profile, bool is_calibrated,
+                double calibration_seconds, const std::vector<Row>& rows) {
+  out << std::setprecision(7) << "{\n\"device\": \""
+      << value_or_exit(fdma::current_device_name(), "device")
+      << "\",\n\"calibrated_here\": " << (is_calibrated ? "true" : "false")
+      << ",\n\"calibration_seconds\": " << calibration_seconds
+      << ",\n\"profile\": " << fdma::to_json(profile) << ",\n\"rows\": [";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    out << (i == 0 ? "\n" : ",\n") << "{\"mask\": \"" << row.mask << "\", \"batch\": " << row.batch
+        << ", \"tokens\": " << row.tokens << ", \"heads\": " << row.heads
+        << ", \"head_dim\": " << row.head_dim << ", \"predicted_us\": " << row.predicted_us
+        << ", \"measured_us\": " << row.measured_us << ", \"fastest_us\": " << row.fastest_us
+        << ", \"samples\": " << row.num_samples << "}";
+  }
+  out << "\n]\n}\n";
+}
+
+Settings parse_settings(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (word == "--quick") {
+      settings.quick = true;
+    } else if (word == "--device" && has_value) {
+      settings.device = argv[++i];
+    } else if (word == "--json" && has_value) {
+      settings.json = argv[++i];
+    } else if (word == "--max-seconds" && has_value) {
+      settings.max_seconds = std::atof(argv[++i]);
+    } else {
+      std::cerr << "usage: bench_estimate_gpu [--quick] [--device NAME|FILE] [--max-seconds S] "
+                   "[--json FILE]\n";
+      std::exit(2);
+    }
+  }
+  return settings;
+}
+
+fdma::DeviceProfile profile_of(const Settings& settings) {
+  if (settings.device.empty()) {
+    fdma::CalibrateOptions options = fdma::calibrate_options(fdma::Backend::sm90);
+    options.quick = settings.quick;
+    options.progress = [](int done, int total) {
+      std::cerr << "calibrating " << done << " of " << total << "\n";
+    };
+    return value_or_exit(fdma::calibrate(options), "calibrate");
+  }
+  const bool is_file = settings.device.find_first_of("./") != std::string::npos;
+  return value_or_exit(
+      is_file ? fdma::read_profile(settings.device) : fdma::shipped_profile(settings.device),
+      settings.device);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Settings settings = parse_settings(argc, argv);
+  const Clock::time_point begin = Clock::now();
+  const fdma::DeviceProfile profile = profile_of(settings);
+  const double calibration_seconds = settings.device.empty() ? seconds_since(begin) : 0;
+  const std::vector<Row> rows = run_zoo(profile, settings, begin);
+  std::vector<double> errors;
+  for (const Row& row : rows) errors.push_back(std::abs(row.error()));
+  std::cout << "error over " << rows.size() << " rows: median " << std::setprecision(1)
+            << 100 * quantile(errors, 0.5) << " %, 95th percentile " << 100 * quantile(errors, 0.95)
+            << " %; calibration took " << calibration_seconds << " s\n";
+  if (!settings.json.empty()) {
+    std::ofstream file(settings.json);
+    write_json(file, profile, settings.device.empty(), calibration_seconds, rows);
+    if (!file) {
+      std::cerr << settings.json << ": cannot write\n";
+      return 1;
+    }
+  }
+  return 0;
+}
