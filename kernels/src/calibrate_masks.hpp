@@ -22,8 +22,8 @@ std::vector<CalibrationMask> calibration_masks(BlockShape tile);
 
 /// Masks for workers that find masks beside their computation, in tiles of 128 x 128 and tile rows
 /// that cost the same: full rows of 4, 8, 16 and 64 tiles; of each kind of partial tile (bitmap,
-/// rows, columns) one mask with every fourth tile partial, most of these of the kind, the others
-/// full, and one with all.
+/// rows, columns; bitmaps both distinct and shared) one mask with every fourth tile partial, most
+/// of these of the kind, the others full, and one with all.
 struct OverlapMask {
   BlockMask mask;
   PlanSegmentKind kind = PlanSegmentKind::full;

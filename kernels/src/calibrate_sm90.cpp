@@ -31,8 +31,6 @@
 namespace fdma {
 namespace {
 
-using std::chrono::steady_clock;
-
 constexpr BlockShape kTile{128, 128};
 constexpr int kRounds = 25;
 constexpr int kQuickRounds = 7;
