@@ -102,8 +102,8 @@ constexpr std::int64_t kFewPartial = 4;
 /// Whether tiles of column `tile` are partial where not all are.
 bool is_partial_column(std::int64_t tile) { return tile % kFewPartial == kFewPartial - 1; }
 
-/// Partial tiles have half of their cells, others all: where `is_shared` the same ones in every tile, so
-/// that one bitmap serves them all.
+/// Partial tiles have half of their cells, others all: where `is_shared` the same ones in every
+/// tile, so that one bitmap serves them all.
 BlockMask overlap_bitmaps(bool is_all, bool is_shared, std::mt19937_64& random) {
   DenseBits cells = no_cells(kOverlapRows);
   const std::int64_t words_per_tile = kOverlapTile.block_kv / 64;
