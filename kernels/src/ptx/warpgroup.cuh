@@ -9,6 +9,23 @@
 
 namespace fdma::ptx {
 
+/// The same value, but what follows from it is computed where it is used and not kept in registers
+/// from before a loop.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+/// threadIdx.x, read anew at each use: not kept in a register, nor spilled, from one to the next.
+__device__ __forceinline__ int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+/// The warp of the block, the same for all its lanes and known to be.
+__device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, thread_index() / 32, 0); }
+
 /// Waits until `num_threads` threads have come to barrier `id` (1 to 15; 0 is __syncthreads).
 __device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");

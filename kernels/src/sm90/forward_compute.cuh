@@ -101,13 +101,6 @@ __device__ __forceinline__ void write_rows_out(const ForwardParams& p, const Pub
   }
 }
 
-/// The same value, but what follows from it is computed where it is used and not kept in registers
-/// from before a loop.
-__device__ __forceinline__ int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 /// Computes items until there are none. One of two warpgroups.
 ///
 /// Items follow each other without a gap, where registers allow: the scores of the next item's
@@ -225,7 +218,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                  : "=r"(word0), "=r"(word1)
                  : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
-                       (group * kWarpgroupThreads + (opaque(thread))) * 8)
+                       (group * kWarpgroupThreads + (ptx::opaque(thread))) * 8)
                  : "memory");
     if constexpr (!kGeneral) release_mask();
   };
@@ -233,7 +226,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (kGeneral) {
       scale_and_bias(s, p.scale_log2,
                      base + Layout::kBias + slots.stage * Layout::kBiasBytes +
-                         step % kSteps * (kStepKeys * 4) + opaque(lane) % 4 * 8);
+                         step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
       if (is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_words(s, word0, word1);
@@ -248,10 +241,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 
   // Whose turn it is to issue products.
   const auto wait_for_turn = [&] {
-    ptx::named_barrier_sync(kOrderBarrier + opaque(group), kOrderThreads);
+    ptx::named_barrier_sync(kOrderBarrier + ptx::opaque(group), kOrderThreads);
   };
   const auto give_turn = [&] {
-    ptx::named_barrier_arrive(kOrderBarrier + 1 - opaque(group), kOrderThreads);
+    ptx::named_barrier_arrive(kOrderBarrier + 1 - ptx::opaque(group), kOrderThreads);
   };
   // The first scores of an item with nothing beside them.
   const auto first_scores = [&](int num_steps) {
@@ -342,7 +335,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     const PublishedItem item = read_item(slot_before);
     __syncwarp();
     release(item_empty);
-    write_rows_out<T, Layout, kDimV>(p, item, out, lse, q_before, group, opaque(thread));
+    write_rows_out<T, Layout, kDimV>(p, item, out, lse, q_before, group, ptx::opaque(thread));
     if constexpr (Layout::kQBuffers == 2) {
       __syncwarp();
       release(out_full);

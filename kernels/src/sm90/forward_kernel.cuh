@@ -20,7 +20,6 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
     ptx::let_next_grid_start();
     const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
@@ -44,9 +43,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  if (warp < 4) {
+  if (ptx::warp_index() < 4) {
     ptx::give_registers<kLoadRegisters>();
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
       make_masks<Layout, kGeneral>(p, base, warp, lane);
     } else if (warp == kMaskWarps) {
@@ -56,8 +55,8 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     }
   } else {
     ptx::take_registers<kComputeRegisters>();
-    compute_rows<T, kDimQk, kDimV, kGeneral>(p, base, warp / 4 - 1,
-                                             static_cast<int>(threadIdx.x) % kWarpgroupThreads);
+    compute_rows<T, kDimQk, kDimV, kGeneral>(p, base, ptx::warp_index() / 4 - 1,
+                                             ptx::thread_index() % kWarpgroupThreads);
   }
 }
 

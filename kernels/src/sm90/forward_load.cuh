@@ -106,12 +106,15 @@ __device__ __forceinline__ WorkItem read_work(const ForwardParams& p, std::int32
   return item;
 }
 
-/// The tile row of an item of a parametric plan, from which its other fields follow.
-__device__ __forceinline__ TileRow read_row(const ForwardParams& p, WorkItem& item,
-                                            int head_in_group, int kv_head) {
-  const PlanArrays& plan = p.plan;
-  const TileRow row =
-      p.tile_rows[static_cast<std::int64_t>(item.batch) * plan.max_tile_rows + item.q_tile];
+/// The tile row of an item of a parametric plan.
+__device__ __forceinline__ TileRow read_row(const ForwardParams& p, const WorkItem& item) {
+  if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRow{};
+  return p.tile_rows[static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile];
+}
+
+/// Sets what follows from the tile row of an item.
+__device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRow& row,
+                                        int head_in_group, int kv_head, WorkItem& item) {
   const int split = item.first_tile;
   item.q_tile = row.q_tile;
   item.num_tiles = row.num_tiles;
@@ -124,7 +127,6 @@ __device__ __forceinline__ TileRow read_row(const ForwardParams& p, WorkItem& it
     item.first_tile = grid.first_tile(row.num_tiles, split);
     item.num_tiles = grid.first_tile(row.num_tiles, split + 1) - item.first_tile;
   }
-  return row;
 }
 
 /// Writes the segments of a tile row behind its item; how many they are.
@@ -198,6 +200,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   ptx::wait_for_grid_before();  // which counts items and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
   WorkItem next = read_work(p, index);
+  TileRow row = read_row(p, next);
   for (;;) {
     PublishedItem item{};
     item.num_tiles = kNoItem;
@@ -210,12 +213,13 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       item.num_heads = min(1 << p.plan.pack_shift, p.group_size - item.head_in_group);
       item.num_segments = next.num_segments;
       if (next.first_segment == kOwnSegments) {
-        const TileRow row = read_row(p, next, item.head_in_group, item.kv_head);
         if (row.num_tiles == kNoRow) {
           index = take_index();
           next = read_work(p, index);
+          row = read_row(p, next);
           continue;
         }
+        set_row(p.plan, row, item.head_in_group, item.kv_head, next);
         if (row.num_tiles > 0) item.num_segments = store_segments(slot + Layout::kItemBytes, row);
         item.first_document = row.first_document;
         item.last_document = row.last_document;
@@ -266,7 +270,10 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     const int read_at = min(take_at + 1, item.num_tiles - 1);
     for (int n = 0; n < item.num_tiles; ++n) {
       if (n == take_at) index = take_index();
-      if (n == read_at) next = read_work(p, index);
+      if (n == read_at) {
+        next = read_work(p, index);
+        row = read_row(p, next);
+      }
       TileStep step;
       TilePlace place;
       walk.next(step, place);
@@ -394,7 +401,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     }
     // Its segments may lie in the slot.
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_ring.stage, lane);
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage), lane);
     item_ring.advance();
   }
 }

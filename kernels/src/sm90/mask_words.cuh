@@ -100,14 +100,22 @@ __device__ __forceinline__ void write_formula(std::uint32_t slot, const ForwardP
                                               const PublishedItem& item, const TilePlace& place,
                                               int lane) {
   const FormulaRows rows = formula_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
+  const FormulaRange first_bounds = rows.bounds(item.first_document),
+                     last_bounds = rows.bounds(item.last_document);
+#pragma unroll 2
   for (int row = lane; row < kTileRows; row += kWarpSize) {
     const int q = min(item.q_begin + (row >> p.plan.pack_shift), item.q_len - 1);
-    const FormulaRange bounds =
-        rows.bounds(rows.document(q, item.first_document, item.last_document));
-    const FormulaRange near = rows.near_keys(q, bounds), band = rows.band_keys(q, bounds);
+    const int document = rows.document(q, item.first_document, item.last_document);
+    const FormulaRange bounds = document == item.first_document  ? first_bounds
+                                : document == item.last_document ? last_bounds
+                                                                 : rows.bounds(document);
+    const FormulaRange band = rows.band_keys(q, bounds);
     std::uint32_t words[4] = {0, 0, 0, 0};
-    add_keys(words, near.begin - place.key_begin, near.end - place.key_begin);
     add_keys(words, band.begin - place.key_begin, band.end - place.key_begin);
+    if (rows.has_near_keys()) {
+      const FormulaRange near = rows.near_keys(q, bounds);
+      add_keys(words, near.begin - place.key_begin, near.end - place.key_begin);
+    }
     store_row_words(slot, row, words);
   }
 }

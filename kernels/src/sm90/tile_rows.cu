@@ -12,6 +12,8 @@ constexpr int kThreads = 512;
 constexpr int kClasses = 1024;
 constexpr int kPerThread = kClasses / kThreads;
 
+constexpr int kSharedBorders = 4096;  // of longer lists rows search in global memory
+
 __device__ TileRow tile_row(const FormulaRows& rows, int q_tile, int block_q, int q_len) {
   TileRow row{};
   row.q_tile = q_tile;
@@ -39,10 +41,18 @@ __global__ void __launch_bounds__(kThreads)
                            std::int32_t* counter) {
   __shared__ int counts[kClasses];
   __shared__ int sums[kThreads / 32];
+  __shared__ std::int32_t shared_borders[kSharedBorders];
   ptx::let_next_grid_start();
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int2 lengths = lengths_of(plan, run_time, b);
-  const FormulaRows rows = formula_rows(plan, run_time, b, lengths.x, lengths.y);
+  const ElementFormula element = element_formula(plan, run_time, b);
+  const int num_borders = element.formula.num_borders;
+  if (num_borders <= kSharedBorders) {
+    for (int i = thread; i < num_borders; i += kThreads) shared_borders[i] = element.borders[i];
+  }
+  const FormulaRows rows(element.formula,
+                         num_borders <= kSharedBorders ? shared_borders : element.borders,
+                         lengths.x, lengths.y);
   const int num_rows = plan.max_tile_rows;
   const int most = (lengths.y + 127) / 128;
   if (b == 0 && thread == 0) *counter = 0;
@@ -54,8 +64,10 @@ __global__ void __launch_bounds__(kThreads)
     return static_cast<int>((kClasses - 2) -
                             static_cast<long long>(num_tiles) * (kClasses - 2) / max(most, 1));
   };
+  TileRow own_row{};  // the first of this thread's
   for (int i = thread; i < num_rows; i += kThreads) {
     const TileRow row = tile_row(rows, i, plan.block_q, lengths.x);
+    if (i == thread) own_row = row;
     atomicAdd(counts + class_of(row.num_tiles), 1);
   }
   __syncthreads();
@@ -78,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   TileRow* out = all_rows + static_cast<std::int64_t>(b) * num_rows;
   for (int i = thread; i < num_rows; i += kThreads) {
-    const TileRow row = tile_row(rows, i, plan.block_q, lengths.x);
+    const TileRow row = i == thread ? own_row : tile_row(rows, i, plan.block_q, lengths.x);
     out[atomicAdd(counts + class_of(row.num_tiles), 1)] = row;
   }
 }

@@ -45,17 +45,28 @@ __device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTime
   return lengths;
 }
 
+/// The formula of a batch element and where its borders are.
+struct ElementFormula {
+  MaskFormula formula;
+  const std::int32_t* borders;
+};
+__device__ __forceinline__ ElementFormula element_formula(const PlanArrays& plan,
+                                                          const RunTimeLengths& run_time, int b) {
+  ElementFormula element{plan.formulas[plan.num_formulas == 1 ? 0 : b], nullptr};
+  element.borders = plan.borders + element.formula.first_border;
+  if (run_time.cu_seqlens != nullptr) {
+    element.borders = run_time.cu_seqlens + b * run_time.cu_seqlens_batch_stride;
+    element.formula.num_borders = run_time.num_borders;
+  }
+  return element;
+}
+
 /// The formula of batch element b for these lengths.
 __device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
                                                     const RunTimeLengths& run_time, int b,
                                                     int q_len, int kv_len) {
-  MaskFormula formula = plan.formulas[plan.num_formulas == 1 ? 0 : b];
-  const std::int32_t* borders = plan.borders + formula.first_border;
-  if (run_time.cu_seqlens != nullptr) {
-    borders = run_time.cu_seqlens + b * run_time.cu_seqlens_batch_stride;
-    formula.num_borders = run_time.num_borders;
-  }
-  return FormulaRows(formula, borders, q_len, kv_len);
+  const ElementFormula element = element_formula(plan, run_time, b);
+  return FormulaRows(element.formula, element.borders, q_len, kv_len);
 }
 
 /// What one launch keeps in its workspace, in bytes from its begin: the counter of items, the tile

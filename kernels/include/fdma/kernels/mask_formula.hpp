@@ -98,6 +98,9 @@ class FormulaRows {
     return keys;
   }
 
+  /// False iff near_keys of every row are none.
+  FDMA_HOST_DEVICE bool has_near_keys() const { return formula_.prefix > 0 || formula_.sink > 0; }
+
   /// Keys [lo, near_end) of row q, and those between pos - left and pos + right.
   FDMA_HOST_DEVICE FormulaRange near_keys(std::int32_t q, FormulaRange bounds) const {
     const std::int32_t reach = pos(q) + formula_.right + 1;
