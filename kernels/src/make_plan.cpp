@@ -337,15 +337,15 @@ void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGrou
   for (const Ranked& each : ranked) plan.items.push_back(each.item);
 }
 
-// A plan that stores the mask's formula.
-Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionShape& shape,
-                                         const ScoreSpec& score, const PlanOptions& options) {
+// A plan of no items yet.
+Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& shape,
+                                 const ScoreSpec& score, const PlanOptions& options) {
   AttentionPlan plan;
   plan.backend = options.backend;
   plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
   plan.shape = shape;
   plan.score = score;
-  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 && options.pack == PackMode::automatic) {
+  if (plan.backend == Backend::sm90 && options.pack == PackMode::automatic) {
     plan.heads_per_tile = packed_heads(mask, shape);
     plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
   }
@@ -353,13 +353,24 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
   if (plan.backend == Backend::cpu) {
     plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
   }
+  return plan;
+}
+
+// The workers that rows are split for; 0: rows stay whole.
+std::int32_t workers_to_split_for(const PlanOptions& options) {
+  if (options.backend != Backend::sm90 || options.split != SplitMode::automatic) return 0;
+  return options.num_workers == 0 ? kSm90Workers : options.num_workers;
+}
+
+// A plan that stores the mask's formula.
+Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionShape& shape,
+                                         const ScoreSpec& score, const PlanOptions& options) {
+  FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
   FDMA_TRY_VOID(set_formulas(mask, plan));
   plan.section_heads = static_cast<std::int32_t>(
       std::min<std::int64_t>(section_heads(shape, options.section_bytes), shape.heads_kv));
-  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 &&
-      options.split == SplitMode::automatic) {
-    plan.num_splits =
-        formula_splits(plan, options.num_workers == 0 ? kSm90Workers : options.num_workers);
+  if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
+    plan.num_splits = formula_splits(plan, num_workers);
   }
   plan.counts = count_formula_tiles(plan);
   return plan;
@@ -367,20 +378,7 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
 
 Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape,
                               const ScoreSpec& score, const PlanOptions& options) {
-  AttentionPlan plan;
-  plan.backend = options.backend;
-  plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
-  plan.shape = shape;
-  plan.score = score;
-  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 && options.pack == PackMode::automatic) {
-    plan.heads_per_tile = packed_heads(mask, shape);
-    plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
-  }
-  FDMA_TRY_VOID(validate(plan.tile));
-  if (plan.backend == Backend::cpu) {
-    plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
-  }
-
+  FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
   const bool is_scanned = plan.backend == Backend::sm90 && options.columns == ColumnMode::automatic;
   GroupPlanner planner(plan, is_scanned ? ColumnMode::scan : options.columns);
   RowsOfGroups groups;
@@ -402,9 +400,8 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape
     append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));
     sections.push_back(plan.items.size());
   }
-  if (kSm90SplitsAndPacks && plan.backend == Backend::sm90 &&
-      options.split == SplitMode::automatic) {
-    split_rows(plan, sections, options.num_workers == 0 ? kSm90Workers : options.num_workers);
+  if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
+    split_rows(plan, sections, num_workers);
   }
   return plan;
 }

@@ -10,10 +10,6 @@
 
 namespace fdma {
 
-/// Whether make_plan splits rows and packs heads of sm90 plans: whether the forward kernel knows
-/// such items.
-inline constexpr bool kSm90SplitsAndPacks = true;
-
 /// Multiprocessors of an H100 or H200: the workers that sm90 plans are split for unless told
 /// otherwise.
 inline constexpr std::int32_t kSm90Workers = 132;

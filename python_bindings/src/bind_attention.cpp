@@ -34,18 +34,6 @@ namespace {
 
 using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*, const PlanOnDevice*>;
 
-[[noreturn]] void refuse(ErrorCode code, std::string message) {
-  throw PythonError({code, std::move(message)});
-}
-
-std::int32_t checked_count(std::string_view name, std::int64_t value) {
-  if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("{}: expected a count below 2^31, got {}", name, value));
-  }
-  return static_cast<std::int32_t>(value);
-}
-
 ColumnMode parse_column_mode(const std::string& text) {
   for (const ColumnMode mode : {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather}) {
     if (to_string(mode) == text) return mode;

@@ -22,18 +22,6 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
-[[noreturn]] void refuse(ErrorCode code, std::string message) {
-  throw PythonError({code, std::move(message)});
-}
-
-std::int32_t checked_count(std::string_view name, std::int64_t value) {
-  if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
-    refuse(ErrorCode::invalid_argument,
-           fmt::format("{}: expected a count below 2^31, got {}", name, value));
-  }
-  return static_cast<std::int32_t>(value);
-}
-
 CusparsePrecision parse_precision(const std::string& text) {
   if (text == "float32") return CusparsePrecision::float32;
   if (text == "tensor") return CusparsePrecision::tensor;

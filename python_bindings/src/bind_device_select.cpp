@@ -31,10 +31,6 @@ namespace {
 
 using Extents = std::array<std::int64_t, kMaxRank>;
 
-[[noreturn]] void refuse(ErrorCode code, std::string message) {
-  throw PythonError({code, std::move(message)});
-}
-
 void check_place(std::string_view name, const Place& got, const Place& expected) {
   if (got == expected) return;
   refuse(ErrorCode::invalid_argument, fmt::format("{}: expected an array on {}, got one on {}",

@@ -25,10 +25,6 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
-[[noreturn]] void refuse(ErrorCode code, std::string message) {
-  throw PythonError({code, std::move(message)});
-}
-
 void check_same_place(std::string_view name, const Place& got, const Place& values) {
   if (got == values) return;
   refuse(ErrorCode::invalid_argument,

@@ -1,5 +1,9 @@
 #include "python_error.hpp"
 
+#include <fmt/format.h>
+
+#include <limits>
+
 namespace nb = nanobind;
 
 namespace fdma::python {
@@ -30,6 +34,14 @@ PyObject* exception_type(ErrorCode code) {
 }
 
 }  // namespace
+
+std::int32_t checked_count(std::string_view name, std::int64_t value) {
+  if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("{}: expected a count below 2^31, got {}", name, value));
+  }
+  return static_cast<std::int32_t>(value);
+}
 
 void bind_errors(nb::module_& module) {
   const nb::object type = nb::steal(PyErr_NewExceptionWithDoc(

@@ -3,7 +3,10 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <exception>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "fdma/formats/result.hpp"
@@ -34,6 +37,13 @@ T value_or_throw(Result<T> result) {
 inline void value_or_throw(Result<void> result) {
   if (!result) throw PythonError(std::move(result).error());
 }
+
+[[noreturn]] inline void refuse(ErrorCode code, std::string message) {
+  throw PythonError({code, std::move(message)});
+}
+
+/// A count of heads, batch elements or columns; refuses one that 32 bits do not hold.
+std::int32_t checked_count(std::string_view name, std::int64_t value);
 
 /// Adds MaskSyntaxError to the module and has nanobind translate PythonError.
 void bind_errors(nanobind::module_& module);

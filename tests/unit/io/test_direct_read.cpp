@@ -1,5 +1,6 @@
 // Reading straight from the file against reading through HDF5, which serves as the oracle: random
-// element types, layouts, chunk shapes, filters, fill values, ranks and extents.
+// element types, layouts, chunk shapes, filters, fill values, ranks and extents. Longer than most
+// files: one description of a dataset serves all of its tests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

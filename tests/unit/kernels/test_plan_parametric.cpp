@@ -121,7 +121,6 @@ TEST(MakeParametricPlan, SplitsRowsOfDecodeForSm90) {
     EXPECT_TRUE(validate(*plan)) << validate(*plan).error().message;
     return *std::move(plan);
   };
-  if (!kSm90SplitsAndPacks) GTEST_SKIP() << "sm90 plans are not split";
   const AttentionPlan decode = plan_of(1, 131072, 1);
   EXPECT_EQ(decode.heads_per_tile, 8);
   EXPECT_EQ(decode.tile.block_q, 16);
