@@ -46,9 +46,6 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
                  fmt::format("tile: sm90 computes tiles of 128 x 128, got {} x {}",
                              options.tile.block_q, options.tile.block_kv)};
   }
-  if (options.columns == ColumnMode::gather) {
-    return Error{ErrorCode::unsupported, "columns: sm90 has no gather lists yet; use scan"};
-  }
   if (shape.head_dim % 8 != 0 || shape.head_dim_v % 8 != 0) {
     return Error{
         ErrorCode::unsupported,

@@ -77,7 +77,7 @@ Result<std::vector<ColumnRow>> plan_columns(const SegmentMask& mask, ColumnMode 
     if (!is_list) return;
     out.gather_list = static_cast<std::int32_t>(plan.gather_lists.size());
     plan.gather_lists.push_back({num_entries, static_cast<std::int32_t>(out.num_entries), 0});
-    num_entries += out.num_entries;
+    num_entries += ceil_div(out.num_entries, kGatherAlignment) * kGatherAlignment;
     list_rows.push_back(row);
     in_list.resize(list_rows.size() * static_cast<std::size_t>(row_words), 0);
     std::uint64_t* words =

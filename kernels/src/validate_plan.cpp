@@ -64,10 +64,14 @@ Result<void> check_arrays(const AttentionPlan& plan) {
       return wrong(fmt::format("row_intervals[{}]: [{}, {})", i, keys.begin, keys.end));
     }
   }
+  if (plan.gather_entries.size() % kGatherAlignment != 0) {
+    return wrong(fmt::format("gather_entries: expected a multiple of {}, got {}", kGatherAlignment,
+                             plan.gather_entries.size()));
+  }
   for (std::size_t i = 0; i < plan.gather_lists.size(); ++i) {
     const GatherList& list = plan.gather_lists[i];
-    if (list.first_entry < 0 || list.num_entries < 0 || list.num_full < 0 ||
-        list.num_full > list.num_entries ||
+    if (list.first_entry < 0 || list.first_entry % kGatherAlignment != 0 || list.num_entries < 0 ||
+        list.num_full < 0 || list.num_full > list.num_entries ||
         list.first_entry + list.num_entries >
             static_cast<std::int64_t>(plan.gather_entries.size())) {
       return wrong(fmt::format("gather_lists[{}]: entries {} + {} ({} full) of {}", i,
@@ -144,6 +148,13 @@ Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int6
       return wrong(
           fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
                       index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
+    }
+  }
+  for (std::int32_t i = list.num_entries; i % kGatherAlignment != 0; ++i) {
+    const GatherEntry& gap = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
+    if (gap != GatherEntry{}) {
+      return wrong(fmt::format("gather list {}: expected zeros behind entry {}, got key {}", index,
+                               list.num_entries, gap.key));
     }
   }
   return {};

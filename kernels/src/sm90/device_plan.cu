@@ -182,6 +182,10 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream) {
                                              std::string(to_string(plan.backend))};
   }
   FDMA_TRY_VOID(check_backend(Backend::sm90));
+  if (!plan.gather_lists.empty()) {
+    return Error{ErrorCode::unsupported,
+                 "upload: sm90 computes no gather lists yet; make the plan with columns = scan"};
+  }
   try {
     return upload_arrays(plan, stream);
   } catch (const std::bad_alloc&) {

@@ -96,13 +96,16 @@ AttentionPlan with_key_major_bitmaps(AttentionPlan plan) {
   return plan;
 }
 
-std::string plan_error(const MaskCase& mask, const AttentionShape& shape) {
-  const auto plan = make_plan(mask.mask, shape, {}, for_sm90());
+std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
+                       ColumnMode columns = ColumnMode::automatic) {
+  PlanOptions options = for_sm90();
+  options.columns = columns;
+  const auto plan = make_plan(mask.mask, shape, {}, options);
   if (!plan) return mask.name + ": " + plan.error().message;
   if (plan->backend != Backend::sm90 || plan->tile.block_kv != 128 ||
       plan->tile.block_q * plan->heads_per_tile != 128)
     return "not a plan of sm90";
-  if (plan->counts.gather_chunks != 0 || !plan->gather_lists.empty()) return "gather lists";
+  if (columns == ColumnMode::automatic && !plan->gather_lists.empty()) return "gather lists";
   if (const auto valid = validate(*plan); !valid) return mask.name + ": " + valid.error().message;
   return testing::check_plan(*plan, mask);
 }
@@ -122,6 +125,18 @@ TEST(PlanForSm90, HasTheCellsOfEveryKindOfSegment) {
   }
   for (const testing::TrialCase& trial : testing::tile_count_trials())
     EXPECT_EQ(plan_error(*trial.mask, half_shape(trial.mask->mask, 1, 2, 1)), "");
+}
+
+// Rows of lists are queries of a tile, whose rows are those of one head or of several.
+TEST(PlanForSm90, HasTheCellsOfGatheredColumns) {
+  std::mt19937 rng(6);
+  for (const auto& [q_len, heads_q, heads_kv] :
+       {std::tuple{300, 2, 1}, {40, 8, 2}, {16, 6, 2}, {128, 1, 1}}) {
+    const MaskCase mask =
+        testing::case_of("lifetimes", testing::random_lifetimes(rng, q_len, 700, 2), kTile);
+    EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 2, heads_q, heads_kv), ColumnMode::gather),
+              "");
+  }
 }
 
 // Both backends compute the same tiles, where rows are neither split nor shared; only the order of
@@ -186,8 +201,6 @@ TEST(PlanForSm90, IsRefusedByNameOfWhatIsNotSupported) {
   };
   expect_refused([](auto&, auto& options) { options.tile = {64, 128}; }, {"tile", "64 x 128"});
   expect_refused([](auto&, auto& options) { options.tile = {128, 256}; }, {"tile", "128 x 256"});
-  expect_refused([](auto&, auto& options) { options.columns = ColumnMode::gather; },
-                 {"columns", "gather", "scan"});
   for (const std::int32_t head_dim : {4, 65, 100}) {
     expect_refused([=](auto& shape, auto&) { shape.head_dim = head_dim; },
                    {"head_dim", "multiples of 8"});

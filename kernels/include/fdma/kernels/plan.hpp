@@ -91,8 +91,13 @@ struct GatherEntry {
   friend bool operator==(const GatherEntry&, const GatherEntry&) = default;
 };
 
+/// Lists begin at multiples of so many entries, so that keys can be loaded several at a time. Zeros
+/// (key 0, no rows) fill the gap behind each list.
+inline constexpr std::int64_t kGatherAlignment = 8;
+
 /// Entries [first_entry, first_entry + num_entries) of a plan: those that all rows of the query
-/// tile see come first (num_full), each part by ascending key.
+/// tile see come first (num_full), each part by ascending key. first_entry is a multiple of
+/// kGatherAlignment.
 struct GatherList {
   std::int64_t first_entry;
   std::int32_t num_entries;
@@ -107,7 +112,7 @@ struct GatherList {
 enum class ColumnMode : std::uint8_t {
   automatic,  ///< cpu: for each tile row a list where less than one key in 16 is alive; sm90: scan
   scan,       ///< column tiles
-  gather,     ///< gather lists (not yet of sm90)
+  gather,     ///< gather lists
 };
 std::string_view to_string(ColumnMode mode);
 
