@@ -1,6 +1,7 @@
 // An attention call whose tensors are checked: what every backend starts from.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "fdma/kernels/attention.hpp"
@@ -32,6 +33,13 @@ struct AttentionCall {
   std::int32_t num_borders = 0;              ///< of each element, where cu_seqlens is given; then
                                              ///< MaskFormula::first_border does not apply
 };
+
+/// Nothing if the plan is for this pass; else unsupported, saying which one it is for.
+Result<void> check_direction(Direction of_plan, Direction of_call);
+
+inline float default_softmax_scale(std::int32_t head_dim) {
+  return 1.0F / std::sqrt(static_cast<float>(head_dim));
+}
 
 /// The call, or what is wrong with its tensors: shape_mismatch, invalid_argument, unsupported.
 /// `is_parametric`: the plan takes lengths and documents. Their values are not looked at.

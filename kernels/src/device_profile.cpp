@@ -152,17 +152,6 @@ KernelCosts scaled(KernelCosts kernel, double factor) {
 
 }  // namespace
 
-std::string_view to_string(Direction direction) {
-  return direction == Direction::forward ? "forward" : "backward";
-}
-
-Result<Direction> parse_direction(std::string_view name) {
-  for (const Direction direction : {Direction::forward, Direction::backward}) {
-    if (name == to_string(direction)) return direction;
-  }
-  return invalid(fmt::format("direction: expected forward or backward, got '{}'", name));
-}
-
 Result<DType> parse_attention_dtype(std::string_view name) {
   if (name == "float32" || name == "fp32") return DType::float32;
   if (name == "float16" || name == "fp16") return DType::float16;

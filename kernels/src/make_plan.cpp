@@ -9,6 +9,9 @@
 //      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the
 //      optimum);
 // and a fifth where items are few: rows split over several (plan_splits.hpp).
+//
+// A backward plan is made the same way from the transposed mask, but that the items of a group of
+// query heads stay together: they are ranked by what the group computes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +22,7 @@
 #include "bitmap_order.hpp"
 #include "cpu/call.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_columns.hpp"
 #include "plan_formula.hpp"
@@ -66,6 +70,18 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
   return {};
 }
 
+Result<void> check_backward(const PlanOptions& options) {
+  if (options.columns == ColumnMode::gather) {
+    return Error{ErrorCode::unsupported,
+                 "columns: backward plans have no gather lists; use automatic or scan"};
+  }
+  if (options.form == PlanForm::parametric) {
+    return Error{ErrorCode::unsupported,
+                 "form: backward plans are of form segments; parametric is not supported"};
+  }
+  return {};
+}
+
 Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                            const PlanOptions& options) {
   if (options.backend == Backend::sm80) {
@@ -77,6 +93,7 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
     return Error{ErrorCode::unsupported,
                  fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
   }
+  if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(options));
   if (options.section_bytes < 0) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
@@ -135,7 +152,7 @@ class GroupPlanner {
   Result<std::vector<PlannedRow>> add(const SegmentMask& mask) {
     const std::int64_t first_bitmap = plan_.num_bitmaps();
     const std::int64_t first_panel =
-        (static_cast<std::int64_t>(plan_.row_offsets.size()) - 1) / plan_.tile.block_q;
+        (static_cast<std::int64_t>(plan_.row_offsets.size()) - 1) / plan_.mask_tile().block_q;
     const auto table = static_cast<std::int64_t>(plan_.column_tables.size());
     append_payloads(mask);
     std::vector<ColumnRow> column_rows(static_cast<std::size_t>(mask.num_tile_rows()));
@@ -281,34 +298,46 @@ void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.gather_entries += counts.gather_entries;
 }
 
-// Keys that a row computes, in which items are compared.
-std::int64_t keys_computed(const PlannedRow& row, std::int64_t block_kv) {
+// Columns that a row computes, in which items are compared.
+std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) {
   const PlanCounts& counts = row.counts;
-  return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * block_kv + row.num_entries;
+  return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * tile_columns +
+         row.num_entries;
 }
 
-// KV heads of one section.
-std::int64_t section_heads(const AttentionShape& shape, std::int64_t section_bytes) {
+// KV heads of one section: what their items read in turn fits in the cache, forward keys and
+// values, backward q, dout and the float32 sums of dq.
+std::int64_t section_heads(const AttentionPlan& plan, std::int64_t section_bytes) {
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
   const std::int64_t head_bytes =
-      shape.max_kv_len() * (std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
-                            std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype));
+      plan.is_backward()
+          ? shape.group_size() * shape.max_q_len() *
+                (head_dim * (size_bytes(shape.q_dtype) + size_bytes(DType::float32)) +
+                 head_dim_v * size_bytes(shape.out_dtype))
+          : shape.max_kv_len() *
+                (head_dim * size_bytes(shape.k_dtype) + head_dim_v * size_bytes(shape.v_dtype));
   return std::max<std::int64_t>(1, section_bytes / std::max<std::int64_t>(1, head_bytes));
 }
 
 // Rows of every (batch, query head) pair, in groups of the mask.
 using RowsOfGroups = std::vector<std::vector<PlannedRow>>;
 
-// Appends the items of KV heads [begin, end), counted over batch elements, longest first.
+// Appends the items of KV heads [begin, end), counted over batch elements, longest first; backward
+// those of the longest group of query heads, which are equal in rank and so stay together.
 void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGroups& groups,
                     std::int64_t begin, std::int64_t end) {
   struct Ranked {
-    std::int64_t keys;
+    std::int64_t columns;
     WorkItem item;
   };
   std::vector<Ranked> ranked;
+  std::vector<std::int64_t> columns_of_group;
   const AttentionShape& shape = plan.shape;
   for (std::int64_t kv = begin; kv < end; ++kv) {
     const std::int64_t b = kv / shape.heads_kv;
+    const std::size_t first = ranked.size();
+    columns_of_group.clear();
     for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
       const std::int64_t h = kv % shape.heads_kv * shape.group_size() + i;
       const std::int32_t group =
@@ -318,15 +347,22 @@ void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGrou
         const PlannedRow& planned = rows[row];
         add_counts(plan.counts, planned.counts);
         if (planned.num_tiles == 0) ++plan.counts.empty_items;
-        ranked.push_back({keys_computed(planned, plan.tile.block_kv),
+        const std::int64_t columns = columns_computed(planned, plan.mask_tile().block_kv);
+        if (i == 0) columns_of_group.push_back(0);
+        columns_of_group[row] += columns;
+        ranked.push_back({columns,
                           {static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
                            static_cast<std::int32_t>(row), planned.step, planned.first_segment,
                            planned.num_segments, planned.num_tiles, planned.num_entries}});
       }
     }
+    if (!plan.is_backward()) continue;
+    for (std::size_t i = first; i < ranked.size(); ++i) {
+      ranked[i].columns = columns_of_group[static_cast<std::size_t>(ranked[i].item.q_tile)];
+    }
   }
   std::sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
-    if (a.keys != b.keys) return a.keys > b.keys;
+    if (a.columns != b.columns) return a.columns > b.columns;
     if (a.item.batch != b.item.batch) return a.item.batch < b.item.batch;
     if (a.item.q_tile != b.item.q_tile) return a.item.q_tile < b.item.q_tile;
     return a.item.head < b.item.head;
@@ -339,10 +375,11 @@ Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& sh
                                  const ScoreSpec& score, const PlanOptions& options) {
   AttentionPlan plan;
   plan.backend = options.backend;
+  plan.direction = options.direction;
   plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
   plan.shape = shape;
   plan.score = score;
-  if (plan.backend == Backend::sm90 && options.pack == PackMode::automatic) {
+  if (plan.backend == Backend::sm90 && !plan.is_backward() && options.pack == PackMode::automatic) {
     plan.heads_per_tile = packed_heads(mask, shape);
     plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
   }
@@ -355,7 +392,10 @@ Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& sh
 
 // The workers that rows are split for; 0: rows stay whole.
 std::int32_t workers_to_split_for(const PlanOptions& options) {
-  if (options.backend != Backend::sm90 || options.split != SplitMode::automatic) return 0;
+  if (options.backend != Backend::sm90 || options.direction == Direction::backward ||
+      options.split != SplitMode::automatic) {
+    return 0;
+  }
   return options.num_workers == 0 ? kSm90Workers : options.num_workers;
 }
 
@@ -365,7 +405,7 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
   FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
   FDMA_TRY_VOID(set_formulas(mask, plan));
   plan.section_heads = static_cast<std::int32_t>(
-      std::min<std::int64_t>(section_heads(shape, options.section_bytes), shape.heads_kv));
+      std::min<std::int64_t>(section_heads(plan, options.section_bytes), shape.heads_kv));
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
     plan.num_splits = formula_splits(plan, num_workers);
   }
@@ -373,25 +413,28 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
   return plan;
 }
 
-Result<AttentionPlan> plan_of(const BlockMask& mask, const AttentionShape& shape,
-                              const ScoreSpec& score, const PlanOptions& options) {
-  FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
-  const bool is_scanned = plan.backend == Backend::sm90 && options.columns == ColumnMode::automatic;
+// `plan` with the items of `mask`, whose rows are the plan's.
+Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
+                              const PlanOptions& options) {
+  const AttentionShape& shape = plan.shape;
+  const bool is_scanned = (plan.backend == Backend::sm90 || plan.is_backward()) &&
+                          options.columns == ColumnMode::automatic;
   GroupPlanner planner(plan, is_scanned ? ColumnMode::scan : options.columns);
   RowsOfGroups groups;
   for (std::int64_t group = 0; group < mask.num_groups(); ++group) {
-    FDMA_TRY(std::vector<PlannedRow> rows, planner.add(segment_of_group(mask, group, plan.tile)));
+    FDMA_TRY(std::vector<PlannedRow> rows,
+             planner.add(segment_of_group(mask, group, plan.mask_tile())));
     groups.push_back(std::move(rows));
   }
 
   std::int64_t num_items = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    num_items += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_kv *
+    num_items += ceil_div(plan.row_len(b), plan.mask_tile().block_q) * shape.heads_kv *
                  ceil_div(shape.group_size(), plan.heads_per_tile);
   }
   plan.items.reserve(static_cast<std::size_t>(num_items));
   const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
-  const std::int64_t section = section_heads(shape, options.section_bytes);
+  const std::int64_t section = section_heads(plan, options.section_bytes);
   std::vector<std::size_t> sections{0};
   for (std::int64_t kv = 0; kv < num_kv_heads; kv += section) {
     append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));
@@ -424,8 +467,15 @@ Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& sha
   FDMA_TRY_VOID(check_support(shape, score, options));
   FDMA_TRY_VOID(check_mask(mask, shape));
   try {
-    return options.form == PlanForm::parametric ? parametric_plan_of(mask, shape, score, options)
-                                                : plan_of(mask, shape, score, options);
+    if (options.form == PlanForm::parametric) {
+      return parametric_plan_of(mask, shape, score, options);
+    }
+    FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
+    if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
+    SetAlgebraOptions rows_are_keys;
+    rows_are_keys.block = plan.mask_tile();
+    FDMA_TRY(const BlockMask transposed, transpose(mask, rows_are_keys));
+    return plan_of(transposed, std::move(plan), options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  "make_plan: not enough memory for the plan; larger tiles or columns = scan need "

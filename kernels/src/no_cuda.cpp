@@ -26,6 +26,7 @@ DevicePlan& DevicePlan::operator=(DevicePlan&&) noexcept = default;
 DevicePlan::~DevicePlan() = default;
 const AttentionShape& DevicePlan::shape() const { return impl_->shape; }
 const ScoreSpec& DevicePlan::score() const { return impl_->score; }
+Direction DevicePlan::direction() const { return Direction::forward; }
 BlockShape DevicePlan::tile() const { return {0, 0}; }
 int DevicePlan::device() const { return -1; }
 std::int64_t DevicePlan::size_bytes() const { return 0; }
@@ -40,6 +41,11 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream) {
 
 Result<void> attention_forward(const DevicePlan&, const AttentionTensors&, void*, Stream,
                                const AttentionOptions&) {
+  return check_backend(Backend::sm90);
+}
+
+Result<void> attention_backward(const DevicePlan&, const BackwardTensors&, void*, Stream,
+                                const BackwardOptions&) {
   return check_backend(Backend::sm90);
 }
 

@@ -29,6 +29,18 @@ Result<Backend> parse_backend(std::string_view name) {
                fmt::format("backend: expected cpu, sm90 or sm80, got '{}'", name)};
 }
 
+std::string_view to_string(Direction direction) {
+  return direction == Direction::forward ? "forward" : "backward";
+}
+
+Result<Direction> parse_direction(std::string_view name) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (name == to_string(direction)) return direction;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("direction: expected forward or backward, got '{}'", name)};
+}
+
 std::string_view to_string(ColumnMode mode) {
   switch (mode) {
     case ColumnMode::automatic:
@@ -73,8 +85,9 @@ std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
                                               std::min(item.head + plan.heads_per_tile,
                                                        (item.head / plan.shape.group_size() + 1) *
                                                            plan.shape.group_size()));
-  std::string text = fmt::format("batch {} {} q_tile {}, {} tiles", item.batch, heads, item.q_tile,
-                                 item.num_tiles);
+  std::string text =
+      fmt::format("batch {} {} {} {}, {} tiles", item.batch, heads,
+                  plan.is_backward() ? "kv_tile" : "q_tile", item.q_tile, item.num_tiles);
   if (item.partial != kWholeRow) {
     text += fmt::format(" from {} on, partial {}", item.first_tile, item.partial);
   }
@@ -111,11 +124,12 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
   if (plan.is_parametric()) return parametric_text(plan, max_items);
   const AttentionShape& shape = plan.shape;
   std::string text = fmt::format(
-      "plan {} tile {}x{}{} score {}\n"
+      "plan {}{} tile {}x{}{} score {}\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
       "items {} ({} empty), {} bytes\n"
       "tiles full {} bitmap {} rows {} columns {} ({} entries) gather {} ({} entries)\n",
-      to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv,
+      to_string(plan.backend), plan.is_backward() ? " backward" : "", plan.tile.block_q,
+      plan.tile.block_kv,
       plan.heads_per_tile == 1 ? "" : fmt::format(" of {} heads", plan.heads_per_tile),
       to_string(plan.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
       lengths_text(shape.q_lens), lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v,

@@ -38,7 +38,8 @@ Result<void> check_heads_per_tile(const AttentionPlan& plan) {
   const bool is_right = plan.backend == Backend::sm90
                             ? heads > 0 && std::has_single_bit(static_cast<unsigned>(heads)) &&
                                   heads * plan.tile.block_q == kSm90TileRows &&
-                                  plan.tile.block_kv == kSm90TileKeys
+                                  plan.tile.block_kv == kSm90TileKeys &&
+                                  (heads == 1 || !plan.is_backward())
                             : heads == 1;
   if (is_right) return {};
   return wrong(fmt::format("heads_per_tile: {} with tiles of {} x {} of {}", heads,
@@ -50,10 +51,10 @@ Result<void> check_arrays(const AttentionPlan& plan) {
     return wrong(fmt::format("bitmaps: {} words are no multiple of {}", plan.bitmaps.size(),
                              plan.words_per_bitmap()));
   }
-  if (plan.row_offsets.empty() ||
-      (plan.row_offsets.size() - 1) % static_cast<std::size_t>(plan.tile.block_q) != 0) {
+  const auto panel_rows = static_cast<std::size_t>(plan.mask_tile().block_q);
+  if (plan.row_offsets.empty() || (plan.row_offsets.size() - 1) % panel_rows != 0) {
     return wrong(fmt::format("row_offsets: expected a multiple of {} entries and one more, got {}",
-                             plan.tile.block_q, plan.row_offsets.size()));
+                             panel_rows, plan.row_offsets.size()));
   }
   FDMA_TRY_VOID(check_offsets("row_offsets", plan.row_offsets, plan.row_intervals.size()));
   FDMA_TRY_VOID(check_offsets("column_offsets", plan.column_offsets, plan.column_intervals.size()));
@@ -111,9 +112,9 @@ Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
   }
   const auto* bytes =
       reinterpret_cast<const unsigned char*>(plan.bitmaps.data() + index * plan.words_per_bitmap());
-  const std::int64_t key_bytes = plan.tile.block_q / 8;
+  const std::int64_t key_bytes = plan.mask_tile().block_q / 8;
   Extent extent;
-  for (std::int64_t key = 0; key < plan.tile.block_kv; ++key) {
+  for (std::int64_t key = 0; key < plan.mask_tile().block_kv; ++key) {
     for (std::int64_t byte = 0; byte < key_bytes; ++byte) {
       const unsigned char rows = bytes[key * key_bytes + byte];
       if (rows == 0) continue;
@@ -126,8 +127,9 @@ Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
 
 Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
   Extent extent;
-  for (std::int64_t row = 0; row < plan.tile.block_q; ++row) {
-    const auto at = static_cast<std::size_t>(index * plan.tile.block_q + row);
+  const std::int64_t panel_rows = plan.mask_tile().block_q;
+  for (std::int64_t row = 0; row < panel_rows; ++row) {
+    const auto at = static_cast<std::size_t>(index * panel_rows + row);
     for (std::int64_t i = plan.row_offsets[at]; i < plan.row_offsets[at + 1]; ++i) {
       extent.rows = row + 1;
       extent.keys =
@@ -163,12 +165,12 @@ Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int6
 class ItemChecker {
  public:
   explicit ItemChecker(const AttentionPlan& plan)
-      : plan_(plan), is_checked_(plan.gather_lists.size()) {
+      : plan_(plan), tile_(plan.mask_tile()), is_checked_(plan.gather_lists.size()) {
     for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
       bitmaps_.push_back(extent_of_bitmap(plan, i));
     }
     const auto num_panels =
-        (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / plan.tile.block_q;
+        (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / tile_.block_q;
     for (std::int64_t i = 0; i < num_panels; ++i) panels_.push_back(extent_of_panel(plan, i));
   }
 
@@ -179,7 +181,7 @@ class ItemChecker {
     };
     if (item.batch < 0 || item.batch >= plan_.shape.batch || item.head < 0 ||
         item.head >= plan_.shape.heads_q || item.q_tile < 0 || item.step < 0 ||
-        item.q_tile >= ceil_div(plan_.shape.q_len(item.batch), plan_.tile.block_q)) {
+        item.q_tile >= ceil_div(plan_.row_len(item.batch), tile_.block_q)) {
       return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape", item.batch,
                               item.head, item.q_tile, item.step));
     }
@@ -189,10 +191,9 @@ class ItemChecker {
       return fail(fmt::format("segments {} + {} of {}", item.first_segment, item.num_segments,
                               plan_.segments.size()));
     }
-    kv_len_ = plan_.shape.kv_len(item.batch);
+    kv_len_ = plan_.column_len(item.batch);
     num_rows_ = std::min<std::int64_t>(
-        plan_.tile.block_q,
-        plan_.shape.q_len(item.batch) - std::int64_t{item.q_tile} * plan_.tile.block_q);
+        tile_.block_q, plan_.row_len(item.batch) - std::int64_t{item.q_tile} * tile_.block_q);
     previous_end_ = 0;
     walked_ = {};
     for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
@@ -234,6 +235,9 @@ class ItemChecker {
                                          static_cast<std::int64_t>(plan_.column_tables.size()),
                                          static_cast<std::int64_t>(plan_.gather_lists.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
+    if (plan_.is_backward() && segment.kind > PlanSegmentKind::columns) {
+      return wrong(fmt::format("kind {} in a backward plan", kind));
+    }
     if (kind >= std::size(num_payloads) || segment.payload < 0 ||
         segment.payload >= num_payloads[kind]) {
       return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
@@ -242,7 +246,7 @@ class ItemChecker {
     if (segment.kind == PlanSegmentKind::gather) {
       const GatherList& list = plan_.gather_lists[payload];
       if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
-          segment.end_tile != ceil_div(list.num_entries, plan_.tile.block_kv)) {
+          segment.end_tile != ceil_div(list.num_entries, tile_.block_kv)) {
         return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
                                  segment.first_tile, segment.end_tile));
       }
@@ -256,14 +260,14 @@ class ItemChecker {
     }
     const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
     const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
-    const std::int64_t num_cols = ceil_div(kv_len_, plan_.tile.block_kv);
+    const std::int64_t num_cols = ceil_div(kv_len_, tile_.block_kv);
     if (first < previous_end_ || end <= first || end > num_cols) {
       return wrong(
           fmt::format("tiles [{}, {}) after {} of {}", first, end, previous_end_, num_cols));
     }
     previous_end_ = end;
     Extent extent;
-    std::int64_t first_key = first * plan_.tile.block_kv;
+    std::int64_t first_key = first * tile_.block_kv;
     switch (segment.kind) {
       case PlanSegmentKind::full:
         walked_.full_tiles += end - first;
@@ -271,12 +275,12 @@ class ItemChecker {
       case PlanSegmentKind::bitmap:
         walked_.bitmap_tiles += end - first;
         extent = bitmaps_[payload];
-        first_key = (end - 1) * plan_.tile.block_kv;
+        first_key = (end - 1) * tile_.block_kv;
         break;
       case PlanSegmentKind::rows:
         walked_.row_tiles += end - first;
         extent = panels_[payload];
-        if (extent.keys > (end - first) * plan_.tile.block_kv) {
+        if (extent.keys > (end - first) * tile_.block_kv) {
           return wrong(fmt::format("row panel {} has {} keys in {} tiles", payload, extent.keys,
                                    end - first));
         }
@@ -300,6 +304,7 @@ class ItemChecker {
   }
 
   const AttentionPlan& plan_;
+  const BlockShape tile_;  ///< rows and columns of the plan's mask, said below to be rows and keys
   std::vector<Extent> bitmaps_, panels_;
   std::vector<bool> is_checked_;  ///< gather lists
   PlanCounts sum_;
@@ -308,13 +313,38 @@ class ItemChecker {
   PlanCounts walked_;
 };
 
+// Backward: items [i * group_size, ..) are those of a KV head's query heads, in their order.
+Result<void> check_groups(const AttentionPlan& plan) {
+  const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
+  for (std::size_t i = 0; plan.is_backward() && i < plan.items.size(); ++i) {
+    const WorkItem& item = plan.items[i];
+    const WorkItem& first = plan.items[i - i % group_size];
+    const auto head_in_group = static_cast<std::int32_t>(i % group_size);
+    if (first.head % plan.shape.group_size() != 0 || item.head != first.head + head_in_group ||
+        item.batch != first.batch || item.q_tile != first.q_tile) {
+      return wrong(
+          fmt::format("items[{}]: batch {} head {} kv_tile {} is not number {} of the "
+                      "group of batch {} head {} kv_tile {}",
+                      i, item.batch, item.head, item.q_tile, head_in_group, first.batch, first.head,
+                      first.q_tile));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(validate(plan.shape));
   FDMA_TRY_VOID(validate(plan.tile));
   FDMA_TRY_VOID(check_heads_per_tile(plan));
-  if (plan.is_parametric()) return validate_formulas(plan);
+  if (plan.is_parametric()) {
+    if (plan.is_backward()) return wrong("direction: a parametric plan is not backward");
+    return validate_formulas(plan);
+  }
+  if (plan.is_backward() && !plan.split_rows.empty()) {
+    return wrong("split_rows: a backward plan has none");
+  }
   FDMA_TRY_VOID(check_arrays(plan));
   RowCover cover(plan);
   FDMA_TRY_VOID(cover.check_split_rows());
@@ -324,6 +354,7 @@ Result<void> validate(const AttentionPlan& plan) {
     FDMA_TRY_VOID(cover.add(i, checker.row_tiles()));
   }
   FDMA_TRY_VOID(cover.finish());
+  FDMA_TRY_VOID(check_groups(plan));
   if (checker.counts() != plan.counts) {
     return wrong("counts: they differ from those of the items");
   }

@@ -21,7 +21,7 @@ RowCover::RowCover(const AttentionPlan& plan)
     const auto i = static_cast<std::size_t>(b);
     first_of_batch_[i + 1] =
         first_of_batch_[i] + std::int64_t{plan.shape.heads_kv} * sets_of_group_ *
-                                 ceil_div(plan.shape.q_len(b), plan.tile.block_q);
+                                 ceil_div(plan.row_len(b), plan.mask_tile().block_q);
   }
 }
 
@@ -29,7 +29,7 @@ std::size_t RowCover::place_of(std::int32_t batch, std::int32_t head, std::int32
   const std::int32_t group = plan_.shape.group_size();
   const std::int64_t set =
       std::int64_t{head / group} * sets_of_group_ + head % group / plan_.heads_per_tile;
-  const std::int64_t tiles = ceil_div(plan_.shape.q_len(batch), plan_.tile.block_q);
+  const std::int64_t tiles = ceil_div(plan_.row_len(batch), plan_.mask_tile().block_q);
   return static_cast<std::size_t>(first_of_batch_[static_cast<std::size_t>(batch)] + set * tiles +
                                   q_tile);
 }

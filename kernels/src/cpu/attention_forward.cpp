@@ -129,6 +129,7 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
                  fmt::format("backend: expected a plan for cpu, got one for {}: upload it",
                              to_string(plan.backend))};
   }
+  FDMA_TRY_VOID(check_direction(plan.direction, Direction::forward));
   FDMA_TRY(const AttentionCall checked, checked_call(plan.shape, plan.score, tensors, options,
                                                      Device::cpu, plan.is_parametric()));
   FDMA_TRY_VOID(check_formula_call(plan, checked));

@@ -133,6 +133,7 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
                                void* workspace, Stream stream, const AttentionOptions& options) {
   const DevicePlan::Impl& impl = plan.impl();
   const AttentionShape& shape = impl.shape;
+  FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
                                                   impl.arrays.num_formulas > 0));
   int device = -1;

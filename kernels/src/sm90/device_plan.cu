@@ -97,6 +97,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   auto impl = std::make_unique<DevicePlan::Impl>();
   impl->shape = plan.shape;
   impl->score = plan.score;
+  impl->direction = plan.direction;
   impl->tile = plan.tile;
   FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
   FDMA_TRY_VOID(
@@ -157,6 +158,7 @@ DevicePlan::~DevicePlan() = default;
 
 const AttentionShape& DevicePlan::shape() const { return impl_->shape; }
 const ScoreSpec& DevicePlan::score() const { return impl_->score; }
+Direction DevicePlan::direction() const { return impl_->direction; }
 BlockShape DevicePlan::tile() const { return impl_->tile; }
 int DevicePlan::device() const { return impl_->device; }
 std::int64_t DevicePlan::size_bytes() const { return impl_->size_bytes; }

@@ -41,6 +41,7 @@ namespace fdma {
 struct DevicePlan::Impl {
   AttentionShape shape;
   ScoreSpec score;
+  Direction direction = Direction::forward;
   BlockShape tile;
   int device = 0;
   int num_multiprocessors = 0;

@@ -38,10 +38,10 @@ class ItemCells {
   ItemCells(const AttentionPlan& plan, const WorkItem& item)
       : plan_(plan),
         item_(item),
-        q_begin_(std::int64_t{item.q_tile} * plan.tile.block_q),
-        num_rows_(
-            std::min<std::int64_t>(plan.shape.q_len(item.batch) - q_begin_, plan.tile.block_q)),
-        kv_len_(plan.shape.kv_len(item.batch)),
+        tile_(plan.mask_tile()),
+        q_begin_(std::int64_t{item.q_tile} * tile_.block_q),
+        num_rows_(std::min<std::int64_t>(plan.row_len(item.batch) - q_begin_, tile_.block_q)),
+        kv_len_(plan.column_len(item.batch)),
         counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {}
 
   std::int64_t q_begin() const { return q_begin_; }
@@ -86,10 +86,10 @@ class ItemCells {
     if (error_.empty()) error_ = what;
   }
   std::int64_t key_begin(const TileStep& step) const {
-    return std::int64_t{step.tile} * plan_.tile.block_kv;
+    return std::int64_t{step.tile} * tile_.block_kv;
   }
   std::int64_t key_end(const TileStep& step) const {
-    return std::min(key_begin(step) + plan_.tile.block_kv, kv_len_);
+    return std::min(key_begin(step) + tile_.block_kv, kv_len_);
   }
   void ascend(const TileStep& step) {
     if (step.tile <= last_tile_) fail(fmt::format("tile {} after tile {}", step.tile, last_tile_));
@@ -116,11 +116,10 @@ class ItemCells {
       return (words[bit / 64] >> (bit % 64) & 1) != 0;
     };
     const std::int64_t heads = plan_.heads_per_tile;
-    for (std::int64_t c = 0; c < plan_.tile.block_kv; ++c) {
-      for (std::int64_t r = 0; r < plan_.tile.block_q; ++r) {
+    for (std::int64_t c = 0; c < tile_.block_kv; ++c) {
+      for (std::int64_t r = 0; r < tile_.block_q; ++r) {
         if (plan_.backend != Backend::sm90) {
-          if (is_set(static_cast<std::size_t>(c * plan_.tile.block_q + r)))
-            add(r, key_begin(step) + c);
+          if (is_set(static_cast<std::size_t>(c * tile_.block_q + r))) add(r, key_begin(step) + c);
           continue;
         }
         std::int64_t num_set = 0;
@@ -134,19 +133,18 @@ class ItemCells {
 
   // Intervals count keys from the first tile of the segment; this tile has its part of them.
   void visit_rows(const TileStep& step) {
-    const std::int64_t first = std::int64_t{step.payload} * plan_.tile.block_q;
+    const std::int64_t first = std::int64_t{step.payload} * tile_.block_q;
     if (step.payload < 0 ||
-        first + plan_.tile.block_q >= static_cast<std::int64_t>(plan_.row_offsets.size()))
+        first + tile_.block_q >= static_cast<std::int64_t>(plan_.row_offsets.size()))
       return fail(fmt::format("no row panel {}", step.payload));
-    const std::int64_t panel_key =
-        key_begin(step) - std::int64_t{step.offset} * plan_.tile.block_kv;
-    for (std::int64_t r = 0; r < plan_.tile.block_q; ++r) {
+    const std::int64_t panel_key = key_begin(step) - std::int64_t{step.offset} * tile_.block_kv;
+    for (std::int64_t r = 0; r < tile_.block_q; ++r) {
       const auto row = static_cast<std::size_t>(first + r);
       for (std::int64_t i = plan_.row_offsets[row]; i < plan_.row_offsets[row + 1]; ++i) {
         const Interval keys = plan_.row_intervals[static_cast<std::size_t>(i)];
         if (panel_key + keys.end > kv_len_) fail("a row interval ends past the keys");
         add_keys(r, std::max(panel_key + keys.begin, key_begin(step)),
-                 std::min(panel_key + keys.end, key_begin(step) + plan_.tile.block_kv));
+                 std::min(panel_key + keys.end, key_begin(step) + tile_.block_kv));
       }
     }
   }
@@ -173,14 +171,14 @@ class ItemCells {
     if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.gather_lists.size()))
       return fail(fmt::format("no gather list {}", step.payload));
     const GatherList& list = plan_.gather_lists[static_cast<std::size_t>(step.payload)];
-    const std::int64_t begin = std::int64_t{step.tile} * plan_.tile.block_kv;
-    const std::int64_t end = std::min<std::int64_t>(begin + plan_.tile.block_kv, list.num_entries);
+    const std::int64_t begin = std::int64_t{step.tile} * tile_.block_kv;
+    const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, list.num_entries);
     if (step.tile < 0 || begin >= end)
       return fail(fmt::format("chunk {} of gather list {} is empty", step.tile, step.payload));
     steps_.gather_entries += end - begin;
     for (std::int64_t i = begin; i < end; ++i) {
       const GatherEntry* entry = plan_.gather_entries.data() + list.first_entry + i;
-      if (entry->row_begin >= entry->row_end || entry->row_end > plan_.tile.block_q)
+      if (entry->row_begin >= entry->row_end || entry->row_end > tile_.block_q)
         fail(fmt::format("gather entry {} has rows [{}, {})", i, entry->row_begin, entry->row_end));
       const bool is_full = entry->row_begin == 0 && entry->row_end >= num_rows_;
       if (is_full != (i < list.num_full))
@@ -196,6 +194,7 @@ class ItemCells {
 
   const AttentionPlan& plan_;
   const WorkItem& item_;
+  BlockShape tile_;  ///< rows and columns of the plan's mask, here called queries and keys
   std::int64_t q_begin_;
   std::int64_t num_rows_;
   std::int64_t kv_len_;
@@ -247,10 +246,12 @@ std::string check_row(const AttentionPlan& plan, const RowItems& row,
   counts.empty_items += row_tiles == 0 ? 1 : 0;
   for (const Cells* each : expected) {
     for (std::int64_t r = 0; r < cells.num_rows(); ++r) {
-      for (std::int64_t k = 0; k < each->kv_len; ++k) {
-        if (cells.counts().get(r, k) != each->get(cells.q_begin() + r, k))
-          return fmt::format("row {} key {}: {}, expected {}", cells.q_begin() + r, k,
-                             cells.counts().get(r, k), each->get(cells.q_begin() + r, k));
+      const std::int64_t q = cells.q_begin() + r;
+      for (std::int64_t k = 0; k < cells.counts().kv_len; ++k) {
+        const auto wanted = plan.is_backward() ? each->get(k, q) : each->get(q, k);
+        if (cells.counts().get(r, k) != wanted)
+          return fmt::format("row {} key {}: {}, expected {}", q, k, cells.counts().get(r, k),
+                             wanted);
       }
     }
   }
@@ -280,7 +281,8 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
                     item.head, item.q_tile);
     if (item.batch < 0 || item.batch >= shape.batch || item.head < 0 ||
         item.head >= shape.heads_q || item.head % group % plan.heads_per_tile != 0 ||
-        item.q_tile < 0 || std::int64_t{item.q_tile} * plan.tile.block_q >= shape.q_len(item.batch))
+        item.q_tile < 0 ||
+        std::int64_t{item.q_tile} * plan.mask_tile().block_q >= plan.row_len(item.batch))
       return where + "no such query tile";
     if (item.first_segment < 0 || item.num_segments < 0 ||
         item.first_segment + item.num_segments > static_cast<std::int64_t>(plan.segments.size()))
@@ -299,7 +301,7 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
   }
   std::int64_t num_rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b)
-    num_rows += ceil_div(shape.q_len(b), plan.tile.block_q) * shape.heads_kv *
+    num_rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q) * shape.heads_kv *
                 ceil_div(group, plan.heads_per_tile);
   if (num_rows != static_cast<std::int64_t>(rows.size()))
     return fmt::format("{}: {} tile rows, expected {}", expected.name, rows.size(), num_rows);

@@ -11,6 +11,8 @@ namespace fdma::testing {
 
 /// The first thing wrong with `plan` as a plan of `expected`; empty if nothing is.
 ///
+/// Backward: all of it of the transposed mask.
+///
 /// Every (batch, head, query tile) is in one item, or in as many as its split row has partials; the
 /// cells of its tiles, found by SegmentIterator, are those of the mask, none twice, none beyond the
 /// lengths, the same for all heads that share the tile; num_tiles and the counts of the header are

@@ -7,6 +7,7 @@
 
 #include "fdma/formats/result.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/plan.hpp"
 
@@ -25,6 +26,7 @@ class DevicePlan {
 
   const AttentionShape& shape() const;
   const ScoreSpec& score() const;
+  Direction direction() const;
   BlockShape tile() const;
   /// The CUDA device that holds it.
   int device() const;
@@ -57,11 +59,21 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream = nullptr);
 /// A value in v that is not finite makes rows of a visited tile NaN also where they do not see its
 /// key; keys past an element's length never matter.
 ///
-/// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device), cuda.
-/// Checked
-///         before the launch
+/// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
+///         backward calls), cuda. Checked before the launch
 Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
                                void* workspace, Stream stream = nullptr,
                                const AttentionOptions& options = {});
+
+/// attention_backward (attention_backward.hpp) on the GPU, by an uploaded backward plan; all else
+/// as attention_forward above: tensors, gradients included, are device tensors whose strides but
+/// the last are multiples of 8 elements and whose addresses are multiples of 16 bytes.
+/// options.deterministic: the same bits every run, somewhat slower.
+///
+/// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
+///         forward calls), cuda. Checked before the launch
+Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
+                                void* workspace, Stream stream = nullptr,
+                                const BackwardOptions& options = {});
 
 }  // namespace fdma

@@ -14,12 +14,6 @@
 
 namespace fdma {
 
-/// Which of the two passes of attention.
-enum class Direction : std::uint8_t { forward, backward };
-std::string_view to_string(Direction direction);
-/// invalid_argument unless "forward" or "backward".
-Result<Direction> parse_direction(std::string_view name);
-
 /// float32, float16 or bfloat16, by name or as fp32, fp16, bf16.
 Result<DType> parse_attention_dtype(std::string_view name);
 

@@ -4,6 +4,10 @@
 // A plan keeps the closed form of the mask: segments belong to runs of tile rows that move in step,
 // and an item says how many steps it is into its run. Plan memory is therefore that of the mask in
 // tiles, plus 40 bytes for each (batch, head, query tile), plus the gather lists.
+//
+// Backward plans are plans of the transposed mask: their rows are keys and their columns queries.
+// An item is a key tile of a query head and its tiles are query tiles, so what is said here of
+// rows and columns holds of both (AttentionPlan::mask_tile, row_len, column_len).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +31,14 @@ enum class Backend : std::uint8_t {
 std::string_view to_string(Backend backend);
 Result<Backend> parse_backend(std::string_view name);
 
-/// How the cells of a plan segment are given.
+/// Which of the two passes of attention.
+enum class Direction : std::uint8_t { forward, backward };
+std::string_view to_string(Direction direction);
+/// invalid_argument unless "forward" or "backward".
+Result<Direction> parse_direction(std::string_view name);
+
+/// How the cells of a plan segment are given. Backward plans have the first four, transposed:
+/// bitmaps of keys by queries, query intervals per key, key intervals per query.
 enum class PlanSegmentKind : std::int32_t {
   full = 0,     ///< every existing cell of these tiles is true: no mask is read
   bitmap = 1,   ///< each tile has the cells of bitmap `payload`
@@ -57,9 +68,11 @@ inline constexpr std::int32_t kWholeRow = -1;
 /// keys, and where its segments are.
 struct WorkItem {
   std::int32_t batch;
-  std::int32_t head;    ///< query head, the first of several
-  std::int32_t q_tile;  ///< rows [q_tile * tile.block_q, ..) up to the element's q_len
-  std::int32_t step;    ///< steps into the run that owns the segments
+  std::int32_t head;  ///< query head, the first of several
+  /// Rows [q_tile * tile.block_q, ..) up to the element's q_len. Backward: the key tile, keys
+  /// [q_tile * tile.block_kv, ..) up to its kv_len.
+  std::int32_t q_tile;
+  std::int32_t step;  ///< steps into the run that owns the segments
   std::int32_t first_segment;
   std::int32_t num_segments;
   std::int32_t num_tiles;  ///< tiles and gather chunks that the item walks; 0: rows without keys
@@ -139,6 +152,8 @@ enum class PackMode : std::uint8_t {
 
 struct PlanOptions {
   Backend backend = Backend::cpu;
+  /// Which pass the plan is for. Backward: no gather lists, no splitting, no packing.
+  Direction direction = Direction::forward;
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;
   PackMode pack = PackMode::automatic;
@@ -171,20 +186,25 @@ struct PlanCounts {
 /// What will run: a header and plain arrays; no tensor data.
 ///
 /// Shapes      bitmaps [num_bitmaps, words_per_bitmap]. For the CPU bit c * block_q + r, that is a
-///             tile's cells key by key; for sm90 two 32-bit words for each of the 256 threads that
-///             compute the tile, every mask row being there for each of the heads that share the
-///             tile (bitmap_order.hpp); row_offsets [num_row_panels * block_q + 1]; column_tables:
-///             where each table begins in column_offsets, kv_len + 1 entries of it
+///             tile's cells column by column (mask_tile().block_q rows); for sm90 two 32-bit words
+///             for each of the 256 threads that compute the tile, every mask row being there for
+///             each of the heads that share the tile (bitmap_order.hpp); row_offsets
+///             [num_row_panels * block_q + 1]; column_tables: where each table begins in
+///             column_offsets, kv_len + 1 entries of it
 /// Invariants  every tile of every (batch, head set, query tile) is in exactly one item: in the one
 ///             item of the query tile, or in one of those that its SplitRow tells of; segments of
 ///             an item ascend and do not overlap (gather lists aside); partials are those of the
 ///             split rows, each written by one item. validate checks
+///             Backward: the items of the query heads of a KV head and a key tile are adjacent, in
+///             the order of heads, also where they are empty: items [i * group_size, (i + 1) *
+///             group_size) are one group, whose gradients of k and v add up
 /// Owner       owns its arrays (host)
 /// Cost        40 B an item, 20 B a split row, 24 B a segment, 8 B a word of a bitmap or a gather
 ///             entry
 struct AttentionPlan {
   Backend backend = Backend::cpu;
-  BlockShape tile;
+  Direction direction = Direction::forward;
+  BlockShape tile;  ///< queries and keys, in either direction
   AttentionShape shape;
   ScoreSpec score;
   PlanCounts counts;
@@ -213,6 +233,17 @@ struct AttentionPlan {
   std::int32_t section_heads = 1;     ///< KV heads of a batch element whose items stay together
 
   bool is_parametric() const { return !formulas.empty(); }
+  bool is_backward() const { return direction == Direction::backward; }
+  /// Rows and columns of a tile as items walk it: queries and keys, backward keys and queries.
+  BlockShape mask_tile() const {
+    return is_backward() ? BlockShape{tile.block_kv, tile.block_q} : tile;
+  }
+  std::int64_t row_len(std::int64_t b) const {
+    return is_backward() ? shape.kv_len(b) : shape.q_len(b);
+  }
+  std::int64_t column_len(std::int64_t b) const {
+    return is_backward() ? shape.q_len(b) : shape.kv_len(b);
+  }
   std::int64_t words_per_bitmap() const {
     return std::int64_t{heads_per_tile} * tile.block_q * tile.block_kv / 64;
   }
@@ -234,12 +265,16 @@ struct AttentionPlan {
 /// of format parametric the fields are taken as they are; of another the closed form of its cells
 /// at these lengths, in which a window wider than they are, say, does not show.
 ///
+/// options.direction = backward: the plan of the transposed mask, tiles of options.tile as forward
+/// (128 x 128 for sm90), items in groups, the group with most to do first. Runs of the mask stay
+/// runs.
+///
 /// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name,
-///         and, of parametric plans, for masks per head, without a closed form or above
-///         kFormulaMaxLength; out_of_memory
+///         of parametric plans for masks per head, without a closed form or above
+///         kFormulaMaxLength, of backward plans for gather lists and formulas; out_of_memory
 /// Cost    O(items log items + segments), and the tiles of one re-blocking where mask.block is not
-/// the
-///         tile; gather lists cost their entries + keys log keys
+///         the tile; gather lists cost their entries + keys log keys; backward plans what
+///         transpose (set_algebra.hpp) costs
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score = {}, const PlanOptions& options = {});
 

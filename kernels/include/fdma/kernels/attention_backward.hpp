@@ -1,0 +1,76 @@
+// Gradients of attention by a plan.
+//
+//   P  = exp(scale * q k^T + bias - lse), 0 where the mask is     D  = rowsum(dout * out) - dlse
+//   dv = P^T dout                                                 dS = P * (dout v^T - D)
+//   dq = scale * dS k      dk = scale * dS^T q      dkey_bias = sum of dS over rows
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/mutable_tensor_view.hpp"
+#include "fdma/formats/result.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// The tensors of one call: those of the forward call (AttentionTensors), what it returned, and
+/// gradients. Any strides whose last is 1; extents along lengths at least the longest length of the
+/// plan's shape. Elements past an element's own length are neither read nor written.
+///
+/// Shapes      out, lse: of the forward call with the same inputs, mask and scale; dout: gradient
+///             of out, its shape and dtype; dlse: gradient of lse, float32 [batch, heads_q, q_len],
+///             or data = nullptr: zeros.
+///             dq, dk, dv: shapes of q, k and v, each of that input's dtype or float32; dkey_bias
+///             float32 [batch, heads_kv, kv_len], or data = nullptr where it is not wanted; only
+///             where the plan's score has a bias. q_lens, kv_lens, cu_seqlens: as in the forward
+///             call
+/// Written     every row of dq below the element's q_len, and of dk, dv and dkey_bias below its
+///             kv_len: zero for rows without keys and for keys that no row sees
+/// Invariants  outputs overlap no other tensor
+struct BackwardTensors {
+  TensorView q;
+  KvView kv;
+  TensorView key_bias;
+  TensorView out;
+  TensorView lse;
+  TensorView dout;
+  TensorView dlse = {};
+  MutableTensorView dq;
+  MutableTensorView dk;
+  MutableTensorView dv;
+  MutableTensorView dkey_bias = {};
+  TensorView q_lens = {};
+  TensorView kv_lens = {};
+  TensorView cu_seqlens = {};
+};
+
+struct BackwardOptions {
+  /// That of the forward call; 0 means 1 / sqrt(head_dim).
+  float softmax_scale = 0;
+  /// The same bits every run: dq is summed in an order that the plan gives. On the CPU always.
+  bool deterministic = false;
+  /// CPU threads; 0: all that the process may use. The result does not depend on it.
+  int num_threads = 0;
+  /// If given, counts finished work items while the call runs.
+  std::atomic<std::int64_t>* num_items_done = nullptr;
+  /// If given and set while the call runs, work stops early and the call fails with `io`
+  /// ("interrupted"); outputs are then incomplete.
+  const std::atomic<bool>* is_cancelled = nullptr;
+};
+
+/// The gradients of q, k, v and the key bias, given those of out and lse, in float32. `plan`: made
+/// with PlanOptions::direction = Direction::backward from the mask of the forward call. A row and a
+/// key that it does not see never meet: NaN in one does not reach the gradients of the other. The
+/// same bits for any number of threads.
+///
+/// Errors  shape_mismatch, invalid_argument (strides, null data), unsupported (device, layout,
+///         dtype, a plan for forward calls), out_of_memory. Checked before anything is written
+/// Cost    6 * head_dim + 4 * head_dim_v FLOP a visited cell, 2.5 times those of forward; full
+///         tiles read no mask, empty ones are not visited. Memory: two float32 for each row of a
+///         query head, head_dim more where dq is not float32, and plan.worker_bytes a thread
+Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                const BackwardOptions& options = {});
+
+}  // namespace fdma
