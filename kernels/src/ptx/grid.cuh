@@ -21,6 +21,11 @@ __device__ __forceinline__ void wait_for_grid_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+/// Brings what lies at an address of global memory near, for an ordinary load later.
+__device__ __forceinline__ void prefetch_l1(const void* address) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
 /// Launches a kernel that may overlap with the one before.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_overlapping(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,

@@ -22,7 +22,7 @@ __device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan
                                                           const PublishedItem& item,
                                                           std::uint32_t slot) {
   if (item.first_segment != kOwnSegments) return plan.segments;
-  return static_cast<const PlanSegment*>(__cvta_shared_to_generic(slot + Layout::kItemBytes));
+  return static_cast<const PlanSegment*>(__cvta_shared_to_generic(slot + Layout::kItemSegments));
 }
 
 /// The tiles of a published item; an item without keys has one, of no cells.
@@ -106,14 +106,22 @@ __device__ __forceinline__ WorkItem read_work(const ForwardParams& p, std::int32
   return item;
 }
 
-/// The tile row of an item of a parametric plan.
-__device__ __forceinline__ TileRow read_row(const ForwardParams& p, const WorkItem& item) {
-  if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRow{};
-  return p.tile_rows[static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile];
+/// Where the tile row of an item of a parametric plan lies, before set_row.
+__device__ __forceinline__ const TileRow* row_of(const ForwardParams& p, const WorkItem& item) {
+  return p.tile_rows + static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile;
+}
+
+/// Reads it ahead. Its band takes too many registers to be kept until the item is published: it is
+/// brought near.
+__device__ __forceinline__ TileRowTiles read_row(const ForwardParams& p, const WorkItem& item) {
+  if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRowTiles{};
+  const TileRow* row = row_of(p, item);
+  ptx::prefetch_l1(&row->band);
+  return row->tiles;
 }
 
 /// Sets what follows from the tile row of an item.
-__device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRow& row,
+__device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTiles& row,
                                         int head_in_group, int kv_head, WorkItem& item) {
   const int split = item.first_tile;
   item.q_tile = row.q_tile;
@@ -130,7 +138,7 @@ __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRow& r
 }
 
 /// Writes the segments of a tile row behind its item; how many they are.
-__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRow& row) {
+__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
   int count = 0;
   const auto store = [&](int first, int end, PlanSegmentKind kind) {
     if (first >= end) return;
@@ -200,7 +208,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   ptx::wait_for_grid_before();  // which counts items and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
   WorkItem next = read_work(p, index);
-  TileRow row = read_row(p, next);
+  TileRowTiles row = read_row(p, next);
   for (;;) {
     PublishedItem item{};
     item.num_tiles = kNoItem;
@@ -219,8 +227,11 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
           row = read_row(p, next);
           continue;
         }
+        if (row.num_tiles > 0) {
+          store_band(slot + Layout::kItemBand, row_of(p, next)->band);
+          item.num_segments = store_segments(slot + Layout::kItemSegments, row);
+        }
         set_row(p.plan, row, item.head_in_group, item.kv_head, next);
-        if (row.num_tiles > 0) item.num_segments = store_segments(slot + Layout::kItemBytes, row);
         item.first_document = row.first_document;
         item.last_document = row.last_document;
       }
@@ -307,16 +318,6 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   if (!is_first) load_pending();
 }
 
-__device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
-  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
-              d = load_words(slot + 48);
-  return {
-      static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z), static_cast<int>(a.w),
-      static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z), static_cast<int>(b.w),
-      static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w),
-      static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
-}
-
 /// Zeroes the keys of a step of V from `first_row` on and hands the step on.
 template <class Layout>
 __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int first_row, int lane) {
@@ -363,10 +364,11 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
                        "mask: item full");
     const std::uint32_t item_slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
+    // What else is known of the item is read anew where it is wanted: it would take registers.
     const PublishedItem item = read_item(item_slot);
     if (item.num_tiles == kNoItem) return;
     TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
-    for (int n = 0; n < item.num_tiles; ++n) {
+    for (int left = item.num_tiles; left > 0; --left) {
       TileStep step;
       TilePlace place;
       walk.next(step, place);
@@ -377,10 +379,13 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
         ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
                            "mask: slot empty");
-        if (is_masked) write_mask(slot, p, item, step, place, lane);
+        if (is_masked) {
+          write_mask(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
+                     ptx::opaque(lane));
+        }
         if constexpr (kGeneral) {
-          write_biases(base + Layout::kBias + slots.stage * Layout::kBiasBytes, p, item, place,
-                       lane);
+          write_biases(base + Layout::kBias + slots.stage * Layout::kBiasBytes, p,
+                       read_item(item_slot), place, lane);
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage, lane);

@@ -84,9 +84,11 @@ struct ForwardLayout {
   static constexpr int kStages = kDimQk == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 3 * kMaskWarps;
   static constexpr int kItemSlots = 2;
-  static constexpr int kItemBytes = 64;
+  /// A slot of an item: PublishedItem; of a parametric plan FormulaBand and segments.
+  static constexpr int kItemBand = 64;
+  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(FormulaBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
-  static constexpr int kItemSlotBytes = kItemBytes + (kSegmentBytes + 15) / 16 * 16;
+  static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kPanelBytesQ = kHalfRows * 128;  ///< of a half
   static constexpr int kPanelBytesKey = kStepKeys * 128;
   static constexpr int kQBytes = 2 * kPanelsQk * kPanelBytesQ;
@@ -123,7 +125,7 @@ struct ForwardLayout {
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
-  static_assert(sizeof(PublishedItem) <= kItemBytes && kStages <= 4 && kItem % 16 == 0);
+  static_assert(sizeof(PublishedItem) <= kItemBand && kStages <= 4 && kItem % 16 == 0);
   static_assert(kQBuffers == 1 || kPanelsV <= kPanelsQk, "outputs leave through Q's buffer");
   static_assert(kBytes <= 232448, "a block has 227 KB");
 };

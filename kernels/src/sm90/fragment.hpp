@@ -61,11 +61,16 @@ FDMA_HOST_DEVICE constexpr Cell mask_cell(int thread, int word, int bit) {
   return accumulator_cell(thread, bit / 2 * 4 + word * 2 + bit % 2);
 }
 
-/// Bits of the thread's columns below `limit`, where `limit` counts from the thread's first column
-/// (2 * (thread % 4)) and may be anything: the word that keeps keys before a bound.
-FDMA_HOST_DEVICE inline std::uint32_t columns_below(int limit) {
-  const int group = limit >> 3, rest = limit & 7;
-  int count = group * 2 + (rest < 2 ? rest : 2);
+/// How many of the thread's columns lie below `limit`, where `limit` counts from the thread's first
+/// column (2 * (thread % 4)) and may be anything: two for each group of 8, as if there were groups
+/// before the first (negative) and after the last.
+FDMA_HOST_DEVICE constexpr int column_count(int limit) {
+  const int rest = limit & 7;
+  return (limit >> 3) * 2 + (rest < 2 ? rest : 2);
+}
+
+/// The bits of the first `count` columns: none where it is negative, all from 32 on.
+FDMA_HOST_DEVICE inline std::uint32_t first_columns(int count) {
   count = count < 0 ? 0 : count;
 #ifdef __CUDA_ARCH__
   // shl.b32 gives 0 for counts over 31. A clamp to 32 with a test for it is compiled wrongly by
@@ -76,6 +81,11 @@ FDMA_HOST_DEVICE inline std::uint32_t columns_below(int limit) {
 #else
   return count > 31 ? 0xFFFFFFFFu : ~(0xFFFFFFFFu << count);
 #endif
+}
+
+/// Bits of the thread's columns below `limit`: the word that keeps keys before a bound.
+FDMA_HOST_DEVICE inline std::uint32_t columns_below(int limit) {
+  return first_columns(column_count(limit));
 }
 
 }  // namespace fdma::sm90

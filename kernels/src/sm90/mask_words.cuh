@@ -6,6 +6,7 @@
 
 #include "fdma/kernels/segment_iterator.hpp"
 #include "ptx/mbarrier.cuh"
+#include "sm90/band_words.hpp"
 #include "sm90/forward_params.hpp"
 #include "sm90/fragment.hpp"
 
@@ -36,6 +37,16 @@ __device__ __forceinline__ uint4 load_words(std::uint32_t address) {
                : "r"(address)
                : "memory");
   return words;
+}
+
+__device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
+  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
+              d = load_words(slot + 48);
+  return {
+      static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z), static_cast<int>(a.w),
+      static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z), static_cast<int>(b.w),
+      static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w),
+      static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
 }
 
 /// Words of two neighbouring threads, the first of them with columns 2 * quad and so on, of columns
@@ -95,7 +106,36 @@ __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays&
   }
 }
 
-/// The keys of each row by the formula of a parametric plan.
+/// A band in shared memory.
+__device__ __forceinline__ void store_band(std::uint32_t address, const FormulaBand& band) {
+  store_words(address, make_uint4(band.begin, band.end, band.first.begin, band.first.end));
+  store_words(address + 16,
+              make_uint4(band.last.begin, band.last.end, band.last_row, band.is_valid));
+}
+__device__ __forceinline__ FormulaBand load_band(std::uint32_t address) {
+  const uint4 a = load_words(address), b = load_words(address + 16);
+  return {static_cast<int>(a.x),
+          static_cast<int>(a.y),
+          {static_cast<int>(a.z), static_cast<int>(a.w)},
+          {static_cast<int>(b.x), static_cast<int>(b.y)},
+          static_cast<int>(b.z),
+          static_cast<int>(b.w)};
+}
+
+/// The intervals of each row, columns counted from `first_column`.
+__device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand& band,
+                                           int first_column, int lane) {
+  const BandWords band_words(band, first_column, lane);
+#pragma unroll
+  for (int piece = 0; piece < BandWords::kPieces; ++piece) {
+    std::uint32_t words[4];
+    band_words.make(piece, words);
+    store_words(slot + 16 * (lane + kWarpSize * piece),
+                make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
+/// The keys of each row by the formula of a parametric plan: for rows that are not a band.
 __device__ __forceinline__ void write_formula(std::uint32_t slot, const ForwardParams& p,
                                               const PublishedItem& item, const TilePlace& place,
                                               int lane) {
@@ -185,10 +225,11 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
   for (int i = 0; i < kLaneRows; ++i) store_row_words(slot, lane + i * kWarpSize, words[i]);
 }
 
-/// The words of a tile that needs them, by all lanes of a warp.
+/// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
+/// what is published of its item.
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const ForwardParams& p,
-                                           const PublishedItem& item, const TileStep& step,
-                                           const TilePlace& place, int lane) {
+                                           std::uint32_t item_address, std::uint32_t band_address,
+                                           const TileStep& step, const TilePlace& place, int lane) {
   const int limit = min(place.kv_len - place.key_begin, kTileKeys);
   switch (step.kind) {
     case PlanSegmentKind::rows:
@@ -200,9 +241,15 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const ForwardPara
     case PlanSegmentKind::bitmap:
       write_bitmap(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit, lane);
       return;
-    case PlanSegmentKind::formula:
-      write_formula(slot, p, item, place, lane);
+    case PlanSegmentKind::formula: {
+      const FormulaBand band = load_band(band_address);
+      if (band.is_valid != 0) {
+        write_band(slot, band, place.key_begin, lane);
+      } else {
+        write_formula(slot, p, read_item(item_address), place, lane);
+      }
       return;
+    }
     default:
       write_bitmap(slot, nullptr, limit, lane);
   }

@@ -14,20 +14,24 @@ constexpr int kPerThread = kClasses / kThreads;
 
 constexpr int kSharedBorders = 4096;  // of longer lists rows search in global memory
 
-__device__ TileRow tile_row(const FormulaRows& rows, int q_tile, int block_q, int q_len) {
+__device__ TileRow tile_row(const PlanArrays& plan, const FormulaRows& rows, int q_tile,
+                            int q_len) {
   TileRow row{};
-  row.q_tile = q_tile;
-  const int q_begin = q_tile * block_q, q_end = min(q_begin + block_q, q_len);
+  TileRowTiles& tiles = row.tiles;
+  tiles.q_tile = q_tile;
+  const int q_begin = q_tile * plan.block_q, q_end = min(q_begin + plan.block_q, q_len);
   if (q_begin >= q_end) {
-    row.num_tiles = kNoRow;
+    tiles.num_tiles = kNoRow;
     return row;
   }
-  row.first_document = rows.document(q_begin);
-  row.last_document = rows.document(q_end - 1);
-  const FormulaWalk walk(rows, q_begin, q_end, row.first_document, row.last_document, 128);
-  row.num_tiles = walk.num_tiles();
-  row.stretches[0] = walk.stretch(0);
-  row.stretches[1] = walk.stretch(1);
+  const int first = rows.document(q_begin), last = rows.document(q_end - 1);
+  const FormulaWalk walk(rows, q_begin, q_end, first, last, 128);
+  tiles.num_tiles = walk.num_tiles();
+  tiles.first_document = first;
+  tiles.last_document = last;
+  tiles.stretches[0] = walk.stretch(0);
+  tiles.stretches[1] = walk.stretch(1);
+  if (plan.pack_shift == 0) row.band = rows.band(q_begin, first, last);
   return row;
 }
 
@@ -66,9 +70,9 @@ __global__ void __launch_bounds__(kThreads)
   };
   TileRow own_row{};  // the first of this thread's
   for (int i = thread; i < num_rows; i += kThreads) {
-    const TileRow row = tile_row(rows, i, plan.block_q, lengths.x);
+    const TileRow row = tile_row(plan, rows, i, lengths.x);
     if (i == thread) own_row = row;
-    atomicAdd(counts + class_of(row.num_tiles), 1);
+    atomicAdd(counts + class_of(row.tiles.num_tiles), 1);
   }
   __syncthreads();
   // counts <- number of rows in classes before.
@@ -90,8 +94,8 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   TileRow* out = all_rows + static_cast<std::int64_t>(b) * num_rows;
   for (int i = thread; i < num_rows; i += kThreads) {
-    const TileRow row = i == thread ? own_row : tile_row(rows, i, plan.block_q, lengths.x);
-    out[atomicAdd(counts + class_of(row.num_tiles), 1)] = row;
+    const TileRow row = i == thread ? own_row : tile_row(plan, rows, i, lengths.x);
+    out[atomicAdd(counts + class_of(row.tiles.num_tiles), 1)] = row;
   }
 }
 

@@ -22,12 +22,18 @@ struct RunTimeLengths {
   std::int32_t num_borders;  ///< of each batch element, where cu_seqlens is given
 };
 
-/// One tile row of a batch element.
-struct alignas(16) TileRow {
+/// Which tiles a tile row walks.
+struct alignas(16) TileRowTiles {
   std::int32_t q_tile;
   std::int32_t num_tiles;  ///< or kNoRow
   std::int32_t first_document, last_document;
   FormulaWalk::Stretch stretches[2];
+};
+
+/// One tile row of a batch element.
+struct alignas(16) TileRow {
+  TileRowTiles tiles;
+  FormulaBand band;  ///< of its rows, where each of them is one query
 };
 
 inline constexpr std::int32_t kNoRow = -1;  ///< all queries of the row lie past the length

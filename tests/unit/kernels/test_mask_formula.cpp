@@ -102,6 +102,25 @@ std::string row_error(const FormulaCase& each, std::int32_t q, std::int32_t firs
   return {};
 }
 
+// What is wrong with the band of rows [q_begin, q_end); empty if nothing is.
+std::string band_error(const FormulaCase& each, std::int32_t q_begin, std::int32_t q_end) {
+  const FormulaRows rows = each.rows();
+  const std::int32_t first = rows.document(q_begin), last = rows.document(q_end - 1);
+  const FormulaBand band = rows.band(q_begin, first, last);
+  if (band.is_valid == 0) {
+    return rows.has_near_keys() || last - first > 1 ? std::string() : "no band";
+  }
+  for (std::int32_t q = q_begin; q < q_end; ++q) {
+    const FormulaRange keys = band[q - q_begin];
+    for (std::int32_t k = 0; k < each.kv_len; ++k) {
+      if ((keys.begin <= k && k < keys.end) != each.sees(q, k)) {
+        return fmt::format("band: row {}, key {}", q, k);
+      }
+    }
+  }
+  return {};
+}
+
 // What is wrong with the tile rows of a case; empty if nothing is. `is_tight`: exactly the tiles
 // that are not empty, called full exactly where they are.
 std::string walk_error(const FormulaCase& each, std::int32_t block_q, std::int32_t block_kv,
@@ -118,6 +137,8 @@ std::string walk_error(const FormulaCase& each, std::int32_t block_q, std::int32
           row_error(each, q, rows.document(q_begin), rows.document(q_end - 1));
       if (!wrong.empty()) return fail(wrong);
     }
+    const std::string wrong_band = band_error(each, q_begin, q_end);
+    if (!wrong_band.empty()) return fail(wrong_band);
     const FormulaWalk walk = walk_of(each, q_begin, q_end, block_kv);
     const std::vector<VisitedTile> visited = tiles_of(walk);
     if (static_cast<std::size_t>(walk.num_tiles()) != visited.size()) {

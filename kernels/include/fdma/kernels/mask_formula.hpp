@@ -45,6 +45,25 @@ struct FormulaRange {
   FDMA_HOST_DEVICE bool is_empty() const { return begin >= end; }
 };
 
+/// Intervals of consecutive rows that move on with the row between bounds of at most two documents:
+/// row i has [max(bounds.begin, begin + i), min(bounds.end, end + i)), where bounds are `first`
+/// before `last_row` and `last` from it on. Words of a tile's masks follow from it without another
+/// look at the formula.
+struct alignas(16) FormulaBand {
+  std::int32_t begin;
+  std::int32_t end;
+  FormulaRange first;
+  FormulaRange last;
+  std::int32_t last_row;
+  std::int32_t is_valid;  ///< 0: the rows are not of this kind, and nothing else is set
+
+  FDMA_HOST_DEVICE FormulaRange operator[](std::int32_t i) const {
+    const FormulaRange& bounds = i < last_row ? first : last;
+    return {bounds.begin > begin + i ? bounds.begin : begin + i,
+            bounds.end < end + i ? bounds.end : end + i};
+  }
+};
+
 /// The number of borders that are not above pos, less one: the document of pos, or -1 before the
 /// first, or num_borders - 1 after the last.
 FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* borders,
@@ -111,6 +130,21 @@ class FormulaRows {
   FDMA_HOST_DEVICE FormulaRange band_keys(std::int32_t q, FormulaRange bounds) const {
     const std::int32_t begin = pos(q) - formula_.left, end = pos(q) + formula_.right + 1;
     return {begin > bounds.begin ? begin : bounds.begin, end < bounds.end ? end : bounds.end};
+  }
+
+  /// The keys of rows from q_begin on, where none has near keys and the rows are of one document or
+  /// of two that follow each other: `first`, `last`, of the first and the last row.
+  FDMA_HOST_DEVICE FormulaBand band(std::int32_t q_begin, std::int32_t first,
+                                    std::int32_t last) const {
+    FormulaBand band{};
+    if (has_near_keys() || last > first + 1) return band;
+    band.begin = pos(q_begin) - formula_.left;
+    band.end = pos(q_begin) + formula_.right + 1;
+    band.first = bounds(first);
+    band.last = last == first ? band.first : bounds(last);
+    band.last_row = last == first ? kFormulaUnbounded : borders_[last] - pos(q_begin);
+    band.is_valid = 1;
+    return band;
   }
 
  private:
