@@ -80,6 +80,14 @@ FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* border
   return low - 1;
 }
 
+/// The same for a position between two whose documents are known.
+FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* borders, std::int32_t pos,
+                                                      std::int32_t first, std::int32_t last) {
+  if (first == last) return first;
+  // Borders first + 1 .. last decide.
+  return first + 1 + formula_document(borders + first + 1, last - first, pos);
+}
+
 /// A formula with the lengths of one batch element and its borders.
 class FormulaRows {
  public:
@@ -99,9 +107,7 @@ class FormulaRows {
   /// The same for a row between two whose documents are known.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t q, std::int32_t first,
                                          std::int32_t last) const {
-    if (first == last) return first;
-    // Borders first + 1 .. last decide.
-    return first + 1 + formula_document(borders_ + first + 1, last - first, pos(q));
+    return formula_document(borders_, pos(q), first, last);
   }
 
   /// Keys [lo, hi) that document, padding and length leave to a row of `document`.
@@ -194,6 +200,15 @@ class FormulaWalk {
     }
     set(0, near_any, near_all, block_kv, rows.kv_len_, 0);
     set(1, band_any, band_all, block_kv, rows.kv_len_, stretches_[0].end);
+    stretch_ = stretches_[0];
+  }
+
+  /// Tiles of `block` columns that `any` meets, full where they lie in `all`, as far as there are
+  /// columns: one stretch. Both in [0, length) or empty.
+  FDMA_HOST_DEVICE FormulaWalk(FormulaRange any, FormulaRange all, std::int32_t length,
+                               std::int32_t block) {
+    stretches_[0] = {0, 0, 0, 0};
+    set(1, any, all, block, length, 0);
     stretch_ = stretches_[0];
   }
 
