@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _fdma
 from ._fdma import MaskSyntaxError
+from .attention import attention, clear_plans
 from .block_mask import BlockMask, MaskOrigin, TileCounts
 from .compile import compile
 from .estimate import Estimate, device_profile, estimate
@@ -94,6 +95,7 @@ __all__ = [
     "all_of",
     "any_of",
     "at",
+    "attention",
     "b",
     "bitand",
     "bitor",
@@ -105,6 +107,7 @@ __all__ = [
     "causal_blockwise",
     "chunked",
     "clamp",
+    "clear_plans",
     "compile",
     "device_profile",
     "dilated",

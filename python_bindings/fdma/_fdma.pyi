@@ -465,10 +465,30 @@ class DevicePlan:
     def __repr__(self) -> str: ...
 
 def upload(
-    plan: AttentionPlan, *, device: int | None = None, stream: _Stream | None = None
+    plan: AttentionPlan,
+    *,
+    device: int | None = None,
+    stream: _Stream | None = None,
+    waits: bool = False,
 ) -> DevicePlan:
     """
-    Copies a plan for sm90 to a GPU, the current one unless `device` says which.
+    Copies a plan for sm90 to a GPU, the current one unless `device` says which; with waits it is there on return, for every stream.
+    """
+
+def attention_call(
+    plan: AttentionPlan | DevicePlan,
+    q: Array,
+    k: Array,
+    v: Array,
+    key_bias: Array | None,
+    out: Array,
+    lse: Array | None,
+    softmax_scale: float = 0.0,
+    heads_first: bool = False,
+    stream: _Stream | None = None,
+) -> int:
+    """
+    Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
     """
 
 @overload

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from . import _fdma
 from .mask_difference import DifferingCell, DifferingTile, MaskDifference
+from .mask_handles import handle_of
 from .mask_ranges import block_sides, pair_range, row_range
 from .mask_state import core_of, state_of
 from .peer_methods import PeerMethods
@@ -76,11 +77,12 @@ class BlockMask(PeerMethods):
     [True, True, True, True, False, False]
     """
 
-    __slots__ = ("__weakref__", "_cache", "_core")
+    __slots__ = ("__weakref__", "_cache", "_core", "_handle")
     __array_ufunc__ = None  # operators with arrays are TypeErrors, not arrays of masks
 
     _core: _fdma.BlockMask
     _cache: dict[str, Any]
+    _handle: int
 
     def __init__(self) -> None:
         raise TypeError(
@@ -92,6 +94,7 @@ class BlockMask(PeerMethods):
         mask = cls.__new__(cls)
         mask._core = core
         mask._cache = {}
+        mask._handle = handle_of(mask)
         return mask
 
     # What it is.

@@ -16,6 +16,7 @@
 
 #include "fdma/kernels/device_memory.hpp"
 #include "python_error.hpp"
+#include "tensor_exchange.hpp"
 
 namespace nb = nanobind;
 
@@ -100,15 +101,19 @@ nb::object importable(nb::handle object) {
   return nb::borrow(object);
 }
 
-template <class Array>
-Array import_array(std::string_view name, nb::handle object, const char* expected) {
-  // What is computed here has no gradient, and PyTorch's older way to DLPack would not say so.
+// What is computed here has no gradient, and PyTorch's ways to DLPack need not say so.
+void check_gradient(std::string_view name, nb::handle object, Gradients gradients) {
+  if (gradients == Gradients::elsewhere) return;
   if (nb::getattr(object, "requires_grad", nb::bool_(false)).is(nb::bool_(true))) {
     throw PythonError({ErrorCode::invalid_argument,
                        fmt::format("{}: a tensor that requires a gradient, which is not computed "
                                    "here; detach() it",
                                    name)});
   }
+}
+
+template <class Array>
+Array import_array(std::string_view name, nb::handle object, const char* expected) {
   Array array;
   if (object.is_none() || !nb::try_cast(importable(object), array)) {
     throw PythonError({ErrorCode::invalid_argument,
@@ -212,6 +217,7 @@ nb::object reinterpret(const AnyOutput& array, DType dtype) {
 }
 
 AnyOutput checked_for_bits(const char* name, nb::handle object, DType expected) {
+  check_gradient(name, object, Gradients::refused);
   AnyOutput array = import_array<AnyOutput>(name, object, "a writable array");
   const TensorView view = describe(name, array);
   check_on_host(name, place_of(array));
@@ -260,7 +266,13 @@ void check_on_host(std::string_view name, const Place& place) {
                                  name, to_string(place))});
 }
 
-InputArray input_array(std::string_view name, nb::handle object) {
+InputArray input_array(std::string_view name, nb::handle object, Gradients gradients) {
+  check_gradient(name, object, gradients);
+  if (const std::optional<ExchangedTensor> tensor = exchanged(object)) {
+    InputArray result{{}, describe(name, *tensor), place_of(*tensor)};
+    result.view.data = tensor->data();
+    return result;
+  }
   InputArray result{import_array<AnyInput>(name, object, "an array"), {}, {}};
   result.view = describe(name, result.owner);
   result.view.data = result.owner.data();
@@ -268,8 +280,10 @@ InputArray input_array(std::string_view name, nb::handle object) {
   return result;
 }
 
-OutputArray output_array(std::string_view name, nb::handle object) {
-  const auto array = import_array<AnyOutput>(name, object, "a writable array");
+namespace {
+
+template <class Array>
+OutputArray writable(std::string_view name, nb::handle object, const Array& array) {
   const TensorView view = describe(name, array);
   if (!elements_are_apart(view)) {
     throw PythonError({ErrorCode::invalid_argument,
@@ -278,9 +292,22 @@ OutputArray output_array(std::string_view name, nb::handle object) {
                                    name)});
   }
   return {nb::borrow(object),
-          array,
+          {},
           {array.data(), view.dtype, view.device, view.rank, view.extents, view.strides},
           place_of(array)};
+}
+
+}  // namespace
+
+OutputArray output_array(std::string_view name, nb::handle object, Gradients gradients) {
+  check_gradient(name, object, gradients);
+  if (const std::optional<ExchangedTensor> tensor = exchanged(object)) {
+    return writable(name, object, *tensor);
+  }
+  const auto array = import_array<AnyOutput>(name, object, "a writable array");
+  OutputArray result = writable(name, object, array);
+  result.owner = array;
+  return result;
 }
 
 void check_apart(std::string_view out_name, const TensorView& out, std::string_view input_name,

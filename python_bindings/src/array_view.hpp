@@ -22,7 +22,14 @@ struct Place {
 /// "the host", "cuda:0"
 std::string to_string(const Place& place);
 
-/// An array that Python owns, kept alive while this lives. Copied and destroyed with the GIL only.
+/// What to do with a PyTorch tensor that requires a gradient.
+enum class Gradients {
+  refused,    ///< nothing here computes one, and to detach it in silence would lose it
+  elsewhere,  ///< the caller sees to it
+};
+
+/// An array that Python owns, kept alive by its owner or, where that is not set, by the caller's
+/// argument. Copied and destroyed with the GIL only.
 struct InputArray {
   nanobind::ndarray<nanobind::ro> owner;
   TensorView view;
@@ -30,21 +37,24 @@ struct InputArray {
 };
 struct OutputArray {
   nanobind::object object;    ///< what Python sees
-  nanobind::ndarray<> owner;  ///< not set for an array of new_array: `object` owns its memory
+  nanobind::ndarray<> owner;  ///< not set where `object` owns the memory
   MutableTensorView view;
   Place place;
 };
 
 /// The array behind `object`: DLPack, else the buffer protocol. `name` is the argument, for errors.
-/// Arrays on a CUDA device are asked for as they are, without waiting for any stream.
+/// Arrays on a CUDA device are asked for as they are, without waiting for any stream. `object`
+/// outlives the result.
 ///
 /// Errors  invalid_argument: not an array, or more than 4 dimensions; unsupported: an element type
 ///         without a DType, or a device that FDMA has nothing for
-InputArray input_array(std::string_view name, nanobind::handle object);
+InputArray input_array(std::string_view name, nanobind::handle object,
+                       Gradients gradients = Gradients::refused);
 
 /// The same for an array that is written to: one that is read-only, or has two elements at one
 /// address, is invalid_argument.
-OutputArray output_array(std::string_view name, nanobind::handle object);
+OutputArray output_array(std::string_view name, nanobind::handle object,
+                         Gradients gradients = Gradients::refused);
 
 /// unsupported for an array that is not in host memory.
 void check_on_host(std::string_view name, const Place& place);

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +25,7 @@
 #include "fdma/kernels/plan.hpp"
 #include "plan_on_device.hpp"
 #include "python_error.hpp"
+#include "unwritten_rows.hpp"
 
 namespace nb = nanobind;
 
@@ -104,40 +104,6 @@ AttentionShape shape_of(const BlockMask& mask, const AttentionTensors& tensors, 
   shape.v_dtype = tensors.kv.v.dtype;
   shape.out_dtype = out_dtype;
   return shape;
-}
-
-// True iff the tensors may hold rows past some element's own length, which the kernel does not
-// write.
-bool has_rows_past_lengths(const AttentionShape& shape, const AttentionTensors& tensors) {
-  return tensors.q_lens.data != nullptr ||
-         std::any_of(shape.q_lens.begin(), shape.q_lens.end(),
-                     [&](std::int64_t length) { return length < tensors.q.extents[1]; });
-}
-
-// Rows past an element's length see no key: 0 in a new output, -inf in a new lse. An output that
-// was given keeps what it holds there.
-void fill_unwritten(MutableTensorView* new_out, MutableTensorView* new_lse) {
-  if (new_out != nullptr) {
-    std::fill_n(static_cast<unsigned char*>(new_out->data),
-                new_out->view().num_elements() * size_bytes(new_out->dtype), 0);
-  }
-  if (new_lse != nullptr) {
-    std::fill_n(static_cast<float*>(new_lse->data), new_lse->view().num_elements(),
-                -std::numeric_limits<float>::infinity());
-  }
-}
-
-void fill_unwritten_on_device(MutableTensorView* new_out, MutableTensorView* new_lse,
-                              Stream stream) {
-  if (new_out != nullptr) {
-    const std::int64_t bytes = new_out->view().num_elements() * size_bytes(new_out->dtype);
-    value_or_throw(fill_with_zeros(new_out->data, bytes, stream));
-  }
-  if (new_lse != nullptr) {
-    value_or_throw(fill_with(static_cast<float*>(new_lse->data),
-                             -std::numeric_limits<float>::infinity(),
-                             new_lse->view().num_elements(), stream));
-  }
 }
 
 /// The arrays of a call: those that were given, and then those that were made.

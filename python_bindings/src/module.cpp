@@ -16,6 +16,7 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_block_mask(module);
   fdma::python::bind_masks(module);
   fdma::python::bind_attention(module);
+  fdma::python::bind_attention_call(module);
   fdma::python::bind_select(module);
   fdma::python::bind_device_select(module);
   fdma::python::bind_cusparse(module);

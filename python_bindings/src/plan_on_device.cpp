@@ -13,6 +13,7 @@
 
 #include "fdma/kernels/backends.hpp"
 #include "python_error.hpp"
+#include "tensor_exchange.hpp"
 
 namespace nb = nanobind;
 
@@ -32,6 +33,9 @@ std::string package_of(nb::handle object) {
 
 // Frameworks are asked at run time; this module knows none of them when it is built.
 Stream current_stream_of(nb::handle array, int device) {
+  if (const std::optional<void*> stream = exchanged_stream(array, device)) {
+    return reinterpret_cast<Stream>(*stream);
+  }
   const std::string package = package_of(array);
   if (package == "torch") {
     const nb::object cuda = nb::module_::import_("torch.cuda");
@@ -44,12 +48,14 @@ Stream current_stream_of(nb::handle array, int device) {
 }
 
 std::unique_ptr<PlanOnDevice> upload_plan(const AttentionPlan& plan, std::optional<int> device,
-                                          nb::handle stream) {
+                                          nb::handle stream, bool waits) {
   std::optional<CurrentDevice> current;
   if (device) current.emplace(make_current({Device::cuda, *device}));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
   const nb::gil_scoped_release released;
-  return std::make_unique<PlanOnDevice>(value_or_throw(upload(plan, chosen)));
+  auto held = std::make_unique<PlanOnDevice>(value_or_throw(upload(plan, chosen)));
+  if (waits) value_or_throw(wait_for(chosen));
+  return held;
 }
 
 std::string repr(const PlanOnDevice& held) {
@@ -119,7 +125,9 @@ void bind_device_plan(nb::module_& module) {
       .def("__repr__", &repr);
   module.def("upload", &upload_plan, nb::arg("plan"), nb::kw_only(),
              nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
-             "Copies a plan for sm90 to a GPU, the current one unless `device` says which.");
+             nb::arg("waits") = false,
+             "Copies a plan for sm90 to a GPU, the current one unless `device` says which; with "
+             "waits it is there on return, for every stream.");
 }
 
 }  // namespace fdma::python

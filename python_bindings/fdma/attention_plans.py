@@ -1,0 +1,169 @@
+"""The plans of attention calls, kept for as long as they are likely to come again.
+
+A plan belongs to the cells of a mask (its content hash), the shapes and dtypes of the tensors and
+the place where they are; strides do not matter. Plans are found in two steps: by what a call shows
+(`Calls`, one look into a dict, within the time of a kernel launch), then by content, which also
+serves a mask that was compiled anew and came out the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import _fdma
+from .block_mask import BlockMask
+
+__all__: list[str] = []
+
+MAX_PLANS = 512
+MAX_BYTES = 1 << 30
+_MAX_CALLS = 4096
+
+DType = Literal["float32", "float16", "bfloat16"]
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a plan depends on besides the mask."""
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    head_dim_v: int
+    dtype: DType
+    has_bias: bool
+    device: int | None
+    """The CUDA device; None for the CPU."""
+    direction: Direction = "forward"
+
+    @property
+    def backend(self) -> Literal["cpu", "sm90"]:
+        return "cpu" if self.device is None else "sm90"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The CUDA device of a call, by its framework's means."""
+
+    device: int
+    is_capturing: Callable[[], bool]
+    upload_stream: Callable[[], Any]
+    """A stream that nothing waits for."""
+
+
+class _Entry:
+    __slots__ = ("is_pinned", "last_use", "plan")
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+        self.last_use = 0
+        self.is_pinned = False
+
+
+class Plans:
+    """A bounded store. Threads may share it; the plan used longest ago goes first."""
+
+    def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
+        self.max_plans = max_plans
+        self.max_bytes = max_bytes
+        self._entries: dict[Hashable, _Entry] = {}
+        self._calls: dict[Hashable, _Entry] = {}
+        self._clock = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def of_call(self, key: Hashable) -> Any:
+        """The plan of a call that was made before and looks the same, else None."""
+        entry = self._calls.get(key)
+        if entry is None:
+            return None
+        entry.last_use = next(self._clock)
+        return entry.plan
+
+    def get(
+        self, key: Hashable, mask: BlockMask, geometry: Geometry, place: Place | None = None
+    ) -> Any:
+        """The plan of a mask, made where there is none yet; `key` finds it from then on."""
+        content = (mask.content_hash, geometry)
+        entry = self._entries.get(content)
+        if entry is None:
+            if place is not None and place.is_capturing():
+                raise RuntimeError(
+                    "attention: the first call with a mask and shapes makes a plan, which a CUDA "
+                    "graph cannot capture; make one call with them before the capture"
+                )
+            entry = _Entry(_make(mask, geometry, place))
+        with self._lock:
+            entry = self._entries.setdefault(content, entry)
+            entry.last_use = next(self._clock)
+            self._shrink(entry)
+            if len(self._calls) >= _MAX_CALLS:
+                self._calls.clear()
+            self._calls[key] = entry
+        return entry.plan
+
+    def pin(self, plan: Any) -> None:
+        """Keeps a plan for good: a CUDA graph that was captured reads it at every replay."""
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.plan is plan:
+                    entry.is_pinned = True
+
+    def clear(self) -> None:
+        """Lets all plans go, pinned ones too."""
+        with self._lock:
+            self._entries.clear()
+            self._calls.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.plan.nbytes for entry in list(self._entries.values()))
+
+    def _shrink(self, latest: _Entry) -> None:
+        size = self.nbytes
+        if len(self._entries) <= self.max_plans and size <= self.max_bytes:
+            return
+        by_age = sorted(self._entries.items(), key=lambda item: item[1].last_use)
+        left = len(by_age)
+        for content, entry in by_age:
+            if left <= self.max_plans and size <= self.max_bytes:
+                break
+            if entry.is_pinned or entry is latest:
+                continue
+            del self._entries[content]
+            left -= 1
+            size -= entry.plan.nbytes
+        kept = set(map(id, self._entries.values()))
+        self._calls = {key: entry for key, entry in self._calls.items() if id(entry) in kept}
+
+
+def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
+    options: dict[str, Any] = {}
+    if geometry.direction != "forward":
+        options["direction"] = geometry.direction
+    plan = _fdma.make_plan(
+        mask._core,
+        batch=geometry.batch,
+        heads_q=geometry.heads_q,
+        heads_kv=geometry.heads_kv,
+        head_dim=geometry.head_dim,
+        head_dim_v=geometry.head_dim_v,
+        dtype=geometry.dtype,
+        key_bias=geometry.has_bias,
+        backend=geometry.backend,
+        **options,
+    )
+    if place is None:
+        return plan
+    return _fdma.upload(plan, device=place.device, stream=place.upload_stream(), waits=True)
+
+
+plans = Plans()

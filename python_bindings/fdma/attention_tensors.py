@@ -1,0 +1,149 @@
+"""Attention and its gradients on plain tensors of PyTorch, by plans: no autograd, no dispatch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _fdma
+from .attention_masks import block_mask
+from .attention_plans import Direction, DType, Geometry, Place, plans
+from .attention_shapes import DTYPES, Extents, checked_extents
+from .block_mask import BlockMask
+
+__all__: list[str] = []
+
+_attention_call = _fdma.attention_call
+_TYPES: dict[Any, DType] = {getattr(torch, name): name for name in DTYPES.values()}
+_upload_streams: dict[int, Any] = {}
+
+
+class Call(NamedTuple):
+    """What a call says besides its tensors."""
+
+    mask: BlockMask | str
+    scale: float
+    """0: 1 / sqrt(head_dim)."""
+    heads_first: bool
+    deterministic: bool
+
+
+def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
+    return checked_extents(q.shape, k.shape, v.shape, heads_first)
+
+
+def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction = "forward") -> Any:
+    """The plan of a call: known, or made now."""
+    mask = call.mask
+    key = (
+        mask._handle if type(mask) is BlockMask else mask,
+        q.shape,
+        k.shape,
+        v.shape,
+        q.dtype,
+        k.dtype,
+        v.dtype,
+        q.device,
+        bias is None,
+        call.heads_first,
+        direction,
+    )
+    plan = plans.of_call(key)
+    if plan is None:
+        plan = _new_plan(key, q, k, v, bias, call, direction)
+    if q.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        plans.pin(plan)
+    return plan
+
+
+def _new_plan(key: Any, q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction) -> Any:
+    extents = extents_of(q, k, v, call.heads_first)
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != q.dtype:
+            raise ValueError(f"{name}: expected {q.dtype}, as q, got {tensor.dtype}")
+        if tensor.device != q.device:
+            raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {tensor.device}")
+    if bias is not None and bias.device != q.device:
+        raise ValueError(f"bias: expected a tensor on {q.device}, as q, got {bias.device}")
+    dtype = _TYPES.get(q.dtype)
+    if dtype is None:
+        raise NotImplementedError(
+            f"q: expected float32, float16 or bfloat16, got {q.dtype}; convert it first"
+        )
+    place = _place(q.device) if q.device.type == "cuda" else None
+    geometry = Geometry(
+        extents.batch,
+        extents.heads,
+        extents.heads_kv,
+        extents.head_dim,
+        extents.head_dim_v,
+        dtype,
+        bias is not None,
+        None if place is None else place.device,
+        direction,
+    )
+    mask = block_mask(call.mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
+    return plans.get(key, mask, geometry, place)
+
+
+def _place(device: Any) -> Place:
+    index = torch.cuda.current_device() if device.index is None else device.index
+
+    def upload_stream() -> Any:
+        if index not in _upload_streams:
+            _upload_streams[index] = torch.cuda.Stream(index)
+        return _upload_streams[index]
+
+    return Place(index, torch.cuda.is_current_stream_capturing, upload_stream)
+
+
+def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True) -> Any:
+    """Memory for the result, as q lies or with lengths before heads, and for the log-sum-exp."""
+    batch, first, second, head_dim = q.shape
+    head_dim_v = v.shape[3]
+    if head_dim == head_dim_v and (q.is_contiguous() or q.transpose(1, 2).is_contiguous()):
+        out = torch.empty_like(q)
+    elif heads_first:
+        out = torch.empty((batch, second, first, head_dim_v), dtype=q.dtype, device=q.device)
+        out = out.transpose(1, 2)
+    else:
+        out = torch.empty((batch, first, second, head_dim_v), dtype=q.dtype, device=q.device)
+    if not with_lse:
+        return out, None
+    rows = (batch, first, second) if heads_first else (batch, second, first)
+    return out, torch.empty(rows, dtype=torch.float32, device=q.device)
+
+
+def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, plan: Any, with_lse: bool) -> Any:
+    """(result, log-sum-exp or None)."""
+    out, lse = new_outputs(q, k, v, call.heads_first, with_lse)
+    if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        return out.zero_(), None if lse is None else lse.fill_(-torch.inf)
+    unreadable = _attention_call(plan, q, k, v, bias, out, lse, call.scale, call.heads_first)
+    if unreadable:
+        q, k, v, bias = (
+            x.clone(memory_format=torch.contiguous_format) if unreadable >> i & 1 else x
+            for i, x in enumerate((q, k, v, bias))
+        )
+        _attention_call(plan, q, k, v, bias, out, lse, call.scale, call.heads_first)
+    return out, lse
+
+
+def backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    out: Any,
+    lse: Any,
+    dout: Any,
+    dlse: Any,
+    call: Call,
+    wants_bias: bool,
+) -> Any:
+    """(dq, dk, dv, dbias or None)."""
+    raise NotImplementedError(
+        "attention: this build has no gradients; use torch.no_grad() or "
+        "torch.nn.functional.scaled_dot_product_attention for training"
+    )

@@ -1,0 +1,149 @@
+"""attention on tensors of PyTorch.
+
+Two ways lead to the same kernels. A plain call (tensors of PyTorch's own type, no tracing, no mode,
+no transform) looks its plan up and runs, through an autograd function where a gradient is asked
+for: that costs some microseconds. Everything else, torch.compile and fake tensors among it, goes
+through the operators `fdma::attention` and `fdma::attention_backward` of `attention_operators`,
+which take the mask as a text or as a number (`mask_handles`), for an operator takes no objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import attention_operators
+from .attention_masks import DENSE, block_mask
+from .attention_shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
+from .attention_tensors import Call, backward, extents_of, forward, plan_of
+from .block_mask import BlockMask
+
+__all__: list[str] = []
+
+_CASTS = (torch.float32, torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_dispatch_depth = torch._C._len_torch_dispatch_stack
+_function_depth = torch._C._len_torch_function_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+_is_profiling = torch.autograd._profiler_enabled
+_is_tracing = torch._C._is_tracing
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    bias: Any,
+    scale: float | None,
+    layout: str,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+) -> Any:
+    """`fdma.attention` for tensors."""
+    heads_first = is_heads_first(layout)
+    factor = checked_scale(scale)
+    kind = q.device.type
+    if backend != "auto":
+        checked_backend(backend, kind == "cuda", q.device)
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        q, k, v = (x.to(dtype) if x.dtype in _CASTS else x for x in (q, k, v))
+    if bias is not None:
+        bias = _full_bias(bias, q, k, v, heads_first)
+    if torch.compiler.is_compiling() or not _is_plain(q, k, v, bias, kind):
+        text, handle, kept = _named(mask, q, k, v, heads_first)
+        out, lse = attention_operators.attention(
+            q, k, v, bias, text, handle, factor, heads_first, deterministic
+        )
+        del kept
+        return (out, lse) if return_lse else out
+    if not isinstance(mask, BlockMask | str):
+        mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first)
+    call = Call(mask, factor, heads_first, deterministic)
+    if torch.is_grad_enabled() and (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (bias is not None and bias.requires_grad)
+    ):
+        out, lse = _apply(q, k, v, bias, call)
+        return (out, lse) if return_lse else out
+    out, lse = forward(q, k, v, bias, call, plan_of(q, k, v, bias, call), return_lse)
+    return (out, lse) if return_lse else out
+
+
+def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    out, lse = forward(q, k, v, bias, call, plan_of(q, k, v, bias, call), True)
+    ctx.save_for_backward(q, k, v, bias, out, lse)
+    ctx.call = call
+    ctx.set_materialize_grads(False)
+    return out, lse
+
+
+def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
+    if dout is None and dlse is None:
+        return None, None, None, None, None
+    q, k, v, bias, out, lse = ctx.saved_tensors
+    wants_bias = bias is not None and ctx.needs_input_grad[3]
+    return *backward(q, k, v, bias, out, lse, dout, dlse, ctx.call, wants_bias), None
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]
+    forward = staticmethod(_forward)
+    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+
+
+# Without the look for transforms of torch.func, which plain calls have none of.
+_apply = super(torch.autograd.Function, _Attention).apply
+
+
+def _is_plain(q: Any, k: Any, v: Any, bias: Any, kind: str) -> bool:
+    """Whether tensors are what they seem and nobody records or rewrites what is done to them."""
+    return (
+        type(q) in _PLAIN
+        and type(k) in _PLAIN
+        and type(v) in _PLAIN
+        and (bias is None or type(bias) in _PLAIN)
+        and (kind == "cpu" or kind == "cuda")
+        and _dispatch_depth() == 0
+        and _function_depth() == 0
+        and _transform() is None
+        and not _is_profiling()
+        and not _is_tracing()
+    )
+
+
+def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
+    """float32 [batch, heads_kv, kv_len]; its gradient comes back through the same steps."""
+    extents = extents_of(q, k, v, heads_first)
+    wanted = (extents.batch, extents.heads_kv, extents.kv_len)
+    if bias.dtype == torch.float32 and tuple(bias.shape) == wanted:
+        return bias
+    if not bias.dtype.is_floating_point:
+        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
+    refuse_bias(tuple(bias.shape), extents)
+    return bias.to(torch.float32).expand(wanted)
+
+
+def _named(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> tuple[str, int, Any]:
+    """A text or a number for the mask, and what has to live until the call is over."""
+    if mask is None:
+        return DENSE, 0, None
+    if isinstance(mask, str):
+        return mask, 0, None
+    if isinstance(mask, BlockMask):
+        return "", mask._handle, None
+    if torch.compiler.is_compiling():
+        raise NotImplementedError(
+            "mask: inside torch.compile a BlockMask (fdma.compile, outside) or a text is needed"
+        )
+    resolved = _resolved(mask, q, k, v, heads_first)
+    return "", resolved._handle, resolved
+
+
+def _resolved(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> BlockMask:
+    extents = extents_of(q, k, v, heads_first)
+    return block_mask(mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)

@@ -1,0 +1,132 @@
+// attention_call: one call of attention by a plan that fits, as the Python package makes it for
+// every layer and step.
+//
+// The package has looked the plan up by the shapes of the tensors and has made the outputs, so what
+// is left here is short: views of the tensors, a look at their strides, the launch. Tensors with
+// DLPack's exchange interface (PyTorch's) are described in tens of nanoseconds.
+#include <fmt/format.h>
+#include <nanobind/stl/variant.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "array_view.hpp"
+#include "bindings.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "plan_on_device.hpp"
+#include "python_error.hpp"
+#include "unwritten_rows.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+using AnyPlan = std::variant<const AttentionPlan*, const PlanOnDevice*>;
+
+constexpr std::int64_t kDeviceStride = 8;  // elements, of all axes but the last
+constexpr std::uintptr_t kDeviceAlignment = 16;
+
+// Whether a kernel reads the tensor as it lies.
+bool is_readable(const TensorView& view) {
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  if (view.extents[last] > 1 && view.strides[last] != 1) return false;
+  if (view.device == Device::cpu || view.dtype == DType::float32) return true;
+  for (std::size_t i = 0; i < last; ++i) {
+    if (view.extents[i] > 1 && (view.strides[i] <= 0 || view.strides[i] % kDeviceStride != 0)) {
+      return false;
+    }
+  }
+  return reinterpret_cast<std::uintptr_t>(view.data) % kDeviceAlignment == 0;
+}
+
+template <class View>
+void put_lengths_first(View& view) {
+  std::swap(view.extents[1], view.extents[2]);
+  std::swap(view.strides[1], view.strides[2]);
+}
+
+InputArray taken(const char* name, nb::handle object, int rank, const Place& place) {
+  InputArray array = input_array(name, object, Gradients::elsewhere);
+  if (!(array.place == place)) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("{}: expected a tensor on {}, where the plan is, got one on {}", name,
+                       to_string(place), to_string(array.place)));
+  }
+  if (array.view.rank != rank) {
+    refuse(ErrorCode::shape_mismatch,
+           fmt::format("{}: expected {} dimensions, got {}", name, rank, array.view.rank));
+  }
+  return array;
+}
+
+MutableTensorView written(const char* name, nb::handle object, int rank, const Place& place) {
+  const TensorView view = taken(name, object, rank, place).view;
+  return {
+      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
+}
+
+int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
+                   nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
+                   bool heads_first, nb::handle stream) {
+  const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
+  const Place place = held != nullptr ? (*held)->place() : Place{};
+  const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
+                               taken("v", v, 4, place)};
+  AttentionTensors tensors;
+  tensors.q = inputs[0].view;
+  tensors.kv = {KvLayout::contiguous, inputs[1].view, inputs[2].view};
+  tensors.out = written("out", out, 4, place);
+  int unreadable = 0;
+  for (int i = 0; i < 3; ++i) unreadable |= is_readable(inputs[i].view) ? 0 : 1 << i;
+  InputArray bias;
+  if (!key_bias.is_none()) {
+    bias = taken("bias", key_bias, 3, place);
+    tensors.key_bias = bias.view;
+    unreadable |= is_readable(bias.view) ? 0 : 1 << 3;
+  }
+  if (unreadable != 0) return unreadable;
+  if (!lse.is_none()) tensors.lse = written("lse", lse, 3, place);
+  if (heads_first) {
+    put_lengths_first(tensors.q);
+    put_lengths_first(tensors.kv.k);
+    put_lengths_first(tensors.kv.v);
+    put_lengths_first(tensors.out);
+  }
+  MutableTensorView* const new_lse = tensors.lse.data != nullptr ? &tensors.lse : nullptr;
+  AttentionOptions options;
+  options.softmax_scale = softmax_scale;
+  if (held == nullptr) {
+    const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
+    const nb::gil_scoped_release released;
+    if (has_rows_past_lengths(on_host.shape, tensors)) fill_unwritten(&tensors.out, new_lse);
+    value_or_throw(attention_forward(on_host, tensors, options));
+    return 0;
+  }
+  const CurrentDevice current = make_current(place);
+  const Stream chosen = stream_of(stream, q, place.index);
+  const nb::gil_scoped_release released;
+  if (has_rows_past_lengths((*held)->plan().shape(), tensors)) {
+    fill_unwritten_on_device(&tensors.out, new_lse, chosen);
+  }
+  void* const workspace = (*held)->workspace(chosen);
+  value_or_throw(attention_forward((*held)->plan(), tensors, workspace, chosen, options));
+  return 0;
+}
+
+}  // namespace
+
+void bind_attention_call(nb::module_& module) {
+  module.def("attention_call", &attention_call, nb::arg("plan"), nb::arg("q"), nb::arg("k"),
+             nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
+             nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
+             nb::arg("stream").none() = nb::none(),
+             "Attention by a plan for these tensors into out and lse, which nothing else uses and "
+             "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
+             "are [batch, heads, len, head_dim]. Returns 0; or, having done nothing, a bit for "
+             "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
+             "caller's affair.");
+}
+
+}  // namespace fdma::python
