@@ -277,6 +277,8 @@ class AttentionPlan:
     @property
     def form(self) -> str: ...
     @property
+    def direction(self) -> str: ...
+    @property
     def nbytes(self) -> int: ...
     @property
     def counts(self) -> dict[str, int]:
@@ -302,9 +304,10 @@ def make_plan(
     pack: Literal["automatic", "never"] = "automatic",
     num_workers: int = 0,
     form: Literal["segments", "parametric"] = "segments",
+    direction: Literal["forward", "backward"] = "forward",
 ) -> AttentionPlan:
     """
-    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask as a formula: calls may bring lengths and documents.
+    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask as a formula: calls may bring lengths and documents. direction='backward' is for attention_backward_call.
     """
 
 @overload
@@ -489,6 +492,29 @@ def attention_call(
 ) -> int:
     """
     Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
+    """
+
+def attention_backward_call(
+    plan: AttentionPlan | DevicePlan,
+    q: Array,
+    k: Array,
+    v: Array,
+    key_bias: Array | None,
+    out: Array,
+    lse: Array,
+    dout: Array,
+    dlse: Array | None,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    dkey_bias: Array | None,
+    softmax_scale: float = 0.0,
+    heads_first: bool = False,
+    deterministic: bool = False,
+    stream: _Stream | None = None,
+) -> int:
+    """
+    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
     """
 
 @overload

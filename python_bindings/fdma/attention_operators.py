@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .attention_tensors import Call, backward, forward, new_outputs, plan_of
+from .attention_tensors import Call, backward, forward, new_gradient, new_outputs, plan_of
 from .mask_handles import mask_of_handle
 
 __all__: list[str] = []
@@ -92,11 +92,9 @@ def _describe_backward(
     deterministic: bool,
     wants_bias: bool,
 ) -> Any:
-    dbias = torch.empty_like(bias, memory_format=torch.contiguous_format) if wants_bias else None
-    return (
-        *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)),
-        q.new_empty(0) if dbias is None else dbias,
-    )
+    dbias = torch.empty(bias.shape, dtype=bias.dtype, device=q.device) if wants_bias else None
+    grads = (new_gradient(x, heads_first) for x in (q, k, v))
+    return *grads, q.new_empty(0) if dbias is None else dbias
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -146,9 +146,6 @@ class Plans:
 
 
 def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
-    options: dict[str, Any] = {}
-    if geometry.direction != "forward":
-        options["direction"] = geometry.direction
     plan = _fdma.make_plan(
         mask._core,
         batch=geometry.batch,
@@ -159,7 +156,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
         dtype=geometry.dtype,
         key_bias=geometry.has_bias,
         backend=geometry.backend,
-        **options,
+        direction=geometry.direction,
     )
     if place is None:
         return plan

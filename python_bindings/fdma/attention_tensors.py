@@ -16,6 +16,7 @@ __all__: list[str] = []
 
 _attention_call = _fdma.attention_call
 _TYPES: dict[Any, DType] = {getattr(torch, name): name for name in DTYPES.values()}
+_CONTIGUOUS = torch.contiguous_format
 _upload_streams: dict[int, Any] = {}
 
 
@@ -122,10 +123,7 @@ def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, plan: Any, with_lse: 
         return out.zero_(), None if lse is None else lse.fill_(-torch.inf)
     unreadable = _attention_call(plan, q, k, v, bias, out, lse, call.scale, call.heads_first)
     if unreadable:
-        q, k, v, bias = (
-            x.clone(memory_format=torch.contiguous_format) if unreadable >> i & 1 else x
-            for i, x in enumerate((q, k, v, bias))
-        )
+        q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
         _attention_call(plan, q, k, v, bias, out, lse, call.scale, call.heads_first)
     return out, lse
 
@@ -143,7 +141,40 @@ def backward(
     wants_bias: bool,
 ) -> Any:
     """(dq, dk, dv, dbias or None)."""
-    raise NotImplementedError(
-        "attention: this build has no gradients; use torch.no_grad() or "
-        "torch.nn.functional.scaled_dot_product_attention for training"
+    dq, dk, dv = (new_gradient(x, call.heads_first) for x in (q, k, v))
+    dbias = torch.empty(bias.shape, dtype=torch.float32, device=q.device) if wants_bias else None
+    grads = dq, dk, dv, dbias
+    if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        return tuple(x if x is None else x.zero_() for x in grads)
+    if dout is None:
+        dout = torch.zeros_like(out)
+    plan = plan_of(q, k, v, bias, call, "backward")
+    for _ in range(2):
+        unreadable = _fdma.attention_backward_call(
+            plan,
+            *(q, k, v, bias, out, lse, dout, dlse),
+            *grads,
+            call.scale,
+            call.heads_first,
+            call.deterministic,
+        )
+        if not unreadable:
+            break
+        q, k, v, bias, dout, dlse = _contiguous(unreadable, q, k, v, bias, dout, dlse)
+    return grads
+
+
+def new_gradient(x: Any, heads_first: bool) -> Any:
+    """Memory for the gradient of q, k or v: as it lies, where that is without gaps."""
+    if x.is_contiguous() or x.transpose(1, 2).is_contiguous():
+        return torch.empty_like(x)
+    if heads_first:
+        return torch.empty_like(x.transpose(1, 2), memory_format=_CONTIGUOUS).transpose(1, 2)
+    return torch.empty_like(x, memory_format=_CONTIGUOUS)
+
+
+def _contiguous(bits: int, *tensors: Any) -> Any:
+    """The tensors, those with a bit copied."""
+    return tuple(
+        x.clone(memory_format=_CONTIGUOUS) if bits >> i & 1 else x for i, x in enumerate(tensors)
     )

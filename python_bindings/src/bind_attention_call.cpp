@@ -1,5 +1,5 @@
-// attention_call: one call of attention by a plan that fits, as the Python package makes it for
-// every layer and step.
+// attention_call and attention_backward_call: one call of attention, or of its gradients, by a plan
+// that fits, as the Python package makes it for every layer and step.
 //
 // The package has looked the plan up by the shapes of the tensors and has made the outputs, so what
 // is left here is short: views of the tensors, a look at their strides, the launch. Tensors with
@@ -8,12 +8,15 @@
 #include <nanobind/stl/variant.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
 #include "plan_on_device.hpp"
 #include "python_error.hpp"
 #include "unwritten_rows.hpp"
@@ -39,6 +42,16 @@ bool is_readable(const TensorView& view) {
     }
   }
   return reinterpret_cast<std::uintptr_t>(view.data) % kDeviceAlignment == 0;
+}
+
+// Which of the tensors no kernel reads as they lie: a bit for each, in the order given.
+template <std::size_t n>
+int unreadable_of(const std::array<const TensorView*, n>& views) {
+  int bits = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (views[i]->data != nullptr && !is_readable(*views[i])) bits |= 1 << i;
+  }
+  return bits;
 }
 
 template <class View>
@@ -78,14 +91,11 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
   tensors.q = inputs[0].view;
   tensors.kv = {KvLayout::contiguous, inputs[1].view, inputs[2].view};
   tensors.out = written("out", out, 4, place);
-  int unreadable = 0;
-  for (int i = 0; i < 3; ++i) unreadable |= is_readable(inputs[i].view) ? 0 : 1 << i;
   InputArray bias;
-  if (!key_bias.is_none()) {
-    bias = taken("bias", key_bias, 3, place);
-    tensors.key_bias = bias.view;
-    unreadable |= is_readable(bias.view) ? 0 : 1 << 3;
-  }
+  if (!key_bias.is_none()) bias = taken("bias", key_bias, 3, place);
+  tensors.key_bias = bias.view;
+  const int unreadable =
+      unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias});
   if (unreadable != 0) return unreadable;
   if (!lse.is_none()) tensors.lse = written("lse", lse, 3, place);
   if (heads_first) {
@@ -115,6 +125,86 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
   return 0;
 }
 
+// Rows past lengths, in gradients too, are zero.
+void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors, bool is_on_host,
+                    Stream stream) {
+  const auto has_shorter = [](const std::vector<std::int64_t>& lengths, std::int64_t extent) {
+    return std::any_of(lengths.begin(), lengths.end(),
+                       [&](std::int64_t length) { return length < extent; });
+  };
+  const bool q_shorter = has_shorter(shape.q_lens, tensors.q.extents[1]);
+  const bool kv_shorter = has_shorter(shape.kv_lens, tensors.kv.k.extents[1]);
+  const auto fill = [&](const MutableTensorView& view, bool is_wanted) {
+    MutableTensorView zeroed = view;
+    if (!is_wanted || view.data == nullptr) return;
+    if (is_on_host) {
+      fill_unwritten(&zeroed, nullptr);
+    } else {
+      fill_unwritten_on_device(&zeroed, nullptr, stream);
+    }
+  };
+  fill(tensors.dq, q_shorter);
+  fill(tensors.dk, kv_shorter);
+  fill(tensors.dv, kv_shorter);
+  fill(tensors.dkey_bias, kv_shorter);
+}
+
+int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
+                            nb::handle key_bias, nb::handle out, nb::handle lse, nb::handle dout,
+                            nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
+                            nb::handle dkey_bias, float softmax_scale, bool heads_first,
+                            bool deterministic, nb::handle stream) {
+  const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
+  const Place place = held != nullptr ? (*held)->place() : Place{};
+  std::vector<InputArray> owners;
+  const auto read = [&](const char* name, nb::handle object, int rank) -> TensorView {
+    if (object.is_none()) return {};
+    owners.push_back(taken(name, object, rank, place));
+    return owners.back().view;
+  };
+  BackwardTensors tensors;
+  tensors.q = read("q", q, 4);
+  tensors.kv = {KvLayout::contiguous, read("k", k, 4), read("v", v, 4)};
+  tensors.key_bias = read("bias", key_bias, 3);
+  tensors.out = read("out", out, 4);
+  tensors.lse = read("lse", lse, 3);
+  tensors.dout = read("dout", dout, 4);
+  tensors.dlse = read("dlse", dlse, 3);
+  const int unreadable = unreadable_of<6>(
+      {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias, &tensors.dout, &tensors.dlse});
+  if (unreadable != 0) return unreadable;
+  tensors.dq = written("dq", dq, 4, place);
+  tensors.dk = written("dk", dk, 4, place);
+  tensors.dv = written("dv", dv, 4, place);
+  if (!dkey_bias.is_none()) tensors.dkey_bias = written("dbias", dkey_bias, 3, place);
+  if (heads_first) {
+    for (TensorView* view :
+         {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.out, &tensors.dout}) {
+      put_lengths_first(*view);
+    }
+    for (MutableTensorView* view : {&tensors.dq, &tensors.dk, &tensors.dv}) {
+      put_lengths_first(*view);
+    }
+  }
+  BackwardOptions options;
+  options.softmax_scale = softmax_scale;
+  options.deterministic = deterministic;
+  if (held == nullptr) {
+    const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
+    const nb::gil_scoped_release released;
+    fill_gradients(on_host.shape, tensors, true, nullptr);
+    value_or_throw(attention_backward(on_host, tensors, options));
+    return 0;
+  }
+  const CurrentDevice current = make_current(place);
+  const Stream chosen = stream_of(stream, q, place.index);
+  const nb::gil_scoped_release released;
+  fill_gradients((*held)->plan().shape(), tensors, false, chosen);
+  void* const workspace = (*held)->workspace(chosen);
+  value_or_throw(attention_backward((*held)->plan(), tensors, workspace, chosen, options));
+  return 0;
+}
+
 }  // namespace
 
 void bind_attention_call(nb::module_& module) {
@@ -127,6 +217,15 @@ void bind_attention_call(nb::module_& module) {
              "are [batch, heads, len, head_dim]. Returns 0; or, having done nothing, a bit for "
              "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
              "caller's affair.");
+  module.def("attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
+             nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
+             nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
+             nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F,
+             nb::arg("heads_first") = false, nb::arg("deterministic") = false,
+             nb::arg("stream").none() = nb::none(),
+             "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
+             "and, where wanted, dkey_bias. Returns 0; or, having done nothing, a bit for each of "
+             "q, k, v, key_bias, dout, dlse that has to be made contiguous first.");
 }
 
 }  // namespace fdma::python

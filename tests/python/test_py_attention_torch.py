@@ -210,4 +210,4 @@ def test_a_mask_that_is_gone_is_an_error() -> None:
     handle = fdma.compile("causal", 150, 200)._handle
     gc.collect()
     with pytest.raises(RuntimeError, match=r"the BlockMask that this was compiled .* is gone"):
-        torch.ops.attend(*tensors(), None, "", handle, 0.0, True, False)
+        torch.ops.fdma.attention(*tensors(), None, "", handle, 0.0, True, False)
