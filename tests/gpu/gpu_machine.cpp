@@ -23,14 +23,33 @@ void GpuMachine::read(unsigned char* to, const unsigned char* from, std::int64_t
   require(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost), "read");
 }
 
-Result<void> GpuMachine::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
-                                 const AttentionOptions& options) {
+namespace {
+
+// Uploads the plan, calls, waits.
+template <class Call>
+Result<void> run(const AttentionPlan& plan, const char* name, const Call& call) {
   FDMA_TRY(const DevicePlan device_plan, upload(plan));
   const Workspace workspace(device_plan);
-  FDMA_TRY_VOID(attention_forward(device_plan, tensors, workspace.data(), nullptr, options));
-  require(cudaDeviceSynchronize(), "attention_forward");
+  FDMA_TRY_VOID(call(device_plan, workspace.data()));
+  require(cudaDeviceSynchronize(), name);
   workspace.require_canaries();
   return {};
+}
+
+}  // namespace
+
+Result<void> GpuMachine::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
+                                 const AttentionOptions& options) {
+  return run(plan, "attention_forward", [&](const DevicePlan& device_plan, void* workspace) {
+    return attention_forward(device_plan, tensors, workspace, nullptr, options);
+  });
+}
+
+Result<void> GpuMachine::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                  const BackwardOptions& options) {
+  return run(plan, "attention_backward", [&](const DevicePlan& device_plan, void* workspace) {
+    return attention_backward(device_plan, tensors, workspace, nullptr, options);
+  });
 }
 
 testing::ReferenceRows GpuMachine::reference(const testing::ReferenceProblem& problem) {

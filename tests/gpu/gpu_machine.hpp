@@ -27,6 +27,8 @@ class GpuMachine : public testing::AttentionMachine {
   void read(unsigned char* to, const unsigned char* from, std::int64_t bytes) override;
   Result<void> forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                        const AttentionOptions& options) override;
+  Result<void> backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                        const BackwardOptions& options) override;
   testing::ReferenceRows reference(const testing::ReferenceProblem& problem) override;
 
  private:

@@ -60,50 +60,127 @@ Real dot(const Real* a, const Real* b, std::int64_t n) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-template <class Real, class Round>
-HeadResult attention(const HeadProblem& problem, const Round& round_p, const Round& round_out) {
-  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  const std::vector<Real> q(problem.q.begin(), problem.q.end());
-  const std::vector<Real> k(problem.k.begin(), problem.k.end());
-  const std::vector<Real> v(problem.v.begin(), problem.v.end());
-  const std::vector<Real> bias(problem.bias.begin(), problem.bias.end());
-  const auto scale = static_cast<Real>(problem.softmax_scale);
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-  HeadResult result;
-  result.out.assign(size(problem.q_len * problem.head_dim_v), 0);
-  result.lse.assign(size(problem.q_len), -std::numeric_limits<double>::infinity());
-  std::vector<std::int64_t> keys;
-  std::vector<Real> logits, sums(size(problem.head_dim_v));
-  for (std::int64_t row = 0; row < problem.q_len; ++row) {
+/// What enters a matrix product or leaves it, in a type of its own or as it is.
+struct Round {
+  DType dtype;
+  double operator()(double value) const { return rounded(value, dtype); }
+};
+
+struct Keep {
+  double operator()(double value) const { return value; }
+};
+
+/// One head's inputs in type Real, and the softmax of its rows.
+template <class Real>
+class Head {
+ public:
+  explicit Head(const HeadProblem& problem)
+      : problem_(problem),
+        q_(problem.q.begin(), problem.q.end()),
+        k_(problem.k.begin(), problem.k.end()),
+        v_(problem.v.begin(), problem.v.end()),
+        bias_(problem.bias.begin(), problem.bias.end()),
+        scale_(static_cast<Real>(problem.softmax_scale)) {}
+
+  const Real* q(std::int64_t row) const { return q_.data() + row * problem_.head_dim; }
+  const Real* k(std::int64_t key) const { return k_.data() + key * problem_.head_dim; }
+  const Real* v(std::int64_t key) const { return v_.data() + key * problem_.head_dim_v; }
+  Real scale() const { return scale_; }
+
+  /// The keys that a row sees, and how much of each; log(sum exp), -inf without any.
+  double softmax(std::int64_t row, std::vector<std::int64_t>& keys, std::vector<Real>& p) const {
     keys.clear();
-    logits.clear();
+    p.clear();
     Real largest = -std::numeric_limits<Real>::infinity();
-    for (std::int64_t key = 0; key < problem.kv_len; ++key) {
-      if (problem.cells[row * problem.kv_len + key] == 0) continue;
-      Real logit = scale * dot(q.data() + row * problem.head_dim, k.data() + key * problem.head_dim,
-                               problem.head_dim);
-      if (!bias.empty()) logit += bias[size(key)];
+    for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
+      if (problem_.cells[row * problem_.kv_len + key] == 0) continue;
+      Real logit = scale_ * dot(q(row), k(key), problem_.head_dim);
+      if (!bias_.empty()) logit += bias_[size(key)];
       keys.push_back(key);
-      logits.push_back(logit);
+      p.push_back(logit);
       if (logit > largest) largest = logit;
     }
-    if (keys.empty()) continue;
+    if (keys.empty()) return -std::numeric_limits<double>::infinity();
     Real total = 0;
-    for (Real& logit : logits) {
+    for (Real& logit : p) {
       logit = std::exp(logit - largest);
       total += logit;
     }
-    sums.assign(sums.size(), 0);
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const auto p = static_cast<Real>(round_p(logits[i] / total));
-      const Real* values = v.data() + keys[i] * problem.head_dim_v;
-      for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += p * values[d];
-    }
-    for (std::size_t d = 0; d < sums.size(); ++d) {
-      result.out[size(row * problem.head_dim_v) + d] = round_out(sums[d]);
-    }
-    result.lse[size(row)] = largest + std::log(total);
+    for (Real& each : p) each /= total;
+    return largest + std::log(total);
   }
+
+  /// out = sum of p * v, the weights rounded, the sums too.
+  template <class RoundP, class RoundOut>
+  void weigh(const std::vector<std::int64_t>& keys, const std::vector<Real>& p, RoundP round_p,
+             RoundOut round_out, std::vector<Real>& out) const {
+    out.assign(size(problem_.head_dim_v), 0);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto weight = static_cast<Real>(round_p(p[i]));
+      const Real* values = v(keys[i]);
+      for (std::size_t d = 0; d < out.size(); ++d) out[d] += weight * values[d];
+    }
+    for (Real& each : out) each = static_cast<Real>(round_out(each));
+  }
+
+ private:
+  const HeadProblem& problem_;
+  std::vector<Real> q_, k_, v_, bias_;
+  Real scale_;
+};
+
+template <class Real, class RoundP, class RoundOut>
+HeadResult attention(const HeadProblem& problem, RoundP round_p, RoundOut round_out) {
+  const Head<Real> head(problem);
+  HeadResult result;
+  result.out.reserve(size(problem.q_len * problem.head_dim_v));
+  std::vector<std::int64_t> keys;
+  std::vector<Real> p, out;
+  for (std::int64_t row = 0; row < problem.q_len; ++row) {
+    result.lse.push_back(head.softmax(row, keys, p));
+    head.weigh(keys, p, round_p, round_out, out);
+    result.out.insert(result.out.end(), out.begin(), out.end());
+  }
+  return result;
+}
+
+template <class Real, class RoundP, class RoundOut>
+HeadGradients gradients(const HeadProblem& problem, const std::vector<double>& dout_values,
+                        const std::vector<double>& dlse, RoundP round_p, RoundOut round_out) {
+  const Head<Real> head(problem);
+  const std::vector<Real> dout_all(dout_values.begin(), dout_values.end());
+  const std::size_t head_dim = size(problem.head_dim), head_dim_v = size(problem.head_dim_v);
+  std::vector<Real> dq(problem.q.size(), 0), dk(problem.k.size(), 0), dv(problem.v.size(), 0);
+  std::vector<Real> dbias(size(problem.kv_len), 0);
+  std::vector<std::int64_t> keys;
+  std::vector<Real> p, out;
+  for (std::int64_t row = 0; row < problem.q_len; ++row) {
+    head.softmax(row, keys, p);
+    head.weigh(keys, p, round_p, round_out, out);
+    const Real* dout = dout_all.data() + row * problem.head_dim_v;
+    Real* dq_row = dq.data() + row * problem.head_dim;
+    Real shift = dot(dout, out.data(), problem.head_dim_v);
+    if (!dlse.empty()) shift -= static_cast<Real>(dlse[size(row)]);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const std::size_t key = size(keys[i]);
+      const Real ds = p[i] * (dot(dout, head.v(keys[i]), problem.head_dim_v) - shift);
+      const auto weight = static_cast<Real>(round_p(p[i]));
+      const Real scaled = head.scale() * static_cast<Real>(round_p(ds));
+      for (std::size_t d = 0; d < head_dim_v; ++d) dv[key * head_dim_v + d] += weight * dout[d];
+      for (std::size_t d = 0; d < head_dim; ++d) {
+        dq_row[d] += scaled * head.k(keys[i])[d];
+        dk[key * head_dim + d] += scaled * head.q(row)[d];
+      }
+      dbias[key] += ds;
+    }
+  }
+  HeadGradients result;
+  result.dq.assign(dq.begin(), dq.end());
+  result.dk.assign(dk.begin(), dk.end());
+  result.dv.assign(dv.begin(), dv.end());
+  result.dbias.assign(dbias.begin(), dbias.end());
   return result;
 }
 
@@ -138,16 +215,28 @@ double rounded(double value, DType dtype) {
 }
 
 HeadResult attention_float64(const HeadProblem& problem) {
-  const auto keep = [](double value) { return value; };
-  return attention<double>(problem, keep, keep);
+  return attention<double>(problem, Keep{}, Keep{});
 }
 
 HeadResult attention_explicit(const HeadProblem& problem, DType p_dtype, DType out_dtype) {
-  struct Round {
-    DType dtype;
-    double operator()(double value) const { return rounded(value, dtype); }
-  };
   return attention<float>(problem, Round{p_dtype}, Round{out_dtype});
+}
+
+void HeadGradients::add_group_head(const HeadGradients& other) {
+  for (const auto member : {&HeadGradients::dk, &HeadGradients::dv, &HeadGradients::dbias}) {
+    std::vector<double>& sum = this->*member;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (other.*member)[i];
+  }
+}
+
+HeadGradients gradients_float64(const HeadProblem& problem, const std::vector<double>& dout,
+                                const std::vector<double>& dlse) {
+  return gradients<double>(problem, dout, dlse, Keep{}, Keep{});
+}
+
+HeadGradients gradients_explicit(const HeadProblem& problem, const std::vector<double>& dout,
+                                 const std::vector<double>& dlse, DType p_dtype, DType out_dtype) {
+  return gradients<float>(problem, dout, dlse, Round{p_dtype}, Round{out_dtype});
 }
 
 }  // namespace fdma::reference

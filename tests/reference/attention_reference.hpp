@@ -1,4 +1,5 @@
-// Attention by its definition, in float64, and what rounding alone costs an explicit computation.
+// Attention and its gradients by their definitions, in float64, and what rounding alone costs an
+// explicit computation.
 #pragma once
 
 #include <cstdint>
@@ -50,5 +51,28 @@ HeadResult attention_float64(const HeadProblem& problem);
 /// float32 and rounded to `out_dtype`. Logits themselves stay float32, which makes the bound
 /// tighter than that of separate 16-bit matrix products.
 HeadResult attention_explicit(const HeadProblem& problem, DType p_dtype, DType out_dtype);
+
+/// Shapes      dq [q_len, head_dim], dk [kv_len, head_dim], dv [kv_len, head_dim_v], dbias [kv_len]
+struct HeadGradients {
+  std::vector<double> dq, dk, dv, dbias;
+
+  /// Adds those of another head of the group: k, v and bias are the same for all.
+  void add_group_head(const HeadGradients& other);
+};
+
+/// Gradients of sum(dout * out) + sum(dlse * lse), in float64, over the true cells: those of
+/// attention_float64, which finite differences of it confirm. dbias also where the problem has no
+/// bias; rows and keys without a true cell: 0.
+///
+/// Shapes      dout [q_len, head_dim_v]; dlse [q_len], or empty: zeros
+/// Cost        6 * head_dim + 4 * head_dim_v FLOP a true cell and those of attention_float64
+HeadGradients gradients_float64(const HeadProblem& problem, const std::vector<double>& dout,
+                                const std::vector<double>& dlse = {});
+
+/// The explicit computation that attention_explicit begins: its out in `out_dtype`, P and dS
+/// rounded to `p_dtype` where they enter a matrix product, all sums in float32. Results are not
+/// rounded: that is done where those of a group are added.
+HeadGradients gradients_explicit(const HeadProblem& problem, const std::vector<double>& dout,
+                                 const std::vector<double>& dlse, DType p_dtype, DType out_dtype);
 
 }  // namespace fdma::reference

@@ -92,6 +92,11 @@ Result<void> CpuMachine::forward(const AttentionPlan& plan, const AttentionTenso
   return attention_forward(plan, tensors, options);
 }
 
+Result<void> CpuMachine::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                  const BackwardOptions& options) {
+  return attention_backward(plan, tensors, options);
+}
+
 ReferenceRows CpuMachine::reference(const ReferenceProblem& problem) {
   return reference_on_host(problem);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
 
 namespace fdma::testing {
 
@@ -50,6 +51,9 @@ class AttentionMachine {
   /// attention_forward, complete when it returns.
   virtual Result<void> forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                const AttentionOptions& options) = 0;
+  /// attention_backward, complete when it returns.
+  virtual Result<void> backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                const BackwardOptions& options) = 0;
   virtual ReferenceRows reference(const ReferenceProblem& problem) = 0;
 };
 
@@ -66,6 +70,8 @@ class CpuMachine : public AttentionMachine {
   void read(unsigned char* to, const unsigned char* from, std::int64_t bytes) override;
   Result<void> forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                        const AttentionOptions& options) override;
+  Result<void> backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                        const BackwardOptions& options) override;
   ReferenceRows reference(const ReferenceProblem& problem) override;
 };
 

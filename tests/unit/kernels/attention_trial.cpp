@@ -201,17 +201,18 @@ std::vector<unsigned char> AttentionTrial::result_bytes() const {
   return bytes;
 }
 
+void add_counts(PlanCounts& sum, const PlanCounts& counts) {
+  sum.full_tiles += counts.full_tiles;
+  sum.bitmap_tiles += counts.bitmap_tiles;
+  sum.row_tiles += counts.row_tiles;
+  sum.column_tiles += counts.column_tiles;
+  sum.empty_items += counts.empty_items;
+}
+
 std::string check_trial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
                         const TrialChoice& choice, PlanCounts* counts) {
   AttentionTrial trial(machine, mask, heads, choice);
-  if (counts != nullptr) {
-    const PlanCounts& has = trial.plan().counts;
-    counts->full_tiles += has.full_tiles;
-    counts->bitmap_tiles += has.bitmap_tiles;
-    counts->row_tiles += has.row_tiles;
-    counts->column_tiles += has.column_tiles;
-    counts->empty_items += has.empty_items;
-  }
+  if (counts != nullptr) add_counts(*counts, trial.plan().counts);
   const std::string where = fmt::format(" ({} batch elements, {} / {} heads, {})", heads.batch,
                                         heads.heads_q, heads.heads_kv, to_string(choice));
   if (const auto ran = trial.run(); !ran) return mask.name + ": " + ran.error().message + where;

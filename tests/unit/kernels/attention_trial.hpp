@@ -82,6 +82,9 @@ class AttentionTrial {
   TrialTensor q_, k_, v_, bias_, out_, lse_;
 };
 
+/// Tiles by kind and empty items.
+void add_counts(PlanCounts& sum, const PlanCounts& counts);
+
 /// Plans, runs and checks; empty if all is well. Adds what the plan has to `counts`, if given.
 std::string check_trial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
                         const TrialChoice& choice, PlanCounts* counts = nullptr);
