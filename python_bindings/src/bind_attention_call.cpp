@@ -109,6 +109,7 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
   options.softmax_scale = softmax_scale;
   if (held == nullptr) {
     const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
+    if (on_host.num_items() == 1) options.num_threads = 1;  // wakes nobody
     const nb::gil_scoped_release released;
     if (has_rows_past_lengths(on_host.shape, tensors)) fill_unwritten(&tensors.out, new_lse);
     value_or_throw(attention_forward(on_host, tensors, options));
