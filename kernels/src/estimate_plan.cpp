@@ -140,7 +140,7 @@ std::vector<double> backward_items(const AttentionPlan& plan, const TileCosts& c
     const std::int64_t head_in_group = static_cast<std::int64_t>(pair) % shape.group_size();
     if (plan.is_parametric() && head_in_group % plan.heads_per_tile == 0) {
       const FormulaElement& element = elements[static_cast<std::size_t>(b)];
-      for (std::int64_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
+      for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.tile.block_q); ++i) {
         counts.add(walk_of(element, plan.tile, i));
       }
     }

@@ -133,8 +133,8 @@ void WorkCounter::count_formulas() {
   elements_ = formula_elements(plan_);
   for (std::int32_t b = 0; b < plan_.shape.batch; ++b) {
     first_row_.push_back(row_work_.size());
-    const std::int32_t q_len = elements_[static_cast<std::size_t>(b)].q_len;
-    for (std::int32_t i = 0; i < ceil_div(q_len, plan_.tile.block_q); ++i) {
+    const std::int32_t num_rows = elements_[static_cast<std::size_t>(b)].num_rows;
+    for (std::int32_t i = 0; i < ceil_div(num_rows, plan_.mask_tile().block_q); ++i) {
       WorkItem row{};
       row.batch = b;
       row.q_tile = i;
@@ -147,23 +147,23 @@ void WorkCounter::count_formulas() {
 // does: its words are made of the formula by other threads than those that compute.
 PlanWork WorkCounter::formula_work(const WorkItem& item) const {
   const FormulaElement& element = elements_[static_cast<std::size_t>(item.batch)];
-  const std::int32_t q_begin = item.q_tile * plan_.tile.block_q;
-  const std::int32_t q_end = std::min(q_begin + plan_.tile.block_q, element.q_len);
-  const std::int32_t block_kv = plan_.tile.block_kv;
+  const BlockShape tile_shape = plan_.mask_tile();
+  const std::int32_t q_begin = item.q_tile * tile_shape.block_q;
+  const std::int32_t q_end = std::min(q_begin + tile_shape.block_q, element.num_rows);
+  const std::int32_t block_kv = tile_shape.block_kv;
   const std::int64_t rows = computed_rows(q_end - q_begin);
   const auto keys_of = [&](std::int32_t first, std::int32_t end) -> std::int64_t {
-    return skips_dead_keys_ ? std::min(end * std::int64_t{block_kv}, std::int64_t{element.kv_len}) -
-                                  first * std::int64_t{block_kv}
-                            : (end - first) * std::int64_t{block_kv};
+    return skips_dead_keys_
+               ? std::min(end * std::int64_t{block_kv}, std::int64_t{element.num_columns}) -
+                     first * std::int64_t{block_kv}
+               : (end - first) * std::int64_t{block_kv};
   };
-  StripeKeys seen(plan_.tile, stripe_rows_);
+  StripeKeys seen(tile_shape, stripe_rows_);
   const auto partial_cells = [&](std::int32_t tile) -> std::int64_t {
     if (!skips_dead_keys_) return rows * block_kv;
     seen.clear();
     for (std::int32_t q = q_begin; q < q_end; ++q) {
-      const FormulaRange bounds = element.rows.bounds(element.rows.document(q));
-      for (const FormulaRange& keys :
-           {element.rows.near_keys(q, bounds), element.rows.band_keys(q, bounds)}) {
+      for (const FormulaRange& keys : element.intervals(q)) {
         const std::int32_t begin = std::max(keys.begin - tile * block_kv, 0);
         const std::int32_t end = std::min(keys.end - tile * block_kv, block_kv);
         if (begin < end) seen.add_row(q - q_begin, begin, end);
@@ -171,7 +171,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
     }
     return seen.num_computed() * stripe_rows_;
   };
-  const FormulaWalk walk = walk_of(element, plan_.tile, item.q_tile);
+  const FormulaWalk walk = walk_of(element, tile_shape, item.q_tile);
   const bool is_part = item.partial != kWholeRow;
   std::int32_t before = 0;  // tiles of stretches so far, the item's or not
   PlanWork work;

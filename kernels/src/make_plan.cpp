@@ -75,10 +75,6 @@ Result<void> check_backward(const PlanOptions& options) {
     return Error{ErrorCode::unsupported,
                  "columns: backward plans have no gather lists; use automatic or scan"};
   }
-  if (options.form == PlanForm::parametric) {
-    return Error{ErrorCode::unsupported,
-                 "form: backward plans are of form segments; parametric is not supported"};
-  }
   return {};
 }
 

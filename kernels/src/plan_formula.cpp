@@ -109,20 +109,26 @@ std::vector<FormulaElement> formula_elements(const AttentionPlan& plan, const At
       formula.num_borders = call.num_borders;
       borders = call.cu_seqlens + b * call.cu_seqlens_batch_stride;
     }
-    elements.push_back({q_len, kv_len, FormulaRows(formula, borders, q_len, kv_len)});
+    const bool is_backward = plan.is_backward();
+    elements.push_back({is_backward ? kv_len : q_len, is_backward ? q_len : kv_len,
+                        FormulaRows(formula, borders, q_len, kv_len),
+                        FormulaColumns(formula, borders, q_len, kv_len), is_backward});
   }
   return elements;
 }
 
-FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t q_tile) {
-  const auto q_begin = static_cast<std::int32_t>(q_tile * tile.block_q);
-  const std::int32_t q_end = std::min(q_begin + tile.block_q, element.q_len);
-  return {element.rows,
-          q_begin,
-          q_end,
-          element.rows.document(q_begin),
-          element.rows.document(q_end - 1),
-          tile.block_kv};
+std::array<FormulaRange, 2> FormulaElement::intervals(std::int32_t row) const {
+  if (is_backward) return {FormulaRange{0, 0}, by_key.queries(row)};
+  const FormulaRange bounds = by_query.bounds(by_query.document(row));
+  return {by_query.near_keys(row, bounds), by_query.band_keys(row, bounds)};
+}
+
+FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t tile_row) {
+  const auto begin = static_cast<std::int32_t>(tile_row * tile.block_q);
+  const std::int32_t end = std::min(begin + tile.block_q, element.num_rows);
+  if (element.is_backward) return element.by_key.walk(begin, end, tile.block_kv);
+  const FormulaRows& rows = element.by_query;
+  return {rows, begin, end, rows.document(begin), rows.document(end - 1), tile.block_kv};
 }
 
 std::vector<WorkItem> formula_items(const AttentionPlan& plan,
@@ -138,8 +144,8 @@ std::vector<WorkItem> formula_items(const AttentionPlan& plan,
   for (std::int32_t b = 0; b < shape.batch; ++b) {
     const FormulaElement& element = elements[static_cast<std::size_t>(b)];
     rows.clear();
-    for (std::int32_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
-      rows.push_back({i, walk_of(element, plan.tile, i).num_tiles()});
+    for (std::int32_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
+      rows.push_back({i, walk_of(element, plan.mask_tile(), i).num_tiles()});
     }
     std::stable_sort(rows.begin(), rows.end(),
                      [](const Row& a, const Row& c) { return a.num_tiles > c.num_tiles; });
@@ -165,7 +171,7 @@ std::vector<WorkItem> formula_items(const AttentionPlan& plan,
 std::int64_t count_formula_items(const AttentionPlan& plan) {
   std::int64_t rows = 0;
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
-    rows += ceil_div(plan.shape.q_len(b), plan.tile.block_q);
+    rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q);
   }
   return rows * plan.shape.heads_kv * sets_of_group(plan) * plan.num_splits;
 }
@@ -173,8 +179,8 @@ std::int64_t count_formula_items(const AttentionPlan& plan) {
 PlanCounts count_formula_tiles(const AttentionPlan& plan) {
   PlanCounts counts;
   for (const FormulaElement& element : formula_elements(plan)) {
-    for (std::int64_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
-      const FormulaWalk walk = walk_of(element, plan.tile, i);
+    for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
+      const FormulaWalk walk = walk_of(element, plan.mask_tile(), i);
       std::int64_t full = 0;
       for (const int index : {0, 1}) full += walk.stretch(index).num_full();
       counts.full_tiles += full;

@@ -2,32 +2,40 @@
 // GPU's tile_rows does at each call.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "attention_call.hpp"
 #include "fdma/formats/block_mask.hpp"
+#include "fdma/kernels/formula_columns.hpp"
 #include "fdma/kernels/mask_formula.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {
 
-/// Formula, lengths and borders of one batch element in one call.
+/// Formula, lengths and borders of one batch element in one call, read as its plan is: rows are
+/// queries and columns keys, of a backward plan the other way round.
 ///
 /// Owner       borrows the borders of the plan or of the call
 struct FormulaElement {
-  std::int32_t q_len;
-  std::int32_t kv_len;
-  FormulaRows rows;
+  std::int32_t num_rows;
+  std::int32_t num_columns;
+  FormulaRows by_query;
+  FormulaColumns by_key;
+  bool is_backward;
+
+  /// The columns that `row` sees: the union of both, each of which may be empty.
+  std::array<FormulaRange, 2> intervals(std::int32_t row) const;
 };
 
 /// Of a parametric plan; `call` without lengths and documents of its own: those of the plan.
 std::vector<FormulaElement> formula_elements(const AttentionPlan& plan,
                                              const AttentionCall& call = {});
 
-/// The key tiles of a query tile of the element, which has rows there.
-FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t q_tile);
+/// The tiles of a tile row of the element, which has rows there; `tile` is the plan's mask_tile.
+FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t tile_row);
 
 /// The items of a call, without segments: by batch element, in sections of section_heads KV heads,
 /// rows with many tiles first, the query heads of a row side by side.
@@ -37,7 +45,7 @@ std::vector<WorkItem> formula_items(const AttentionPlan& plan,
 /// Items of a parametric plan at its own lengths.
 std::int64_t count_formula_items(const AttentionPlan& plan);
 
-/// PlanCounts of a parametric plan at its own lengths. Cost: O(query tiles of all batch elements).
+/// PlanCounts of a parametric plan at its own lengths. Cost: O(tile rows of all batch elements).
 PlanCounts count_formula_tiles(const AttentionPlan& plan);
 
 /// Sets the formulas and borders of `plan` from a mask whose groups are parametric or have cells of

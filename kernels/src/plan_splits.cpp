@@ -236,7 +236,7 @@ std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers)
   std::int32_t longest = 0;
   std::int64_t num_tiles = 0;  // of one set of heads
   for (const FormulaElement& element : formula_elements(plan)) {
-    for (std::int64_t i = 0; i < ceil_div(element.q_len, plan.tile.block_q); ++i) {
+    for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.tile.block_q); ++i) {
       const std::int32_t of_row = walk_of(element, plan.tile, i).num_tiles();
       longest = std::max(longest, of_row);
       num_tiles += of_row;

@@ -70,6 +70,9 @@ Result<void> validate_formulas(const AttentionPlan& plan) {
   if (plan.num_splits < 1) {
     return wrong(fmt::format("num_splits: expected at least 1, got {}", plan.num_splits));
   }
+  if (plan.is_backward() && plan.num_splits > 1) {
+    return wrong(fmt::format("num_splits: expected 1 in a backward plan, got {}", plan.num_splits));
+  }
   if (plan.section_heads < 1 || plan.section_heads > shape.heads_kv) {
     return wrong(
         fmt::format("section_heads: expected 1 to {}, got {}", shape.heads_kv, plan.section_heads));

@@ -338,10 +338,7 @@ Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(validate(plan.shape));
   FDMA_TRY_VOID(validate(plan.tile));
   FDMA_TRY_VOID(check_heads_per_tile(plan));
-  if (plan.is_parametric()) {
-    if (plan.is_backward()) return wrong("direction: a parametric plan is not backward");
-    return validate_formulas(plan);
-  }
+  if (plan.is_parametric()) return validate_formulas(plan);
   if (plan.is_backward() && !plan.split_rows.empty()) {
     return wrong("split_rows: a backward plan has none");
   }

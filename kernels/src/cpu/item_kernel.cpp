@@ -102,9 +102,9 @@ class Item {
     kv_head_ = item.head / shape.group_size();
     element_ =
         call.elements.empty() ? nullptr : &call.elements[static_cast<std::size_t>(item.batch)];
-    kv_len_ = element_ != nullptr ? element_->kv_len : shape.kv_len(item.batch);
+    kv_len_ = element_ != nullptr ? element_->num_columns : shape.kv_len(item.batch);
     q_begin_ = std::int64_t{item.q_tile} * plan_.tile.block_q;
-    const std::int64_t q_len = element_ != nullptr ? element_->q_len : shape.q_len(item.batch);
+    const std::int64_t q_len = element_ != nullptr ? element_->num_rows : shape.q_len(item.batch);
     num_rows_ =
         static_cast<std::size_t>(std::min<std::int64_t>(plan_.tile.block_q, q_len - q_begin_));
     words_per_key_ = (static_cast<std::size_t>(plan_.tile.block_q) + 63) / 64;
@@ -268,11 +268,9 @@ class Item {
     const std::int64_t begin = std::int64_t{tile} * plan_.tile.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + plan_.tile.block_kv, kv_len_);
     std::uint64_t* row_major = begin_rows();
-    const FormulaRows& rows = element_->rows;
     for (std::size_t r = 0; r < num_rows_; ++r) {
       const auto q = static_cast<std::int32_t>(q_begin_ + static_cast<std::int64_t>(r));
-      const FormulaRange bounds = rows.bounds(rows.document(q));
-      for (const FormulaRange& keys : {rows.near_keys(q, bounds), rows.band_keys(q, bounds)}) {
+      for (const FormulaRange& keys : element_->intervals(q)) {
         add_keys(row_major, static_cast<std::int64_t>(r),
                  std::max<std::int64_t>(keys.begin - begin, 0),
                  std::min<std::int64_t>(keys.end, end) - begin);

@@ -65,7 +65,8 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   const AttentionShape& shape = plan.shape;
   const std::int64_t num_sets =
       sm90::head_sets_of_group(shape.group_size(), plan.heads_per_tile) * shape.heads_kv;
-  const std::int64_t max_tile_rows = ceil_div(shape.max_q_len(), plan.tile.block_q);
+  const std::int64_t max_rows = plan.is_backward() ? shape.max_kv_len() : shape.max_q_len();
+  const std::int64_t max_tile_rows = ceil_div(max_rows, plan.mask_tile().block_q);
   std::int64_t num_items = static_cast<std::int64_t>(plan.items.size());
   for (const SplitRow& row : plan.split_rows) impl.num_partials += row.num_partials;
   if (plan.is_parametric()) {
@@ -78,7 +79,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   }
   arrays.num_items = static_cast<std::int32_t>(num_items);
   arrays.num_split_rows = static_cast<std::int32_t>(plan.split_rows.size());
-  arrays.block_q = plan.tile.block_q;
+  arrays.block_q = plan.mask_tile().block_q;
   arrays.pack_shift = std::countr_zero(static_cast<std::uint32_t>(plan.heads_per_tile));
   arrays.num_sets = static_cast<std::int32_t>(num_sets / std::max(shape.heads_kv, 1));
   arrays.num_formulas = static_cast<std::int32_t>(plan.formulas.size());
@@ -86,6 +87,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   arrays.heads_kv = shape.heads_kv;
   arrays.section_heads = plan.section_heads;
   arrays.num_splits = plan.num_splits;
+  arrays.is_backward = plan.is_backward();
   for (const SplitRow& row : plan.split_rows) {
     impl.max_partials = std::max(impl.max_partials, row.num_partials);
   }

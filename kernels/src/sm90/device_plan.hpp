@@ -23,7 +23,7 @@ struct PlanArrays {
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
   std::int32_t num_items;
   std::int32_t num_split_rows;
-  std::int32_t block_q;     ///< queries of a tile
+  std::int32_t block_q;     ///< queries of a tile; backward: keys
   std::int32_t pack_shift;  ///< log2 of the heads that share a tile
   std::int32_t num_sets;    ///< of such heads, for each KV head
   // Of a parametric plan.
@@ -32,6 +32,7 @@ struct PlanArrays {
   std::int32_t heads_kv;
   std::int32_t section_heads;
   std::int32_t num_splits;
+  bool is_backward;  ///< tile rows are keys, their columns queries
 };
 
 }  // namespace fdma::sm90

@@ -79,7 +79,8 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
 ///
 /// Of a parametric plan items are counted by batch element, sections of KV heads, tile rows, heads
 /// and splits of a row; q_tile is then the rank of the tile row, first_tile the split.
-__device__ __forceinline__ WorkItem read_work(const ForwardParams& p, std::int32_t index) {
+template <class Params>
+__device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t index) {
   const PlanArrays& plan = p.plan;
   WorkItem item{};
   if (index >= plan.num_items) {
@@ -107,13 +108,15 @@ __device__ __forceinline__ WorkItem read_work(const ForwardParams& p, std::int32
 }
 
 /// Where the tile row of an item of a parametric plan lies, before set_row.
-__device__ __forceinline__ const TileRow* row_of(const ForwardParams& p, const WorkItem& item) {
+template <class Params>
+__device__ __forceinline__ const TileRow* row_of(const Params& p, const WorkItem& item) {
   return p.tile_rows + static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile;
 }
 
 /// Reads it ahead. Its band takes too many registers to be kept until the item is published: it is
 /// brought near.
-__device__ __forceinline__ TileRowTiles read_row(const ForwardParams& p, const WorkItem& item) {
+template <class Params>
+__device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkItem& item) {
   if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRowTiles{};
   const TileRow* row = row_of(p, item);
   ptx::prefetch_l1(&row->band);

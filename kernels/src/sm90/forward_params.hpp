@@ -12,6 +12,7 @@ namespace fdma::sm90 {
 
 /// Arguments of one launch. Strides in elements.
 struct ForwardParams {
+  static constexpr bool kIsTransposed = false;  ///< rows of tiles are queries
   CUtensorMap q;        ///< boxes of 64 rows
   CUtensorMap k, v;     ///< boxes of the keys of a step
   CUtensorMap out_map;  ///< boxes of 64 rows

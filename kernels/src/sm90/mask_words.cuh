@@ -135,8 +135,27 @@ __device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand
   }
 }
 
+/// The queries of each row, a key, by the formula of a backward plan: for rows that are not a band.
+/// The lengths of its items are exchanged: q_len are keys, kv_len queries.
+template <class Params>
+__device__ __forceinline__ void write_formula_columns(std::uint32_t slot, const Params& p,
+                                                      const PublishedItem& item,
+                                                      const TilePlace& place, int lane) {
+  const FormulaColumns columns =
+      formula_columns(p.plan, p.lengths, item.batch, item.kv_len, item.q_len);
+  for (int row = lane; row < kTileRows; row += kWarpSize) {
+    const int key = item.q_begin + row;
+    const int document = columns.document(key, item.first_document, item.last_document);
+    const FormulaRange queries = columns.queries(key, columns.bounds(document));
+    std::uint32_t words[4] = {0, 0, 0, 0};
+    add_keys(words, queries.begin - place.key_begin, queries.end - place.key_begin);
+    store_row_words(slot, row, words);
+  }
+}
+
 /// The keys of each row by the formula of a parametric plan: for rows that are not a band.
-__device__ __forceinline__ void write_formula(std::uint32_t slot, const ForwardParams& p,
+template <class Params>
+__device__ __forceinline__ void write_formula(std::uint32_t slot, const Params& p,
                                               const PublishedItem& item, const TilePlace& place,
                                               int lane) {
   const FormulaRows rows = formula_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
@@ -226,8 +245,9 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
 }
 
 /// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
-/// what is published of its item.
-__device__ __forceinline__ void write_mask(std::uint32_t slot, const ForwardParams& p,
+/// what is published of its item. `p`: parameters of the forward or the backward kernel.
+template <class Params>
+__device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                                            std::uint32_t item_address, std::uint32_t band_address,
                                            const TileStep& step, const TilePlace& place, int lane) {
   const int limit = min(place.kv_len - place.key_begin, kTileKeys);
@@ -245,6 +265,8 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const ForwardPara
       const FormulaBand band = load_band(band_address);
       if (band.is_valid != 0) {
         write_band(slot, band, place.key_begin, lane);
+      } else if constexpr (Params::kIsTransposed) {
+        write_formula_columns(slot, p, read_item(item_address), place, lane);
       } else {
         write_formula(slot, p, read_item(item_address), place, lane);
       }

@@ -12,26 +12,40 @@ constexpr int kThreads = 512;
 constexpr int kClasses = 1024;
 constexpr int kPerThread = kClasses / kThreads;
 
+constexpr int kTile = 128;            // rows and columns
 constexpr int kSharedBorders = 4096;  // of longer lists rows search in global memory
 
-__device__ TileRow tile_row(const PlanArrays& plan, const FormulaRows& rows, int q_tile,
-                            int q_len) {
-  TileRow row{};
-  TileRowTiles& tiles = row.tiles;
-  tiles.q_tile = q_tile;
-  const int q_begin = q_tile * plan.block_q, q_end = min(q_begin + plan.block_q, q_len);
-  if (q_begin >= q_end) {
-    tiles.num_tiles = kNoRow;
-    return row;
-  }
-  const int first = rows.document(q_begin), last = rows.document(q_end - 1);
-  const FormulaWalk walk(rows, q_begin, q_end, first, last, 128);
+__device__ void set_tiles(const FormulaWalk& walk, int first_document, int last_document,
+                          TileRowTiles& tiles) {
   tiles.num_tiles = walk.num_tiles();
-  tiles.first_document = first;
-  tiles.last_document = last;
+  tiles.first_document = first_document;
+  tiles.last_document = last_document;
   tiles.stretches[0] = walk.stretch(0);
   tiles.stretches[1] = walk.stretch(1);
-  if (plan.pack_shift == 0) row.band = rows.band(q_begin, first, last);
+}
+
+// Tile row `index` of a batch element.
+__device__ TileRow tile_row(const PlanArrays& plan, const ElementFormula& element,
+                            const int2& lengths, int index) {
+  TileRow row{};
+  row.tiles.q_tile = index;
+  const int num_rows = plan.is_backward ? lengths.y : lengths.x;
+  const int begin = index * plan.block_q, end = min(begin + plan.block_q, num_rows);
+  if (begin >= end) {
+    row.tiles.num_tiles = kNoRow;
+    return row;
+  }
+  if (plan.is_backward) {
+    const FormulaColumns columns(element.formula, element.borders, lengths.x, lengths.y);
+    const int first = columns.document(begin), last = columns.document(end - 1);
+    set_tiles(columns.walk(begin, end, first, last, kTile), first, last, row.tiles);
+    row.band = columns.band(begin, begin + kTile, first, last);
+    return row;
+  }
+  const FormulaRows rows(element.formula, element.borders, lengths.x, lengths.y);
+  const int first = rows.document(begin), last = rows.document(end - 1);
+  set_tiles(FormulaWalk(rows, begin, end, first, last, kTile), first, last, row.tiles);
+  if (plan.pack_shift == 0) row.band = rows.band(begin, first, last);
   return row;
 }
 
@@ -49,16 +63,14 @@ __global__ void __launch_bounds__(kThreads)
   ptx::let_next_grid_start();
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int2 lengths = lengths_of(plan, run_time, b);
-  const ElementFormula element = element_formula(plan, run_time, b);
+  ElementFormula element = element_formula(plan, run_time, b);
   const int num_borders = element.formula.num_borders;
   if (num_borders <= kSharedBorders) {
     for (int i = thread; i < num_borders; i += kThreads) shared_borders[i] = element.borders[i];
+    element.borders = shared_borders;
   }
-  const FormulaRows rows(element.formula,
-                         num_borders <= kSharedBorders ? shared_borders : element.borders,
-                         lengths.x, lengths.y);
   const int num_rows = plan.max_tile_rows;
-  const int most = (lengths.y + 127) / 128;
+  const int most = ((plan.is_backward ? lengths.x : lengths.y) + kTile - 1) / kTile;
   if (b == 0 && thread == 0) *counter = 0;
   for (int i = thread; i < kClasses; i += kThreads) counts[i] = 0;
   __syncthreads();
@@ -70,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   };
   TileRow own_row{};  // the first of this thread's
   for (int i = thread; i < num_rows; i += kThreads) {
-    const TileRow row = tile_row(plan, rows, i, lengths.x);
+    const TileRow row = tile_row(plan, element, lengths, i);
     if (i == thread) own_row = row;
     atomicAdd(counts + class_of(row.tiles.num_tiles), 1);
   }
@@ -94,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   TileRow* out = all_rows + static_cast<std::int64_t>(b) * num_rows;
   for (int i = thread; i < num_rows; i += kThreads) {
-    const TileRow row = i == thread ? own_row : tile_row(plan, rows, i, lengths.x);
+    const TileRow row = i == thread ? own_row : tile_row(plan, element, lengths, i);
     out[atomicAdd(counts + class_of(row.tiles.num_tiles), 1)] = row;
   }
 }

@@ -1,12 +1,13 @@
-// The tile rows of a parametric plan: which key tiles each of them walks, in the order in which
-// items take them. Made on the device at the start of each call, for lengths and documents may be
-// those of the call.
+// The tile rows of a parametric plan: which tiles each of them walks, in the order in which items
+// take them. Made on the device at the start of each call, for lengths and documents may be those
+// of the call. Rows are queries; of a backward plan they are keys, and columns queries.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "fdma/kernels/formula_columns.hpp"
 #include "fdma/kernels/mask_formula.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/partials.hpp"
@@ -25,18 +26,18 @@ struct RunTimeLengths {
 /// Which tiles a tile row walks.
 struct alignas(16) TileRowTiles {
   std::int32_t q_tile;
-  std::int32_t num_tiles;  ///< or kNoRow
-  std::int32_t first_document, last_document;
+  std::int32_t num_tiles;                      ///< or kNoRow
+  std::int32_t first_document, last_document;  ///< of its first and last row
   FormulaWalk::Stretch stretches[2];
 };
 
 /// One tile row of a batch element.
 struct alignas(16) TileRow {
   TileRowTiles tiles;
-  FormulaBand band;  ///< of its rows, where each of them is one query
+  FormulaBand band;  ///< of its rows, where heads do not share the tile
 };
 
-inline constexpr std::int32_t kNoRow = -1;  ///< all queries of the row lie past the length
+inline constexpr std::int32_t kNoRow = -1;  ///< all of it lies past the length
 
 /// The lengths of batch element b, those of a call within those of the plan.
 __device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTimeLengths& run_time,
@@ -73,6 +74,14 @@ __device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
                                                     int q_len, int kv_len) {
   const ElementFormula element = element_formula(plan, run_time, b);
   return FormulaRows(element.formula, element.borders, q_len, kv_len);
+}
+
+/// The same, read by keys.
+__device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan,
+                                                          const RunTimeLengths& run_time, int b,
+                                                          int q_len, int kv_len) {
+  const ElementFormula element = element_formula(plan, run_time, b);
+  return FormulaColumns(element.formula, element.borders, q_len, kv_len);
 }
 
 /// What one launch keeps in its workspace, in bytes from its begin: the counter of items, the tile

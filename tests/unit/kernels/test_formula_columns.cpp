@@ -32,9 +32,7 @@ class KeySide {
   std::string text() const { return case_.text(); }
 
   FormulaWalk walk(std::int32_t begin, std::int32_t end, std::int32_t block_q) const {
-    const FormulaRange keys = columns_.keys(begin, end);
-    return columns_.walk(begin, end, columns_.document(keys.begin), columns_.document(keys.end - 1),
-                         block_q);
+    return columns_.walk(begin, end, block_q);
   }
 
   std::string row_error(std::int32_t k, std::int32_t begin, std::int32_t end) const {
@@ -83,7 +81,7 @@ std::vector<std::vector<std::int32_t>> queries_of_keys(const FormulaCase& each) 
   const FormulaColumns columns(each.formula, each.borders.data(), each.q_len, each.kv_len);
   std::vector<std::vector<std::int32_t>> all;
   for (std::int32_t k = 0; k < each.kv_len; ++k) {
-    const FormulaRange queries = columns.queries(k, columns.bounds(columns.document(k)));
+    const FormulaRange queries = columns.queries(k);
     all.push_back({queries.begin, queries.end});
   }
   return all;
@@ -192,7 +190,7 @@ TEST(FormulaColumns, HoldsExtremeValues) {
             const FormulaColumns columns(each.formula, each.borders.data(), q_len, kv_len);
             for (const std::int32_t k : {0, 99, 100, 150, 299, kMost / 2, kMost - 1}) {
               if (k >= kv_len) continue;
-              const FormulaRange queries = columns.queries(k, columns.bounds(columns.document(k)));
+              const FormulaRange queries = columns.queries(k);
               for (const std::int32_t q : {0, 1, 99, 199, kMost / 2, kMost - 1}) {
                 if (q >= q_len) continue;
                 ASSERT_EQ(queries.begin <= q && q < queries.end, each.sees(q, k))

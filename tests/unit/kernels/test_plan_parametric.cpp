@@ -24,15 +24,19 @@ PlanOptions parametric() {
   return options;
 }
 
-// What the rows of an element see, from its formula.
+// What queries see of keys, from the formula of an element of either direction.
 testing::Cells cells_of_element(const FormulaElement& element) {
-  return testing::make_cells(element.q_len, element.kv_len, [&](std::int64_t q, std::int64_t k) {
-    const auto row = static_cast<std::int32_t>(q), key = static_cast<std::int32_t>(k);
-    const FormulaRange bounds = element.rows.bounds(element.rows.document(row));
-    const FormulaRange near = element.rows.near_keys(row, bounds);
-    const FormulaRange band = element.rows.band_keys(row, bounds);
-    return (near.begin <= key && key < near.end) || (band.begin <= key && key < band.end);
-  });
+  const auto sees = [&](std::int64_t row, std::int64_t column) {
+    const auto intervals = element.intervals(static_cast<std::int32_t>(row));
+    return std::any_of(intervals.begin(), intervals.end(), [&](const FormulaRange& each) {
+      return each.begin <= column && column < each.end;
+    });
+  };
+  if (element.is_backward) {
+    return testing::make_cells(element.num_columns, element.num_rows,
+                               [&](std::int64_t q, std::int64_t k) { return sees(k, q); });
+  }
+  return testing::make_cells(element.num_rows, element.num_columns, sees);
 }
 
 TEST(MakeParametricPlan, HasTheCellsOfItsMask) {
@@ -47,12 +51,16 @@ TEST(MakeParametricPlan, HasTheCellsOfItsMask) {
       form.cu_seqlens.front() = -(std::int64_t{1} << 39);
     }
     const BlockMask mask = testing::block_mask_of(form);
-    const auto plan = make_plan(mask, testing::shape_for(mask, 2, 2, 1), {}, parametric());
-    ASSERT_TRUE(plan) << plan.error().message;
-    ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
-    ASSERT_EQ(plan->formulas.size(), 1u);
-    for (const FormulaElement& element : formula_elements(*plan)) {
-      ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << formula_text(*plan, 0);
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      PlanOptions options = parametric();
+      options.direction = direction;
+      const auto plan = make_plan(mask, testing::shape_for(mask, 2, 2, 1), {}, options);
+      ASSERT_TRUE(plan) << plan.error().message;
+      ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
+      ASSERT_EQ(plan->formulas.size(), 1u);
+      for (const FormulaElement& element : formula_elements(*plan)) {
+        ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << formula_text(*plan, 0);
+      }
     }
   }
 }
@@ -105,6 +113,36 @@ TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
     EXPECT_EQ(item.head, i / 8 % 2 * 2 + i % 2);
     EXPECT_EQ(item.q_tile, 3 - i / 2 % 4);
     EXPECT_EQ(item.num_tiles, 4 - i / 2 % 4);
+  }
+}
+
+// The first keys of a causal mask have most queries; heads of a group stay together.
+TEST(MakeParametricPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(512, 384)[1]);
+  AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  PlanOptions options = parametric();
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  options.section_bytes = 0;  // one KV head a section
+  const auto plan = make_plan(mask, shape, {}, options);
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
+  EXPECT_EQ(plan->heads_per_tile, 1);
+  EXPECT_EQ(plan->num_splits, 1);
+  PlanCounts counts;  // position of query q is q - 128: key tile i has queries from 128 (i + 1) on
+  counts.full_tiles = 8 * 3;
+  counts.formula_tiles = 8 * 3;
+  EXPECT_EQ(plan->counts, counts);
+  EXPECT_EQ(plan->num_items(), 24);
+  const std::vector<WorkItem> items = formula_items(*plan, formula_elements(*plan));
+  ASSERT_EQ(items.size(), 24u);
+  for (std::int32_t i = 0; i < 24; ++i) {
+    const WorkItem& item = items[static_cast<std::size_t>(i)];
+    EXPECT_EQ(item.batch, i / 12);
+    EXPECT_EQ(item.head, i / 6 % 2 * 2 + i % 2);
+    EXPECT_EQ(item.q_tile, i / 2 % 3);
+    EXPECT_EQ(item.num_tiles, 3 - i / 2 % 3);
   }
 }
 

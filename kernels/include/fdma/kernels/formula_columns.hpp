@@ -66,6 +66,9 @@ class FormulaColumns {
     if (keys(k, k + 1).is_empty()) return {0, 0};
     return {begin(k, bounds), end(k, bounds)};
   }
+  FDMA_HOST_DEVICE FormulaRange queries(std::int32_t k) const {
+    return queries(k, bounds(document(k)));
+  }
 
   /// The queries of keys from k_begin up to k_end, where all of them are left by padding and length
   /// and lie on one side of the ends of prefix and sink, in one document or in two that follow each
@@ -90,7 +93,7 @@ class FormulaColumns {
 
   /// The query tiles of keys [k_begin, k_end), k_begin < k_end <= kv_len, ascending: tiles that are
   /// left out are empty, those in the middle full. `first`, `last`: documents of the first and the
-  /// last of keys(k_begin, k_end), if there are any.
+  /// last key.
   FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
                                     std::int32_t last, std::int32_t block_q) const {
     const FormulaRange left_by_padding = keys(k_begin, k_end);
@@ -124,6 +127,11 @@ class FormulaColumns {
       add(cut(near), left_by_padding.end);
     }
     return {any, all, q_len_, block_q};
+  }
+
+  FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end,
+                                    std::int32_t block_q) const {
+    return walk(k_begin, k_end, document(k_begin), document(k_end - 1), block_q);
   }
 
  private:

@@ -37,8 +37,8 @@ std::string_view to_string(Direction direction);
 /// invalid_argument unless "forward" or "backward".
 Result<Direction> parse_direction(std::string_view name);
 
-/// How the cells of a plan segment are given. Backward plans have the first four, transposed:
-/// bitmaps of keys by queries, query intervals per key, key intervals per query.
+/// How the cells of a plan segment are given. Backward plans have all but gather lists,
+/// transposed: bitmaps of keys by queries, query intervals per key, key intervals per query.
 enum class PlanSegmentKind : std::int32_t {
   full = 0,     ///< every existing cell of these tiles is true: no mask is read
   bitmap = 1,   ///< each tile has the cells of bitmap `payload`
@@ -263,7 +263,8 @@ struct AttentionPlan {
 ///
 /// options.form = parametric: a mask in closed form that is the same for all heads. Of a BlockMask
 /// of format parametric the fields are taken as they are; of another the closed form of its cells
-/// at these lengths, in which a window wider than they are, say, does not show.
+/// at these lengths, in which a window wider than they are, say, does not show. Of a backward plan
+/// it is the mask's own formula: what sees a key follows from it (formula_columns.hpp).
 ///
 /// options.direction = backward: the plan of the transposed mask, tiles of options.tile as forward
 /// (128 x 128 for sm90), items in groups, the group with most to do first. Runs of the mask stay
@@ -271,7 +272,7 @@ struct AttentionPlan {
 ///
 /// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name,
 ///         of parametric plans for masks per head, without a closed form or above
-///         kFormulaMaxLength, of backward plans for gather lists and formulas; out_of_memory
+///         kFormulaMaxLength, of backward plans for gather lists; out_of_memory
 /// Cost    O(items log items + segments), and the tiles of one re-blocking where mask.block is not
 ///         the tile; gather lists cost their entries + keys log keys; backward plans what
 ///         transpose (set_algebra.hpp) costs
