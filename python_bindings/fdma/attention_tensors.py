@@ -38,7 +38,7 @@ def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction 
     """The plan of a call: known, or made now."""
     mask = call.mask
     key = (
-        mask._handle if type(mask) is BlockMask else mask,
+        mask._handle if isinstance(mask, BlockMask) else mask,
         q.shape,
         k.shape,
         v.shape,

@@ -1,0 +1,39 @@
+"""Dense masks of PyTorch as BlockMasks, compiled once for as long as the tensor stays as it is."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from .block_mask import BlockMask
+
+__all__: list[str] = []
+
+_MAX_MASKS = 64
+
+
+class TensorMasks:
+    """Masks by tensor: its identity, its version (what writes to it counts), and further words."""
+
+    def __init__(self) -> None:
+        self._masks: dict[tuple[int, Hashable], tuple[Any, int, BlockMask]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, tensor: Any, words: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
+        """The mask of a tensor for these words, made by `make` where it is not known."""
+        key = (id(tensor), words)
+        found = self._masks.get(key)
+        if found is not None and found[0]() is tensor and found[1] == tensor._version:
+            return found[2]
+        version = tensor._version
+        mask = make()
+        with self._lock:
+            if len(self._masks) >= _MAX_MASKS:
+                self._masks.clear()
+            self._masks[key] = weakref.ref(tensor), version, mask
+        return mask
+
+
+tensor_masks = TensorMasks()

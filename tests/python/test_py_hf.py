@@ -1,0 +1,170 @@
+"""attn_implementation="fdma" beside "sdpa": a small Llama and a model with windows and chunks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import fdma_module  # noqa: F401 (skips this file where the build has no package)
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+hf: Any = importlib.import_module("fdma.hf")
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+KINDS = ["sliding_attention", "full_attention"]
+
+
+def llama() -> Any:
+    return transformers.LlamaConfig(**SIZES)
+
+
+def mistral() -> Any:
+    return transformers.MistralConfig(**SIZES, sliding_window=9)
+
+
+def gemma() -> Any:
+    """Layers with windows and without."""
+    return transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=7, layer_types=KINDS)
+
+
+MODELS = {"llama": llama, "mistral": mistral, "gemma": gemma}
+
+
+def pair(make: Any) -> list[Any]:
+    """One model twice: by sdpa and by fdma."""
+    models = []
+    for name in ("sdpa", "fdma"):
+        torch.manual_seed(0)
+        config = make()
+        config._attn_implementation = name
+        models.append(transformers.AutoModelForCausalLM.from_config(config).eval())
+    models[1].load_state_dict(models[0].state_dict())
+    return models
+
+
+def prompt(length: int = 30) -> Any:
+    torch.manual_seed(1)
+    return torch.randint(3, 97, (2, length))
+
+
+def padding(length: int, side: str) -> Any:
+    mask = torch.ones(2, length, dtype=torch.int64)
+    if side == "left":
+        mask[0, :11] = 0
+    else:
+        mask[0, -11:] = 0
+    return mask
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_forward(name: str, side: str) -> None:
+    a, b = pair(MODELS[name])
+    tokens = prompt()
+    mask = None if side == "none" else padding(30, side)
+    with torch.no_grad():
+        expected, out = (m(tokens, attention_mask=mask).logits for m in (a, b))
+    seen = torch.ones(2, 30, dtype=torch.bool) if mask is None else mask.bool()
+    torch.testing.assert_close(out[seen], expected[seen], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generate(name: str, cache: str) -> None:
+    a, b = pair(MODELS[name])
+    options = {
+        "attention_mask": padding(30, "left"),
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "cache_implementation": cache,
+        "pad_token_id": 0,
+        "disable_compile": True,
+    }
+    expected, out = (m.generate(prompt(), **options) for m in (a, b))
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_documents(name: str) -> None:
+    a, b = pair(MODELS[name])
+    positions = torch.cat([torch.arange(11), torch.arange(19)])[None].expand(2, -1)
+    with torch.no_grad():
+        expected, out = (
+            m(prompt(), position_ids=positions, use_cache=False).logits for m in (a, b)
+        )
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_chunks() -> None:
+    sizes = {**SIZES, "intermediate_size_mlp": 96, "head_dim": 16}
+    kinds = ["chunked_attention", "full_attention"]
+
+    def llama4() -> Any:
+        return transformers.Llama4TextConfig(
+            **sizes, attention_chunk_size=8, layer_types=kinds, num_local_experts=2,
+            interleave_moe_layer_step=1000, attn_temperature_tuning=False,
+        )  # fmt: skip
+
+    a, b = pair(llama4)
+    mask = padding(30, "left")
+    with torch.no_grad():
+        expected, out = (m(prompt(), attention_mask=mask).logits for m in (a, b))
+    seen = mask.bool()
+    torch.testing.assert_close(out[seen], expected[seen], atol=1e-4, rtol=1e-4)
+
+
+def test_a_dense_mask_of_ones_own() -> None:
+    a, b = pair(llama)
+    cells = torch.ones(30, 30, dtype=torch.bool).tril() & (torch.rand(30, 30) < 0.7)
+    cells |= torch.eye(30, dtype=torch.bool)
+    with torch.no_grad():
+        expected, out = (
+            m(prompt(), attention_mask=cells.expand(2, 1, -1, -1)).logits for m in (a, b)
+        )
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_step(name: str) -> None:
+    a, b = pair(MODELS[name])
+    tokens, mask = prompt(), padding(30, "right")
+    labels = tokens.masked_fill(mask == 0, -100)
+    losses = []
+    for model in (a, b):
+        model.train()
+        loss = model(tokens, attention_mask=mask, labels=labels).loss
+        try:
+            loss.backward()
+        except NotImplementedError as error:
+            pytest.skip(f"no gradients yet: {error}")
+        losses.append(loss.detach())
+    torch.testing.assert_close(losses[1], losses[0], atol=1e-4, rtol=1e-4)
+    for (key, wanted), (_, got) in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad, atol=1e-4, rtol=1e-3, msg=key)
+
+
+def test_what_is_not_there_is_named() -> None:
+    q = torch.randn(1, 2, 8, 16)
+    module = torch.nn.Module()
+    forward = hf.attention_forward
+    with pytest.raises(NotImplementedError, match="dropout: attention has none"):
+        forward(module, q, q, q, None, dropout=0.1)
+    with pytest.raises(NotImplementedError, match="softcap: a cap on logits"):
+        forward(module, q, q, q, None, softcap=30.0)
+    with pytest.raises(NotImplementedError, match="s_aux: attention sinks"):
+        forward(module, q, q, q, None, s_aux=torch.zeros(2))
+    with pytest.raises(TypeError, match=r"attention_mask: expected a mask of fdma.hf, got str"):
+        forward(module, q, q, q, "causal")
+    causal = forward(module, q, q, q, None, is_causal=True)[0]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    torch.testing.assert_close(causal.transpose(1, 2), expected)
