@@ -43,6 +43,8 @@ from .expr import (
     where,
 )
 from .files import list_masks, load, save
+from .incremental_topk import IncrementalTopk
+from .learned import dynamic_mask_attention, select_topk, zoh_scores
 from .mask_difference import MaskDifference
 from .names import (
     bits,
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockMask",
     "Estimate",
+    "IncrementalTopk",
     "IntExpr",
     "MaskDifference",
     "MaskExpr",
@@ -112,6 +115,7 @@ __all__ = [
     "device_profile",
     "dilated",
     "documents",
+    "dynamic_mask_attention",
     "estimate",
     "from_bsr",
     "from_cu_seqlens",
@@ -138,6 +142,7 @@ __all__ = [
     "rows",
     "sample_mask_mod",
     "save",
+    "select_topk",
     "share_question",
     "shl",
     "shr",
@@ -150,6 +155,7 @@ __all__ = [
     "tree",
     "where",
     "window",
+    "zoh_scores",
 ]
 
 __version__: str = _fdma.__version__

@@ -1,0 +1,244 @@
+"""Learned masks (Dynamic Mask Attention): scores of keys, the mask that they choose, attention.
+
+A key has a score, whatever the query; a query keeps the w keys of highest score that it may see
+(docs/spec-language.md: topk), and the kept scores are added to its logits, which is how a model
+learns them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from . import _fdma
+from .attention import Backend, Layout, attention
+from .attention_shapes import checked_extents, is_heads_first
+from .block_mask import BlockMask
+from .compile import compile
+from .expr_types import MaskExpr
+from .names import intervals, topk
+
+__all__ = ["dynamic_mask_attention", "select_topk", "zoh_scores"]
+
+_Array = TypeVar("_Array")
+_selectors: dict[Any, _fdma.DeviceTopk] = {}
+_MAX_SELECTORS = 32
+
+
+def framework(array: Any) -> str:
+    """ "torch", "cupy", "jax", else "numpy"."""
+    kinds = {kind.__module__.partition(".")[0] for kind in type(array).__mro__}
+    for name, home in (("torch", "torch"), ("cupy", "cupy"), ("jax", "jax"), ("jax", "jaxlib")):
+        if home in kinds:
+            return name
+    return "numpy"
+
+
+def in_framework(array: Any, name: str) -> Any:
+    """What the core allocated, as an array of a framework; memory is shared."""
+    if name == "torch":
+        import torch
+
+        return torch.from_dlpack(array)
+    if name == "cupy":
+        import cupy
+
+        return cupy.from_dlpack(array)
+    if name == "jax":
+        import jax
+
+        return jax.numpy.from_dlpack(array)
+    return np.asarray(array)
+
+
+def zoh_scores(
+    values: _Array,
+    dt_proj: Any,
+    a_coef: Any,
+    mode: Literal["exp", "log"] = "exp",
+    layout: Layout = "bhsd",
+) -> _Array:
+    """Scores of keys from their values: exp(softplus(V dt_proj^T) * a_coef), float32.
+
+    values [batch, heads_kv, kv_len, head_dim] ("bhsd"; or "bshd"), dt_proj [heads_kv, heads_kv *
+    head_dim] or, where each head sees its own values, [heads_kv, head_dim], a_coef [heads_kv];
+    float32, float16 or bfloat16, on the CPU or a GPU. Returns [batch, heads_kv, kv_len] of the same
+    framework; mode "log" leaves the exponential out. PyTorch: gradients of all three.
+
+    Raises ValueError for shapes, NotImplementedError for element types.
+
+    >>> import fdma, numpy as np
+    >>> values = np.ones((1, 2, 5, 4), np.float32)
+    >>> scores = fdma.zoh_scores(values, np.zeros((2, 4), np.float32), np.float32([-1, 0]))
+    >>> scores[0, :, 0].tolist()
+    [0.5, 1.0]
+    """
+    given: Any = values
+    if len(given.shape) != 4:
+        raise ValueError(f"values: expected 4 dimensions, got {len(given.shape)}")
+    if mode not in ("exp", "log"):
+        raise ValueError(f'mode: expected "exp" or "log", got {mode!r}')
+    name = framework(given)
+    if is_heads_first(layout):
+        given = given.transpose(1, 2) if name == "torch" else given.swapaxes(1, 2)
+    if name == "torch":
+        from .zoh_torch import zoh_scores as operator
+
+        result: Any = operator(given, dt_proj, a_coef, mode == "log")
+        return result  # type: ignore[no-any-return]
+    return in_framework(_fdma.zoh_scores(given, dt_proj, a_coef, mode=mode), name)  # type: ignore[no-any-return]
+
+
+def select_topk(
+    scores: Any,
+    w: int,
+    among: BlockMask | MaskExpr | str = "causal",
+    *,
+    q_len: int | None = None,
+    heads: int | None = None,
+) -> BlockMask:
+    """The mask in which every query keeps the w keys of highest score that `among` shows it.
+
+    scores: float32 [batch, heads_kv, kv_len], [heads_kv, kv_len] or [kv_len], without NaN; of equal
+    ones the first is kept. q_len: queries; by default those of `among` where it is a BlockMask,
+    else as many as keys. heads: query heads, a multiple of heads_kv (which it is by default).
+    Scores on a GPU are selected there (among causal masks, documents, prefixes, padding), and the
+    result is brought to the host. Selection has no gradient; that of a score flows through the bias
+    that it is (`dynamic_mask_attention`).
+
+    Raises ValueError for shapes and NaN; NotImplementedError for `among` on a GPU that shows a key
+    again after hiding it (windows; use scores.cpu()).
+
+    >>> import fdma, numpy as np
+    >>> mask = fdma.select_topk(np.float32([3, 1, 2, 0]), 2)
+    >>> mask.to_dense()[0, 0].astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 0, 1, 0],
+           [1, 0, 1, 0]])
+    """
+    extents = (1,) * (3 - len(scores.shape)) + tuple(scores.shape)
+    if len(extents) != 3:
+        raise ValueError(
+            f"scores: expected up to 3 dimensions [batch, heads_kv, kv_len], got {list(extents)}"
+        )
+    batch, heads_kv, kv_len = extents
+    heads = heads_kv if heads is None else heads
+    if heads < 1 or heads % heads_kv != 0:
+        raise ValueError(f"heads: expected a multiple of {heads_kv}, got {heads}")
+    if q_len is None:
+        q_len = among.q_len if isinstance(among, BlockMask) else kv_len
+    name = framework(scores)
+    if name == "torch":
+        scores = scores.detach()
+    if (name == "torch" and scores.device.type == "cuda") or name == "cupy":
+        mask = _among(among, q_len, kv_len, batch, heads_kv)
+        return _on_gpu(scores.reshape(extents), w, mask, heads)
+    chosen = topk(scores, w, among=_expression(among))
+    return compile(chosen, q_len, kv_len, batch, heads)
+
+
+def _expression(among: Any) -> MaskExpr:
+    if isinstance(among, MaskExpr):
+        return among
+    if isinstance(among, str):
+        return MaskExpr.parse(among)
+    if not isinstance(among, BlockMask):
+        raise TypeError(
+            f"among: expected a BlockMask, a MaskExpr or a text, got {type(among).__name__}"
+        )
+    if among.heads != 1:
+        raise NotImplementedError(
+            f"among: a BlockMask of {among.heads} heads; give the expression that it was made of"
+        )
+    begin, end = among.to_columns(heads=0)
+    if among.batch == 1:
+        return intervals(begin=begin[0], end=end[0])
+    return intervals(begin=begin, end=end)
+
+
+def _among(among: Any, q_len: int, kv_len: int, batch: int, heads_kv: int) -> BlockMask:
+    if isinstance(among, BlockMask):
+        return among
+    if not isinstance(among, str) or not _fdma.parse_expr(among).table_names:
+        return compile(among, q_len, kv_len, batch, heads_kv)
+    raise ValueError("among: the text has tables; give an expression with its arrays")
+
+
+def _on_gpu(scores: Any, w: int, among: BlockMask, heads: int) -> BlockMask:
+    batch, heads_kv, _ = scores.shape
+    device = scores.device.index if hasattr(scores.device, "index") else int(scores.device.id)
+    key = (among.content_hash, w, batch, heads_kv, device)
+    selector = _selectors.get(key)
+    if selector is None:
+        selector = _fdma.DeviceTopk(among._core, w, batch=batch, heads_kv=heads_kv, device=device)
+        if len(_selectors) >= _MAX_SELECTORS:
+            _selectors.clear()
+        _selectors[key] = selector
+    kept: Any = selector.select(scores)
+    mask = BlockMask._wrap(selector.to_mask(kept, heads_q=heads))
+    if selector.saw_nan():
+        raise ValueError("scores: at least one is NaN")
+    return mask
+
+
+def dynamic_mask_attention(
+    q: _Array,
+    k: _Array,
+    v: _Array,
+    dt_proj: Any,
+    a_coef: Any,
+    keep_window_size: int,
+    among: BlockMask | MaskExpr | str = "causal",
+    bias: Literal["exp", "log", "none"] = "exp",
+    scale: float | None = None,
+    layout: Layout = "bhsd",
+    return_lse: bool = False,
+    drop_zero_scores: bool = False,
+    deterministic: bool = False,
+    backend: Backend = "auto",
+) -> Any:
+    """Attention in which every query keeps the keys of highest ZOH score and adds it to its logits.
+
+    q, k, v, scale, layout, return_lse, deterministic, backend: as `attention`. dt_proj, a_coef: as
+    `zoh_scores`, of v. keep_window_size: keys that a query keeps, of those that `among` shows it.
+    bias: what is added: the score, its logarithm A softplus(dt), or nothing; keys are ranked by it
+    (by the score where it is "none"). drop_zero_scores: a key whose score is 0 is not seen.
+
+    PyTorch: gradients of q, k, v, dt_proj and a_coef, where `attention` has those of its bias;
+    selection has none. The mask is made on the host anew at each call: on the CPU some milliseconds
+    for 10,000 keys, on a GPU a wait for it.
+
+    Raises what `attention`, `zoh_scores` and `select_topk` raise.
+
+    >>> import fdma, numpy as np
+    >>> random = np.random.default_rng(0)
+    >>> q, k, v = (random.standard_normal((1, h, 200, 16), np.float32) for h in (4, 2, 2))
+    >>> dt_proj, a_coef = random.standard_normal((2, 32), np.float32), np.float32([-1, -2])
+    >>> fdma.dynamic_mask_attention(q, k, v, dt_proj, a_coef, 32).shape
+    (1, 4, 200, 16)
+    """
+    if bias not in ("exp", "log", "none"):
+        raise ValueError(f'bias: expected "exp", "log" or "none", got {bias!r}')
+    tensors: Any = (q, k, v)
+    extents = checked_extents(*(x.shape for x in tensors), is_heads_first(layout))
+    scores: Any = zoh_scores(tensors[2], dt_proj, a_coef, "log" if bias == "log" else "exp", layout)
+    mask = select_topk(scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads)
+    added = None if bias == "none" else scores
+    if drop_zero_scores:
+        added = _without_zeros(scores, added)
+    run: Any = attention
+    return run(*tensors, mask, added, scale, layout, return_lse, deterministic, backend)
+
+
+def _without_zeros(scores: Any, added: Any) -> Any:
+    """A bias of -inf where the score is 0: such a key weighs nothing."""
+    base = scores * 0 if added is None else added
+    if framework(scores) == "torch":
+        return base.masked_fill(scores.detach() == 0, -np.inf)
+    if framework(scores) == "jax":
+        return base.at[scores == 0].set(-np.inf)
+    result = base.copy()
+    result[scores == 0] = -np.inf
+    return result

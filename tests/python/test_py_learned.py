@@ -1,0 +1,206 @@
+"""Learned masks of the package: scores, selection, decoding state, attention, in two frameworks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fdma_module import definition, random_tensors
+
+# isort: split
+import fdma
+
+attend: Any = fdma.dynamic_mask_attention
+score: Any = fdma.zoh_scores
+
+
+def inputs(wide: bool = True, batch: int = 2, length: int = 90) -> Any:
+    """q, k, v [batch, len, heads, head_dim], dt_proj, a_coef."""
+    q, k, v = random_tensors(
+        3, batch=batch, q_len=length, kv_len=length, heads_q=4, heads_kv=2, head_dim=16
+    )
+    random = np.random.default_rng(4)
+    dt_proj = random.standard_normal((2, 32 if wide else 16), np.float32) / 4
+    return q, k, v, dt_proj, np.array([-1.0, 0.5], np.float32)
+
+
+def zoh(values: Any, dt_proj: Any, a_coef: Any, mode: str) -> Any:
+    values = values.astype(np.float64)
+    batch, length, heads, dim = values.shape
+    if dt_proj.shape[1] == dim:
+        dt = np.einsum("bkhd,hd->bhk", values, dt_proj)
+    else:
+        dt = np.einsum("bkf,hf->bhk", values.reshape(batch, length, heads * dim), dt_proj)
+    log = np.logaddexp(0, dt) * a_coef[:, None]
+    return log if mode == "log" else np.exp(log)
+
+
+def kept_by_sorting(scores: Any, w: int, visible: Any) -> Any:
+    """[batch, heads_kv, q, k] of scores [batch, heads_kv, k] and visible [q, k]."""
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    kept = np.zeros((*scores.shape[:2], *visible.shape), bool)
+    for at in np.ndindex(scores.shape[:2]):
+        ranked = visible[:, order[at]]
+        kept[at][:, order[at]] = ranked & (ranked.cumsum(1) <= w)
+    return kept
+
+
+@pytest.mark.parametrize("mode", ["exp", "log"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_scores(mode: str, wide: bool) -> None:
+    _, _, v, dt_proj, a_coef = inputs(wide)
+    expected = zoh(v, dt_proj, a_coef, mode)
+    got = score(v, dt_proj, a_coef, mode, layout="bshd")
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    again = score(v.swapaxes(1, 2), dt_proj, a_coef, mode)
+    np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize(
+    "among",
+    [
+        "causal",
+        fdma.causal() & fdma.window(30),
+        fdma.causal() & fdma.documents(lengths=[40, 50]),
+        fdma.compile("causal & window(30)", 90),
+        fdma.compile("causal & padding(lengths=@n)", 90, batch=2, n=[70, 90]),
+    ],
+    ids=["text", "window", "documents", "compiled", "padded"],
+)
+def test_selection(among: Any) -> None:
+    scores = np.random.default_rng(5).integers(0, 20, (2, 2, 90)).astype(np.float32)
+    visible = fdma.compile(among, 90, batch=2) if not isinstance(among, fdma.BlockMask) else among
+    mask = fdma.select_topk(scores, 7, among, heads=4)
+    cells = np.broadcast_to(visible.to_dense(), (2, 1, 90, 90))
+    expected = np.concatenate(
+        [kept_by_sorting(scores[b : b + 1], 7, cells[b, 0]) for b in range(2)]
+    )
+    np.testing.assert_array_equal(mask.to_dense(), expected.repeat(2, axis=1))
+
+
+@pytest.mark.parametrize("bias", ["exp", "log", "none"])
+@pytest.mark.parametrize("drop", [False, True])
+def test_attention_equals_the_definition(bias: str, drop: bool) -> None:
+    q, k, v, dt_proj, a_coef = inputs()
+    if drop:
+        v[:, 5] = 1e4  # their scores underflow to 0 or explode; the second are not finite
+        dt_proj, a_coef = np.abs(dt_proj), np.array([-1, -2], np.float32)
+        if bias == "log":
+            pytest.skip("no logarithm is 0")
+    scores = np.asarray(score(v, dt_proj, a_coef, "log" if bias == "log" else "exp", "bshd"))
+    kept = kept_by_sorting(scores, 11, np.tri(90, dtype=bool)).repeat(2, axis=1)
+    if drop:
+        assert (scores == 0).any()
+        kept &= (scores != 0).repeat(2, axis=1)[:, :, None]
+    expected, expected_lse = definition(q, k, v, kept, None, None if bias == "none" else scores)
+    out, lse = attend(
+        q, k, v, dt_proj, a_coef, 11, bias=bias, layout="bshd", return_lse=True,
+        drop_zero_scores=drop,
+    )  # fmt: skip
+    np.testing.assert_allclose(out, expected, atol=3e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(lse, expected_lse, atol=3e-5)
+
+
+def test_decoding_state_follows_selection() -> None:
+    scores = np.random.default_rng(6).integers(0, 9, (2, 3, 60)).astype(np.float32)
+    mask = fdma.select_topk(scores, 8)
+    cells = mask.to_dense()
+    topk = fdma.IncrementalTopk(8, batch=2, heads_kv=3)
+    assert (topk.w, topk.kv_len) == (8, 0)
+    keys, counts = topk.append(scores[..., :40])
+    for step in range(40, 61):
+        assert (counts == 8).all()
+        for at in np.ndindex(2, 3):
+            np.testing.assert_array_equal(keys[at], np.flatnonzero(cells[at][step - 1]))
+        if step < 60:
+            keys, counts = topk.append(scores[..., step : step + 1])
+    assert topk.kv_len == 60 and topk.nbytes > 0
+    topk.end_group()
+    assert not topk.live_keys()[1].any()
+
+
+def test_wrong_arguments_are_named() -> None:
+    q, k, v, dt_proj, a_coef = inputs()
+    with pytest.raises(ValueError, match='mode: expected "exp" or "log"'):
+        score(v, dt_proj, a_coef, "sqrt", "bshd")
+    with pytest.raises(ValueError, match="values: expected 4 dimensions"):
+        score(v[0], dt_proj, a_coef)
+    with pytest.raises(ValueError, match="bias: expected"):
+        attend(q, k, v, dt_proj, a_coef, 11, bias="relu", layout="bshd")
+    with pytest.raises(ValueError, match="heads: expected a multiple of 2, got 3"):
+        fdma.select_topk(np.zeros((2, 5), np.float32), 1, heads=3)
+    with pytest.raises(ValueError, match="NaN"):
+        fdma.select_topk(np.array([1, np.nan], np.float32), 1)
+    with pytest.raises(NotImplementedError, match="among: a BlockMask of 2 heads"):
+        fdma.select_topk(np.zeros((2, 5), np.float32), 1, fdma.compile("k <= q + h", 5, heads=2))
+    with pytest.raises(TypeError, match="among: expected a BlockMask"):
+        fdma.select_topk(np.zeros(5, np.float32), 1, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="capacity: expected"):
+        fdma.IncrementalTopk(4, device=0)
+    with pytest.raises(ValueError, match=r"scores: expected .batch, heads_kv, keys. with .1, 2."):
+        fdma.IncrementalTopk(4, heads_kv=2).append(np.zeros((1, 5), np.float32))
+
+
+# ---- PyTorch
+
+
+@pytest.mark.parametrize("mode", ["exp", "log"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_gradients_of_scores(mode: str, wide: bool) -> None:
+    torch: Any = pytest.importorskip("torch")
+    _, _, v, dt_proj, a_coef = inputs(wide)
+    given = [torch.from_numpy(x).requires_grad_() for x in (v, dt_proj, a_coef)]
+    got = score(*given, mode, layout="bshd")
+    exact = [x.detach().double().requires_grad_() for x in given]
+    rows = exact[0].flatten(2) if wide else exact[0]
+    dt = torch.einsum("bkf,hf->bhk" if wide else "bkhd,hd->bhk", rows, exact[1])
+    log = torch.nn.functional.softplus(dt) * exact[2][:, None]
+    expected = log if mode == "log" else log.exp()
+    torch.testing.assert_close(got.double(), expected, atol=1e-5, rtol=1e-5)
+    dscores = torch.randn_like(got)
+    grads = torch.autograd.grad(got, given, dscores)
+    wanted = torch.autograd.grad(expected, exact, dscores.double())
+    for grad, want in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(grad.double(), want, atol=1e-4, rtol=1e-4)
+    torch.library.opcheck(torch.ops.fdma.zoh_scores, (*given, mode == "log"))
+
+
+@pytest.mark.parametrize("bias", ["exp", "log", "none"])
+def test_attention_of_tensors_and_its_gradients(bias: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    arrays = inputs()
+    expected = attend(*arrays, 11, bias=bias, layout="bshd")
+    given = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    out = attend(*given, 11, bias=bias, layout="bshd")
+    np.testing.assert_allclose(out.detach().numpy(), expected, atol=1e-6)
+    dout = torch.randn_like(out)
+    try:
+        grads = torch.autograd.grad(out, given, dout, allow_unused=True)
+    except NotImplementedError as error:
+        pytest.skip(f"no gradients yet: {error}")
+    q, k, v, dt_proj, a_coef = exact = [x.detach().double().requires_grad_() for x in given]
+    log = torch.nn.functional.softplus(torch.einsum("bkf,hf->bhk", v.flatten(2), dt_proj))
+    log = log * a_coef[:, None]
+    scores = log if bias == "log" else log.exp()
+    kept = fdma.select_topk(scores.float(), 11, heads=4).to_dense()
+    logits = torch.einsum("bqhd,bkhd->bhqk", q, k.repeat_interleave(2, 2)) / 4
+    if bias != "none":
+        logits = logits + scores.repeat_interleave(2, 1)[:, :, None]
+    weights = logits.masked_fill(~torch.from_numpy(kept), -torch.inf).softmax(-1)
+    by_definition = torch.einsum("bhqk,bkhd->bqhd", weights, v.repeat_interleave(2, 2))
+    wanted = torch.autograd.grad(by_definition, exact, dout.double(), allow_unused=True)
+    for name, grad, want in zip(["q", "k", "v", "dt_proj", "a_coef"], grads, wanted, strict=True):
+        if want is None:
+            assert grad is None or not grad.any(), name
+        else:
+            bound = 2e-5 * max(1.0, want.abs().max().item())
+            assert (grad - want).abs().max() < bound, name
+
+
+def test_tensors_of_decoding() -> None:
+    torch: Any = pytest.importorskip("torch")
+    topk = fdma.IncrementalTopk(3)
+    keys, counts = topk.append(torch.tensor([1.0, 5.0, 2.0, 4.0], requires_grad=True))
+    assert torch.equal(keys, torch.tensor([[[1, 2, 3]]], dtype=torch.int32))
+    assert counts.tolist() == [[3]]
