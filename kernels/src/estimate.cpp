@@ -185,6 +185,7 @@ class Estimator {
       }
       FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::scan, report));
       FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::gather, report));
+      FDMA_TRY_VOID(add_candidate(hub, costs, ColumnMode::reorder, report));
     }
     std::stable_sort(report.candidates.begin(), report.candidates.end(),
                      [](const Candidate& a, const Candidate& b) {
@@ -197,11 +198,12 @@ class Estimator {
   Result<void> add_candidate(const BlockMask& hub, const TileCosts& costs, ColumnMode columns,
                              SavingsReport& report) {
     Candidate candidate{costs.tile, columns, {}, {}};
-    if (columns == ColumnMode::gather) {
-      candidate.reason = why_not_gather(hub, costs);
-    }
+    if (columns == ColumnMode::gather) candidate.reason = why_not_gather(hub, costs);
+    if (columns == ColumnMode::reorder) candidate.reason = why_not_reorder(costs);
     if (candidate.reason.empty()) {
-      Result<AttentionPlan> plan = plan_of(hub, costs.tile, columns);
+      const bool is_scanned = columns == ColumnMode::automatic && !costs.can_gather();
+      Result<AttentionPlan> plan =
+          plan_of(hub, costs.tile, is_scanned ? ColumnMode::scan : columns);
       if (!plan) {
         candidate.reason = plan.error().message;
       } else {
@@ -226,6 +228,12 @@ class Estimator {
     const std::int64_t bytes = entries * static_cast<std::int64_t>(sizeof(GatherEntry));
     if (bytes <= options_.max_gather_bytes) return {};
     return fmt::format("gather lists would take {} bytes", bytes);
+  }
+
+  /// A new order gathers what it leaves scattered.
+  std::string why_not_reorder(const TileCosts& costs) const {
+    if (options_.direction == Direction::backward) return "backward kernels do not reorder keys";
+    return costs.can_gather() ? "" : "the kernel does not gather";
   }
 
   const BlockMask& mask_;

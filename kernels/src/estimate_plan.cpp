@@ -153,6 +153,17 @@ std::vector<double> backward_items(const AttentionPlan& plan, const TileCosts& c
   return item_us;
 }
 
+/// Moving rows of keys and values, each read and written.
+double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
+  constexpr double kLaunchUs = 3;
+  if (profile.backend == Backend::cpu || plan.counts.moved_keys == 0) return 0;
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
+                                 std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
+  return kLaunchUs +
+         2 * static_cast<double>(plan.counts.moved_keys * key_bytes) / profile.memory_bytes_per_us;
+}
+
 void slow_down(Schedule& schedule, double factor) {
   schedule.makespan_us *= factor;
   schedule.busy_us *= factor;
@@ -209,6 +220,11 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
                              "does not gather; make it with columns = scan",
                              to_string(direction), profile.name)};
   }
+  if (!plan.key_orders.empty() && direction == Direction::backward) {
+    return Error{ErrorCode::invalid_argument,
+                 "plan: has key orders, which backward kernels do not read; make it with columns = "
+                 "scan"};
+  }
   PlanEstimate estimate;
   const std::vector<double> item_us =
       direction == Direction::forward
@@ -224,7 +240,8 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   if (direction == Direction::forward) {
     estimate.combine_us = combine_tiles(plan) * (costs.full.tile_us + costs.full.compute_us);
   }
-  estimate.time_us = estimate.launch_us +
+  estimate.move_us = move_us(plan, profile);
+  estimate.time_us = estimate.launch_us + estimate.move_us +
                      std::max(estimate.schedule.makespan_us, estimate.memory_us) +
                      estimate.combine_us;
   return estimate;

@@ -65,6 +65,16 @@ class StripeKeys {
   std::vector<std::uint64_t> words_;
 };
 
+// Entries of the list behind an item's tiles.
+std::int64_t gathered_entries(const AttentionPlan& plan, const WorkItem& item) {
+  if (item.num_segments == 0) return 0;
+  const PlanSegment& last =
+      plan.segments[static_cast<std::size_t>(item.first_segment + item.num_segments - 1)];
+  return last.kind == PlanSegmentKind::gather
+             ? plan.gather_lists[static_cast<std::size_t>(last.payload)].num_entries
+             : 0;
+}
+
 }  // namespace
 
 WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys)
@@ -218,7 +228,8 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
                                                  static_cast<std::size_t>(item.q_tile)];
   }
   const std::int64_t q_len = plan_.shape.q_len(item.batch);
-  const std::int64_t kv_len = plan_.shape.kv_len(item.batch);
+  const KeyOrder* const order = plan_.key_order(item);
+  const std::int64_t kv_len = order == nullptr ? plan_.shape.kv_len(item.batch) : order->num_keys;
   const std::int64_t block_kv = plan_.tile.block_kv;
   const std::int64_t rows = computed_rows(std::min<std::int64_t>(
       plan_.tile.block_q, q_len - std::int64_t{item.q_tile} * plan_.tile.block_q));
@@ -229,10 +240,12 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   };
   const bool is_part = item.partial != kWholeRow;
   const bool knows_live_keys = skips_dead_keys_ && !is_part;
+  const std::int64_t num_gathered = gathered_entries(plan_, item);
   std::int64_t before = 0;  // tiles of segments so far, the item's or not
   PlanWork work;
   for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
     const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
+    if (segment.kind == PlanSegmentKind::order) continue;
     std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
     std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
     if (is_part) {
@@ -260,15 +273,16 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
       case PlanSegmentKind::columns:
         // Several segments of an item share its live keys: the first one takes them.
         if (knows_live_keys) {
-          steps.cells = rows * item.num_entries;
+          steps.cells = rows * (item.num_entries - num_gathered);
         } else {
           steps.cells += rows * keys_of(first, end);
         }
         break;
       case PlanSegmentKind::gather:
-        steps.cells += rows * (knows_live_keys ? item.num_entries : tiles * block_kv);
+        steps.cells += rows * (knows_live_keys ? num_gathered : tiles * block_kv);
         break;
       case PlanSegmentKind::formula:
+      case PlanSegmentKind::order:
         break;
     }
   }

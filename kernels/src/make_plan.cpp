@@ -1,7 +1,8 @@
 // From a mask to a plan, in four steps:
 //   1. the mask of each group in tiles of the backend (one re-blocking where blocks differ);
-//   2. its segments appended to the plan in closed form, bitmaps in the backend's order, column
-//      intervals as tables or gather lists (plan_columns.hpp);
+//   2. its segments appended to the plan in closed form, bitmaps in the backend's order; tiles of
+//      few live keys as gather lists, or in another order of keys (plan_regions.hpp,
+//      plan_group.hpp);
 //   3. one item for each batch element, query head (or set of heads that share a tile) and query
 //      tile;
 //   4. the order: KV heads in sections whose keys and values fit in the shared cache, in a section
@@ -19,29 +20,18 @@
 #include <new>
 #include <numeric>
 
-#include "bitmap_order.hpp"
 #include "cpu/call.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/plan.hpp"
-#include "plan_columns.hpp"
 #include "plan_formula.hpp"
+#include "plan_group.hpp"
 #include "plan_splits.hpp"
 
 namespace fdma {
 namespace {
 
 constexpr BlockShape kTile{128, 128};
-
-// Where the segments of one tile row of one group are.
-struct PlannedRow {
-  std::int32_t first_segment = 0;
-  std::int32_t num_segments = 0;
-  std::int32_t step = 0;
-  std::int32_t num_tiles = 0;
-  std::int32_t num_entries = 0;
-  PlanCounts counts;
-};
 
 // What the kernels of sm90 are compiled for.
 Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options) {
@@ -71,9 +61,11 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
 }
 
 Result<void> check_backward(const PlanOptions& options) {
-  if (options.columns == ColumnMode::gather) {
-    return Error{ErrorCode::unsupported,
-                 "columns: backward plans have no gather lists; use automatic or scan"};
+  if (options.columns == ColumnMode::gather || options.columns == ColumnMode::reorder) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("columns: backward plans have no {}; use automatic or scan",
+                    options.columns == ColumnMode::gather ? "gather lists" : "key orders")};
   }
   return {};
 }
@@ -126,164 +118,6 @@ Result<void> check_mask(const BlockMask& mask, const AttentionShape& shape) {
   return {};
 }
 
-PlanSegmentKind plan_kind(SegmentKind kind) {
-  switch (kind) {
-    case SegmentKind::full:
-      return PlanSegmentKind::full;
-    case SegmentKind::bitmap:
-      return PlanSegmentKind::bitmap;
-    case SegmentKind::rows:
-      return PlanSegmentKind::rows;
-    case SegmentKind::columns:
-      return PlanSegmentKind::columns;
-  }
-  return PlanSegmentKind::full;
-}
-
-// Appends the groups of a mask to the arrays of a plan and remembers where their rows are.
-class GroupPlanner {
- public:
-  GroupPlanner(AttentionPlan& plan, ColumnMode columns) : plan_(plan), columns_(columns) {}
-
-  Result<std::vector<PlannedRow>> add(const SegmentMask& mask) {
-    const std::int64_t first_bitmap = plan_.num_bitmaps();
-    const std::int64_t first_panel =
-        (static_cast<std::int64_t>(plan_.row_offsets.size()) - 1) / plan_.mask_tile().block_q;
-    const auto table = static_cast<std::int64_t>(plan_.column_tables.size());
-    append_payloads(mask);
-    std::vector<ColumnRow> column_rows(static_cast<std::size_t>(mask.num_tile_rows()));
-    if (!mask.column_offsets.empty()) {
-      FDMA_TRY(column_rows, plan_columns(mask, columns_, plan_));
-      const bool is_scanned = std::any_of(
-          column_rows.begin(), column_rows.end(),
-          [](const ColumnRow& row) { return row.gather_list < 0 && row.num_entries > 0; });
-      if (is_scanned) append_column_table(mask);
-    }
-    std::vector<PlannedRow> rows(static_cast<std::size_t>(mask.num_tile_rows()));
-    for (const TileRun& run : mask.runs) {
-      const std::size_t shared = plan_.segments.size();
-      append_run(mask, run, first_bitmap, first_panel, table);
-      for (std::int32_t i = 0; i < run.num_rows; ++i) {
-        const std::int32_t row = run.first_row + i * run.row_stride;
-        const ColumnRow& column_row = column_rows[static_cast<std::size_t>(row)];
-        PlannedRow& out = rows[static_cast<std::size_t>(row)];
-        out.first_segment = static_cast<std::int32_t>(shared);
-        out.num_segments = run.num_segments;
-        out.step = i;
-        if (column_row.gather_list >= 0) replace_columns_by_list(out, column_row.gather_list);
-        count(out, column_row.num_entries);
-      }
-    }
-    if (plan_.segments.size() > std::numeric_limits<std::int32_t>::max()) {
-      return Error{ErrorCode::unsupported,
-                   fmt::format("mask: {} plan segments, but a plan holds at most 2^31 - 1",
-                               plan_.segments.size())};
-    }
-    return rows;
-  }
-
- private:
-  void append_payloads(const SegmentMask& mask) {
-    const std::int64_t size = plan_.words_per_bitmap();
-    const std::size_t words = plan_.bitmaps.size();
-    plan_.bitmaps.resize(words + static_cast<std::size_t>(mask.num_bitmaps() * size));
-    for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) {
-      std::uint64_t* out = plan_.bitmaps.data() + words + static_cast<std::size_t>(i * size);
-      if (plan_.backend == Backend::sm90) {
-        packed_thread_words_from_row_major(mask.bitmap(i).data(), plan_.heads_per_tile, out);
-      } else {
-        key_major_from_row_major(mask.bitmap(i).data(), mask.block, out);
-      }
-    }
-    const std::int64_t first_interval = plan_.row_offsets.back();
-    for (std::size_t i = 1; i < mask.row_offsets.size(); ++i) {
-      plan_.row_offsets.push_back(first_interval + mask.row_offsets[i]);
-    }
-    plan_.row_intervals.insert(plan_.row_intervals.end(), mask.row_intervals.begin(),
-                               mask.row_intervals.end());
-  }
-
-  void append_column_table(const SegmentMask& mask) {
-    plan_.column_tables.push_back(static_cast<std::int64_t>(plan_.column_offsets.size()));
-    const auto first_interval = static_cast<std::int64_t>(plan_.column_intervals.size());
-    for (const std::int64_t offset : mask.column_offsets) {
-      plan_.column_offsets.push_back(first_interval + offset);
-    }
-    plan_.column_intervals.insert(plan_.column_intervals.end(), mask.column_intervals.begin(),
-                                  mask.column_intervals.end());
-  }
-
-  void append_run(const SegmentMask& mask, const TileRun& run, std::int64_t first_bitmap,
-                  std::int64_t first_panel, std::int64_t table) {
-    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
-      const TileSegment& segment = mask.segments[static_cast<std::size_t>(s)];
-      std::int64_t payload = 0;
-      if (segment.kind == SegmentKind::bitmap) payload = first_bitmap + segment.payload;
-      if (segment.kind == SegmentKind::rows) payload = first_panel + segment.payload;
-      if (segment.kind == SegmentKind::columns) payload = table;
-      plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
-                                segment.step_end, plan_kind(segment.kind),
-                                static_cast<std::int32_t>(payload)});
-    }
-  }
-
-  // The row gets segments of its own: what is not a column tile, then its gather list.
-  void replace_columns_by_list(PlannedRow& row, std::int32_t gather_list) {
-    const auto begin = static_cast<std::size_t>(row.first_segment);
-    const auto end = begin + static_cast<std::size_t>(row.num_segments);
-    row.first_segment = static_cast<std::int32_t>(plan_.segments.size());
-    for (std::size_t s = begin; s < end; ++s) {
-      PlanSegment segment = plan_.segments[s];
-      if (segment.kind == PlanSegmentKind::columns) continue;
-      segment.first_tile += row.step * segment.step_first;
-      segment.end_tile += row.step * segment.step_end;
-      segment.step_first = segment.step_end = 0;
-      plan_.segments.push_back(segment);
-    }
-    const GatherList& list = plan_.gather_lists[static_cast<std::size_t>(gather_list)];
-    plan_.segments.push_back(
-        {0, static_cast<std::int32_t>(ceil_div(list.num_entries, plan_.tile.block_kv)), 0, 0,
-         PlanSegmentKind::gather, gather_list});
-    row.num_segments = static_cast<std::int32_t>(plan_.segments.size()) - row.first_segment;
-    row.step = 0;
-  }
-
-  void count(PlannedRow& row, std::int64_t num_column_entries) const {
-    for (std::int32_t s = row.first_segment; s < row.first_segment + row.num_segments; ++s) {
-      const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
-      const std::int64_t tiles = segment.end_tile - segment.first_tile +
-                                 std::int64_t{row.step} * (segment.step_end - segment.step_first);
-      row.num_tiles += static_cast<std::int32_t>(tiles);
-      switch (segment.kind) {
-        case PlanSegmentKind::full:
-          row.counts.full_tiles += tiles;
-          break;
-        case PlanSegmentKind::bitmap:
-          row.counts.bitmap_tiles += tiles;
-          break;
-        case PlanSegmentKind::rows:
-          row.counts.row_tiles += tiles;
-          break;
-        case PlanSegmentKind::columns:
-          row.counts.column_tiles += tiles;
-          row.counts.column_entries = num_column_entries;
-          row.num_entries = static_cast<std::int32_t>(num_column_entries);
-          break;
-        case PlanSegmentKind::gather:
-          row.counts.gather_chunks += tiles;
-          row.counts.gather_entries = num_column_entries;
-          row.num_entries = static_cast<std::int32_t>(num_column_entries);
-          break;
-        case PlanSegmentKind::formula:
-          break;
-      }
-    }
-  }
-
-  AttentionPlan& plan_;
-  ColumnMode columns_;
-};
-
 void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.full_tiles += counts.full_tiles;
   sum.bitmap_tiles += counts.bitmap_tiles;
@@ -316,13 +150,101 @@ std::int64_t section_heads(const AttentionPlan& plan, std::int64_t section_bytes
   return std::max<std::int64_t>(1, section_bytes / std::max<std::int64_t>(1, head_bytes));
 }
 
-// Rows of every (batch, query head) pair, in groups of the mask.
-using RowsOfGroups = std::vector<std::vector<PlannedRow>>;
+// The group of the mask of (b, h).
+std::int32_t group_of(const BlockMask& mask, std::int64_t b, std::int64_t h) {
+  return mask.group(mask.shape.num_batches == 1 ? 0 : b, mask.shape.num_heads == 1 ? 0 : h);
+}
+
+// What the items of a plan have in common with others of their group.
+struct GroupUse {
+  std::int64_t num_kv_heads = 0;  // of all batch elements, whose query heads have this mask
+  bool shares_kv_head = false;    // with another group: keys cannot have an order of the group's
+};
+
+std::vector<GroupUse> group_uses(const BlockMask& mask, const AttentionShape& shape) {
+  std::vector<GroupUse> uses(static_cast<std::size_t>(mask.num_groups()));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
+      const std::int64_t first_head = kv * shape.group_size();
+      const std::int32_t first = group_of(mask, b, first_head);
+      ++uses[static_cast<std::size_t>(first)].num_kv_heads;
+      for (std::int64_t h = first_head + 1; h < first_head + shape.group_size(); ++h) {
+        const std::int32_t other = group_of(mask, b, h);
+        if (other == first) continue;
+        uses[static_cast<std::size_t>(first)].shares_kv_head = true;
+        uses[static_cast<std::size_t>(other)].shares_kv_head = true;
+      }
+    }
+  }
+  return uses;
+}
+
+// Keys are moved where all items together gain more than that costs.
+void weigh_orders(std::vector<GroupChoice>& groups, const std::vector<GroupUse>& uses,
+                  const RegionCosts& costs, std::int64_t items_of_kv_head) {
+  double gain = -costs.moving;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const double moved = costs.moved_key * static_cast<double>(groups[g].ordered.keys.size());
+    const double of_kv_head = groups[g].gain * static_cast<double>(items_of_kv_head) - moved;
+    if (of_kv_head <= 0) groups[g].drop_order();
+    if (groups[g].has_order()) gain += of_kv_head * static_cast<double>(uses[g].num_kv_heads);
+  }
+  if (gain > 0) return;
+  for (GroupChoice& group : groups) group.drop_order();
+}
+
+// Appends the groups of a mask.
+Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, ColumnMode columns,
+                                              AttentionPlan& plan) {
+  const RegionCosts costs = region_costs(plan.backend);
+  const bool is_automatic = columns == ColumnMode::automatic;
+  const bool is_sm90 = plan.backend == Backend::sm90 && !plan.is_backward();
+  const bool weighs_orders = is_automatic && is_sm90 && kSm90MovesKeys;
+  const bool reorders = columns == ColumnMode::reorder || weighs_orders;
+  if (plan.is_backward() || (is_automatic && is_sm90 && !kSm90Gathers)) {
+    columns = ColumnMode::scan;
+  }
+  const std::vector<GroupUse> uses = group_uses(mask, plan.shape);
+  std::vector<GroupChoice> choices;
+  std::vector<PlannedGroup> planned;
+  const auto append = [&](const GroupChoice& choice) -> Result<void> {
+    FDMA_TRY(PlannedGroup group, append_group(choice, plan));
+    planned.push_back(std::move(group));
+    return {};
+  };
+  for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
+    const bool can_reorder = reorders && !uses[static_cast<std::size_t>(g)].shares_kv_head;
+    choices.push_back(
+        choose_group(segment_of_group(mask, g, plan.mask_tile()), columns, can_reorder, costs));
+    if (weighs_orders) continue;  // all of them first
+    FDMA_TRY_VOID(append(choices.back()));
+    choices.clear();
+  }
+  weigh_orders(choices, uses, costs, ceil_div(plan.shape.group_size(), plan.heads_per_tile));
+  for (const GroupChoice& choice : choices) FDMA_TRY_VOID(append(choice));
+  return planned;
+}
+
+// The order of keys of every (b, KV head).
+void set_orders(const BlockMask& mask, const std::vector<PlannedGroup>& groups,
+                AttentionPlan& plan) {
+  if (plan.key_orders.empty()) return;
+  const AttentionShape& shape = plan.shape;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
+      const std::int32_t group = group_of(mask, b, kv * shape.group_size());
+      const std::int32_t order = groups[static_cast<std::size_t>(group)].order;
+      plan.order_of.push_back(order);
+      if (order < 0) continue;
+      plan.counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
+    }
+  }
+}
 
 // Appends the items of KV heads [begin, end), counted over batch elements, longest first; backward
 // those of the longest group of query heads, which are equal in rank and so stay together.
-void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGroups& groups,
-                    std::int64_t begin, std::int64_t end) {
+void append_section(AttentionPlan& plan, const BlockMask& mask,
+                    const std::vector<PlannedGroup>& groups, std::int64_t begin, std::int64_t end) {
   struct Ranked {
     std::int64_t columns;
     WorkItem item;
@@ -336,9 +258,8 @@ void append_section(AttentionPlan& plan, const BlockMask& mask, const RowsOfGrou
     columns_of_group.clear();
     for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
       const std::int64_t h = kv % shape.heads_kv * shape.group_size() + i;
-      const std::int32_t group =
-          mask.group(mask.shape.num_batches == 1 ? 0 : b, mask.shape.num_heads == 1 ? 0 : h);
-      const std::vector<PlannedRow>& rows = groups[static_cast<std::size_t>(group)];
+      const std::int32_t group = group_of(mask, b, h);
+      const std::vector<PlannedRow>& rows = groups[static_cast<std::size_t>(group)].rows;
       for (std::size_t row = 0; row < rows.size(); ++row) {
         const PlannedRow& planned = rows[row];
         add_counts(plan.counts, planned.counts);
@@ -413,15 +334,8 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
 Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
                               const PlanOptions& options) {
   const AttentionShape& shape = plan.shape;
-  const bool is_scanned = (plan.backend == Backend::sm90 || plan.is_backward()) &&
-                          options.columns == ColumnMode::automatic;
-  GroupPlanner planner(plan, is_scanned ? ColumnMode::scan : options.columns);
-  RowsOfGroups groups;
-  for (std::int64_t group = 0; group < mask.num_groups(); ++group) {
-    FDMA_TRY(std::vector<PlannedRow> rows,
-             planner.add(segment_of_group(mask, group, plan.mask_tile())));
-    groups.push_back(std::move(rows));
-  }
+  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options.columns, plan));
+  set_orders(mask, groups, plan);
 
   std::int64_t num_items = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
@@ -450,8 +364,8 @@ std::int64_t AttentionPlan::size_bytes() const {
   };
   return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
-         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(formulas) +
-         bytes(borders);
+         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(key_orders) +
+         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders);
 }
 
 std::int64_t AttentionPlan::num_items() const {

@@ -49,8 +49,19 @@ std::string_view to_string(ColumnMode mode) {
       return "scan";
     case ColumnMode::gather:
       return "gather";
+    case ColumnMode::reorder:
+      return "reorder";
   }
   return "unknown";
+}
+
+Result<ColumnMode> parse_column_mode(std::string_view name) {
+  for (const ColumnMode mode :
+       {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather, ColumnMode::reorder}) {
+    if (name == to_string(mode)) return mode;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("columns: expected automatic, scan, gather or reorder, got '{}'", name)};
 }
 
 std::string_view to_string(PlanForm form) {
@@ -112,6 +123,8 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
       return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
                          list.num_full);
     }
+    case PlanSegmentKind::order:
+      return fmt::format("order {}", segment.payload);
     case PlanSegmentKind::formula:
       break;
   }
@@ -138,6 +151,10 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
       plan.counts.full_tiles, plan.counts.bitmap_tiles, plan.counts.row_tiles,
       plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
       plan.counts.gather_entries);
+  if (!plan.key_orders.empty()) {
+    text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.key_orders.size(),
+                        plan.ordered_keys.size(), plan.counts.moved_keys);
+  }
   if (!plan.split_rows.empty()) {
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
                         num_partials(plan));

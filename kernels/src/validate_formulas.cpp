@@ -64,7 +64,8 @@ Result<void> validate_formulas(const AttentionPlan& plan) {
       !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
       !plan.column_tables.empty() || !plan.column_offsets.empty() ||
       !plan.column_intervals.empty() || !plan.gather_lists.empty() ||
-      !plan.gather_entries.empty()) {
+      !plan.gather_entries.empty() || !plan.key_orders.empty() || !plan.ordered_keys.empty() ||
+      !plan.order_of.empty()) {
     return wrong("items: a parametric plan has formulas and borders only");
   }
   if (plan.num_splits < 1) {

@@ -14,6 +14,7 @@
 #include "plan_formula.hpp"
 #include "plan_splits.hpp"
 #include "sm90/fragment.hpp"
+#include "validate_lists.hpp"
 #include "validate_splits.hpp"
 
 namespace fdma {
@@ -63,21 +64,6 @@ Result<void> check_arrays(const AttentionPlan& plan) {
     const Interval keys = plan.row_intervals[i];
     if (keys.begin < 0 || keys.begin >= keys.end) {
       return wrong(fmt::format("row_intervals[{}]: [{}, {})", i, keys.begin, keys.end));
-    }
-  }
-  if (plan.gather_entries.size() % kGatherAlignment != 0) {
-    return wrong(fmt::format("gather_entries: expected a multiple of {}, got {}", kGatherAlignment,
-                             plan.gather_entries.size()));
-  }
-  for (std::size_t i = 0; i < plan.gather_lists.size(); ++i) {
-    const GatherList& list = plan.gather_lists[i];
-    if (list.first_entry < 0 || list.first_entry % kGatherAlignment != 0 || list.num_entries < 0 ||
-        list.num_full < 0 || list.num_full > list.num_entries ||
-        list.first_entry + list.num_entries >
-            static_cast<std::int64_t>(plan.gather_entries.size())) {
-      return wrong(fmt::format("gather_lists[{}]: entries {} + {} ({} full) of {}", i,
-                               list.first_entry, list.num_entries, list.num_full,
-                               plan.gather_entries.size()));
     }
   }
   return {};
@@ -139,33 +125,10 @@ Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
   return extent;
 }
 
-Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int64_t num_rows,
-                        std::int64_t kv_len) {
-  const GatherList& list = plan.gather_lists[static_cast<std::size_t>(index)];
-  for (std::int32_t i = 0; i < list.num_entries; ++i) {
-    const GatherEntry& entry = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
-    const bool is_full = entry.row_begin == 0 && entry.row_end == num_rows;
-    if (entry.key < 0 || entry.key >= kv_len || entry.row_begin >= entry.row_end ||
-        entry.row_end > num_rows || is_full != (i < list.num_full)) {
-      return wrong(
-          fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
-                      index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
-    }
-  }
-  for (std::int32_t i = list.num_entries; i % kGatherAlignment != 0; ++i) {
-    const GatherEntry& gap = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
-    if (gap != GatherEntry{}) {
-      return wrong(fmt::format("gather list {}: expected zeros behind entry {}, got key {}", index,
-                               list.num_entries, gap.key));
-    }
-  }
-  return {};
-}
-
 class ItemChecker {
  public:
   explicit ItemChecker(const AttentionPlan& plan)
-      : plan_(plan), tile_(plan.mask_tile()), is_checked_(plan.gather_lists.size()) {
+      : plan_(plan), tile_(plan.mask_tile()), checked_for_(plan.gather_lists.size()) {
     for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
       bitmaps_.push_back(extent_of_bitmap(plan, i));
     }
@@ -195,6 +158,7 @@ class ItemChecker {
     num_rows_ = std::min<std::int64_t>(
         tile_.block_q, plan_.row_len(item.batch) - std::int64_t{item.q_tile} * tile_.block_q);
     previous_end_ = 0;
+    has_list_ = false;
     walked_ = {};
     for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
       const auto checked = check_segment(item, plan_.segments[static_cast<std::size_t>(s)]);
@@ -229,11 +193,50 @@ class ItemChecker {
   const PlanCounts& counts() const { return sum_; }
 
  private:
+  // From here on keys are those of the order.
+  Result<void> enter_order(const WorkItem& item, const PlanSegment& segment) {
+    const std::int64_t place =
+        std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
+    const std::int32_t order =
+        plan_.order_of.empty() ? -1 : plan_.order_of[static_cast<std::size_t>(place)];
+    const PlanSegment expected{0, 0, 0, 0, PlanSegmentKind::order, order};
+    if (&segment != &plan_.segments[static_cast<std::size_t>(item.first_segment)] ||
+        segment != expected) {
+      return wrong(
+          fmt::format("expected key order {} to be said first, got {}", order, segment.payload));
+    }
+    kv_len_ = plan_.key_orders[static_cast<std::size_t>(order)].num_keys;
+    return {};
+  }
+
+  Result<void> check_gather(const WorkItem& item, const PlanSegment& segment) {
+    const auto payload = static_cast<std::size_t>(segment.payload);
+    const GatherList& list = plan_.gather_lists[payload];
+    if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
+        segment.end_tile != ceil_div(list.num_entries, tile_.block_kv)) {
+      return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
+                               segment.first_tile, segment.end_tile));
+    }
+    // Entries name keys of the tensors, whatever the order of tiles.
+    const std::pair checks{num_rows_, plan_.column_len(item.batch)};
+    if (checked_for_[payload] != checks) {
+      FDMA_TRY_VOID(check_list(plan_, segment.payload, checks.first, checks.second));
+      checked_for_[payload] = checks;
+    }
+    has_list_ = true;
+    walked_.gather_chunks += segment.end_tile;
+    walked_.gather_entries += list.num_entries;
+    return {};
+  }
+
   Result<void> check_segment(const WorkItem& item, const PlanSegment& segment) {
-    const std::int64_t num_payloads[] = {1, plan_.num_bitmaps(),
+    const std::int64_t num_payloads[] = {1,
+                                         plan_.num_bitmaps(),
                                          static_cast<std::int64_t>(panels_.size()),
                                          static_cast<std::int64_t>(plan_.column_tables.size()),
-                                         static_cast<std::int64_t>(plan_.gather_lists.size())};
+                                         static_cast<std::int64_t>(plan_.gather_lists.size()),
+                                         0,
+                                         static_cast<std::int64_t>(plan_.key_orders.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
     if (plan_.is_backward() && segment.kind > PlanSegmentKind::columns) {
       return wrong(fmt::format("kind {} in a backward plan", kind));
@@ -243,21 +246,9 @@ class ItemChecker {
       return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
     }
     const auto payload = static_cast<std::size_t>(segment.payload);
-    if (segment.kind == PlanSegmentKind::gather) {
-      const GatherList& list = plan_.gather_lists[payload];
-      if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
-          segment.end_tile != ceil_div(list.num_entries, tile_.block_kv)) {
-        return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
-                                 segment.first_tile, segment.end_tile));
-      }
-      if (!is_checked_[payload]) {
-        FDMA_TRY_VOID(check_list(plan_, segment.payload, num_rows_, kv_len_));
-        is_checked_[payload] = true;
-      }
-      walked_.gather_chunks += segment.end_tile;
-      walked_.gather_entries += list.num_entries;
-      return {};
-    }
+    if (segment.kind == PlanSegmentKind::order) return enter_order(item, segment);
+    if (has_list_) return wrong("comes after a gather list");
+    if (segment.kind == PlanSegmentKind::gather) return check_gather(item, segment);
     const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
     const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
     const std::int64_t num_cols = ceil_div(kv_len_, tile_.block_kv);
@@ -294,6 +285,7 @@ class ItemChecker {
         break;
       case PlanSegmentKind::gather:
       case PlanSegmentKind::formula:
+      case PlanSegmentKind::order:
         break;
     }
     if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
@@ -306,10 +298,12 @@ class ItemChecker {
   const AttentionPlan& plan_;
   const BlockShape tile_;  ///< rows and columns of the plan's mask, said below to be rows and keys
   std::vector<Extent> bitmaps_, panels_;
-  std::vector<bool> is_checked_;  ///< gather lists
+  /// Rows and keys that each gather list was checked for.
+  std::vector<std::pair<std::int64_t, std::int64_t>> checked_for_;
   PlanCounts sum_;
   // The item in hand.
   std::int64_t kv_len_ = 0, num_rows_ = 0, previous_end_ = 0;
+  bool has_list_ = false;
   PlanCounts walked_;
 };
 
@@ -343,6 +337,8 @@ Result<void> validate(const AttentionPlan& plan) {
     return wrong("split_rows: a backward plan has none");
   }
   FDMA_TRY_VOID(check_arrays(plan));
+  FDMA_TRY_VOID(check_gather_arrays(plan));
+  FDMA_TRY_VOID(check_orders(plan));
   RowCover cover(plan);
   FDMA_TRY_VOID(cover.check_split_rows());
   ItemChecker checker(plan);
@@ -352,7 +348,11 @@ Result<void> validate(const AttentionPlan& plan) {
   }
   FDMA_TRY_VOID(cover.finish());
   FDMA_TRY_VOID(check_groups(plan));
-  if (checker.counts() != plan.counts) {
+  PlanCounts counts = checker.counts();
+  for (const std::int32_t order : plan.order_of) {
+    if (order >= 0) counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
+  }
+  if (counts != plan.counts) {
     return wrong("counts: they differ from those of the items");
   }
   return {};

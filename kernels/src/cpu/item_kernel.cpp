@@ -108,6 +108,10 @@ class Item {
     num_rows_ =
         static_cast<std::size_t>(std::min<std::int64_t>(plan_.tile.block_q, q_len - q_begin_));
     words_per_key_ = (static_cast<std::size_t>(plan_.tile.block_q) + 63) / 64;
+    if (const KeyOrder* order = plan_.key_order(item); order != nullptr) {
+      order_ = plan_.ordered_keys.data() + order->first_key;
+      kv_len_ = order->num_keys;
+    }
   }
 
   void run() {
@@ -154,6 +158,9 @@ class Item {
   }
 
   // ---- chunks
+
+  /// The tensors' key of a key of a tile.
+  std::int64_t key_at(std::int64_t key) const { return order_ == nullptr ? key : order_[key]; }
 
   std::uint64_t* bits_of(std::size_t key) { return ws_.row_bits.data() + key * words_per_key_; }
 
@@ -216,7 +223,7 @@ class Item {
     const std::int64_t end = std::min(begin + plan_.tile.block_kv, kv_len_);
     switch (step.kind) {
       case PlanSegmentKind::full:
-        for (std::int64_t key = begin; key < end; ++key) append_full(key);
+        for (std::int64_t key = begin; key < end; ++key) append_full(key_at(key));
         return;
       case PlanSegmentKind::bitmap:
         return append_words(begin, end,
@@ -228,6 +235,7 @@ class Item {
       case PlanSegmentKind::gather:
         return append_list(step);
       case PlanSegmentKind::formula:
+      case PlanSegmentKind::order:
         return;
     }
   }
@@ -236,7 +244,7 @@ class Item {
   void append_words(std::int64_t begin, std::int64_t end, const std::uint64_t* words) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(words);
     for (std::int64_t key = begin; key < end; ++key) {
-      append_bits(key, bytes + (key - begin) * (plan_.tile.block_q / 8));
+      append_bits(key_at(key), bytes + (key - begin) * (plan_.tile.block_q / 8));
     }
   }
 
@@ -308,7 +316,8 @@ class Item {
       for (; first != last && first->begin < q_end; ++first) {
         if (first->end <= q_begin_) continue;
         append_interval(
-            key, static_cast<std::size_t>(std::max(first->begin - q_begin_, std::int64_t{0})),
+            key_at(key),
+            static_cast<std::size_t>(std::max(first->begin - q_begin_, std::int64_t{0})),
             static_cast<std::size_t>(first->end - q_begin_));
       }
     }
@@ -441,6 +450,7 @@ class Item {
   Workspace& ws_;
   std::size_t head_dim_, head_dim_v_, num_rows_, words_per_key_;
   std::int64_t kv_head_, kv_len_, q_begin_;
+  const std::int32_t* order_ = nullptr;  ///< of the keys of tiles, which are kv_len_ then
   std::size_t num_keys_ = 0;
   bool is_masked_ = false;  ///< row_bits of the chunk's keys are set
 };

@@ -190,6 +190,10 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream) {
     return Error{ErrorCode::unsupported,
                  "upload: sm90 computes no gather lists yet; make the plan with columns = scan"};
   }
+  if (!plan.key_orders.empty()) {
+    return Error{ErrorCode::unsupported,
+                 "upload: sm90 moves no keys yet; make the plan with columns = scan"};
+  }
   try {
     return upload_arrays(plan, stream);
   } catch (const std::bad_alloc&) {

@@ -42,7 +42,12 @@ class ItemCells {
         q_begin_(std::int64_t{item.q_tile} * tile_.block_q),
         num_rows_(std::min<std::int64_t>(plan.row_len(item.batch) - q_begin_, tile_.block_q)),
         kv_len_(plan.column_len(item.batch)),
-        counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {}
+        counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {
+    const KeyOrder* order = plan.key_order(item);
+    if (order == nullptr) return;
+    order_ = plan.ordered_keys.data() + order->first_key;
+    kv_len_ = order->num_keys;
+  }
 
   std::int64_t q_begin() const { return q_begin_; }
   std::int64_t num_rows() const { return num_rows_; }
@@ -97,8 +102,16 @@ class ItemCells {
       fail(fmt::format("tile {} has no keys", step.tile));
     last_tile_ = step.tile;
   }
+  // Key k of the item's tiles.
   void add(std::int64_t r, std::int64_t k) {
-    if (r < 0 || r >= num_rows_ || k < 0 || k >= kv_len_)
+    if (k < 0 || k >= kv_len_)
+      fail(fmt::format("row {} key {} does not exist", q_begin_ + r, k));
+    else
+      add_key(r, order_ == nullptr ? k : order_[k]);
+  }
+  // Key k of the tensors.
+  void add_key(std::int64_t r, std::int64_t k) {
+    if (r < 0 || r >= num_rows_ || k < 0 || k >= counts_.kv_len)
       fail(fmt::format("row {} key {} does not exist", q_begin_ + r, k));
     else if (counts_.at(r, k)++ != 0)
       fail(fmt::format("row {} key {} comes twice", q_begin_ + r, k));
@@ -188,7 +201,7 @@ class ItemCells {
         fail(fmt::format("gather entry {}: key {} after {}", i, entry->key, entry[-1].key));
       for (std::int64_t r = entry->row_begin; r < std::min<std::int64_t>(entry->row_end, num_rows_);
            ++r)
-        add(r, entry->key);
+        add_key(r, entry->key);
     }
   }
 
@@ -199,6 +212,7 @@ class ItemCells {
   std::int64_t num_rows_;
   std::int64_t kv_len_;
   Cells counts_;
+  const std::int32_t* order_ = nullptr;  ///< of the keys of tiles
   PlanCounts steps_;
   std::int32_t last_tile_ = -1;
   std::string error_;
@@ -320,6 +334,9 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
     }
     const std::string error = check_row(plan, row, of_heads, counts);
     if (!error.empty()) return where + error;
+  }
+  for (const std::int32_t order : plan.order_of) {
+    if (order >= 0) counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
   }
   if (!(counts == plan.counts)) return expected.name + ": the counts are not those of the items";
   return {};

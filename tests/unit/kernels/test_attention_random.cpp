@@ -51,7 +51,7 @@ TEST(AttentionForward, IsAccurateForRandomMasksAndShapes) {
     shape.out_dtype = random_dtype(rng);
     PlanOptions options;
     if (pick(rng, 0, 1) == 0) options.tile = testing::random_block(rng);
-    options.columns = static_cast<ColumnMode>(pick(rng, 0, 2));
+    options.columns = static_cast<ColumnMode>(pick(rng, 0, 3));
     const ScoreSpec score{pick(rng, 0, 1) == 0 ? ScoreKind::none : ScoreKind::key_bias};
     const float softmax_scale = pick(rng, 0, 1) == 0 ? 0 : 0.37F;
     const std::string error =
@@ -94,7 +94,8 @@ TEST(AttentionForward, IsAccurateForColumnMasksInEveryMode) {
     AttentionShape shape = testing::shape_for(mask.mask, 1, 2, 1);
     shape.head_dim = 40;
     shape.head_dim_v = 24;
-    for (const ColumnMode mode : {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather}) {
+    for (const ColumnMode mode :
+         {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather, ColumnMode::reorder}) {
       PlanOptions options;
       options.columns = mode;
       TensorChoice choice;

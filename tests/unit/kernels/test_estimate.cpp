@@ -323,7 +323,7 @@ TEST(Estimate, ComparesTilesAndColumnModesFastestFirst) {
   const DeviceProfile profile = profile_of({{64, 64}, {128, 64}});
   EstimateOptions options;
   const SavingsReport report = *estimate(mask.mask, shape, profile, options);
-  ASSERT_EQ(report.candidates.size(), 4U);
+  ASSERT_EQ(report.candidates.size(), 6U);
   EXPECT_TRUE(
       std::is_sorted(report.candidates.begin(), report.candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.time_us < b.time_us; }));
@@ -338,12 +338,13 @@ TEST(Estimate, ComparesTilesAndColumnModesFastestFirst) {
   }
   options.max_gather_bytes = 0;
   const SavingsReport bounded = *estimate(mask.mask, shape, profile, options);
-  EXPECT_TRUE(bounded.candidates[1].time_us);
-  EXPECT_FALSE(bounded.candidates[2].time_us);
-  EXPECT_THAT(bounded.candidates[2].reason, HasSubstr("gather lists would take"));
+  EXPECT_TRUE(bounded.candidates[3].time_us);
+  EXPECT_FALSE(bounded.candidates[4].time_us);
+  EXPECT_THAT(bounded.candidates[4].reason, HasSubstr("gather lists would take"));
   options.direction = Direction::backward;
-  EXPECT_THAT((*estimate(mask.mask, shape, profile, options)).candidates.back().reason,
-              HasSubstr("does not gather"));
+  const SavingsReport backward = *estimate(mask.mask, shape, profile, options);
+  EXPECT_THAT(backward.candidates[2].reason, HasSubstr("does not gather"));
+  EXPECT_THAT(backward.candidates.back().reason, HasSubstr("do not reorder"));
 }
 
 TEST(Estimate, FormatSizesAreThoseOfConversions) {

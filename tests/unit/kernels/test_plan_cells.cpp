@@ -18,7 +18,8 @@ using testing::MaskCase;
 using testing::pick;
 
 constexpr BlockShape kTiles[] = {{16, 16}, {128, 64}, {64, 128}, {16, 256}, {128, 128}, {48, 80}};
-constexpr ColumnMode kColumnModes[] = {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather};
+constexpr ColumnMode kColumnModes[] = {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather,
+                                       ColumnMode::reorder};
 
 // What is wrong with the plan of a case; empty if nothing is.
 std::string plan_error(const MaskCase& each, const AttentionShape& shape,
@@ -68,7 +69,7 @@ TEST(MakePlan, HasTheCellsOfRandomMasks) {
                              pick(rng, 0, 1) == 0 ? 1 : group * heads_kv, 200, block);
     PlanOptions options;
     if (pick(rng, 0, 3) != 0) options.tile = testing::random_block(rng);
-    options.columns = kColumnModes[pick(rng, 0, 2)];
+    options.columns = kColumnModes[pick(rng, 0, 3)];
     options.section_bytes = std::int64_t{1} << pick(rng, 0, 22);
     const AttentionShape shape =
         testing::shape_for(each.mask, batch, static_cast<std::int32_t>(group * heads_kv),

@@ -118,7 +118,12 @@ TEST(MakePlan, NamesItsOptions) {
   EXPECT_THAT(parse_backend("gpu").error().message, HasSubstr("'gpu'"));
   EXPECT_EQ(to_string(ColumnMode::automatic), "automatic");
   EXPECT_EQ(to_string(ColumnMode::scan), "scan");
-  EXPECT_EQ(to_string(ColumnMode::gather), "gather");
+  for (const ColumnMode mode :
+       {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather, ColumnMode::reorder}) {
+    EXPECT_EQ(*parse_column_mode(to_string(mode)), mode);
+  }
+  EXPECT_THAT(parse_column_mode("x").error().message,
+              HasSubstr("columns: expected automatic, scan, gather or reorder, got 'x'"));
 }
 
 /// One field changed, and what the error has to name.
@@ -276,6 +281,30 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
        {"an entry less", [](auto& p) { p.gather_entries.pop_back(); }},
        {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
        {"counts.gather_entries", [](auto& p) { p.counts.gather_entries += 1; }}});
+
+  options.columns = ColumnMode::reorder;
+  const auto reorder = make_plan(each.mask, shape, {}, options);
+  ASSERT_TRUE(reorder);
+  ASSERT_EQ(reorder->key_orders.size(), 1);
+  expect_caught(*reorder,
+                {{"a key of the order", [](auto& p) { p.ordered_keys[3] = 1024; }},
+                 {"a negative key of the order", [](auto& p) { p.ordered_keys[3] = -1; }},
+                 {"a key twice", [](auto& p) { p.ordered_keys[3] = p.ordered_keys[4]; }},
+                 {"a key less", [](auto& p) { p.ordered_keys.pop_back(); }},
+                 {"first_key", [](auto& p) { p.key_orders[0].first_key = 1; }},
+                 {"negative first_key", [](auto& p) { p.key_orders[0].first_key = -1; }},
+                 {"num_keys", [](auto& p) { p.key_orders[0].num_keys -= 1; }},
+                 {"negative num_keys", [](auto& p) { p.key_orders[0].num_keys = -1; }},
+                 {"no orders", [](auto& p) { p.key_orders.clear(); }},
+                 {"no order of heads", [](auto& p) { p.order_of.clear(); }},
+                 {"order of a head", [](auto& p) { p.order_of[0] = 1; }},
+                 {"negative order of a head", [](auto& p) { p.order_of[0] = -2; }},
+                 {"a head without the order that items have", [](auto& p) { p.order_of[0] = -1; }},
+                 {"the order's segment is not the first",
+                  [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
+                 {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},
+                 {"another order", [](auto& p) { p.segments[0].payload = 1; }},
+                 {"counts.moved_keys", [](auto& p) { p.counts.moved_keys += 1; }}});
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ struct PlanEstimate {
   double launch_us = 0;
   double memory_us = 0;   ///< what main memory takes for every tensor and the plan, once
   double combine_us = 0;  ///< combining split rows, after the items
-  double time_us = 0;     ///< launch_us + max(makespan, memory_us) + combine_us
+  double move_us = 0;     ///< moving keys into their orders, before the items; a CPU does not
+  double time_us = 0;     ///< launch_us + move_us + max(makespan, memory_us) + combine_us
   std::int64_t memory_bytes = 0;
 
   bool is_memory_bound() const { return memory_us > schedule.makespan_us; }
@@ -68,10 +69,11 @@ struct PlanEstimate {
 
 /// Predicts the time of `plan` on a device. Forward: items as the plan has them. Backward: an item
 /// is a key tile of a query head that walks the query tiles which see it, longest first; the plan
-/// must not gather.
+/// must neither gather nor reorder.
 ///
 /// Errors  unsupported if the profile has no costs for dtype, direction or the plan's tile;
-///         invalid_argument for gather lists where the kernel does not gather
+///         invalid_argument for gather lists where the kernel does not gather, backward for key
+///         orders
 /// Cost    O(items * (segments + log workers) + bitmaps)
 Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
                                    Direction direction = Direction::forward);

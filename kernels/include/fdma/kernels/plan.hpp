@@ -46,11 +46,13 @@ enum class PlanSegmentKind : std::int32_t {
   columns = 3,  ///< column table `payload`: query intervals per key, read as the kernel goes
   gather = 4,   ///< gather list `payload`: keys by index, in chunks of tile.block_kv entries
   formula = 5,  ///< the cells of the plan's formula; not stored, tiles of parametric plans have it
+  order = 6,    ///< no tiles: those of the item's other segments count keys in order `payload`
 };
 
 /// A stretch of tiles of one kind and how it moves per step of its run: in the tile row that is i
 /// steps into the run, tiles [first_tile + i * step_first, end_tile + i * step_end). Of kind
-/// gather: chunks [0, end_tile) of its list; steps 0.
+/// gather: chunks [0, end_tile) of its list, steps 0; it follows the tile segments of its item. Of
+/// kind order: an item's first segment, all other fields 0.
 struct PlanSegment {
   std::int32_t first_tile;
   std::int32_t end_tile;
@@ -118,16 +120,35 @@ struct GatherList {
   friend bool operator==(const GatherList&, const GatherList&) = default;
 };
 
-/// How make_plan treats column intervals (learned top-k, eviction).
+/// Another order of an element's keys, or of some of them: key i of it is the tensors' key
+/// ordered_keys[first_key + i] of the plan. Each key is there at most once. A backend that cannot
+/// read keys wherever they lie moves their rows of K and V before its kernel runs.
+struct KeyOrder {
+  std::int64_t first_key;
+  std::int64_t num_keys;
+  friend bool operator==(const KeyOrder&, const KeyOrder&) = default;
+};
+
+/// How make_plan treats tiles of few live keys, above all those of column intervals (learned top-k,
+/// eviction).
 ///
-/// Both ways compute live keys only. Scanning looks at every key of a tile that is not empty, some
-/// nanoseconds each, and needs no memory; a list costs 8 bytes a live key and query tile.
+/// A tile is visited as it is, or its live keys join a gather list: 8 bytes for each of them and
+/// query tile. Or the keys that are ever seen are put in the order of their lifetimes, so that
+/// those that live together lie in tiles together: 4 bytes a key, and its intervals once more. The
+/// CPU computes live keys only, whatever the way; for sm90 a tile costs the same however few live.
+///
+/// `automatic` compares what the ways are predicted to cost for each tile row, and for each of its
+/// partial tiles (plan_regions.hpp), and takes what gains: for the CPU gather lists where less than
+/// one key in 16 is alive; for sm90 nothing of this yet.
 enum class ColumnMode : std::uint8_t {
-  automatic,  ///< cpu: for each tile row a list where less than one key in 16 is alive; sm90: scan
-  scan,       ///< column tiles
-  gather,     ///< gather lists
+  automatic,
+  scan,     ///< every tile is visited
+  gather,   ///< column tiles become gather lists; other partial tiles where that is cheaper
+  reorder,  ///< keys with column intervals are reordered, where the query heads of a KV head share
+            ///< their mask; partial tiles of the new order as in `automatic`
 };
 std::string_view to_string(ColumnMode mode);
+Result<ColumnMode> parse_column_mode(std::string_view name);
 
 /// What a plan stores of the mask.
 enum class PlanForm : std::uint8_t {
@@ -152,7 +173,7 @@ enum class PackMode : std::uint8_t {
 
 struct PlanOptions {
   Backend backend = Backend::cpu;
-  /// Which pass the plan is for. Backward: no gather lists, no splitting, no packing.
+  /// Which pass the plan is for. Backward: no gather lists or key orders, no splitting, no packing.
   Direction direction = Direction::forward;
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;
@@ -179,6 +200,7 @@ struct PlanCounts {
   std::int64_t column_entries = 0;  ///< live keys of the column tiles, once per row interval
   std::int64_t gather_chunks = 0;
   std::int64_t gather_entries = 0;
+  std::int64_t moved_keys = 0;  ///< keys of the orders of all (batch element, KV head) pairs
   std::int64_t empty_items = 0;
   friend bool operator==(const PlanCounts&, const PlanCounts&) = default;
 };
@@ -190,7 +212,8 @@ struct PlanCounts {
 ///             for each of the 256 threads that compute the tile, every mask row being there for
 ///             each of the heads that share the tile (bitmap_order.hpp); row_offsets
 ///             [num_row_panels * block_q + 1]; column_tables: where each table begins in
-///             column_offsets, kv_len + 1 entries of it
+///             column_offsets, kv_len + 1 entries of it (of items with a key order: num_keys + 1);
+///             order_of [batch * heads_kv], or empty
 /// Invariants  every tile of every (batch, head set, query tile) is in exactly one item: in the one
 ///             item of the query tile, or in one of those that its SplitRow tells of; segments of
 ///             an item ascend and do not overlap (gather lists aside); partials are those of the
@@ -200,7 +223,7 @@ struct PlanCounts {
 ///             group_size) are one group, whose gradients of k and v add up
 /// Owner       owns its arrays (host)
 /// Cost        40 B an item, 20 B a split row, 24 B a segment, 8 B a word of a bitmap or a gather
-///             entry
+///             entry, 4 B a key of an order
 struct AttentionPlan {
   Backend backend = Backend::cpu;
   Direction direction = Direction::forward;
@@ -225,6 +248,9 @@ struct AttentionPlan {
   std::vector<Interval> column_intervals;
   std::vector<GatherList> gather_lists;
   std::vector<GatherEntry> gather_entries;
+  std::vector<KeyOrder> key_orders;
+  std::vector<std::int32_t> ordered_keys;
+  std::vector<std::int32_t> order_of;  ///< the key order of items of (b, KV head), or -1
 
   // Of a parametric plan, in place of items and all arrays above.
   std::vector<MaskFormula> formulas;  ///< one, or one for each batch element; else empty
@@ -243,6 +269,14 @@ struct AttentionPlan {
   }
   std::int64_t column_len(std::int64_t b) const {
     return is_backward() ? shape.q_len(b) : shape.kv_len(b);
+  }
+  /// The order in which the tiles of an item count keys; null: that of the tensors.
+  const KeyOrder* key_order(const WorkItem& item) const {
+    if (item.num_segments == 0) return nullptr;
+    const PlanSegment& first = segments[static_cast<std::size_t>(item.first_segment)];
+    return first.kind == PlanSegmentKind::order
+               ? &key_orders[static_cast<std::size_t>(first.payload)]
+               : nullptr;
   }
   std::int64_t words_per_bitmap() const {
     return std::int64_t{heads_per_tile} * tile.block_q * tile.block_kv / 64;
@@ -272,7 +306,7 @@ struct AttentionPlan {
 ///
 /// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name,
 ///         of parametric plans for masks per head, without a closed form or above
-///         kFormulaMaxLength, of backward plans for gather lists; out_of_memory
+///         kFormulaMaxLength, of backward plans for gather lists and key orders; out_of_memory
 /// Cost    O(items log items + segments), and the tiles of one re-blocking where mask.block is not
 ///         the tile; gather lists cost their entries + keys log keys; backward plans what
 ///         transpose (set_algebra.hpp) costs

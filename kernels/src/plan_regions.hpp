@@ -1,0 +1,69 @@
+// Which tiles of a tile row are visited as they are, and which give their live keys to a gather
+// list: by predicted cost.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/formats/segment_mask.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// Whether `automatic` makes gather lists for sm90; lists that are asked for are always made.
+inline constexpr bool kSm90Gathers = false;
+/// Whether `automatic` moves keys for sm90 (KeyOrder).
+inline constexpr bool kSm90MovesKeys = false;
+
+/// What tiles of one kind cost, in full tiles: each of them, and a tile's worth of keys that they
+/// compute.
+struct RegionCost {
+  double tile = 0;
+  double keys = 0;
+};
+
+/// The costs by which a backend's plans are made.
+struct RegionCosts {
+  RegionCost full, bitmap, rows, columns;
+  RegionCost gather;      ///< chunks of a gather list
+  double item = 0;        ///< a work item beside its tiles
+  double moved_key = 0;   ///< a key of a KeyOrder
+  double moving = 0;      ///< moving keys at all
+  double least_gain = 0;  ///< share of a row's cost below which its tiles stay as they are
+};
+RegionCosts region_costs(Backend backend);
+
+/// One tile row: what is gathered, and what it costs.
+struct RowRegions {
+  double tiles_cost = 0;          ///< if every tile is visited
+  double cost = 0;                ///< as chosen; both without the item's own cost
+  std::int64_t num_scanned = 0;   ///< live keys of column tiles that are visited
+  std::int64_t num_gathered = 0;  ///< entries of the gather list; 0: none
+  std::int64_t first_word = 0;    ///< of its bits, where it has a list
+  friend bool operator==(const RowRegions&, const RowRegions&) = default;
+};
+
+/// The choice for all tile rows of a mask.
+struct Regions {
+  std::vector<RowRegions> rows;
+  std::vector<std::uint64_t> gathered;  ///< bit `col` of the words of a row: the tile is gathered
+
+  bool is_gathered(std::int32_t row, std::int64_t col) const {
+    const RowRegions& of_row = rows[static_cast<std::size_t>(row)];
+    return of_row.num_gathered > 0 &&
+           (gathered[static_cast<std::size_t>(of_row.first_word + col / 64)] >> (col % 64) & 1) !=
+               0;
+  }
+};
+
+/// Chooses for each tile row of `mask`.
+///
+///   scan       nothing is gathered
+///   gather     every column tile, and of the other partial tiles those that this makes cheaper
+///   automatic  the partial tiles whose entries cost less in a list, where that makes the row
+///              cheaper by least_gain
+///
+/// Cost: O(keys + intervals + tiles), and stored partial cells / 64.
+Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs);
+
+}  // namespace fdma
