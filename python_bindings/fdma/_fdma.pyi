@@ -299,7 +299,7 @@ def make_plan(
     key_bias: bool = False,
     backend: Literal["cpu", "sm90", "auto"] = "cpu",
     tile: tuple[int, int] = (0, 0),
-    columns: Literal["automatic", "scan", "gather"] = "automatic",
+    columns: Literal["automatic", "scan", "gather", "reorder"] = "automatic",
     split: Literal["automatic", "never"] = "automatic",
     pack: Literal["automatic", "never"] = "automatic",
     num_workers: int = 0,

@@ -257,7 +257,7 @@ def estimate(
     dtype: str = "bfloat16",
     direction: Literal["forward", "backward"] = "forward",
     tile: tuple[int, int] | None = None,
-    columns: Literal["automatic", "scan", "gather"] = "automatic",
+    columns: Literal["automatic", "scan", "gather", "reorder"] = "automatic",
     workers: int | None = None,
     count_all: bool = False,
 ) -> Estimate:
@@ -268,7 +268,8 @@ def estimate(
     float32, float16 or bfloat16 (fp32, fp16, bf16), of all tensors. device: "h200", "cpu", a
     profile as a dict, or the file of one, as `fdma-maskc calibrate` writes it. tile: query rows and
     keys of the kernel's tiles, one of the profile's; where None its first. columns: how query
-    intervals per key (evictions, learned selections) run. workers: threads or SMs instead of the
+    intervals per key (evictions, learned selections) run: every tile is visited, live keys are
+    gathered, or keys reordered by their lifetimes. workers: threads or SMs instead of the
     profile's. count_all: count bitmaps also where more than 65,536 tiles have to be drawn for it.
 
     Raises ValueError for a wrong value and TypeError for a wrong type, naming the argument;

@@ -34,14 +34,6 @@ namespace {
 
 using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*, const PlanOnDevice*>;
 
-ColumnMode parse_column_mode(const std::string& text) {
-  for (const ColumnMode mode : {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather}) {
-    if (to_string(mode) == text) return mode;
-  }
-  refuse(ErrorCode::invalid_argument,
-         fmt::format("columns: expected automatic, scan or gather, got '{}'", text));
-}
-
 // Of options that have two values, the backend's choice or none.
 template <class Mode>
 Mode parse_automatic(std::string_view name, const std::string& text) {
@@ -73,7 +65,7 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   PlanOptions options;
   options.backend = backend == "auto" ? default_backend() : value_or_throw(parse_backend(backend));
   options.tile = {tile.first, tile.second};
-  options.columns = parse_column_mode(columns);
+  options.columns = value_or_throw(parse_column_mode(columns));
   options.split = parse_automatic<SplitMode>("split", split);
   options.pack = parse_automatic<PackMode>("pack", pack);
   options.num_workers = checked_count("num_workers", num_workers);
@@ -349,6 +341,7 @@ nb::dict counts_of(const AttentionPlan& plan) {
   result["column_entries"] = plan.counts.column_entries;
   result["gather_chunks"] = plan.counts.gather_chunks;
   result["gather_entries"] = plan.counts.gather_entries;
+  result["moved_keys"] = plan.counts.moved_keys;
   result["empty_items"] = plan.counts.empty_items;
   return result;
 }

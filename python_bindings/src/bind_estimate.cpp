@@ -49,13 +49,6 @@ std::int32_t extent(std::string_view name, std::int64_t of_mask, std::int64_t va
   return checked(name, value, 1, kMaxHeads);
 }
 
-ColumnMode parse_column_mode(std::string_view name) {
-  for (const ColumnMode mode : {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather}) {
-    if (name == to_string(mode)) return mode;
-  }
-  refuse(fmt::format("columns: expected 'automatic', 'scan' or 'gather', got '{}'", name));
-}
-
 template <class T>
 nb::object or_none(const std::optional<T>& value) {
   return value ? nb::cast(*value) : nb::none();
@@ -110,6 +103,7 @@ nb::dict plan_dict(const PlanCounts& counts, std::int64_t bytes) {
   result["column_entries"] = counts.column_entries;
   result["gather_chunks"] = counts.gather_chunks;
   result["gather_entries"] = counts.gather_entries;
+  result["moved_keys"] = counts.moved_keys;
   result["empty_items"] = counts.empty_items;
   result["bytes"] = bytes;
   return result;
@@ -189,7 +183,7 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
       value_or_throw(parse_attention_dtype(dtype));
   EstimateOptions options;
   options.direction = value_or_throw(parse_direction(direction));
-  options.columns = parse_column_mode(columns);
+  options.columns = value_or_throw(parse_column_mode(columns));
   if (tile) {
     options.tile = {tile->first, tile->second};
     if (!validate(options.tile)) {

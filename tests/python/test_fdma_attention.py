@@ -168,7 +168,8 @@ def test_plan() -> None:
         fdma.attention(q[:1], k[:1], v[:1], plan)
     with pytest.raises(NotImplementedError, match="sm90"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, backend="sm90")
-    with pytest.raises(ValueError, match="columns: expected automatic, scan or gather, got 'x'"):
+    expected = "columns: expected automatic, scan, gather or reorder, got 'x'"
+    with pytest.raises(ValueError, match=expected):
         fdma.make_plan(mask, heads_q=1, head_dim=64, columns="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype"):
         fdma.make_plan(mask, heads_q=1, head_dim=64, dtype="float31")  # type: ignore[arg-type]

@@ -231,6 +231,7 @@ Json plan_json(const AttentionPlan& plan) {
           {"column_entries", counts.column_entries},
           {"gather_chunks", counts.gather_chunks},
           {"gather_entries", counts.gather_entries},
+          {"moved_keys", counts.moved_keys},
           {"empty_items", counts.empty_items},
           {"size_bytes", plan.size_bytes()}};
 }

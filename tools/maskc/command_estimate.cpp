@@ -92,9 +92,7 @@ Outcome<AttentionShape> read_shape(const Arguments& arguments, const MaskShape& 
 Outcome<EstimateOptions> read_options(const Arguments& arguments) {
   EstimateOptions options;
   FDMA_TRY(options.direction, parse_direction(arguments.find("direction").value_or("forward")));
-  for (const ColumnMode mode : {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather}) {
-    if (arguments.find("columns") == to_string(mode)) options.columns = mode;
-  }
+  FDMA_TRY(options.columns, parse_column_mode(arguments.find("columns").value_or("automatic")));
   if (const auto tile = arguments.find("tile")) {
     const std::size_t cross = tile->find('x');
     const auto q = parse_integer(tile->substr(0, cross));
@@ -155,15 +153,12 @@ Json report_json(const MaskOperand& operand, const SavingsReport& report) {
   document["partial_dead_cells"] = report.partial_dead_cells;
   document["wasted_share"] = report.wasted_share;
   const PlanCounts& counts = report.counts;
-  document["plan"] = {{"full_tiles", counts.full_tiles},
-                      {"bitmap_tiles", counts.bitmap_tiles},
-                      {"row_tiles", counts.row_tiles},
-                      {"column_tiles", counts.column_tiles},
-                      {"column_entries", counts.column_entries},
-                      {"gather_chunks", counts.gather_chunks},
-                      {"gather_entries", counts.gather_entries},
-                      {"empty_items", counts.empty_items},
-                      {"bytes", report.plan_bytes}};
+  document["plan"] = {
+      {"full_tiles", counts.full_tiles},         {"bitmap_tiles", counts.bitmap_tiles},
+      {"row_tiles", counts.row_tiles},           {"column_tiles", counts.column_tiles},
+      {"column_entries", counts.column_entries}, {"gather_chunks", counts.gather_chunks},
+      {"gather_entries", counts.gather_entries}, {"moved_keys", counts.moved_keys},
+      {"empty_items", counts.empty_items},       {"bytes", report.plan_bytes}};
   document["formats"] = Json::array();
   for (const FormatSize& size : report.formats) {
     document["formats"].push_back({{"format", to_string(size.format)},
@@ -374,8 +369,9 @@ const Command& estimate_command() {
               .value = "MODE",
               .help =
                   "How query intervals per key (evictions, learned selections) run: scan tiles, "
-                  "gather the live keys, or by their number (the default, automatic).",
-              .choices = {"automatic", "scan", "gather"}},
+                  "gather the live keys, reorder the keys by their lifetimes, or what costs least "
+                  "(the default, automatic).",
+              .choices = {"automatic", "scan", "gather", "reorder"}},
              {.name = "workers", .value = "N", .help = "Threads or SMs instead of the profile's."},
              {.name = "all",
               .help =
