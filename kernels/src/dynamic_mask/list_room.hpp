@@ -1,0 +1,27 @@
+// Room for the gather lists of a learned selection, before any score is known.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/formats/column_intervals.hpp"
+
+namespace fdma::dynamic_mask {
+
+/// What a tile row of a mask M may hold once w keys of each query are selected.
+struct TileRoom {
+  std::int64_t num_visible = 0;  ///< keys of M that some query of the tile sees
+  std::int64_t num_entries = 0;  ///< most keys that any scores keep for some query of the tile
+};
+
+/// The room of every tile row of `block_q` queries of M, of the one-interval class
+/// (one_interval.hpp): a selected key was selected from the first query on that sees it. So a tile
+/// holds the keys of its first query, at most w, and of the keys that appear with a later query at
+/// most w each.
+///
+/// Example     causal, w = 2048, tiles of 128: 128, 256, .., 2048 and then 2048 + 127 entries
+/// Cost        O(keys + queries)
+std::vector<TileRoom> tile_rooms(const ColumnIntervals& among, std::int64_t w,
+                                 std::int64_t block_q);
+
+}  // namespace fdma::dynamic_mask
