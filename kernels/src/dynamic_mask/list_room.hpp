@@ -8,10 +8,11 @@
 
 namespace fdma::dynamic_mask {
 
-/// What a tile row of a mask M may hold once w keys of each query are selected.
+/// What a tile row of a mask M shows, and what it may hold once w keys of each query are selected.
 struct TileRoom {
-  std::int64_t num_visible = 0;  ///< keys of M that some query of the tile sees
-  std::int64_t num_entries = 0;  ///< most keys that any scores keep for some query of the tile
+  std::int64_t most_visible = 0;  ///< keys that one of its queries sees
+  std::int64_t num_entries = 0;   ///< most keys that any scores keep for some query of the tile
+  Interval keys{0, 0};            ///< the first to past the last key that some query sees
 };
 
 /// The room of every tile row of `block_q` queries of M, of the one-interval class

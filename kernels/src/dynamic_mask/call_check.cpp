@@ -1,0 +1,114 @@
+#include "dynamic_mask/call_check.hpp"
+
+#include <fmt/format.h>
+
+#include "attention_call.hpp"
+#include "dynamic_mask/selection_plan.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+Result<void> check_array(std::string_view name, std::string_view dimensions, const TensorView& got,
+                         const TensorView& expected) {
+  if (got.device != expected.device) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("{}: expected a tensor {}, where q is", name,
+                             expected.device == Device::cpu ? "in host memory" : "on the GPU")};
+  }
+  if (got.dtype != expected.dtype || got.rank != expected.rank || got.extents != expected.extents) {
+    const auto text = [](const TensorView& view) {
+      return fmt::format("[{}]",
+                         fmt::join(view.extents.begin(), view.extents.begin() + view.rank, ", "));
+    };
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("{}: expected {} {} = {}, got {} {}", name, to_string(expected.dtype),
+                             dimensions, text(expected), to_string(got.dtype), text(got))};
+  }
+  return {};
+}
+
+Result<void> check_scores(const DynamicMaskSpec& spec, std::string_view name,
+                          const TensorView& scores, Device device) {
+  FDMA_TRY_VOID(
+      check_array(name, "[batch, heads_kv, kv_len]", scores, scores_view(spec, nullptr, device)));
+  if (scores.strides[2] == 1 || scores.extents[2] <= 1) return {};
+  return Error{
+      ErrorCode::invalid_argument,
+      fmt::format("{}: expected stride 1 along the last axis, got {}", name, scores.strides[2])};
+}
+
+// Either scores, or what they are made of.
+Result<void> check_score_source(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
+                                Device device) {
+  const bool is_given = tensors.scores.data != nullptr;
+  const bool is_made = tensors.dt_proj.data != nullptr && tensors.a_coef.data != nullptr;
+  const bool is_half_made = tensors.dt_proj.data != nullptr || tensors.a_coef.data != nullptr;
+  if (is_given == is_half_made || is_made != is_half_made) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("scores: expected either scores, or dt_proj and a_coef, got {}",
+                             is_given       ? "scores and others of them"
+                             : is_half_made ? "one of dt_proj and a_coef"
+                                            : "none of them")};
+  }
+  if (is_given) return check_scores(spec, "scores", tensors.scores, device);
+  FDMA_TRY(const ZohShape shape,
+           zoh_shape(values_of(spec, tensors), tensors.dt_proj, tensors.a_coef));
+  static_cast<void>(shape);
+  if (tensors.dt_proj.device != device) {
+    return Error{ErrorCode::unsupported, "dt_proj: expected a tensor where q is"};
+  }
+  return {};
+}
+
+}  // namespace
+
+TensorView values_of(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors) {
+  TensorView values = tensors.kv.v;
+  values.extents[1] = std::min(values.extents[1], spec.shape.max_kv_len());
+  return values;
+}
+
+AttentionTensors attention_tensors(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
+                                   const TensorView& scores) {
+  AttentionTensors attention{};
+  attention.q = tensors.q;
+  attention.kv = tensors.kv;
+  attention.out = tensors.out;
+  attention.lse = tensors.lse;
+  if (spec.bias != ScoreBias::none) attention.key_bias = scores;
+  return attention;
+}
+
+TensorView scores_view(const DynamicMaskSpec& spec, const void* data, Device device) {
+  const std::int64_t extents[] = {spec.shape.batch, spec.shape.heads_kv, spec.shape.max_kv_len()};
+  TensorView view = make_contiguous_view(data, DType::float32, 3, extents);
+  view.device = device;
+  return view;
+}
+
+ZohMode zoh_mode_of(ScoreBias bias) { return bias == ScoreBias::log ? ZohMode::log : ZohMode::exp; }
+
+Result<void> check_call(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
+                        const AttentionOptions& options, Device device) {
+  // Scores stand for themselves where they are still to be made.
+  static constexpr float kSomewhere = 0;
+  const TensorView scores = scores_view(spec, &kSomewhere, device);
+  FDMA_TRY(const AttentionCall call,
+           checked_call(spec.shape, score_of(spec.bias), attention_tensors(spec, tensors, scores),
+                        options, device));
+  static_cast<void>(call);
+  FDMA_TRY_VOID(check_score_source(spec, tensors, device));
+  if (tensors.made_scores.data != nullptr) {
+    FDMA_TRY_VOID(check_scores(spec, "made_scores", tensors.made_scores.view(), device));
+  }
+  if (tensors.kept.data == nullptr) return {};
+  const std::int64_t extents[] = {spec.shape.batch, spec.shape.heads_kv, spec.shape.max_kv_len(),
+                                  2};
+  TensorView kept = make_contiguous_view(nullptr, DType::int32, 4, extents);
+  kept.device = device;
+  FDMA_TRY_VOID(check_array("kept", "[batch, heads_kv, kv_len, 2]", tensors.kept.view(), kept));
+  if (tensors.kept.view().is_contiguous()) return {};
+  return Error{ErrorCode::invalid_argument, "kept: expected a contiguous tensor"};
+}
+
+}  // namespace fdma::dynamic_mask

@@ -1,0 +1,277 @@
+// The launches of a call: scores (one or two), selection (three), lists (two), attention (two or
+// three). What one leaves for the next lies in the workspace.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "dynamic_mask/call_check.hpp"
+#include "dynamic_mask/device_call.hpp"
+#include "dynamic_mask/device_lists.hpp"
+#include "dynamic_mask/selection_plan.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/zoh_device.hpp"
+#include "sm90/attention_forward.hpp"
+#include "sm90/cuda_error.hpp"
+#include "sm90/device_plan.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+constexpr int kDropThreads = 256;
+
+// Keys whose score is 0 are kept by nobody. A thread has one key of a row.
+__global__ void __launch_bounds__(kDropThreads)
+    drop_zero_scores(int2* kept, const float* scores, std::int64_t num_keys, std::int64_t kv_len,
+                     std::int32_t num_heads, std::int64_t batch_stride, std::int64_t head_stride) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kDropThreads + threadIdx.x;
+  if (at >= num_keys) return;
+  const std::int64_t row = at / kv_len, key = at % kv_len;
+  const float score = scores[row / num_heads * batch_stride + row % num_heads * head_stride + key];
+  if (score == 0) kept[at] = make_int2(0, 0);
+}
+
+// Where things lie in the workspace, in bytes.
+struct Layout {
+  std::int64_t scores = 0, kept = 0, scratch = 0, lists = 0, keys = 0, rows = 0, attention = 0;
+  std::int64_t bytes = 0;
+};
+
+class Sm90Call final : public DeviceCall {
+ public:
+  Sm90Call(const DynamicMaskSpec& spec, const TopkRows& rows, DeviceTopk topk, DevicePlan plan,
+           DeviceMemory memory, const SelectionPlan& selection)
+      : spec_(spec),
+        num_rows_(rows.num_rows()),
+        kv_len_(rows.kv_len),
+        topk_(std::move(topk)),
+        plan_(std::move(plan)),
+        memory_(std::move(memory)),
+        reading_(selection.reading),
+        heads_per_tile_(selection.plan.heads_per_tile),
+        block_q_(selection.plan.tile.block_q),
+        num_tiles_(selection.num_tiles),
+        most_entries_(selection.most_entries),
+        num_entries_(selection.first_entries.empty() ? 0 : selection.first_entries.back()) {
+    spec_.masks.clear();
+    set_layout();
+  }
+
+  SelectionReading reading() const override { return reading_; }
+  std::int32_t heads_per_tile() const override { return heads_per_tile_; }
+  int device() const override { return plan_.device(); }
+  std::int64_t size_bytes() const override {
+    return topk_.size_bytes() + plan_.size_bytes() + first_entries_bytes() + q_lens_bytes();
+  }
+  std::int64_t workspace_bytes() const override { return layout_.bytes; }
+  Result<std::vector<ColumnIntervals>> to_host(const Interval* kept, Stream stream) const override {
+    return topk_.to_host(kept, stream);
+  }
+
+  Result<void> run(const DynamicMaskTensors& tensors, void* workspace, std::uint32_t* status,
+                   Stream stream, const DynamicMaskOptions& options) const override {
+    FDMA_TRY_VOID(check_call(spec_, tensors, options.attention, Device::cuda));
+    if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % kAlignment != 0) {
+      return Error{ErrorCode::invalid_argument, "workspace: expected " +
+                                                    std::to_string(layout_.bytes) +
+                                                    " bytes of device memory at a multiple of 256"};
+    }
+    char* const base = static_cast<char*>(workspace);
+    const auto runs = [&](DynamicMaskStage stage) {
+      return options.first <= stage && stage <= options.last;
+    };
+    const TensorView scores = scores_of(tensors, base);
+    auto* const kept = tensors.kept.data != nullptr
+                           ? static_cast<Interval*>(tensors.kept.data)
+                           : reinterpret_cast<Interval*>(base + layout_.kept);
+    if (runs(DynamicMaskStage::scores)) FDMA_TRY_VOID(make_scores(tensors, scores, stream));
+    const bool is_selecting = reading_ != SelectionReading::all || tensors.kept.data != nullptr;
+    if (runs(DynamicMaskStage::selection) && is_selecting) {
+      FDMA_TRY_VOID(topk_.select(scores, kept, base + layout_.scratch, status, stream));
+      if (spec_.drops_zero_scores) FDMA_TRY_VOID(drop_zeros(scores, kept, stream));
+    }
+    if (runs(DynamicMaskStage::lists) && reading_ == SelectionReading::gather) {
+      FDMA_TRY_VOID(list_keys(kept, base, status, stream));
+    }
+    if (!runs(DynamicMaskStage::attention)) return {};
+    return attend(attention_tensors(spec_, tensors, scores), kept, base, stream, options.attention);
+  }
+
+ private:
+  std::int64_t first_entries_bytes() const {
+    return reading_ == SelectionReading::gather ? (num_rows_ * num_tiles_ + 1) * 8 : 0;
+  }
+  std::int64_t q_lens_bytes() const { return num_rows_ * 4; }
+
+  void set_layout() {
+    const auto take = [&](std::int64_t bytes) {
+      const std::int64_t at = layout_.bytes;
+      layout_.bytes += ceil_div(bytes, kAlignment) * kAlignment;
+      return at;
+    };
+    const bool is_gather = reading_ == SelectionReading::gather;
+    layout_.scores = take(num_rows_ * kv_len_ * 4);
+    layout_.kept = take(num_rows_ * kv_len_ * static_cast<std::int64_t>(sizeof(Interval)));
+    layout_.scratch = take(std::max(topk_.workspace_bytes(),
+                                    is_gather ? lists_workspace_bytes(num_rows_, kv_len_) : 0));
+    if (is_gather) {
+      layout_.lists = take(num_rows_ * num_tiles_ * static_cast<std::int64_t>(sizeof(GatherList)));
+      layout_.keys = take(num_entries_ * 4);
+      layout_.rows = take(num_entries_ * static_cast<std::int64_t>(sizeof(RowRange)));
+    }
+    layout_.attention = take(plan_.workspace_bytes());
+  }
+
+  TensorView scores_of(const DynamicMaskTensors& tensors, char* base) const {
+    if (tensors.scores.data != nullptr) return tensors.scores;
+    if (tensors.made_scores.data != nullptr) return tensors.made_scores.view();
+    return scores_view(spec_, base + layout_.scores, Device::cuda);
+  }
+
+  Result<void> make_scores(const DynamicMaskTensors& tensors, const TensorView& scores,
+                           Stream stream) const {
+    const MutableTensorView& wanted = tensors.made_scores;
+    if (tensors.scores.data == nullptr) {
+      const MutableTensorView out{const_cast<void*>(scores.data),
+                                  scores.dtype,
+                                  scores.device,
+                                  scores.rank,
+                                  scores.extents,
+                                  scores.strides};
+      return zoh_scores(values_of(spec_, tensors), tensors.dt_proj, tensors.a_coef, out,
+                        zoh_mode_of(spec_.bias), stream);
+    }
+    if (wanted.data == nullptr) return {};
+    for (std::int64_t b = 0; b < scores.extents[0]; ++b) {
+      const auto bytes = [](std::int64_t elements) {
+        return static_cast<std::size_t>(elements) * sizeof(float);
+      };
+      FDMA_TRY_VOID(sm90::check_cuda(
+          cudaMemcpy2DAsync(
+              static_cast<float*>(wanted.data) + b * wanted.strides[0], bytes(wanted.strides[1]),
+              static_cast<const float*>(scores.data) + b * scores.strides[0],
+              bytes(scores.strides[1]), bytes(scores.extents[2]),
+              static_cast<std::size_t>(scores.extents[1]), cudaMemcpyDeviceToDevice, stream),
+          "cudaMemcpy2DAsync"));
+    }
+    return {};
+  }
+
+  Result<void> drop_zeros(const TensorView& scores, Interval* kept, Stream stream) const {
+    const std::int64_t num_keys = num_rows_ * kv_len_;
+    if (num_keys == 0) return {};
+    const auto num_blocks = static_cast<unsigned>(ceil_div(num_keys, std::int64_t{kDropThreads}));
+    drop_zero_scores<<<num_blocks, kDropThreads, 0, stream>>>(
+        reinterpret_cast<int2*>(kept), static_cast<const float*>(scores.data), num_keys, kv_len_,
+        spec_.shape.heads_kv, scores.strides[0], scores.strides[1]);
+    return sm90::check_cuda(cudaGetLastError(), "launch of the kernel that drops keys");
+  }
+
+  const std::int64_t* first_entries() const {
+    return static_cast<const std::int64_t*>(memory_.data());
+  }
+
+  Result<void> list_keys(const Interval* kept, char* base, std::uint32_t* status,
+                         Stream stream) const {
+    ListsCall call;
+    call.kept = kept;
+    call.num_rows = num_rows_;
+    call.kv_len = kv_len_;
+    call.first_entries = first_entries();
+    call.q_lens = reinterpret_cast<const std::int32_t*>(static_cast<const char*>(memory_.data()) +
+                                                        first_entries_bytes());
+    call.num_tiles = num_tiles_;
+    call.block_q = block_q_;
+    call.batch_entries = batch_entries(most_entries_, block_q_);
+    call.workspace = base + layout_.scratch;
+    call.lists = reinterpret_cast<GatherList*>(base + layout_.lists);
+    call.keys = reinterpret_cast<std::int32_t*>(base + layout_.keys);
+    call.rows = reinterpret_cast<RowRange*>(base + layout_.rows);
+    call.status = status;
+    return make_lists(call, stream);
+  }
+
+  Result<void> attend(const AttentionTensors& tensors, const Interval* kept, char* base,
+                      Stream stream, const AttentionOptions& options) const {
+    void* const workspace = base + layout_.attention;
+    switch (reading_) {
+      case SelectionReading::gather: {
+        const sm90::GatherArrays lists{reinterpret_cast<const GatherList*>(base + layout_.lists),
+                                       reinterpret_cast<const std::int32_t*>(base + layout_.keys),
+                                       reinterpret_cast<const uchar2*>(base + layout_.rows)};
+        return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options,
+                                                  lists);
+      }
+      case SelectionReading::scan: {
+        // The same plan with this call's intervals; its memory stays that of plan_.
+        const DevicePlan::Impl& planned = plan_.impl();
+        auto impl = std::make_unique<DevicePlan::Impl>();
+        impl->shape = planned.shape;
+        impl->score = planned.score;
+        impl->tile = planned.tile;
+        impl->device = planned.device;
+        impl->num_multiprocessors = planned.num_multiprocessors;
+        impl->max_partials = planned.max_partials;
+        impl->num_partials = planned.num_partials;
+        impl->arrays = planned.arrays;
+        impl->arrays.column_intervals = kept;
+        return attention_forward(DevicePlan(std::move(impl)), tensors, workspace, stream, options);
+      }
+      default:
+        return attention_forward(plan_, tensors, workspace, stream, options);
+    }
+  }
+
+  DynamicMaskSpec spec_;
+  std::int64_t num_rows_, kv_len_;
+  DeviceTopk topk_;
+  DevicePlan plan_;
+  DeviceMemory memory_;  // first_entries, q_lens
+  SelectionReading reading_;
+  std::int32_t heads_per_tile_, block_q_, num_tiles_;
+  std::int64_t most_entries_, num_entries_;
+  Layout layout_;
+};
+
+// first_entries, and the q_len of each row behind them.
+Result<DeviceMemory> upload_lengths(const DynamicMaskSpec& spec, const SelectionPlan& selection,
+                                    std::int64_t num_rows, Stream stream) {
+  std::vector<std::int32_t> q_lens;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    q_lens.push_back(static_cast<std::int32_t>(spec.shape.q_len(row / spec.shape.heads_kv)));
+  }
+  const std::size_t entries_bytes = selection.first_entries.size() * sizeof(std::int64_t);
+  const std::size_t lens_bytes = q_lens.size() * sizeof(std::int32_t);
+  FDMA_TRY(DeviceMemory memory,
+           DeviceMemory::allocate(static_cast<std::int64_t>(entries_bytes + lens_bytes)));
+  char* const base = static_cast<char*>(memory.data());
+  // From pageable memory: the bytes have left it when each call returns.
+  FDMA_TRY_VOID(sm90::check_cuda(cudaMemcpyAsync(base, selection.first_entries.data(),
+                                                 entries_bytes, cudaMemcpyHostToDevice, stream),
+                                 "cudaMemcpyAsync"));
+  FDMA_TRY_VOID(sm90::check_cuda(cudaMemcpyAsync(base + entries_bytes, q_lens.data(), lens_bytes,
+                                                 cudaMemcpyHostToDevice, stream),
+                                 "cudaMemcpyAsync"));
+  return Result<DeviceMemory>(std::move(memory));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec,
+                                                     const TopkRows& rows, Stream stream) {
+  Result<DeviceTopk> topk = DeviceTopk::make(rows, spec.w, stream);
+  if (!topk && topk.error().code == ErrorCode::unsupported) {
+    return Error{ErrorCode::unsupported,
+                 topk.error().message + "; or run dynamic_mask_attention with backend = cpu"};
+  }
+  if (!topk) return std::move(topk).error();
+  FDMA_TRY(const SelectionPlan selection, plan_selection(spec, rows));
+  FDMA_TRY(DevicePlan plan, upload(selection.plan, stream));
+  FDMA_TRY(DeviceMemory memory, upload_lengths(spec, selection, rows.num_rows(), stream));
+  return Result<std::unique_ptr<DeviceCall>>(std::make_unique<Sm90Call>(
+      spec, rows, *std::move(topk), std::move(plan), std::move(memory), selection));
+}
+
+}  // namespace fdma::dynamic_mask

@@ -1,0 +1,137 @@
+#include "dynamic_mask/host_call.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+#include "dynamic_mask/call_check.hpp"
+#include "dynamic_mask/selection_plan.hpp"
+#include "fdma/select/select_topk.hpp"
+#include "fdma/select/zoh_scores.hpp"
+#include "fdma/threads/parallel.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+ColumnIntervals without_zero_scores(const ColumnIntervals& kept, const std::vector<float>& scores) {
+  ColumnIntervals left{kept.q_len, kept.kv_len, {0}, {}};
+  for (std::size_t key = 0; key + 1 < kept.offsets.size(); ++key) {
+    if (scores[key] != 0) {
+      left.intervals.insert(left.intervals.end(), kept.intervals.begin() + kept.offsets[key],
+                            kept.intervals.begin() + kept.offsets[key + 1]);
+    }
+    left.offsets.push_back(static_cast<std::int64_t>(left.intervals.size()));
+  }
+  return left;
+}
+
+// One row of scores: what each of its keys is kept by.
+Result<ColumnIntervals> select_row(const DynamicMaskSpec& spec, const TopkRows& rows,
+                                   const TensorView& scores, std::int64_t row) {
+  const auto mask = static_cast<std::size_t>(rows.mask_of[static_cast<std::size_t>(row)]);
+  const ColumnIntervals& among = rows.masks[mask];
+  const float* data = static_cast<const float*>(scores.data) +
+                      row / rows.num_heads_kv * scores.strides[0] +
+                      row % rows.num_heads_kv * scores.strides[1];
+  const std::vector<float> values(data, data + among.kv_len);
+  Result<ColumnIntervals> kept = select_topk(values, spec.w, among);
+  if (!kept) {
+    return Error{kept.error().code,
+                 fmt::format("batch element {}, KV head {}: {}", row / rows.num_heads_kv,
+                             row % rows.num_heads_kv, kept.error().message)};
+  }
+  return spec.drops_zero_scores ? without_zero_scores(*kept, values) : *std::move(kept);
+}
+
+Result<std::vector<ColumnIntervals>> select_rows(const DynamicMaskSpec& spec, const TopkRows& rows,
+                                                 const TensorView& scores) {
+  std::vector<std::optional<Result<ColumnIntervals>>> selected(
+      static_cast<std::size_t>(rows.num_rows()));
+  parallel_for(std::size_t{0}, selected.size(), [&](std::size_t row) {
+    selected[row] = select_row(spec, rows, scores, static_cast<std::int64_t>(row));
+  });
+  std::vector<ColumnIntervals> kept;
+  for (std::optional<Result<ColumnIntervals>>& row : selected) {
+    if (!*row) return std::move(*row).error();
+    kept.push_back(**std::move(row));
+  }
+  return kept;
+}
+
+Result<void> write_kept(const std::vector<ColumnIntervals>& rows, std::int64_t kv_len,
+                        Interval* out) {
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    for (std::int64_t key = 0; key < kv_len; ++key, ++out) {
+      *out = {0, 0};
+      const auto at = static_cast<std::size_t>(key);
+      if (key >= rows[row].kv_len) continue;
+      const std::int64_t begin = rows[row].offsets[at];
+      const std::int64_t count = rows[row].offsets[at + 1] - begin;
+      if (count > 1) {
+        return Error{ErrorCode::unsupported,
+                     fmt::format("kept: key {} of row {} is kept by {} intervals of queries, and "
+                                 "one can be told; leave kept out",
+                                 key, row, count)};
+      }
+      if (count == 1) *out = rows[row].intervals[static_cast<std::size_t>(begin)];
+    }
+  }
+  return {};
+}
+
+void copy_scores(const TensorView& from, const MutableTensorView& to) {
+  for (std::int64_t b = 0; b < from.extents[0]; ++b) {
+    for (std::int64_t h = 0; h < from.extents[1]; ++h) {
+      const float* row =
+          static_cast<const float*>(from.data) + b * from.strides[0] + h * from.strides[1];
+      std::copy_n(row, from.extents[2],
+                  static_cast<float*>(to.data) + b * to.strides[0] + h * to.strides[1]);
+    }
+  }
+}
+
+}  // namespace
+
+Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
+                         const DynamicMaskTensors& tensors, const AttentionOptions& options) {
+  FDMA_TRY_VOID(check_call(spec, tensors, options, Device::cpu));
+  const MutableTensorView& wanted = tensors.made_scores;
+  TensorView scores = tensors.scores;
+  std::vector<float> memory;
+  if (scores.data == nullptr) {
+    scores = wanted.view();
+    if (wanted.data == nullptr) {
+      memory.resize(static_cast<std::size_t>(rows.num_rows() * rows.kv_len));
+      scores = scores_view(spec, memory.data(), Device::cpu);
+    }
+    const MutableTensorView out{const_cast<void*>(scores.data),
+                                scores.dtype,
+                                scores.device,
+                                scores.rank,
+                                scores.extents,
+                                scores.strides};
+    FDMA_TRY_VOID(zoh_scores(values_of(spec, tensors), tensors.dt_proj, tensors.a_coef, out,
+                             {zoh_mode_of(spec.bias), options.num_threads}));
+  } else if (wanted.data != nullptr) {
+    copy_scores(scores, wanted);
+  }
+  FDMA_TRY(const std::vector<ColumnIntervals> kept, select_rows(spec, rows, scores));
+  if (tensors.kept.data != nullptr) {
+    FDMA_TRY_VOID(write_kept(kept, rows.kv_len, static_cast<Interval*>(tensors.kept.data)));
+  }
+  BlockMask mask;
+  mask.block = {128, 128};
+  mask.shape = {spec.shape.batch, spec.shape.heads_q, spec.shape.q_lens, spec.shape.kv_lens};
+  for (std::int64_t b = 0; b < spec.shape.batch; ++b) {
+    for (std::int32_t h = 0; h < spec.shape.heads_q; ++h) {
+      mask.group_of.push_back(
+          static_cast<std::int32_t>(b * spec.shape.heads_kv + h / spec.shape.group_size()));
+    }
+  }
+  mask.groups = kept;
+  FDMA_TRY(const AttentionPlan plan, make_plan(mask, spec.shape, score_of(spec.bias)));
+  return attention_forward(plan, attention_tensors(spec, tensors, scores), options);
+}
+
+}  // namespace fdma::dynamic_mask

@@ -1,0 +1,253 @@
+// The planner of a selection knows w and M, not the scores: it compares, for each number of heads
+// that may share a tile,
+//   gather   the most keys that a tile's list may have, in steps of 32 keys, each a tenth dearer
+//            than a key in its place; and making the lists
+//   scan     all tiles in which M shows a key, which cost a tenth more with a mask
+// A list holds w keys and one for each query that lets another appear, so fewer queries in a tile
+// mean shorter lists, but more of them.
+//
+// Example     32 heads, 8 KV heads, 128K tokens, w = 2,048: lists of 32 queries and 4 heads
+// Example     1K tokens, w = 512: tiles are scanned
+#include "dynamic_mask/selection_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dynamic_mask/list_room.hpp"
+#include "fdma/formats/convert.hpp"
+#include "full_mask.hpp"
+#include "plan_splits.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+constexpr double kFlopPerUs = 4.9e6;         // of a multiprocessor: 650 TFLOP/s over 132
+constexpr double kGatherDearer = 1.1;        // hopper: gathered against contiguous keys
+constexpr double kMaskDearer = 1.1;          // a tile of column intervals against a full one
+constexpr double kItemTiles = 0.9;           // what an item costs beside its tiles
+constexpr double kListEntryUs = 1.3e-6;      // 4 to 6 bytes written, intervals read
+constexpr double kListUs = 1.0e-4;           // each list
+constexpr double kListLaunchesUs = 6;        // two more launches
+constexpr std::int64_t kListAlignment = 32;  // entries
+constexpr std::int32_t kStepKeys = 32;       // of the last chunk of a list
+
+// Rooms of the tile rows of every mask.
+using RoomsOfMasks = std::vector<std::vector<TileRoom>>;
+
+RoomsOfMasks rooms_of(const TopkRows& rows, std::int64_t w, std::int64_t block_q) {
+  RoomsOfMasks rooms;
+  for (const ColumnIntervals& mask : rows.masks) rooms.push_back(tile_rooms(mask, w, block_q));
+  return rooms;
+}
+
+bool shows_at_most(const RoomsOfMasks& rooms, std::int64_t w) {
+  return std::all_of(rooms.begin(), rooms.end(), [w](const std::vector<TileRoom>& mask) {
+    return std::all_of(mask.begin(), mask.end(),
+                       [w](const TileRoom& room) { return room.most_visible <= w; });
+  });
+}
+
+std::int64_t tiles_of(const TileRoom& room) {
+  return room.keys.begin < room.keys.end
+             ? ceil_div(std::int64_t{room.keys.end}, std::int64_t{kSm90TileKeys}) -
+                   room.keys.begin / kSm90TileKeys
+             : 0;
+}
+
+// Microseconds of a plan, its lists included.
+double predict(const AttentionShape& shape, const TopkRows& rows, const RoomsOfMasks& rooms,
+               std::int32_t heads_per_tile, SelectionReading reading) {
+  const double tile_us =
+      2.0 * (shape.head_dim + shape.head_dim_v) * kSm90TileRows * kSm90TileKeys / kFlopPerUs;
+  const double num_sets = static_cast<double>(ceil_div(shape.group_size(), heads_per_tile));
+  const bool is_gather = reading == SelectionReading::gather;
+  double tiles = 0, items = 0, list_us = is_gather ? kListLaunchesUs : 0;
+  for (const std::int32_t mask : rows.mask_of) {
+    for (const TileRoom& room : rooms[static_cast<std::size_t>(mask)]) {
+      items += num_sets;
+      if (is_gather) {
+        const auto steps = ceil_div(room.num_entries, std::int64_t{kStepKeys});
+        tiles += num_sets * static_cast<double>(steps * kStepKeys) / kSm90TileKeys * kGatherDearer;
+        list_us += kListUs + static_cast<double>(room.num_entries) * kListEntryUs;
+      } else {
+        tiles += num_sets * static_cast<double>(tiles_of(room)) * kMaskDearer;
+      }
+    }
+  }
+  const double workers = std::min<double>(kSm90Workers, std::max(items, 1.0));
+  return (tiles + items * kItemTiles) * tile_us / workers + list_us;
+}
+
+struct Choice {
+  SelectionReading reading = SelectionReading::automatic;
+  std::int32_t heads_per_tile = 1;
+  double predicted_us = 0;
+  RoomsOfMasks rooms;
+};
+
+Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows) {
+  Choice best;
+  for (std::int32_t heads = 1; heads <= heads_per_tile_of_group(spec.shape.group_size());
+       heads *= 2) {
+    const RoomsOfMasks rooms = rooms_of(rows, spec.w, kSm90TileRows / heads);
+    for (const SelectionReading reading : {SelectionReading::gather, SelectionReading::scan}) {
+      if (spec.reading != SelectionReading::automatic && spec.reading != reading) continue;
+      const double us = predict(spec.shape, rows, rooms, heads, reading);
+      const bool is_better = best.reading == SelectionReading::automatic || us < best.predicted_us;
+      if (is_better) best = {reading, heads, us, rooms};
+    }
+  }
+  return best;
+}
+
+// The segment of one (row, tile), and how many keys it is worth.
+struct RowSegment {
+  PlanSegment segment;
+  std::int64_t num_keys;
+};
+
+RowSegment segment_of(const TileRoom& room, SelectionReading reading, std::int64_t row,
+                      std::int64_t list) {
+  if (reading == SelectionReading::gather) {
+    const auto chunks =
+        static_cast<std::int32_t>(ceil_div(room.num_entries, std::int64_t{kSm90TileKeys}));
+    return {{0, chunks, 0, 0, PlanSegmentKind::gather, static_cast<std::int32_t>(list)},
+            room.num_entries};
+  }
+  const auto first = room.keys.begin / kSm90TileKeys;
+  const auto end = first + static_cast<std::int32_t>(tiles_of(room));
+  return {{first, end, 0, 0, PlanSegmentKind::columns, static_cast<std::int32_t>(row)},
+          std::int64_t{room.keys.end} - room.keys.begin};
+}
+
+// KV heads whose keys and values share the cache.
+std::int64_t heads_of_section(const AttentionShape& shape) {
+  const std::int64_t bytes = shape.max_kv_len() * 2 * (shape.head_dim + shape.head_dim_v);
+  return std::max<std::int64_t>(PlanOptions{}.section_bytes / std::max<std::int64_t>(bytes, 1), 1);
+}
+
+// Items of all rows, section by section, longest first.
+void add_items(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
+  AttentionPlan& plan = made.plan;
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t section = heads_of_section(shape);
+  for (std::int64_t first = 0; first < rows.num_rows(); first += section) {
+    std::vector<std::pair<std::int64_t, WorkItem>> ranked;
+    for (std::int64_t row = first; row < std::min(first + section, rows.num_rows()); ++row) {
+      const std::int32_t mask = rows.mask_of[static_cast<std::size_t>(row)];
+      const std::vector<TileRoom>& rooms = choice.rooms[static_cast<std::size_t>(mask)];
+      for (std::size_t tile = 0; tile < rooms.size(); ++tile) {
+        const std::int64_t list = row * made.num_tiles + static_cast<std::int64_t>(tile);
+        const RowSegment planned = segment_of(rooms[tile], choice.reading, row, list);
+        const PlanSegment& segment = planned.segment;
+        WorkItem item{};
+        item.batch = static_cast<std::int32_t>(row / shape.heads_kv);
+        item.q_tile = static_cast<std::int32_t>(tile);
+        item.num_tiles = segment.end_tile - segment.first_tile;
+        item.first_segment = static_cast<std::int32_t>(plan.segments.size());
+        item.num_segments = item.num_tiles > 0 ? 1 : 0;
+        item.num_entries = static_cast<std::int32_t>(rooms[tile].num_entries);
+        if (item.num_segments > 0) plan.segments.push_back(segment);
+        for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
+          item.head = static_cast<std::int32_t>(row % shape.heads_kv) * shape.group_size() + i;
+          ranked.emplace_back(planned.num_keys, item);
+        }
+        std::int64_t& tiles = choice.reading == SelectionReading::gather ? plan.counts.gather_chunks
+                                                                         : plan.counts.column_tiles;
+        tiles += item.num_tiles * ceil_div(shape.group_size(), plan.heads_per_tile);
+      }
+    }
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (const auto& [keys, item] : ranked) plan.items.push_back(item);
+  }
+}
+
+void add_lists(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
+  std::int64_t next = 0;
+  for (const std::int32_t mask : rows.mask_of) {
+    const std::vector<TileRoom>& rooms = choice.rooms[static_cast<std::size_t>(mask)];
+    for (std::size_t tile = 0; tile < static_cast<std::size_t>(made.num_tiles); ++tile) {
+      made.first_entries.push_back(next);
+      if (tile >= rooms.size()) continue;
+      const std::int64_t entries = rooms[tile].num_entries;
+      made.most_entries = std::max(made.most_entries, entries);
+      next += ceil_div(entries, kListAlignment) * kListAlignment;
+    }
+  }
+  made.first_entries.push_back(next);
+}
+
+void add_tables(const TopkRows& rows, AttentionPlan& plan) {
+  plan.column_offsets.reserve(static_cast<std::size_t>(rows.num_rows() * rows.kv_len) + 1);
+  for (std::int64_t i = 0; i <= rows.num_rows() * rows.kv_len; ++i) {
+    plan.column_offsets.push_back(i);
+  }
+  for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
+    plan.column_tables.push_back(row * rows.kv_len);
+  }
+}
+
+}  // namespace
+
+BlockMask mask_of_rows(const AttentionShape& shape, const std::vector<ColumnIntervals>& masks,
+                       const std::vector<std::int32_t>& mask_of, BlockShape block) {
+  const MaskShape mask_shape{shape.batch, shape.heads_q, shape.q_lens, shape.kv_lens};
+  std::vector<SegmentMask> segments;
+  for (const ColumnIntervals& mask : masks) segments.push_back(segment_from_columns(mask, block));
+  std::vector<std::int32_t> of_heads;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int32_t h = 0; h < shape.heads_q; ++h) {
+      const std::int64_t row = b * shape.heads_kv + h / shape.group_size();
+      of_heads.push_back(mask_of[static_cast<std::size_t>(row)]);
+    }
+  }
+  return make_block_mask(mask_shape, block, std::move(segments), of_heads);
+}
+
+Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows& rows) {
+  const BlockShape tile{kSm90TileRows, kSm90TileKeys};
+  const ScoreSpec score = score_of(spec.bias);
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  const bool is_all =
+      !spec.drops_zero_scores && shows_at_most(rooms_of(rows, spec.w, kSm90TileRows), spec.w);
+  if (spec.reading == SelectionReading::all && !is_all) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("reading: all is for masks that show no query more than w keys, here "
+                             "{}, and keep those whose score is 0",
+                             spec.w)};
+  }
+  SelectionPlan made;
+  if (is_all &&
+      (spec.reading == SelectionReading::all || spec.reading == SelectionReading::automatic)) {
+    FDMA_TRY(made.plan, make_plan(mask_of_rows(spec.shape, rows.masks, rows.mask_of, tile),
+                                  spec.shape, score, options));
+    return made;
+  }
+  // The header, and what the backend refuses, are those of any plan for this shape.
+  options.split = SplitMode::never;
+  options.pack = PackMode::never;
+  FDMA_TRY(made.plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
+  const Choice choice = choose(spec, rows);
+  AttentionPlan& plan = made.plan;
+  plan.items.clear();
+  plan.segments.clear();
+  plan.counts = {};
+  plan.heads_per_tile = choice.heads_per_tile;
+  plan.tile.block_q = kSm90TileRows / choice.heads_per_tile;
+  made.reading = choice.reading;
+  made.predicted_us = choice.predicted_us;
+  made.num_tiles =
+      static_cast<std::int32_t>(ceil_div(spec.shape.max_q_len(), std::int64_t{plan.tile.block_q}));
+  add_items(rows, choice, made);
+  if (choice.reading == SelectionReading::gather) {
+    add_lists(rows, choice, made);
+  } else {
+    add_tables(rows, plan);
+  }
+  return made;
+}
+
+}  // namespace fdma::dynamic_mask

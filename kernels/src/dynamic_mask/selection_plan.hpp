@@ -1,0 +1,43 @@
+// How attention on a GPU reads a selection that is only known there: a plan without the selection.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/kernels/device_topk.hpp"
+#include "fdma/kernels/dynamic_mask_attention.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma::dynamic_mask {
+
+/// A plan for sm90 whose items read what selection leaves on the device.
+///
+/// gather: an item's one segment is a gather list, that of its (batch element, KV head, tile row)
+/// at row * num_tiles + tile; the plan has no lists, only room for them. scan: its one segment is
+/// the column tiles that M shows to the tile row; table `row` of the plan has one interval for each
+/// key, at row * kv_len + key. all: the plan of M.
+struct SelectionPlan {
+  AttentionPlan plan;
+  SelectionReading reading = SelectionReading::all;
+  std::int32_t num_tiles = 0;               ///< of the longest batch element
+  std::int64_t most_entries = 0;            ///< of a gather list
+  std::vector<std::int64_t> first_entries;  ///< [rows * num_tiles + 1] where lists begin; gather
+  double predicted_us = 0;
+};
+
+/// The plan that is predicted to take least time, or that of spec.reading, over all numbers of
+/// query heads that may share a tile. The masks of `rows` are of the one-interval class.
+///
+/// Errors  those of make_plan; invalid_argument: reading = all where a query sees more than w keys
+Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows& rows);
+
+/// The score of attention that adds `bias`.
+inline ScoreSpec score_of(ScoreBias bias) {
+  return {bias == ScoreBias::none ? ScoreKind::none : ScoreKind::key_bias};
+}
+
+/// M of every (batch element, KV head) as a mask of heads_q heads.
+BlockMask mask_of_rows(const AttentionShape& shape, const std::vector<ColumnIntervals>& masks,
+                       const std::vector<std::int32_t>& mask_of, BlockShape block);
+
+}  // namespace fdma::dynamic_mask
