@@ -40,6 +40,7 @@ _Out = TypeVar("_Out", bound=Array)
 _Lse = TypeVar("_Lse", bound=Array)
 _Format = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
 _DType = Literal["float32", "float16", "bfloat16"]
+_Stage = Literal["scores", "selection", "lists", "attention"]
 
 __version__: str
 
@@ -692,6 +693,87 @@ class DeviceIncrementalTopk:
     def kv_len(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+
+class DynamicMaskAttention:
+    """
+    Scores of keys, the w best for each query and attention over those, prepared for a shape.
+    """
+
+    def __init__(
+        self,
+        keep_window_size: int,
+        *,
+        among: BlockMask | None = None,
+        q_len: int | Sequence[int] | None = None,
+        kv_len: int | Sequence[int] | None = None,
+        batch: int | None = None,
+        heads_q: int,
+        heads_kv: int | None = None,
+        head_dim: int,
+        head_dim_v: int | None = None,
+        dtype: _DType = "float32",
+        out_dtype: _DType | None = None,
+        bias: Literal["exp", "log", "none"] = "exp",
+        drop_zero_scores: bool = False,
+        backend: Literal["auto", "cpu", "sm90"] = "auto",
+        reading: Literal["automatic", "gather", "scan", "all"] = "automatic",
+        device: int | None = None,
+        stream: _Stream | None = None,
+    ) -> None:
+        """
+        Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given q_len and kv_len, under causal. bias: exp, log or none, what is added to logits.
+        """
+
+    def run(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        dt_proj: Array | None = None,
+        a_coef: Array | None = None,
+        *,
+        scores: Array | None = None,
+        softmax_scale: float | None = None,
+        stream: _Stream | None = None,
+        num_threads: int = 0,
+        out: Array | None = None,
+        lse: Array | None = None,
+        return_lse: bool = True,
+        return_scores: bool = False,
+        return_kept: bool = False,
+        stages: tuple[_Stage, _Stage] = ("scores", "attention"),
+    ) -> tuple[Any, Any, Any, Any]:
+        """
+        (out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last part to run, to time them.
+        """
+
+    def to_mask(
+        self, kept: Array, *, block: tuple[int, int] = (128, 128), stream: _Stream | None = None
+    ) -> BlockMask:
+        """
+        What run() returned as kept as a mask of heads_q heads; on a GPU waits and copies.
+        """
+
+    def saw_nan(self, *, stream: _Stream | None = None) -> bool:
+        """
+        On a GPU: whether a score was NaN (it ranks lowest) since this was last asked.
+        """
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def reading(self) -> str:
+        """How attention reads the selection: gather, scan or all."""
+
+    @property
+    def heads_per_tile(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def workspace_nbytes(self) -> int:
+        """Bytes of one workspace: each stream and each graph capture has one."""
 
 class CusparseAttention:
     """

@@ -27,6 +27,9 @@ void bind_expr(nanobind::module_& module);
 /// DeviceTopk, DeviceIncrementalTopk.
 void bind_device_select(nanobind::module_& module);
 
+/// DynamicMaskAttention.
+void bind_dynamic_mask(nanobind::module_& module);
+
 /// CusparseAttention, cusparse_version.
 void bind_cusparse(nanobind::module_& module);
 

@@ -19,6 +19,7 @@ NB_MODULE(_fdma, module) {
   fdma::python::bind_attention_call(module);
   fdma::python::bind_select(module);
   fdma::python::bind_device_select(module);
+  fdma::python::bind_dynamic_mask(module);
   fdma::python::bind_cusparse(module);
   fdma::python::bind_expr(module);
   fdma::python::bind_estimate(module);
