@@ -33,7 +33,8 @@ struct ListsCall {
   /// Live keys of a group of tiles that are held in shared memory at a time; the result does not
   /// depend on it. See batch_entries.
   std::int32_t batch_entries = 0;
-  const std::int64_t* first_entries = nullptr;  ///< [num_rows * num_tiles + 1]: where lists begin
+  const std::int64_t* first_entries = nullptr;  ///< [num_rows * num_tiles + 1]: where lists begin,
+                                                ///< multiples of 8
   void* workspace = nullptr;                    ///< lists_workspace_bytes, 16-aligned
 
   GatherList* lists = nullptr;      ///< [num_rows, num_tiles]
