@@ -12,7 +12,6 @@
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/zoh_device.hpp"
-#include "sm90/attention_forward.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 
@@ -197,13 +196,8 @@ class Sm90Call final : public DeviceCall {
                       Stream stream, const AttentionOptions& options) const {
     void* const workspace = base + layout_.attention;
     switch (reading_) {
-      case SelectionReading::gather: {
-        const sm90::GatherArrays lists{reinterpret_cast<const GatherList*>(base + layout_.lists),
-                                       reinterpret_cast<const std::int32_t*>(base + layout_.keys),
-                                       reinterpret_cast<const uchar2*>(base + layout_.rows)};
-        return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options,
-                                                  lists);
-      }
+      case SelectionReading::gather:
+        return Error{ErrorCode::unsupported, "reading: sm90 reads no gather lists yet; take scan"};
       case SelectionReading::scan: {
         // The same plan with this call's intervals; its memory stays that of plan_.
         const DevicePlan::Impl& planned = plan_.impl();
@@ -267,7 +261,9 @@ Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec
                  topk.error().message + "; or run dynamic_mask_attention with backend = cpu"};
   }
   if (!topk) return std::move(topk).error();
-  FDMA_TRY(const SelectionPlan selection, plan_selection(spec, rows));
+  DynamicMaskSpec asked = spec;
+  if (asked.reading == SelectionReading::automatic) asked.reading = SelectionReading::scan;
+  FDMA_TRY(const SelectionPlan selection, plan_selection(asked, rows));
   FDMA_TRY(DevicePlan plan, upload(selection.plan, stream));
   FDMA_TRY(DeviceMemory memory, upload_lengths(spec, selection, rows.num_rows(), stream));
   return Result<std::unique_ptr<DeviceCall>>(std::make_unique<Sm90Call>(
