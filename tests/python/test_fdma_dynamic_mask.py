@@ -14,6 +14,7 @@ except ImportError:
     imported_torch = None
 torch: Any = imported_torch
 HAS_GPU = torch is not None and "sm90" in fdma.available_backends()
+Bias = Literal["exp", "log", "none"]
 needs_gpu = pytest.mark.skipif(
     not HAS_GPU, reason="no GPU of compute capability 9.0, or PyTorch is not installed"
 )
@@ -51,7 +52,7 @@ def scores_by_definition(v: Tensor, dt_proj: Tensor, a_coef: Tensor, mode: str) 
 
 @pytest.mark.parametrize("bias", ["exp", "log", "none"])
 @pytest.mark.parametrize("wide", [False, True])
-def test_one_call_is_scores_selection_and_attention(bias: str, wide: bool) -> None:
+def test_one_call_is_scores_selection_and_attention(bias: Bias, wide: bool) -> None:
     q, k, v = random_tensors(1, 2, 60, 90, 4, 2, 16, 16)
     rng = np.random.default_rng(2)
     dt_proj = rng.standard_normal((2, 32 if wide else 16)).astype(np.float32)
@@ -133,6 +134,7 @@ def test_keys_whose_score_is_zero_can_be_dropped() -> None:
 def test_what_does_not_fit_is_refused_by_name() -> None:
     causal = fdma.compile("causal", q_len=16)
     options: dict[str, Any] = {"heads_q": 2, "head_dim": 8, "backend": "cpu"}
+    no_bias: Any = "sum"
     with pytest.raises(ValueError, match="keep_window_size: expected at least 1, got 0"):
         fdma.DynamicMaskAttention(0, q_len=16, **options)
     with pytest.raises(ValueError, match="among: expected either a mask"):
@@ -140,7 +142,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="among: expected either a mask"):
         fdma.DynamicMaskAttention(4, among=causal, q_len=16, **options)
     with pytest.raises(ValueError, match="bias: expected exp, log or none, got 'sum'"):
-        fdma.DynamicMaskAttention(4, q_len=16, bias="sum", **options)
+        fdma.DynamicMaskAttention(4, q_len=16, bias=no_bias, **options)
     with pytest.raises(ValueError, match="among: a mask of 1 x 3"):
         three = fdma.compile("causal", q_len=16, heads=3)
         fdma.DynamicMaskAttention(4, among=three, **options)
