@@ -222,7 +222,8 @@ def dynamic_mask_attention(
     if bias not in ("exp", "log", "none"):
         raise ValueError(f'bias: expected "exp", "log" or "none", got {bias!r}')
     tensors: Any = (q, k, v)
-    extents = checked_extents(*(x.shape for x in tensors), is_heads_first(layout))
+    q_shape, k_shape, v_shape = (x.shape for x in tensors)
+    extents = checked_extents(q_shape, k_shape, v_shape, is_heads_first(layout))
     scores: Any = zoh_scores(tensors[2], dt_proj, a_coef, "log" if bias == "log" else "exp", layout)
     mask = select_topk(scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads)
     added = None if bias == "none" else scores

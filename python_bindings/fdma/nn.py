@@ -1,0 +1,264 @@
+"""Layers of PyTorch: multi-head attention by masks, and Dynamic Mask Attention.
+
+>>> import torch
+>>> import fdma.nn
+>>> layer = fdma.nn.MultiheadAttention(32, 4, batch_first=True)
+>>> x = torch.randn(2, 10, 32)
+>>> layer(x, x, x, attn_mask="causal", need_weights=False)[0].shape
+torch.Size([2, 10, 32])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .attention import attention
+from .attention_masks import block_mask
+from .attention_weights import attention_weights, check_size
+from .block_mask import BlockMask
+from .expr_types import MaskExpr
+from .learned import dynamic_mask_attention
+from .peer_hugging_face import from_hf_mask
+from .tensor_masks import tensor_masks
+
+__all__ = ["DynamicMaskAttention", "MultiheadAttention"]
+
+Mask = BlockMask | MaskExpr | str
+
+
+class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
+    """`torch.nn.MultiheadAttention`, computed by fdma.attention: same parameters, same results.
+
+    A state_dict of either loads into the other. attn_mask may also be a BlockMask, a MaskExpr or a
+    text of the mask language, true where a query attends (tensors, as in PyTorch, where it does
+    not). A dense attn_mask is compiled once for as long as the tensor stays as it is.
+
+    Other than there: a row without keys gives the output projection of 0, not NaN; need_weights
+    gives probabilities of up to 2^28 elements (1 GiB), computed densely beside attention, so say
+    need_weights=False, which is the fast way in PyTorch too. NotImplementedError for dropout in
+    training, for an additive attn_mask that is neither 0 nor -inf somewhere, for nested tensors and
+    for add_bias_kv or add_zero_attn with a mask that is not a tensor.
+
+    >>> import torch
+    >>> import fdma.nn
+    >>> theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    >>> ours = fdma.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    >>> _ = ours.load_state_dict(theirs.state_dict())
+    >>> x = torch.randn(2, 10, 32)
+    >>> torch.allclose(ours(x, x, x)[0], theirs(x, x, x)[0], atol=1e-5)
+    True
+    """
+
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Any, Any]:
+        """(result, weights or None), shapes as in PyTorch.
+
+        is_causal: attn_mask is the causal mask, as there; it need not be given here.
+
+        >>> import torch
+        >>> import fdma.nn
+        >>> layer = fdma.nn.MultiheadAttention(16, 2)
+        >>> x = torch.randn(5, 3, 16)
+        >>> out, weights = layer(x, x, x, is_causal=True)
+        >>> out.shape, weights.shape, weights[0, 0, 1].item()
+        (torch.Size([5, 3, 16]), torch.Size([3, 5, 5]), 0.0)
+        """
+        if self.training and self.dropout > 0:
+            raise NotImplementedError(
+                f"dropout: attention has none (got {self.dropout}); set layer.dropout = 0"
+            )
+        if query.is_nested or key.is_nested or value.is_nested:
+            raise NotImplementedError(
+                "query: no nested tensors yet; pad or pack them, and say so in a mask"
+            )
+        is_batched = query.dim() == 3
+        if not is_batched:
+            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
+            if key_padding_mask is not None:
+                key_padding_mask = key_padding_mask.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        q, k, v = (self._heads(x) for x in self._projected(query, key, value))
+        batch, heads, q_len, _ = q.shape
+        mask = "k <= q" if is_causal else attn_mask
+        if self.bias_k is not None or self.add_zero_attn:
+            k, v, mask, key_padding_mask = self._with_more_keys(k, v, mask, key_padding_mask)
+        kv_len = k.shape[2]
+        if need_weights:
+            check_size("need_weights", batch, heads, q_len, kv_len)
+        if isinstance(mask, torch.Tensor):
+            mask = _of_attn_mask(mask, batch, heads)
+        bias = _of_padding(key_padding_mask, heads)
+        out, lse = attention(q, k, v, mask, bias, return_lse=True)
+        out = self.out_proj(out.transpose(1, 2).flatten(2))
+        weights = None
+        if need_weights:
+            compiled = block_mask(mask, batch, heads, q_len, kv_len)
+            weights = attention_weights(q, k, compiled, bias, None, lse).to(out.dtype)
+            weights = weights.mean(1) if average_attn_weights else weights
+        if not is_batched:
+            return out.squeeze(0), None if weights is None else weights.squeeze(0)
+        return out if self.batch_first else out.transpose(0, 1), weights
+
+    def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
+        if self._qkv_same_embed_dim:
+            parts = self.in_proj_weight.chunk(3)
+        else:
+            parts = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        linear = torch.nn.functional.linear
+        if self._qkv_same_embed_dim and query is key and key is value:
+            return list(linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1))
+        return [
+            linear(x, weight, bias)
+            for x, weight, bias in zip((query, key, value), parts, biases, strict=True)
+        ]
+
+    def _heads(self, x: Any) -> Any:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _with_more_keys(self, k: Any, v: Any, mask: Any, padding: Any) -> Any:
+        """Keys after the others that every query sees: learned ones, and zeros."""
+        if mask is not None and not isinstance(mask, torch.Tensor):
+            raise NotImplementedError(
+                "attn_mask: with add_bias_kv or add_zero_attn a tensor is needed, got "
+                f"{type(mask).__name__}"
+            )
+        more: list[Any] = []
+        if self.bias_k is not None:
+            more.append(
+                [self._heads(x.expand(k.shape[0], -1, -1)) for x in (self.bias_k, self.bias_v)]
+            )
+        if self.add_zero_attn:
+            zeros = k.new_zeros((*k.shape[:2], 1, k.shape[3]))
+            more.append((zeros, zeros))
+        for new_k, new_v in more:
+            k, v = torch.cat([k, new_k], 2), torch.cat([v, new_v], 2)
+        pad = torch.nn.functional.pad
+        mask = None if mask is None else pad(mask, (0, len(more)))
+        padding = None if padding is None else pad(padding, (0, len(more)))
+        return k, v, mask, padding
+
+
+def _of_attn_mask(mask: Any, batch: int, heads: int) -> BlockMask:
+    """PyTorch's mask, [q, k] or [batch * heads, q, k]: booleans that drop, or 0 and -inf added."""
+
+    def make() -> BlockMask:
+        cells = mask.detach()
+        cells = ~cells if cells.dtype == torch.bool else cells
+        if cells.dim() == 2:
+            return from_hf_mask(cells[None, None])
+        if cells.dim() != 3 or cells.shape[0] != batch * heads:
+            raise ValueError(
+                f"attn_mask: expected [q_len, kv_len] or [{batch * heads}, q_len, kv_len], got "
+                f"{list(mask.shape)}"
+            )
+        return from_hf_mask(cells.unflatten(0, (batch, heads)))
+
+    if not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise TypeError(f"attn_mask: expected booleans or floats, got {mask.dtype}")
+    try:
+        return tensor_masks.get(mask, ("mha", batch, heads), make)
+    except ValueError as error:
+        if "attention_mask" not in str(error):
+            raise
+        raise NotImplementedError(
+            f"attn_mask: only 0 and -inf are added ({error}); a number for each key goes into "
+            "key_padding_mask"
+        ) from None
+
+
+def _of_padding(padding: Any, heads: int) -> Any:
+    """A number added for each key, [batch, heads, kv_len]."""
+    if padding is None:
+        return None
+    if padding.dtype == torch.bool:
+        zeros = torch.zeros(padding.shape, dtype=torch.float32, device=padding.device)
+        padding = zeros.masked_fill(padding, -torch.inf)
+    return padding[:, None].expand(-1, heads, -1)
+
+
+class DynamicMaskAttention(torch.nn.Module):  # type: ignore[misc]
+    """Self-attention in which every query keeps the keys that a learned score ranks highest.
+
+    embed_dim: of input and output; num_heads query heads, num_kv_heads key heads (default: as
+    many) of head_dim (default embed_dim / num_heads). keep_window_size: keys that a query keeps.
+    Parameters: q_proj, k_proj, v_proj, o_proj; dt_proj [num_kv_heads, num_kv_heads * head_dim] and
+    a_coef [num_kv_heads], 0 at first: every score is 1, and they are learned through the bias that
+    scores are (`fdma.dynamic_mask_attention`).
+
+    >>> import torch
+    >>> import fdma.nn
+    >>> layer = fdma.nn.DynamicMaskAttention(64, 4, num_kv_heads=2, keep_window_size=16)
+    >>> layer(torch.randn(2, 50, 64)).shape
+    torch.Size([2, 50, 64])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        keep_window_size: int = 2048,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(f"num_kv_heads: expected a divisor of {num_heads}, got {num_kv_heads}")
+        if head_dim is None and embed_dim % num_heads:
+            raise ValueError(f"embed_dim: expected a multiple of {num_heads}, got {embed_dim}")
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.keep_window_size = keep_window_size
+        kind = {"device": device, "dtype": dtype}
+        inner, kv = num_heads * self.head_dim, num_kv_heads * self.head_dim
+        self.q_proj = torch.nn.Linear(embed_dim, inner, bias, **kind)
+        self.k_proj = torch.nn.Linear(embed_dim, kv, bias, **kind)
+        self.v_proj = torch.nn.Linear(embed_dim, kv, bias, **kind)
+        self.o_proj = torch.nn.Linear(inner, embed_dim, bias, **kind)
+        self.dt_proj = torch.nn.Linear(kv, num_kv_heads, False, **kind)
+        self.a_coef = torch.nn.Parameter(torch.zeros(num_kv_heads, **kind))
+
+    def forward(self, x: Any, among: Mask = "causal") -> Any:
+        """[batch, len, embed_dim] to the same shape; `among` is what queries may see at all.
+
+        >>> import torch
+        >>> import fdma.nn
+        >>> layer = fdma.nn.DynamicMaskAttention(16, 2, keep_window_size=4)
+        >>> layer(torch.randn(1, 9, 16), among="causal & window(8)").shape
+        torch.Size([1, 9, 16])
+        """
+        q = self.q_proj(x).unflatten(-1, (self.num_heads, self.head_dim))
+        k = self.k_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        v = self.v_proj(x).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        out = dynamic_mask_attention(
+            *(q, k, v, self.dt_proj.weight, self.a_coef, self.keep_window_size, among),
+            layout="bshd",
+        )
+        return self.o_proj(out.flatten(2))
+
+    def extra_repr(self) -> str:
+        """What `print` shows beside the layers.
+
+        >>> import fdma.nn
+        >>> fdma.nn.DynamicMaskAttention(16, 2, keep_window_size=4).extra_repr()
+        'num_heads=2, num_kv_heads=2, head_dim=8, keep_window_size=4'
+        """
+        names = ("num_heads", "num_kv_heads", "head_dim", "keep_window_size")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
