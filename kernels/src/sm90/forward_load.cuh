@@ -384,7 +384,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
                            "mask: slot empty");
         if (is_masked) {
           write_mask(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
-                     ptx::opaque(lane));
+                     kGeneral ? ptx::opaque(lane) : lane);
         }
         if constexpr (kGeneral) {
           write_biases(base + Layout::kBias + slots.stage * Layout::kBiasBytes, p,

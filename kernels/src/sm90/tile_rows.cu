@@ -1,5 +1,7 @@
 // One block for each batch element: counts the tiles of each row, sorts by counting (1024 classes),
-// and writes each row to its place.
+// and writes each row to its place. It starts while the kernel before ends, which may be the
+// forward kernel of the last call: what follows from the plan alone is found before that one has
+// ended, and nothing is written.
 #include <algorithm>
 
 #include "ptx/grid.cuh"
@@ -51,6 +53,7 @@ __device__ TileRow tile_row(const PlanArrays& plan, const ElementFormula& elemen
 
 __global__ void zero_counter_kernel(std::int32_t* counter) {
   ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
   *counter = 0;
 }
 
@@ -61,6 +64,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int sums[kThreads / 32];
   __shared__ std::int32_t shared_borders[kSharedBorders];
   ptx::let_next_grid_start();
+  const bool reads_tensors =
+      run_time.q_lens != nullptr || run_time.kv_lens != nullptr || run_time.cu_seqlens != nullptr;
+  if (reads_tensors) ptx::wait_for_grid_before();
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int2 lengths = lengths_of(plan, run_time, b);
   ElementFormula element = element_formula(plan, run_time, b);
@@ -71,7 +77,6 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int num_rows = plan.max_tile_rows;
   const int most = ((plan.is_backward ? lengths.x : lengths.y) + kTile - 1) / kTile;
-  if (b == 0 && thread == 0) *counter = 0;
   for (int i = thread; i < kClasses; i += kThreads) counts[i] = 0;
   __syncthreads();
   // Class 0 has the longest rows; the last one those that are none.
@@ -104,6 +109,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int warp = 0; warp < thread / 32; ++warp) base += sums[warp];
   for (int i = 0; i < kPerThread; ++i) counts[thread * kPerThread + i] = base + own[i];
   __syncthreads();
+  ptx::wait_for_grid_before();
+  if (b == 0 && thread == 0) *counter = 0;
   TileRow* out = all_rows + static_cast<std::int64_t>(b) * num_rows;
   for (int i = thread; i < num_rows; i += kThreads) {
     const TileRow row = i == thread ? own_row : tile_row(plan, element, lengths, i);
@@ -115,13 +122,12 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                             TileRow* rows, std::int32_t* counter, cudaStream_t stream) {
-  order_tile_rows_kernel<<<batch, kThreads, 0, stream>>>(plan, lengths, rows, counter);
-  return cudaGetLastError();
+  return ptx::launch_overlapping(order_tile_rows_kernel, dim3(static_cast<unsigned>(batch)),
+                                 dim3(kThreads), 0, stream, plan, lengths, rows, counter);
 }
 
 cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream) {
-  zero_counter_kernel<<<1, 1, 0, stream>>>(counter);
-  return cudaGetLastError();
+  return ptx::launch_overlapping(zero_counter_kernel, dim3(1), dim3(1), 0, stream, counter);
 }
 
 }  // namespace fdma::sm90

@@ -220,6 +220,17 @@ TEST(MakeParametricPlan, RejectsWhatHasNoFormula) {
   expect_error(testing::block_mask_of(far), 1, "pos_offset");
 }
 
+TEST(ValidatePlan, RejectsSplitsOfABackwardPlan) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(200, 200)[1]);
+  PlanOptions options = parametric();
+  options.direction = Direction::backward;
+  AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, options);
+  plan.num_splits = 2;
+  const auto valid = validate(plan);
+  ASSERT_FALSE(valid);
+  EXPECT_THAT(valid.error().message, HasSubstr("num_splits: expected 1 in a backward plan, got 2"));
+}
+
 TEST(ValidatePlan, RejectsWrongFormulas) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(200, 200)[9]);
   const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, parametric());
