@@ -20,6 +20,7 @@
 #include <new>
 #include <numeric>
 
+#include "cpu/backward.hpp"
 #include "cpu/call.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/set_algebra.hpp"
@@ -302,7 +303,8 @@ Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& sh
   }
   FDMA_TRY_VOID(validate(plan.tile));
   if (plan.backend == Backend::cpu) {
-    plan.worker_bytes = cpu::Workspace::bytes(shape, plan.tile);
+    plan.worker_bytes = plan.is_backward() ? cpu::BackwardWorkspace::bytes(shape, plan.tile)
+                                           : cpu::Workspace::bytes(shape, plan.tile);
   }
   return plan;
 }

@@ -1,17 +1,216 @@
-// attention_backward on the CPU.
+// attention_backward on the CPU, in three steps: what is the same for all keys of a row, then
+// groups of key tiles in the order of the plan, then dq in its own type.
+//
+// A group, the items of a KV head's query heads at one key tile, is run by one thread: gradients of
+// k, v and bias are its own. Those of q are sums over key tiles, in turns (DqTurns).
 #include "fdma/kernels/attention_backward.hpp"
 
-#include "backward_call.hpp"
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "cpu/backward.hpp"
+#include "cpu/call.hpp"
+#include "fdma/threads/parallel.hpp"
 
 namespace fdma {
+namespace cpu {
+
+DqTurns::DqTurns(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
+  std::size_t num_places = 0;
+  std::int64_t most_tiles = 0;
+  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
+    first_of_batch_.push_back(num_places);
+    const std::int64_t tiles = ceil_div(plan.shape.q_len(b), plan.tile.block_q);
+    most_tiles = std::max(most_tiles, tiles);
+    num_places += static_cast<std::size_t>(tiles * plan.shape.heads_q);
+  }
+  max_tickets_ = static_cast<std::size_t>(most_tiles * plan.shape.group_size());
+  drawn_.assign(num_places, 0);
+  done_ = std::vector<std::atomic<std::int32_t>>(num_places);
+}
+
+std::size_t DqTurns::place(const WorkItem& item) const {
+  const std::int64_t tiles = ceil_div(plan_.shape.q_len(item.batch), plan_.tile.block_q);
+  return first_of_batch_[static_cast<std::size_t>(item.batch)] +
+         static_cast<std::size_t>(tiles * item.head);
+}
+
+void DqTurns::draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets) {
+  std::int32_t* const drawn = drawn_.data() + place(item);
+  for (std::int32_t tile = 0; tiles.next(tile);) tickets.push_back(drawn[tile]++);
+}
+
+void DqTurns::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
+  const std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
+  for (std::int32_t now = done.load(std::memory_order_acquire); now != ticket;
+       now = done.load(std::memory_order_acquire)) {
+    done.wait(now, std::memory_order_acquire);
+  }
+}
+
+void DqTurns::finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
+  std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
+  done.store(ticket + 1, std::memory_order_release);
+  done.notify_all();
+}
+
+BackwardRun::BackwardRun(const BackwardCall& call, const AttentionPlan& of_plan)
+    : BackwardCall(call), plan(&of_plan), dq_sum(call.dq), turns(of_plan) {
+  const AttentionShape& shape = plan->shape;
+  const std::size_t num_rows = row_index(shape.batch, 0, 0);
+  exponent.resize(num_rows);
+  shift.resize(num_rows);
+  if (dq.dtype == DType::float32) return;
+  const std::int64_t head_dim = shape.head_dim;
+  dq_memory.resize(num_rows * static_cast<std::size_t>(head_dim));
+  dq_sum = {dq_memory.data(), DType::float32, shape.heads_q * shape.max_q_len() * head_dim,
+            head_dim, shape.max_q_len() * head_dim};
+}
+
+void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile) {
+  const std::int64_t keys = panel_rows(tile.block_kv);
+  const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
+  block.add(k, keys * head_dim);
+  block.add(v, keys * head_dim_v);
+  block.add(k_columns, keys * panel_rows(head_dim));
+  block.add(dk, keys * head_dim);
+  block.add(dv, keys * head_dim_v);
+  block.add(bias, keys);
+  block.add(dbias, keys);
+  block.add(q, kChunkColumns * head_dim);
+  block.add(dout, kChunkColumns * head_dim_v);
+  block.add(weights, kChunkColumns * kMaxPanelRows);
+  block.add(dscores, kChunkColumns * kMaxPanelRows);
+  block.add(ds_rows, kChunkColumns * keys);
+  block.add(dq, kChunkColumns * panel_rows(head_dim));
+  block.add(row, kMaxHeadDim);
+}
+
+BackwardWorkspace::BackwardWorkspace(const BackwardRun& run)
+    : chunk(run.plan->mask_tile()),
+      q_rows(kChunkColumns),
+      dout_rows(kChunkColumns),
+      ds_row_at(kChunkColumns) {
+  add_to(memory, run.plan->shape, run.plan->tile);
+  memory.allocate();
+  tickets.reserve(run.turns.max_tickets());
+}
+
+std::int64_t BackwardWorkspace::bytes(const AttentionShape& shape, BlockShape tile) {
+  FloatBlock block;
+  BackwardArrays arrays;
+  arrays.add_to(block, shape, tile);
+  return block.bytes() + Chunk::bytes({tile.block_kv, tile.block_q}) +
+         3 * kChunkColumns * std::int64_t{sizeof(float*)} +
+         4 * shape.group_size() * ceil_div(shape.max_q_len(), tile.block_q);
+}
+
+namespace {
+
+// Takes groups in the order of the plan, and their tickets with them.
+class GroupQueue {
+ public:
+  GroupQueue(BackwardRun& run, const std::vector<WorkItem>& items) : run_(run), items_(items) {}
+
+  /// The first item of the next group, or null. Its tickets replace those in the workspace.
+  const WorkItem* take(BackwardWorkspace& workspace) {
+    const std::lock_guard lock(mutex_);
+    if (next_ == items_.size()) return nullptr;
+    const WorkItem* first = items_.data() + next_;
+    next_ += static_cast<std::size_t>(run_.plan->shape.group_size());
+    workspace.tickets.clear();
+    for (std::int32_t i = 0; i < run_.plan->shape.group_size(); ++i) {
+      run_.turns.draw(first[i], run_.tiles_of(first[i]), workspace.tickets);
+    }
+    return first;
+  }
+
+ private:
+  BackwardRun& run_;
+  const std::vector<WorkItem>& items_;
+  std::mutex mutex_;
+  std::size_t next_ = 0;
+};
+
+// Calls visit(batch, head, begin, end) for all queries, some at a time, on all threads.
+template <class Visit>
+void for_each_query_block(const BackwardRun& run, const Visit& visit) {
+  const AttentionShape& shape = run.plan->shape;
+  constexpr std::int64_t kRows = 256;
+  const std::int64_t blocks = ceil_div(shape.max_q_len(), kRows);
+  fdma::parallel_for(std::int64_t{0}, shape.batch * shape.heads_q * blocks, [&](std::int64_t i) {
+    const std::int64_t begin = i % blocks * kRows, head = i / blocks % shape.heads_q;
+    const std::int64_t batch = i / blocks / shape.heads_q;
+    const std::int64_t end = std::min(begin + kRows, run.q_len(batch));
+    if (begin < end) visit(batch, head, begin, end);
+  });
+}
+
+void run_all(BackwardRun& run, const BackwardOptions& options) {
+  const AttentionShape& shape = run.plan->shape;
+  const auto is_cancelled = [&] {
+    return options.is_cancelled != nullptr && *options.is_cancelled;
+  };
+  for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
+    if (!is_cancelled()) prepare_rows(run, batch, head, begin, end);
+  });
+  const std::vector<WorkItem> of_formulas =
+      run.elements.empty() ? std::vector<WorkItem>() : formula_items(*run.plan, run.elements);
+  const std::vector<WorkItem>& items = run.elements.empty() ? run.plan->items : of_formulas;
+  GroupQueue queue(run, items);
+  // Once taken, a group is finished: others wait for it.
+  const auto work = [&] {
+    BackwardWorkspace workspace(run);
+    while (!is_cancelled()) {
+      const WorkItem* group = queue.take(workspace);
+      if (group == nullptr) return;
+      run_group(run, group, workspace);
+      if (options.num_items_done != nullptr) *options.num_items_done += shape.group_size();
+    }
+  };
+  const std::size_t num_groups = items.size() / static_cast<std::size_t>(shape.group_size());
+  const auto num_workers =
+      std::min(static_cast<std::size_t>(max_concurrency()), std::max<std::size_t>(num_groups, 1));
+  fdma::parallel_for(
+      std::size_t{0}, num_workers, [&](std::size_t) { work(); }, tbb::simple_partitioner());
+  if (run.dq.dtype == DType::float32 || is_cancelled()) return;
+  for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
+    store_dq(run, batch, head, begin, end);
+  });
+}
+
+}  // namespace
+}  // namespace cpu
 
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options) {
-  FDMA_TRY(const BackwardCall call,
+  if (plan.backend != Backend::cpu) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("backend: expected a plan for cpu, got one for {}: upload it",
+                             to_string(plan.backend))};
+  }
+  FDMA_TRY(const BackwardCall checked,
            checked_backward_call(plan.direction, plan.shape, plan.score, tensors, options,
                                  Device::cpu, plan.is_parametric()));
-  static_cast<void>(call);
-  return Error{ErrorCode::unsupported, "backend: cpu has no backward pass yet"};
+  FDMA_TRY_VOID(check_formula_call(plan, checked));
+  FDMA_TRY_VOID(cpu::restrict_targets());
+  try {
+    cpu::BackwardRun run(checked, plan);
+    if (plan.is_parametric()) run.elements = formula_elements(plan, checked);
+    in_arena(options.num_threads, [&] { cpu::run_all(run, options); });
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 fmt::format("attention_backward: no memory for the sums of dq, or no {} bytes of "
+                             "workspace for each thread",
+                             plan.worker_bytes)};
+  }
+  if (options.is_cancelled != nullptr && *options.is_cancelled) {
+    return Error{ErrorCode::io, "attention_backward: interrupted"};
+  }
+  return {};
 }
 
 }  // namespace fdma

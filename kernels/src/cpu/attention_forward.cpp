@@ -15,64 +15,35 @@
 
 namespace fdma {
 namespace cpu {
-namespace {
-
-constexpr std::int64_t kAlignment = 16;  // floats: one cache line
-
-std::int64_t aligned(std::int64_t floats) { return ceil_div(floats, kAlignment) * kAlignment; }
-
-// Rows of a tile, rounded up to whole panels.
-std::int64_t panel_rows(BlockShape tile) {
-  return ceil_div(tile.block_q, kMaxPanelRows) * kMaxPanelRows;
-}
-
-}  // namespace
 
 std::int64_t Workspace::bytes(const AttentionShape& shape, BlockShape tile) {
-  const std::int64_t rows = panel_rows(tile);
-  const std::int64_t floats = aligned(rows * shape.head_dim) + aligned(rows * shape.head_dim_v) +
-                              2 * rows + kMaxPanelRows + kChunkKeys * kMaxPanelRows +
-                              aligned(kChunkKeys * shape.head_dim) +
-                              aligned(kChunkKeys * shape.head_dim_v) + kMaxHeadDim + kAlignment;
-  const std::int64_t words = kChunkKeys * ceil_div(tile.block_q, 64) +
-                             2 * (std::int64_t{tile.block_q} * tile.block_kv / 64);
-  return 4 * floats + 8 * words + kChunkKeys * (2 * 8 + 4 + 4);
+  FloatBlock block;
+  WorkspaceArrays arrays;
+  arrays.add_to(block, shape, tile);
+  return block.bytes() + Chunk::bytes(tile) + 2 * kChunkColumns * std::int64_t{sizeof(float*)};
 }
 
-Workspace::Workspace(const AttentionShape& shape, BlockShape tile) {
-  memory.resize(static_cast<std::size_t>(bytes(shape, tile) / 4));
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data()) / sizeof(float);
-  float* next = memory.data() + (kAlignment - address % kAlignment) % kAlignment;
-  const auto take = [&next](std::int64_t floats) {
-    float* begin = next;
-    next += aligned(floats);
-    return begin;
-  };
-  const std::int64_t rows = panel_rows(tile);
-  q = take(rows * shape.head_dim);
-  out = take(rows * shape.head_dim_v);
-  max = take(rows);
-  sum = take(rows);
-  alpha = take(kMaxPanelRows);
-  scores = take(kChunkKeys * kMaxPanelRows);
-  k = take(kChunkKeys * shape.head_dim);
-  v = take(kChunkKeys * shape.head_dim_v);
-  row = take(kMaxHeadDim);
-  k_rows.resize(kChunkKeys);
-  v_rows.resize(kChunkKeys);
-  bias.resize(kChunkKeys);
-  keys.resize(kChunkKeys);
-  row_bits.resize(static_cast<std::size_t>(kChunkKeys * ceil_div(tile.block_q, 64)));
-  tile_words.resize(
-      static_cast<std::size_t>(2 * (std::int64_t{tile.block_q} * tile.block_kv / 64)));
+Workspace::Workspace(const AttentionShape& shape, BlockShape tile)
+    : chunk(tile), k_rows(kChunkColumns), v_rows(kChunkColumns) {
+  add_to(memory, shape, tile);
+  memory.allocate();
 }
 
-}  // namespace cpu
+void WorkspaceArrays::add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile) {
+  const std::int64_t rows = panel_rows(tile.block_q);
+  block.add(q, rows * shape.head_dim);
+  block.add(out, rows * shape.head_dim_v);
+  block.add(max, rows);
+  block.add(sum, rows);
+  block.add(alpha, kMaxPanelRows);
+  block.add(scores, kChunkColumns * kMaxPanelRows);
+  block.add(k, kChunkColumns * shape.head_dim);
+  block.add(v, kChunkColumns * shape.head_dim_v);
+  block.add(bias, kChunkColumns);
+  block.add(row, kMaxHeadDim);
+}
 
-namespace {
-
-// The environment variable FDMA_CPU_TARGET (AVX3, AVX2, SSE4, ..) forbids better instruction sets,
-// for comparisons on one machine. Read once. (DisableTargets would not do: in Highway 1.0.3 the
+// Read once. (DisableTargets would not do: in Highway 1.0.3 the
 // next call of SupportedTargets picks from all targets again.)
 Result<void> restrict_targets() {
   static const std::optional<Error> wrong = []() -> std::optional<Error> {
@@ -93,6 +64,10 @@ Result<void> restrict_targets() {
   if (wrong) return *wrong;
   return {};
 }
+
+}  // namespace cpu
+
+namespace {
 
 void run_items(const cpu::Call& call, const AttentionOptions& options) {
   const std::vector<WorkItem> of_formulas =
@@ -118,7 +93,7 @@ void run_items(const cpu::Call& call, const AttentionOptions& options) {
 }  // namespace
 
 const char* cpu_target() {
-  static_cast<void>(restrict_targets());  // a wrong name is attention_forward's to report
+  static_cast<void>(cpu::restrict_targets());  // a wrong name is attention_forward's to report
   return cpu::target_name();
 }
 
@@ -133,7 +108,7 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
   FDMA_TRY(const AttentionCall checked, checked_call(plan.shape, plan.score, tensors, options,
                                                      Device::cpu, plan.is_parametric()));
   FDMA_TRY_VOID(check_formula_call(plan, checked));
-  FDMA_TRY_VOID(restrict_targets());
+  FDMA_TRY_VOID(cpu::restrict_targets());
   try {
     cpu::Call call{checked, &plan, {}};
     if (plan.is_parametric()) call.elements = formula_elements(plan, checked);

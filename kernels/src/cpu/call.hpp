@@ -5,15 +5,11 @@
 #include <vector>
 
 #include "attention_call.hpp"
+#include "cpu/scratch.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_formula.hpp"
 
 namespace fdma::cpu {
-
-/// Keys that are computed together: one online-softmax step.
-inline constexpr std::int64_t kChunkKeys = 128;
-/// Rows of a panel: most vectors per row group (4) times most lanes (16).
-inline constexpr std::int64_t kMaxPanelRows = 64;
 
 /// One attention call, checked.
 struct Call : AttentionCall {
@@ -26,27 +22,34 @@ struct Call : AttentionCall {
 ///
 /// Cost    about 4 * (tile.block_q * (head_dim + head_dim_v) + 128 * (head_dim + head_dim_v + 64))
 /// B
-struct Workspace {
-  Workspace(const AttentionShape& shape, BlockShape tile);
-  static std::int64_t bytes(const AttentionShape& shape, BlockShape tile);
-
-  std::vector<float> memory;
+struct WorkspaceArrays {
   float* q = nullptr;       ///< [panels, head_dim, width], scaled
   float* out = nullptr;     ///< [panels, head_dim_v, width]
   float* max = nullptr;     ///< [rows]
   float* sum = nullptr;     ///< [rows]
   float* alpha = nullptr;   ///< [width]: what the accumulators are multiplied with
-  float* scores = nullptr;  ///< [kChunkKeys, width]
-  float* k = nullptr;       ///< [kChunkKeys, head_dim]: rows of K in float32, where K is not
-  float* v = nullptr;       ///< [kChunkKeys, head_dim_v]
+  float* scores = nullptr;  ///< [kChunkColumns, width]
+  float* k = nullptr;       ///< [kChunkColumns, head_dim]: rows of K in float32, where K is not
+  float* v = nullptr;       ///< [kChunkColumns, head_dim_v]
+  float* bias = nullptr;    ///< [kChunkColumns]
   float* row = nullptr;     ///< [kMaxHeadDim]: one output row
-  // The chunk: rows of K and V, biases, and which query rows see each key.
-  std::vector<const float*> k_rows, v_rows;
-  std::vector<float> bias;
-  std::vector<std::int32_t> keys;
-  std::vector<std::uint64_t> row_bits;    ///< [kChunkKeys, tile.block_q / 64 rounded up]
-  std::vector<std::uint64_t> tile_words;  ///< two tiles of bits, to turn row panels
+
+  void add_to(FloatBlock& block, const AttentionShape& shape, BlockShape tile);
 };
+
+struct Workspace : WorkspaceArrays {
+  Workspace(const AttentionShape& shape, BlockShape tile);
+  static std::int64_t bytes(const AttentionShape& shape, BlockShape tile);
+
+  FloatBlock memory;
+  // The chunk: its keys, and their rows of K and V.
+  Chunk chunk;
+  std::vector<const float*> k_rows, v_rows;
+};
+
+/// The environment variable FDMA_CPU_TARGET (AVX3, AVX2, SSE4, ..) forbids better instruction sets,
+/// for comparisons on one machine; invalid_argument for a name that is none of this machine's.
+Result<void> restrict_targets();
 
 /// Runs one item with the best instruction set here.
 void run_item(const Call& call, const WorkItem& item, Workspace& workspace);

@@ -1,4 +1,4 @@
-// The three loops that cost time, for the instruction set being compiled. No include guard of the
+// The loops that cost time, for the instruction set being compiled. No include guard of the
 // usual kind: Highway includes this file once per instruction set.
 //
 // Query rows lie in vector lanes, everything else is broadcast: scores S^T[key, row] = sum over d
@@ -293,6 +293,50 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
     hn::StoreU(total[v], tag, sum + static_cast<std::size_t>(v) * kLanes);
   }
   return is_rescaled;
+}
+
+/// The gradients of a chunk's scores, lanes being keys, in place: scores become P = 2^(s -
+/// exponent), dweights (those of P) become dS = P * (dP - shift), both 0 where a key does not see a
+/// column; exponent and shift are the column's. dS is added to dbias and, row by row with `stride`,
+/// stored in ds_rows. `bias` (in powers of two, by lane) and `row_bits` may be null.
+template <int kNv>
+HWY_NOINLINE void gradient_step(float* HWY_RESTRICT scores, float* HWY_RESTRICT dweights,
+                                const std::int32_t* columns, std::size_t num_columns,
+                                const float* exponents, const float* shifts, const float* bias,
+                                const std::uint64_t* row_bits, std::size_t words_per_column,
+                                std::size_t first_row, float* HWY_RESTRICT dbias,
+                                float* HWY_RESTRICT ds_rows, std::size_t stride) {
+  const FloatTag tag;
+  constexpr std::size_t kWidth = kNv * kLanes;
+  FloatVec offset[kNv], sum[kNv];
+  FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
+    const auto at = static_cast<std::size_t>(v) * kLanes;
+    offset[v] = bias == nullptr ? hn::Zero(tag) : hn::LoadU(tag, bias + at);
+    sum[v] = hn::LoadU(tag, dbias + at);
+  }
+  for (std::size_t i = 0; i < num_columns; ++i) {
+    const FloatVec exponent = hn::Set(tag, exponents[columns[i]]);
+    const FloatVec shift = hn::Set(tag, shifts[columns[i]]);
+    FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
+      const auto lane = static_cast<std::size_t>(v) * kLanes;
+      float* const score = scores + i * kWidth + lane;
+      float* const gradient = dweights + i * kWidth + lane;
+      FloatVec p = exp2_of(hn::Sub(hn::Add(hn::LoadU(tag, score), offset[v]), exponent));
+      FloatVec ds = hn::Mul(p, hn::Sub(hn::LoadU(tag, gradient), shift));
+      if (row_bits != nullptr) {
+        const auto seen = rows_that_see(row_bits + i * words_per_column, first_row + lane);
+        p = hn::IfThenElseZero(seen, p);
+        ds = hn::IfThenElseZero(seen, ds);
+      }
+      hn::StoreU(p, tag, score);
+      hn::StoreU(ds, tag, gradient);
+      hn::StoreU(ds, tag, ds_rows + i * stride + lane);
+      sum[v] = hn::Add(sum[v], ds);
+    }
+  }
+  FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
+    hn::StoreU(sum[v], tag, dbias + static_cast<std::size_t>(v) * kLanes);
+  }
 }
 
 }  // namespace fdma::cpu::HWY_NAMESPACE

@@ -1,0 +1,407 @@
+// One group of the backward pass on the CPU: a key tile, over the query tiles that see it, for each
+// query head of its KV head.
+//
+//   load      K and V tiles transposed into panels of keys, K scaled; K by columns
+//   chunks    up to 128 queries at a time (tile_walk-inl.hpp): their rows of q and dout
+//   per panel scores and dP by the loop that computes scores forward; P and dS; dV^T += dout^T P
+//   and
+//             dK^T += q^T dS by the loop that adds weighted values forward
+//   dq        of the chunk's queries, from the dS of all keys of the tile, again by the scores'
+//   loop
+//             (K by columns takes the place of q); added to the sums in the item's turn
+//   store     dK, dV and dbias, once for all heads of the group
+//
+// Where a mask hides some cells of a chunk that holds NaN or infinity, products are added under the
+// mask, cell by cell.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/backward_kernel.cpp"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)  // as item_kernel.cpp
+#include <hwy/foreach_target.h>
+//
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cpu/backward.hpp"
+#include "cpu/microkernels-inl.hpp"
+#include "cpu/tile_walk-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace fdma::cpu::HWY_NAMESPACE {
+
+float dot_of(const float* a, const float* b, std::size_t length) {
+  const FloatTag tag;
+  FloatVec sum = hn::Zero(tag);
+  std::size_t i = 0;
+  for (; i + kLanes <= length; i += kLanes) {
+    sum = hn::MulAdd(hn::LoadU(tag, a + i), hn::LoadU(tag, b + i), sum);
+  }
+  float result = hn::GetLane(hn::SumOfLanes(tag, sum));
+  for (; i < length; ++i) result += a[i] * b[i];
+  return result;
+}
+
+float* writable_row(const Strided& tensor, std::int64_t batch, std::int64_t row,
+                    std::int64_t head) {
+  return reinterpret_cast<float*>(const_cast<char*>(row_address(tensor, batch, row, head)));
+}
+
+/// The keys of a group.
+class KeyTile {
+ public:
+  KeyTile(const BackwardRun& run, const WorkItem& item, BackwardWorkspace& workspace)
+      : run_(run),
+        ws_(workspace),
+        batch_(item.batch),
+        kv_head_(item.head / run.plan->shape.group_size()),
+        begin_(std::int64_t{item.q_tile} * run.plan->tile.block_kv),
+        num_keys_(static_cast<std::size_t>(
+            std::min<std::int64_t>(run.plan->tile.block_kv, run.kv_len(item.batch) - begin_))),
+        head_dim_(static_cast<std::size_t>(run.plan->shape.head_dim)),
+        head_dim_v_(static_cast<std::size_t>(run.plan->shape.head_dim_v)),
+        stride_(static_cast<std::size_t>(panel_rows(run.plan->tile.block_kv))) {}
+
+  void load() {
+    std::fill_n(ws_.dbias, stride_, 0.0F);
+    if (run_.key_bias != nullptr) {
+      const float* bias = run_.key_bias + batch_ * run_.bias_batch_stride +
+                          kv_head_ * run_.bias_head_stride + begin_;
+      std::fill_n(ws_.bias, stride_, 0.0F);
+      for (std::size_t r = 0; r < num_keys_; ++r) ws_.bias[r] = bias[r] * kLog2E;
+    }
+    for (std::size_t row = 0; row < num_keys_;) {
+      const Panel panel = panel_of(row, num_keys_);
+      load_panel(panel, run_.k, head_dim_, ws_.k, run_.scale_log2);
+      load_panel(panel, run_.v, head_dim_v_, ws_.v, 1.0F);
+      std::fill_n(ws_.dk + row * head_dim_, panel.width() * head_dim_, 0.0F);
+      std::fill_n(ws_.dv + row * head_dim_v_, panel.width() * head_dim_v_, 0.0F);
+      row += panel.width();
+    }
+    for (std::size_t key = 0; key < num_keys_; ++key) load_columns(key);
+  }
+
+  void store() {
+    for (std::size_t row = 0; row < num_keys_;) {
+      const Panel panel = panel_of(row, num_keys_);
+      store_panel(panel, run_.dk, head_dim_, ws_.dk, run_.scale);
+      store_panel(panel, run_.dv, head_dim_v_, ws_.dv, 1.0F);
+      row += panel.width();
+    }
+    if (run_.dkey_bias == nullptr) return;
+    std::copy_n(ws_.dbias, num_keys_,
+                run_.dkey_bias + batch_ * run_.dbias_batch_stride +
+                    kv_head_ * run_.dbias_head_stride + begin_);
+  }
+
+  /// True iff every element of K is finite.
+  bool is_finite() const { return is_finite_; }
+  /// Rows of the arrays that have one for each key.
+  std::size_t stride() const { return stride_; }
+  std::int64_t kv_head() const { return kv_head_; }
+
+ private:
+  const float* load_key(const Strided& tensor, std::size_t key, std::size_t length) {
+    load_row(row_address(tensor, batch_, begin_ + static_cast<std::int64_t>(key), kv_head_),
+             tensor.dtype, length, ws_.row);
+    return ws_.row;
+  }
+
+  /// Rows of a tensor as a panel, times `scale`.
+  void load_panel(const Panel& panel, const Strided& tensor, std::size_t length, float* to,
+                  float scale) {
+    const std::size_t width = panel.width();
+    to += panel.first_row * length;
+    std::fill_n(to, length * width, 0.0F);
+    for (std::size_t r = 0; r < panel.num_rows; ++r) {
+      const float* row = load_key(tensor, panel.first_row + r, length);
+      for (std::size_t d = 0; d < length; ++d) to[d * width + r] = row[d] * scale;
+    }
+  }
+
+  /// K as it is: panel by panel of its columns.
+  void load_columns(std::size_t key) {
+    const float* const row = load_key(run_.k, key, head_dim_);
+    is_finite_ = is_finite_ && all_finite(&row, 1, head_dim_);
+    for (std::size_t d = 0; d < head_dim_;) {
+      const Panel panel = panel_of(d, head_dim_);
+      float* to = ws_.k_columns + d * stride_ + key * panel.width();
+      std::fill(std::copy_n(row + d, panel.num_rows, to), to + panel.width(), 0.0F);
+      d += panel.width();
+    }
+  }
+
+  void store_panel(const Panel& panel, const Strided& tensor, std::size_t length, const float* from,
+                   float scale) {
+    from += panel.first_row * length;
+    for (std::size_t r = 0; r < panel.num_rows; ++r) {
+      for (std::size_t d = 0; d < length; ++d) ws_.row[d] = from[d * panel.width() + r] * scale;
+      const auto key = begin_ + static_cast<std::int64_t>(panel.first_row + r);
+      store_row(ws_.row, tensor.dtype, length, writable_row(tensor, batch_, key, kv_head_));
+    }
+  }
+
+  const BackwardRun& run_;
+  BackwardWorkspace& ws_;
+  std::int64_t batch_, kv_head_, begin_;
+  std::size_t num_keys_, head_dim_, head_dim_v_, stride_;
+  bool is_finite_ = true;
+};
+
+/// One query head of a group. Rows are keys, columns queries.
+class BackwardItem : TileWalk<BackwardItem> {
+ public:
+  /// `ticket`: the first of the item's; beyond its last after run().
+  BackwardItem(BackwardRun& run, const WorkItem& item, const KeyTile& keys,
+               BackwardWorkspace& workspace, const std::int32_t*& ticket)
+      : TileWalk(*run.plan, item, run.element(item.batch), workspace.chunk),
+        run_(run),
+        keys_(keys),
+        ws_(workspace),
+        head_dim_(static_cast<std::size_t>(run.plan->shape.head_dim)),
+        head_dim_v_(static_cast<std::size_t>(run.plan->shape.head_dim_v)),
+        first_row_index_(run.row_index(item.batch, item.head, 0)),
+        turns_(run.tiles_of(item)),
+        ticket_(ticket) {}
+
+  void run() {
+    turns_.next(turn_tile_);
+    walk();
+  }
+
+ private:
+  friend TileWalk<BackwardItem>;
+
+  // ---- turns: turn_tile_ is the first tile whose ticket is not done
+
+  void end_tile(std::int32_t) {
+    ++num_ended_;
+    if (num_columns() == 0) finish_ended();
+  }
+
+  void finish_ended() {
+    while (num_ended_ > 0) finish_turn();
+  }
+
+  void wait_for_turn() {
+    if (has_turn_) return;
+    run_.turns.wait(item_, turn_tile_, *ticket_);
+    has_turn_ = true;
+  }
+
+  void finish_turn() {
+    wait_for_turn();
+    run_.turns.finish(item_, turn_tile_, *ticket_);
+    ++ticket_;
+    --num_ended_;
+    has_turn_ = false;
+    turns_.next(turn_tile_);
+  }
+
+  // ---- a chunk
+
+  void flush() {
+    find_rows(run_.q, item_.head, head_dim_, ws_.q, ws_.q_rows);
+    find_rows(run_.dout, item_.head, head_dim_v_, ws_.dout, ws_.dout_rows);
+    const bool is_clean =
+        !is_masked() ||
+        (keys_.is_finite() && all_finite(ws_.q_rows.data(), num_columns(), head_dim_) &&
+         all_finite(ws_.dout_rows.data(), num_columns(), head_dim_v_));
+    std::size_t first_row = num_rows_, end_row = 0;  // that see any column
+    for (std::size_t row = 0; row < num_rows_;) {
+      const Panel panel = panel_of(row, num_rows_);
+      const ColumnRange seen = seen_by(panel);
+      clear_unseen(panel, seen);
+      if (seen.begin < seen.end) {
+        with_width(panel, [&](auto nv) { compute<nv.value>(panel, seen, is_clean); });
+        first_row = std::min(first_row, row);
+        end_row = row + panel.num_rows;
+      }
+      row += panel.width();
+    }
+    if (first_row < end_row) {
+      if (is_clean) {
+        multiply_by_keys(first_row, end_row);
+      } else {
+        multiply_by_seen_keys();
+      }
+      add_to_dq();
+    }
+    clear_chunk();
+    finish_ended();
+  }
+
+  /// dS of columns that no row of the panel sees.
+  void clear_unseen(const Panel& panel, ColumnRange seen) {
+    for (std::size_t i = 0; i < num_columns(); ++i) {
+      if (i == seen.begin) i = seen.end;
+      if (i >= num_columns()) return;
+      std::fill_n(ws_.ds_rows + i * keys_.stride() + panel.first_row, panel.width(), 0.0F);
+    }
+  }
+
+  template <int kNv>
+  void compute(const Panel& panel, ColumnRange seen, bool is_clean) {
+    const std::size_t first = seen.begin, count = seen.end - seen.begin, row = panel.first_row;
+    const std::uint64_t* bits = is_masked() ? bits_of(first) : nullptr;
+    const float* const* q_rows = ws_.q_rows.data() + first;
+    const float* const* dout_rows = ws_.dout_rows.data() + first;
+    float* dk = ws_.dk + row * head_dim_;
+    float* dv = ws_.dv + row * head_dim_v_;
+    scores_of_chunk<kNv>(ws_.k + row * head_dim_, head_dim_, q_rows, count, ws_.weights);
+    scores_of_chunk<kNv>(ws_.v + row * head_dim_v_, head_dim_v_, dout_rows, count, ws_.dscores);
+    gradient_step<kNv>(
+        ws_.weights, ws_.dscores, ws_.chunk.columns.data() + first, count,
+        run_.exponent.data() + first_row_index_, run_.shift.data() + first_row_index_,
+        run_.key_bias == nullptr ? nullptr : ws_.bias + row, bits, words_per_column(), row,
+        ws_.dbias + row, ws_.ds_rows + first * keys_.stride() + row, keys_.stride());
+    if (is_clean) {
+      add_chunk<kNv>(ws_.weights, dout_rows, count, head_dim_v_, nullptr, dv);
+      add_chunk<kNv>(ws_.dscores, q_rows, count, head_dim_, nullptr, dk);
+    } else {
+      add_seen_only<kNv>(ws_.weights, dout_rows, count, head_dim_v_, nullptr, dv, bits,
+                         words_per_column(), row);
+      add_seen_only<kNv>(ws_.dscores, q_rows, count, head_dim_, nullptr, dk, bits,
+                         words_per_column(), row);
+    }
+  }
+
+  // ---- dq
+
+  float* dq_panel(const Panel& panel) { return ws_.dq + panel.first_row * kChunkColumns; }
+
+  /// dq = dS K of the chunk's columns over keys [first, end).
+  void multiply_by_keys(std::size_t first, std::size_t end) {
+    for (std::size_t i = 0; i < num_columns(); ++i) {
+      ws_.ds_row_at[i] = ws_.ds_rows + i * keys_.stride() + first;
+    }
+    for (std::size_t d = 0; d < head_dim_;) {
+      const Panel panel = panel_of(d, head_dim_);
+      const float* columns = ws_.k_columns + d * keys_.stride() + first * panel.width();
+      with_width(panel, [&](auto nv) {
+        scores_of_chunk<nv.value>(columns, end - first, ws_.ds_row_at.data(), num_columns(),
+                                  dq_panel(panel));
+      });
+      d += panel.width();
+    }
+  }
+
+  /// The same over the keys that see each column.
+  void multiply_by_seen_keys() {
+    for (std::size_t d = 0; d < head_dim_;) {
+      const Panel panel = panel_of(d, head_dim_);
+      const std::size_t width = panel.width();
+      std::fill_n(dq_panel(panel), num_columns() * width, 0.0F);
+      for (std::size_t i = 0; i < num_columns(); ++i) {
+        float* to = dq_panel(panel) + i * width;
+        for (std::size_t r = 0; r < num_rows_; ++r) {
+          if ((bits_of(i)[r / 64] >> (r % 64) & 1) == 0) continue;
+          const float ds = ws_.ds_rows[i * keys_.stride() + r];
+          const float* key = ws_.k_columns + d * keys_.stride() + r * width;
+          for (std::size_t j = 0; j < width; ++j) to[j] += ds * key[j];
+        }
+      }
+      d += width;
+    }
+  }
+
+  /// The chunk's dq, scaled, to the sums; tiles that are left behind are done.
+  void add_to_dq() {
+    const FloatTag tag;
+    const FloatVec scale = hn::Set(tag, run_.scale);
+    for (std::size_t i = 0; i < num_columns(); ++i) {
+      const std::int32_t column = ws_.chunk.columns[i];
+      while (turn_tile_ != column / tile_.block_kv) finish_turn();
+      wait_for_turn();
+      float* sum = writable_row(run_.dq_sum, item_.batch, column, item_.head);
+      for (std::size_t d = 0; d < head_dim_;) {
+        const Panel panel = panel_of(d, head_dim_);
+        const float* from = dq_panel(panel) + i * panel.width();
+        std::size_t j = 0;
+        for (; j + kLanes <= panel.num_rows; j += kLanes) {
+          const FloatVec now = hn::LoadU(tag, sum + d + j);
+          hn::StoreU(hn::MulAdd(scale, hn::LoadU(tag, from + j), now), tag, sum + d + j);
+        }
+        for (; j < panel.num_rows; ++j) sum[d + j] = std::fma(run_.scale, from[j], sum[d + j]);
+        d += panel.width();
+      }
+    }
+  }
+
+  BackwardRun& run_;
+  const KeyTile& keys_;
+  BackwardWorkspace& ws_;
+  std::size_t head_dim_, head_dim_v_, first_row_index_;
+  TileCursor turns_;
+  std::int32_t turn_tile_ = 0;
+  const std::int32_t*& ticket_;
+  std::int32_t num_ended_ = 0;  ///< tiles from turn_tile_ on all of whose columns are appended
+  bool has_turn_ = false;
+};
+
+void run_group_here(BackwardRun& run, const WorkItem* items, BackwardWorkspace& workspace) {
+  KeyTile keys(run, items[0], workspace);
+  keys.load();
+  const std::int32_t* ticket = workspace.tickets.data();
+  for (std::int32_t i = 0; i < run.plan->shape.group_size(); ++i) {
+    BackwardItem(run, items[i], keys, workspace, ticket).run();
+  }
+  keys.store();
+}
+
+void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
+                       std::int64_t end) {
+  const auto head_dim_v = static_cast<std::size_t>(run.plan->shape.head_dim_v);
+  float out[kMaxHeadDim], dout[kMaxHeadDim];
+  for (std::int64_t row = begin; row < end; ++row) {
+    load_row(row_address(run.out, batch, row, head), run.out.dtype, head_dim_v, out);
+    load_row(row_address(run.dout, batch, row, head), run.dout.dtype, head_dim_v, dout);
+    const float lse = run.lse[batch * run.lse_batch_stride + head * run.lse_head_stride +
+                              row * run.lse_row_stride];
+    const std::size_t at = run.row_index(batch, head, row);
+    run.exponent[at] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse * kLog2E;
+    run.shift[at] = dot_of(out, dout, head_dim_v);
+    if (run.dlse != nullptr) {
+      run.shift[at] -= run.dlse[batch * run.dlse_batch_stride + head * run.dlse_head_stride +
+                                row * run.dlse_row_stride];
+    }
+    std::fill_n(writable_row(run.dq_sum, batch, row, head),
+                static_cast<std::size_t>(run.plan->shape.head_dim), 0.0F);
+  }
+}
+
+void store_dq_here(const BackwardRun& run, std::int64_t batch, std::int64_t head,
+                   std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    store_row(writable_row(run.dq_sum, batch, row, head), run.dq.dtype,
+              static_cast<std::size_t>(run.plan->shape.head_dim),
+              writable_row(run.dq, batch, row, head));
+  }
+}
+
+}  // namespace fdma::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fdma::cpu {
+HWY_EXPORT(run_group_here);
+HWY_EXPORT(prepare_rows_here);
+HWY_EXPORT(store_dq_here);
+
+void run_group(BackwardRun& run, const WorkItem* items, BackwardWorkspace& workspace) {
+  HWY_DYNAMIC_DISPATCH(run_group_here)(run, items, workspace);
+}
+
+void prepare_rows(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
+                  std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(prepare_rows_here)(run, batch, head, begin, end);
+}
+
+void store_dq(const BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
+              std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(store_dq_here)(run, batch, head, begin, end);
+}
+
+}  // namespace fdma::cpu
+#endif

@@ -1,0 +1,74 @@
+// Rows of tensors as float32 and back, for the instruction set being compiled. Included once per
+// instruction set, as microkernels-inl.hpp.
+#if defined(FDMA_CPU_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef FDMA_CPU_ROWS_INL
+#undef FDMA_CPU_ROWS_INL
+#else
+#define FDMA_CPU_ROWS_INL
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention_call.hpp"
+#include "cpu/float16.hpp"
+#include "cpu/microkernels-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace fdma::cpu::HWY_NAMESPACE {
+
+/// 16-bit elements [0, length), as float32.
+template <class Half>
+HWY_INLINE void widen_row(const void* row, std::size_t length, float* to) {
+  const FloatTag tag;
+  const hn::Rebind<Half, FloatTag> half_tag;
+  const auto* from = static_cast<const Half*>(row);
+  std::size_t i = 0;
+  for (; i + kLanes <= length; i += kLanes) {
+    hn::StoreU(hn::PromoteTo(tag, hn::LoadU(half_tag, from + i)), tag, to + i);
+  }
+  if (i < length) {
+    Half rest[kLanes] = {};
+    float wide[kLanes];
+    std::memcpy(rest, from + i, (length - i) * sizeof(Half));
+    hn::StoreU(hn::PromoteTo(tag, hn::LoadU(half_tag, rest)), tag, wide);
+    std::copy_n(wide, length - i, to + i);
+  }
+}
+
+/// Elements [0, length) of a row, as float32.
+inline void load_row(const void* row, DType dtype, std::size_t length, float* to) {
+  if (dtype == DType::float32) {
+    std::memcpy(to, row, length * sizeof(float));
+  } else if (dtype == DType::bfloat16) {
+    widen_row<hwy::bfloat16_t>(row, length, to);
+  } else {
+    widen_row<hwy::float16_t>(row, length, to);
+  }
+}
+
+inline void store_row(const float* row, DType dtype, std::size_t length, void* to) {
+  if (dtype == DType::float32) {
+    std::memcpy(to, row, length * sizeof(float));
+  } else if (dtype == DType::bfloat16) {
+    auto* out = static_cast<std::uint16_t*>(to);
+    for (std::size_t i = 0; i < length; ++i) out[i] = bfloat16_from_float(row[i]);
+  } else {
+    auto* out = static_cast<std::uint16_t*>(to);
+    for (std::size_t i = 0; i < length; ++i) out[i] = float16_from_float(row[i]);
+  }
+}
+
+inline const char* row_address(const Strided& tensor, std::int64_t batch, std::int64_t row,
+                               std::int64_t head) {
+  return static_cast<const char*>(tensor.data) +
+         (batch * tensor.batch_stride + row * tensor.row_stride + head * tensor.head_stride) *
+             size_bytes(tensor.dtype);
+}
+
+}  // namespace fdma::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

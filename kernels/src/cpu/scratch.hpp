@@ -1,0 +1,55 @@
+// Memory that one thread of the CPU backend computes in.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/formats/interval.hpp"
+
+namespace fdma::cpu {
+
+/// Columns of the plan's mask that are computed together: keys, of which one step of online softmax
+/// takes so many, or of a backward item queries.
+inline constexpr std::int64_t kChunkColumns = 128;
+/// Rows of a panel: most vectors per row group (4) times most lanes (16).
+inline constexpr std::int64_t kMaxPanelRows = 64;
+
+/// `rows` rounded up to whole panels.
+inline std::int64_t panel_rows(std::int64_t rows) {
+  return ceil_div(rows, kMaxPanelRows) * kMaxPanelRows;
+}
+
+/// The columns of a chunk, and which rows see each.
+struct Chunk {
+  explicit Chunk(BlockShape mask_tile);
+  static std::int64_t bytes(BlockShape mask_tile);
+
+  std::vector<std::int32_t> columns;
+  std::vector<std::uint64_t> row_bits;    ///< [kChunkColumns, tile rows / 64 rounded up]
+  std::vector<std::uint64_t> tile_words;  ///< two tiles of bits, to turn row panels
+};
+
+/// Arrays of float32 in one block of memory, each from a cache line on.
+///
+/// Example     FloatBlock block; float** a = ..; block.add(a, 100); block.allocate();
+class FloatBlock {
+ public:
+  /// `array` will have `count` elements.
+  void add(float*& array, std::int64_t count);
+  /// Makes the block, and sets every array that was added.
+  void allocate();
+  /// Bytes of all that was added.
+  std::int64_t bytes() const { return 4 * (num_floats_ + kCacheLine); }
+
+ private:
+  static constexpr std::int64_t kCacheLine = 16;
+  struct Request {
+    float** array;
+    std::int64_t offset;
+  };
+  std::vector<Request> requests_;
+  std::int64_t num_floats_ = 0;
+  std::vector<float> memory_;
+};
+
+}  // namespace fdma::cpu
