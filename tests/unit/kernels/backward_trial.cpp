@@ -18,11 +18,13 @@ TrialChoice with_lse(TrialChoice choice) {
   return choice;
 }
 
-AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward, BlockShape tile) {
+AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
+                      const BackwardChoice& backward) {
   PlanOptions options;
   options.backend = forward.backend;
   options.direction = Direction::backward;
-  options.tile = tile;
+  options.tile = backward.tile;
+  options.form = backward.form;
   auto plan = make_plan(mask.mask, forward.shape, forward.score, options);
   if (!plan) throw std::runtime_error(mask.name + ": backward: " + plan.error().message);
   return *std::move(plan);
@@ -74,7 +76,7 @@ class GradientError {
 
 std::string to_string(const BackwardChoice& choice) {
   return fmt::format(
-      "backward{}{}{}{} tile {}x{}", choice.has_dlse ? " dlse" : "",
+      "backward {}{}{}{}{} tile {}x{}", to_string(choice.form), choice.has_dlse ? " dlse" : "",
       choice.wants_dbias ? "" : " without dbias", choice.are_gradients_float32 ? " to float32" : "",
       choice.deterministic ? " deterministic" : "", choice.tile.block_q, choice.tile.block_kv);
 }
@@ -87,7 +89,7 @@ BackwardTrial::BackwardTrial(AttentionMachine& machine, const MaskCase& mask,
       choice_(with_lse(std::move(choice))),
       backward_(backward),
       forward_(machine, mask, heads, choice_),
-      plan_(plan_of(mask, forward_.plan(), backward.tile)),
+      plan_(plan_of(mask, forward_.plan(), backward)),
       dout_(machine, choice_.dtype, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q,
             plan_.shape.head_dim_v, choice_.layout, false),
       dlse_(machine, DType::float32, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q, 0,

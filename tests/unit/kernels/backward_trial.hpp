@@ -17,6 +17,7 @@ struct BackwardChoice {
   bool are_gradients_float32 = false;
   bool deterministic = false;
   BlockShape tile{0, 0};  ///< of the backward plan
+  PlanForm form = PlanForm::segments;
 };
 std::string to_string(const BackwardChoice& choice);
 

@@ -180,6 +180,23 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   EXPECT_GT(counts.empty_items, 0);
 }
 
+// The masks of the zoo that have a closed form, by formulas in place of segments.
+TEST(AttentionBackward, IsAccurateByFormulas) {
+  std::size_t number = 0;
+  for (int index : {0, 1, 2, 3, 4}) {
+    for (const Lengths& lengths : kLengths) {
+      const MaskCase mask = zoo_mask(index, lengths);
+      TrialChoice choice = small_choice(kDTypes[number % 3]);
+      choice.has_bias = number % 2 == 0;
+      choice.seed = ++number;
+      BackwardChoice backward;
+      backward.form = PlanForm::parametric;
+      if (number % 3 == 0) backward.tile = {64, 32};
+      EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice, backward), "");
+    }
+  }
+}
+
 TEST(AttentionBackward, GivesTheSameBitsForAnyNumberOfThreads) {
   const tbb::global_control more_than_cores(tbb::global_control::max_allowed_parallelism, 8);
   std::mt19937 rng(9);
