@@ -27,7 +27,7 @@ def check_size(name: str, batch: int, heads: int, q_len: int, kv_len: int) -> No
 def attention_weights(
     q: Any, k: Any, mask: BlockMask, bias: Any, scale: float | None, lse: Any
 ) -> Any:
-    """float32 [batch, heads, q_len, kv_len] of q and k, heads first; bias [batch, heads_kv, kv_len].
+    """float32 [batch, heads, q_len, kv_len]; q, k have heads first, bias [batch, heads_kv, kv_len].
 
     Rows without keys are 0. Differentiable, as the log-sum-exp is.
     """
@@ -41,4 +41,4 @@ def attention_weights(
     padded[:, :, : cells.shape[2], : cells.shape[3]] = cells
     # A row without keys has -inf, from which nothing may be taken.
     steady = lse.masked_fill(lse == -torch.inf, 0)[..., None]
-    return torch.exp(logits - steady).masked_fill(~padded, 0)
+    return torch.exp(logits.masked_fill(~padded, -torch.inf) - steady)

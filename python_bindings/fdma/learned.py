@@ -228,12 +228,12 @@ def dynamic_mask_attention(
     mask = select_topk(scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads)
     added = None if bias == "none" else scores
     if drop_zero_scores:
-        added = _without_zeros(scores, added)
+        added = without_zeros(scores, added)
     run: Any = attention
     return run(*tensors, mask, added, scale, layout, return_lse, deterministic, backend)
 
 
-def _without_zeros(scores: Any, added: Any) -> Any:
+def without_zeros(scores: Any, added: Any) -> Any:
     """A bias of -inf where the score is 0: such a key weighs nothing."""
     base = scores * 0 if added is None else added
     if framework(scores) == "torch":

@@ -1,4 +1,4 @@
-"""The mask names and helpers of FDMA's earlier versions, on top of package fdma.
+"""The names of FDMA's earlier versions, on top of package fdma: masks, estimates, attention.
 
 >>> from flash_dmattn import CausalMask, WindowMask, estimate_speedup, calculate_memory_savings
 >>> causal_mask = CausalMask(seqlen_q=4096, seqlen_k=4096)
@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from .attention import flash_dma_attention, flash_dmattn_func, flash_dmattn_func_auto
 from .create import create_sparse_mask
 from .dynamic_mask import DynamicMask
 from .estimates import calculate_memory_savings, estimate_speedup
@@ -24,4 +25,7 @@ __all__ = [
     "calculate_memory_savings",
     "create_sparse_mask",
     "estimate_speedup",
+    "flash_dma_attention",
+    "flash_dmattn_func",
+    "flash_dmattn_func_auto",
 ]

@@ -11,7 +11,6 @@ import pytest
 
 # isort: split
 import fdma
-import flash_dmattn
 from flash_dmattn import (
     BCSRMask,
     BlockBitsetMask,
@@ -305,12 +304,6 @@ def test_masks_pickle_and_show_themselves() -> None:
         assert "300 x 300 cells" in str(mask)
         assert mask._repr_html_().startswith("<figure")
     assert repr(WindowMask(5, 300, 200)) == "WindowMask(window_size=5, seqlen_q=300, seqlen_k=200)"
-
-
-def test_attention_names_are_not_there_yet() -> None:
-    assert not hasattr(flash_dmattn, "flash_dmattn_func_auto")
-    with pytest.raises(ImportError):
-        exec("from flash_dmattn import flash_dma_attention")
 
 
 def test_tensors_on_a_gpu_are_copied() -> None:

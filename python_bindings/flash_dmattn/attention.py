@@ -1,0 +1,283 @@
+"""Attention by the names of FDMA's earlier versions, on top of `fdma.attention`.
+
+Tensors are [batch, length, heads, head_dim], of PyTorch, or arrays of NumPy, CuPy or JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fdma
+import numpy as np
+from fdma.attention_masks import block_mask
+from fdma.attention_shapes import Extents, checked_extents
+from fdma.learned import framework, without_zeros
+
+from .masks import SparseMask, dtype_name, host_array
+
+__all__ = ["flash_dma_attention", "flash_dmattn_func", "flash_dmattn_func_auto"]
+
+_BACKENDS = {None: "auto", "auto": "auto", "cuda": "sm90", "sm90": "sm90", "cpu": "cpu"}
+_AXES = "[batch or 1, heads, heads_kv or 1, q_len or 1, kv_len]"
+
+
+def flash_dmattn_func(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    attn_bias: Any = None,
+    scale: float | None = None,
+    is_causal: bool = False,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention with a dense mask that is compiled on the fly, and a bias for each key.
+
+    query [batch, q_len, heads, head_dim], key, value [batch, kv_len, heads_kv, head_dim].
+    attn_mask: booleans, or 0 and 1, true where attended: [batch or 1, heads, heads_kv or 1, q_len
+    or 1, kv_len]; a tensor is compiled once for as long as it stays as it is, one on a GPU copied
+    to the host for it. is_causal: the last query sits at the last key; both count where both are
+    given. attn_bias: numbers added to the logits of keys, [batch or 1, heads_kv or 1, 1, kv_len] or
+    without the 1. return_attn_probs: (result, probabilities [batch, heads, q_len, kv_len]), of
+    PyTorch and up to 2^28 of them. Gradients as `fdma.attention` has them.
+
+    Raises ValueError for shapes, NotImplementedError for softcap other than 0 and for a bias per
+    query.
+
+    >>> import numpy as np
+    >>> from flash_dmattn import flash_dmattn_func
+    >>> q, k, v = (np.random.default_rng(i).random((1, 9, 2, 16), np.float32) for i in range(3))
+    >>> dense = np.tri(9, dtype=bool)[None, None]
+    >>> out = flash_dmattn_func(q, k, v, attn_mask=dense)
+    >>> np.array_equal(out, flash_dmattn_func(q, k, v, is_causal=True))
+    True
+    """
+    options = (attn_mask, attn_bias, scale, is_causal, softcap, deterministic, return_attn_probs)
+    return _attend("auto", None, query, key, value, *options)
+
+
+def flash_dmattn_func_auto(backend: str | None = None) -> Callable[..., Any]:
+    """`flash_dmattn_func` on a backend: "cuda" (Hopper GPUs), "cpu", or by where tensors are.
+
+    What it returns also takes `sparse_mask`, a mask of this package or an `fdma.BlockMask`; without
+    one every key is seen. Raises ValueError for another backend.
+
+    >>> import numpy as np
+    >>> from flash_dmattn import CausalWindowMask, flash_dmattn_func_auto
+    >>> query = key = value = np.random.default_rng(0).random((1, 300, 2, 16), np.float32)
+    >>> sparse_mask = CausalWindowMask(window_size=64, seqlen_q=300, seqlen_k=300)
+    >>> attend = flash_dmattn_func_auto(backend="cpu")
+    >>> attend(query=query, key=key, value=value, sparse_mask=sparse_mask).shape
+    (1, 300, 2, 16)
+    """
+    if backend not in _BACKENDS:
+        raise ValueError(
+            f'backend: expected "cuda", "cpu" or None, got {backend!r}; there are no others'
+        )
+    chosen = _BACKENDS[backend]
+
+    def flash_dmattn(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        attn_bias: Any = None,
+        scale: float | None = None,
+        is_causal: bool = False,
+        softcap: float = 0.0,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        *,
+        sparse_mask: SparseMask | fdma.BlockMask | None = None,
+    ) -> Any:
+        options = (scale, is_causal, softcap, deterministic, return_attn_probs)
+        return _attend(chosen, sparse_mask, query, key, value, attn_mask, attn_bias, *options)
+
+    return flash_dmattn
+
+
+def flash_dma_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    dt_proj: Any,
+    a_coef: Any,
+    keep_window_size: int = 1024,
+    dropout_p: float = 0.0,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    return_attn_probs: bool = False,
+    *,
+    selection_method: str = "exact",
+    block_size: int | None = None,
+    mixed_processing: bool | None = None,
+) -> Any:
+    """Dynamic Mask Attention as published: a key whose score is 0 is dropped.
+
+    query [batch, q_len, heads, head_dim], key, value [batch, kv_len, heads_kv, head_dim]; dt_proj
+    [heads_kv, heads_kv * head_dim] or [heads_kv, head_dim], a_coef [heads_kv]. Every query keeps
+    the keep_window_size keys of highest score exp(softplus(V dt_proj^T) * a_coef), which is added
+    to its logits. return_attn_probs: (result, probabilities [batch, heads, q_len, kv_len]), of
+    PyTorch and up to 2^28 of them. block_size and mixed_processing are accepted; plans choose such
+    things.
+
+    Raises NotImplementedError for dropout_p > 0 and for selection_method "approximate": the exact
+    one costs O(N log w) already.
+
+    >>> import numpy as np
+    >>> from flash_dmattn import flash_dma_attention
+    >>> random = np.random.default_rng(0)
+    >>> q, k, v = (random.standard_normal((1, 100, h, 16), np.float32) for h in (4, 2, 2))
+    >>> dt_proj, a_coef = random.standard_normal((2, 32), np.float32), -np.ones(2, np.float32)
+    >>> flash_dma_attention(q, k, v, dt_proj, a_coef, keep_window_size=16, causal=True).shape
+    (1, 100, 4, 16)
+    """
+    if dropout_p != 0:
+        raise NotImplementedError(f"dropout_p: attention has no dropout yet, got {dropout_p}")
+    if selection_method == "approximate":
+        raise NotImplementedError(
+            'selection_method: "approximate" is not there; "exact" costs O(N log w) already'
+        )
+    if selection_method != "exact":
+        raise ValueError(f'selection_method: expected "exact", got {selection_method!r}')
+    among = "causal" if causal else "true"
+    if not return_attn_probs:
+        return fdma.dynamic_mask_attention(
+            query, key, value, dt_proj, a_coef, keep_window_size, among,
+            scale=softmax_scale, layout="bshd", drop_zero_scores=True,
+        )  # fmt: skip
+    extents = _extents(query, key, value)
+    scores = fdma.zoh_scores(value, dt_proj, a_coef, layout="bshd")
+    mask = fdma.select_topk(
+        scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads
+    )
+    bias = without_zeros(scores, scores)
+    return _with_probabilities(query, key, value, mask, bias, softmax_scale, False, "auto")
+
+
+def _extents(query: Any, key: Any, value: Any) -> Extents:
+    return checked_extents(query.shape, key.shape, value.shape, False)
+
+
+def _attend(
+    backend: str,
+    sparse_mask: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    attn_bias: Any,
+    scale: float | None,
+    is_causal: bool,
+    softcap: float,
+    deterministic: bool,
+    return_attn_probs: bool,
+) -> Any:
+    if softcap != 0:
+        raise NotImplementedError(f"softcap: a cap on logits is not there yet, got {softcap}")
+    extents = _extents(query, key, value)
+    mask: Any = None
+    if sparse_mask is not None:
+        mask = sparse_mask.mask if isinstance(sparse_mask, SparseMask) else sparse_mask
+    if attn_mask is not None:
+        dense = _of_dense(attn_mask, extents)
+        mask = dense if mask is None else mask & dense
+    if is_causal:
+        causal = fdma.compile("causal", extents.q_len, extents.kv_len)
+        mask = "causal" if mask is None else mask & causal
+    bias = None if attn_bias is None else _key_bias(attn_bias, extents)
+    if return_attn_probs:
+        return _with_probabilities(query, key, value, mask, bias, scale, deterministic, backend)
+    attend: Any = fdma.attention
+    return attend(query, key, value, mask, bias, scale, "bshd", False, deterministic, backend)
+
+
+def _with_probabilities(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    bias: Any,
+    scale: float | None,
+    deterministic: bool,
+    backend: str,
+) -> Any:
+    if framework(query) != "torch":
+        raise NotImplementedError("return_attn_probs: only tensors of PyTorch have probabilities")
+    from fdma.attention_weights import attention_weights, check_size
+
+    extents = _extents(query, key, value)
+    sizes = extents.batch, extents.heads, extents.q_len, extents.kv_len
+    check_size("return_attn_probs", *sizes)
+    compiled = block_mask(mask, *sizes)
+    attend: Any = fdma.attention
+    out, lse = attend(
+        query, key, value, compiled, bias, scale, "bshd", True, deterministic, backend
+    )
+    heads_first = query.transpose(1, 2), key.transpose(1, 2)
+    return out, attention_weights(*heads_first, compiled, bias, scale, lse)
+
+
+def _of_dense(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
+    """The mask of dense cells, with heads of queries."""
+    shape = tuple(attn_mask.shape)
+    wanted = (
+        (1, extents.batch),
+        (1, extents.heads_kv, extents.heads),
+        (1, extents.q_len),
+        (extents.kv_len,),
+    )
+    if len(shape) != 4 or any(
+        extent not in allowed for extent, allowed in zip(shape, wanted, strict=True)
+    ):
+        raise ValueError(f"attn_mask: expected {_AXES} for these tensors, got {list(shape)}")
+    if framework(attn_mask) != "torch":
+        return _compiled(attn_mask, extents)
+    from fdma.tensor_masks import tensor_masks
+
+    return tensor_masks.get(attn_mask, extents, lambda: _compiled(attn_mask.detach(), extents))
+
+
+def _compiled(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
+    cells = host_array(attn_mask)
+    if dtype_name(cells) != "bool":
+        is_one = cells == 1
+        if not bool((is_one | (cells == 0)).all()):
+            raise ValueError("attn_mask: expected booleans, or 0 and 1, got another number")
+        cells = is_one
+    cells = np.asarray(cells)
+    heads = cells.shape[1]
+    if cells.shape[2] == 1 and extents.q_len > 1:  # the same for every query: no dense array of it
+        row = fdma.b if cells.shape[0] > 1 else 0
+        head = fdma.h // (extents.heads // heads) if heads > 1 else 0
+        seen = fdma.table(np.ascontiguousarray(cells[:, :, 0]))[row, head, fdma.k]
+        count = extents.heads if heads > 1 else 1
+        return fdma.compile(seen, extents.q_len, extents.kv_len, cells.shape[0], count)  # type: ignore[arg-type]
+    if heads not in (1, extents.heads):
+        cells = cells.repeat(extents.heads // heads, axis=1)
+    return fdma.BlockMask.from_dense(cells)
+
+
+def _key_bias(attn_bias: Any, extents: Extents) -> Any:
+    """[batch or 1, heads_kv or 1, kv_len] of a bias that may have an axis for queries."""
+    shape = tuple(attn_bias.shape)
+    if len(shape) == 4 and shape[2] != 1:
+        raise NotImplementedError(
+            f"attn_bias: a bias per query ({list(shape)}) is not there yet; one per key is, "
+            "[batch or 1, heads_kv or 1, 1, kv_len]"
+        )
+    if len(shape) == 4:
+        attn_bias = attn_bias[:, :, 0]
+    elif len(shape) != 3:
+        raise ValueError(
+            f"attn_bias: expected [batch or 1, heads_kv or 1, 1, kv_len], got {list(shape)}"
+        )
+    if attn_bias.shape[1] not in (1, extents.heads_kv):
+        raise NotImplementedError(
+            f"attn_bias: expected one for each of {extents.heads_kv} key heads (or 1), got "
+            f"{attn_bias.shape[1]}"
+        )
+    return attn_bias
