@@ -1,18 +1,216 @@
-// attention_backward on the GPU.
+// attention_backward on the GPU: checks the tensors, describes them to the copy engine, launches
+// three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
+// up dQ, the last one writes dQ.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
 #include "backward_call.hpp"
 #include "fdma/kernels/device_plan.hpp"
-#include "sm90/device_plan.hpp"
+#include "sm90/backward_kernels.hpp"
+#include "sm90/backward_workspace.hpp"
+#include "sm90/launch_checks.hpp"
+#include "sm90/tensor_map.hpp"
 
 namespace fdma {
+namespace {
 
-Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors, void*,
-                                Stream, const BackwardOptions& options) {
+using sm90::BackwardParams;
+using sm90::QueryParams;
+using sm90::RowsView;
+
+// The main kernel of one head size.
+struct Kernel {
+  int dim;
+  int step_queries;
+  cudaError_t (*launch)(const BackwardParams&, int, cudaStream_t);
+};
+
+template <class T, bool kGeneral, int kDim>
+constexpr Kernel kernel() {
+  return {kDim, sm90::BackwardLayout<kDim, kDim>::kStepQueries,
+          sm90::launch_backward<T, kDim, kDim, kGeneral>};
+}
+
+template <class T, bool kGeneral>
+constexpr Kernel kKernels[] = {kernel<T, kGeneral, 64>(), kernel<T, kGeneral, 128>()};
+
+template <class T>
+const Kernel& kernel_for(int dim, bool is_general) {
+  const auto& kernels = is_general ? kKernels<T, true> : kKernels<T, false>;
+  return *std::find_if(std::begin(kernels), std::end(kernels) - 1,
+                       [&](const Kernel& each) { return each.dim == dim; });
+}
+
+RowsView rows_view(const Strided& tensor) {
+  return {const_cast<void*>(tensor.data), tensor.batch_stride, tensor.row_stride,
+          tensor.head_stride, tensor.dtype == DType::float32};
+}
+
+// Kernels read and write 16 bytes at once.
+Result<void> check_vectors(const TensorView& tensor, const char* name) {
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
+    return Error{ErrorCode::unsupported,
+                 std::string(name) + ": expected an address that is a multiple of 16 bytes"};
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    if (tensor.extents[at] > 1 && tensor.strides[at] % 8 != 0) {
+      return Error{ErrorCode::unsupported,
+                   std::string(name) + ": expected strides that are multiples of 8 elements, got " +
+                       std::to_string(tensor.strides[at])};
+    }
+  }
+  return {};
+}
+
+// Compared with lengths, which are at most kMaxLength.
+std::int32_t rows_of(const TensorView& tensor) {
+  return static_cast<std::int32_t>(std::min(tensor.extents[1], kMaxLength));
+}
+
+Result<void> set_inputs(const BackwardTensors& tensors, const BackwardCall& call, int group_size,
+                        int step_queries, BackwardParams& params) {
+  const sm90::TileBox queries{step_queries}, keys{sm90::kTileRows};
+  const bool has_queries = tensors.q.extents[1] > 0;
+  const TensorView& any = tensors.kv.k;  // in place of tensors without rows, which are not read
+  FDMA_TRY(params.k, sm90::make_named_map(tensors.kv.k, 1, keys, "k"));
+  FDMA_TRY(params.v, sm90::make_named_map(tensors.kv.v, 1, keys, "v"));
+  FDMA_TRY(params.q, sm90::make_named_map(has_queries ? tensors.q : any,
+                                          has_queries ? group_size : 1, queries, "q"));
+  FDMA_TRY(params.dout, sm90::make_named_map(has_queries ? tensors.dout : any,
+                                             has_queries ? group_size : 1, queries, "dout"));
+  params.q_rows = rows_of(tensors.q);
+  params.dout_rows = rows_of(tensors.dout);
+  params.k_rows = rows_of(tensors.kv.k);
+  params.v_rows = rows_of(tensors.kv.v);
+  params.group_size = group_size;
+  params.scale = call.scale;
+  params.scale_log2 = call.scale_log2;
+  params.key_bias = call.key_bias;
+  params.bias_batch_stride = call.bias_batch_stride;
+  params.bias_head_stride = call.bias_head_stride;
+  params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
+                    call.num_borders};
+  return {};
+}
+
+void set_gradients(const BackwardCall& call, const AttentionShape& shape, BackwardParams& params) {
+  params.dk = rows_view(call.dk);
+  params.dv = rows_view(call.dv);
+  params.head_dim = shape.head_dim;
+  params.head_dim_v = shape.head_dim_v;
+  params.dkey_bias = call.dkey_bias;
+  params.dbias_batch_stride = call.dbias_batch_stride;
+  params.dbias_head_stride = call.dbias_head_stride;
+}
+
+QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
+                         const BackwardParams& params, int dim) {
+  QueryParams queries{};
+  queries.places = params.places;
+  queries.lengths = params.plan.lengths;
+  queries.q_lens = call.q_lens;
+  queries.batch = static_cast<std::int32_t>(shape.batch);
+  queries.dim = dim;
+  queries.head_dim = shape.head_dim;
+  queries.head_dim_v = shape.head_dim_v;
+  queries.out = rows_view(call.out);
+  queries.dout = rows_view(call.dout);
+  queries.lse = call.lse;
+  queries.lse_batch_stride = call.lse_batch_stride;
+  queries.lse_head_stride = call.lse_head_stride;
+  queries.lse_row_stride = call.lse_row_stride;
+  queries.dlse = call.dlse;
+  queries.dlse_batch_stride = call.dlse_batch_stride;
+  queries.dlse_head_stride = call.dlse_head_stride;
+  queries.dlse_row_stride = call.dlse_row_stride;
+  queries.next_unit = params.next_unit;
+  queries.turns = params.turns;
+  queries.dq = rows_view(call.dq);
+  queries.scale = call.scale;
+  return queries;
+}
+
+template <class T>
+Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
+                    const BackwardTensors& tensors, BackwardParams& params, Stream stream) {
+  const AttentionShape& shape = plan.shape;
+  const int num_units = plan.arrays.num_items / shape.group_size();
+  const Kernel& kernel =
+      kernel_for<T>(sm90::backward_dim(shape), call.key_bias != nullptr || params.turns != nullptr);
+  if (num_units > 0) {
+    FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
+  }
+  set_gradients(call, shape, params);
+  const QueryParams queries = query_params(call, shape, params, kernel.dim);
+  const bool has_queries = params.places.padded_q_len > 0;
+  if (params.tile_rows != nullptr && num_units > 0) {
+    FDMA_TRY_VOID(sm90::check_cuda(
+        sm90::order_tile_rows(plan.arrays, params.lengths, static_cast<int>(shape.batch),
+                              params.tile_rows, params.next_unit, stream),
+        "launch of the kernel that orders tile rows"));
+  } else if (!has_queries) {
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_unit, stream),
+                                   "launch of the kernel that zeroes the counter"));
+  }
+  if (has_queries) {
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::prepare_queries<T>(queries, stream),
+                                   "launch of the kernel that prepares queries"));
+  }
+  if (num_units > 0) {
+    const int num_blocks = std::min(plan.num_multiprocessors, num_units);
+    FDMA_TRY_VOID(sm90::check_cuda(kernel.launch(params, num_blocks, stream),
+                                   "launch of the backward kernel"));
+  }
+  if (!has_queries) return {};
+  return sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
+                          "launch of the kernel that stores dq");
+}
+
+}  // namespace
+
+Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
+                                void* workspace, Stream stream, const BackwardOptions& options) {
   const DevicePlan::Impl& impl = plan.impl();
+  const AttentionShape& shape = impl.shape;
   FDMA_TRY(const BackwardCall call,
-           checked_backward_call(impl.direction, impl.shape, impl.score, tensors, options,
-                                 Device::cuda, impl.arrays.num_formulas > 0));
-  static_cast<void>(call);
-  return Error{ErrorCode::unsupported, "backend: sm90 has no backward pass yet"};
+           checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
+                                 impl.arrays.num_formulas > 0));
+  FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
+  FDMA_TRY_VOID(check_vectors(tensors.out, "out"));
+  FDMA_TRY_VOID(check_vectors(tensors.dout, "dout"));
+  FDMA_TRY_VOID(check_vectors(tensors.dq.view(), "dq"));
+  FDMA_TRY_VOID(check_vectors(tensors.dk.view(), "dk"));
+  FDMA_TRY_VOID(check_vectors(tensors.dv.view(), "dv"));
+  if (shape.head_dim > 128 || shape.head_dim_v > 128) {
+    return Error{ErrorCode::unsupported,
+                 "head_dim: the backward pass of sm90 takes at most 128, got " +
+                     std::to_string(std::max(shape.head_dim, shape.head_dim_v))};
+  }
+  if (options.deterministic) {
+    return Error{ErrorCode::unsupported,
+                 "deterministic: not yet of the backward pass of sm90; use a CPU plan"};
+  }
+
+  BackwardParams params{};
+  const sm90::BackwardWorkspace places(impl);
+  char* const base = static_cast<char*>(workspace);
+  params.plan = impl.arrays;
+  params.next_unit = reinterpret_cast<std::int32_t*>(base);
+  params.places = {reinterpret_cast<float*>(base + places.lse_log2),
+                   reinterpret_cast<float*>(base + places.deltas),
+                   reinterpret_cast<float*>(base + places.dq_sums), shape.heads_q,
+                   static_cast<std::int32_t>(places.padded_q_len)};
+  if (impl.arrays.num_formulas > 0) {
+    params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+  }
+  return shape.q_dtype == DType::bfloat16
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, stream)
+             : launch<__half>(impl, call, tensors, params, stream);
 }
 
 }  // namespace fdma

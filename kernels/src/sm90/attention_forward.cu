@@ -12,6 +12,7 @@
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/forward_kernels.hpp"
+#include "sm90/launch_checks.hpp"
 #include "sm90/tensor_map.hpp"
 #include "sm90/tile_rows.hpp"
 
@@ -49,25 +50,17 @@ const Kernel& kernel_for(const AttentionShape& shape, bool is_general) {
   });
 }
 
-// A map, or the error with the tensor's name.
-Result<CUtensorMap> tile_map(const TensorView& tensor, int group_size, sm90::TileBox box,
-                             const char* name) {
-  Result<CUtensorMap> map = sm90::make_tile_map(tensor, group_size, box);
-  if (map) return map;
-  return Error{map.error().code, std::string(name) + ": " + map.error().message};
-}
-
 Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& call,
                          const DevicePlan::Impl& plan, int step_keys, ForwardParams& params) {
   const int group_size = plan.shape.group_size();
   const int heads_per_tile = 1 << plan.arrays.pack_shift;
   const sm90::TileBox rows{sm90::kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
-  FDMA_TRY(params.q, tile_map(tensors.q, group_size, rows, "q"));
-  FDMA_TRY(params.out_map, tile_map(tensors.out.view(), group_size, rows, "out"));
+  FDMA_TRY(params.q, sm90::make_named_map(tensors.q, group_size, rows, "q"));
+  FDMA_TRY(params.out_map, sm90::make_named_map(tensors.out.view(), group_size, rows, "out"));
   // Without any key the one tile that an item reads is masked: any tensor will do.
   const bool has_keys = tensors.kv.k.extents[1] > 0;
-  FDMA_TRY(params.k, tile_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
-  FDMA_TRY(params.v, tile_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
+  FDMA_TRY(params.k, sm90::make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
+  FDMA_TRY(params.v, sm90::make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
   // Compared with lengths, which are at most kMaxLength.
   const auto rows_of = [](std::int64_t extent) {
     return static_cast<std::int32_t>(std::min(extent, kMaxLength));
@@ -136,17 +129,7 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
                                                   impl.arrays.num_formulas > 0));
-  int device = -1;
-  FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
-  if (device != impl.device) {
-    return Error{ErrorCode::unsupported, "plan: is on CUDA device " + std::to_string(impl.device) +
-                                             ", but the current device is " +
-                                             std::to_string(device)};
-  }
-  if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 16 != 0) {
-    return Error{ErrorCode::invalid_argument,
-                 "workspace: expected a 16-aligned address of device memory"};
-  }
+  FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
   if (impl.arrays.num_items == 0) return {};
 
   const Kernel& kernel = kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f));

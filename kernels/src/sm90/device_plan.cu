@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu_check.hpp"
+#include "sm90/backward_workspace.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/tile_rows.hpp"
@@ -164,7 +165,10 @@ Direction DevicePlan::direction() const { return impl_->direction; }
 BlockShape DevicePlan::tile() const { return impl_->tile; }
 int DevicePlan::device() const { return impl_->device; }
 std::int64_t DevicePlan::size_bytes() const { return impl_->size_bytes; }
-std::int64_t DevicePlan::workspace_bytes() const { return sm90::Workspace(*impl_).bytes; }
+std::int64_t DevicePlan::workspace_bytes() const {
+  return impl_->direction == Direction::backward ? sm90::BackwardWorkspace(*impl_).bytes
+                                                 : sm90::Workspace(*impl_).bytes;
+}
 
 Result<void> check_sm90_device() {
   int device = 0, major = 0, minor = 0;

@@ -165,6 +165,15 @@ __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTil
   return count;
 }
 
+__device__ __forceinline__ void store_item(std::uint32_t slot, const PublishedItem& item) {
+  store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
+  store_words(slot + 16,
+              make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
+  store_words(slot + 32, make_uint4(item.step, item.first_tile, item.partial, item.first_document));
+  store_words(slot + 48,
+              make_uint4(item.last_document, item.kv_head, item.head_in_group, item.num_heads));
+}
+
 /// Takes items until there are none, publishes each and loads its tiles in the order in which they
 /// are needed: K of a step, then V of the step before, across items. One thread.
 template <class Layout, bool kGeneral>
@@ -250,13 +259,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       item.first_tile = next.first_tile;
       item.partial = next.partial;
     }
-    store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
-    store_words(slot + 16,
-                make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
-    store_words(slot + 32,
-                make_uint4(item.step, item.first_tile, item.partial, item.first_document));
-    store_words(slot + 48,
-                make_uint4(item.last_document, item.kv_head, item.head_in_group, item.num_heads));
+    store_item(slot, item);
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
     item_ring.advance();
     if (item.num_tiles == kNoItem) break;
@@ -383,8 +386,8 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
                            "mask: slot empty");
         if (is_masked) {
-          write_mask(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
-                     kGeneral ? ptx::opaque(lane) : lane);
+          write_mask<4>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
+                        kGeneral ? ptx::opaque(lane) : lane);
         }
         if constexpr (kGeneral) {
           write_biases(base + Layout::kBias + slots.stage * Layout::kBiasBytes, p,

@@ -72,12 +72,40 @@ __device__ __forceinline__ void write_bitmap(std::uint32_t slot, const uint4* bi
   }
 }
 
-/// The words of a row, one for each thread of its quad.
+/// All cells of the first `num_rows` rows.
+__device__ __forceinline__ void write_whole_rows(std::uint32_t slot, int num_rows, int limit,
+                                                 int lane) {
+#pragma unroll
+  for (int i = lane; i < kWordQuads; i += kWarpSize) {
+    const int row =
+        accumulator_cell(2 * i % kWarpgroupThreads, 0).row + 2 * i / kWarpgroupThreads * kHalfRows;
+    const std::uint32_t upper = row < num_rows ? ~0u : 0u, lower = row + 8 < num_rows ? ~0u : 0u;
+    store_words(slot + 16 * i,
+                make_uint4(upper, lower, upper, lower) & words_below(limit, 2 * (i % 2)));
+  }
+}
+
+/// Which halves of the columns have a cell, of words that this warp has written: bit i for columns
+/// [64 i, 64 i + 64).
+__device__ __forceinline__ std::uint32_t halves_with_cells(std::uint32_t slot, int lane) {
+  __syncwarp();
+  std::uint32_t any = 0;
+#pragma unroll
+  for (int i = lane; i < kWordQuads; i += kWarpSize) {
+    const uint4 words = load_words(slot + 16 * i);
+    any |= words.x | words.y | words.z | words.w;
+  }
+  any = __reduce_or_sync(~0u, any);
+  return ((any & 0xFFFFu) != 0 ? 1u : 0u) | ((any >> 16) != 0 ? 2u : 0u);
+}
+
+/// The words of a row, one for each thread of its quad or of the first of them.
+template <int kQuads>
 __device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
-                                                const std::uint32_t (&words)[4]) {
+                                                const std::uint32_t (&words)[kQuads]) {
   const std::uint32_t address = slot + 8 * (row / 16 * 32 + row % 8 * 4) + (row % 16 < 8 ? 0 : 4);
 #pragma unroll
-  for (int quad = 0; quad < 4; ++quad) {
+  for (int quad = 0; quad < kQuads; ++quad) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * quad), "r"(words[quad]) : "memory");
   }
 }
@@ -179,74 +207,83 @@ __device__ __forceinline__ void write_formula(std::uint32_t slot, const Params& 
   }
 }
 
-/// Query intervals of each key. A lane holds four keys, those of bit `lane` of the four quads:
-/// columns lane / 2 * 8 + lane % 2 + 2 * quad; and makes the words of rows lane, lane + 32, .. Keys
-/// that all rows see come from a ballot; keys that begin or end in the tile (few, unless the tile
-/// lies on a diagonal) are handed round one by one. Keys with several intervals take another round.
+/// Query intervals of each key. A lane holds a key of each quad, that of bit `lane`: column
+/// lane / 2 * 8 + lane % 2 + 2 * quad; and makes the words of rows lane, lane + 32, .. Keys that
+/// all rows see come from a ballot; keys that begin or end in the tile (few, unless the tile lies
+/// on a diagonal) are handed round one by one. Keys with several intervals take another round. All
+/// four quads at once hide what reading takes; fewer need fewer registers.
+template <int kQuads>
 __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArrays& plan, int table,
                                               const TilePlace& place, int lane) {
   constexpr int kLaneRows = kTileRows / kWarpSize;
   const std::int64_t* offsets = plan.column_offsets + __ldg(plan.column_tables + table);
-  std::int64_t next[4];
-  int num_left[4];
+#pragma unroll 1
+  for (int first_quad = 0; first_quad < 4; first_quad += kQuads) {
+    std::int64_t next[kQuads];
+    int num_left[kQuads];
 #pragma unroll
-  for (int quad = 0; quad < 4; ++quad) {
-    const int key = place.key_begin + lane / 2 * 8 + lane % 2 + 2 * quad;
-    next[quad] = 0;
-    num_left[quad] = 0;
-    if (key < place.kv_len) {
-      next[quad] = __ldg(offsets + key);
-      num_left[quad] = static_cast<int>(__ldg(offsets + key + 1) - next[quad]);
-    }
-  }
-  std::uint32_t words[kLaneRows][4] = {};
-  bool has_more = true;
-  while (has_more) {
-    int begin[4], end[4];  // rows of the tile; none: [0, 0)
-#pragma unroll
-    for (int quad = 0; quad < 4; ++quad) {
-      begin[quad] = 0;
-      end[quad] = 0;
-      if (num_left[quad] > 0) {
-        const Interval* interval = plan.column_intervals + next[quad]++;
-        begin[quad] = min(max(__ldg(&interval->begin) - place.q_begin, 0), plan.block_q)
-                      << plan.pack_shift;
-        end[quad] =
-            min(__ldg(&interval->end) - place.q_begin, plan.block_q) * (1 << plan.pack_shift);
-        --num_left[quad];
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const int key = place.key_begin + lane / 2 * 8 + lane % 2 + 2 * (first_quad + quad);
+      next[quad] = 0;
+      num_left[quad] = 0;
+      if (key < place.kv_len) {
+        next[quad] = __ldg(offsets + key);
+        num_left[quad] = static_cast<int>(__ldg(offsets + key + 1) - next[quad]);
       }
     }
+    std::uint32_t words[kLaneRows][kQuads] = {};
+    bool has_more = true;
+    while (has_more) {
+      int begin[kQuads], end[kQuads];  // rows of the tile; none: [0, 0)
+      bool is_left = false;
 #pragma unroll
-    for (int quad = 0; quad < 4; ++quad) {
-      const bool is_whole = begin[quad] == 0 && end[quad] == kTileRows;
-      const std::uint32_t whole = __ballot_sync(~0u, is_whole);
-      std::uint32_t parts = __ballot_sync(~0u, !is_whole && begin[quad] < end[quad]);
+      for (int quad = 0; quad < kQuads; ++quad) {
+        begin[quad] = 0;
+        end[quad] = 0;
+        if (num_left[quad] > 0) {
+          const Interval* interval = plan.column_intervals + next[quad]++;
+          begin[quad] = min(max(__ldg(&interval->begin) - place.q_begin, 0), plan.block_q)
+                        << plan.pack_shift;
+          end[quad] =
+              min(__ldg(&interval->end) - place.q_begin, plan.block_q) * (1 << plan.pack_shift);
+          --num_left[quad];
+        }
+        is_left = is_left || num_left[quad] > 0;
+      }
 #pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) words[i][quad] |= whole;
-      while (parts != 0) {
-        const int bit = __ffs(static_cast<int>(parts)) - 1;
-        parts &= parts - 1;
-        const int first_row = __shfl_sync(~0u, begin[quad], bit);
-        const auto num_rows =
-            static_cast<std::uint32_t>(__shfl_sync(~0u, end[quad], bit) - first_row);
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const bool is_whole = begin[quad] == 0 && end[quad] == kTileRows;
+        const std::uint32_t whole = __ballot_sync(~0u, is_whole);
+        std::uint32_t parts = __ballot_sync(~0u, !is_whole && begin[quad] < end[quad]);
 #pragma unroll
-        for (int i = 0; i < kLaneRows; ++i) {
-          if (static_cast<std::uint32_t>(lane + i * kWarpSize - first_row) < num_rows) {
-            words[i][quad] |= 1u << bit;
+        for (int i = 0; i < kLaneRows; ++i) words[i][quad] |= whole;
+        while (parts != 0) {
+          const int bit = __ffs(static_cast<int>(parts)) - 1;
+          parts &= parts - 1;
+          const int first_row = __shfl_sync(~0u, begin[quad], bit);
+          const auto num_rows =
+              static_cast<std::uint32_t>(__shfl_sync(~0u, end[quad], bit) - first_row);
+#pragma unroll
+          for (int i = 0; i < kLaneRows; ++i) {
+            if (static_cast<std::uint32_t>(lane + i * kWarpSize - first_row) < num_rows) {
+              words[i][quad] |= 1u << bit;
+            }
           }
         }
       }
+      has_more = __any_sync(~0u, is_left);
     }
-    has_more =
-        __any_sync(~0u, num_left[0] > 0 || num_left[1] > 0 || num_left[2] > 0 || num_left[3] > 0);
-  }
 #pragma unroll
-  for (int i = 0; i < kLaneRows; ++i) store_row_words(slot, lane + i * kWarpSize, words[i]);
+    for (int i = 0; i < kLaneRows; ++i) {
+      store_row_words(slot + 8 * first_quad, lane + i * kWarpSize, words[i]);
+    }
+  }
 }
 
 /// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
-/// what is published of its item. `p`: parameters of the forward or the backward kernel.
-template <class Params>
+/// what is published of its item. `p`: parameters of the forward or the backward kernel; kQuads:
+/// how many of the four quads write_columns takes at once.
+template <int kQuads, class Params>
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                                            std::uint32_t item_address, std::uint32_t band_address,
                                            const TileStep& step, const TilePlace& place, int lane) {
@@ -256,7 +293,7 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
       write_rows(slot, p.plan, step.payload, step.offset * kTileKeys, limit, lane);
       return;
     case PlanSegmentKind::columns:
-      write_columns(slot, p.plan, step.payload, place, lane);
+      write_columns<kQuads>(slot, p.plan, step.payload, place, lane);
       return;
     case PlanSegmentKind::bitmap:
       write_bitmap(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit, lane);

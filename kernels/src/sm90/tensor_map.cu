@@ -70,4 +70,11 @@ Result<CUtensorMap> make_tile_map(const TensorView& tensor, std::int32_t group_s
   return map;
 }
 
+Result<CUtensorMap> make_named_map(const TensorView& tensor, std::int32_t group_size, TileBox box,
+                                   const char* name) {
+  Result<CUtensorMap> map = make_tile_map(tensor, group_size, box);
+  if (map) return map;
+  return Error{map.error().code, std::string(name) + ": " + map.error().message};
+}
+
 }  // namespace fdma::sm90

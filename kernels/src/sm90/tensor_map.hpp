@@ -27,4 +27,8 @@ struct TileBox {
 /// Owner   borrows tensor.data
 Result<CUtensorMap> make_tile_map(const TensorView& tensor, std::int32_t group_size, TileBox box);
 
+/// The same, its errors with the name of the tensor in front.
+Result<CUtensorMap> make_named_map(const TensorView& tensor, std::int32_t group_size, TileBox box,
+                                   const char* name);
+
 }  // namespace fdma::sm90

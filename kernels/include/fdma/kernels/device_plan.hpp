@@ -68,7 +68,10 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
 /// attention_backward (attention_backward.hpp) on the GPU, by an uploaded backward plan; all else
 /// as attention_forward above: tensors, gradients included, are device tensors whose strides but
 /// the last are multiples of 8 elements and whose addresses are multiples of 16 bytes.
-/// options.deterministic: the same bits every run, somewhat slower.
+/// head_dim and head_dim_v are at most 128; options.deterministic is not supported yet.
+///
+/// A value that is not finite in q, k, v or dout reaches gradients of all rows and keys of a visited
+/// tile, whether they see each other or not; what lies past an element's lengths never matters.
 ///
 /// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
 ///         forward calls), cuda. Checked before the launch

@@ -1,0 +1,351 @@
+// The two warpgroups that compute gradients: each 64 keys of a unit against all its queries.
+//
+// With keys as rows, P^T and dS^T are in registers what the products dV += P^T dO and dK += dS^T Q
+// want as their first operand, and dK, dV stay in registers until the unit ends. Of each step:
+//
+//   S^T = K Q^T, dP^T = V dO^T           both issued
+//   P^T = 2^(S^T scale - lse)            while dP^T is computed; cells of the mask
+//   dS^T = P^T (dP^T - delta)            also to shared memory
+//   dV += P^T dO                         issued; then both warpgroups have written dS
+//   dQ = dS K, dK += dS^T Q              issued; dQ is added to memory while dK is computed
+//
+// Each warpgroup computes half of dQ: half of its columns, or of its rows where a step has 128.
+// This plain order is faster than those that let one step overlap with the next (README).
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/backward_params.hpp"
+#include "sm90/backward_rows.cuh"
+#include "sm90/fragment.hpp"
+#include "sm90/mask_words.cuh"
+
+namespace fdma::sm90 {
+
+inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
+
+/// 0 where the bit of a cell is 0. Two loops, so that each becomes one register of predicates at a
+/// time.
+template <int kCount>
+__device__ __forceinline__ void keep_cells(float (&x)[kCount], std::uint32_t word0,
+                                           std::uint32_t word1) {
+#pragma unroll
+  for (int bit = 0; bit < kCount / 2; ++bit) {
+    float& cell = x[4 * (bit / 2) + bit % 2];
+    cell = (word0 & (1u << bit)) ? cell : 0.0f;
+  }
+#pragma unroll
+  for (int bit = 0; bit < kCount / 2; ++bit) {
+    float& cell = x[4 * (bit / 2) + 2 + bit % 2];
+    cell = (word1 & (1u << bit)) ? cell : 0.0f;
+  }
+}
+
+/// Figures of a thread's two queries of 8 columns.
+__device__ __forceinline__ float2 load_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(address)
+               : "memory");
+  return pair;
+}
+
+__device__ __forceinline__ void store_pair(std::uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
+
+/// Waits until `turns` is `rank`. The other blocks' additions before are visible then.
+__device__ __forceinline__ void wait_for_rank(const std::int32_t* turns, std::int32_t rank) {
+  std::int32_t now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turns) : "memory");
+  } while (now != rank);
+}
+
+/// Computes units until there are none. One of two warpgroups.
+template <class T, int kDimQk, int kDimV, bool kGeneral>
+__device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
+                                              int group) {
+  using Layout = BackwardLayout<kDimQk, kDimV>;
+  constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
+  constexpr bool kSplitsRows = kQueries == 128;         // of dQ
+  constexpr bool kPacksLate = kSplitsRows || kGeneral;  // P: for want of registers
+  constexpr int kSumColumns = kSplitsRows ? kDimQk : kDimQk / 2;
+  using ScoreProduct = ptx::product<T, kQueries>;
+  constexpr std::uint64_t kQAdvance = Layout::kQBytes / 16, kOAdvance = Layout::kOBytes / 16;
+  // Read anew where they are used: registers are few.
+  const auto lane_now = [] { return ptx::thread_index() % 32; };
+  const auto thread_now = [] { return ptx::thread_index() % kWarpgroupThreads; };
+  const std::uint64_t k_rows = matrix_descriptor(base + Layout::kK + group * 64 * kPanelRowBytes,
+                                                 16, 1024),
+                      v_rows = matrix_descriptor(base + Layout::kV + group * 64 * kPanelRowBytes,
+                                                 16, 1024);
+  // The same Q and dO are [query, column] for S and dP, [column, query] for dK and dV.
+  const std::uint64_t q_rows = matrix_descriptor(base + Layout::kQ, 16, 1024),
+                      o_rows = matrix_descriptor(base + Layout::kO, 16, 1024);
+  const std::uint64_t q_columns =
+                          matrix_descriptor(base + Layout::kQ, Layout::kPanelBytesQuery, 1024),
+                      o_columns =
+                          matrix_descriptor(base + Layout::kO, Layout::kPanelBytesQuery, 1024);
+  const std::uint64_t k_columns =
+      matrix_descriptor(base + Layout::kK + (kSplitsRows ? 0 : group * Layout::kPanelBytesKey),
+                        Layout::kPanelBytesKey, 1024);
+  const std::uint64_t scores_t =
+      matrix_descriptor(base + Layout::kScores + (kSplitsRows ? group * Layout::kPanelBytesKey : 0),
+                        Layout::kPanelBytesKey, 1024);
+
+  float dk[kDimQk / 2], dv[kDimV / 2];
+  ptx::Ring<kStages> ring;
+  std::uint32_t unit_phase = 0;
+  const auto bias_sums = [&] {
+    return base + Layout::kBiasSums + 8 * (group * kWarpgroupThreads + thread_now());
+  };
+  const auto release = [&](std::uint32_t barrier) {
+    ptx::mbarrier_arrive_warp(barrier, lane_now());
+  };
+  const auto key_row = [&] {
+    const int thread = thread_now();
+    return group * kHalfRows + accumulator_cell(thread, 0).row;
+  };
+
+  // Deterministic calls: this warpgroup's part of dQ of a step is added when it is the unit's turn.
+  const auto step_at = [&](int stage) {
+    return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
+  };
+  const auto unit_at = [&](int stage) {
+    return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)) + 16);
+  };
+  const auto turn_of = [&](const uint4& step) {
+    const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
+    return p.turns + 2 * tile + (kSplitsRows ? 0 : group);
+  };
+  const auto wait_for_turn = [&](int stage) {
+    if (p.turns == nullptr) return;
+    if (thread_now() == 0) {
+      const uint4 step = step_at(stage);
+      wait_for_rank(turn_of(step), __ldg(p.ranks + static_cast<int>(step.w)));
+    }
+    ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
+  };
+  const auto give_turn = [&](int stage) {
+    if (p.turns == nullptr) return;
+    __threadfence();
+    ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
+    if (thread_now() == 0) {
+      asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn_of(step_at(stage)))
+                   : "memory");
+    }
+  };
+
+  for (bool is_done = false; !is_done; unit_phase ^= 1) {
+#pragma unroll
+    for (float& x : dk) x = 0.0f;
+#pragma unroll
+    for (float& x : dv) x = 0.0f;
+    if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
+    ptx::mbarrier_wait(base + Layout::kKFull, unit_phase, "compute: K full");
+    ptx::mbarrier_wait(base + Layout::kVFull, unit_phase, "compute: V full");
+#pragma unroll 1
+    for (;;) {
+      const int stage = ring.stage;
+      ptx::mbarrier_wait(base + Layout::kQFull + 8 * stage, ring.phase, "compute: Q full");
+      const uint4 step = step_at(stage);
+      if ((step.x & kStepEndsUnit) != 0) break;
+      float s[kQueries / 2], dp[kQueries / 2];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kDimQk / 16; ++i) {
+        ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+            s, k_rows + k_major_advance(i, Layout::kUnitKeys),
+            q_rows + stage * kQAdvance + k_major_advance(i, kQueries), i != 0);
+      }
+      ptx::wgmma_commit();
+      ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kDimV / 16; ++i) {
+        ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+            dp, v_rows + k_major_advance(i, Layout::kUnitKeys),
+            o_rows + stage * kOAdvance + k_major_advance(i, kQueries), i != 0);
+      }
+      ptx::wgmma_commit();
+      std::uint32_t word0 = 0, word1 = 0;
+      if (step.y != 0) {
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(word0), "=r"(word1)
+                     : "r"(step.y + (group * kWarpgroupThreads + thread_now()) * 8)
+                     : "memory");
+        if (kQueries == 64 && (step.x & kStepIsSecondHalf) != 0) {
+          word0 >>= 16;
+          word1 >>= 16;
+        }
+        if ((step.x & kStepReleasesMask) != 0) {
+          __syncwarp();
+          const std::uint32_t slot = (step.y - (base + Layout::kMask)) / Layout::kMaskBytes;
+          release(base + Layout::kMaskEmpty + 8 * slot);
+        }
+      }
+      ptx::wgmma_wait<1>();
+      ptx::pin_registers(s);
+      [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
+      if constexpr (kGeneral) {
+        if (p.key_bias != nullptr) {
+          constexpr float kLog2E = 1.44269504088896340736f;
+          const uint4 unit = unit_at(stage);
+          const int key = static_cast<int>(unit.z) + key_row();
+          const float* biases = p.key_bias + static_cast<int>(unit.x) * p.bias_batch_stride +
+                                static_cast<int>(unit.y) * p.bias_head_stride + key;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (key + 8 * i < static_cast<int>(unit.w)) bias[i] = __ldg(biases + 8 * i) * kLog2E;
+          }
+        }
+      }
+      const std::uint32_t lse =
+          base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kQueries / 8; ++j) {
+        const float2 base_of = load_pair(lse + 32 * j);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& a = s[4 * j + 2 * i];
+          float& b = s[4 * j + 2 * i + 1];
+          if constexpr (kGeneral) {
+            a = fmaf(a, p.scale_log2, bias[i] - base_of.x);
+            b = fmaf(b, p.scale_log2, bias[i] - base_of.y);
+          } else {
+            a = fmaf(a, p.scale_log2, -base_of.x);
+            b = fmaf(b, p.scale_log2, -base_of.y);
+          }
+          a = ptx::exp2_approx(a);
+          b = ptx::exp2_approx(b);
+        }
+      }
+      if (step.y != 0) keep_cells(s, word0, word1);
+      std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
+      if constexpr (!kPacksLate) {
+#pragma unroll
+        for (int i = 0; i < kQueries / 4; ++i) {
+          probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+        }
+      }
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(dp);
+      [[maybe_unused]] float bias_sum[2] = {0.0f, 0.0f};
+      const std::uint32_t deltas =
+          base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kQueries / 8; ++j) {
+        const float2 delta = load_pair(deltas + 32 * j);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at = 2 * j + i;
+          if constexpr (kPacksLate) {
+            probabilities[at / 4][at % 4] = ptx::pack<T>(s[2 * at], s[2 * at + 1]);
+          }
+          const float a = s[2 * at] * (dp[2 * at] - delta.x),
+                      b = s[2 * at + 1] * (dp[2 * at + 1] - delta.y);
+          if constexpr (kGeneral) {
+            bias_sum[i] += a;
+            bias_sum[i] += b;
+          }
+          scores[at / 4][at % 4] = ptx::pack<T>(a, b);
+        }
+      }
+      if constexpr (kGeneral) {
+        const float2 before = load_pair(bias_sums());
+        store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
+      }
+      // dS^T as [key, query], panels of 64 queries.
+      const std::uint32_t scores_to = base + Layout::kScores + stage * Layout::kScoreBytes;
+      const int lane = lane_now(),
+                stored_row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
+#pragma unroll
+      for (int j = 0; j < kQueries / 16; ++j) {
+        ptx::stmatrix_x4(
+            scores_to + swizzled_offset(stored_row, 16 * j + lane / 16 * 8, Layout::kUnitKeys),
+            scores[j][0], scores[j][1], scores[j][2], scores[j][3]);
+      }
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kQueries / 16; ++i) {
+        ptx::product<T, kDimV>::template registers<ptx::Major::mn>(
+            dv, probabilities[i], o_columns + stage * kOAdvance + mn_major_advance(i), 1);
+      }
+      ptx::wgmma_commit();
+      ptx::fence_async_shared();
+      ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
+      float dq[kSumColumns / 2];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < Layout::kUnitKeys / 16; ++i) {
+        ptx::product<T, kSumColumns>::template shared<ptx::Major::mn, ptx::Major::mn>(
+            dq, scores_t + stage * (Layout::kScoreBytes / 16) + mn_major_advance(i),
+            k_columns + mn_major_advance(i), i != 0);
+      }
+      ptx::wgmma_commit();
+#pragma unroll
+      for (int i = 0; i < kQueries / 16; ++i) {
+        ptx::product<T, kDimQk>::template registers<ptx::Major::mn>(
+            dk, scores[i], q_columns + stage * kQAdvance + mn_major_advance(i), 1);
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      ptx::pin_registers(dq);
+      release(base + Layout::kOEmpty + 8 * stage);
+      // Group g of 8 columns of a tile of 64 queries begins at g * kSumGroupFloats.
+      const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
+      float* sums = p.places.dq_sums + tile * (kDimQk / 8 * kSumGroupFloats) +
+                    (kSplitsRows ? 0 : group * (kSumColumns / 8 * kSumGroupFloats)) +
+                    thread_now() * 4;
+      if constexpr (kGeneral) wait_for_turn(stage);
+#pragma unroll
+      for (int i = 0; i < kSumColumns / 8; ++i) {
+        ptx::reduce_add_x4(sums + i * kSumGroupFloats, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                           dq[4 * i + 3]);
+      }
+      if constexpr (kGeneral) give_turn(stage);
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(dk);
+      ptx::pin_registers(dv);
+      release(base + Layout::kQEmpty + 8 * stage);
+      ring.advance();
+    }
+
+    // K and V of the next unit may come while gradients are written.
+    const uint4 step = step_at(ring.stage), unit = unit_at(ring.stage);
+    ptx::mbarrier_wait(base + Layout::kOFull + 8 * ring.stage, ring.phase, "compute: unit's end");
+    __syncwarp();
+    release(base + Layout::kQEmpty + 8 * ring.stage);
+    release(base + Layout::kOEmpty + 8 * ring.stage);
+    release(base + Layout::kKvEmpty);
+    ring.advance();
+    is_done = (step.x & kStepEndsAll) != 0;
+    const int lane = lane_now();
+    const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),
+              key = static_cast<int>(unit.z) + key_row(), kv_len = static_cast<int>(unit.w);
+    store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride, dk,
+                                   p.scale, key, kv_len, 0, p.head_dim, lane);
+    store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride, dv,
+                                  1.0f, key, kv_len, 0, p.head_dim_v, lane);
+    if constexpr (kGeneral) {
+      const float2 sums = load_pair(bias_sums());
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float sum = i == 0 ? sums.x : sums.y;
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (p.dkey_bias != nullptr && lane % 4 == 0 && key + 8 * i < kv_len) {
+          p.dkey_bias[batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride + key + 8 * i] =
+              sum;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,46 @@
+// The kernels of the backward pass: one that prepares what is known of each query, the main one,
+// and one that makes dQ of its sums. Instances of the main one are compiled in files of their own.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "sm90/backward_params.hpp"
+
+namespace fdma::sm90 {
+
+/// Arguments of the kernels before and after the main one. Strides in elements.
+struct QueryParams {
+  QueryPlaces places;
+  const int2* lengths;         ///< {q_len, kv_len} of each batch element
+  const std::int32_t* q_lens;  ///< those of this call, or null
+  std::int32_t batch;
+  std::int32_t dim;  ///< columns of the sums: kDimQk of the main kernel
+  std::int32_t head_dim, head_dim_v;
+  RowsView out, dout;
+  const float* lse;
+  std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
+  const float* dlse;  ///< or null: zeros
+  std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
+  std::int32_t* next_unit;  ///< set to 0
+  std::int32_t* turns;      ///< set to 0: two for each 64 rows; or null
+  RowsView dq;
+  float scale;
+};
+
+/// lse_log2, deltas, dq_sums = 0, counters = 0.
+template <class T>
+cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream);
+
+/// dq = dq_sums * scale, rows below the length.
+template <class T>
+cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream);
+
+/// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
+/// columns beyond the tensors' are zeros. The general one takes a key bias and turns of a
+/// deterministic call; the other is faster.
+template <class T, int kDimQk, int kDimV, bool kGeneral>
+cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
+
+}  // namespace fdma::sm90

@@ -1,0 +1,412 @@
+// The warps that serve those that compute gradients: one thread has K, V, Q and dO copied to shared
+// memory, two warps make mask words, one warp does what the loading thread asks it for: takes units
+// (128 keys of a KV head), zeroes rows past a length. Masks come before loads: the loading thread
+// leaves out steps without a cell.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/grid.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward_params.hpp"
+#include "sm90/forward_load.cuh"
+
+namespace fdma::sm90 {
+
+/// A ring of 2^n buffers as producer and consumer count them, in one register (ptx::Ring takes
+/// two).
+template <int kStages>
+struct CountedRing {
+  static_assert((kStages & (kStages - 1)) == 0);
+  std::uint32_t count = 0;
+  __device__ __forceinline__ int stage() const { return static_cast<int>(count % kStages); }
+  __device__ __forceinline__ std::uint32_t phase() const { return count / kStages & 1; }
+  __device__ __forceinline__ void advance() { ++count; }
+};
+
+__device__ __forceinline__ int load_word(std::uint32_t address) {
+  int word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ void store_word(std::uint32_t address, int word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+/// The unit published in `slot` with the segments of its g-th query head, as far as walking its
+/// tiles takes. PublishedItem::partial is here the first item of the unit, head_in_group its first
+/// visit, q_len the keys and kv_len the queries of the element.
+__device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::uint32_t slot,
+                                                 int g) {
+  const uint4 a = load_words(slot), b = load_words(slot + 16);
+  PublishedItem part{};
+  part.num_tiles = static_cast<int>(a.x);
+  part.q_begin = static_cast<int>(a.y);
+  part.batch = static_cast<int>(a.w);
+  part.q_len = static_cast<int>(b.x);
+  part.kv_len = static_cast<int>(b.y);
+  part.first_segment = static_cast<int>(b.z);
+  part.num_segments = static_cast<int>(b.w);
+  part.step = load_word(slot + 32);
+  part.partial = load_word(slot + 40);
+  if (g > 0 && part.first_segment != kOwnSegments) {
+    const WorkItem& item = plan.items[part.partial + g];
+    part.num_tiles = item.num_tiles;
+    part.first_segment = item.first_segment;
+    part.num_segments = item.num_segments;
+    part.step = item.step;
+  }
+  return part;
+}
+
+/// Of a tile of a unit: whether mask words are made. Queries past the end need none (their lse is
+/// +inf), keys past the end do.
+__device__ __forceinline__ bool needs_unit_words(const PublishedItem& unit, const TileStep& step) {
+  return step.kind != PlanSegmentKind::full || unit.q_len - unit.q_begin < kTileRows;
+}
+
+/// Makes the mask words of every second tile that needs them, and says which halves of its queries
+/// have a cell. One of two warps.
+template <class Layout>
+__device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::uint32_t base,
+                                                int mask_warp, int lane) {
+  CountedRing<Layout::kMaskSlots> slots;
+  CountedRing<Layout::kItemSlots> item_ring;
+  int turn = 0;
+  for (;;) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage(), item_ring.phase(),
+                       "mask: item full");
+    const std::uint32_t item_slot =
+        base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
+    if (load_word(item_slot) == kNoItem) return;
+#pragma unroll 1
+    for (int g = 0; g < p.group_size; ++g) {
+      const PublishedItem part = part_of(p.plan, item_slot, g);
+      TileWalk walk(segments_of<Layout>(p.plan, part, item_slot), part);
+      for (int n = 0; n < part.num_tiles; ++n) {
+        TileStep step;
+        TilePlace place;
+        walk.next(step, place);
+        if (!needs_unit_words(part, step)) continue;
+        if (turn == mask_warp) {
+          const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;
+          ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage(), slots.phase() ^ 1,
+                             "mask: slot empty");
+          if (step.kind == PlanSegmentKind::full) {
+            write_whole_rows(slot, part.q_len - part.q_begin,
+                             min(place.kv_len - place.key_begin, kTileKeys), ptx::opaque(lane));
+          } else {
+            write_mask<1>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
+                          ptx::opaque(lane));
+          }
+          const std::uint32_t halves = halves_with_cells(slot, ptx::opaque(lane));
+          if (lane == 0) {
+            store_word(base + Layout::kMaskHalves + 4 * slots.stage(), static_cast<int>(halves));
+          }
+          __syncwarp();
+          ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage(), lane);
+        }
+        turn = next_mask_warp(turn);
+        slots.advance();
+      }
+    }
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage()), lane);
+    item_ring.advance();
+  }
+}
+
+/// Publishes the unit of number `index` or of a later one, or that there is none. One thread.
+template <class Layout>
+__device__ __forceinline__ void publish_unit(const BackwardParams& p, std::uint32_t slot,
+                                             int index) {
+  PublishedItem unit{};
+  for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
+    const WorkItem item = read_work(p, index * p.group_size);
+    unit.num_tiles = item.num_tiles;
+    if (item.num_tiles == kNoItem) break;
+    const int2 lengths = lengths_of(p.plan, p.lengths, item.batch);
+    unit.q_begin = item.q_tile * kTileRows;
+    unit.head = item.head;
+    unit.batch = item.batch;
+    unit.q_len = lengths.y;
+    unit.kv_len = lengths.x;
+    unit.first_segment = item.first_segment;
+    unit.num_segments = item.num_segments;
+    unit.step = item.step;
+    unit.partial = index * p.group_size;
+    unit.kv_head = item.head / p.group_size;
+    if (p.turns != nullptr) unit.head_in_group = __ldg(p.first_visits + index);
+    if (item.first_segment != kOwnSegments) break;
+    const TileRow* row = row_of(p, item);
+    const TileRowTiles tiles = row->tiles;
+    if (tiles.num_tiles == kNoRow) continue;
+    unit.num_tiles = tiles.num_tiles;
+    unit.q_begin = tiles.q_tile * kTileRows;
+    unit.first_document = tiles.first_document;
+    unit.last_document = tiles.last_document;
+    unit.num_segments = store_segments(slot + Layout::kItemSegments, tiles);
+    store_band(slot + Layout::kItemBand, row->band);
+    break;
+  }
+  store_item(slot, unit);
+}
+
+/// Zeroes rows [first_row, num_rows) of panels of a tile. One warp.
+__device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, int first_row,
+                                          int num_rows, int lane) {
+  constexpr int kPieces = kPanelRowBytes / 16;
+  for (int panel = 0; panel < num_panels; ++panel) {
+    const std::uint32_t rows = tile + panel * num_rows * kPanelRowBytes;
+    for (int i = first_row * kPieces + lane; i < num_rows * kPieces; i += kWarpSize) {
+      store_words(rows + 16 * i, make_uint4(0, 0, 0, 0));
+    }
+  }
+  ptx::fence_async_shared();
+}
+
+/// Does what UnitLoader asks for. One warp.
+template <class Layout>
+__device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
+                                               int lane) {
+  CountedRing<Layout::kRequestSlots> ring;
+  CountedRing<Layout::kItemSlots> item_ring;
+  const auto publish = [&](int index) {
+    ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage(), item_ring.phase() ^ 1,
+                       "serve: item empty");
+    publish_unit<Layout>(p, base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes,
+                         index);
+    ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage());
+    item_ring.advance();
+  };
+  if (lane == 0) {
+    ptx::wait_for_grid_before();  // which counts units and orders tile rows
+    publish(static_cast<int>(blockIdx.x));
+  }
+  for (;; ring.advance()) {
+    ptx::mbarrier_wait(base + Layout::kRequestFull + 8 * ring.stage(), ring.phase(),
+                       "serve: request full");
+    const std::uint32_t slot =
+        base + Layout::kRequest + ring.stage() * static_cast<int>(sizeof(ServeRequest));
+    const uint4 request = load_words(slot);
+    if (request.x == kRequestEnd) return;
+    if (request.x == kRequestUnit) {
+      if (lane == 0) publish(static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1));
+      __syncwarp();
+    } else {
+      zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
+                static_cast<int>(request.w), lane);
+      __syncwarp();
+      ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + 16)), lane);
+    }
+    ptx::mbarrier_arrive_warp(base + Layout::kRequestEmpty + 8 * ring.stage(), lane);
+  }
+}
+
+/// Loads what each published unit needs. One thread.
+template <class Layout, bool kGeneral>
+class UnitLoader {
+ public:
+  __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
+      : p(params), base_(base) {}
+
+  __device__ __forceinline__ void run() {
+    ptx::wait_for_grid_before();  // which prepares what is known of each query
+    while (wait_for_unit()) {
+      load_keys();
+#pragma unroll 1
+      for (int g = 0; g < p.group_size; ++g) load_queries(g);
+      end_unit();
+    }
+    request(kRequestEnd, 0, 0, 0, 0);
+    ptx::mbarrier_arrive(request_barrier_);
+  }
+
+ private:
+  static constexpr int kLateTiles = 3;  // before the end of a unit the next one is taken
+  /// In a published unit: its next visit of a tile of queries (PublishedItem::head_in_group).
+  static constexpr std::uint32_t kVisit = 56;
+
+  __device__ __forceinline__ bool takes_turns() const { return kGeneral && p.turns != nullptr; }
+
+  __device__ __forceinline__ std::uint32_t item_slot() const {
+    return base_ + Layout::kItem + item_ring_.stage() * Layout::kItemSlotBytes;
+  }
+  __device__ __forceinline__ bool wait_for_unit() const {
+    ptx::mbarrier_wait(base_ + Layout::kItemFull + 8 * item_ring_.stage(), item_ring_.phase(),
+                       "load: item full");
+    return load_word(item_slot()) != kNoItem;
+  }
+
+  /// Asks the serving warp; request_barrier_ is what has to be arrived at then.
+  __device__ __forceinline__ void request(std::uint32_t tile, int num_panels, int first_row,
+                                          int num_rows, std::uint32_t full) {
+    const int stage = request_ring_.stage();
+    const std::uint32_t slot =
+        base_ + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
+    ptx::mbarrier_wait(base_ + Layout::kRequestEmpty + 8 * stage, request_ring_.phase() ^ 1,
+                       "load: request empty");
+    store_words(slot, make_uint4(tile, num_panels, first_row, num_rows));
+    store_words(slot + 16, make_uint4(full, 0, 0, 0));
+    request_barrier_ = base_ + Layout::kRequestFull + 8 * stage;
+    request_ring_.advance();
+  }
+  /// Announces a copy to `tile`; the barrier at which its bytes arrive: `full`, or where rows that
+  /// exist in the tensor (`has_rows`) lie past the length, that of a request to zero them.
+  __device__ __forceinline__ std::uint32_t begin_copy(std::uint32_t full, std::uint32_t tile,
+                                                      int bytes, int num_panels, int num_left,
+                                                      int num_rows, bool has_rows) {
+    if (num_left < num_rows && has_rows) {
+      request(tile, num_panels, max(num_left, 0), num_rows, full);
+      ptx::mbarrier_arrive_expect(request_barrier_, bytes);
+      return request_barrier_;
+    }
+    for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
+    ptx::mbarrier_arrive_expect(full, bytes);
+    return full;
+  }
+
+  /// The unit in hand, read anew at each use: it would take too many registers.
+  __device__ __forceinline__ PublishedItem unit_in_hand() const { return read_item(item_slot()); }
+
+  __device__ __forceinline__ void load_keys() {
+    const PublishedItem unit = unit_in_hand();
+    ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~item_ring_.count & 1, "load: K and V empty");
+    const int num_left = unit.q_len - unit.q_begin;
+    const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
+    const std::uint32_t k_full =
+        begin_copy(base_ + Layout::kKFull, k, Layout::kKBytes, Layout::kPanelsQk, num_left,
+                   Layout::kUnitKeys, p.k_rows > unit.q_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+      ptx::tma_load_5d(k + panel * Layout::kPanelBytesKey, &p.k, k_full, panel * kPanelColumns, 0,
+                       unit.q_begin, unit.kv_head, unit.batch, ptx::kEvictFirst);
+    }
+    const std::uint32_t v_full =
+        begin_copy(base_ + Layout::kVFull, v, Layout::kVBytes, Layout::kPanelsV, num_left,
+                   Layout::kUnitKeys, p.v_rows > unit.q_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+      ptx::tma_load_5d(v + panel * Layout::kPanelBytesKey, &p.v, v_full, panel * kPanelColumns, 0,
+                       unit.q_begin, unit.kv_head, unit.batch, ptx::kEvictFirst);
+    }
+  }
+
+  /// The tiles of one query head.
+  __device__ __forceinline__ void load_queries(int g) {
+    const PublishedItem part = part_of(p.plan, item_slot(), g);
+    TileWalk walk(segments_of<Layout>(p.plan, part, item_slot()), part);
+    const bool is_ragged_unit = part.q_len - part.q_begin < kTileRows;
+    const int take_at = g == p.group_size - 1 ? max(part.num_tiles - kLateTiles, 0) : -1;
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      if (n == take_at) {
+        request(kRequestUnit, 0, 0, 0, 0);
+        ptx::mbarrier_arrive(request_barrier_);
+      }
+      if (n >= part.num_tiles) break;
+      TileStep step;
+      TilePlace place;
+      walk.next(step, place);
+      const int num_left = part.kv_len - place.key_begin;  // queries
+      std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
+      std::uint32_t mask = 0;
+      if (step.kind != PlanSegmentKind::full || is_ragged_unit) {
+        mask = base_ + Layout::kMask + slots_.stage() * Layout::kMaskBytes;
+        ptx::mbarrier_wait(base_ + Layout::kMaskFull + 8 * slots_.stage(), slots_.phase(),
+                           "load: mask full");
+        // Where blocks take turns, all take theirs.
+        if (!takes_turns()) {
+          halves &= load_word(base_ + Layout::kMaskHalves + 4 * slots_.stage());
+        }
+        if (halves == 0) {
+          for (std::uint32_t i = 0; i < kComputeWarps * ptx::kWarpArrivals; ++i) {
+            ptx::mbarrier_arrive(base_ + Layout::kMaskEmpty + 8 * slots_.stage());
+          }
+        }
+        slots_.advance();
+      }
+      // Steps of 64 queries are the halves of a tile, one of 128 is the tile.
+      std::uint32_t steps = Layout::kStepsOfTile == 2 ? halves : halves != 0 ? 1u : 0u;
+#pragma unroll 1
+      for (int i = 0; steps != 0; ++i, steps >>= 1) {
+        if ((steps & 1) == 0) continue;
+        load_step(g, place.key_begin + i * Layout::kStepQueries,
+                  (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0), mask);
+      }
+      if constexpr (kGeneral) store_word(item_slot() + kVisit, load_word(item_slot() + kVisit) + 1);
+    }
+  }
+
+  __device__ __forceinline__ void store_step(const PublishedItem& unit, int flags,
+                                             std::uint32_t mask, int sum_tile) {
+    const std::uint32_t to =
+        base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
+    store_words(to,
+                make_uint4(flags, mask, sum_tile, kGeneral ? load_word(item_slot() + kVisit) : 0));
+    store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin, unit.q_len));
+  }
+
+  /// Q, dO and what is known of the queries from `query` on.
+  __device__ __forceinline__ void load_step(int g, int query, int flags, std::uint32_t mask) {
+    const PublishedItem unit = unit_in_hand();
+    const int stage = ring_.stage(), num_left = unit.kv_len - query;
+    const std::int64_t row = p.places.first_row(unit.batch, unit.head + g) + query;
+    ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
+    store_step(unit, flags, mask, static_cast<int>(row / kSumRows));
+    const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
+    const std::uint32_t q_full =
+        begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
+                   Layout::kPanelsQk, num_left, Layout::kStepQueries, p.q_rows > unit.kv_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+      ptx::tma_load_5d(q + panel * Layout::kPanelBytesQuery, &p.q, q_full, panel * kPanelColumns, g,
+                       query, unit.kv_head, unit.batch, ptx::kEvictLast);
+    }
+    ptx::bulk_load(base_ + Layout::kLse + stage * Layout::kRowBytes, p.places.lse_log2 + row,
+                   Layout::kRowBytes, q_full);
+    ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
+    const std::uint32_t o = base_ + Layout::kO + stage * Layout::kOBytes;
+    const std::uint32_t o_full =
+        begin_copy(base_ + Layout::kOFull + 8 * stage, o, Layout::kOBytes + Layout::kRowBytes,
+                   Layout::kPanelsV, num_left, Layout::kStepQueries, p.dout_rows > unit.kv_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+      ptx::tma_load_5d(o + panel * Layout::kPanelBytesQuery, &p.dout, o_full, panel * kPanelColumns,
+                       g, query, unit.kv_head, unit.batch, ptx::kEvictLast);
+    }
+    ptx::bulk_load(base_ + Layout::kDeltas + stage * Layout::kRowBytes, p.places.deltas + row,
+                   Layout::kRowBytes, o_full);
+    ring_.advance();
+  }
+
+  /// A step without queries, which says that the unit is done and whether another follows. Goes on
+  /// to that one.
+  __device__ __forceinline__ void end_unit() {
+    const PublishedItem unit = unit_in_hand();
+    const int stage = ring_.stage();
+    ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
+    ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
+    ptx::mbarrier_arrive(base_ + Layout::kItemEmpty + 8 * item_ring_.stage());
+    item_ring_.advance();
+    store_step(unit, kStepEndsUnit | (wait_for_unit() ? 0 : kStepEndsAll), 0, 0);
+    for (std::uint32_t i = 0; i < ptx::kWarpArrivals; ++i) {
+      ptx::mbarrier_arrive(base_ + Layout::kQFull + 8 * stage);
+      ptx::mbarrier_arrive(base_ + Layout::kOFull + 8 * stage);
+    }
+    ring_.advance();
+  }
+
+  const BackwardParams& p;
+  const std::uint32_t base_;
+  CountedRing<Layout::kStages> ring_;
+  CountedRing<Layout::kItemSlots> item_ring_;
+  CountedRing<Layout::kMaskSlots> slots_;
+  CountedRing<Layout::kRequestSlots> request_ring_;
+  std::uint32_t request_barrier_ = 0;
+};
+
+}  // namespace fdma::sm90

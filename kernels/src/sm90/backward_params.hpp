@@ -1,0 +1,171 @@
+// What the backward kernels are launched with, where things lie in shared memory and in the
+// workspace.
+//
+// A backward plan is the plan of the transposed mask: its rows are keys, its columns queries. Where
+// code is shared with the forward kernel (TileWalk, mask words), what is called a query there is a
+// row of the plan, and what is called a key a column.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "sm90/forward_params.hpp"
+#include "sm90/fragment.hpp"
+
+namespace fdma::sm90 {
+
+/// A tensor [batch, row, head, column] on the device, strides in elements.
+struct RowsView {
+  void* data;
+  std::int64_t batch_stride, row_stride, head_stride;
+  bool is_float32;  ///< or of the kernel's 16-bit type
+};
+
+/// Where per-query figures and sums of one call lie: rows padded to tiles, heads one by one.
+struct QueryPlaces {
+  float* lse_log2;  ///< [batch * heads_q, padded_q_len]: +inf for rows without keys or past the end
+  float* deltas;    ///< the same: rowsum(dO * O) - dlse
+  float* dq_sums;   ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
+  std::int32_t heads_q;
+  std::int32_t padded_q_len;  ///< a multiple of kTileKeys
+
+  FDMA_HOST_DEVICE std::int64_t first_row(std::int32_t batch, std::int32_t head) const {
+    return (std::int64_t{batch} * heads_q + head) * padded_q_len;
+  }
+};
+
+/// Sums of dQ are kept in the order of accumulator registers (fragment.hpp): of each tile of 64
+/// rows, for each 8 columns, four floats a thread. A warp adds 512 bytes side by side.
+inline constexpr int kSumRows = 64;
+inline constexpr int kSumGroupFloats = kSumRows * 8;  ///< of 8 columns
+
+/// Arguments of the main kernel. Strides in elements.
+struct BackwardParams {
+  static constexpr bool kIsTransposed = true;  ///< rows of tiles are keys
+  CUtensorMap q, dout;                         ///< boxes of the queries of a step
+  CUtensorMap k, v;                            ///< boxes of the keys of a block
+  PlanArrays plan;
+  RunTimeLengths lengths;
+  TileRow* tile_rows;       ///< of a parametric plan, or null
+  std::int32_t* next_unit;  ///< taken beyond the first of each block; 0 at launch
+  QueryPlaces places;
+  std::int32_t group_size;  ///< query heads of a KV head
+  std::int32_t head_dim, head_dim_v;
+  std::int32_t q_rows, dout_rows, k_rows, v_rows;  ///< extents: what lies past them reads as 0
+  float scale, scale_log2;                         ///< softmax scale; times log2(e)
+  RowsView dk, dv;
+  const float* key_bias;  ///< or null; read by the general kernel only
+  std::int64_t bias_batch_stride, bias_head_stride;
+  float* dkey_bias;  ///< or null; general kernel only
+  std::int64_t dbias_batch_stride, dbias_head_stride;
+  /// Deterministic calls (general kernel only), or null: the number of each unit's first visit of a
+  /// tile of queries, in the order of units and their tiles; for each visit how many parts of that
+  /// tile's dQ are added before; how many have been, of each 64 rows by each of two warpgroups.
+  const std::int32_t* first_visits;
+  const std::int32_t* ranks;
+  std::int32_t* turns;
+};
+
+/// A step of a unit as the loading thread tells the computing warps of it.
+struct alignas(16) BackwardStep {
+  std::int32_t flags;
+  std::uint32_t mask;     ///< shared address of its words, or 0
+  std::int32_t sum_tile;  ///< of dq_sums: the first of the step
+  std::int32_t visit;     ///< deterministic calls: says when it is this unit's turn to add to dQ
+  std::int32_t batch, kv_head, key_begin, kv_len;
+};
+inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last that reads these words
+inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< of the words' columns
+inline constexpr std::int32_t kStepEndsUnit = 4;      ///< no queries: the unit is done
+inline constexpr std::int32_t kStepEndsAll = 8;       ///< and it was the last
+
+/// What the loading thread asks the serving warp for: to zero rows past a length that a copy brings
+/// along, before they are computed with; or one of those below.
+struct alignas(16) ServeRequest {
+  std::uint32_t tile;       ///< shared address
+  std::int32_t num_panels;  ///< of num_rows * 128 bytes
+  std::int32_t first_row, num_rows;
+  std::uint32_t full;  ///< the barrier of the tile, for which the warp arrives
+};
+/// In place of a tile: take the next unit; there are none any more.
+inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2;
+
+inline constexpr int kServeWarp = 3;  ///< of the warpgroup that loads
+
+/// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to kDimQk
+/// and head_dim_v up to kDimV.
+///
+/// A unit is what one block computes without a break: a tile of 128 keys of a KV head against the
+/// queries of all its query heads, in steps of kStepQueries queries.
+template <int kDimQk_, int kDimV_>
+struct BackwardLayout {
+  static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;
+  static constexpr int kPanelsQk = (kDimQk + 63) / 64;
+  static constexpr int kPanelsV = (kDimV + 63) / 64;
+  static constexpr int kStepQueries = kDimQk == 64 && kDimV == 64 ? 128 : 64;
+  static constexpr int kStepsOfTile = kTileKeys / kStepQueries;  ///< a tile has 128 columns
+  static constexpr int kUnitKeys = kTileRows;
+  static constexpr int kStages = 2;
+  static constexpr int kMaskSlots = 2 * kMaskWarps;
+  static constexpr int kItemSlots = 2;
+  static constexpr int kItemBand = 64;
+  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(FormulaBand));
+  static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
+  static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
+  static constexpr int kRequestSlots = 4;
+
+  static constexpr int kPanelBytesKey = kUnitKeys * 128;
+  static constexpr int kPanelBytesQuery = kStepQueries * 128;
+  static constexpr int kKBytes = kPanelsQk * kPanelBytesKey;
+  static constexpr int kVBytes = kPanelsV * kPanelBytesKey;
+  static constexpr int kQBytes = kPanelsQk * kPanelBytesQuery;
+  static constexpr int kOBytes = kPanelsV * kPanelBytesQuery;             ///< of dO
+  static constexpr int kScoreBytes = kStepQueries / 64 * kPanelBytesKey;  ///< of dS
+  static constexpr int kRowBytes = kStepQueries * 4;                      ///< of lse, of deltas
+  static constexpr int kMaskBytes = kTileRows * kTileKeys / 8;
+
+  static constexpr int kK = 0;
+  static constexpr int kV = kK + kKBytes;
+  static constexpr int kQ = kV + kVBytes;
+  static constexpr int kO = kQ + kStages * kQBytes;
+  static constexpr int kScores = kO + kStages * kOBytes;
+  static constexpr int kLse = kScores + 2 * kScoreBytes;
+  static constexpr int kDeltas = kLse + kStages * kRowBytes;
+  static constexpr int kMask = kDeltas + kStages * kRowBytes;
+  static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;
+  static constexpr int kItem = kStep + kStages * static_cast<int>(sizeof(BackwardStep));
+  static constexpr int kRequest = kItem + kItemSlots * kItemSlotBytes;
+  /// Of each computing thread, general kernel only: dS of its two keys, summed over the queries.
+  static constexpr int kBiasSums =
+      kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
+  /// Of each mask slot: bit i is set iff columns [64 i, 64 i + 64) have a cell.
+  static constexpr int kMaskHalves = kBiasSums + 8 * 2 * kWarpgroupThreads;
+  static constexpr int kBarriers = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
+
+  // Barriers, 8 bytes each.
+  static constexpr int kKFull = kBarriers;
+  static constexpr int kVFull = kKFull + 8;
+  static constexpr int kKvEmpty = kVFull + 8;
+  static constexpr int kQFull = kKvEmpty + 8;
+  static constexpr int kQEmpty = kQFull + 8 * kStages;
+  static constexpr int kOFull = kQEmpty + 8 * kStages;
+  static constexpr int kOEmpty = kOFull + 8 * kStages;
+  static constexpr int kMaskFull = kOEmpty + 8 * kStages;
+  static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
+  static constexpr int kItemFull = kMaskEmpty + 8 * kMaskSlots;
+  static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
+  static constexpr int kRequestFull = kItemEmpty + 8 * kItemSlots;
+  static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
+  static constexpr int kEnd = kRequestEmpty + 8 * kRequestSlots;
+
+  static constexpr int kAlignment = 1024;
+  static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
+  static_assert(sizeof(PublishedItem) <= kItemBand && kItem % 16 == 0 && kRequest % 16 == 0);
+  static_assert(kBytes <= 232448, "a block has 227 KB");
+};
+
+/// The named barrier at which the warpgroups that compute have written dS.
+inline constexpr int kScoreBarrier = 1;
+
+}  // namespace fdma::sm90

@@ -1,0 +1,148 @@
+// The kernels before and after the main backward kernel: what it has to know of each query, and dQ
+// from its sums. Both run at the speed of memory.
+#include <algorithm>
+
+#include "ptx/grid.cuh"
+#include "sm90/backward_kernels.hpp"
+#include "sm90/backward_rows.cuh"
+#include "sm90/fragment.hpp"
+
+namespace fdma::sm90 {
+namespace {
+
+constexpr int kRowLanes = 16;  // that share a row
+constexpr int kBlockRows = 16;
+constexpr unsigned kMaxGridY = 65535;
+
+__device__ __forceinline__ float2 unpack(std::uint32_t word, __nv_bfloat16) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&word));
+}
+__device__ __forceinline__ float2 unpack(std::uint32_t word, __half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&word));
+}
+
+template <class T>
+__device__ __forceinline__ float dot_of_8(const T* a, const T* b) {
+  const uint4 x = __ldcg(reinterpret_cast<const uint4*>(a)),
+              y = __ldcg(reinterpret_cast<const uint4*>(b));
+  const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 u = unpack(xs[i], T()), v = unpack(ys[i], T());
+    sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+  }
+  return sum;
+}
+
+__device__ __forceinline__ int length_of(const QueryParams& p, int batch) {
+  const int length = __ldg(p.lengths + batch).x;
+  return p.q_lens == nullptr ? length : min(max(__ldg(p.q_lens + batch), 0), length);
+}
+
+// Blocks of 16 rows of one head, those of all heads side by side.
+template <class T>
+__global__ void __launch_bounds__(kRowLanes* kBlockRows) prepare_kernel(const QueryParams p) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  const int lane = static_cast<int>(threadIdx.x) % kRowLanes;
+  const int heads = p.places.heads_q;
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int row =
+      static_cast<int>(blockIdx.x) / heads * kBlockRows + static_cast<int>(threadIdx.x) / kRowLanes;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.next_unit = 0;
+  for (int batch = static_cast<int>(blockIdx.y); batch < p.batch;
+       batch += static_cast<int>(gridDim.y)) {
+    const std::int64_t at = p.places.first_row(batch, head) + row;
+    float lse_log2 = INFINITY, delta = 0.0f;
+    if (row < length_of(p, batch)) {
+      const float lse = __ldcg(p.lse + batch * p.lse_batch_stride + head * p.lse_head_stride +
+                               row * p.lse_row_stride);
+      const T* out = static_cast<const T*>(p.out.data) + batch * p.out.batch_stride +
+                     row * p.out.row_stride + head * p.out.head_stride;
+      const T* dout = static_cast<const T*>(p.dout.data) + batch * p.dout.batch_stride +
+                      row * p.dout.row_stride + head * p.dout.head_stride;
+      for (int column = lane * 8; column < p.head_dim_v; column += kRowLanes * 8) {
+        delta += dot_of_8(out + column, dout + column);
+      }
+      if (lane == 0 && p.dlse != nullptr) {
+        delta -= __ldcg(p.dlse + batch * p.dlse_batch_stride + head * p.dlse_head_stride +
+                        row * p.dlse_row_stride);
+      }
+      if (lse != -INFINITY) lse_log2 = lse * kLog2E;
+    }
+#pragma unroll
+    for (int distance = kRowLanes / 2; distance > 0; distance /= 2) {
+      delta += __shfl_xor_sync(~0u, delta, distance);
+    }
+    float4* sums = reinterpret_cast<float4*>(p.places.dq_sums + at * p.dim);
+    for (int i = lane; i < p.dim / 4; i += kRowLanes) sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (lane == 0) {
+      p.places.lse_log2[at] = lse_log2;
+      p.places.deltas[at] = lse_log2 == INFINITY ? 0.0f : delta;
+      if (p.turns != nullptr && row % kSumRows == 0) {
+        p.turns[at / kSumRows * 2] = 0;
+        p.turns[at / kSumRows * 2 + 1] = 0;
+      }
+    }
+  }
+}
+
+// Blocks of 64 rows of one head, a warpgroup each.
+template <class T, int kDim>
+__global__ void __launch_bounds__(kWarpgroupThreads) store_kernel(const QueryParams p) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  const int heads = p.places.heads_q, thread = static_cast<int>(threadIdx.x);
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int first_row = static_cast<int>(blockIdx.x) / heads * kSumRows;
+  for (int batch = static_cast<int>(blockIdx.y); batch < p.batch;
+       batch += static_cast<int>(gridDim.y)) {
+    const int q_len = length_of(p, batch);
+    if (first_row >= q_len) continue;
+    const std::int64_t at = p.places.first_row(batch, head) + first_row;
+    const float4* sums = reinterpret_cast<const float4*>(p.places.dq_sums + at * kDim) + thread;
+    float x[kDim / 2];
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      const float4 four = __ldcg(sums + i * (kSumGroupFloats / 4));
+      x[4 * i] = four.x;
+      x[4 * i + 1] = four.y;
+      x[4 * i + 2] = four.z;
+      x[4 * i + 3] = four.w;
+    }
+    store_gradient_rows<T, kDim>(p.dq, batch * p.dq.batch_stride + head * p.dq.head_stride, x,
+                                 p.scale, first_row + accumulator_cell(thread, 0).row, q_len, 0,
+                                 p.head_dim, thread % 32);
+  }
+}
+
+dim3 blocks_of(const QueryParams& p, int rows) {
+  return {static_cast<unsigned>(p.places.padded_q_len / rows * p.places.heads_q),
+          std::min(static_cast<unsigned>(p.batch), kMaxGridY)};
+}
+
+}  // namespace
+
+template <class T>
+cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream) {
+  return ptx::launch_overlapping(prepare_kernel<T>, blocks_of(params, kBlockRows),
+                                 dim3(kRowLanes * kBlockRows), 0, stream, params);
+}
+
+template <class T>
+cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream) {
+  const auto kernel = params.dim == 64    ? store_kernel<T, 64>
+                      : params.dim == 128 ? store_kernel<T, 128>
+                                          : store_kernel<T, 256>;
+  return ptx::launch_overlapping(kernel, blocks_of(params, kSumRows), dim3(kWarpgroupThreads), 0,
+                                 stream, params);
+}
+
+template cudaError_t prepare_queries<__nv_bfloat16>(const QueryParams&, cudaStream_t);
+template cudaError_t prepare_queries<__half>(const QueryParams&, cudaStream_t);
+template cudaError_t store_query_gradients<__nv_bfloat16>(const QueryParams&, cudaStream_t);
+template cudaError_t store_query_gradients<__half>(const QueryParams&, cudaStream_t);
+
+}  // namespace fdma::sm90

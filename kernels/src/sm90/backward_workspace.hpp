@@ -1,0 +1,50 @@
+// What one backward launch keeps in its workspace.
+#pragma once
+
+#include <cstdint>
+
+#include "sm90/backward_params.hpp"
+#include "sm90/device_plan.hpp"
+#include "sm90/tile_rows.hpp"
+
+namespace fdma::sm90 {
+
+/// Head sizes of the kernels: the smallest that holds both of a plan computes.
+inline constexpr int kBackwardDims[] = {64, 128, 256};
+inline int backward_dim(const AttentionShape& shape) {
+  for (const int dim : kBackwardDims) {
+    if (shape.head_dim <= dim && shape.head_dim_v <= dim) return dim;
+  }
+  return kMaxHeadDim;
+}
+
+/// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
+/// query, the turns of deterministic calls, the sums of dQ, the tile rows of a parametric plan.
+struct BackwardWorkspace {
+  explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
+    constexpr std::int64_t kAlignment = 256;
+    const AttentionShape& shape = plan.shape;
+    padded_q_len = ceil_div(shape.max_q_len(), kTileKeys) * kTileKeys;
+    const std::int64_t rows = shape.batch * shape.heads_q * padded_q_len;
+    const auto add = [&](std::int64_t size) {
+      const std::int64_t at = bytes;
+      bytes += ceil_div(size, kAlignment) * kAlignment;
+      return at;
+    };
+    add(kAlignment);
+    lse_log2 = add(rows * 4);
+    deltas = add(rows * 4);
+    turns = add(rows / kSumRows * 2 * 4);
+    dq_sums = add(rows * backward_dim(shape) * 4);
+    const bool is_parametric = plan.arrays.num_formulas > 0;
+    tile_rows = add(is_parametric ? shape.batch * plan.arrays.max_tile_rows *
+                                        static_cast<int>(sizeof(TileRow))
+                                  : 0);
+  }
+
+  std::int64_t padded_q_len = 0;
+  std::int64_t lse_log2, deltas, turns, dq_sums, tile_rows;
+  std::int64_t bytes = 0;
+};
+
+}  // namespace fdma::sm90

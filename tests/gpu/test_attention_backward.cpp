@@ -1,0 +1,285 @@
+// Gradients on the GPU against those in float64: the masks of the zoo with every pair of choices of
+// types, head sizes, groups of heads, lengths and layouts; masks that try a walk's bookkeeping;
+// streams and graphs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "backward_trial.hpp"
+#include "covering_array.hpp"
+#include "gpu_machine.hpp"
+#include "mask_zoo.hpp"
+#include "trial_cases.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::GpuMachine;
+using gpu_test::OwnedStream;
+using gpu_test::require;
+using gpu_test::uploaded;
+using gpu_test::Workspace;
+using testing::BackwardChoice;
+using testing::BackwardTrial;
+using testing::Cells;
+using testing::Layout;
+using testing::MaskCase;
+using testing::TrialChoice;
+using testing::TrialHeads;
+
+constexpr DType kDTypes[] = {DType::bfloat16, DType::float16};
+constexpr std::int32_t kHeadDims[] = {64, 128, 80, 8};
+// Query heads and KV heads: groups of 1, 3, 4 and all.
+constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
+// q_len and kv_len of two batch elements.
+struct Lengths {
+  std::int64_t q[2];
+  std::int64_t kv[2];
+};
+constexpr Lengths kLengths[] = {
+    {{193, 193}, {193, 193}},  // odd
+    {{61, 61}, {257, 257}},    // more keys than queries
+    {{257, 257}, {130, 130}},  // more queries than keys: rows without keys
+    {{200, 31}, {37, 211}},    // per element
+    {{1, 140}, {129, 1}},      // one row, one key
+    {{384, 384}, {384, 384}},  // whole tiles
+};
+constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
+
+// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
+MaskCase zoo_mask(int index, const Lengths& lengths) {
+  std::vector<MaskCase> cases;
+  const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
+  for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
+    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
+    mask.shape.q_lens = {lengths.q[b]};
+    cases.push_back(testing::zoo_case(mask, {128, 128}));
+  }
+  const auto num_batches = static_cast<std::int64_t>(cases.size());
+  return testing::combined(testing::zoo_name(index), num_batches, 1, cases, {128, 128});
+}
+
+std::string trial_error(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice,
+                        const BackwardChoice& backward = {}, PlanCounts* counts = nullptr) {
+  GpuMachine machine;
+  return testing::check_backward_trial(machine, mask, heads, choice, backward, counts);
+}
+
+TrialChoice choice_of(DType dtype, std::int32_t head_dim, std::uint64_t seed = 1) {
+  TrialChoice choice;
+  choice.dtype = dtype;
+  choice.head_dim = head_dim;
+  choice.seed = seed;
+  return choice;
+}
+
+class BackwardZooOnGpu : public ::testing::TestWithParam<int> {
+ public:
+  static constexpr int kNumParts = 4;
+};
+
+TEST_P(BackwardZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const auto rows = testing::covering_array(
+      {testing::kNumZooMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
+       std::size(kHeads), std::size(kLengths), std::size(kLayouts), 2, 2, 2},
+      4);
+  for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
+    const std::vector<int>& row = rows[i];
+    const MaskCase mask = zoo_mask(row[0], kLengths[row[5]]);
+    const auto [heads_q, heads_kv] = kHeads[row[4]];
+    TrialChoice choice = choice_of(kDTypes[row[1]], kHeadDims[row[2]], i + 1);
+    choice.head_dim_v = kHeadDims[row[3]];
+    choice.layout = kLayouts[row[6]];
+    choice.has_bias = row[7] == 1;
+    choice.softmax_scale = i % 7 == 3 ? 0.21F : i % 13 == 6 ? -0.15F : 0;
+    BackwardChoice backward;
+    backward.has_dlse = row[8] == 1;
+    backward.are_gradients_float32 = row[9] == 1;
+    backward.wants_dbias = i % 5 != 4;
+    EXPECT_EQ(trial_error(mask, {2, heads_q, heads_kv}, choice, backward), "") << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, BackwardZooOnGpu, ::testing::Range(0, BackwardZooOnGpu::kNumParts));
+
+// Keys that no row of a tile sees between two that rows see, and keys that come alive late: a walk
+// that asks the wrong tile whether it is alive gets these wrong.
+TEST(AttentionBackwardOnGpu, IsAccurateWhereKeysDieAndComeBackOrComeLate) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const auto tile = [](auto i) { return i / 128; };
+  const std::pair<const char*, Cells> cases[] = {
+      {"dies and comes back",
+       testing::make_cells(900, 500,
+                           [&](auto q, auto k) { return tile(k) != 1 || tile(q) % 3 != 1; })},
+      {"comes alive in the last tile",
+       testing::make_cells(900, 500, [&](auto q, auto k) { return tile(k) != 2 || q >= 897; })},
+      {"alive in the first rows alone",
+       testing::make_cells(900, 500,
+                           [&](auto q, auto k) { return tile(k) != 0 ? q % 3 != 0 : q < 3; })},
+      {"halves of tiles in turn",
+       testing::make_cells(700, 500, [](auto q, auto k) { return (q / 64 + k / 128) % 2 == 0; })},
+      {"every other key tile is empty",
+       testing::make_cells(700, 600, [&](auto q, auto k) { return tile(k) % 2 == 1 && k <= q; })},
+      {"window that leaves keys behind",
+       testing::make_cells(900, 900, [](auto q, auto k) { return k <= q && q - k < 70; })},
+      {"documents",
+       testing::make_cells(900, 900, [](auto q, auto k) { return q / 190 == k / 190 && k <= q; })},
+      {"one row sees one key",
+       testing::make_cells(300, 300, [](auto q, auto k) { return q == 299 && k == 1; })},
+      {"nothing", testing::make_cells(200, 300, [](auto, auto) { return false; })},
+  };
+  for (const auto& [name, cells] : cases) {
+    const MaskCase mask = testing::case_of(name, cells, {128, 128});
+    for (const std::int32_t head_dim : {64, 128}) {
+      EXPECT_EQ(trial_error(mask, {1, 2, 1}, choice_of(DType::bfloat16, head_dim)), "") << head_dim;
+    }
+  }
+}
+
+TEST(AttentionBackwardOnGpu, IsAccurateForRandomMasksOfEveryKindOfSegment) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  PlanCounts counts;
+  std::mt19937 rng(5);
+  for (int trial = 0; trial < 12; ++trial) {
+    const std::int64_t q_len = testing::pick(rng, 100, 700), kv_len = testing::pick(rng, 100, 700);
+    std::vector<MaskCase> masks;
+    for (int h = 0; h < (trial % 3 == 0 ? 4 : 1); ++h) {
+      masks.push_back(trial % 2 == 0 ? testing::tile_case(rng, q_len, kv_len)
+                                     : testing::column_case(rng, q_len, kv_len));
+    }
+    const MaskCase mask =
+        testing::combined(fmt::format("random {}", trial), 1,
+                          static_cast<std::int64_t>(masks.size()), masks, {128, 128});
+    TrialChoice choice = choice_of(kDTypes[trial % 2], trial % 4 < 2 ? 128 : 64,
+                                   static_cast<std::uint64_t>(trial) + 1);
+    choice.has_bias = trial % 3 == 1;
+    EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice, {}, &counts), "");
+  }
+  EXPECT_GT(counts.full_tiles, 0);
+  EXPECT_GT(counts.bitmap_tiles, 0);
+  EXPECT_GT(counts.row_tiles, 0);
+  EXPECT_GT(counts.column_tiles, 0);
+}
+
+// More units than multiprocessors, of one step to several: the bookkeeping of buffers goes on from
+// unit to unit.
+TEST(AttentionBackwardOnGpu, IsAccurateWithManyUnitsForEachBlock) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(300, 300, [](auto q, auto k) { return k <= q; }), {128, 128});
+  for (const std::int32_t head_dim : {64, 128}) {
+    TrialChoice choice = choice_of(DType::float16, head_dim);
+    choice.layout = Layout::padded;
+    EXPECT_EQ(trial_error(mask, {16, 12, 12}, choice), "") << head_dim;
+  }
+}
+
+TEST(AttentionBackwardOnGpu, GivesZerosWhereThereIsNothing) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  for (const auto& [q_len, kv_len] : {std::pair{0, 200}, {200, 0}, {0, 0}}) {
+    const MaskCase mask = testing::case_of(
+        "no rows", testing::make_cells(q_len, kv_len, [](auto, auto) { return true; }), {128, 128});
+    EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice_of(DType::bfloat16, 128)), "")
+        << q_len << " " << kv_len;
+  }
+}
+
+// Logits whose sums of exponentials are far from 1: keys past the end must not overflow.
+TEST(AttentionBackwardOnGpu, IsAccurateForVerySmallAndVeryLargeLogits) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(200, 200, [](auto q, auto k) { return k <= q; }), {128, 128});
+  GpuMachine machine;
+  for (const double shift : {-200.0, 200.0}) {
+    TrialChoice choice = choice_of(DType::float16, 128);
+    choice.has_bias = true;
+    choice.layout = Layout::padded;
+    BackwardTrial trial(machine, mask, {1, 2, 1}, choice);
+    for (std::int64_t k = 0; k < 200; ++k) trial.forward().bias().set(0, k, 0, 0, shift + k % 3);
+    trial.forward().bias().upload();
+    trial.run_forward();
+    const auto ran = trial.run();
+    ASSERT_TRUE(ran) << ran.error().message;
+    EXPECT_EQ(trial.check(), "") << shift;
+  }
+}
+
+TEST(AttentionBackwardOnGpu, GivesNearlyTheSameWhateverOutputsHeld) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 rng(3);
+  const MaskCase mask = testing::tile_case(rng, 500, 700);
+  GpuMachine machine;
+  BackwardTrial trial(machine, mask, {1, 4, 2}, choice_of(DType::bfloat16, 128));
+  for (const unsigned char poison : {0xff, 0x00, 0x7f, 0x41}) {
+    const auto ran = trial.run(poison);
+    ASSERT_TRUE(ran) << ran.error().message;
+    EXPECT_EQ(trial.check(), "") << int{poison};
+  }
+}
+
+TEST(AttentionBackwardOnGpu, IsCapturedIntoAGraphAndReplayed) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 rng(4);
+  const MaskCase mask = testing::tile_case(rng, 500, 700);
+  GpuMachine machine;
+  TrialChoice choice = choice_of(DType::bfloat16, 64);
+  choice.has_bias = true;
+  BackwardTrial trial(machine, mask, {1, 4, 2}, choice);
+  ASSERT_TRUE(trial.run());
+  ASSERT_EQ(trial.check(), "");
+  const OwnedStream stream;
+  const DevicePlan plan = uploaded(trial.plan(), stream.get());
+  const Workspace workspace(plan);
+  stream.wait();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
+  // Two launches in a row, as layers have them.
+  for (int launch = 0; launch < 2; ++launch) {
+    const auto captured =
+        attention_backward(plan, trial.tensors(), workspace.data(), stream.get(), trial.options());
+    ASSERT_TRUE(captured) << captured.error().message;
+  }
+  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
+  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  for (int replay = 0; replay < 3; ++replay) {
+    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
+      tensor->poison(0xff);
+    }
+    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
+    stream.wait();
+    workspace.require_canaries();
+    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
+    EXPECT_EQ(trial.check(), "") << replay;
+  }
+  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
+}
+
+TEST(AttentionBackwardOnGpu, RejectsWhatItDoesNotTake) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(100, 100, [](auto q, auto k) { return k <= q; }), {128, 128});
+  GpuMachine machine;
+  BackwardTrial trial(machine, mask, {1, 2, 1}, choice_of(DType::bfloat16, 64));
+  const DevicePlan plan = uploaded(trial.plan()), forward = uploaded(trial.forward().plan());
+  const Workspace workspace(plan);
+  EXPECT_EQ(attention_backward(forward, trial.tensors(), workspace.data()).error().code,
+            ErrorCode::unsupported);
+  EXPECT_EQ(attention_forward(plan, trial.forward().tensors(), workspace.data()).error().code,
+            ErrorCode::unsupported);
+  EXPECT_EQ(attention_backward(plan, trial.tensors(), nullptr).error().code,
+            ErrorCode::invalid_argument);
+  BackwardTensors tensors = trial.tensors();
+  tensors.dk.data = static_cast<char*>(tensors.dk.data) + 2;
+  const auto unaligned = attention_backward(plan, tensors, workspace.data());
+  ASSERT_FALSE(unaligned);
+  EXPECT_EQ(unaligned.error().message, "dk: expected an address that is a multiple of 16 bytes");
+}
+
+}  // namespace
+}  // namespace fdma
