@@ -21,6 +21,7 @@ using testing::AttentionTrial;
 using testing::CallElement;
 using testing::MaskCase;
 using testing::pick;
+using testing::RandomCall;
 using testing::TrialChoice;
 
 AttentionPlan parametric_plan(const BlockMask& mask, const AttentionShape& shape, ScoreSpec score) {
@@ -52,36 +53,12 @@ struct CallTensors {
   }
 };
 
-/// Elements of a call, the first as long as planned: tensors are, too.
-struct RandomCall {
-  std::vector<CallElement> elements;
-  std::vector<std::int32_t> q_lens, kv_lens, borders;
-
-  RandomCall(std::mt19937& rng, const ParametricMask& form, std::int64_t batch,
-             std::int64_t num_borders, bool is_shared) {
-    for (std::int64_t b = 0; b < batch; ++b) {
-      CallElement element{b == 0 ? form.q_len : pick(rng, 0, form.q_len),
-                          b == 0 ? form.kv_len : pick(rng, 0, form.kv_len)};
-      if (num_borders > 0 && is_shared && b > 0) {
-        element.cu_seqlens = elements[0].cu_seqlens;
-      } else if (num_borders > 0) {
-        for (std::int64_t i = 0; i < num_borders; ++i) {
-          element.cu_seqlens.push_back(static_cast<std::int32_t>(pick(rng, 0, form.kv_len)));
-        }
-        std::sort(element.cu_seqlens.begin(), element.cu_seqlens.end());
-        borders.insert(borders.end(), element.cu_seqlens.begin(), element.cu_seqlens.end());
-      }
-      q_lens.push_back(static_cast<std::int32_t>(element.q_len));
-      kv_lens.push_back(static_cast<std::int32_t>(element.kv_len));
-      elements.push_back(std::move(element));
-    }
-  }
-  CallTensors on_device(std::int64_t border_rows) const {
-    return {DeviceArray<std::int32_t>(q_lens), DeviceArray<std::int32_t>(kv_lens),
-            DeviceArray<std::int32_t>(borders.empty() ? std::vector<std::int32_t>(1) : borders),
-            border_rows, !borders.empty()};
-  }
-};
+CallTensors on_device(const RandomCall& call, std::int64_t border_rows) {
+  return {
+      DeviceArray<std::int32_t>(call.q_lens), DeviceArray<std::int32_t>(call.kv_lens),
+      DeviceArray<std::int32_t>(call.borders.empty() ? std::vector<std::int32_t>(1) : call.borders),
+      border_rows, !call.borders.empty()};
+}
 
 AttentionShape planned_shape(AttentionShape shape, const ParametricMask& form) {
   shape.q_lens = {form.q_len};
@@ -149,7 +126,7 @@ TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
           uploaded(parametric_plan(testing::block_mask_of(form),
                                    planned_shape(trial.plan().shape, form), trial.plan().score));
       const Workspace workspace(plan);
-      const CallTensors given = random.on_device(is_shared ? 0 : batch);
+      const CallTensors given = on_device(random, is_shared ? 0 : batch);
       AttentionTensors tensors = trial.tensors();
       given.add_to(tensors);
       trial.poison(0xff);
@@ -177,7 +154,7 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
   constexpr std::int64_t kBatch = 3;
   TrialChoice choice;
   const RandomCall first(rng, form, kBatch, 4, false);
-  const CallTensors given = first.on_device(kBatch);
+  const CallTensors given = on_device(first, kBatch);
   const gpu_test::OwnedStream stream;
   for (int replay = 0; replay < 4; ++replay) {
     // Captured once for each set of tensors; lengths are read when it runs.

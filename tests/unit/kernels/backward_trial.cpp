@@ -145,8 +145,13 @@ BackwardOptions BackwardTrial::options() const {
 Result<void> BackwardTrial::run(unsigned char byte) { return run(options(), byte); }
 
 Result<void> BackwardTrial::run(const BackwardOptions& options, unsigned char byte) {
+  return run(plan_, tensors(), options, byte);
+}
+
+Result<void> BackwardTrial::run(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                const BackwardOptions& options, unsigned char byte) {
   for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
-  Result<void> ran = machine_.backward(plan_, tensors(), options);
+  Result<void> ran = machine_.backward(plan, tensors, options);
   if (!ran) return ran;
   forward_.fetch();
   for (TrialTensor* tensor : {&dout_, &dlse_, &dq_, &dk_, &dv_, &dbias_}) tensor->fetch();

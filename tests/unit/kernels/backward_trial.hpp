@@ -46,6 +46,9 @@ class BackwardTrial {
   /// Poisons, runs, fetches. The result is that of attention_backward.
   Result<void> run(unsigned char byte = 0xff);
   Result<void> run(const BackwardOptions& options, unsigned char byte = 0xff);
+  /// The same by another plan, of the same shape or longer.
+  Result<void> run(const AttentionPlan& plan, const BackwardTensors& tensors,
+                   const BackwardOptions& options, unsigned char byte = 0xff);
 
   /// What is wrong with the gradients that were fetched; empty if nothing. Errors are bounded as
   /// TensorError says, against gradients in float64; dq of rows without keys, and dk, dv and

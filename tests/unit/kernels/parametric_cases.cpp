@@ -1,6 +1,7 @@
 #include "parametric_cases.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace fdma::testing {
 namespace {
@@ -90,6 +91,26 @@ MaskCase case_at_call(const std::string& name, const ParametricMask& mask,
     cases.push_back(case_of(name, cells_of(at_call(mask, element)), kBlock));
   }
   return combined(name, static_cast<std::int64_t>(elements.size()), 1, cases, kBlock);
+}
+
+RandomCall::RandomCall(std::mt19937& rng, const ParametricMask& planned, std::int64_t batch,
+                       std::int64_t num_borders, bool is_shared) {
+  for (std::int64_t b = 0; b < batch; ++b) {
+    CallElement element{b == 0 ? planned.q_len : pick(rng, 0, planned.q_len),
+                        b == 0 ? planned.kv_len : pick(rng, 0, planned.kv_len)};
+    if (num_borders > 0 && is_shared && b > 0) {
+      element.cu_seqlens = elements[0].cu_seqlens;
+    } else if (num_borders > 0) {
+      for (std::int64_t i = 0; i < num_borders; ++i) {
+        element.cu_seqlens.push_back(static_cast<std::int32_t>(pick(rng, 0, planned.kv_len)));
+      }
+      std::sort(element.cu_seqlens.begin(), element.cu_seqlens.end());
+      borders.insert(borders.end(), element.cu_seqlens.begin(), element.cu_seqlens.end());
+    }
+    q_lens.push_back(static_cast<std::int32_t>(element.q_len));
+    kv_lens.push_back(static_cast<std::int32_t>(element.kv_len));
+    elements.push_back(std::move(element));
+  }
 }
 
 }  // namespace fdma::testing

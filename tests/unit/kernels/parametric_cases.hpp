@@ -28,6 +28,17 @@ std::vector<ParametricMask> plain_forms(std::int64_t q_len, std::int64_t kv_len)
 /// Anything that a parametric plan takes, up to these lengths.
 ParametricMask random_form(std::mt19937& rng, std::int64_t max_q_len, std::int64_t max_kv_len);
 
+/// Lengths and documents that a call brings, at random: num_borders > 0 for each element, or one
+/// list for all if `is_shared`. The first element is as long as planned: tensors are, too.
+struct RandomCall {
+  RandomCall(std::mt19937& rng, const ParametricMask& planned, std::int64_t batch,
+             std::int64_t num_borders, bool is_shared);
+
+  std::vector<CallElement> elements;
+  std::vector<std::int32_t> q_lens, kv_lens;
+  std::vector<std::int32_t> borders;  ///< as cu_seqlens has them
+};
+
 /// What the plan of `mask` computes for an element of a call, by the definition of ParametricMask.
 ParametricMask at_call(const ParametricMask& mask, const CallElement& element);
 

@@ -13,6 +13,7 @@
 #include "covering_array.hpp"
 #include "mask_zoo.hpp"
 #include "named_masks.hpp"
+#include "parametric_backward.hpp"
 #include "trial_cases.hpp"
 
 namespace fdma {
@@ -194,6 +195,16 @@ TEST(AttentionBackward, IsAccurateByFormulas) {
       if (number % 3 == 0) backward.tile = {64, 32};
       EXPECT_EQ(trial_error(mask, {2, 4, 2}, choice, backward), "");
     }
+  }
+}
+
+TEST(AttentionBackward, FollowsTheLengthsAndDocumentsOfEachCall) {
+  CpuMachine machine;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    TrialChoice choice = small_choice(kDTypes[seed % 3]);
+    choice.head_dim = 24;
+    choice.has_bias = seed % 4 == 1;
+    ASSERT_EQ(testing::random_calls_error(machine, seed, 200, choice), "");
   }
 }
 

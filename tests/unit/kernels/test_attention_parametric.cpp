@@ -90,34 +90,17 @@ TEST(ParametricPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
     const bool has_documents = pick(rng, 0, 1) == 0, is_shared = pick(rng, 0, 1) == 0;
     const std::int64_t num_borders = pick(rng, 2, 6);
     for (int call = 0; call < 3; ++call) {
-      // One element as long as planned: tensors are, too.
-      std::vector<CallElement> elements;
-      std::vector<std::int32_t> q_lens, kv_lens, borders;
-      for (std::int64_t b = 0; b < batch; ++b) {
-        CallElement element{b == 0 ? form.q_len : pick(rng, 0, form.q_len),
-                            b == 0 ? form.kv_len : pick(rng, 0, form.kv_len)};
-        if (has_documents && is_shared && b > 0) {
-          element.cu_seqlens = elements[0].cu_seqlens;
-        } else if (has_documents) {
-          for (std::int64_t i = 0; i < num_borders; ++i) {
-            element.cu_seqlens.push_back(static_cast<std::int32_t>(pick(rng, 0, form.kv_len)));
-          }
-          std::sort(element.cu_seqlens.begin(), element.cu_seqlens.end());
-          borders.insert(borders.end(), element.cu_seqlens.begin(), element.cu_seqlens.end());
-        }
-        q_lens.push_back(static_cast<std::int32_t>(element.q_len));
-        kv_lens.push_back(static_cast<std::int32_t>(element.kv_len));
-        elements.push_back(std::move(element));
-      }
-      const MaskCase expected = testing::case_at_call(fmt::format("seed {}", seed), form, elements);
+      const testing::RandomCall given(rng, form, batch, has_documents ? num_borders : 0, is_shared);
+      const MaskCase expected =
+          testing::case_at_call(fmt::format("seed {}", seed), form, given.elements);
       AttentionShape shape = planned;
-      shape.q_lens.assign(q_lens.begin(), q_lens.end());
-      shape.kv_lens.assign(kv_lens.begin(), kv_lens.end());
+      shape.q_lens.assign(given.q_lens.begin(), given.q_lens.end());
+      shape.kv_lens.assign(given.kv_lens.begin(), given.kv_lens.end());
       AttentionCase attention(shape, score, {.seed = seed + 1});
       AttentionTensors tensors = attention.tensors();
-      tensors.q_lens = ints(q_lens);
-      tensors.kv_lens = ints(kv_lens);
-      if (has_documents) tensors.cu_seqlens = ints(borders, is_shared ? 0 : batch);
+      tensors.q_lens = ints(given.q_lens);
+      tensors.kv_lens = ints(given.kv_lens);
+      if (has_documents) tensors.cu_seqlens = ints(given.borders, is_shared ? 0 : batch);
       attention.out().fill(0xff);
       attention.lse().fill(0xff);
       const auto ran = attention_forward(plan, tensors, {});
