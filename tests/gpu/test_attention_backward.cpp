@@ -12,6 +12,7 @@
 #include "covering_array.hpp"
 #include "gpu_machine.hpp"
 #include "mask_zoo.hpp"
+#include "parametric_backward.hpp"
 #include "trial_cases.hpp"
 
 namespace fdma {
@@ -175,6 +176,18 @@ TEST(AttentionBackwardOnGpu, IsAccurateWithManyUnitsForEachBlock) {
     TrialChoice choice = choice_of(DType::float16, head_dim);
     choice.layout = Layout::padded;
     EXPECT_EQ(trial_error(mask, {16, 12, 12}, choice), "") << head_dim;
+  }
+}
+
+// By formulas, that is: key tiles are ordered and masked on the device.
+TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    TrialChoice choice = choice_of(kDTypes[seed % 2], kHeadDims[seed % 3]);
+    choice.has_bias = seed % 4 == 1;
+    choice.layout = kLayouts[seed / 2 % 3];
+    ASSERT_EQ(testing::random_calls_error(machine, seed, 600, choice), "");
   }
 }
 

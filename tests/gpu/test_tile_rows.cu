@@ -61,8 +61,8 @@ __global__ void make_words(const Params p, const sm90::TileRow* rows, const Mask
   }
   __syncwarp();
   const sm90::TilePlace place{item.q_begin, at.column_tile * sm90::kTileKeys, item.kv_len};
-  sm90::write_mask(ptx::shared_address(slot), p, ptx::shared_address(&item), band_address,
-                   TileStep{PlanSegmentKind::formula, 0, at.column_tile, 0}, place, lane);
+  sm90::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&item), band_address,
+                      TileStep{PlanSegmentKind::formula, 0, at.column_tile, 0}, place, lane);
   __syncwarp();
   for (int i = lane; i < 512; i += 32) words[512 * blockIdx.x + i] = slot[i];
 }
