@@ -466,6 +466,12 @@ class DevicePlan:
         Bytes of the workspaces so far: one for each stream and each graph capture.
         """
 
+    @property
+    def is_captured(self) -> bool:
+        """
+        Whether a CUDA graph holds a call by it, for as long as which it has to live.
+        """
+
     def __repr__(self) -> str: ...
 
 def upload(

@@ -6,6 +6,7 @@ framework is imported before one of its arrays comes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -116,20 +117,22 @@ def clear_plans() -> None:
 
 
 def _runner_of(q: Any) -> Callable[..., Any]:
-    kinds = {kind.__module__.partition(".")[0] for kind in type(q).__mro__}
     run: Callable[..., Any]
-    if "torch" in kinds:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(q, torch.Tensor):
         from .attention_torch import attention as run
     elif isinstance(q, np.ndarray):
         from .attention_arrays import numpy_attention as run
-    elif "cupy" in kinds:
-        from .attention_arrays import cupy_attention as run
-    elif kinds & {"jax", "jaxlib"}:
-        from .attention_arrays import jax_attention as run
     else:
-        raise TypeError(
-            "q: expected a tensor of PyTorch or an array of NumPy, CuPy or JAX, got "
-            f"{type(q).__name__}"
-        )
+        kinds = {kind.__module__.partition(".")[0] for kind in type(q).__mro__}
+        if "cupy" in kinds:
+            from .attention_arrays import cupy_attention as run
+        elif kinds & {"jax", "jaxlib"}:
+            from .attention_arrays import jax_attention as run
+        else:
+            raise TypeError(
+                "q: expected a tensor of PyTorch or an array of NumPy, CuPy or JAX, got "
+                f"{type(q).__name__}"
+            )
     _runners[type(q)] = run
     return run

@@ -58,16 +58,23 @@ class Place:
 
 
 class _Entry:
-    __slots__ = ("is_pinned", "last_use", "plan")
+    __slots__ = ("last_use", "plan")
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
         self.last_use = 0
-        self.is_pinned = False
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a CUDA graph reads the plan at every replay."""
+        return bool(getattr(self.plan, "is_captured", False))
 
 
 class Plans:
-    """A bounded store. Threads may share it; the plan used longest ago goes first."""
+    """A bounded store. Threads may share it; the plan used longest ago goes first.
+
+    Plans that a CUDA graph has captured stay.
+    """
 
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
         self.max_plans = max_plans
@@ -107,15 +114,8 @@ class Plans:
             self._calls[key] = entry
         return entry.plan
 
-    def pin(self, plan: Any) -> None:
-        """Keeps a plan for good: a CUDA graph that was captured reads it at every replay."""
-        with self._lock:
-            for entry in self._entries.values():
-                if entry.plan is plan:
-                    entry.is_pinned = True
-
     def clear(self) -> None:
-        """Lets all plans go, pinned ones too."""
+        """Lets all plans go, captured ones too."""
         with self._lock:
             self._entries.clear()
             self._calls.clear()

@@ -43,19 +43,13 @@ def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction 
         k.shape,
         v.shape,
         q.dtype,
-        k.dtype,
-        v.dtype,
         q.device,
         bias is None,
         call.heads_first,
         direction,
     )
     plan = plans.of_call(key)
-    if plan is None:
-        plan = _new_plan(key, q, k, v, bias, call, direction)
-    if q.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        plans.pin(plan)
-    return plan
+    return _new_plan(key, q, k, v, bias, call, direction) if plan is None else plan
 
 
 def _new_plan(key: Any, q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction) -> Any:

@@ -54,6 +54,11 @@ def attention(
     if bias is not None:
         bias = _full_bias(bias, q, k, v, heads_first)
     if torch.compiler.is_compiling() or not _is_plain(q, k, v, bias, kind):
+        if not torch.compiler.is_compiling() and _transform() is not None:
+            raise NotImplementedError(
+                "attention: transforms of torch.func (grad, vmap, ..) are not there; use "
+                "torch.autograd.grad, or a batch"
+            )
         text, handle, kept = _named(mask, q, k, v, heads_first)
         out, lse = attention_operators.attention(
             q, k, v, bias, text, handle, factor, heads_first, deterministic

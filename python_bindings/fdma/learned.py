@@ -24,6 +24,8 @@ __all__ = ["dynamic_mask_attention", "select_topk", "zoh_scores"]
 _Array = TypeVar("_Array")
 _selectors: dict[Any, _fdma.DeviceTopk] = {}
 _MAX_SELECTORS = 32
+_LOG_OF_ZERO = -103.972084
+"""Below it float32 rounds the exponential to 0."""
 
 
 def framework(array: Any) -> str:
@@ -207,8 +209,9 @@ def dynamic_mask_attention(
     (by the score where it is "none"). drop_zero_scores: a key whose score is 0 is not seen.
 
     PyTorch: gradients of q, k, v, dt_proj and a_coef, where `attention` has those of its bias;
-    selection has none. The mask is made on the host anew at each call: on the CPU some milliseconds
-    for 10,000 keys, on a GPU a wait for it.
+    selection has none. With gradients each call makes its mask and two plans on the host: on the
+    CPU some milliseconds for 10,000 keys, on a GPU a wait for it. Without them what a shape needs
+    is prepared once, and a GPU is not waited for.
 
     Raises what `attention`, `zoh_scores` and `select_topk` raise.
 
@@ -222,24 +225,40 @@ def dynamic_mask_attention(
     if bias not in ("exp", "log", "none"):
         raise ValueError(f'bias: expected "exp", "log" or "none", got {bias!r}')
     tensors: Any = (q, k, v)
+    heads_first = is_heads_first(layout)
     q_shape, k_shape, v_shape = (x.shape for x in tensors)
-    extents = checked_extents(q_shape, k_shape, v_shape, is_heads_first(layout))
+    extents = checked_extents(q_shape, k_shape, v_shape, heads_first)
+    if not _needs_gradient(*tensors, dt_proj, a_coef):
+        from .learned_call import Asked, one_call
+
+        asked = Asked(keep_window_size, among, bias, scale, heads_first, drop_zero_scores, backend)
+        found = one_call(tensors, dt_proj, a_coef, extents, asked)
+        if found is not None:
+            return found if return_lse else found[0]
     scores: Any = zoh_scores(tensors[2], dt_proj, a_coef, "log" if bias == "log" else "exp", layout)
     mask = select_topk(scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads)
     added = None if bias == "none" else scores
     if drop_zero_scores:
-        added = without_zeros(scores, added)
+        is_zero = scores < _LOG_OF_ZERO if bias == "log" else scores == 0
+        added = without_zeros(scores * 0 if added is None else added, is_zero)
     run: Any = attention
     return run(*tensors, mask, added, scale, layout, return_lse, deterministic, backend)
 
 
-def without_zeros(scores: Any, added: Any) -> Any:
+def _needs_gradient(*tensors: Any) -> bool:
+    if framework(tensors[0]) != "torch":
+        return False
+    import torch
+
+    return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
+
+
+def without_zeros(bias: Any, is_zero: Any) -> Any:
     """A bias of -inf where the score is 0: such a key weighs nothing."""
-    base = scores * 0 if added is None else added
-    if framework(scores) == "torch":
-        return base.masked_fill(scores.detach() == 0, -np.inf)
-    if framework(scores) == "jax":
-        return base.at[scores == 0].set(-np.inf)
-    result = base.copy()
-    result[scores == 0] = -np.inf
+    if framework(bias) == "torch":
+        return bias.masked_fill(is_zero, -np.inf)
+    if framework(bias) == "jax":
+        return bias.at[is_zero].set(-np.inf)
+    result = bias.copy()
+    result[is_zero] = -np.inf
     return result

@@ -154,7 +154,7 @@ def flash_dma_attention(
     mask = fdma.select_topk(
         scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads
     )
-    bias = without_zeros(scores, scores)
+    bias = without_zeros(scores, scores == 0)
     return _with_probabilities(query, key, value, mask, bias, softmax_scale, False, "auto")
 
 
@@ -255,7 +255,7 @@ def _compiled(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
         head = fdma.h // (extents.heads // heads) if heads > 1 else 0
         seen = fdma.table(np.ascontiguousarray(cells[:, :, 0]))[row, head, fdma.k]
         count = extents.heads if heads > 1 else 1
-        return fdma.compile(seen, extents.q_len, extents.kv_len, cells.shape[0], count)  # type: ignore[arg-type]
+        return fdma.compile(seen, extents.q_len, extents.kv_len, cells.shape[0], count)
     if heads not in (1, extents.heads):
         cells = cells.repeat(extents.heads // heads, axis=1)
     return fdma.BlockMask.from_dense(cells)

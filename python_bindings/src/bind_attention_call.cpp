@@ -115,7 +115,7 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
     value_or_throw(attention_forward(on_host, tensors, options));
     return 0;
   }
-  const CurrentDevice current = make_current(place);
+  const CurrentDevice current = value_or_throw(CurrentDevice::make(place.index));
   const Stream chosen = stream_of(stream, q, place.index);
   const nb::gil_scoped_release released;
   if (has_rows_past_lengths((*held)->plan().shape(), tensors)) {
@@ -197,7 +197,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
     value_or_throw(attention_backward(on_host, tensors, options));
     return 0;
   }
-  const CurrentDevice current = make_current(place);
+  const CurrentDevice current = value_or_throw(CurrentDevice::make(place.index));
   const Stream chosen = stream_of(stream, q, place.index);
   const nb::gil_scoped_release released;
   fill_gradients((*held)->plan().shape(), tensors, false, chosen);

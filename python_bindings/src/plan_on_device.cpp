@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,6 +79,12 @@ void* PlanOnDevice::workspace(Stream stream) const {
   return found->second.data();
 }
 
+bool PlanOnDevice::is_captured() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(workspaces_.begin(), workspaces_.end(),
+                     [](const auto& entry) { return entry.first.capture != 0; });
+}
+
 std::int64_t PlanOnDevice::workspace_bytes() const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::int64_t>(workspaces_.size()) * plan_.workspace_bytes();
@@ -122,6 +129,8 @@ void bind_device_plan(nb::module_& module) {
           "Bytes of device memory, workspaces apart.")
       .def_prop_ro("workspace_nbytes", &PlanOnDevice::workspace_bytes,
                    "Bytes of the workspaces so far: one for each stream and each graph capture.")
+      .def_prop_ro("is_captured", &PlanOnDevice::is_captured,
+                   "Whether a CUDA graph holds a call by it, for as long as which it has to live.")
       .def("__repr__", &repr);
   module.def("upload", &upload_plan, nb::arg("plan"), nb::kw_only(),
              nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),

@@ -25,6 +25,8 @@ class PlanOnDevice {
   Place place() const { return {Device::cuda, plan_.device()}; }
   /// Workspace for a launch on `stream`; the plan's device is current. Any thread, without the GIL.
   void* workspace(Stream stream) const;
+  /// Whether a call was captured into a CUDA graph, which then reads the plan at every replay.
+  bool is_captured() const;
   /// Bytes of all workspaces so far.
   std::int64_t workspace_bytes() const;
 

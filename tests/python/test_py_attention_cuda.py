@@ -143,7 +143,7 @@ def test_what_the_gpu_lacks_is_named() -> None:
     q, k, v = tensors()
     with pytest.raises(ValueError, match='"cpu" computes on the host, q is on cuda:0'):
         attend(q, k, v, backend="cpu")
-    with pytest.raises(ValueError, match="k: expected a tensor on cuda:0, as q, got cpu"):
+    with pytest.raises(ValueError, match="k: expected a tensor on cuda:0"):
         attend(q, k.cpu(), v)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from typing import Any
 
-import fdma_module  # noqa: F401 (skips this file where the build has no package)
 import pytest
+from fdma_module import FOLDER
 
 # isort: split
 import fdma
@@ -103,7 +105,7 @@ def test_wrong_tensors_are_named() -> None:
     q, k, v = tensors()
     with pytest.raises(NotImplementedError, match=r"q: expected float32, .*got torch.float64"):
         attend(q.double(), k.double(), v.double())
-    with pytest.raises(ValueError, match=r"k: expected torch.float32, as q"):
+    with pytest.raises(ValueError, match=r"k: expected (torch.)?float32"):
         attend(q, k.half(), v)
     with pytest.raises(ValueError, match='backend: "sm90" computes on a GPU, q is on cpu'):
         attend(q, k, v, backend="sm90")
@@ -154,6 +156,20 @@ def test_compile_takes_masks_that_change(compiled: Any) -> None:
     torch.testing.assert_close(
         compiled(q, k, v, text, bias), 2 * attend(q, k, v, text, bias, scale=0.2)
     )
+
+
+def test_compile_may_be_the_first_call() -> None:
+    text = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import fdma
+q = torch.randn(1, 2, 8, 16)
+function = torch.compile(
+    lambda q: fdma.attention(q, q, q, "causal"), fullgraph=True, backend="aot_eager"
+)
+assert torch.equal(function(q), fdma.attention(q, q, q, "causal"))
+"""
+    subprocess.run([sys.executable, "-c", text, str(FOLDER)], check=True)
 
 
 def test_compile_says_what_masks_it_takes(compiled: Any) -> None:
@@ -211,3 +227,168 @@ def test_a_mask_that_is_gone_is_an_error() -> None:
     gc.collect()
     with pytest.raises(RuntimeError, match=r"the BlockMask that this was compiled .* is gone"):
         torch.ops.fdma.attention(*tensors(), None, "", handle, 0.0, True, False)
+
+
+# ---- gradients
+
+
+def definition(q: Any, k: Any, v: Any, mask: fdma.BlockMask, scale: float, bias: Any = None) -> Any:
+    """(out, lse) in float64, differentiable; 0 and -inf in rows without keys."""
+    q, k, v = (x.double() for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    logits = scale * q @ k.repeat_interleave(group, 1).mT
+    if bias is not None:
+        logits = logits + bias.double().repeat_interleave(group, 1)[:, :, None]
+    cells = torch.from_numpy(mask.to_dense())
+    is_empty = ~cells.any(-1, keepdim=True)
+    logits = logits.masked_fill(~cells & ~is_empty, -torch.inf)
+    weights = logits.softmax(-1).masked_fill(is_empty, 0)
+    lse = logits.logsumexp(-1).masked_fill(is_empty[..., 0], -torch.inf)
+    return weights @ v.repeat_interleave(group, 1), lse
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("through", ["out", "lse", "both"])
+def test_gradients_equal_autograd_in_float64(
+    spec: str, layout: str, has_bias: bool, through: str
+) -> None:
+    mask = fdma.compile(spec, 150, 200, 2, 4)
+    given = tensors(requires_grad=True)
+    bias = torch.randn(2, 2, 200, requires_grad=True) if has_bias else None
+    inputs = [*given, *([bias] if has_bias else [])]
+    shaped = given if layout == "bhsd" else [x.transpose(1, 2) for x in given]
+    out, lse = attend(*shaped, mask, bias, scale=0.25, layout=layout, return_lse=True)
+    out = out if layout == "bhsd" else out.transpose(1, 2)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    exact_q, exact_k, exact_v = exact[:3]
+    exact_bias = exact[3] if has_bias else None
+    expected = definition(exact_q, exact_k, exact_v, mask, 0.25, exact_bias)
+    dout, dlse = torch.randn_like(out), torch.randn_like(lse)
+    dlse = dlse.masked_fill(lse == -torch.inf, 0)
+    chosen = {"out": [0], "lse": [1], "both": [0, 1]}[through]
+    results, weights = [[out, lse][i] for i in chosen], [[dout, dlse][i] for i in chosen]
+    grads = torch.autograd.grad(results, inputs, weights)
+    wanted = torch.autograd.grad(
+        [expected[i] for i in chosen], exact, [w.double() for w in weights], allow_unused=True
+    )
+    for grad, want in zip(grads, wanted, strict=True):
+        want = torch.zeros_like(grad).double() if want is None else want
+        assert grad.shape == want.shape and grad.dtype == torch.float32
+        assert (grad - want).abs().max() <= 3e-5 * max(1.0, want.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_half_precision(dtype: Any) -> None:
+    mask = fdma.compile("causal", 150, 200)
+    given = tensors(dtype, requires_grad=True)
+    out = attend(*given, mask)
+    dout = torch.randn_like(out)
+    grads = torch.autograd.grad(out, given, dout)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    q, k, v = exact
+    expected, _ = definition(q, k, v, mask, 32**-0.5)
+    for grad, want in zip(grads, torch.autograd.grad(expected, exact, dout.double()), strict=True):
+        assert grad.dtype == dtype
+        assert (grad - want).abs().max() <= TOLERANCE[dtype] * want.abs().max()
+
+
+def test_gradients_of_what_is_broadcast_or_asked_for_alone() -> None:
+    q, k, v = tensors()
+    bias = torch.randn(1, 1, 200, dtype=torch.float64, requires_grad=True)
+    (alone,) = torch.autograd.grad(attend(q, k, v, "causal", bias).sum(), bias)
+    full = bias.detach().float().expand(2, 2, 200).clone().requires_grad_()
+    (each,) = torch.autograd.grad(attend(q, k, v, "causal", full).sum(), full)
+    assert alone.dtype == torch.float64
+    wanted = each.double().sum((0, 1), keepdim=True)
+    torch.testing.assert_close(alone, wanted, atol=1e-5, rtol=1e-5)
+    key = k.clone().requires_grad_()
+    attend(q, key, v, "causal").sum().backward()  # an expanded gradient
+    assert key.grad is not None and q.grad is None
+
+
+def test_gradients_with_lengths_and_without_rows() -> None:
+    q, k, v = tensors(q_len=200, requires_grad=True)
+    mask = fdma.compile("causal", [120, 200], [120, 200])
+    grads = torch.autograd.grad(attend(q, k, v, mask).square().sum(), (q, k, v))
+    for grad in grads:
+        assert not grad[0, :, 120:].any() and grad[1].abs().max() > 0
+    empty = attend(q[:, :, :0], k, v)
+    assert all(not x.any() for x in torch.autograd.grad(empty.sum(), (k, v)))
+
+
+def test_gradients_under_autocast_and_checkpoint() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    given = tensors(requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attend(*given, "causal")
+    grads = torch.autograd.grad(out.float().square().sum(), given)
+    assert all(g.dtype == torch.float32 for g in grads)
+
+    def function(*inputs: Any) -> Any:
+        return attend(*inputs, "causal").square().sum()
+
+    once = torch.autograd.grad(function(*given), given)
+    again = torch.autograd.grad(checkpoint(function, *given, use_reentrant=False), given)
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+def test_no_second_gradients() -> None:
+    given = tensors(requires_grad=True)
+    grads = torch.autograd.grad(attend(*given).square().sum(), given, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grads[0].sum().backward()
+
+
+def test_gradients_through_compile(compiled: Any) -> None:
+    given = tensors(requires_grad=True)
+    for window in (20, 40, 60):
+        mask = fdma.compile(f"causal & window({window})", 150, 200)
+        expected = torch.autograd.grad((2 * attend(*given, mask, scale=0.2)).square().sum(), given)
+        grads = torch.autograd.grad(compiled(*given, mask).square().sum(), given)
+        for grad, want in zip(grads, expected, strict=True):
+            torch.testing.assert_close(grad, want)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_opcheck_with_gradients(has_bias: bool, heads_first: bool) -> None:
+    attend(*tensors())
+    given = tensors(requires_grad=True)
+    if not heads_first:
+        given = [x.detach().transpose(1, 2).requires_grad_() for x in given]
+    bias = torch.randn(2, 2, 200, requires_grad=True) if has_bias else None
+    torch.library.opcheck(
+        torch.ops.fdma.attention, (*given, bias, "causal", 0, 0.0, heads_first, False)
+    )
+
+
+def test_transforms_of_torch_func_are_refused() -> None:
+    q, k, v = tensors()
+    with pytest.raises(NotImplementedError, match=r"transforms of torch.func"):
+        torch.func.grad(lambda q: attend(q, k, v).sum())(q)
+    with pytest.raises(NotImplementedError, match=r"transforms of torch.func"):
+        torch.func.vmap(lambda q: attend(q, k, v))(q[None])
+
+
+def test_training_leaks_nothing() -> None:
+    given = tensors(requires_grad=True)
+    mask = fdma.compile("causal", 150, 200)
+
+    def count() -> int:
+        gc.collect()
+        return sum(isinstance(x, torch.Tensor) for x in gc.get_objects())
+
+    def step() -> None:
+        out, lse = attend(*given, mask, return_lse=True)
+        (out.sum() + lse.sum()).backward()
+        for x in given:
+            x.grad = None
+
+    step()
+    before = count()
+    for _ in range(20):
+        step()
+    assert count() <= before

@@ -1,0 +1,168 @@
+"""dynamic_mask_attention without gradients: the core's one call, prepared once for a shape."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any, NamedTuple
+
+from . import _fdma
+from .attention_shapes import DTYPES, Extents, checked_backend, checked_scale
+from .block_mask import BlockMask
+from .compile import compile
+from .expr_types import MaskExpr
+
+__all__: list[str] = []
+
+_MAX_PREPARED = 64
+_prepared: dict[tuple[Any, ...], _fdma.DynamicMaskAttention] = {}
+_lock = threading.Lock()
+
+
+class Asked(NamedTuple):
+    """What a call says besides its tensors."""
+
+    w: int
+    among: BlockMask | MaskExpr | str
+    bias: Any
+    scale: float | None
+    heads_first: bool
+    drop_zero_scores: bool
+    backend: str
+
+
+def one_call(
+    tensors: tuple[Any, Any, Any], dt_proj: Any, a_coef: Any, extents: Extents, asked: Asked
+) -> Any:
+    """(result, log-sum-exp), or None for what only the steps one by one can do.
+
+    That is: arrays of JAX, element types that differ, lengths per batch element, masks that tell
+    query heads apart, and on a GPU masks `among` that show a key again after hiding it.
+    """
+    from .learned import framework
+
+    q, k, v = tensors
+    name = framework(q)
+    dtype = DTYPES.get(str(q.dtype).removeprefix("torch."))
+    if name == "jax" or dtype is None or not (q.dtype == k.dtype == v.dtype):
+        return None
+    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
+        return None
+    device = _device(q, name)
+    checked_backend(asked.backend, device is not None, getattr(q, "device", "the host"))
+    seen = _among(asked.among, extents)
+    if seen is not None and (
+        seen.heads not in (1, extents.heads_kv)
+        or {*seen.q_lens} != {extents.q_len}
+        or {*seen.kv_lens} != {extents.kv_len}
+    ):
+        return None
+    key = (
+        None if seen is None else seen.content_hash,
+        asked.w,
+        extents,
+        dtype,
+        asked.bias,
+        asked.drop_zero_scores,
+        device,
+    )
+    held = _prepared.get(key)
+    if held is None:
+        try:
+            held = _prepare(seen, extents, dtype, asked, device)
+        except NotImplementedError:
+            if device is None:
+                raise
+            return None
+        with _lock:
+            if len(_prepared) >= _MAX_PREPARED:
+                _prepared.clear()
+            _prepared[key] = held
+    return _run(held, name, tensors, dt_proj, a_coef, asked)
+
+
+def _device(q: Any, name: str) -> int | None:
+    if name == "cupy":
+        return int(q.device.id)
+    if name == "torch" and q.device.type == "cuda":
+        return int(q.device.index)
+    return None
+
+
+def _among(among: Any, extents: Extents) -> BlockMask | None:
+    """None for causal."""
+    if isinstance(among, BlockMask):
+        return among
+    if isinstance(among, str):
+        if among == "causal":
+            return None
+        if _fdma.parse_expr(among).table_names:
+            raise ValueError("among: the text has tables; give an expression with its arrays")
+    return compile(among, extents.q_len, extents.kv_len, extents.batch, extents.heads_kv)
+
+
+def _prepare(
+    seen: BlockMask | None, extents: Extents, dtype: Any, asked: Asked, device: int | None
+) -> _fdma.DynamicMaskAttention:
+    lengths: dict[str, Any] = {}
+    if seen is None:
+        lengths = {"q_len": extents.q_len, "kv_len": extents.kv_len}
+    return _fdma.DynamicMaskAttention(
+        asked.w,
+        among=None if seen is None else seen._core,
+        **lengths,
+        batch=extents.batch,
+        heads_q=extents.heads,
+        heads_kv=extents.heads_kv,
+        head_dim=extents.head_dim,
+        head_dim_v=extents.head_dim_v,
+        dtype=dtype,
+        bias=asked.bias,
+        drop_zero_scores=asked.drop_zero_scores,
+        backend="cpu" if device is None else "sm90",
+        device=device,
+    )
+
+
+def _run(
+    held: _fdma.DynamicMaskAttention,
+    name: str,
+    tensors: tuple[Any, Any, Any],
+    dt_proj: Any,
+    a_coef: Any,
+    asked: Asked,
+) -> Any:
+    out: Any
+    if name == "torch":
+        from .attention_tensors import new_outputs
+
+        q, k, v = (x.detach() for x in tensors)
+        dt_proj, a_coef = (x.detach().contiguous() for x in (dt_proj, a_coef))
+        out, lse = new_outputs(q, k, v, asked.heads_first)
+        into = out
+        if asked.heads_first:
+            q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
+        q, k, v = (x if _is_readable(x) else x.contiguous() for x in (q, k, v))
+    else:
+        xp = importlib.import_module(name)
+        q, k, v = (x.swapaxes(1, 2) if asked.heads_first else x for x in tensors)
+        q, k, v = (x if _has_rows(x) else xp.ascontiguousarray(x) for x in (q, k, v))
+        batch, q_len, heads, _ = q.shape
+        into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
+        lse = xp.empty((batch, heads, q_len), "float32")
+        out = into.swapaxes(1, 2) if asked.heads_first else into
+    factor = checked_scale(asked.scale) or None
+    held.run(q, k, v, dt_proj, a_coef, softmax_scale=factor, out=into, lse=lse)
+    return out, lse
+
+
+def _has_rows(x: Any) -> bool:
+    return bool(x.strides[-1] == x.itemsize)
+
+
+def _is_readable(x: Any) -> bool:
+    """Whether a kernel takes a tensor of PyTorch as it lies."""
+    strides = x.stride()
+    if strides[-1] != 1:
+        return False
+    return not x.is_cuda or (all(n % 8 == 0 for n in strides[:-1]) and x.data_ptr() % 16 == 0)
