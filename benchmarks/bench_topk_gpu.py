@@ -1,0 +1,455 @@
+"""Dynamic Mask Attention on a GPU: scores, selection, lists and attention, apart and together.
+
+    python3 bench_topk_gpu.py <folder of fdma> <result.json> [--rows PATTERN] [--max-seconds N] ..
+
+A row is one shape, width w and order of scores. The whole call (fdma's DynamicMaskAttention: scores
+from v, selection, gather lists or none, attention with the scores as bias) and each of its stages
+are timed in turn by CUDA events, the GPU kept busy while the host prepares; medians. Rows of up to
+64K tokens have 64K tokens in all, so many batch elements. Beside them: cuDNN's
+scaled_dot_product_attention, full and causal, on the same tensors, once a shape; and in part `flex`
+FlexAttention on the same mask and bias. Part `eviction`: the zoo's random_eviction by tiles that
+are scanned, by gathered keys and by what the planner chooses.
+
+Orders of scores: random (normal), drifting (newer keys better by 1 in 2,048), rising (newer keys
+always better: a sliding window, in which every key enters and leaves) and clustered (a level for
+each 512 tokens).
+
+At sampled queries, tile edges among them, the kept keys are compared with the w best of a sort, and
+out and lse with attention in float64. Rows are written one by one and are not measured again while
+they are there (--again).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench_attention_gpu import Results, Timing, WrongResultError, commit_and_changes, gpu_state
+from mask_zoo import zoo_mask
+
+Run = dict[str, Any]
+
+SEED = 20261122
+RATIOS = (0.2, 0.1, 0.05, 0.025)
+WIDTH = 2048
+TOTAL_TOKENS = 65536
+ORDERS = ("random", "drifting", "rising", "clustered")
+STAGES = ("scores", "selection", "lists", "attention")
+MAX_CUDNN_TOKENS = 131072
+MAX_FLEX_TOKENS = 16384
+A_COEF = -0.5
+
+
+@dataclass(frozen=True)
+class Row:
+    part: str
+    tokens: int
+    heads: int
+    heads_kv: int
+    head_dim: int
+    width: int
+    order: str
+
+    @property
+    def batch(self) -> int:
+        return max(1, TOTAL_TOKENS // self.tokens)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.tokens // 1024}K/b{self.batch}h{self.heads}kv{self.heads_kv}d{self.head_dim}"
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.shape}/w{self.width}/{self.order}"
+
+
+def all_rows() -> Iterator[Row]:
+    """In the order of their importance."""
+    for heads_kv in (32, 8):
+        for order in ORDERS:
+            yield Row("topk", 131072, 32, heads_kv, 128, WIDTH, order)
+    for tokens, ratio in zip((1024, 4096, 16384, 65536), RATIOS, strict=True):
+        yield Row("topk", tokens, 32, 32, 128, round(ratio * tokens), "random")
+    yield Row("topk", 1048576, 32, 8, 128, WIDTH, "random")
+    yield Row("eviction", 32768, 32, 32, 128, 0, "random")
+    yield Row("eviction", 131072, 32, 32, 128, 0, "random")
+    yield Row("flex", 16384, 32, 32, 128, round(0.05 * 16384), "random")
+    for head_dim, heads_kv in ((128, 32), (128, 8), (64, 32), (64, 8)):
+        for tokens in (1024, 4096, 16384, 65536, 131072):
+            for width in sorted({*(round(r * tokens) for r in RATIOS), min(WIDTH, tokens)}):
+                yield Row("topk", tokens, 32, heads_kv, head_dim, width, "random")
+    for tokens in (4096, 16384):
+        for order in ORDERS[1:]:
+            yield Row("topk", tokens, 32, 32, 128, round(0.1 * tokens), order)
+    yield Row("flex", 4096, 32, 32, 128, round(0.1 * 4096), "random")
+
+
+class Problem:
+    """Tensors of one shape, and cuDNN on them."""
+
+    def __init__(self, torch: Any, row: Row) -> None:
+        self.torch = torch
+        self.name = row.shape
+        self.row = row
+        torch.manual_seed(SEED)
+
+        def normal(*size: int) -> Any:
+            return torch.randn(size, device="cuda", dtype=torch.bfloat16)
+
+        self.q = normal(row.batch, row.tokens, row.heads, row.head_dim)
+        self.k, self.v = (normal(row.batch, row.tokens, row.heads_kv, row.head_dim) for _ in "kv")
+        self.dt_proj = normal(row.heads_kv, row.head_dim) / row.head_dim**0.5
+        self.a_coef = torch.full((row.heads_kv,), A_COEF, device="cuda")
+        self.out = torch.empty_like(self.q)
+        self.lse = torch.empty((row.batch, row.heads, row.tokens), device="cuda")
+        self.cudnn_ms: Run = {}
+
+    def scores(self, order: str) -> Any:
+        torch, row = self.torch, self.row
+        size = (row.batch, row.heads_kv, row.tokens)
+        torch.manual_seed(SEED + 1)
+        normal = torch.randn(size, device="cuda")
+        keys = torch.arange(row.tokens, device="cuda", dtype=torch.float32)
+        if order == "drifting":
+            return normal + keys / 2048
+        if order == "rising":
+            # Distinct, and small enough to be added to logits.
+            return (keys / row.tokens).expand(size).contiguous()
+        if order == "clustered":
+            levels = torch.randn((*size[:2], row.tokens // 512 + 1), device="cuda")
+            return normal * 0.1 + levels.repeat_interleave(512, dim=-1)[..., : row.tokens]
+        return normal
+
+    def cudnn(self, is_causal: bool) -> Any:
+        torch = self.torch
+        attention = torch.nn.attention
+        q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
+        with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=is_causal, enable_gqa=self.row.heads != self.row.heads_kv
+            )
+
+    def measure_cudnn(self) -> Run:
+        """Milliseconds of full and causal attention: the least of two after one that warms up."""
+        if self.row.tokens > MAX_CUDNN_TOKENS or self.cudnn_ms:
+            return self.cudnn_ms
+        cuda = self.torch.cuda
+        for name, is_causal in (("full", False), ("causal", True)):
+            samples = []
+            for _ in range(3):
+                begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                self.cudnn(is_causal)
+                end.record()
+                end.synchronize()
+                samples.append(begin.elapsed_time(end))
+            self.cudnn_ms[f"cudnn_{name}_ms"] = min(samples[1:])
+        return self.cudnn_ms
+
+    def sampled_queries(self) -> list[int]:
+        tokens = self.row.tokens
+        edges = [0, 1, 127, 128, tokens // 2 - 1, tokens // 2, tokens - 128, tokens - 1]
+        self.torch.manual_seed(SEED + 2)
+        rest = self.torch.randint(0, tokens, (12,)).tolist()
+        return sorted({*edges, *rest})
+
+    def check(self, scores: Any, kept: Any) -> Run:
+        """Of sampled queries of the first and the last head; what is wrong is an error."""
+        torch, row = self.torch, self.row
+        worst: Run = {"max_error": 0.0, "lse_max_error": 0.0}
+        queries = self.sampled_queries()
+        for b, h in ((0, 0), (row.batch - 1, row.heads - 1)):
+            h_kv = h // (row.heads // row.heads_kv)
+            bias, intervals = scores[b, h_kv], kept[b, h_kv]
+            k, v = self.k[b, :, h_kv], self.v[b, :, h_kv]
+            scale = row.head_dim**-0.5
+            expected = []
+            for query in queries:
+                order = torch.sort(bias[: query + 1], descending=True, stable=True).indices
+                best = order[: row.width].sort().values
+                got = ((intervals[:, 0] <= query) & (query < intervals[:, 1])).nonzero()[:, 0]
+                if not torch.equal(best, got):
+                    raise WrongResultError(f"query {query} of head {h} keeps other keys")
+                q = self.q[b, query, h]
+                logits = (k[best].double() @ q.double()) * scale + bias[best].double()
+                exact = logits.softmax(0) @ v[best].double()
+                plain = (k[best].float() @ q.float()) * scale + bias[best]
+                rounded = (plain.softmax(0).to(v.dtype).float() @ v[best].float()).to(v.dtype)
+                expected.append(torch.stack([exact, rounded.double()]))
+                lse_error = abs(float(self.lse[b, h, query].double() - logits.logsumexp(0)))
+                worst["lse_max_error"] = max(worst["lse_max_error"], lse_error)
+                if not lse_error <= 1e-4 * max(1.0, float(logits.abs().max())):
+                    raise WrongResultError(f"lse[{b}, {h}, {query}]: error {lse_error:.3g}")
+            exact, rounded = torch.stack(expected, dim=1)
+            allowed = 2 * float((rounded - exact).abs().max()) + 1e-5 * float(exact.abs().max())
+            error = float((self.out[b, queries, h].double() - exact).abs().max())
+            worst["max_error"] = max(worst["max_error"], error)
+            if not error <= allowed:
+                raise WrongResultError(f"out of head {h}: error {error:.3g}, {allowed:.3g} allowed")
+        return worst | {"rows_checked": 2 * len(queries)}
+
+
+def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
+    torch = problem.torch
+    begin = time.perf_counter()
+    held = fdma.DynamicMaskAttention(
+        row.width,
+        q_len=row.tokens,
+        batch=row.batch,
+        heads_q=row.heads,
+        heads_kv=row.heads_kv,
+        head_dim=row.head_dim,
+        dtype="bfloat16",
+        backend="sm90",
+    )
+    prepare_ms = 1e3 * (time.perf_counter() - begin)
+    scores = problem.scores(row.order)
+    tensors = (problem.q, problem.k, problem.v)
+    results = {"out": problem.out, "lse": problem.lse}
+
+    def made(first: str, last: str) -> None:
+        held.run(*tensors, problem.dt_proj, problem.a_coef, stages=(first, last), **results)
+
+    def given(first: str, last: str) -> None:
+        held.run(*tensors, scores=scores, stages=(first, last), **results)
+
+    def together() -> None:
+        # The same launches as those of one call, with scores in the row's order.
+        made("scores", "scores")
+        given("selection", "attention")
+
+    kept = torch.from_dlpack(held.run(*tensors, scores=scores, return_kept=True, **results)[3])
+    torch.cuda.synchronize()
+    checked = problem.check(scores, kept)
+    if held.saw_nan():
+        raise WrongResultError("a score was NaN")
+    num_intervals = int((kept[..., 0] < kept[..., 1]).sum())
+    del kept
+    together()
+    calls: dict[str, Callable[[], object]] = {"together": together}
+    calls |= {
+        stage: partial(made if stage == "scores" else given, stage, stage)
+        for stage in STAGES
+        if stage != "lists" or held.reading == "gather"
+    }
+    if held.reading == "all":
+        del calls["selection"]
+    timing = Timing(torch, calls, quick)
+    seen = torch.arange(1, row.tokens + 1, dtype=torch.float64)
+    pairs = float(seen.clamp(max=row.width).sum()) * row.batch * row.heads
+    attention_ms = 1e3 * timing.median("attention")
+    run: Run = {
+        "reading": held.reading,
+        "heads_per_tile": held.heads_per_tile,
+        "pairs": pairs,
+        "intervals": num_intervals,
+        "prepare_ms": prepare_ms,
+        "prepared_bytes": held.nbytes,
+        "workspace_bytes": held.workspace_nbytes,
+        "scores_bytes": scores.numel() * 4,
+        "kept_bytes": scores.numel() * 8,
+        "tensor_bytes": sum(x.numel() * x.element_size() for x in (*tensors, problem.out)),
+        "attention_tflops": 4 * row.head_dim * pairs / attention_ms / 1e9,
+        **{f"{name}_ms": 1e3 * timing.median(name) for name in calls},
+        **checked,
+    }
+    before = sum(run.get(f"{stage}_ms", 0.0) for stage in STAGES[1:3])
+    run["plan_share"] = before / attention_ms
+    run["before_share"] = (before + run["scores_ms"]) / attention_ms
+    for name, ms in problem.measure_cudnn().items():
+        run[name] = ms
+        run[name.replace("_ms", "_speedup")] = ms / run["together_ms"]
+    return run
+
+
+def measure_flex(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
+    """Beside FlexAttention on the same mask and bias."""
+    torch = problem.torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    run = measure_topk(fdma, problem, row, quick)
+    scores = problem.scores(row.order)
+    held = fdma.DeviceTopk(
+        fdma.compile("causal", q_len=row.tokens), row.width, batch=row.batch, heads_kv=row.heads_kv
+    )
+    ends = torch.from_dlpack(held.select(scores))[..., 1].contiguous()
+    group = row.heads // row.heads_kv
+
+    def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (k <= q) & (q < ends[b, h // group, k])
+
+    def score_mod(score: Any, b: Any, h: Any, _q: Any, k: Any) -> Any:
+        return score + scores[b, h // group, k]
+
+    q, k, v = (x.transpose(1, 2) for x in (problem.q, problem.k, problem.v))
+    size = (row.batch, row.heads, row.tokens, row.tokens)
+    mask = torch.compile(create_block_mask)(mask_mod, *size, device="cuda")
+    compiled = torch.compile(flex_attention)
+
+    def flex() -> Any:
+        return compiled(q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=group > 1)
+
+    error = float((flex().transpose(1, 2)[0].float() - problem.out[0].float()).abs().max())
+    if not error < 0.1:
+        raise WrongResultError(f"FlexAttention differs by {error:.3g}")
+    timing = Timing(torch, {"flex": flex}, quick)
+    run["flex_ms"] = 1e3 * timing.median("flex")
+    run["flex_speedup"] = run["flex_ms"] / run["attention_ms"]
+    return run
+
+
+def measure_eviction(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
+    """The zoo's random_eviction by each way to read its intervals."""
+    torch = problem.torch
+    mask = zoo_mask("random_eviction", row.tokens)
+    compiled = fdma.compile(mask.spec, row.tokens, tables=mask.tables)
+    calls: dict[str, Callable[[], object]] = {}
+    run: Run = {}
+    outputs = {}
+    for way in ("scan", "gather", "automatic"):
+        try:
+            plan = fdma.make_plan(
+                compiled,
+                batch=row.batch,
+                heads_q=row.heads,
+                heads_kv=row.heads_kv,
+                head_dim=row.head_dim,
+                dtype="bfloat16",
+                backend="sm90",
+                columns=way,
+            )
+            uploaded = fdma.upload(plan)
+        except (NotImplementedError, ValueError) as error:
+            run[f"{way}_refused"] = str(error)
+            continue
+        call = partial(
+            fdma.attention,
+            problem.q,
+            problem.k,
+            problem.v,
+            uploaded,
+            out=problem.out,
+            lse=problem.lse,
+        )
+        call()
+        outputs[way] = problem.out.clone()
+        calls[way] = call
+        run[f"{way}_plan_bytes"] = plan.nbytes
+    for way, out in outputs.items():
+        apart = float((out.float() - outputs["scan"].float()).abs().max())
+        if not apart < 0.05:
+            raise WrongResultError(f"{way} differs from scan by {apart:.3g}")
+    timing = Timing(torch, calls, quick)
+    return run | {f"{way}_ms": 1e3 * timing.median(way) for way in calls}
+
+
+MEASURES = {"topk": measure_topk, "flex": measure_flex, "eviction": measure_eviction}
+
+
+def expected_seconds(row: Row) -> float:
+    return {"flex": 60.0, "eviction": 12.0}.get(row.part, 3.0) + row.tokens / 32768
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("module", type=Path, help="folder of the built package fdma")
+    parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
+    parser.add_argument("--rows", default="*", help="pattern of rows, such as 'topk/128K/*'")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
+    parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument("--list", action="store_true", help="only say which rows are left")
+    parser.add_argument("--max-seconds", type=float, default=1e9)
+    return parser.parse_args()
+
+
+def text_of(row: Row, run: Run) -> str:
+    text = f"{row}:"
+    for name, value in run.items():
+        if name.endswith("_ms"):
+            text += f" {name.removesuffix('_ms')} {value:.3f}"
+    if "attention_tflops" in run:
+        text += f"; {run['attention_tflops']:.0f} TFLOP/s, {run['reading']}"
+        text += f" x {run['heads_per_tile']}, plan {100 * run['plan_share']:.1f} %"
+    if "cudnn_full_speedup" in run:
+        text += (
+            f"; {run['cudnn_full_speedup']:.2f}x full, {run['cudnn_causal_speedup']:.2f}x causal"
+        )
+    return text
+
+
+def measure(rows: list[Row], results: Results, options: argparse.Namespace, begin: float) -> int:
+    """How many rows are left, or -1 where some are wrong."""
+    sys.path.insert(0, str(options.module.resolve()))
+    import torch
+    from fdma import _fdma as fdma
+
+    torch.set_grad_enabled(False)
+    commit, is_changed = commit_and_changes()
+    results.describe(
+        {
+            "machine": {"gpu": torch.cuda.get_device_name(), "state": gpu_state()},
+            "torch_version": torch.__version__,
+            "cuda_version": torch.version.cuda,
+            "cudnn_version": torch.backends.cudnn.version(),
+            "commit": commit,
+            "uncommitted_changes": is_changed,
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+            "seed": SEED,
+            "dtype": "bfloat16",
+        }
+    )
+    problem: Problem | None = None
+    is_wrong = False
+    for done, row in enumerate(rows):
+        if time.monotonic() - begin + expected_seconds(row) > options.max_seconds:
+            return -1 if is_wrong else len(rows) - done
+        if problem is None or problem.name != row.shape:
+            problem = None
+            torch.cuda.empty_cache()
+            problem = Problem(torch, row)
+        problem.row = row
+        try:
+            run = MEASURES[row.part](fdma, problem, row, options.quick)
+        except Exception as error:  # the other rows are worth having
+            if not isinstance(error, WrongResultError):
+                traceback.print_exc()
+            print(f"{row}: WRONG: {error}", flush=True)
+            is_wrong = True
+            continue
+        fields = ("part", "tokens", "batch", "heads", "heads_kv", "head_dim", "width", "order")
+        described = {name: getattr(row, name) for name in fields}
+        results.rows[str(row)] = described | run | {"commit": commit}
+        results.write()
+        print(text_of(row, run), flush=True)
+    return -1 if is_wrong else 0
+
+
+def main() -> None:
+    begin = time.monotonic()
+    options = arguments()
+    results = Results(options.result)
+    pattern = options.rows if "*" in options.rows else f"*{options.rows}*"
+    wanted = {str(row): row for row in all_rows() if fnmatch.fnmatchcase(str(row), pattern)}
+    rows = [row for name, row in wanted.items() if options.again or name not in results.rows]
+    print(f"{len(wanted)} rows, {len(wanted) - len(rows)} of them measured already", flush=True)
+    if options.list:
+        print("\n".join(map(str, rows)))
+        return
+    left = measure(rows, results, options, begin) if rows else 0
+    if left < 0:
+        sys.exit("some rows are wrong")
+    if left > 0:
+        print(f"out of time: {left} rows are left for the next call", flush=True)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
