@@ -21,6 +21,7 @@
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
 #   cusparse   the same beside cuSPARSE's products at the cells of the mask
 #   decode     few queries against 128K keys, beside PyTorch's attention and a copy
+#   topk       benchmarks/bench_topk_gpu.py: learned top-k in one call, stage by stage, beside cuDNN (--rows chooses)
 #   tables     docs/performance.md from the results
 #
 # A stage that passed leaves a stamp in the results folder (build/gpu/results unless given) and is skipped while sources
@@ -36,7 +37,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select estimate masks dense parametric flex cusparse decode tables"
+all_stages="setup build tests python memcheck racecheck select estimate masks dense parametric flex cusparse decode topk tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -213,8 +214,10 @@ measure() {
   local part=$1 seconds=$2
   shift 2
   case " $* " in *" --list "*) ;; *) need_module ;; esac
-  "$python" benchmarks/bench_attention_gpu.py "$build/python_bindings" benchmarks/results/attention_gpu.json \
-    --parts "$part" --rows "$rows" --max-seconds "$seconds" "$@"
+  local program=attention choice=(--parts "$part")
+  if [ "$part" = topk ]; then program=topk choice=(); fi
+  "$python" "benchmarks/bench_${program}_gpu.py" "$build/python_bindings" "benchmarks/results/${program}_gpu.json" \
+    "${choice[@]}" --rows "$rows" --max-seconds "$seconds" "$@"
 }
 export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
@@ -228,7 +231,7 @@ if stage build 20 bash -c build_all; then
   stage estimate 120 bash -c measure_estimate
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
-  for part in dense parametric flex cusparse decode; do
+  for part in dense parametric flex cusparse decode topk; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
     if [ "$is_list" = 1 ]; then
       bash -c 'measure "$@"' stage "$part" 1 --list "${bench_options[@]}" 2>&1 | sed 's/^/would measure: /'

@@ -26,6 +26,7 @@ import estimate_report
 import gpu_report
 import python_report
 import select_gpu_report
+import topk_gpu_report
 
 Run = dict[str, Any]
 
@@ -325,6 +326,10 @@ def tables(results: Path, page: Path) -> None:
     if select_gpu_path.exists():
         select_gpu = json.loads(select_gpu_path.read_text(encoding="utf-8"))
         content |= select_gpu_report.tables(select_gpu, table)
+    topk_gpu_path = results / "topk_gpu.json"
+    if topk_gpu_path.exists():
+        topk_gpu = json.loads(topk_gpu_path.read_text(encoding="utf-8"))
+        content |= topk_gpu_report.tables(topk_gpu, table)
     files_path = results / "dense_files.json"
     if files_path.exists():
         files = json.loads(files_path.read_text(encoding="utf-8"))

@@ -41,9 +41,6 @@ constexpr int kRound = kItems * kCutThreads;
 constexpr int kWindowPieces = 2 * kCutThreads;  // pieces whose counts are in shared memory
 constexpr std::int32_t kSingleBatch = 14 * 1024, kManyBatches = 6 * 1024;
 static_assert(kItems * kCutWarps == kWarp);
-constexpr int kLaneKeys = 4;  // that a lane looks at in a step
-constexpr int kStepKeys = kLaneKeys * kWarp;
-constexpr int kRing = 2 * kStepKeys;  // keys that wait to leave, of one warp
 
 // A piece after compaction.
 struct __align__(16) Piece {
@@ -53,18 +50,14 @@ struct __align__(16) Piece {
   std::int32_t unused;
 };
 
-// The keys that live in a group, in order, and their queries relative to the group and cut off
-// there: begin, and end in the upper half.
-struct LiveList {
-  std::int32_t* keys;
-  std::uint32_t* queries;
+// A key that lives in a group, and its queries, relative to the group and cut off there.
+struct __align__(8) LiveKey {
+  std::int32_t key;
+  std::uint32_t queries;  // begin, and end in the upper half
+
+  __device__ int begin() const { return static_cast<int>(queries & 0xFFFF); }
+  __device__ int end() const { return static_cast<int>(queries >> 16); }
 };
-__device__ __forceinline__ int begin_of(std::uint32_t queries) {
-  return static_cast<int>(queries & 0xFFFF);
-}
-__device__ __forceinline__ int end_of(std::uint32_t queries) {
-  return static_cast<int>(queries >> 16);
-}
 
 struct Kernel {
   const int2* kept;
@@ -148,7 +141,6 @@ struct Shared {
   std::int32_t before[kWindowPieces];  // candidates in the pieces of the window before this one
   std::int32_t warp_sums[kCutWarps];
   std::int32_t round_counts[2][kItems * kCutWarps];
-  alignas(16) std::int32_t rings[kCutWarps][kRing];  // of a warp, keys that leave
 };
 
 // Inclusive sums over the lanes of a warp.
@@ -165,8 +157,8 @@ __device__ __forceinline__ int sum_up_to(int value, int lane) {
 // block take part in every call.
 class LiveKeys {
  public:
-  __device__ LiveKeys(const Kernel& call, Shared& shared, const LiveList& live, int row,
-                      int q_begin, int q_end)
+  __device__ LiveKeys(const Kernel& call, Shared& shared, LiveKey* live, int row, int q_begin,
+                      int q_end)
       : call_(call),
         shared_(shared),
         live_(live),
@@ -248,32 +240,23 @@ class LiveKeys {
   // Appends those of the next kRound candidates that live, in their order.
   __device__ void take_round(std::int32_t* counts) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-    int at[kItems];
-    std::int32_t keys[kItems];
-    std::uint32_t queries[kItems], lives[kItems];
+    LiveKey keys[kItems];
+    std::uint32_t lives[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int candidate = candidate_ + i * kCutThreads + thread;
-      at[i] = -1;
+      int2 queries = make_int2(0, 0);
+      keys[i].key = 0;
       if (candidate < num_candidates_) {
         const int piece = piece_of(candidate);
-        keys[i] = (window_ + piece) * static_cast<int>(kPieceKeys);
-        at[i] = keys[i] + candidate - shared_.before[piece];
+        const std::int64_t first_key = (window_ + piece) * kPieceKeys;
+        const std::int64_t at = row_at_ + first_key + candidate - shared_.before[piece];
+        queries = call_.kept_queries[at];
+        keys[i].key = static_cast<std::int32_t>(first_key) + call_.kept_offsets[at];
       }
-    }
-    int2 seen[kItems];
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      seen[i] = make_int2(0, 0);
-      if (at[i] < 0) continue;
-      seen[i] = call_.kept_queries[row_at_ + at[i]];
-      keys[i] += call_.kept_offsets[row_at_ + at[i]];
-    }
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const bool is_live = seen[i].x < q_end_ && seen[i].y > q_begin_;
-      queries[i] = static_cast<std::uint32_t>(max(seen[i].x - q_begin_, 0)) |
-                   static_cast<std::uint32_t>(min(seen[i].y, q_end_) - q_begin_) << 16;
+      const bool is_live = queries.x < q_end_ && queries.y > q_begin_;
+      keys[i].queries = static_cast<std::uint32_t>(max(queries.x - q_begin_, 0)) |
+                        static_cast<std::uint32_t>(min(queries.y, q_end_) - q_begin_) << 16;
       lives[i] = __ballot_sync(~0u, is_live);
       if (lane == 0) counts[i * kCutWarps + warp] = __popc(lives[i]);
     }
@@ -282,11 +265,8 @@ class LiveKeys {
     const int count = counts[lane], sum = sum_up_to(count, lane), before = sum - count;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int to = size_ + __shfl_sync(~0u, before, i * kCutWarps + warp) +
-                     __popc(lives[i] & lanes_below(lane));
-      if ((lives[i] >> lane & 1) == 0) continue;
-      live_.keys[to] = keys[i];
-      live_.queries[to] = queries[i];
+      const int at = size_ + __shfl_sync(~0u, before, i * kCutWarps + warp);
+      if ((lives[i] >> lane & 1) != 0) live_[at + __popc(lives[i] & lanes_below(lane))] = keys[i];
     }
     size_ += __shfl_sync(~0u, sum, kWarp - 1);
   }
@@ -295,7 +275,7 @@ class LiveKeys {
 
   const Kernel& call_;
   Shared& shared_;
-  LiveList live_;
+  LiveKey* live_;
   const Piece* pieces_;
   std::int64_t row_at_;
   int q_begin_, q_end_;
@@ -305,151 +285,104 @@ class LiveKeys {
   int size_ = 0;
 };
 
-// The list of one tile as its warp writes it. A lane looks at four keys in each step; what the warp
-// finds goes through a ring in shared memory, from where whole lines of 512 bytes leave.
+// The list of one tile as its warp writes it.
 class TileList {
  public:
-  __device__ TileList(const Kernel& call, std::int32_t* ring, int row, int first_tile,
-                      int tile_in_group, int lane)
-      : ring_(ring), lane_(lane) {
+  __device__ TileList(const Kernel& call, int row, int first_tile, int tile_in_group, int lane)
+      : lane_(lane) {
     const int tile = first_tile + tile_in_group;
     exists_ = tile < call.num_tiles;
     if (!exists_) return;
     index_ = std::int64_t{row} * call.num_tiles + tile;
     begin_ = tile_in_group * call.block_q;
     end_ = begin_ + max(min(call.block_q, call.q_lens[row] - tile * call.block_q), 0);
-    const std::int64_t first = call.first_entries[index_];
-    room_ = static_cast<int>(call.first_entries[index_ + 1] - first);
-    keys_ = call.keys + first;
-    rows_ = call.rows + first;
+    first_ = call.first_entries[index_];
+    room_ = static_cast<int>(call.first_entries[index_ + 1] - first_);
+    keys_ = call.keys + first_;
+    rows_ = call.rows + first_;
   }
 
   __device__ bool has_rows() const { return begin_ < end_; }
 
-  // Keys that all rows see; notes in which steps there are others.
-  __device__ void add_full(const LiveList& live, int size) {
+  // Keys that all rows see; notes in which steps of 32 there are others.
+  __device__ void add_full(const LiveKey* live, int size) {
     steps_with_parts_ = 0;
-    for (int first = 0; first < size; first += kStepKeys) {
-      // Begins do not decrease: nobody from a key on that begins past the tile lives in it.
-      if (begin_of(live.queries[first]) >= end_) break;
-      std::uint32_t queries[kLaneKeys];
-      load(live, first, size, queries);
-      int count = 0;
-      bool has_parts = false;
-#pragma unroll
-      for (const std::uint32_t each : queries) {
-        count += is_full(each) ? 1 : 0;
-        has_parts |= is_part(each);
+    for (int first = 0; first < size; first += kWarp) {
+      const LiveKey key = load(live, first, size);
+      const bool is_full = key.begin() <= begin_ && key.end() >= end_;
+      const bool is_part = !is_full && key.begin() < end_ && key.end() > begin_;
+      const std::uint32_t full = __ballot_sync(~0u, is_full);
+      const int at = num_full_ + __popc(full & lanes_below(lane_));
+      if (is_full && at < room_) keys_[at] = key.key;
+      num_full_ += __popc(full);
+      const int step = first / kWarp;
+      if (__any_sync(~0u, is_part) && lane_ == step % kWarp) {
+        steps_with_parts_ |= 1u << (step / kWarp % kWarp);
       }
-      const int sum = sum_up_to(count, lane_);
-      int at = num_full_ + sum - count;
-      const int4 keys = reinterpret_cast<const int4*>(live.keys + first)[lane_];
-      const std::int32_t each_key[kLaneKeys] = {keys.x, keys.y, keys.z, keys.w};
-#pragma unroll
-      for (int i = 0; i < kLaneKeys; ++i) {
-        if (is_full(queries[i])) ring_[at++ % kRing] = each_key[i];
-      }
-      __syncwarp();
-      const int num_full = num_full_ + __shfl_sync(~0u, sum, kWarp - 1);
-      if (num_full / kStepKeys != num_full_ / kStepKeys) flush(num_full_ / kStepKeys * kStepKeys);
-      num_full_ = num_full;
-      const int step = first / kStepKeys;
-      if (__any_sync(~0u, has_parts) && lane_ == step % kWarp) {
-        steps_with_parts_ |= 1u << (step / kWarp);
-      }
-    }
-  }
-  // What is left in the ring.
-  __device__ void finish_full() {
-    for (int at = num_full_ / kStepKeys * kStepKeys + lane_; at < num_full_; at += kWarp) {
-      if (at < room_) keys_[at] = ring_[at % kRing];
+      // Begins do not decrease: nobody behind a key that begins past the tile lives in it.
+      if (__any_sync(~0u, key.begin() >= end_)) break;
     }
   }
 
   // The others, of the steps that add_full has noted last.
-  __device__ void add_noted_parts(const LiveList& live, int size) {
+  __device__ void add_noted_parts(const LiveKey* live, int size) {
     std::uint32_t words = __reduce_or_sync(~0u, steps_with_parts_);
     for (; words != 0; words &= words - 1) {
       const int bit = __ffs(static_cast<int>(words)) - 1;
       std::uint32_t lanes = __ballot_sync(~0u, (steps_with_parts_ >> bit & 1) != 0);
       for (; lanes != 0; lanes &= lanes - 1) {
-        const int step = bit * kWarp + __ffs(static_cast<int>(lanes)) - 1;
-        add_parts(live, step * kStepKeys, size);
+        add_parts(live, (bit * kWarp + __ffs(static_cast<int>(lanes)) - 1) * kWarp, size);
       }
     }
   }
-  __device__ void add_all_parts(const LiveList& live, int size) {
-#pragma unroll 1
-    for (int first = 0; first < size; first += kStepKeys) add_parts(live, first, size);
+  __device__ void add_all_parts(const LiveKey* live, int size) {
+    for (int first = 0; first < size; first += kWarp) add_parts(live, first, size);
   }
 
   __device__ void finish(const Kernel& call) {
     if (lane_ != 0 || !exists_) return;
     const int size = num_full_ + num_parts_;
-    call.lists[index_] = {keys_ - call.keys, min(size, room_), min(num_full_, room_)};
+    call.lists[index_] = {first_, min(size, room_), min(num_full_, room_)};
     if (size > room_ && call.status != nullptr) atomicOr(call.status, kListTooLong);
   }
 
  private:
-  __device__ bool is_full(std::uint32_t queries) const {
-    return begin_of(queries) <= begin_ && queries >= static_cast<std::uint32_t>(end_) << 16;
+  __device__ LiveKey load(const LiveKey* live, int first, int size) const {
+    LiveKey key{0, 0};
+    if (first + lane_ < size) key = live[first + lane_];
+    // Past the end: a key that no tile sees, and that ends no loop.
+    return key;
   }
-  __device__ bool is_part(std::uint32_t queries) const {
-    return begin_of(queries) < end_ && end_of(queries) > begin_ && !is_full(queries);
-  }
-  // Past the end: keys that no tile sees.
-  __device__ void load(const LiveList& live, int first, int size,
-                       std::uint32_t (&queries)[kLaneKeys]) const {
-    const uint4 four = reinterpret_cast<const uint4*>(live.queries + first)[lane_];
-    const int left = size - first - kLaneKeys * lane_;
-    queries[0] = left > 0 ? four.x : 0;
-    queries[1] = left > 1 ? four.y : 0;
-    queries[2] = left > 2 ? four.z : 0;
-    queries[3] = left > 3 ? four.w : 0;
-  }
-  __device__ void flush(int first) {
-    const int4 keys = reinterpret_cast<const int4*>(ring_ + first % kRing)[lane_];
-    // Room is a multiple of four entries.
-    if (first + kLaneKeys * lane_ < room_) reinterpret_cast<int4*>(keys_ + first)[lane_] = keys;
-    __syncwarp();
-  }
-  __device__ void add_parts(const LiveList& live, int first, int size) {
-    std::uint32_t queries[kLaneKeys];
-    load(live, first, size, queries);
-    int count = 0;
-#pragma unroll
-    for (const std::uint32_t each : queries) count += is_part(each) ? 1 : 0;
-    const int sum = sum_up_to(count, lane_);
-    int at = num_full_ + num_parts_ + sum - count;
-#pragma unroll
-    for (int i = 0; i < kLaneKeys; ++i) {
-      if (!is_part(queries[i])) continue;
-      if (at < room_) {
-        keys_[at] = live.keys[first + kLaneKeys * lane_ + i];
-        rows_[at] = make_uchar2(static_cast<unsigned char>(max(begin_of(queries[i]) - begin_, 0)),
-                                static_cast<unsigned char>(min(end_of(queries[i]), end_) - begin_));
-      }
-      ++at;
+  __device__ void add_parts(const LiveKey* live, int first, int size) {
+    const LiveKey key = load(live, first, size);
+    const bool is_full = key.begin() <= begin_ && key.end() >= end_;
+    const bool is_part = !is_full && key.begin() < end_ && key.end() > begin_;
+    const std::uint32_t parts = __ballot_sync(~0u, is_part);
+    const int at = num_full_ + num_parts_ + __popc(parts & lanes_below(lane_));
+    if (is_part && at < room_) {
+      keys_[at] = key.key;
+      rows_[at] = make_uchar2(static_cast<unsigned char>(max(key.begin() - begin_, 0)),
+                              static_cast<unsigned char>(min(key.end(), end_) - begin_));
     }
-    num_parts_ += __shfl_sync(~0u, sum, kWarp - 1);
+    num_parts_ += __popc(parts);
   }
 
-  std::int32_t* ring_;
   int lane_;
   bool exists_;
   std::int64_t index_ = 0;
   int begin_ = 0, end_ = 0;  // queries, relative to the group
+  std::int64_t first_ = 0;
   int room_ = 0;
   std::int32_t* keys_ = nullptr;
   uchar2* rows_ = nullptr;
   int num_full_ = 0, num_parts_ = 0;
   std::uint32_t steps_with_parts_ = 0;  // bit i of lane l: step 32 i + l
 };
-static_assert(kSingleBatch <= kWarp * kWarp * kStepKeys);
+static_assert(kSingleBatch <= kWarp * kWarp * kWarp);
 
-__global__ void __launch_bounds__(kCutThreads, 2) cut_lists(const __grid_constant__ Kernel call) {
+__global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constant__ Kernel call) {
   __shared__ Shared shared;
-  extern __shared__ uint4 live_memory[];
+  extern __shared__ LiveKey live[];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   // Late groups first: under causal they have most to do.
@@ -457,17 +390,13 @@ __global__ void __launch_bounds__(kCutThreads, 2) cut_lists(const __grid_constan
   const int group = static_cast<int>((gridDim.x - 1 - blockIdx.x) / call.num_rows);
   const int q_begin = group * kGroupTiles * call.block_q;
   const int q_end = min(q_begin + kGroupTiles * call.block_q, call.q_lens[row]);
-  auto* const keys_memory = reinterpret_cast<std::int32_t*>(live_memory);
-  const LiveList live{keys_memory,
-                      reinterpret_cast<std::uint32_t*>(keys_memory + call.batch_entries)};
   LiveKeys keys(call, shared, live, row, q_begin, q_end);
   keys.restart();
   const bool is_one_batch = !keys.fill();
-  TileList list(call, shared.rings[warp], row, group * kGroupTiles, warp, lane);
+  TileList list(call, row, group * kGroupTiles, warp, lane);
   if (is_one_batch) {
     if (list.has_rows()) {
       list.add_full(live, keys.size());
-      list.finish_full();
       list.add_noted_parts(live, keys.size());
     }
     list.finish(call);
@@ -477,7 +406,6 @@ __global__ void __launch_bounds__(kCutThreads, 2) cut_lists(const __grid_constan
     if (list.has_rows()) list.add_full(live, keys.size());
     if (!has_more) break;
   }
-  list.finish_full();
   keys.restart();
   for (bool has_more = true; has_more;) {
     has_more = keys.fill();
@@ -495,8 +423,7 @@ std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q) {
   // What lives in a group: the keys of its first tile and one more for each further query, under
   // masks in which keys appear one by one; others may need several batches.
   const std::int64_t live = most_entries + (kGroupTiles - 1) * std::int64_t{block_q} + kRound;
-  const std::int64_t steps = ceil_div(live, std::int64_t{kStepKeys}) * kStepKeys;
-  return steps <= kSingleBatch ? static_cast<std::int32_t>(steps) : kManyBatches;
+  return live <= kSingleBatch ? static_cast<std::int32_t>(live) : kManyBatches;
 }
 
 std::int64_t lists_workspace_bytes(std::int64_t num_rows, std::int64_t kv_len) {
@@ -523,7 +450,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.q_lens = call.q_lens;
   kernel.num_tiles = call.num_tiles;
   kernel.block_q = call.block_q;
-  kernel.batch_entries = ceil_div(std::max(call.batch_entries, kRound), kStepKeys) * kStepKeys;
+  kernel.batch_entries = std::max(call.batch_entries, kRound);
   kernel.first_entries = call.first_entries;
   kernel.pieces = static_cast<Piece*>(call.workspace);
   kernel.kept_queries = reinterpret_cast<int2*>(kernel.pieces + call.num_rows * num_pieces);
@@ -538,8 +465,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
         kernel);
     FDMA_TRY_VOID(sm90::check_cuda(cudaGetLastError(), "launch of the kernel that compacts keys"));
   }
-  const std::size_t bytes =
-      static_cast<std::size_t>(kernel.batch_entries) * 2 * sizeof(std::int32_t);
+  const std::size_t bytes = static_cast<std::size_t>(kernel.batch_entries) * sizeof(LiveKey);
   FDMA_TRY_VOID(
       sm90::check_cuda(cudaFuncSetAttribute(cut_lists, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(bytes)),
