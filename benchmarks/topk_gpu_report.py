@@ -143,8 +143,8 @@ def summary(result: Run) -> str:
         speedup = row["cudnn_full_speedup"]
         lines.append(
             f"- {tokens_text(tokens)} tokens, w/S = {RATIO_OF[tokens]}: {speedup:.1f} times "
-            f"cuDNN's full attention, everything counted (claimed for the method: {CLAIMED[tokens]}; "
-            f"attention alone in the exploration: {EXPLORED[tokens]})."
+            f"cuDNN's full attention, everything counted (claimed for the method: "
+            f"{CLAIMED[tokens]}; attention alone in the exploration: {EXPLORED[tokens]})."
         )
     return "\n".join(lines)
 

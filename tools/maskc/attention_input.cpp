@@ -72,19 +72,6 @@ float normal_like(std::uint64_t key, std::int64_t index) {
   return static_cast<float>((static_cast<double>(sum) - kMean) / kDeviation);
 }
 
-void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads) {
-  constexpr std::int64_t kPiece = 4096;
-  const std::uint64_t key = mixed(mixed(static_cast<std::uint64_t>(seed)) + which);
-  const std::int64_t count = tensor.spec().num_elements();
-  parallel_for((count + kPiece - 1) / kPiece, num_threads, [&](std::int64_t piece, int) {
-    float values[kPiece];
-    const std::int64_t begin = piece * kPiece;
-    const std::int64_t size = std::min(kPiece, count - begin);
-    for (std::int64_t i = 0; i < size; ++i) values[i] = normal_like(key, begin + i);
-    store_elements(values, size, tensor.data(), tensor.spec().dtype, begin);
-  });
-}
-
 // The dimensions of one tensor in a file as they are spoken of.
 struct FileTensor {
   std::string label;
@@ -368,6 +355,19 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
     }
   }
   return problem;
+}
+
+void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads) {
+  constexpr std::int64_t kPiece = 4096;
+  const std::uint64_t key = mixed(mixed(static_cast<std::uint64_t>(seed)) + which);
+  const std::int64_t count = tensor.spec().num_elements();
+  parallel_for((count + kPiece - 1) / kPiece, num_threads, [&](std::int64_t piece, int) {
+    float values[kPiece];
+    const std::int64_t begin = piece * kPiece;
+    const std::int64_t size = std::min(kPiece, count - begin);
+    for (std::int64_t i = 0; i < size; ++i) values[i] = normal_like(key, begin + i);
+    store_elements(values, size, tensor.data(), tensor.spec().dtype, begin);
+  });
 }
 
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {

@@ -65,6 +65,9 @@ Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskS
 Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout layout,
                                        const MaskShape& mask);
 
+/// Random elements, about normal; `which` tells the tensors of a seed apart.
+void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads);
+
 /// Takes memory for everything, reads or draws the inputs; out is 0 and lse -inf. Failures: file,
 /// unsupported (memory).
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads);

@@ -9,6 +9,7 @@
 
 #include "attention_check.hpp"
 #include "attention_run.hpp"
+#include "dynamic_mask_run.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
@@ -107,6 +108,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const std::int64_t repeat, arguments.integer("repeat", 5, 1, 10'000));
   FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
   FDMA_TRY_VOID(check_backend(choice.options.backend));
+  FDMA_TRY(const SelectionChoice selection, selection_choice(arguments));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
@@ -114,31 +116,55 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(const MaskOperand operand, read_resolved(resolved, dense, session.quiet));
   FDMA_TRY(const BlockMask full_pairs, full_mask(operand.mask));
   FDMA_TRY(const AttentionProblem problem, random_problem(arguments, operand.mask.shape));
-  FDMA_TRY(Subject masked, make_subject("masked", operand.mask, problem, choice));
-  FDMA_TRY(Subject full, make_subject("full", full_pairs, problem, choice));
-
   const int num_threads = thread_count(static_cast<int>(threads));
+  std::optional<DynamicMaskCall> call;
+  PlanChoice where = choice;
+  if (selection.w > 0) {
+    FDMA_TRY(DynamicMaskCall made,
+             DynamicMaskCall::make(selection, operand.mask, problem, choice, num_threads));
+    call.emplace(std::move(made));
+    where.options.backend = call->backend();
+  }
+  FDMA_TRY(Subject full, make_subject("full", full_pairs, problem, where));
   FDMA_TRY(AttentionMemory memory, fill_memory(problem, num_threads));
-  FDMA_TRY(const PlacedTensors tensors, PlacedTensors::make(masked.plan.backend, problem, memory));
-  FDMA_TRY(PlacedPlan masked_plan, PlacedPlan::make(masked.plan));
-  FDMA_TRY(PlacedPlan full_plan, PlacedPlan::make(full.plan));
+  FDMA_TRY(const PlacedTensors tensors, PlacedTensors::make(full.plan.backend, problem, memory));
   AttentionOptions how;
   how.num_threads = num_threads;
+  // What is selected is known after a run; then it is a mask like any other.
+  std::optional<BlockMask> selected;
+  AttentionTensors computed = tensors.on_host();
+  Subject masked{"masked", &operand.mask, {}};
+  std::optional<PlacedPlan> masked_plan;
+  if (call) {
+    FDMA_TRY_VOID(call->run(tensors, how));
+    FDMA_TRY(selected, call->selected());
+    computed.key_bias = call->bias();
+    FDMA_TRY(AttentionPlan plan, call->plan_of(*selected, problem));
+    masked = {"masked", &*selected, std::move(plan), allowed_pairs(*selected, problem.shape)};
+  } else {
+    FDMA_TRY(masked, make_subject("masked", operand.mask, problem, where));
+    FDMA_TRY(PlacedPlan placed, PlacedPlan::make(masked.plan));
+    masked_plan.emplace(std::move(placed));
+  }
+  FDMA_TRY(PlacedPlan full_plan, PlacedPlan::make(full.plan));
   {
     Progress progress("timing", "runs", session.quiet);
     const std::int64_t num_runs = 2 * (repeat + 1);
     std::int64_t num_done = 0;
     for (std::int64_t round = 0; round <= repeat; ++round) {
       for (Subject* subject : {&full, &masked}) {
-        PlacedPlan& plan = subject == &full ? full_plan : masked_plan;
-        FDMA_TRY(const double seconds, plan.run(tensors, how, true));
+        const bool is_full = subject == &full;
+        FDMA_TRY(const double seconds, is_full       ? full_plan.run(tensors, how, true)
+                                       : masked_plan ? masked_plan->run(tensors, how, true)
+                                                     : call->run(tensors, how));
         if (round > 0) subject->seconds.push_back(seconds);
         progress.update(++num_done, num_runs);
         if (round > 0) continue;
         FDMA_TRY_VOID(tensors.fetch_results());
         Progress silent("checking", "rows", true);
-        FDMA_TRY(subject->check, check_attention(*subject->mask, subject->plan, tensors.on_host(),
-                                                 0, kRowsChecked, num_threads, silent));
+        FDMA_TRY(subject->check, check_attention(*subject->mask, subject->plan,
+                                                 is_full ? tensors.on_host() : computed, 0,
+                                                 kRowsChecked, num_threads, silent));
       }
     }
   }
@@ -158,6 +184,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     document["device"] = device_json(masked.plan.backend);
     document["threads"] = num_threads;
     document["repeat"] = repeat;
+    document["selection"] = call ? call->json() : Json(nullptr);
     document["masked"] = subject_json(masked);
     document["full"] = subject_json(full);
     const auto time = ratio(masked.median(), full.median());
@@ -174,6 +201,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
                   operand.label, shape_text(problem), backend_text(masked.plan.backend),
                   tensors.is_on_host() ? plural(num_threads, "thread") + ", " : std::string(),
                   plural(repeat, "run"));
+  if (call) session.out += fmt::format("  keeps    {}\n", call->text());
   session.out += summary(masked, full);
   return code;
 }
@@ -195,6 +223,9 @@ const Command& bench_command() {
             "a second, and how the ratio of times "
             "compares with the ratio of tiles visited; 1 means that time follows the mask.\n"
             "\n"
+            "With --keep-window the whole call is timed: scores, selection and attention over the "
+            "keys that are kept of those that MASK shows.\n"
+            "\n"
             "On a GPU (--backend) times are those of the kernel, by events of the device, without "
             "copies.\n"
             "\n"
@@ -205,12 +236,15 @@ const Command& bench_command() {
                       "What does the mask save here?"},
                      {"fdma-maskc bench out.h5 --heads 2 --head-dim 64 --repeat 1 --tile 64x64",
                       "Would smaller tiles do better?"},
+                     {"fdma-maskc bench out.h5 --heads 2 --head-dim 64 --repeat 1 --keep-window 64",
+                      "What does keeping the 64 best keys save?"},
                      {"fdma-maskc bench out.h5 --heads 2 --dtype bfloat16 --repeat 1 --json",
                       "For a script:"}},
         .run = run};
     for (const OptionSpec& option : random_options()) made.options.push_back(option);
     made.options.push_back(
         {.name = "repeat", .value = "N", .help = "Runs of each that count (default 5)."});
+    for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
     made.options.push_back(tile_option());
     made.options.push_back(plan_form_option());

@@ -7,6 +7,7 @@
 
 #include "attention_check.hpp"
 #include "attention_run.hpp"
+#include "dynamic_mask_run.hpp"
 #include "element_values.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/kernels/backends.hpp"
@@ -62,6 +63,7 @@ struct Finished {
   ResultRows rows{};
   std::optional<AttentionCheck> check{};
   std::optional<std::string> written{};
+  const DynamicMaskCall* selection = nullptr;  ///< with --keep-window
 
   double gflops() const {
     return seconds > 0 ? useful_flops(problem.shape, pairs) / seconds / 1e9 : 0;
@@ -80,6 +82,7 @@ Json to_json(const Finished& done) {
   document["plan"] = plan_json(done.plan);
   document["cpu_target"] = cpu_target();
   document["device"] = device_json(done.plan.backend);
+  document["selection"] = done.selection ? done.selection->json() : Json(nullptr);
   document["allowed_pairs"] = done.pairs;
   document["seconds"] = done.seconds;
   document["gflops"] = done.seconds > 0 ? Json(done.gflops()) : Json(nullptr);
@@ -98,6 +101,7 @@ std::string to_text(const Finished& done) {
     text += fmt::format("  {:<9}{}\n", what, value);
   };
   line("tensors", shape_text(problem));
+  if (done.selection) line("keeps", done.selection->text());
   line("plan", plan_text(done.plan));
   line("ran", fmt::format("in {} on {}, {} over {}", duration_text(done.seconds),
                           backend_text(done.plan.backend), rate_text(done.gflops()),
@@ -178,6 +182,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   FDMA_TRY(const float given_scale, read_scale(arguments));
   FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
+  FDMA_TRY(const SelectionChoice selection, selection_choice(arguments));
   if (!dumped) FDMA_TRY_VOID(check_backend(choice.options.backend));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   FDMA_TRY(const DenseReadOptions dense, dense_read_options(arguments));
@@ -193,7 +198,16 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
                                                      : DType::float32;
   }
   if (output) FDMA_TRY_VOID(check_output(*output, resolved.address.file, problem));
-  FDMA_TRY(const AttentionPlan plan, make_chosen_plan(mask, problem, choice));
+  std::optional<DynamicMaskCall> call;
+  AttentionPlan plan;
+  if (selection.w > 0) {
+    FDMA_TRY(DynamicMaskCall made, DynamicMaskCall::make(selection, mask, problem, choice,
+                                                         thread_count(static_cast<int>(threads))));
+    call.emplace(std::move(made));
+    plan.backend = call->backend();
+  } else {
+    FDMA_TRY(plan, make_chosen_plan(mask, problem, choice));
+  }
   if (dumped) {
     session.out = to_text(plan);
     if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
@@ -207,26 +221,38 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     FDMA_TRY(memory, fill_memory(problem, thread_count(static_cast<int>(threads))));
   }
   FDMA_TRY(const PlacedTensors tensors, PlacedTensors::make(plan.backend, problem, memory));
-  FDMA_TRY(PlacedPlan placed, PlacedPlan::make(plan));
   AttentionOptions how;
   how.softmax_scale = given_scale;
   how.num_threads = static_cast<int>(threads);
-  Finished done{operand, problem, plan};
-  FDMA_TRY(done.seconds, placed.run(tensors, how, session.quiet));
+  double seconds = 0;
+  std::optional<BlockMask> selected;
+  AttentionTensors computed = tensors.on_host();
+  if (call) {
+    FDMA_TRY(seconds, call->run(tensors, how));
+    FDMA_TRY(selected, call->selected());
+    computed.key_bias = call->bias();
+    FDMA_TRY(plan, call->plan_of(*selected, problem));
+  } else {
+    FDMA_TRY(PlacedPlan placed, PlacedPlan::make(plan));
+    FDMA_TRY(seconds, placed.run(tensors, how, session.quiet));
+  }
   FDMA_TRY_VOID(tensors.fetch_results());
+  const BlockMask& applied = selected ? *selected : mask;
+  Finished done{operand, problem, plan, seconds};
+  if (call) done.selection = &*call;
   spdlog::info("attention in {}", duration_text(done.seconds));
   done.rows = look_at_rows(problem.shape, tensors.on_host());
-  done.pairs = allowed_pairs(mask, problem.shape);
+  done.pairs = allowed_pairs(applied, problem.shape);
   done.scale =
       given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(done.check, check_attention(mask, plan, tensors.on_host(), given_scale, 0,
+    FDMA_TRY(done.check, check_attention(applied, plan, computed, given_scale, 0,
                                          static_cast<int>(threads), progress));
   }
   const bool is_right = !done.check || done.check->is_right();
   if (output && is_right) {
-    FDMA_TRY_VOID(write_result(*output, problem, memory, mask, done.scale, plan.backend));
+    FDMA_TRY_VOID(write_result(*output, problem, memory, applied, done.scale, plan.backend));
     done.written = output;
   }
   if (!is_right) {
@@ -268,6 +294,12 @@ const Command& run_command() {
             "rows behind an element's length, have out 0 and lse -inf. NaN spreads as in dense "
             "attention; the summary counts the rows that have any.\n"
             "\n"
+            "--keep-window W makes it Dynamic Mask Attention: scores of keys, for each query the W "
+            "keys with the best scores of those that MASK shows, attention over them with their "
+            "scores added to the logits. Scores are those of v, by dt_proj [heads_kv, heads_kv * "
+            "head_dim_v] (or [heads_kv, head_dim_v]) and a_coef [heads_kv] beside it, or "
+            "--scores.\n"
+            "\n"
             "--check computes rows again by definition in float64, all of them if that is quick, "
             "else a sample with the edges of tiles in it. The largest error may be twice that of "
             "an explicit matmul, softmax, matmul in the same types, plus 1e-5 of the largest "
@@ -289,6 +321,8 @@ const Command& run_command() {
                       "Attention on tensors of yours:"},
                      {"fdma-maskc run out.h5 --random --heads 4 --heads-kv 2 --head-dim 64 --check",
                       "Is it right on this machine?"},
+                     {"fdma-maskc run out.h5 --random --heads 4 --keep-window 64 --check",
+                      "And with the 64 best keys of each query?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --dump plan",
                       "What would run, and in which order?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --dtype bfloat16 --backend sm90 "
@@ -310,6 +344,7 @@ const Command& run_command() {
     made.options.push_back({.name = "softmax-scale",
                             .value = "X",
                             .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});
+    for (const OptionSpec& option : dynamic_mask_options()) made.options.push_back(option);
     made.options.push_back(backend_option());
     made.options.push_back(tile_option());
     made.options.push_back(plan_form_option());
