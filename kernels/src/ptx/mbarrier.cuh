@@ -27,6 +27,12 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// Arrives `count` times.
+__device__ __forceinline__ void mbarrier_arrive_times(std::uint32_t barrier, std::uint32_t count) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
+               : "memory");
+}
+
 /// A warp arrives for what all its lanes did: each lane calls this after __syncwarp, lane 0
 /// arrives, and the barrier counts kWarpArrivals. Racecheck does not follow an order that lanes
 /// gave each other by

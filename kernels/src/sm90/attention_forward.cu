@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
+#include <span>
 #include <string>
 
 #include "attention_call.hpp"
 #include "fdma/kernels/device_plan.hpp"
+#include "sm90/attention_forward.hpp"
 #include "sm90/combine_partials.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
@@ -20,6 +21,7 @@ namespace fdma {
 namespace {
 
 using sm90::ForwardParams;
+using sm90::GatherArrays;
 
 // A kernel and its tiles; the first that holds a plan's head sizes runs it.
 struct Kernel {
@@ -28,24 +30,38 @@ struct Kernel {
   cudaError_t (*launch)(const ForwardParams&, int, cudaStream_t);
 };
 
-template <class T, bool kGeneral, int kDimQk, int kDimV>
+template <class T, bool kGeneral, bool kGather, int kDimQk, int kDimV>
 constexpr Kernel kernel() {
   return {kDimQk, kDimV, sm90::ForwardLayout<kDimQk, kDimV>::kStepKeys,
-          sm90::launch_forward<T, kDimQk, kDimV, kGeneral>};
+          sm90::launch_forward<T, kDimQk, kDimV, kGeneral, kGather>};
 }
 
 template <class T, bool kGeneral>
-constexpr Kernel kKernels[] = {kernel<T, kGeneral, 64, 64>(), kernel<T, kGeneral, 96, 96>(),
-                               kernel<T, kGeneral, 128, 128>(), kernel<T, kGeneral, 192, 128>(),
-                               kernel<T, kGeneral, 256, 256>()};
+constexpr Kernel kKernels[] = {
+    kernel<T, kGeneral, false, 64, 64>(), kernel<T, kGeneral, false, 96, 96>(),
+    kernel<T, kGeneral, false, 128, 128>(), kernel<T, kGeneral, false, 192, 128>(),
+    kernel<T, kGeneral, false, 256, 256>()};
+
+// Up to kMaxGatherDim: more threads leave fewer registers to each.
+template <class T, bool kGeneral>
+constexpr Kernel kGatherKernels[] = {kernel<T, kGeneral, true, 64, 64>(),
+                                     kernel<T, kGeneral, true, 96, 96>(),
+                                     kernel<T, kGeneral, true, 128, 128>()};
+
+template <class T>
+std::span<const Kernel> kernels_for(bool is_general, bool is_gathering) {
+  if (is_gathering) {
+    return is_general ? std::span<const Kernel>(kGatherKernels<T, true>) : kGatherKernels<T, false>;
+  }
+  return is_general ? std::span<const Kernel>(kKernels<T, true>) : kKernels<T, false>;
+}
 
 // `is_general`: with a key bias, or a scale that is not positive.
-const Kernel& kernel_for(const AttentionShape& shape, bool is_general) {
-  const bool is_bfloat16 = shape.q_dtype == DType::bfloat16;
-  const auto& kernels =
-      is_bfloat16 ? (is_general ? kKernels<__nv_bfloat16, true> : kKernels<__nv_bfloat16, false>)
-                  : (is_general ? kKernels<__half, true> : kKernels<__half, false>);
-  return *std::find_if(std::begin(kernels), std::end(kernels) - 1, [&](const Kernel& each) {
+const Kernel& kernel_for(const AttentionShape& shape, bool is_general, bool is_gathering) {
+  const auto kernels = shape.q_dtype == DType::bfloat16
+                           ? kernels_for<__nv_bfloat16>(is_general, is_gathering)
+                           : kernels_for<__half>(is_general, is_gathering);
+  return *std::find_if(kernels.begin(), kernels.end() - 1, [&](const Kernel& each) {
     return shape.head_dim <= each.dim_qk && shape.head_dim_v <= each.dim_v;
   });
 }
@@ -86,6 +102,14 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   return {};
 }
 
+// K or V as rows that threads copy.
+sm90::KeyRows key_rows(const TensorView& tensor) {
+  const std::int64_t bytes = 2;  // of an element
+  return {static_cast<const std::uint8_t*>(tensor.data), tensor.strides[0] * bytes,
+          tensor.strides[1] * bytes, tensor.strides[2] * bytes,
+          static_cast<std::int32_t>(tensor.extents[3] * bytes)};
+}
+
 // After the forward kernel: the rows whose keys were split.
 cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
                     cudaStream_t stream) {
@@ -120,24 +144,32 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   return sm90::combine_partials(combined, stream);
 }
 
-}  // namespace
-
-Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
-                               void* workspace, Stream stream, const AttentionOptions& options) {
+Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
+                 Stream stream, const AttentionOptions& options, const GatherArrays& gather) {
   const DevicePlan::Impl& impl = plan.impl();
   const AttentionShape& shape = impl.shape;
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
                                                   impl.arrays.num_formulas > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
+  if (impl.is_gathering && gather.lists == nullptr) {
+    return Error{ErrorCode::invalid_argument,
+                 "plan: its segments name gather lists that are made on the device, and none came "
+                 "with the call"};
+  }
   if (impl.arrays.num_items == 0) return {};
 
-  const Kernel& kernel = kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f));
+  const Kernel& kernel =
+      kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f), impl.is_gathering);
   ForwardParams params{};
   FDMA_TRY_VOID(set_tensors(tensors, call, impl, kernel.step_keys, params));
+  params.gather = gather;
+  params.k_gather = key_rows(tensors.kv.k);
+  params.v_gather = key_rows(tensors.kv.v);
   const sm90::Workspace places(impl);
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
+  if (gather.column_intervals != nullptr) params.plan.column_intervals = gather.column_intervals;
   params.next_item = reinterpret_cast<std::int32_t*>(base);
   params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
   params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
@@ -157,6 +189,24 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
       sm90::check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
   if (impl.num_partials == 0) return {};
   return sm90::check_cuda(combine(params, impl, stream), "launch of the combine kernel");
+}
+
+}  // namespace
+
+namespace sm90 {
+
+Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
+                                          void* workspace, Stream stream,
+                                          const AttentionOptions& options,
+                                          const GatherArrays& gather) {
+  return run(plan, tensors, workspace, stream, options, gather);
+}
+
+}  // namespace sm90
+
+Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
+                               void* workspace, Stream stream, const AttentionOptions& options) {
+  return run(plan, tensors, workspace, stream, options, plan.impl().gather);
 }
 
 }  // namespace fdma

@@ -60,6 +60,18 @@ std::vector<int2> lengths_of(const AttentionShape& shape) {
   return lengths;
 }
 
+// Keys and, as bytes, rows of the entries of gather lists.
+void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int32_t>& keys,
+                   std::vector<uchar2>& rows) {
+  keys.reserve(entries.size());
+  rows.reserve(entries.size());
+  for (const GatherEntry& entry : entries) {
+    keys.push_back(entry.key);
+    rows.push_back(make_uchar2(static_cast<unsigned char>(entry.row_begin),
+                               static_cast<unsigned char>(entry.row_end)));
+  }
+}
+
 // What kernels are told of a plan beside its arrays.
 Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   sm90::PlanArrays& arrays = impl.arrays;
@@ -102,13 +114,26 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   impl->score = plan.score;
   impl->direction = plan.direction;
   impl->tile = plan.tile;
+  impl->is_gathering = std::any_of(
+      plan.segments.begin(), plan.segments.end(),
+      [](const PlanSegment& segment) { return segment.kind == PlanSegmentKind::gather; });
   FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
   FDMA_TRY_VOID(
       sm90::check_cuda(cudaDeviceGetAttribute(&impl->num_multiprocessors,
                                               cudaDevAttrMultiProcessorCount, impl->device),
                        "cudaDeviceGetAttribute"));
 
+  const std::int32_t most_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
+  if (impl->is_gathering && most_dim > sm90::kMaxGatherDim) {
+    return Error{ErrorCode::unsupported,
+                 "upload: head_dim of a plan with gather lists: expected at most " +
+                     std::to_string(sm90::kMaxGatherDim) + ", got " + std::to_string(most_dim) +
+                     "; make the plan with columns = scan"};
+  }
   const std::vector<int2> lengths = lengths_of(plan.shape);
+  std::vector<std::int32_t> keys;
+  std::vector<uchar2> rows;
+  split_entries(plan.gather_entries, keys, rows);
   Packing packing;
   const std::int64_t items = packing.add(plan.items);
   const std::int64_t segments = packing.add(plan.segments);
@@ -122,6 +147,9 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   const std::int64_t formulas = packing.add(plan.formulas);
   const std::int64_t borders = packing.add(plan.borders);
   const std::int64_t lengths_at = packing.add(lengths);
+  const std::int64_t gather_lists = packing.add(plan.gather_lists);
+  const std::int64_t gather_keys = packing.add(keys);
+  const std::int64_t gather_rows = packing.add(rows);
   impl->size_bytes = packing.size();
   FDMA_TRY_VOID(set_counts(plan, *impl));
 
@@ -145,6 +173,11 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   arrays.formulas = reinterpret_cast<const MaskFormula*>(base + formulas);
   arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
   arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
+  if (!plan.gather_lists.empty()) {
+    impl->gather = {reinterpret_cast<const GatherList*>(base + gather_lists),
+                    reinterpret_cast<const std::int32_t*>(base + gather_keys),
+                    reinterpret_cast<const uchar2*>(base + gather_rows)};
+  }
   return DevicePlan(std::move(impl));
 }
 
@@ -190,10 +223,6 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream) {
                                              std::string(to_string(plan.backend))};
   }
   FDMA_TRY_VOID(check_backend(Backend::sm90));
-  if (!plan.gather_lists.empty()) {
-    return Error{ErrorCode::unsupported,
-                 "upload: sm90 computes no gather lists yet; make the plan with columns = scan"};
-  }
   if (!plan.key_orders.empty()) {
     return Error{ErrorCode::unsupported,
                  "upload: sm90 moves no keys yet; make the plan with columns = scan"};

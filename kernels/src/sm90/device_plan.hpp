@@ -35,6 +35,25 @@ struct PlanArrays {
   bool is_backward;  ///< tile rows are keys, their columns queries
 };
 
+/// Lists that a kernel before the launch may have made, for items and segments that stay the same:
+/// the gather lists that segments of kind gather name, and intervals of column tables.
+///
+/// How many chunks of 128 keys an item reads follows from its list (GatherList::num_entries, 0
+/// possible): the segment's end_tile, and with it WorkItem::num_tiles, is an upper bound. Keys are
+/// below the kv_len of the batch element.
+struct GatherArrays {
+  const GatherList* lists;   ///< [payload of the segment]
+  const std::int32_t* keys;  ///< of each entry
+  /// {row_begin, row_end} of each entry, in queries of the tile; those of a list's first num_full
+  /// entries are not read.
+  const uchar2* rows;
+  /// In place of the plan's (column_offsets counts in them), or null.
+  const Interval* column_intervals = nullptr;
+};
+
+/// Head sizes, of keys and of values, that the gathering kernels take.
+inline constexpr std::int32_t kMaxGatherDim = 128;
+
 }  // namespace fdma::sm90
 
 namespace fdma {
@@ -51,6 +70,8 @@ struct DevicePlan::Impl {
   std::int32_t max_partials = 0;  ///< of a tile row
   std::int64_t num_partials = 0;
   sm90::PlanArrays arrays{};
+  bool is_gathering = false;    ///< segments of kind gather are among its own
+  sm90::GatherArrays gather{};  ///< null where lists are made on the device
 
   Impl() = default;
   Impl(const Impl&) = delete;

@@ -2,9 +2,9 @@
 
 namespace fdma::sm90 {
 
-template cudaError_t launch_forward<__half, 128, 128, false>(const ForwardParams&, int,
-                                                             cudaStream_t);
-template cudaError_t launch_forward<__half, 128, 128, true>(const ForwardParams&, int,
-                                                            cudaStream_t);
+template cudaError_t launch_forward<__half, 128, 128, false, false>(const ForwardParams&, int,
+                                                                    cudaStream_t);
+template cudaError_t launch_forward<__half, 128, 128, true, false>(const ForwardParams&, int,
+                                                                   cudaStream_t);
 
 }  // namespace fdma::sm90

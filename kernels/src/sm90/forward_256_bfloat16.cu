@@ -2,9 +2,9 @@
 
 namespace fdma::sm90 {
 
-template cudaError_t launch_forward<__nv_bfloat16, 256, 256, false>(const ForwardParams&, int,
-                                                                    cudaStream_t);
-template cudaError_t launch_forward<__nv_bfloat16, 256, 256, true>(const ForwardParams&, int,
-                                                                   cudaStream_t);
+template cudaError_t launch_forward<__nv_bfloat16, 256, 256, false, false>(const ForwardParams&,
+                                                                           int, cudaStream_t);
+template cudaError_t launch_forward<__nv_bfloat16, 256, 256, true, false>(const ForwardParams&, int,
+                                                                          cudaStream_t);
 
 }  // namespace fdma::sm90

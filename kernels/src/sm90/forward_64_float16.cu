@@ -2,7 +2,9 @@
 
 namespace fdma::sm90 {
 
-template cudaError_t launch_forward<__half, 64, 64, false>(const ForwardParams&, int, cudaStream_t);
-template cudaError_t launch_forward<__half, 64, 64, true>(const ForwardParams&, int, cudaStream_t);
+template cudaError_t launch_forward<__half, 64, 64, false, false>(const ForwardParams&, int,
+                                                                  cudaStream_t);
+template cudaError_t launch_forward<__half, 64, 64, true, false>(const ForwardParams&, int,
+                                                                 cudaStream_t);
 
 }  // namespace fdma::sm90

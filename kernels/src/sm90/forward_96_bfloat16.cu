@@ -2,9 +2,9 @@
 
 namespace fdma::sm90 {
 
-template cudaError_t launch_forward<__nv_bfloat16, 96, 96, false>(const ForwardParams&, int,
-                                                                  cudaStream_t);
-template cudaError_t launch_forward<__nv_bfloat16, 96, 96, true>(const ForwardParams&, int,
-                                                                 cudaStream_t);
+template cudaError_t launch_forward<__nv_bfloat16, 96, 96, false, false>(const ForwardParams&, int,
+                                                                         cudaStream_t);
+template cudaError_t launch_forward<__nv_bfloat16, 96, 96, true, false>(const ForwardParams&, int,
+                                                                        cudaStream_t);
 
 }  // namespace fdma::sm90

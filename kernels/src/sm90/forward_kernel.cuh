@@ -9,14 +9,26 @@
 
 namespace fdma::sm90 {
 
-inline constexpr int kLoadRegisters = 72;
-inline constexpr int kComputeRegisters = 216;
-static_assert(kLoadRegisters + 2 * kComputeRegisters <= 504, "65536 registers, 384 threads");
+/// Registers of each kind of thread: those that load and those that compute; 384 threads.
+template <bool kGeneral, bool kGather>
+struct Registers {
+  static constexpr int kLoad = 72, kCompute = 216, kRows = 0;
+};
+/// Of gathering kernels: and those that copy rows; 512 threads.
+template <bool kGeneral>
+struct Registers<kGeneral, true> {
+  static constexpr int kLoad = kGeneral ? 88 : 72, kCompute = kGeneral ? 192 : 200, kRows = 40;
+};
 
-template <class T, int kDimQk, int kDimV, bool kGeneral>
-__global__ void __launch_bounds__(kForwardThreads, 1)
+template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+__global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : kForwardThreads, 1)
     forward_kernel(const __grid_constant__ ForwardParams p) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
+  using Count = Registers<kGeneral, kGather>;
+  static_assert(Count::kLoad + 2 * Count::kCompute + Count::kRows <= (kGather ? 512 : 504),
+                "65536 registers");
+  // Arrivals for a step besides: by the warps that gather, or for them by who has it copied.
+  constexpr std::uint32_t kGathering = kGather ? kGatherArrivals : 0;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
@@ -30,45 +42,52 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kQEmpty, Layout::kQBuffers,
          Layout::kQBuffers == 2 ? 1 : kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpArrivals);
-    init(Layout::kKFull, Layout::kStages, 1);
+    init(Layout::kKFull, Layout::kStages, 1 + kGathering);
     init(Layout::kKEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
-    init(Layout::kVFull, Layout::kStages, ptx::kWarpArrivals);
+    init(Layout::kVFull, Layout::kStages, ptx::kWarpArrivals + kGathering);
     init(Layout::kVEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kVTail, Layout::kStages * kMaskWarps, 1);
     init(Layout::kMaskFull, Layout::kMaskSlots, ptx::kWarpArrivals);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kItemFull, Layout::kItemSlots, 1);
     init(Layout::kItemEmpty, Layout::kItemSlots,
-         (kComputeWarps + kMaskWarps) * ptx::kWarpArrivals + (Layout::kQBuffers == 2 ? 1 : 0));
+         (kComputeWarps + kMaskWarps + (kGather ? kGatherWarps : 0)) * ptx::kWarpArrivals +
+             (Layout::kQBuffers == 2 ? 1 : 0));
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::give_registers<kLoadRegisters>();
+    ptx::give_registers<Count::kLoad>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
-      make_masks<Layout, kGeneral>(p, base, warp, lane);
+      make_masks<Layout, kGeneral, kGather>(p, base, warp, lane);
     } else if (warp == kMaskWarps) {
-      if (lane == 0) load_tiles<Layout, kGeneral>(p, base);
+      if (lane == 0) load_tiles<Layout, kGeneral, kGather>(p, base);
     } else if constexpr (Layout::kQBuffers == 2) {
       if (lane == 0) store_tiles<Layout>(p, base);
     }
+  } else if (kGather && ptx::warp_index() >= kForwardThreads / kWarpSize) {
+    if constexpr (kGather) {
+      ptx::give_registers<Count::kRows>();
+      gather_rows<Layout>(p, base, ptx::thread_index() % kGatherThreads);
+    }
   } else {
-    ptx::take_registers<kComputeRegisters>();
-    compute_rows<T, kDimQk, kDimV, kGeneral>(p, base, ptx::warp_index() / 4 - 1,
-                                             ptx::thread_index() % kWarpgroupThreads);
+    ptx::take_registers<Count::kCompute>();
+    compute_rows<T, kDimQk, kDimV, kGeneral, kGather>(p, base, ptx::warp_index() / 4 - 1,
+                                                      ptx::thread_index() % kWarpgroupThreads);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
   constexpr int kBytes = ForwardLayout<kDimQk, kDimV>::kBytes;
-  const auto kernel = forward_kernel<T, kDimQk, kDimV, kGeneral>;
+  const auto kernel = forward_kernel<T, kDimQk, kDimV, kGeneral, kGather>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   return ptx::launch_overlapping(kernel, dim3(static_cast<unsigned>(num_blocks)),
-                                 dim3(kForwardThreads), kBytes, stream, params);
+                                 dim3(kForwardThreads + (kGather ? kGatherThreads : 0)), kBytes,
+                                 stream, params);
 }
 
 }  // namespace fdma::sm90

@@ -11,8 +11,8 @@ namespace fdma::sm90 {
 
 /// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
 /// columns beyond the tensors' are zeros. The general one takes a key bias and any scale; the
-/// other wants a positive scale and is faster.
-template <class T, int kDimQk, int kDimV, bool kGeneral>
+/// other wants a positive scale and is faster. The gathering one runs plans with gather lists.
+template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream);
 
 }  // namespace fdma::sm90

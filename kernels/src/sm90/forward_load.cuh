@@ -10,6 +10,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
+#include "sm90/forward_gather.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/mask_words.cuh"
 #include "sm90/partials.hpp"
@@ -62,7 +63,10 @@ __device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key
   return place.kv_len - key < num_keys && v_rows > place.kv_len;
 }
 
+constexpr std::uint32_t kGatherArrivals = kGatherWarps * ptx::kWarpArrivals;  ///< for a step
+
 constexpr int kNoTail = -1;
+constexpr int kGathered = -2;  ///< in place of a mask warp: not the copy engine's to load
 
 /// Mask warps take the tiles that need words in turn.
 __device__ __forceinline__ int next_mask_warp(int warp) {
@@ -75,11 +79,11 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
   return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
 }
 
-/// Item `index` of the plan; num_tiles kNoItem behind the last.
+/// Item `index` of the plan; num_tiles kNoItem behind the last. Gathering plans are of items.
 ///
 /// Of a parametric plan items are counted by batch element, sections of KV heads, tile rows, heads
 /// and splits of a row; q_tile is then the rank of the tile row, first_tile the split.
-template <class Params>
+template <bool kGather = false, class Params>
 __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t index) {
   const PlanArrays& plan = p.plan;
   WorkItem item{};
@@ -87,7 +91,7 @@ __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t inde
     item.num_tiles = kNoItem;
     return item;
   }
-  if (plan.num_formulas == 0) return plan.items[index];
+  if (kGather || plan.num_formulas == 0) return plan.items[index];
   const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // KV head
   const int per_batch = per_head * plan.heads_kv;
   item.batch = index / per_batch;
@@ -176,7 +180,7 @@ __device__ __forceinline__ void store_item(std::uint32_t slot, const PublishedIt
 
 /// Takes items until there are none, publishes each and loads its tiles in the order in which they
 /// are needed: K of a step, then V of the step before, across items. One thread.
-template <class Layout, bool kGeneral>
+template <class Layout, bool kGeneral, bool kGather>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
   ptx::Ring<Layout::kStages> k_ring, v_ring;
   ptx::Ring<Layout::kQBuffers> q_ring;
@@ -185,7 +189,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   // The V that comes next: that of the last step whose K was loaded.
   struct Pending {
     int key_begin, kv_head, batch;
-    int tail_warp;  ///< the mask warp that zeroes its tail, or kNoTail
+    int tail_warp;  ///< the mask warp that zeroes its tail, kNoTail, or kGathered
   } pending{};
   const auto load_pending = [&] {
     const int stage = v_ring.stage;
@@ -193,6 +197,15 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
                                    ? base + Layout::kVFull + 8 * stage
                                    : v_tail_barrier<Layout>(base, stage, pending.tail_warp);
     ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
+    if constexpr (kGather) {
+      const bool is_gathered = pending.tail_warp == kGathered;
+      ptx::mbarrier_arrive_times(base + Layout::kVFull + 8 * stage,
+                                 is_gathered ? ptx::kWarpArrivals : kGatherArrivals);
+      if (is_gathered) {
+        v_ring.advance();
+        return;
+      }
+    }
     if (pending.tail_warp == kNoTail) {
       // Where a tail is zeroed, a warp arrives in place of this thread.
       for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
@@ -219,8 +232,18 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   };
   ptx::wait_for_grid_before();  // which counts items and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
-  WorkItem next = read_work(p, index);
-  TileRowTiles row = read_row(p, next);
+  WorkItem next;
+  TileRowTiles row;            // of a parametric plan
+  GatherPart part, next_part;  // of a gathering one
+  const auto read_next = [&] {
+    next = read_work<kGather>(p, index);
+    if constexpr (kGather) {
+      next_part = take_gather<Layout, kGeneral>(p, next);
+    } else {
+      row = read_row(p, next);
+    }
+  };
+  read_next();
   for (;;) {
     PublishedItem item{};
     item.num_tiles = kNoItem;
@@ -232,11 +255,10 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       item.head_in_group = next.head - item.kv_head * p.group_size;
       item.num_heads = min(1 << p.plan.pack_shift, p.group_size - item.head_in_group);
       item.num_segments = next.num_segments;
-      if (next.first_segment == kOwnSegments) {
+      if (!kGather && next.first_segment == kOwnSegments) {
         if (row.num_tiles == kNoRow) {
           index = take_index();
-          next = read_work(p, index);
-          row = read_row(p, next);
+          read_next();
           continue;
         }
         if (row.num_tiles > 0) {
@@ -260,6 +282,10 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       item.partial = next.partial;
     }
     store_item(slot, item);
+    if constexpr (kGather) {
+      part = next_part;
+      publish_gather(slot + Layout::kItemGather, part);
+    }
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
     item_ring.advance();
     if (item.num_tiles == kNoItem) break;
@@ -287,36 +313,43 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     const int read_at = min(take_at + 1, item.num_tiles - 1);
     for (int n = 0; n < item.num_tiles; ++n) {
       if (n == take_at) index = take_index();
-      if (n == read_at) {
-        next = read_work(p, index);
-        row = read_row(p, next);
-      }
+      if (n == read_at) read_next();
       TileStep step;
       TilePlace place;
-      walk.next(step, place);
-      const bool is_masked = needs_words(step, place);
+      const bool is_gathered = kGather && n >= part.num_tiles;
+      if (!is_gathered) walk.next(step, place);
+      const bool is_masked =
+          is_gathered ? part.is_masked(n - part.num_tiles) : needs_words(step, place);
 #pragma unroll
-      for (int part = 0; part < Layout::kSteps; ++part) {
-        const int key_begin = place.key_begin + part * Layout::kStepKeys;
+      for (int i = 0; i < Layout::kSteps; ++i) {
+        const int key_begin = place.key_begin + i * Layout::kStepKeys;
         const int stage = k_ring.stage;
         const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
         ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
                      "r"(static_cast<int>(is_masked))
                      : "memory");
-        ptx::mbarrier_arrive_expect(k_full, Layout::kKBytes);
+        if constexpr (kGather) {
+          ptx::mbarrier_arrive_times(k_full, is_gathered ? 1 : kGatherArrivals);
+        }
+        if (!is_gathered) {
+          ptx::mbarrier_arrive_expect(k_full, Layout::kKBytes);
 #pragma unroll
-        for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
-          ptx::tma_load_5d(
-              base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey, &p.k,
-              k_full, panel * kPanelColumns, 0, key_begin, item.kv_head, item.batch,
-              ptx::kEvictLast);
+          for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+            ptx::tma_load_5d(
+                base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey, &p.k,
+                k_full, panel * kPanelColumns, 0, key_begin, item.kv_head, item.batch,
+                ptx::kEvictLast);
+          }
         }
         k_ring.advance();
         if (!is_first) load_pending();
         is_first = false;
         const bool has_tail = has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows);
-        pending = {key_begin, item.kv_head, item.batch, has_tail ? mask_warp : kNoTail};
+        pending = {key_begin, item.kv_head, item.batch,
+                   is_gathered ? kGathered
+                   : has_tail  ? mask_warp
+                               : kNoTail};
       }
       if (kGeneral || is_masked) mask_warp = next_mask_warp(mask_warp);
     }
@@ -358,7 +391,7 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
 
 /// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
 /// One of two warps.
-template <class Layout, bool kGeneral>
+template <class Layout, bool kGeneral, bool kGather>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
   ptx::Ring<Layout::kMaskSlots> slots;
@@ -374,24 +407,35 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     const PublishedItem item = read_item(item_slot);
     if (item.num_tiles == kNoItem) return;
     TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
-    for (int left = item.num_tiles; left > 0; --left) {
+    GatherPart gathered{};
+    if constexpr (kGather) gathered = read_gather(item_slot + Layout::kItemGather);
+    int chunk = -gathered.num_tiles;
+    for (int left = item.num_tiles; left > 0; --left, ++chunk) {
       TileStep step;
       TilePlace place;
-      walk.next(step, place);
-      const bool is_masked = needs_words(step, place);
+      const bool is_gathered = kGather && chunk >= 0;
+      if (!is_gathered) walk.next(step, place);
+      const bool is_masked = is_gathered ? gathered.is_masked(chunk) : needs_words(step, place);
       const bool has_slot = kGeneral || is_masked;
       const bool is_own = has_slot && turn == mask_warp;
       if (is_own) {
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
         ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
                            "mask: slot empty");
-        if (is_masked) {
-          write_mask<4>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
-                        kGeneral ? ptx::opaque(lane) : lane);
-        }
-        if constexpr (kGeneral) {
-          write_biases(base + Layout::kBias + slots.stage * Layout::kBiasBytes, p,
-                       read_item(item_slot), place, lane);
+        const std::uint32_t biases = base + Layout::kBias + slots.stage * Layout::kBiasBytes;
+        // Where registers are few, what follows from the lane is not kept between tiles.
+        const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
+        if (is_gathered) {
+          write_chunk<kGeneral>(slot, biases, p, item_slot, item_slot + Layout::kItemGather, chunk,
+                                is_masked, own_lane);
+        } else {
+          if (is_masked) {
+            write_mask<4, kGather>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
+                                   own_lane);
+          }
+          if constexpr (kGeneral) {
+            write_biases(biases, p, read_item(item_slot), place, kGather ? own_lane : lane);
+          }
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage, lane);
@@ -403,7 +447,10 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
 #pragma unroll
       for (int part = 0; part < Layout::kSteps; ++part, v_ring.advance()) {
         const int key_begin = place.key_begin + part * Layout::kStepKeys;
-        if (!is_own || !has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows)) continue;
+        if (is_gathered || !is_own ||
+            !has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows)) {
+          continue;
+        }
         ptx::mbarrier_wait(v_tail_barrier<Layout>(base, v_ring.stage, mask_warp),
                            tail_phases >> v_ring.stage & 1, "mask: V tail");
         tail_phases ^= 1u << v_ring.stage;

@@ -10,12 +10,19 @@
 
 namespace fdma::sm90 {
 
+/// Rows of keys or values by index. Strides in bytes.
+struct KeyRows {
+  const std::uint8_t* data;
+  std::int64_t batch_stride, row_stride, head_stride;
+  std::int32_t row_bytes;  ///< head_dim elements
+};
+
 /// Arguments of one launch. Strides in elements.
 struct ForwardParams {
   static constexpr bool kIsTransposed = false;  ///< rows of tiles are queries
-  CUtensorMap q;        ///< boxes of 64 rows
-  CUtensorMap k, v;     ///< boxes of the keys of a step
-  CUtensorMap out_map;  ///< boxes of 64 rows
+  CUtensorMap q;                                ///< boxes of 64 rows
+  CUtensorMap k, v;                             ///< boxes of the keys of a step
+  CUtensorMap out_map;                          ///< boxes of 64 rows
   PlanArrays plan;
   RunTimeLengths lengths;
   const TileRow* tile_rows;  ///< of a parametric plan, in the order of order_tile_rows
@@ -33,12 +40,18 @@ struct ForwardParams {
   std::int64_t bias_batch_stride, bias_head_stride;
   float* partial_out;  ///< of split rows [partial, 128, head_dim_v]
   float* partial_lse;  ///< [partial, 128]
+  // Read by the gathering kernels only.
+  GatherArrays gather;
+  KeyRows k_gather, v_gather;
 };
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileKeys = 128;
+inline constexpr int kUnitKeys = 32;  ///< last steps of gathering kernels are as wide as some units
 inline constexpr int kHalfRows = 64;  ///< of one of the two warpgroups that compute
 inline constexpr int kForwardThreads = 384;
+inline constexpr int kGatherWarps = 4;  ///< that the gathering kernels have besides
+inline constexpr int kGatherThreads = 32 * kGatherWarps;
 inline constexpr int kComputeWarps = 8;
 inline constexpr int kMaskWarps = 2;
 
@@ -80,13 +93,18 @@ struct ForwardLayout {
   static constexpr int kPanelsV = (kDimV + 63) / 64;
   static constexpr int kStepKeys = kDimV > 128 ? 64 : 128;
   static constexpr int kSteps = kTileKeys / kStepKeys;  ///< of a tile
+  static constexpr int kStepUnits = kStepKeys / kUnitKeys;
   static constexpr int kQBuffers = kDimQk > 128 ? 1 : 2;
   static constexpr bool kOverlapsItems = kDimV <= 128;  ///< outputs of 256 leave no registers
+  /// Of gathering kernels: a last step of at most so many units is computed as narrow as it is.
+  /// More of them, and any of the general one, ptxas has no registers for (C7511).
+  static constexpr int kMaxNarrowUnits = kDimV == 128 ? 2 : kDimV == 64 ? 1 : 0;
   static constexpr int kStages = kDimQk == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 3 * kMaskWarps;
   static constexpr int kItemSlots = 2;
   /// A slot of an item: PublishedItem; of a parametric plan FormulaBand and segments.
   static constexpr int kItemBand = 64;
+  static constexpr int kItemGather = kItemBand;  ///< in its place, of gathering kernels
   static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(FormulaBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;

@@ -282,8 +282,8 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
 
 /// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
 /// what is published of its item. `p`: parameters of the forward or the backward kernel; kQuads:
-/// how many of the four quads write_columns takes at once.
-template <int kQuads, class Params>
+/// how many of the four quads write_columns takes at once; gathering plans have no formula.
+template <int kQuads, bool kGather = false, class Params>
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                                            std::uint32_t item_address, std::uint32_t band_address,
                                            const TileStep& step, const TilePlace& place, int lane) {
@@ -299,13 +299,15 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
       write_bitmap(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit, lane);
       return;
     case PlanSegmentKind::formula: {
-      const FormulaBand band = load_band(band_address);
-      if (band.is_valid != 0) {
-        write_band(slot, band, place.key_begin, lane);
-      } else if constexpr (Params::kIsTransposed) {
-        write_formula_columns(slot, p, read_item(item_address), place, lane);
-      } else {
-        write_formula(slot, p, read_item(item_address), place, lane);
+      if constexpr (!kGather) {
+        const FormulaBand band = load_band(band_address);
+        if (band.is_valid != 0) {
+          write_band(slot, band, place.key_begin, lane);
+        } else if constexpr (Params::kIsTransposed) {
+          write_formula_columns(slot, p, read_item(item_address), place, lane);
+        } else {
+          write_formula(slot, p, read_item(item_address), place, lane);
+        }
       }
       return;
     }

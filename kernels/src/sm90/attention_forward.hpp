@@ -1,0 +1,18 @@
+// attention_forward for callers inside the library that make parts of the plan on the device.
+#pragma once
+
+#include "fdma/kernels/device_plan.hpp"
+#include "sm90/device_plan.hpp"
+
+namespace fdma::sm90 {
+
+/// attention_forward (fdma/kernels/device_plan.hpp) of a plan whose segments of kind gather name
+/// lists of `gather`, in place of the plan's own: written by kernels earlier on `stream`. Items and
+/// segments are the plan's; how many chunks each item reads, up to what they say, follows from its
+/// list when the kernel runs. Column intervals may be given likewise.
+Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
+                                          void* workspace, Stream stream,
+                                          const AttentionOptions& options,
+                                          const GatherArrays& gather);
+
+}  // namespace fdma::sm90

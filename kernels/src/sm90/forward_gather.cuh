@@ -1,0 +1,286 @@
+// Keys by index: what the gathering kernels have besides the others. A fourth warpgroup copies rows
+// of K and V that a list names to where the copy engine would put the rows of a tile, in chunks of
+// 128 keys; a chunk is then a tile like any other. Chunks come after the tiles of an item.
+//
+// Eight threads copy the 128 bytes of a row of a panel, 16 each; sixteen such groups take every
+// sixteenth row, so that each thread writes at one place of the swizzle. A thread holds one index a
+// step and passes it round its group; indices are read a step ahead.
+//
+// The last chunk has as many keys as are left, rounded up to 32: scores, values and copies of the
+// others are left out. In what is rounded the last key is repeated, masked.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/async_copy.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/forward_params.hpp"
+#include "sm90/mask_words.cuh"
+
+namespace fdma::sm90 {
+
+/// What an item gathers; published behind it in shared memory.
+struct alignas(16) GatherPart {
+  std::int32_t num_tiles;    ///< before the chunks
+  std::int32_t num_entries;  ///< of its chunks
+  std::int32_t num_full;     ///< entries that all rows see: at least this many are the first
+  std::int32_t last_units;   ///< of the item's last step; narrow ones are never the only one
+  std::int64_t first_entry;
+  static constexpr int kLastUnitsAt = 12;  ///< bytes
+
+  __device__ __forceinline__ bool is_masked(int chunk) const {
+    return (chunk + 1) * kTileKeys > num_full;
+  }
+};
+
+/// Finds what an item gathers and cuts its num_tiles at the end of the list.
+template <class Layout, bool kGeneral>
+__device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
+  GatherPart part{item.num_tiles, 0, 0, Layout::kStepUnits, 0};
+  if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
+  const PlanSegment* segment = p.plan.segments + item.first_segment;
+  const PlanSegment* last = segment + item.num_segments - 1;
+  if (last->kind != PlanSegmentKind::gather) return part;
+  int tiles = 0;
+  for (; segment != last; ++segment) {
+    tiles += segment->end_tile - segment->first_tile +
+             item.step * (segment->step_end - segment->step_first);
+  }
+  const int4 list = __ldcg(reinterpret_cast<const int4*>(p.gather.lists + last->payload));
+  const std::int64_t first_entry =
+      static_cast<std::int64_t>(static_cast<std::uint32_t>(list.x)) | std::int64_t{list.y} << 32;
+  const int num_chunks = (list.z + kTileKeys - 1) / kTileKeys;
+  const int first_chunk = max(item.first_tile - tiles, 0);
+  item.num_tiles = min(max(tiles + num_chunks - item.first_tile, 0), item.num_tiles);
+  part.num_tiles = min(max(tiles - item.first_tile, 0), item.num_tiles);
+  part.num_entries =
+      min(list.z - first_chunk * kTileKeys, (item.num_tiles - part.num_tiles) * kTileKeys);
+  part.num_full = list.w - first_chunk * kTileKeys;
+  part.first_entry = first_entry + first_chunk * kTileKeys;
+  const int num_chunks_left = item.num_tiles - part.num_tiles;
+  constexpr int kMaxNarrowUnits = kGeneral ? 0 : Layout::kMaxNarrowUnits;
+  if (kMaxNarrowUnits > 0 && num_chunks_left > 0 && item.num_tiles > 1) {
+    const int rest = part.num_entries - (num_chunks_left - 1) * kTileKeys;
+    const int units = (rest + kUnitKeys - 1) / kUnitKeys;
+    if (units <= kMaxNarrowUnits) part.last_units = units;
+  }
+  if (item.num_tiles == 0) {  // the tile of an item without keys
+    item.num_segments = 0;
+    part.num_tiles = 1;
+  }
+  return part;
+}
+
+__device__ __forceinline__ void publish_gather(std::uint32_t to, const GatherPart& part) {
+  const auto first = static_cast<std::uint64_t>(part.first_entry);
+  store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_units));
+  store_words(to + 16, make_uint4(static_cast<std::uint32_t>(first),
+                                  static_cast<std::uint32_t>(first >> 32), 0, 0));
+}
+__device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
+  const uint4 counts = load_words(from), entry = load_words(from + 16);
+  return {static_cast<int>(counts.x), static_cast<int>(counts.y), static_cast<int>(counts.z),
+          static_cast<int>(counts.w),
+          static_cast<std::int64_t>(std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32)};
+}
+
+/// The words of a chunk. A lane holds four keys as write_columns does, and makes the words of rows
+/// lane, lane + 32, ..; keys that some rows see are handed round one by one.
+__device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const ForwardParams& p,
+                                                 const GatherPart& part, int chunk, int lane) {
+  constexpr int kLaneRows = kTileRows / kWarpSize;
+  std::uint32_t words[kLaneRows][4] = {};
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
+    int begin = 0, end = 0;
+    if (entry < part.num_full) {
+      end = kTileRows;
+    } else if (entry < part.num_entries) {
+      const auto rows =
+          __ldcg(reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry + entry));
+      begin = (rows & 255) << p.plan.pack_shift;
+      end = (rows >> 8) << p.plan.pack_shift;
+    }
+    const bool is_whole = begin == 0 && end >= kTileRows;
+    const std::uint32_t whole = __ballot_sync(~0u, is_whole);
+    std::uint32_t others = __ballot_sync(~0u, !is_whole && begin < end);
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) words[i][quad] = whole;
+    const int range = begin | end << 16;
+    while (others != 0) {
+      const int bit = __ffs(static_cast<int>(others)) - 1;
+      others &= others - 1;
+      const int rows = __shfl_sync(~0u, range, bit);
+      const int first = lane - (rows & 0xffff);
+      const auto count = static_cast<std::uint32_t>((rows >> 16) - (rows & 0xffff));
+#pragma unroll
+      for (int i = 0; i < kLaneRows; ++i) {
+        if (static_cast<std::uint32_t>(first + i * kWarpSize) < count) words[i][quad] |= 1u << bit;
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneRows; ++i) store_row_words(slot, lane + i * kWarpSize, words[i]);
+}
+
+/// The key biases of a chunk, times log2(e).
+__device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const ForwardParams& p,
+                                                   const PublishedItem& item,
+                                                   const GatherPart& part, int chunk, int lane) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const float* bias =
+      p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+#pragma unroll 1
+  for (int i = lane; i < kTileKeys; i += kWarpSize) {
+    const int entry = chunk * kTileKeys + i;
+    float value = 0.0f;
+    if (p.key_bias != nullptr && entry < part.num_entries) {
+      value = __ldg(bias + __ldcg(p.gather.keys + part.first_entry + entry)) * kLog2E;
+    }
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value) : "memory");
+  }
+}
+
+/// Mask and, in the general kernel, biases of a chunk; `item_address`, `gather_address`: what is
+/// published of its item.
+template <bool kGeneral>
+__device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t biases,
+                                            const ForwardParams& p, std::uint32_t item_address,
+                                            std::uint32_t gather_address, int chunk, bool is_masked,
+                                            int lane) {
+  const GatherPart part = read_gather(gather_address);
+  if (is_masked) write_chunk_mask(slot, p, part, chunk, lane);
+  if constexpr (kGeneral) write_chunk_biases(biases, p, read_item(item_address), part, chunk, lane);
+}
+
+constexpr int kRowThreads = kPanelRowBytes / 16;         ///< that copy a row of a panel
+constexpr int kCopyRows = kGatherThreads / kRowThreads;  ///< rows that all threads copy at once
+constexpr int kUnitRounds = kUnitKeys / kCopyRows;
+
+/// Copies this thread's part of the rows of a step; `own_key`: the index it holds.
+template <int kPanels, int kStepKeys>
+__device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* from,
+                                          std::int64_t row_stride, int row_bytes, int own_key,
+                                          int num_units) {
+#pragma unroll
+  for (int unit = 0; unit < kStepKeys / kUnitKeys; ++unit) {
+    if (unit >= num_units) break;
+#pragma unroll
+    for (int round = unit * kUnitRounds; round < (unit + 1) * kUnitRounds; ++round) {
+      const int key = __shfl_sync(~0u, own_key, round, kRowThreads);
+      const std::uint8_t* row = from + key * row_stride;
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        ptx::copy_16_async(
+            to + panel * (kStepKeys * kPanelRowBytes) + round * (kCopyRows * kPanelRowBytes),
+            row + panel * kPanelRowBytes, row_bytes > panel * kPanelRowBytes ? 16 : 0);
+      }
+    }
+  }
+}
+
+/// Copies the rows of the chunks of all items, in the order of load_tiles: K of a step, then V of
+/// the step before. Steps of tiles are waited for and left to the copy engine. One warpgroup.
+template <class Layout>
+__device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_t base,
+                                            int thread) {
+  constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
+  const int lane = thread % kWarpSize;
+  const int group = thread / kRowThreads, piece = thread % kRowThreads;
+  const std::uint32_t place =
+      base + static_cast<std::uint32_t>(group * kPanelRowBytes + ((piece ^ group % 8) << 4));
+  // The index that a thread holds is of this entry of a step.
+  const int own_entry = group + kCopyRows * piece;
+  const int k_bytes = p.k_gather.row_bytes - 16 * piece,
+            v_bytes = p.v_gather.row_bytes - 16 * piece;
+  int step = 0, item_index = 0;  // counted over all items: they give stages and phases
+  const auto stage_of = [](int index) { return index % Layout::kStages; };
+  const auto empty_phase_of = [](int index) {
+    return static_cast<std::uint32_t>(index / Layout::kStages + 1) & 1;
+  };
+
+  // The V that comes next, that of the step before.
+  int pending_units = 0, pending_key = 0;  // 0 units: of a tile, or none
+  const std::uint8_t* pending_v = nullptr;
+  const auto copy_pending = [&] {
+    if (pending_units == 0) return;
+    const int stage = stage_of(step - 1);
+    ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, empty_phase_of(step - 1),
+                       "gather: V empty");
+    copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, pending_v,
+                                           p.v_gather.row_stride, v_bytes, pending_key,
+                                           pending_units);
+    ptx::copies_commit();
+  };
+  // What this warp has copied is handed on.
+  const auto hand_on = [&](std::uint32_t full) {
+    ptx::fence_async_shared();
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(full, lane);
+  };
+  const auto hand_pending_on = [&] {
+    if (pending_units == 0) return;
+    ptx::copies_wait<0>();
+    hand_on(base + Layout::kVFull + 8 * stage_of(step - 1));
+  };
+
+  ptx::wait_for_grid_before();
+  for (;; ++item_index) {
+    const int item_stage = item_index % Layout::kItemSlots;
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_stage,
+                       static_cast<std::uint32_t>(item_index / Layout::kItemSlots) & 1,
+                       "gather: item full");
+    const std::uint32_t slot = base + Layout::kItem + item_stage * Layout::kItemSlotBytes;
+    const uint4 header = load_words(slot), tail = load_words(slot + 48);
+    const GatherPart part = read_gather(slot + Layout::kItemGather);
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_stage, lane);
+    const int num_tiles = static_cast<int>(header.x);
+    if (num_tiles == kNoItem) break;
+    const int batch = static_cast<int>(header.w), kv_head = static_cast<int>(tail.y);
+    const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
+                            kv_head * p.k_gather.head_stride + 16 * piece;
+    const std::uint8_t* v = p.v_gather.data + batch * p.v_gather.batch_stride +
+                            kv_head * p.v_gather.head_stride + 16 * piece;
+    const std::int32_t* keys = p.gather.keys + part.first_entry;
+    const auto read_key = [&](int n) {
+      const int entry = min(n * kStepKeys + own_entry, part.num_entries - 1);
+      return entry < 0 ? 0 : __ldcg(keys + entry);
+    };
+    int key = read_key(0);
+    const int end = (num_tiles - part.num_tiles) * kSteps;
+    for (int n = -part.num_tiles * kSteps; n < end; ++n, ++step) {
+      const int stage = stage_of(step);
+      ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, empty_phase_of(step),
+                         "gather: K empty");
+      const int next_key = n < 0 ? key : read_key(n + 1);
+      int num_units = 0;
+      if (n >= 0) {
+        num_units = n == end - 1 ? part.last_units : Layout::kStepUnits;
+        copy_rows<Layout::kPanelsQk, kStepKeys>(place + Layout::kK + stage * Layout::kKBytes, k,
+                                                p.k_gather.row_stride, k_bytes, key, num_units);
+        ptx::copies_commit();
+      }
+      copy_pending();
+      if (n >= 0) {
+        if (pending_units == 0) {
+          ptx::copies_wait<0>();
+        } else {
+          ptx::copies_wait<1>();
+        }
+        hand_on(base + Layout::kKFull + 8 * stage);
+      }
+      hand_pending_on();
+      pending_units = num_units;
+      pending_key = key;
+      pending_v = v;
+      key = next_key;
+    }
+  }
+  copy_pending();
+  hand_pending_on();
+}
+
+}  // namespace fdma::sm90
