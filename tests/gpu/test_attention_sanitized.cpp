@@ -1,9 +1,10 @@
 // Few and small trials for compute-sanitizer, whose tools slow a kernel down a hundredfold: every
-// kind of segment, tails, key bias, both head sizes. References are computed on the host, so that
-// attention is the only kernel.
+// kind of segment, gathered keys, tails, key bias, both head sizes. References are computed on the
+// host, so that attention is the only kernel.
 #include <gtest/gtest.h>
 
 #include "gpu_machine.hpp"
+#include "scattered_cases.hpp"
 #include "trial_cases.hpp"
 
 namespace fdma {
@@ -20,6 +21,22 @@ TEST(AttentionSanitized, EveryKindOfSegment) {
   EXPECT_GT(counts.bitmap_tiles, 0);
   EXPECT_GT(counts.row_tiles, 0);
   EXPECT_GT(counts.column_tiles, 0);
+}
+
+TEST(AttentionSanitized, GatheredKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  const std::vector<testing::MaskCase> masks = testing::scattered_cases(200, 600, 5);
+  for (std::size_t i = 0; i < masks.size(); i += 3) {
+    testing::TrialChoice choice;
+    choice.columns = ColumnMode::gather;
+    choice.head_dim = i % 2 == 0 ? 128 : 64;
+    choice.has_bias = i % 4 == 2;
+    choice.rows_per_head = 24;
+    EXPECT_EQ(testing::check_trial(machine, masks[i], {1, 2, 1}, choice, &counts), "");
+  }
+  EXPECT_GT(counts.gather_chunks, 0);
 }
 
 TEST(AttentionSanitized, LengthsAtTheEdgesOfTiles) {

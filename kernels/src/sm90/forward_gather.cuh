@@ -37,7 +37,8 @@ struct alignas(16) GatherPart {
 /// Finds what an item gathers and cuts its num_tiles at the end of the list.
 template <class Layout, bool kGeneral>
 __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
-  GatherPart part{item.num_tiles, 0, 0, Layout::kStepUnits, 0};
+  // An item without keys has one tile, of no cells.
+  GatherPart part{max(item.num_tiles, 1), 0, 0, Layout::kStepUnits, 0};
   if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
   const PlanSegment* segment = p.plan.segments + item.first_segment;
   const PlanSegment* last = segment + item.num_segments - 1;
@@ -65,7 +66,7 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
     const int units = (rest + kUnitKeys - 1) / kUnitKeys;
     if (units <= kMaxNarrowUnits) part.last_units = units;
   }
-  if (item.num_tiles == 0) {  // the tile of an item without keys
+  if (item.num_tiles == 0) {
     item.num_segments = 0;
     part.num_tiles = 1;
   }

@@ -31,6 +31,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionShape& shape, const T
   options.backend = backend;
   options.split = choice.split;
   options.pack = choice.pack;
+  options.columns = choice.columns;
   auto plan = make_plan(mask.mask, shape, {choice.has_bias ? ScoreKind::key_bias : ScoreKind::none},
                         options);
   if (!plan) throw std::runtime_error(mask.name + ": " + plan.error().message);
@@ -60,13 +61,13 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
 
 std::string to_string(const TrialChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
-  return fmt::format("{} head_dim {} / {} {}{}{} scale {} seed {} q x {} bias x {}{}{}",
-                     fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
-                     kLayouts[static_cast<std::size_t>(choice.layout)],
-                     choice.has_bias ? " bias" : "", choice.wants_lse ? "" : " without lse",
-                     choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale,
-                     choice.split == SplitMode::never ? " not split" : "",
-                     choice.pack == PackMode::never ? " not packed" : "");
+  return fmt::format(
+      "{} head_dim {} / {} {}{}{} scale {} seed {} q x {} bias x {}{}{} columns {}",
+      fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
+      kLayouts[static_cast<std::size_t>(choice.layout)], choice.has_bias ? " bias" : "",
+      choice.wants_lse ? "" : " without lse", choice.softmax_scale, choice.seed, choice.q_scale,
+      choice.bias_scale, choice.split == SplitMode::never ? " not split" : "",
+      choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns));
 }
 
 AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,

@@ -27,6 +27,7 @@ struct TrialChoice {
   std::int64_t rows_per_head = 0;
   SplitMode split = SplitMode::automatic;
   PackMode pack = PackMode::automatic;
+  ColumnMode columns = ColumnMode::automatic;
 };
 std::string to_string(const TrialChoice& choice);
 

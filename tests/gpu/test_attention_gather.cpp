@@ -1,0 +1,207 @@
+// Attention over gathered keys on the GPU against float64: learned top-k, eviction, tokens of each
+// row and regions beside tiles, with packed heads, tails, biases, split rows and lists that are
+// made on the device.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "gpu_machine.hpp"
+#include "scattered_cases.hpp"
+#include "sm90/attention_forward.hpp"
+#include "trial_cases.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::GpuMachine;
+using testing::AttentionTrial;
+using testing::MaskCase;
+using testing::TrialChoice;
+using testing::TrialHeads;
+
+TrialChoice gathering(std::int32_t head_dim, DType dtype) {
+  TrialChoice choice;
+  choice.columns = ColumnMode::gather;
+  choice.head_dim = head_dim;
+  choice.dtype = dtype;
+  return choice;
+}
+
+// Every mask of scattered keys with types, head sizes and groups of heads in turn.
+TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  PlanCounts counts;
+  std::uint64_t seed = 1;
+  const std::pair<int, int> lengths[] = {{300, 500}, {257, 1003}, {640, 640}, {1, 900}, {129, 1}};
+  for (const auto& [q_len, kv_len] : lengths) {
+    for (const MaskCase& mask :
+         testing::scattered_cases(q_len, kv_len, static_cast<std::uint32_t>(seed))) {
+      constexpr std::int32_t kHeadDims[] = {128, 64, 96, 128, 40, 64, 128, 112};
+      TrialChoice choice = gathering(kHeadDims[seed % std::size(kHeadDims)],
+                                     seed % 2 == 0 ? DType::bfloat16 : DType::float16);
+      if (seed % 5 == 0) choice.head_dim_v = 80;
+      choice.has_bias = seed % 3 == 0;
+      choice.wants_lse = seed % 7 != 0;
+      choice.layout = seed % 4 == 0 ? testing::Layout::padded : testing::Layout::rows;
+      choice.seed = seed;
+      choice.rows_per_head = 160;
+      const TrialHeads heads[] = {{1, 2, 2}, {2, 4, 1}, {1, 6, 2}};
+      ASSERT_EQ(
+          testing::check_trial(machine, mask, heads[seed % std::size(heads)], choice, &counts), "");
+      ++seed;
+    }
+  }
+  EXPECT_GT(counts.gather_chunks, 0);
+  EXPECT_GT(counts.gather_entries, 0);
+}
+
+// Lists of every length about the edges of chunks and of their units of 32 keys, all rows seeing
+// all of them or the last ones some.
+TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  for (const std::int64_t num_keys : {1,   31,  32,  33,  64,  65,  95,  97,  127, 128, 129,
+                                      159, 160, 161, 192, 193, 256, 257, 300, 384, 389, 513}) {
+    for (const bool are_whole : {true, false}) {
+      const MaskCase mask = testing::case_of(
+          "list",
+          testing::make_cells(200, 3000,
+                              [&](auto q, auto k) {
+                                if (k % 5 != 2 || k / 5 >= num_keys) return false;
+                                return are_whole || k / 5 < num_keys - 9 || q % 128 > k % 7;
+                              }),
+          {128, 128});
+      for (const std::int32_t head_dim : {64, 128}) {
+        TrialChoice choice = gathering(head_dim, DType::bfloat16);
+        choice.rows_per_head = 64;
+        choice.seed = static_cast<std::uint64_t>(num_keys);
+        choice.has_bias = num_keys % 4 == 1 && !are_whole;
+        choice.split = SplitMode::never;
+        ASSERT_EQ(testing::check_trial(machine, mask, {1, 2, 2}, choice), "")
+            << num_keys << " keys, head_dim " << head_dim;
+      }
+    }
+  }
+}
+
+// More than three items for each of 132 workers, of unlike lengths, some without keys.
+TEST(GatherOnGpu, IsAccurateWithManyItemsForEachBlock) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase mask = testing::case_of(
+      "many",
+      testing::make_cells(
+          1400, 1400,
+          [](auto q, auto k) { return k <= q && q / 128 % 5 != 3 && (k * k + q / 90) % 11 == 3; }),
+      {128, 128});
+  for (const std::int32_t head_dim : {64, 128}) {
+    TrialChoice choice = gathering(head_dim, DType::bfloat16);
+    choice.rows_per_head = 48;
+    EXPECT_EQ(testing::check_trial(machine, mask, {5, 10, 10}, choice), "");
+  }
+}
+
+// A long row whose keys several items share.
+TEST(GatherOnGpu, IsAccurateWhereRowsAreSplit) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const auto cells = [](auto q, auto k) { return k % 3 == 0 && (k < 9000 || q % 16 > k % 13); };
+  for (const std::int64_t q_len : {16, 128}) {
+    const MaskCase mask =
+        testing::case_of("long", testing::make_cells(q_len, 12000, cells), {128, 128});
+    for (const std::int32_t heads_q : {2, 8}) {
+      TrialChoice choice = gathering(128, DType::bfloat16);
+      choice.rows_per_head = 16;
+      AttentionTrial trial(machine, mask, {1, heads_q, 2}, choice);
+      EXPECT_GT(trial.plan().counts.gather_chunks, 0);
+      EXPECT_GT(trial.plan().split_rows.size(), 0u);
+      const auto ran = trial.run();
+      ASSERT_TRUE(ran) << ran.error().message;
+      EXPECT_EQ(trial.check(), "");
+    }
+  }
+}
+
+TEST(GatherOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const std::vector<MaskCase> one = testing::scattered_cases(150, 700, 22);
+  const std::vector<MaskCase> other = testing::scattered_cases(261, 390, 23);
+  for (std::size_t i = 0; i + 1 < one.size(); i += 2) {
+    const MaskCase mask = testing::combined(
+        "heads", 2, 4, {one[i], one[i], one[i + 1], one[i], other[i], other[i], other[i], other[i]},
+        {128, 128});
+    TrialChoice choice = gathering(i % 4 == 0 ? 64 : 128, DType::bfloat16);
+    choice.seed = i + 1;
+    EXPECT_EQ(testing::check_trial(machine, mask, {2, 4, 2}, choice), "");
+  }
+}
+
+TEST(GatherOnGpu, HasTheSameBitsTwice) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  for (const MaskCase& mask : testing::scattered_cases(300, 900, 31)) {
+    AttentionTrial trial(machine, mask, {1, 4, 2}, gathering(128, DType::bfloat16));
+    ASSERT_TRUE(trial.run(0xff));
+    const std::vector<unsigned char> first = trial.result_bytes();
+    ASSERT_TRUE(trial.run(0x11));
+    EXPECT_EQ(trial.result_bytes(), first) << mask.name;
+  }
+}
+
+TEST(GatherOnGpu, RejectsLargeHeadsByName) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase mask = testing::scattered_cases(100, 300, 3).front();
+  AttentionTrial trial(machine, mask, {1, 1, 1}, gathering(192, DType::bfloat16));
+  const auto ran = trial.run();
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::unsupported);
+  EXPECT_NE(ran.error().message.find("head_dim"), std::string::npos) << ran.error().message;
+}
+
+// Lists in buffers of the caller, shorter than what items and segments say.
+TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase mask = testing::scattered_cases(300, 900, 41).front();
+  TrialChoice choice = gathering(128, DType::bfloat16);
+  choice.split = SplitMode::never;
+  AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
+  AttentionPlan plan = trial.plan();
+  // What items and segments say is more than the lists have, by a chunk and a half or more.
+  for (PlanSegment& segment : plan.segments) {
+    if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
+  }
+  for (WorkItem& item : plan.items) item.num_tiles += 2;
+  std::vector<std::int32_t> keys;
+  std::vector<uchar2> rows;
+  for (const GatherEntry& entry : plan.gather_entries) {
+    keys.push_back(entry.key);
+    rows.push_back(
+        {static_cast<unsigned char>(entry.row_begin), static_cast<unsigned char>(entry.row_end)});
+  }
+  const gpu_test::DeviceArray<GatherList> d_lists(plan.gather_lists);
+  const gpu_test::DeviceArray<std::int32_t> d_keys(keys);
+  const gpu_test::DeviceArray<uchar2> d_rows(rows);
+  plan.gather_lists.clear();
+  plan.gather_entries.clear();
+  const DevicePlan device_plan = gpu_test::uploaded(plan);
+  const gpu_test::Workspace workspace(device_plan);
+  const auto refused =
+      attention_forward(device_plan, trial.tensors(), workspace.data(), nullptr, trial.options());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+  trial.poison(0xff);
+  const sm90::GatherArrays lists{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
+  const auto ran = sm90::attention_forward_with_lists(
+      device_plan, trial.tensors(), workspace.data(), nullptr, trial.options(), lists);
+  ASSERT_TRUE(ran) << ran.error().message;
+  trial.fetch();
+  workspace.require_canaries();
+  EXPECT_EQ(trial.check(), "");
+}
+
+}  // namespace
+}  // namespace fdma
