@@ -27,6 +27,7 @@
 #include "calibrate_masks.hpp"
 #include "calibrate_sm90.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
 #include "fdma/threads/parallel.hpp"
 #include "full_mask.hpp"
 #include "item_work.hpp"
@@ -84,6 +85,25 @@ class Tensors {
   }
   const AttentionTensors& views() const { return views_; }
 
+  /// Those of a backward call: out and lse by a forward call that is made here.
+  Result<BackwardTensors> backward_views(const BlockMask& mask, const AttentionShape& shape) {
+    const std::int64_t extents[] = {1, shape.heads_q, shape.max_q_len()};
+    buffers_.emplace_back(static_cast<std::size_t>(4 * extents[1] * extents[2]));
+    views_.lse = make_contiguous_mutable_view(buffers_.back().data(), DType::float32, 3, extents);
+    FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape));
+    FDMA_TRY_VOID(attention_forward(plan, views_));
+    BackwardTensors views;
+    views.q = views_.q;
+    views.kv = views_.kv;
+    views.out = views_.out.view();
+    views.lse = views_.lse.view();
+    views.dout = add(shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v).view();
+    views.dq = add(shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim);
+    views.dk = add(shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim);
+    views.dv = add(shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v);
+    return views;
+  }
+
  private:
   MutableTensorView add(DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) {
     buffers_.emplace_back(static_cast<std::size_t>(length * heads * dim * size_bytes(dtype)));
@@ -98,30 +118,49 @@ class Tensors {
 
 /// A plan with its tensors and the best of its runs so far.
 struct Workload {
+  Workload(AttentionPlan its_plan, Tensors its_tensors, const BackwardTensors& its_backward)
+      : plan(std::move(its_plan)), tensors(std::move(its_tensors)), backward(its_backward) {}
+
   AttentionPlan plan;
   Tensors tensors;
+  BackwardTensors backward;                                        ///< of a backward plan
   double fastest_us = std::numeric_limits<double>::infinity();     ///< elapsed
   double least_busy_us = std::numeric_limits<double>::infinity();  ///< of all threads together
 
   Result<void> run(const AttentionOptions& options) {
     const double cpu_before_us = cpu_microseconds();
     const Clock::time_point start = Clock::now();
-    FDMA_TRY_VOID(attention_forward(plan, tensors.views(), options));
+    FDMA_TRY_VOID(call(options));
     const double elapsed_us = microseconds_since(start);
     const double cpu_us = cpu_microseconds() - cpu_before_us;
     fastest_us = std::min(fastest_us, elapsed_us);
     least_busy_us = std::min({least_busy_us, cpu_us, elapsed_us * options.num_threads});
     return {};
   }
+
+ private:
+  Result<void> call(const AttentionOptions& options) {
+    if (!plan.is_backward()) return attention_forward(plan, tensors.views(), options);
+    BackwardOptions backward_options;
+    backward_options.num_threads = options.num_threads;
+    backward_options.is_cancelled = options.is_cancelled;
+    return attention_backward(plan, backward, backward_options);
+  }
 };
 
-Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns,
-                             const AttentionShape& shape) {
+Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns, const AttentionShape& shape,
+                             Direction direction) {
   PlanOptions options;
+  options.direction = direction;
   options.tile = mask.block;
   options.columns = columns;
   FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
-  return Workload{std::move(plan), Tensors(shape)};
+  Tensors tensors(shape);
+  BackwardTensors backward;
+  if (direction == Direction::backward) {
+    FDMA_TRY(backward, tensors.backward_views(mask, shape));
+  }
+  return Workload(std::move(plan), std::move(tensors), backward);
 }
 
 /// What is fitted: the cells of each kind, the tiles of those kinds that can have few cells in many
@@ -134,13 +173,13 @@ constexpr std::size_t kFarUnknown = kItemUnknown + 1;
 
 std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& profile) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
-  const KeyDistance distance(plan.shape, profile.near_bytes, profile.far_bytes);
+  const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   PlanWork total;
-  double far_keys = 0;
+  double far_columns = 0;
   for (const WorkItem& item : plan.items) {
     const PlanWork work = counter.of(item);
-    const std::int64_t keys = keys_read(work, item, plan.tile.block_kv);
-    far_keys += distance.of(keys) * static_cast<double>(keys);
+    const std::int64_t columns = columns_read(work, item, plan.mask_tile().block_kv);
+    far_columns += distance.of(columns) * static_cast<double>(columns);
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       total.steps[kind].tiles += work.steps[kind].tiles;
       total.steps[kind].cells += work.steps[kind].cells;
@@ -155,7 +194,7 @@ std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& p
     amounts.push_back(static_cast<double>(total.of(kind).tiles));
   }
   amounts.push_back(static_cast<double>(plan.items.size()));
-  amounts.push_back(far_keys);
+  amounts.push_back(far_columns);
   return amounts;
 }
 
@@ -199,47 +238,62 @@ class Calibration {
     profile.far_bytes = kFarOverNear * profile.near_bytes;
     profile.stripe_rows = cpu_stripe_rows();
     profile.skips_dead_keys = true;
-    const int total =
-        static_cast<int>(options_.dtypes.size() * options_.head_dims.size() * tiles_.size());
-    int done = 0;
-    for (const DType dtype : options_.dtypes) {
-      for (const std::int32_t head_dim : options_.head_dims) {
-        FDMA_TRY(const double launch_us, time_launch(dtype, head_dim));
-        KernelCosts kernel{Direction::forward, dtype, head_dim, launch_us, {}};
-        for (const BlockShape tile : tiles_) {
-          if (options_.progress) options_.progress(done, total);
-          FDMA_TRY(const TileCosts costs, time_tile(profile, dtype, head_dim, tile));
-          kernel.tiles.push_back(costs);
-          ++done;
+    num_kernels_ = options_.directions.size() * options_.dtypes.size() * options_.head_dims.size();
+    for (const Direction direction : options_.directions) {
+      for (const DType dtype : options_.dtypes) {
+        for (const std::int32_t head_dim : options_.head_dims) {
+          FDMA_TRY(KernelCosts kernel, time_kernel(profile, direction, dtype, head_dim));
+          profile.kernels.push_back(std::move(kernel));
         }
-        profile.kernels.push_back(std::move(kernel));
       }
     }
     profile.memory_bytes_per_us = time_memory();
-    if (options_.progress) options_.progress(done, total);
+    report();
     FDMA_TRY_VOID(validate(profile));
     return profile;
   }
 
  private:
-  Result<double> time_launch(DType dtype, std::int32_t head_dim) {
+  void report() const {
+    if (options_.progress) {
+      options_.progress(num_done_, static_cast<int>(num_kernels_ * tiles_.size()));
+    }
+  }
+
+  Result<KernelCosts> time_kernel(const DeviceProfile& profile, Direction direction, DType dtype,
+                                  std::int32_t head_dim) {
+    KernelCosts kernel{direction, dtype, head_dim, 0, {}};
+    FDMA_TRY(kernel.launch_us, time_launch(direction, dtype, head_dim));
+    for (const BlockShape tile : tiles_) {
+      report();
+      FDMA_TRY(const TileCosts costs, time_tile(profile, direction, dtype, head_dim, tile));
+      kernel.tiles.push_back(costs);
+      ++num_done_;
+    }
+    return kernel;
+  }
+
+  Result<double> time_launch(Direction direction, DType dtype, std::int32_t head_dim) {
     AttentionShape shape;
     shape.q_lens = {1};
     shape.kv_lens = {1};
     const BlockMask mask = full_mask(shape, {128, 128});
     FDMA_TRY(Workload workload,
-             workload_of(mask, ColumnMode::scan, calibration_shape(mask, dtype, head_dim, 1)));
+             workload_of(mask, ColumnMode::scan, calibration_shape(mask, dtype, head_dim, 1),
+                         direction));
     for (int i = 0; i < 50; ++i) FDMA_TRY_VOID(workload.run(run_options_));
     return workload.fastest_us;
   }
 
-  Result<TileCosts> time_tile(const DeviceProfile& profile, DType dtype, std::int32_t head_dim,
-                              BlockShape tile) {
+  Result<TileCosts> time_tile(const DeviceProfile& profile, Direction direction, DType dtype,
+                              std::int32_t head_dim, BlockShape tile) {
     std::vector<Workload> workloads;
     for (const CalibrationMask& each : calibration_masks(tile)) {
+      // Backward plans have none: what is fitted of them is nothing.
+      if (direction == Direction::backward && each.columns == ColumnMode::gather) continue;
       const AttentionShape shape =
           calibration_shape(each.mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
-      FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape));
+      FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape, direction));
       workloads.push_back(std::move(workload));
     }
     const double seconds = options_.quick ? kQuickSecondsEach : kSecondsEach;
@@ -284,6 +338,8 @@ class Calibration {
   int num_threads_;
   AttentionOptions run_options_;
   std::vector<BlockShape> tiles_;
+  std::size_t num_kernels_ = 0;
+  int num_done_ = 0;  ///< tile shapes of all of them
 };
 
 Result<void> check_options(const CalibrateOptions& options) {
@@ -293,6 +349,15 @@ Result<void> check_options(const CalibrateOptions& options) {
   const auto invalid = [](std::string message) {
     return Error{ErrorCode::invalid_argument, std::move(message)};
   };
+  if (options.directions.empty()) return invalid("directions: expected at least one, got none");
+  for (const Direction direction : options.directions) {
+    if (options.backend == Backend::sm90 && direction == Direction::backward) {
+      return Error{ErrorCode::unsupported, "directions: calibrate measures forward on sm90"};
+    }
+    if (std::count(options.directions.begin(), options.directions.end(), direction) > 1) {
+      return invalid(fmt::format("directions: {} is there twice", to_string(direction)));
+    }
+  }
   if (options.head_dims.empty()) return invalid("head_dims: expected at least one, got none");
   if (options.dtypes.empty()) return invalid("dtypes: expected at least one, got none");
   if (options.tiles.empty()) return invalid("tiles: expected at least one, got none");

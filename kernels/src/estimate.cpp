@@ -140,7 +140,8 @@ class Estimator {
     PlanOptions options;
     options.tile = tile;
     options.columns = columns;
-    if (options_.direction == Direction::forward && profile_.backend != Backend::cpu) {
+    options.direction = options_.direction;
+    if (profile_.backend != Backend::cpu) {
       options.backend = profile_.backend;
       options.num_workers = profile_.num_workers;
       Result<AttentionPlan> plan = make_plan(mask, shape_, options_.score, options);
@@ -153,7 +154,7 @@ class Estimator {
   Result<void> estimate_masked(SavingsReport& report) {
     FDMA_TRY(const BlockMask hub, hub_of(mask_, report.tile));
     FDMA_TRY(const AttentionPlan plan, plan_of(hub, report.tile, report.columns));
-    FDMA_TRY(report.masked, estimate_plan(plan, profile_, options_.direction));
+    FDMA_TRY(report.masked, estimate_plan(plan, profile_));
     report.counts = plan.counts;
     report.plan_bytes = plan.size_bytes();
     count_cells(hub, report);
@@ -171,7 +172,7 @@ class Estimator {
   Result<void> estimate_dense(SavingsReport& report) {
     const BlockShape tile = kernel_.tiles.front().tile;
     FDMA_TRY(const AttentionPlan plan, plan_of(full_mask(shape_, tile), tile, ColumnMode::scan));
-    FDMA_TRY(report.dense, estimate_plan(plan, profile_, options_.direction));
+    FDMA_TRY(report.dense, estimate_plan(plan, profile_));
     if (report.masked.time_us > 0) report.speedup = report.dense.time_us / report.masked.time_us;
     return {};
   }
@@ -207,7 +208,7 @@ class Estimator {
       if (!plan) {
         candidate.reason = plan.error().message;
       } else {
-        FDMA_TRY(const PlanEstimate estimate, estimate_plan(*plan, profile_, options_.direction));
+        FDMA_TRY(const PlanEstimate estimate, estimate_plan(*plan, profile_));
         candidate.time_us = estimate.time_us;
       }
     }

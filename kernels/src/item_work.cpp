@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "fdma/formats/segment_builder.hpp"
+#include "plan_sections.hpp"
 
 namespace fdma {
 namespace {
@@ -79,7 +80,8 @@ std::int64_t gathered_entries(const AttentionPlan& plan, const WorkItem& item) {
 
 WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys)
     : plan_(plan),
-      stripe_rows_(std::min(stripe_rows, plan.tile.block_q)),
+      tile_(plan.mask_tile()),
+      stripe_rows_(std::min(stripe_rows, tile_.block_q)),
       skips_dead_keys_(skips_dead_keys) {
   if (plan_.is_parametric()) {
     count_formulas();
@@ -92,15 +94,15 @@ WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bo
 
 // Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is some of them.
 void WorkCounter::count_bitmaps() {
-  const std::int64_t units_per_key = plan_.tile.block_q / 16;
+  const std::int64_t units_per_key = tile_.block_q / 16;
   const std::int64_t units_per_stripe = stripe_rows_ / 16;
-  StripeKeys seen(plan_.tile, stripe_rows_);
+  StripeKeys seen(tile_, stripe_rows_);
   bitmap_cells_.resize(static_cast<std::size_t>(plan_.num_bitmaps()));
   for (std::size_t i = 0; i < bitmap_cells_.size(); ++i) {
     const std::uint64_t* words =
         plan_.bitmaps.data() + i * static_cast<std::size_t>(plan_.words_per_bitmap());
     seen.clear();
-    for (std::int64_t key = 0; key < plan_.tile.block_kv; ++key) {
+    for (std::int64_t key = 0; key < tile_.block_kv; ++key) {
       for (std::int64_t u = 0; u < units_per_key; ++u) {
         const std::int64_t at = key * units_per_key + u;
         const std::uint64_t rows = words[at / 4] >> (16 * (at % 4)) & 0xffff;
@@ -112,11 +114,11 @@ void WorkCounter::count_bitmaps() {
 }
 
 void WorkCounter::count_panels() {
-  const std::int64_t block_q = plan_.tile.block_q;
-  const std::int64_t block_kv = plan_.tile.block_kv;
+  const std::int64_t block_q = tile_.block_q;
+  const std::int64_t block_kv = tile_.block_kv;
   const std::int64_t num_rows = static_cast<std::int64_t>(plan_.row_offsets.size()) - 1;
   panel_cells_.resize(static_cast<std::size_t>(num_rows / block_q));
-  StripeKeys seen(plan_.tile, stripe_rows_);
+  StripeKeys seen(tile_, stripe_rows_);
   for (std::int64_t panel = 0; panel < num_rows / block_q; ++panel) {
     const auto offset = [&](std::int64_t row) {
       return plan_.row_offsets[static_cast<std::size_t>(panel * block_q + row)];
@@ -144,7 +146,7 @@ void WorkCounter::count_formulas() {
   for (std::int32_t b = 0; b < plan_.shape.batch; ++b) {
     first_row_.push_back(row_work_.size());
     const std::int32_t num_rows = elements_[static_cast<std::size_t>(b)].num_rows;
-    for (std::int32_t i = 0; i < ceil_div(num_rows, plan_.mask_tile().block_q); ++i) {
+    for (std::int32_t i = 0; i < ceil_div(num_rows, tile_.block_q); ++i) {
       WorkItem row{};
       row.batch = b;
       row.q_tile = i;
@@ -157,10 +159,9 @@ void WorkCounter::count_formulas() {
 // does: its words are made of the formula by other threads than those that compute.
 PlanWork WorkCounter::formula_work(const WorkItem& item) const {
   const FormulaElement& element = elements_[static_cast<std::size_t>(item.batch)];
-  const BlockShape tile_shape = plan_.mask_tile();
-  const std::int32_t q_begin = item.q_tile * tile_shape.block_q;
-  const std::int32_t q_end = std::min(q_begin + tile_shape.block_q, element.num_rows);
-  const std::int32_t block_kv = tile_shape.block_kv;
+  const std::int32_t q_begin = item.q_tile * tile_.block_q;
+  const std::int32_t q_end = std::min(q_begin + tile_.block_q, element.num_rows);
+  const std::int32_t block_kv = tile_.block_kv;
   const std::int64_t rows = computed_rows(q_end - q_begin);
   const auto keys_of = [&](std::int32_t first, std::int32_t end) -> std::int64_t {
     return skips_dead_keys_
@@ -168,7 +169,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
                      first * std::int64_t{block_kv}
                : (end - first) * std::int64_t{block_kv};
   };
-  StripeKeys seen(tile_shape, stripe_rows_);
+  StripeKeys seen(tile_, stripe_rows_);
   const auto partial_cells = [&](std::int32_t tile) -> std::int64_t {
     if (!skips_dead_keys_) return rows * block_kv;
     seen.clear();
@@ -181,7 +182,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
     }
     return seen.num_computed() * stripe_rows_;
   };
-  const FormulaWalk walk = walk_of(element, tile_shape, item.q_tile);
+  const FormulaWalk walk = walk_of(element, tile_, item.q_tile);
   const bool is_part = item.partial != kWholeRow;
   std::int32_t before = 0;  // tiles of stretches so far, the item's or not
   PlanWork work;
@@ -214,7 +215,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
 
 // The last stripe of an item is as narrow as holds its rows: 16, 32, .. of them.
 std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
-  if (!skips_dead_keys_) return std::int64_t{plan_.tile.block_q} * plan_.heads_per_tile;
+  if (!skips_dead_keys_) return std::int64_t{tile_.block_q} * plan_.heads_per_tile;
   const std::int64_t rest = rows % stripe_rows_;
   std::int64_t last = rest == 0 ? 0 : kNarrowestStripe;
   while (last < rest) last *= 2;
@@ -227,12 +228,12 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
                                      : row_work_[first_row_[static_cast<std::size_t>(item.batch)] +
                                                  static_cast<std::size_t>(item.q_tile)];
   }
-  const std::int64_t q_len = plan_.shape.q_len(item.batch);
+  const std::int64_t row_len = plan_.row_len(item.batch);
   const KeyOrder* const order = plan_.key_order(item);
-  const std::int64_t kv_len = order == nullptr ? plan_.shape.kv_len(item.batch) : order->num_keys;
-  const std::int64_t block_kv = plan_.tile.block_kv;
-  const std::int64_t rows = computed_rows(std::min<std::int64_t>(
-      plan_.tile.block_q, q_len - std::int64_t{item.q_tile} * plan_.tile.block_q));
+  const std::int64_t kv_len = order == nullptr ? plan_.column_len(item.batch) : order->num_keys;
+  const std::int64_t block_kv = tile_.block_kv;
+  const std::int64_t rows = computed_rows(
+      std::min<std::int64_t>(tile_.block_q, row_len - std::int64_t{item.q_tile} * tile_.block_q));
   // Keys of tiles [first, end).
   const auto keys_of = [&](std::int64_t first, std::int64_t end) {
     return skips_dead_keys_ ? std::min(end * block_kv, kv_len) - first * block_kv
@@ -289,26 +290,25 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   return work;
 }
 
-std::int64_t keys_read(const PlanWork& work, const WorkItem& item, std::int64_t block_kv) {
-  if (item.partial != kWholeRow) return work.tiles() * block_kv;
+std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64_t tile_columns) {
+  if (item.partial != kWholeRow) return work.tiles() * tile_columns;
   return (work.of(PlanSegmentKind::full).tiles + work.of(PlanSegmentKind::bitmap).tiles +
           work.of(PlanSegmentKind::rows).tiles) *
-             block_kv +
+             tile_columns +
          item.num_entries;
 }
 
-KeyDistance::KeyDistance(const AttentionShape& shape, double near_bytes, double far_bytes)
+ColumnDistance::ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes)
     : near_bytes_(near_bytes), far_bytes_(far_bytes) {
-  const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
-                                 std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, shape.max_kv_len() * key_bytes);
-  const std::int64_t heads = std::clamp<std::int64_t>(PlanOptions().section_bytes / head_bytes, 1,
-                                                      shape.batch * shape.heads_kv);
-  bytes_per_key_ = static_cast<double>(heads * key_bytes);
+  const std::int64_t heads =
+      std::min(section_heads(plan, PlanOptions().section_bytes),
+               std::max<std::int64_t>(1, plan.shape.batch * plan.shape.heads_kv));
+  bytes_per_column_ = static_cast<double>(heads * column_bytes(plan));
 }
 
-double KeyDistance::of(std::int64_t num_keys) const {
-  return logarithmic_share(bytes_per_key_ * static_cast<double>(num_keys), near_bytes_, far_bytes_);
+double ColumnDistance::of(std::int64_t num_columns) const {
+  return logarithmic_share(bytes_per_column_ * static_cast<double>(num_columns), near_bytes_,
+                           far_bytes_);
 }
 
 double logarithmic_share(double value, double low, double high) {

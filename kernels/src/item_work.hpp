@@ -30,6 +30,7 @@ class WorkCounter {
   std::int64_t computed_rows(std::int64_t rows) const;
 
   const AttentionPlan& plan_;
+  BlockShape tile_;           // rows and columns of the plan's mask, here queries and keys
   std::int64_t stripe_rows_;  // at most block_q
   bool skips_dead_keys_;
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
@@ -40,18 +41,20 @@ class WorkCounter {
   std::vector<PlanWork> row_work_;      // of whole tile rows, the same for all heads
 };
 
-/// Keys whose rows the item reads, once for each tile or chunk that computes them.
-std::int64_t keys_read(const PlanWork& work, const WorkItem& item, std::int64_t block_kv);
+/// Columns (keys, backward queries) whose rows the item reads, once for each tile or chunk that
+/// computes them.
+std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64_t tile_columns);
 
-/// How far away (0: near, 1: far) keys and values are for an item that reads `num_keys`: between
-/// two items of one KV head a worker passes through as many of every other head of the section.
-class KeyDistance {
+/// How far away (0: near, 1: far) the tensors' rows are for an item that reads `num_columns`:
+/// between two items of one KV head a worker passes through as many of every other head of the
+/// section.
+class ColumnDistance {
  public:
-  KeyDistance(const AttentionShape& shape, double near_bytes, double far_bytes);
-  double of(std::int64_t num_keys) const;
+  ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes);
+  double of(std::int64_t num_columns) const;
 
  private:
-  double bytes_per_key_;  // of all heads that are passed
+  double bytes_per_column_;  // of all heads that are passed
   double near_bytes_;
   double far_bytes_;
 };

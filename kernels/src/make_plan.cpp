@@ -27,6 +27,7 @@
 #include "fdma/kernels/plan.hpp"
 #include "plan_formula.hpp"
 #include "plan_group.hpp"
+#include "plan_sections.hpp"
 #include "plan_splits.hpp"
 
 namespace fdma {
@@ -134,21 +135,6 @@ std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) 
   const PlanCounts& counts = row.counts;
   return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * tile_columns +
          row.num_entries;
-}
-
-// KV heads of one section: what their items read in turn fits in the cache, forward keys and
-// values, backward q, dout and the float32 sums of dq.
-std::int64_t section_heads(const AttentionPlan& plan, std::int64_t section_bytes) {
-  const AttentionShape& shape = plan.shape;
-  const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
-  const std::int64_t head_bytes =
-      plan.is_backward()
-          ? shape.group_size() * shape.max_q_len() *
-                (head_dim * (size_bytes(shape.q_dtype) + size_bytes(DType::float32)) +
-                 head_dim_v * size_bytes(shape.out_dtype))
-          : shape.max_kv_len() *
-                (head_dim * size_bytes(shape.k_dtype) + head_dim_v * size_bytes(shape.v_dtype));
-  return std::max<std::int64_t>(1, section_bytes / std::max<std::int64_t>(1, head_bytes));
 }
 
 // The group of the mask of (b, h).

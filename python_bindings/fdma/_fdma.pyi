@@ -952,10 +952,8 @@ def estimate(
     What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.
     """
 
-def estimate_plan(
-    plan: AttentionPlan, profile: DeviceProfile, *, direction: str = "forward"
-) -> dict[str, object]:
-    """The predicted time of this plan: what `estimate` says as `masked`."""
+def estimate_plan(plan: AttentionPlan, profile: DeviceProfile) -> dict[str, object]:
+    """The predicted time of this plan, of its direction: what `estimate` says as `masked`."""
 
 def draw(
     mask: BlockMask,

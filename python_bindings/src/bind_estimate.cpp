@@ -201,13 +201,11 @@ nb::dict estimate_mask(const BlockMask& mask, const DeviceProfile& profile, std:
   return report_dict(report);
 }
 
-nb::dict predict_plan(const AttentionPlan& plan, const DeviceProfile& profile,
-                      std::string_view direction) {
-  const Direction parsed = value_or_throw(parse_direction(direction));
+nb::dict predict_plan(const AttentionPlan& plan, const DeviceProfile& profile) {
   PlanEstimate predicted;
   {
     const nb::gil_scoped_release released;
-    predicted = value_or_throw(estimate_plan(plan, profile, parsed));
+    predicted = value_or_throw(estimate_plan(plan, profile));
   }
   return time_dict(predicted);
 }
@@ -256,11 +254,11 @@ void bind_estimate(nb::module_& module) {
               "= 'automatic', workers: int = 0, count_all: bool = False) -> dict[str, "
               "object]"),
       "What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.");
-  module.def("estimate_plan", &predict_plan, nb::arg("plan"), nb::arg("profile"), nb::kw_only(),
-             nb::arg("direction") = "forward",
-             nb::sig("def estimate_plan(plan: AttentionPlan, profile: DeviceProfile, *, direction: "
-                     "str = 'forward') -> dict[str, object]"),
-             "The predicted time of this plan: what `estimate` says as `masked`.");
+  module.def("estimate_plan", &predict_plan, nb::arg("plan"), nb::arg("profile"),
+             nb::sig("def estimate_plan(plan: AttentionPlan, profile: DeviceProfile) -> dict[str, "
+                     "object]"),
+             "The predicted time of this plan, of its direction: what `estimate` says as "
+             "`masked`.");
 }
 
 }  // namespace fdma::python

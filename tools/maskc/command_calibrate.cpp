@@ -59,12 +59,14 @@ std::string summary(const DeviceProfile& profile, Backend backend, const std::st
                   bytes_text(static_cast<std::int64_t>(profile.memory_bytes_per_us * 1e6)));
   for (const KernelCosts& kernel : profile.kernels) {
     const TileCosts& costs = kernel.tiles.front();
-    const double flops = 4.0 * kernel.head_dim * costs.tile.block_q * costs.tile.block_kv;
-    text +=
-        fmt::format("  {:<9}{:>4}  {:.3g} us a full tile of {} x {}, {:.1f} GFLOP/s a {}\n",
-                    to_string(kernel.dtype), kernel.head_dim, costs.full.compute_us,
-                    costs.tile.block_q, costs.tile.block_kv, flops / costs.full.compute_us / 1e3,
-                    backend == Backend::cpu ? "thread" : "multiprocessor");
+    const bool is_backward = kernel.direction == Direction::backward;
+    const double flops =
+        (is_backward ? 10.0 : 4.0) * kernel.head_dim * costs.tile.block_q * costs.tile.block_kv;
+    text += fmt::format("  {}{:<9}{:>4}  {:.3g} us a full tile of {} x {}, {:.1f} GFLOP/s a {}\n",
+                        is_backward ? "backward " : "", to_string(kernel.dtype), kernel.head_dim,
+                        costs.full.compute_us, costs.tile.block_q, costs.tile.block_kv,
+                        flops / costs.full.compute_us / 1e3,
+                        backend == Backend::cpu ? "thread" : "multiprocessor");
   }
   return text;
 }
@@ -77,6 +79,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
              arguments.integers("head-dim", 1, kMaxHeadDim));
     options.head_dims.assign(head_dims.begin(), head_dims.end());
   }
+  const std::string direction = arguments.find("direction").value_or("forward");
+  if (direction == "backward") options.directions = {Direction::backward};
+  if (direction == "both") options.directions = {Direction::forward, Direction::backward};
   FDMA_TRY(options.dtypes, read_dtypes(arguments, options.dtypes));
   if (backend != Backend::cpu && arguments.has("threads")) {
     return usage_failure(
@@ -131,6 +136,11 @@ const Command& calibrate_command() {
                    .help = "cpu (default), sm90 (the Hopper GPU here) or auto (the GPU if there is "
                            "one).",
                    .choices = {"cpu", "sm90", "auto"}},
+                  {.name = "direction",
+                   .value = "NAME",
+                   .help = "forward (default), backward or both: the passes to measure; on a GPU "
+                           "forward.",
+                   .choices = {"forward", "backward", "both"}},
                   {.name = "head-dim",
                    .value = "LIST",
                    .help = "Head sizes (default 64,128); estimate interpolates between them."},

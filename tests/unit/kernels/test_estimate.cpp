@@ -401,19 +401,16 @@ TEST(Estimate, RejectsWhatTheProfileOrThePlanCannotServe) {
   AttentionShape odd = shape;
   odd.heads_kv = 3;
   EXPECT_EQ(estimate(mask, odd, cpu, options).error().code, ErrorCode::invalid_argument);
-  const MaskCase lifetimes = case_of(
-      "one", make_cells(256, 256, [](std::int64_t q, std::int64_t k) { return q / 2 == k / 2; }),
-      {128, 128});
-  PlanOptions gathered;
-  gathered.columns = ColumnMode::gather;
   std::mt19937 rng(7);
   const MaskCase columns = case_of("lifetimes", random_lifetimes(rng, 256, 256, 1), {128, 128});
-  const Result<AttentionPlan> plan = make_plan(columns.mask, shape, {}, gathered);
+  PlanOptions gathered;
+  gathered.columns = ColumnMode::gather;
+  const AttentionShape float32_shape = with_head_dim(shape_for(columns.mask, 1, 1, 1), 64);
+  const Result<AttentionPlan> plan = make_plan(columns.mask, float32_shape, {}, gathered);
   ASSERT_TRUE(plan) << plan.error().message;
-  if (!plan->gather_lists.empty()) {
-    EXPECT_THAT(estimate_plan(*plan, *shipped_profile("h200"), Direction::backward).error().message,
-                HasSubstr("does not"));
-  }
+  DeviceProfile no_gather = profile_of({{128, 128}});
+  no_gather.kernels.front().tiles.front().gather = {};
+  EXPECT_THAT(estimate_plan(*plan, no_gather).error().message, HasSubstr("does not gather"));
 }
 
 }  // namespace

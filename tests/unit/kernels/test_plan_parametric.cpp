@@ -287,10 +287,12 @@ TEST(EstimatePlan, PredictsTheSameForBothForms) {
         const BlockMask mask = testing::block_mask_of(form);
         const AttentionShape shape = testing::shape_for(mask, 1, 4, 2);
         for (const Direction direction : {Direction::forward, Direction::backward}) {
-          const AttentionPlan segments = *make_plan(mask, shape);
-          const auto of_segments = estimate_plan(segments, profile, direction);
-          const auto of_formulas =
-              estimate_plan(*make_plan(mask, shape, {}, parametric()), profile, direction);
+          PlanOptions options;
+          options.direction = direction;
+          const AttentionPlan segments = *make_plan(mask, shape, {}, options);
+          const auto of_segments = estimate_plan(segments, profile);
+          options.form = PlanForm::parametric;
+          const auto of_formulas = estimate_plan(*make_plan(mask, shape, {}, options), profile);
           ASSERT_TRUE(of_segments && of_formulas);
           EXPECT_EQ(of_formulas->work.tiles(), of_segments->work.tiles());
           // Of tiles of column intervals only live keys are counted, not which rows see them.

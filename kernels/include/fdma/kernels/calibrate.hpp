@@ -15,6 +15,8 @@ namespace fdma {
 /// What is measured, for the CPU unless changed; calibrate_options has those of a GPU.
 struct CalibrateOptions {
   Backend backend = Backend::cpu;  ///< cpu, or sm90: the calling thread's current CUDA device
+  /// Passes to measure; of sm90 forward alone.
+  std::vector<Direction> directions{Direction::forward};
   std::vector<std::int32_t> head_dims{64, 128};
   std::vector<DType> dtypes{DType::float32, DType::bfloat16};
   /// Tile shapes; the first is what estimates take unless asked otherwise.
@@ -24,7 +26,8 @@ struct CalibrateOptions {
   int num_threads = 0;
   /// A part of the time (cpu: a sixth): fewer repetitions, and only the first two tile shapes.
   bool quick = false;
-  /// If given, called before each combination of dtype, head size and tile, and at the end.
+  /// If given, called before each combination of direction, dtype, head size and tile, and at the
+  /// end.
   std::function<void(int done, int total)> progress;
   /// If given and set meanwhile, calibrate fails with `io` ("interrupted").
   const std::atomic<bool>* is_cancelled = nullptr;
@@ -41,7 +44,8 @@ CalibrateOptions calibrate_options(Backend backend);
 /// Errors  invalid_argument for empty lists or values outside their range; unsupported for a
 ///         backend that is not there and what its kernels do not do; io (cancelled), out_of_memory,
 ///         cuda
-/// Cost    about 2 seconds for each combination of dtype, head size and tile shape; of sm90 about 5
+/// Cost    about 2 seconds for each combination of direction, dtype, head size and tile shape; of
+/// sm90 about 5
 ///         for each combination of dtype and head size, and 1 GiB of device memory
 Result<DeviceProfile> calibrate(const CalibrateOptions& options = {});
 

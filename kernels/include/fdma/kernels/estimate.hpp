@@ -67,16 +67,12 @@ struct PlanEstimate {
   bool is_memory_bound() const { return memory_us > schedule.makespan_us; }
 };
 
-/// Predicts the time of `plan` on a device. Forward: items as the plan has them. Backward: an item
-/// is a key tile of a query head that walks the query tiles which see it, longest first; the plan
-/// must neither gather nor reorder.
+/// Predicts the time of `plan` on a device, for the pass that the plan is for.
 ///
 /// Errors  unsupported if the profile has no costs for dtype, direction or the plan's tile;
-///         invalid_argument for gather lists where the kernel does not gather, backward for key
-///         orders
+///         invalid_argument for gather lists where the kernel does not gather
 /// Cost    O(items * (segments + log workers) + bitmaps)
-Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
-                                   Direction direction = Direction::forward);
+Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile);
 
 struct EstimateOptions {
   Direction direction = Direction::forward;

@@ -1,0 +1,32 @@
+// What items of a plan read in turn, and how much of it a shared cache holds.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// Bytes of one column of the plan's mask, for one KV head: rows of k and v, backward those of q,
+/// dout and the float32 sums of dq of all its query heads.
+inline std::int64_t column_bytes(const AttentionPlan& plan) {
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
+  if (!plan.is_backward()) {
+    return head_dim * size_bytes(shape.k_dtype) + head_dim_v * size_bytes(shape.v_dtype);
+  }
+  return shape.group_size() *
+         (head_dim * (size_bytes(shape.q_dtype) + size_bytes(DType::float32)) +
+          head_dim_v * size_bytes(shape.out_dtype));
+}
+
+/// KV heads of one section: what their items read in turn fits in the cache.
+inline std::int64_t section_heads(const AttentionPlan& plan, std::int64_t section_bytes) {
+  const std::int64_t columns =
+      plan.is_backward() ? plan.shape.max_q_len() : plan.shape.max_kv_len();
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, columns * column_bytes(plan));
+  return std::max<std::int64_t>(1, section_bytes / head_bytes);
+}
+
+}  // namespace fdma
