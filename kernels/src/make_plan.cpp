@@ -180,6 +180,12 @@ void weigh_orders(std::vector<GroupChoice>& groups, const std::vector<GroupUse>&
   for (GroupChoice& group : groups) group.drop_order();
 }
 
+// Group `index` in tiles of the plan. A transposed mask is in those already.
+SegmentMask group_in_tiles(const BlockMask& mask, std::int64_t index, const AttentionPlan& plan) {
+  if (!plan.is_backward()) return segment_of_group(mask, index, plan.mask_tile());
+  return std::get<std::vector<SegmentMask>>(mask.groups)[static_cast<std::size_t>(index)];
+}
+
 // Appends the groups of a mask.
 Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, ColumnMode columns,
                                               AttentionPlan& plan) {
@@ -201,8 +207,7 @@ Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, ColumnMode 
   };
   for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
     const bool can_reorder = reorders && !uses[static_cast<std::size_t>(g)].shares_kv_head;
-    choices.push_back(
-        choose_group(segment_of_group(mask, g, plan.mask_tile()), columns, can_reorder, costs));
+    choices.push_back(choose_group(group_in_tiles(mask, g, plan), columns, can_reorder, costs));
     if (weighs_orders) continue;  // all of them first
     FDMA_TRY_VOID(append(choices.back()));
     choices.clear();

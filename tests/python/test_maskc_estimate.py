@@ -225,6 +225,20 @@ def test_calibrate_writes_a_profile_that_estimate_takes(tmp_path: Path) -> None:
     assert estimated["masked"]["time_us"] > 0
 
 
+def test_calibrate_measures_backward(tmp_path: Path) -> None:
+    words = ["--quick", "--head-dim", "16", "--dtype", "fp32", "--threads", "1"]
+    said = maskc(tmp_path, "calibrate", *words, "--direction", "both", "-o", "here.json")
+    assert "  backward float32    16  " in said
+    made = json.loads((tmp_path / "here.json").read_text())
+    assert [kernel["direction"] for kernel in made["kernels"]] == ["forward", "backward"]
+    assert all(tile["full"]["compute_us"] > 0 for k in made["kernels"] for tile in k["tiles"])
+    maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "512", "-o", "m.h5")
+    words = ["estimate", "m.h5", "--device", "here.json", "--dtype", "fp32", "--head-dim", "16"]
+    forward = maskc_json(tmp_path, *words)
+    backward = maskc_json(tmp_path, *words, "--direction", "backward")
+    assert backward["masked"]["time_us"] > 1.5 * forward["masked"]["time_us"]
+
+
 def test_calibrate_refuses_before_it_measures(tmp_path: Path) -> None:
     error = error_of(tmp_path, "calibrate", "--dtype", "fp32,int8", status=2)
     assert "--dtype: expected float32, float16, bfloat16, fp32, fp16 or bf16, got 'int8'" in error
