@@ -63,12 +63,12 @@ std::vector<int2> lengths_of(const AttentionShape& shape) {
 // Keys and, as bytes, rows of the entries of gather lists.
 void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int32_t>& keys,
                    std::vector<uchar2>& rows) {
-  keys.reserve(entries.size());
-  rows.reserve(entries.size());
-  for (const GatherEntry& entry : entries) {
-    keys.push_back(entry.key);
-    rows.push_back(make_uchar2(static_cast<unsigned char>(entry.row_begin),
-                               static_cast<unsigned char>(entry.row_end)));
+  keys.resize(entries.size());
+  rows.resize(entries.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    keys[i] = entries[i].key;
+    rows[i] = make_uchar2(static_cast<unsigned char>(entries[i].row_begin),
+                          static_cast<unsigned char>(entries[i].row_end));
   }
 }
 
