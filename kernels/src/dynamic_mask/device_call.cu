@@ -12,6 +12,7 @@
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/zoh_device.hpp"
+#include "sm90/attention_forward.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 
@@ -195,27 +196,18 @@ class Sm90Call final : public DeviceCall {
   Result<void> attend(const AttentionTensors& tensors, const Interval* kept, char* base,
                       Stream stream, const AttentionOptions& options) const {
     void* const workspace = base + layout_.attention;
-    switch (reading_) {
-      case SelectionReading::gather:
-        return Error{ErrorCode::unsupported, "reading: sm90 reads no gather lists yet; take scan"};
-      case SelectionReading::scan: {
-        // The same plan with this call's intervals; its memory stays that of plan_.
-        const DevicePlan::Impl& planned = plan_.impl();
-        auto impl = std::make_unique<DevicePlan::Impl>();
-        impl->shape = planned.shape;
-        impl->score = planned.score;
-        impl->tile = planned.tile;
-        impl->device = planned.device;
-        impl->num_multiprocessors = planned.num_multiprocessors;
-        impl->max_partials = planned.max_partials;
-        impl->num_partials = planned.num_partials;
-        impl->arrays = planned.arrays;
-        impl->arrays.column_intervals = kept;
-        return attention_forward(DevicePlan(std::move(impl)), tensors, workspace, stream, options);
-      }
-      default:
-        return attention_forward(plan_, tensors, workspace, stream, options);
+    if (reading_ == SelectionReading::all) {
+      return attention_forward(plan_, tensors, workspace, stream, options);
     }
+    sm90::GatherArrays made{};
+    if (reading_ == SelectionReading::gather) {
+      made.lists = reinterpret_cast<const GatherList*>(base + layout_.lists);
+      made.keys = reinterpret_cast<const std::int32_t*>(base + layout_.keys);
+      made.rows = reinterpret_cast<const uchar2*>(base + layout_.rows);
+    } else {
+      made.column_intervals = kept;
+    }
+    return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options, made);
   }
 
   DynamicMaskSpec spec_;
@@ -261,9 +253,7 @@ Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec
                  topk.error().message + "; or run dynamic_mask_attention with backend = cpu"};
   }
   if (!topk) return std::move(topk).error();
-  DynamicMaskSpec asked = spec;
-  if (asked.reading == SelectionReading::automatic) asked.reading = SelectionReading::scan;
-  FDMA_TRY(const SelectionPlan selection, plan_selection(asked, rows));
+  FDMA_TRY(const SelectionPlan selection, plan_selection(spec, rows));
   FDMA_TRY(DevicePlan plan, upload(selection.plan, stream));
   FDMA_TRY(DeviceMemory memory, upload_lengths(spec, selection, rows.num_rows(), stream));
   return Result<std::unique_ptr<DeviceCall>>(std::make_unique<Sm90Call>(

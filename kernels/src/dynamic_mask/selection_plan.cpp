@@ -22,13 +22,14 @@
 namespace fdma::dynamic_mask {
 namespace {
 
-constexpr double kFlopPerUs = 4.9e6;         // of a multiprocessor: 650 TFLOP/s over 132
-constexpr double kGatherDearer = 1.1;        // hopper: gathered against contiguous keys
-constexpr double kMaskDearer = 1.1;          // a tile of column intervals against a full one
-constexpr double kItemTiles = 0.9;           // what an item costs beside its tiles
-constexpr double kListEntryUs = 1.3e-6;      // 4 to 6 bytes written, intervals read
-constexpr double kListUs = 1.0e-4;           // each list
-constexpr double kListLaunchesUs = 6;        // two more launches
+constexpr double kFlopPerUs = 4.9e6;     // of a multiprocessor: 650 TFLOP/s over 132
+constexpr double kGatherDearer = 1.1;    // hopper: gathered against contiguous keys
+constexpr double kMaskDearer = 1.1;      // a tile of column intervals against a full one
+constexpr double kItemTiles = 0.9;       // what an item costs beside its tiles
+constexpr double kListEntryUs = 1.3e-6;  // 4 to 6 bytes written, intervals read
+constexpr double kListUs = 1.0e-4;       // each list
+constexpr double kListLaunchesUs = 6;    // two more launches
+constexpr std::int32_t kGatherHeadDim = 128;
 constexpr std::int64_t kListAlignment = 32;  // entries
 constexpr std::int32_t kStepKeys = 32;       // of the last chunk of a list
 
@@ -86,6 +87,11 @@ struct Choice {
   RoomsOfMasks rooms;
 };
 
+// Keys by index are for head sizes up to 128.
+bool gathers(const AttentionShape& shape) {
+  return shape.head_dim <= kGatherHeadDim && shape.head_dim_v <= kGatherHeadDim;
+}
+
 Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows) {
   Choice best;
   for (std::int32_t heads = 1; heads <= heads_per_tile_of_group(spec.shape.group_size());
@@ -93,6 +99,9 @@ Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows) {
     const RoomsOfMasks rooms = rooms_of(rows, spec.w, kSm90TileRows / heads);
     for (const SelectionReading reading : {SelectionReading::gather, SelectionReading::scan}) {
       if (spec.reading != SelectionReading::automatic && spec.reading != reading) continue;
+      if (spec.reading != reading && reading == SelectionReading::gather && !gathers(spec.shape)) {
+        continue;
+      }
       const double us = predict(spec.shape, rows, rooms, heads, reading);
       const bool is_better = best.reading == SelectionReading::automatic || us < best.predicted_us;
       if (is_better) best = {reading, heads, us, rooms};

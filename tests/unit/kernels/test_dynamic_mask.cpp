@@ -89,6 +89,9 @@ TEST(PlanSelection, LongRowsAreGatheredShortOnesScanned) {
   EXPECT_EQ(planned(spec_of(16384, 819, 8, 8)).reading, SelectionReading::gather);
   EXPECT_EQ(planned(spec_of(4096, 3500, 8, 8)).reading, SelectionReading::scan);
   EXPECT_EQ(planned(spec_of(4096, 4096, 8, 8)).reading, SelectionReading::all);
+  DynamicMaskSpec large = spec_of(16384, 819, 8, 8);
+  large.shape.head_dim = 192;
+  EXPECT_EQ(planned(large).reading, SelectionReading::scan);
   DynamicMaskSpec dropping = spec_of(4096, 4096, 8, 8);
   dropping.drops_zero_scores = true;
   EXPECT_NE(planned(dropping).reading, SelectionReading::all);
