@@ -4,9 +4,10 @@
 //                     and the last
 //   2. cut_lists      a block takes 16 consecutive tiles of a row. It finds the keys that live in
 //                     any of them once, from the pieces that reach into the group, and puts them
-//                     into shared memory in order; then each warp goes over those for a tile of
-//                     its own: keys that all rows of the tile see are written as they come, the
-//                     others afterwards, from the steps that were noted to have some.
+//                     into shared memory in order; of each 32 it notes in which tiles all, some or
+//                     none are seen by all rows, and in which some by some rows only. Then each
+//                     warp goes over them for a tile of its own: 32 keys that all rows see are
+//                     copied, others picked; keys that some rows see follow behind.
 // A group with more live keys than shared memory holds takes them in batches, twice.
 //
 // Example     128K tokens, w = 2,048, random scores: 10,600 of 131,072 keys are ever kept, 2,048 to
@@ -38,7 +39,8 @@ constexpr int kCutThreads = 512;
 constexpr int kCutWarps = kCutThreads / kWarp;
 constexpr int kItems = 2;  // candidates that a thread looks at in one round
 constexpr int kRound = kItems * kCutThreads;
-constexpr int kWindowPieces = 2 * kCutThreads;  // pieces whose counts are in shared memory
+constexpr int kWindowPieces = 2 * kWarp;  // pieces whose counts are in shared memory
+constexpr int kWindowChunks = kWindowPieces * kPieceKeys / kWarp;  // of 32 candidates
 constexpr std::int32_t kSingleBatch = 14 * 1024, kManyBatches = 6 * 1024;
 static_assert(kItems * kCutWarps == kWarp);
 
@@ -50,14 +52,23 @@ struct __align__(16) Piece {
   std::int32_t unused;
 };
 
-// A key that lives in a group, and its queries, relative to the group and cut off there.
-struct __align__(8) LiveKey {
-  std::int32_t key;
-  std::uint32_t queries;  // begin, and end in the upper half
-
-  __device__ int begin() const { return static_cast<int>(queries & 0xFFFF); }
-  __device__ int end() const { return static_cast<int>(queries >> 16); }
+// The keys that live in a group, in order, and their queries relative to the group and cut off
+// there: begin, and end in the upper half.
+struct LiveList {
+  std::int32_t* keys;
+  std::uint32_t* queries;
+  uint2* steps;  // of 32 keys each: LiveKeys::mark_steps
 };
+__device__ __forceinline__ int begin_of(std::uint32_t queries) {
+  return static_cast<int>(queries & 0xFFFF);
+}
+__device__ __forceinline__ int end_of(std::uint32_t queries) {
+  return static_cast<int>(queries >> 16);
+}
+// Bits [begin, end) of 16.
+__device__ __forceinline__ std::uint32_t bits(int begin, int end) {
+  return begin < end ? (1u << end) - (1u << begin) : 0;
+}
 
 struct Kernel {
   const int2* kept;
@@ -138,8 +149,8 @@ __global__ void __launch_bounds__(kCompactThreads)
 
 // Shared memory of cut_lists beside the live keys, which follow.
 struct Shared {
-  std::int32_t before[kWindowPieces];  // candidates in the pieces of the window before this one
-  std::int32_t warp_sums[kCutWarps];
+  std::int32_t before[kWindowPieces + 1];  // candidates in the pieces of the window before this one
+  std::uint8_t piece_of_chunk[kWindowChunks];  // that has the first of 32 candidates
   std::int32_t round_counts[2][kItems * kCutWarps];
 };
 
@@ -157,8 +168,8 @@ __device__ __forceinline__ int sum_up_to(int value, int lane) {
 // block take part in every call.
 class LiveKeys {
  public:
-  __device__ LiveKeys(const Kernel& call, Shared& shared, LiveKey* live, int row, int q_begin,
-                      int q_end)
+  __device__ LiveKeys(const Kernel& call, Shared& shared, const LiveList& live, int row,
+                      int q_begin, int q_end)
       : call_(call),
         shared_(shared),
         live_(live),
@@ -191,18 +202,21 @@ class LiveKeys {
       candidate_ += kRound;
     }
     __syncthreads();
+    mark_steps();
+    __syncthreads();
     return has_more;
   }
   __device__ int size() const { return size_; }
 
  private:
-  // Counts the candidates of up to kWindowPieces pieces; two for each thread.
+  // Counts the candidates of up to kWindowPieces pieces, two for each lane of every warp; then
+  // finds the piece of every 32nd candidate.
   __device__ void open_window() {
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
     int counts[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int at = window_ + 2 * thread + i;
+      const int at = window_ + 2 * lane + i;
       counts[i] = 0;
       if (at < num_pieces()) {
         const int4 piece = __ldg(reinterpret_cast<const int4*>(pieces_ + at));
@@ -210,22 +224,24 @@ class LiveKeys {
       }
     }
     const int sum = sum_up_to(counts[0] + counts[1], lane);
-    __syncthreads();  // the window before it is done with
-    if (lane == kWarp - 1) shared_.warp_sums[warp] = sum;
-    __syncthreads();
-    const int warp_sum = sum_up_to(lane < kCutWarps ? shared_.warp_sums[lane] : 0, lane);
-    const int before_warp = warp == 0 ? 0 : __shfl_sync(~0u, warp_sum, warp - 1);
-    num_candidates_ = __shfl_sync(~0u, warp_sum, kCutWarps - 1);
+    num_candidates_ = __shfl_sync(~0u, sum, kWarp - 1);
     candidate_ = 0;
-    const int before = before_warp + sum - counts[0] - counts[1];
-    shared_.before[2 * thread] = before;
-    shared_.before[2 * thread + 1] = before + counts[0];
+    __syncthreads();  // the window before it is done with
+    if (thread < kWarp) {
+      shared_.before[2 * lane + 1] = sum - counts[1];
+      shared_.before[2 * lane + 2] = sum;
+      if (lane == 0) shared_.before[0] = 0;
+    }
+    __syncthreads();
+    for (int chunk = thread; chunk * kWarp < num_candidates_; chunk += kCutThreads) {
+      shared_.piece_of_chunk[chunk] = static_cast<std::uint8_t>(piece_of(chunk * kWarp));
+    }
     __syncthreads();
   }
 
   // The piece of the window that has a candidate: the last one with no more before it.
   __device__ int piece_of(int candidate) const {
-    int begin = 0, end = min(kWindowPieces, num_pieces() - window_);
+    int begin = 0, end = kWindowPieces;
     while (end - begin > 1) {
       const int middle = (begin + end) / 2;
       if (shared_.before[middle] <= candidate) {
@@ -240,23 +256,24 @@ class LiveKeys {
   // Appends those of the next kRound candidates that live, in their order.
   __device__ void take_round(std::int32_t* counts) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-    LiveKey keys[kItems];
-    std::uint32_t lives[kItems];
+    std::int32_t keys[kItems];
+    std::uint32_t queries[kItems], lives[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int candidate = candidate_ + i * kCutThreads + thread;
-      int2 queries = make_int2(0, 0);
-      keys[i].key = 0;
+      int2 seen = make_int2(0, 0);
+      keys[i] = 0;
       if (candidate < num_candidates_) {
-        const int piece = piece_of(candidate);
-        const std::int64_t first_key = (window_ + piece) * kPieceKeys;
+        int piece = shared_.piece_of_chunk[candidate / kWarp];
+        while (shared_.before[piece + 1] <= candidate) ++piece;
+        const int first_key = (window_ + piece) * static_cast<int>(kPieceKeys);
         const std::int64_t at = row_at_ + first_key + candidate - shared_.before[piece];
-        queries = call_.kept_queries[at];
-        keys[i].key = static_cast<std::int32_t>(first_key) + call_.kept_offsets[at];
+        seen = call_.kept_queries[at];
+        keys[i] = first_key + call_.kept_offsets[at];
       }
-      const bool is_live = queries.x < q_end_ && queries.y > q_begin_;
-      keys[i].queries = static_cast<std::uint32_t>(max(queries.x - q_begin_, 0)) |
-                        static_cast<std::uint32_t>(min(queries.y, q_end_) - q_begin_) << 16;
+      const bool is_live = seen.x < q_end_ && seen.y > q_begin_;
+      queries[i] = static_cast<std::uint32_t>(max(seen.x - q_begin_, 0)) |
+                   static_cast<std::uint32_t>(min(seen.y, q_end_) - q_begin_) << 16;
       lives[i] = __ballot_sync(~0u, is_live);
       if (lane == 0) counts[i * kCutWarps + warp] = __popc(lives[i]);
     }
@@ -265,17 +282,42 @@ class LiveKeys {
     const int count = counts[lane], sum = sum_up_to(count, lane), before = sum - count;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int at = size_ + __shfl_sync(~0u, before, i * kCutWarps + warp);
-      if ((lives[i] >> lane & 1) != 0) live_[at + __popc(lives[i] & lanes_below(lane))] = keys[i];
+      const int to = size_ + __shfl_sync(~0u, before, i * kCutWarps + warp) +
+                     __popc(lives[i] & lanes_below(lane));
+      if ((lives[i] >> lane & 1) == 0) continue;
+      live_.keys[to] = keys[i];
+      live_.queries[to] = queries[i];
     }
     size_ += __shfl_sync(~0u, sum, kWarp - 1);
+  }
+
+  // Of every step of 32 live keys the tiles of the group in which all are seen by all rows, in
+  // which some are (the upper half of x), and in which some are seen by some rows only (y).
+  __device__ void mark_steps() const {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+    const int shift = 31 - __clz(call_.block_q), end_of_group = q_end_ - q_begin_;
+    for (int step = warp; step * kWarp < size_; step += kCutWarps) {
+      std::uint32_t full = 0, part = 0;
+      if (step * kWarp + lane < size_) {
+        const std::uint32_t queries = live_.queries[step * kWarp + lane];
+        const int begin = begin_of(queries), end = end_of(queries);
+        const int end_tile = (end + call_.block_q - 1) >> shift;
+        // The rows of the last tile may end before it does.
+        const int end_full = end == end_of_group ? end_tile : end >> shift;
+        full = bits((begin + call_.block_q - 1) >> shift, end_full);
+        part = bits(begin >> shift, end_tile) & ~full;
+      }
+      const std::uint32_t all = __reduce_and_sync(~0u, full), some = __reduce_or_sync(~0u, full);
+      part = __reduce_or_sync(~0u, part);
+      if (lane == 0) live_.steps[step] = make_uint2(all | some << 16, part);
+    }
   }
 
   __device__ int num_pieces() const { return static_cast<int>(call_.num_pieces); }
 
   const Kernel& call_;
   Shared& shared_;
-  LiveKey* live_;
+  LiveList live_;
   const Piece* pieces_;
   std::int64_t row_at_;
   int q_begin_, q_end_;
@@ -289,100 +331,106 @@ class LiveKeys {
 class TileList {
  public:
   __device__ TileList(const Kernel& call, int row, int first_tile, int tile_in_group, int lane)
-      : lane_(lane) {
+      : lane_(lane), bit_(tile_in_group) {
     const int tile = first_tile + tile_in_group;
     exists_ = tile < call.num_tiles;
     if (!exists_) return;
     index_ = std::int64_t{row} * call.num_tiles + tile;
     begin_ = tile_in_group * call.block_q;
     end_ = begin_ + max(min(call.block_q, call.q_lens[row] - tile * call.block_q), 0);
-    first_ = call.first_entries[index_];
-    room_ = static_cast<int>(call.first_entries[index_ + 1] - first_);
-    keys_ = call.keys + first_;
-    rows_ = call.rows + first_;
+    const std::int64_t first = call.first_entries[index_];
+    room_ = static_cast<int>(call.first_entries[index_ + 1] - first);
+    keys_ = call.keys + first;
+    rows_ = call.rows + first;
   }
 
   __device__ bool has_rows() const { return begin_ < end_; }
 
-  // Keys that all rows see; notes in which steps of 32 there are others.
-  __device__ void add_full(const LiveKey* live, int size) {
-    steps_with_parts_ = 0;
-    for (int first = 0; first < size; first += kWarp) {
-      const LiveKey key = load(live, first, size);
-      const bool is_full = key.begin() <= begin_ && key.end() >= end_;
-      const bool is_part = !is_full && key.begin() < end_ && key.end() > begin_;
-      const std::uint32_t full = __ballot_sync(~0u, is_full);
-      const int at = num_full_ + __popc(full & lanes_below(lane_));
-      if (is_full && at < room_) keys_[at] = key.key;
-      num_full_ += __popc(full);
-      const int step = first / kWarp;
-      if (__any_sync(~0u, is_part) && lane_ == step % kWarp) {
-        steps_with_parts_ |= 1u << (step / kWarp % kWarp);
+  // Keys that all rows see, 32 steps at a time: those of which all are seen are copied.
+  __device__ void add_full(const LiveList& live, int size) {
+    for (int first = 0; first * kWarp < size; first += kWarp) {
+      const std::uint32_t tiles = marks(live, first, size).x;
+      const std::uint32_t all = __ballot_sync(~0u, (tiles >> bit_ & 1) != 0);
+      std::uint32_t some = __ballot_sync(~0u, (tiles >> (16 + bit_) & 1) != 0);
+      while (some != 0) {
+        const int step = __ffs(static_cast<int>(some)) - 1;
+        const int whole = __ffs(static_cast<int>(~(all >> step))) - 1;  // steps from here on
+        const int num_steps = whole < 0 ? kWarp : whole;
+        const int key = (first + step) * kWarp + lane_;
+        if (num_steps == 0) {
+          add_some(live, key, size);
+          some &= some - 1;
+          continue;
+        }
+#pragma unroll 4
+        for (int i = 0; i < num_steps * kWarp; i += kWarp) {
+          const int at = num_full_ + i + lane_;
+          if (at < room_) keys_[at] = live.keys[key + i];
+        }
+        num_full_ += num_steps * kWarp;
+        some &= step + num_steps < kWarp ? ~0u << (step + num_steps) : 0;
       }
-      // Begins do not decrease: nobody behind a key that begins past the tile lives in it.
-      if (__any_sync(~0u, key.begin() >= end_)) break;
     }
   }
 
-  // The others, of the steps that add_full has noted last.
-  __device__ void add_noted_parts(const LiveKey* live, int size) {
-    std::uint32_t words = __reduce_or_sync(~0u, steps_with_parts_);
-    for (; words != 0; words &= words - 1) {
-      const int bit = __ffs(static_cast<int>(words)) - 1;
-      std::uint32_t lanes = __ballot_sync(~0u, (steps_with_parts_ >> bit & 1) != 0);
-      for (; lanes != 0; lanes &= lanes - 1) {
-        add_parts(live, (bit * kWarp + __ffs(static_cast<int>(lanes)) - 1) * kWarp, size);
+  // After all of those: the others.
+  __device__ void add_parts(const LiveList& live, int size) {
+    for (int first = 0; first * kWarp < size; first += kWarp) {
+      std::uint32_t parts = __ballot_sync(~0u, (marks(live, first, size).y >> bit_ & 1) != 0);
+      for (; parts != 0; parts &= parts - 1) {
+        add_step_of_parts(live, (first + __ffs(static_cast<int>(parts)) - 1) * kWarp + lane_, size);
       }
     }
-  }
-  __device__ void add_all_parts(const LiveKey* live, int size) {
-    for (int first = 0; first < size; first += kWarp) add_parts(live, first, size);
   }
 
   __device__ void finish(const Kernel& call) {
     if (lane_ != 0 || !exists_) return;
     const int size = num_full_ + num_parts_;
-    call.lists[index_] = {first_, min(size, room_), min(num_full_, room_)};
+    call.lists[index_] = {keys_ - call.keys, min(size, room_), min(num_full_, room_)};
     if (size > room_ && call.status != nullptr) atomicOr(call.status, kListTooLong);
   }
 
  private:
-  __device__ LiveKey load(const LiveKey* live, int first, int size) const {
-    LiveKey key{0, 0};
-    if (first + lane_ < size) key = live[first + lane_];
-    // Past the end: a key that no tile sees, and that ends no loop.
-    return key;
+  // Of the lane's one of 32 steps.
+  __device__ uint2 marks(const LiveList& live, int first, int size) const {
+    return (first + lane_) * kWarp < size ? live.steps[first + lane_] : make_uint2(0, 0);
   }
-  __device__ void add_parts(const LiveKey* live, int first, int size) {
-    const LiveKey key = load(live, first, size);
-    const bool is_full = key.begin() <= begin_ && key.end() >= end_;
-    const bool is_part = !is_full && key.begin() < end_ && key.end() > begin_;
+  __device__ bool is_full(std::uint32_t queries) const {
+    return begin_of(queries) <= begin_ && end_of(queries) >= end_;
+  }
+  __device__ void add_some(const LiveList& live, int key, int size) {
+    const bool is_here = key < size && is_full(live.queries[key]);
+    const std::uint32_t full = __ballot_sync(~0u, is_here);
+    const int at = num_full_ + __popc(full & lanes_below(lane_));
+    if (is_here && at < room_) keys_[at] = live.keys[key];
+    num_full_ += __popc(full);
+  }
+  __device__ void add_step_of_parts(const LiveList& live, int key, int size) {
+    const std::uint32_t queries = key < size ? live.queries[key] : 0;
+    const bool is_part = begin_of(queries) < end_ && end_of(queries) > begin_ && !is_full(queries);
     const std::uint32_t parts = __ballot_sync(~0u, is_part);
     const int at = num_full_ + num_parts_ + __popc(parts & lanes_below(lane_));
     if (is_part && at < room_) {
-      keys_[at] = key.key;
-      rows_[at] = make_uchar2(static_cast<unsigned char>(max(key.begin() - begin_, 0)),
-                              static_cast<unsigned char>(min(key.end(), end_) - begin_));
+      keys_[at] = live.keys[key];
+      rows_[at] = make_uchar2(static_cast<unsigned char>(max(begin_of(queries) - begin_, 0)),
+                              static_cast<unsigned char>(min(end_of(queries), end_) - begin_));
     }
     num_parts_ += __popc(parts);
   }
 
-  int lane_;
+  int lane_, bit_;
   bool exists_;
   std::int64_t index_ = 0;
   int begin_ = 0, end_ = 0;  // queries, relative to the group
-  std::int64_t first_ = 0;
   int room_ = 0;
   std::int32_t* keys_ = nullptr;
   uchar2* rows_ = nullptr;
   int num_full_ = 0, num_parts_ = 0;
-  std::uint32_t steps_with_parts_ = 0;  // bit i of lane l: step 32 i + l
 };
-static_assert(kSingleBatch <= kWarp * kWarp * kWarp);
 
 __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constant__ Kernel call) {
   __shared__ Shared shared;
-  extern __shared__ LiveKey live[];
+  extern __shared__ uint2 live_memory[];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   // Late groups first: under causal they have most to do.
@@ -390,6 +438,10 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   const int group = static_cast<int>((gridDim.x - 1 - blockIdx.x) / call.num_rows);
   const int q_begin = group * kGroupTiles * call.block_q;
   const int q_end = min(q_begin + kGroupTiles * call.block_q, call.q_lens[row]);
+  auto* const keys_memory =
+      reinterpret_cast<std::int32_t*>(live_memory + call.batch_entries / kWarp);
+  const LiveList live{
+      keys_memory, reinterpret_cast<std::uint32_t*>(keys_memory + call.batch_entries), live_memory};
   LiveKeys keys(call, shared, live, row, q_begin, q_end);
   keys.restart();
   const bool is_one_batch = !keys.fill();
@@ -397,7 +449,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   if (is_one_batch) {
     if (list.has_rows()) {
       list.add_full(live, keys.size());
-      list.add_noted_parts(live, keys.size());
+      list.add_parts(live, keys.size());
     }
     list.finish(call);
     return;
@@ -409,7 +461,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   keys.restart();
   for (bool has_more = true; has_more;) {
     has_more = keys.fill();
-    if (list.has_rows()) list.add_all_parts(live, keys.size());
+    if (list.has_rows()) list.add_parts(live, keys.size());
   }
   list.finish(call);
 }
@@ -423,7 +475,8 @@ std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q) {
   // What lives in a group: the keys of its first tile and one more for each further query, under
   // masks in which keys appear one by one; others may need several batches.
   const std::int64_t live = most_entries + (kGroupTiles - 1) * std::int64_t{block_q} + kRound;
-  return live <= kSingleBatch ? static_cast<std::int32_t>(live) : kManyBatches;
+  const std::int64_t steps = ceil_div(live, std::int64_t{kWarp}) * kWarp;
+  return steps <= kSingleBatch ? static_cast<std::int32_t>(steps) : kManyBatches;
 }
 
 std::int64_t lists_workspace_bytes(std::int64_t num_rows, std::int64_t kv_len) {
@@ -450,7 +503,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.q_lens = call.q_lens;
   kernel.num_tiles = call.num_tiles;
   kernel.block_q = call.block_q;
-  kernel.batch_entries = std::max(call.batch_entries, kRound);
+  kernel.batch_entries = ceil_div(std::max(call.batch_entries, kRound), kWarp) * kWarp;
   kernel.first_entries = call.first_entries;
   kernel.pieces = static_cast<Piece*>(call.workspace);
   kernel.kept_queries = reinterpret_cast<int2*>(kernel.pieces + call.num_rows * num_pieces);
@@ -465,7 +518,8 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
         kernel);
     FDMA_TRY_VOID(sm90::check_cuda(cudaGetLastError(), "launch of the kernel that compacts keys"));
   }
-  const std::size_t bytes = static_cast<std::size_t>(kernel.batch_entries) * sizeof(LiveKey);
+  constexpr std::size_t kStepBytes = kWarp * 2 * sizeof(std::int32_t) + sizeof(uint2);
+  const std::size_t bytes = static_cast<std::size_t>(kernel.batch_entries / kWarp) * kStepBytes;
   FDMA_TRY_VOID(
       sm90::check_cuda(cudaFuncSetAttribute(cut_lists, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(bytes)),
