@@ -7,7 +7,8 @@ number of threads. Within a group of one length, dtype and head_dim, every mask 
 turn, round after round, so that a machine that slows down slows all of them; times are medians over
 rounds, after a first round that is not timed and in which the results are compared. FDMA runs
 a plan made beforehand; what compiling and planning take is reported apart. PyTorch has is_causal
-for causal; for other masks it gets a boolean [q_len, kv_len].
+for causal; for other masks it gets a boolean [q_len, kv_len]. Gradients of q, k and v likewise:
+PyTorch's by autograd, of a result that is kept (`backward_runs` of a session, `--directions`).
 
 `--isa avx2` forbids both libraries everything above AVX2 (in a process of its own, by environment
 variables), so that a machine with AVX-512 can show what one without it would.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -70,6 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", type=numbers, default=[1024, 4096, 8192])
     parser.add_argument("--dtypes", type=names, default=list(DTYPES))
     parser.add_argument("--head-dims", type=numbers, default=[64, 128])
+    parser.add_argument("--directions", type=names, default=["forward", "backward"])
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -99,6 +102,8 @@ def time_of(call: Callable[[], object]) -> float:
 class Case:
     """One mask of a group: how either library runs it, and what it measured."""
 
+    flops_per_pair = 4  # times head_dim
+
     def __init__(self, name: str, spec: str, tables: Any, options: argparse.Namespace) -> None:
         self.name = name
         self.spec = spec
@@ -116,33 +121,43 @@ class Case:
         begin = time.perf_counter()
         self.mask = fdma.compile(self.spec, tokens, tables=self.tables)
         compiled = time.perf_counter()
-        plan = fdma.make_plan(self.mask, batch=batch, heads_q=heads, head_dim=head_dim, dtype=dtype)
+        plan = self.make_plan(fdma, batch, heads, head_dim, dtype)
         self.compile_us = (compiled - begin) * 1e6
         self.plan_us = (time.perf_counter() - compiled) * 1e6
         counts = fdma.compile(self.spec, tokens, tables=self.tables, block=plan.tile).counts
         live = counts["full"] + counts["partial"]
         self.live_share = live / (live + counts["empty"])
         self.pairs = counts["allowed_pairs"]
+        choice: Run = {}
+        if self.name == "causal":
+            choice["is_causal"] = True
+        elif self.name != "full":
+            choice["attn_mask"] = torch.from_dlpack(fdma.to_dense(self.mask))
+        self.set_calls(fdma, torch, tensors, plan, lambda *of: sdpa(*of, **choice))
+        self.difference = self.compare(torch)
+        if not self.difference <= TOLERANCE[dtype]:
+            sys.exit(f"{self.name} {tokens} {dtype} {head_dim}: results differ: {self.difference}")
+
+    def make_plan(self, fdma: Any, batch: int, heads: int, head_dim: int, dtype: str) -> Any:
+        return fdma.make_plan(self.mask, batch=batch, heads_q=heads, head_dim=head_dim, dtype=dtype)
+
+    def set_calls(
+        self, fdma: Any, torch: Any, tensors: list[Any], plan: Any, sdpa: Callable[..., Any]
+    ) -> None:
         lengths_first = [x.transpose(1, 2) for x in tensors]
         threads = self.options.threads
         self.run_fdma = lambda: fdma.attention(
             *lengths_first, plan, num_threads=threads, return_lse=False
         )
-        if self.name == "full":
-            self.run_torch = lambda: sdpa(*tensors)
-        elif self.name == "causal":
-            self.run_torch = lambda: sdpa(*tensors, is_causal=True)
-        else:
-            cells = torch.from_dlpack(fdma.to_dense(self.mask))
-            self.run_torch = lambda: sdpa(*tensors, attn_mask=cells)
+        self.run_torch = lambda: sdpa(*tensors)
+
+    def compare(self, torch: Any) -> float:
         result = torch.from_dlpack(self.run_fdma()).transpose(1, 2)
-        self.difference = float((result.float() - self.run_torch().float()).abs().max())
-        if not self.difference <= TOLERANCE[dtype]:
-            sys.exit(f"{self.name} {tokens} {dtype} {head_dim}: results differ: {self.difference}")
+        return float((result.float() - self.run_torch().float()).abs().max())
 
     def report(self, tokens: int, dtype: str, head_dim: int, full: Case) -> Run:
         pairs = self.pairs * self.options.batch * self.options.heads
-        flops = 4 * head_dim * pairs
+        flops = self.flops_per_pair * head_dim * pairs
         fdma_s, torch_s = statistics.median(self.fdma_s), statistics.median(self.torch_s)
         to_full = statistics.median(a / b for a, b in zip(self.fdma_s, full.fdma_s, strict=True))
         return {
@@ -169,18 +184,64 @@ class Case:
         }
 
 
+class BackwardCase(Case):
+    """The gradients of q, k and v, of a random gradient of the result."""
+
+    flops_per_pair = 10
+
+    def make_plan(self, fdma: Any, batch: int, heads: int, head_dim: int, dtype: str) -> Any:
+        self.forward_plan = super().make_plan(fdma, batch, heads, head_dim, dtype)
+        return fdma.make_plan(
+            self.mask,
+            batch=batch,
+            heads_q=heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            direction="backward",
+        )
+
+    def set_calls(
+        self, fdma: Any, torch: Any, tensors: list[Any], plan: Any, sdpa: Callable[..., Any]
+    ) -> None:
+        inputs = [x.transpose(1, 2) for x in tensors]
+        out, lse = (torch.from_dlpack(x) for x in fdma.attention(*inputs, self.forward_plan))
+        dout = torch.randn(tensors[0].shape).to(tensors[0].dtype)
+        self.gradients = [torch.empty_like(x).transpose(1, 2) for x in tensors]
+        call = (None, out, lse, dout.transpose(1, 2), None, *self.gradients, None)
+        self.run_fdma = lambda: fdma.attention_backward_call(plan, *inputs, *call)
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        with torch.enable_grad():
+            result = sdpa(*leaves)
+        self.run_torch = lambda: torch.autograd.grad(result, leaves, dout, retain_graph=True)
+
+    def compare(self, torch: Any) -> float:
+        """Of the largest magnitude of each gradient."""
+        if self.run_fdma() != 0:
+            sys.exit("attention_backward_call: a tensor is not contiguous along head_dim")
+        return max(
+            float((a.transpose(1, 2).float() - b.float()).abs().max() / b.float().abs().max())
+            for a, b in zip(self.gradients, self.run_torch(), strict=True)
+        )
+
+
 def measure_group(
-    fdma: Any, torch: Any, tokens: int, dtype: str, head_dim: int, options: argparse.Namespace
+    fdma: Any,
+    torch: Any,
+    tokens: int,
+    dtype: str,
+    head_dim: int,
+    options: argparse.Namespace,
+    case_type: type[Case],
 ) -> list[Run]:
     torch.manual_seed(SEED)
     shape = (options.batch, options.heads, tokens, head_dim)
     tensors = [torch.randn(shape).to(getattr(torch, dtype)) for _ in range(3)]
     lengths = torch.tensor(document_lengths(tokens))
     cases = [
-        Case("full", "true", None, options),
-        Case("causal", "causal", None, options),
-        Case("window", f"causal & window({tokens // 16})", None, options),
-        Case("documents", "documents(lengths=@n)", {"n": lengths}, options),
+        case_type("full", "true", None, options),
+        case_type("causal", "causal", None, options),
+        case_type("window", f"causal & window({tokens // 16})", None, options),
+        case_type("documents", "documents(lengths=@n)", {"n": lengths}, options),
     ]
     for case in cases:
         case.prepare(fdma, torch, tensors, dtype)
@@ -225,20 +286,27 @@ def measure(options: argparse.Namespace) -> Run:
         and any(flag in cpu_flags() for flag in ("avx512_bf16", "amx_bf16")),
         "sgemm_gflops": sgemm_gflops(torch),
         "runs": [],
+        "backward_runs": [],
     }
-    for tokens in options.lengths:
-        for dtype in options.dtypes:
-            for head_dim in options.head_dims:
-                runs = measure_group(fdma, torch, tokens, dtype, head_dim, options)
-                result["runs"] += runs
-                for run in runs:
-                    print(
-                        f"{options.child} {tokens} {dtype} d{head_dim} {run['mask']}: "
-                        f"FDMA {run['fdma_us'] / 1e3:.2f} ms, {run['fdma_gflops']:.0f} GFLOP/s; "
-                        f"PyTorch {run['torch_us'] / 1e3:.2f} ms; {run['ratio']:.2f}x; "
-                        f"time / live tiles {run['time_per_live_tile']:.2f}",
-                        flush=True,
-                    )
+    # attention_backward_call takes all threads that there are.
+    if "backward" in options.directions and options.threads != len(os.sched_getaffinity(0)):
+        sys.exit("--threads: backward runs on all cores; choose them with taskset")
+    groups = itertools.product(
+        options.directions, options.lengths, options.dtypes, options.head_dims
+    )
+    for direction, tokens, dtype, head_dim in groups:
+        is_forward = direction == "forward"
+        case_type = Case if is_forward else BackwardCase
+        runs = measure_group(fdma, torch, tokens, dtype, head_dim, options, case_type)
+        result["runs" if is_forward else "backward_runs"] += runs
+        for run in runs:
+            print(
+                f"{options.child} {direction} {tokens} {dtype} d{head_dim} {run['mask']}: "
+                f"FDMA {run['fdma_us'] / 1e3:.2f} ms, {run['fdma_gflops']:.0f} GFLOP/s; "
+                f"PyTorch {run['torch_us'] / 1e3:.2f} ms; {run['ratio']:.2f}x; "
+                f"time / live tiles {run['time_per_live_tile']:.2f}",
+                flush=True,
+            )
     return result
 
 
