@@ -953,7 +953,9 @@ def estimate(
     """
 
 def estimate_plan(plan: AttentionPlan, profile: DeviceProfile) -> dict[str, object]:
-    """The predicted time of this plan, of its direction: what `estimate` says as `masked`."""
+    """
+    The predicted time of this plan, of its direction: what `estimate` says as `masked`.
+    """
 
 def draw(
     mask: BlockMask,
