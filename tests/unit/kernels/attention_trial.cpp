@@ -207,6 +207,8 @@ void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.bitmap_tiles += counts.bitmap_tiles;
   sum.row_tiles += counts.row_tiles;
   sum.column_tiles += counts.column_tiles;
+  sum.gather_chunks += counts.gather_chunks;
+  sum.gather_entries += counts.gather_entries;
   sum.empty_items += counts.empty_items;
 }
 
