@@ -215,6 +215,7 @@ class UnitLoader {
 
   __device__ __forceinline__ void run() {
     ptx::wait_for_grid_before();  // which prepares what is known of each query
+    if (!wait_for_unit()) end_without_units();
     while (wait_for_unit()) {
       load_keys();
 #pragma unroll 1
@@ -393,11 +394,24 @@ class UnitLoader {
     ptx::mbarrier_arrive(base_ + Layout::kItemEmpty + 8 * item_ring_.stage());
     item_ring_.advance();
     store_step(unit, kStepEndsUnit | (wait_for_unit() ? 0 : kStepEndsAll), 0, 0);
-    for (std::uint32_t i = 0; i < ptx::kWarpArrivals; ++i) {
-      ptx::mbarrier_arrive(base_ + Layout::kQFull + 8 * stage);
-      ptx::mbarrier_arrive(base_ + Layout::kOFull + 8 * stage);
-    }
+    arrive_at(base_ + Layout::kQFull + 8 * stage, base_ + Layout::kOFull + 8 * stage);
     ring_.advance();
+  }
+
+  /// Of a parametric plan keys past the lengths of a call are no units: a block may find none. The
+  /// warps that compute hear of a unit without keys, the last.
+  __device__ __forceinline__ void end_without_units() {
+    store_step(PublishedItem{}, kStepEndsUnit | kStepEndsAll, 0, 0);
+    arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
+    arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
+  }
+
+  /// Completes a phase of two barriers that no copy arrives at.
+  __device__ __forceinline__ void arrive_at(std::uint32_t a, std::uint32_t b) {
+    for (std::uint32_t i = 0; i < ptx::kWarpArrivals; ++i) {
+      ptx::mbarrier_arrive(a);
+      ptx::mbarrier_arrive(b);
+    }
   }
 
   const BackwardParams& p;
