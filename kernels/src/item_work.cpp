@@ -19,6 +19,7 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kNarrowestStripe = 16;
+constexpr std::int64_t kGatherStep = 32;
 
 /// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
 class StripeKeys {
@@ -242,6 +243,11 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   const bool is_part = item.partial != kWholeRow;
   const bool knows_live_keys = skips_dead_keys_ && !is_part;
   const std::int64_t num_gathered = gathered_entries(plan_, item);
+  // Keys of chunks [first, end): lists end with a whole step of the kernel.
+  const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
+    const std::int64_t step = skips_dead_keys_ ? 1 : kGatherStep;
+    return std::min(end * block_kv, ceil_div(num_gathered, step) * step) - first * block_kv;
+  };
   std::int64_t before = 0;  // tiles of segments so far, the item's or not
   PlanWork work;
   for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
@@ -280,7 +286,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
         }
         break;
       case PlanSegmentKind::gather:
-        steps.cells += rows * (knows_live_keys ? num_gathered : tiles * block_kv);
+        steps.cells += rows * gathered_keys(first, end);
         break;
       case PlanSegmentKind::formula:
       case PlanSegmentKind::order:

@@ -26,7 +26,7 @@
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_formula.hpp"
-#include "plan_group.hpp"
+#include "plan_groups.hpp"
 #include "plan_sections.hpp"
 #include "plan_splits.hpp"
 
@@ -48,6 +48,13 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
         fmt::format("head_dim: sm90 computes head_dim and head_dim_v that are multiples of "
                     "8, got {} and {}",
                     shape.head_dim, shape.head_dim_v)};
+  }
+  if (options.columns == ColumnMode::gather &&
+      std::max(shape.head_dim, shape.head_dim_v) > kSm90GatherHeadDim) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("columns: sm90 gathers with head_dim and head_dim_v up to {}, got {} "
+                             "and {}; use scan",
+                             kSm90GatherHeadDim, shape.head_dim, shape.head_dim_v)};
   }
   const bool is_16_bit = shape.q_dtype == DType::bfloat16 || shape.q_dtype == DType::float16;
   if (!is_16_bit || shape.k_dtype != shape.q_dtype || shape.v_dtype != shape.q_dtype ||
@@ -84,6 +91,11 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                  fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
   }
   if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(options));
+  if (options.max_gather_bytes < 0) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("max_gather_bytes: expected at least 0, got {}", options.max_gather_bytes)};
+  }
   if (options.section_bytes < 0) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
@@ -135,102 +147,6 @@ std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) 
   const PlanCounts& counts = row.counts;
   return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * tile_columns +
          row.num_entries;
-}
-
-// The group of the mask of (b, h).
-std::int32_t group_of(const BlockMask& mask, std::int64_t b, std::int64_t h) {
-  return mask.group(mask.shape.num_batches == 1 ? 0 : b, mask.shape.num_heads == 1 ? 0 : h);
-}
-
-// What the items of a plan have in common with others of their group.
-struct GroupUse {
-  std::int64_t num_kv_heads = 0;  // of all batch elements, whose query heads have this mask
-  bool shares_kv_head = false;    // with another group: keys cannot have an order of the group's
-};
-
-std::vector<GroupUse> group_uses(const BlockMask& mask, const AttentionShape& shape) {
-  std::vector<GroupUse> uses(static_cast<std::size_t>(mask.num_groups()));
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
-      const std::int64_t first_head = kv * shape.group_size();
-      const std::int32_t first = group_of(mask, b, first_head);
-      ++uses[static_cast<std::size_t>(first)].num_kv_heads;
-      for (std::int64_t h = first_head + 1; h < first_head + shape.group_size(); ++h) {
-        const std::int32_t other = group_of(mask, b, h);
-        if (other == first) continue;
-        uses[static_cast<std::size_t>(first)].shares_kv_head = true;
-        uses[static_cast<std::size_t>(other)].shares_kv_head = true;
-      }
-    }
-  }
-  return uses;
-}
-
-// Keys are moved where all items together gain more than that costs.
-void weigh_orders(std::vector<GroupChoice>& groups, const std::vector<GroupUse>& uses,
-                  const RegionCosts& costs, std::int64_t items_of_kv_head) {
-  double gain = -costs.moving;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const double moved = costs.moved_key * static_cast<double>(groups[g].ordered.keys.size());
-    const double of_kv_head = groups[g].gain * static_cast<double>(items_of_kv_head) - moved;
-    if (of_kv_head <= 0) groups[g].drop_order();
-    if (groups[g].has_order()) gain += of_kv_head * static_cast<double>(uses[g].num_kv_heads);
-  }
-  if (gain > 0) return;
-  for (GroupChoice& group : groups) group.drop_order();
-}
-
-// Group `index` in tiles of the plan. A transposed mask is in those already.
-SegmentMask group_in_tiles(const BlockMask& mask, std::int64_t index, const AttentionPlan& plan) {
-  if (!plan.is_backward()) return segment_of_group(mask, index, plan.mask_tile());
-  return std::get<std::vector<SegmentMask>>(mask.groups)[static_cast<std::size_t>(index)];
-}
-
-// Appends the groups of a mask.
-Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, ColumnMode columns,
-                                              AttentionPlan& plan) {
-  const RegionCosts costs = region_costs(plan.backend);
-  const bool is_automatic = columns == ColumnMode::automatic;
-  const bool is_sm90 = plan.backend == Backend::sm90 && !plan.is_backward();
-  const bool weighs_orders = is_automatic && is_sm90 && kSm90MovesKeys;
-  const bool reorders = columns == ColumnMode::reorder || weighs_orders;
-  if (plan.is_backward() || (is_automatic && is_sm90 && !kSm90Gathers)) {
-    columns = ColumnMode::scan;
-  }
-  const std::vector<GroupUse> uses = group_uses(mask, plan.shape);
-  std::vector<GroupChoice> choices;
-  std::vector<PlannedGroup> planned;
-  const auto append = [&](const GroupChoice& choice) -> Result<void> {
-    FDMA_TRY(PlannedGroup group, append_group(choice, plan));
-    planned.push_back(std::move(group));
-    return {};
-  };
-  for (std::int64_t g = 0; g < mask.num_groups(); ++g) {
-    const bool can_reorder = reorders && !uses[static_cast<std::size_t>(g)].shares_kv_head;
-    choices.push_back(choose_group(group_in_tiles(mask, g, plan), columns, can_reorder, costs));
-    if (weighs_orders) continue;  // all of them first
-    FDMA_TRY_VOID(append(choices.back()));
-    choices.clear();
-  }
-  weigh_orders(choices, uses, costs, ceil_div(plan.shape.group_size(), plan.heads_per_tile));
-  for (const GroupChoice& choice : choices) FDMA_TRY_VOID(append(choice));
-  return planned;
-}
-
-// The order of keys of every (b, KV head).
-void set_orders(const BlockMask& mask, const std::vector<PlannedGroup>& groups,
-                AttentionPlan& plan) {
-  if (plan.key_orders.empty()) return;
-  const AttentionShape& shape = plan.shape;
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
-      const std::int32_t group = group_of(mask, b, kv * shape.group_size());
-      const std::int32_t order = groups[static_cast<std::size_t>(group)].order;
-      plan.order_of.push_back(order);
-      if (order < 0) continue;
-      plan.counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
-    }
-  }
 }
 
 // Appends the items of KV heads [begin, end), counted over batch elements, longest first; backward
@@ -327,8 +243,7 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
 Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
                               const PlanOptions& options) {
   const AttentionShape& shape = plan.shape;
-  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options.columns, plan));
-  set_orders(mask, groups, plan);
+  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
 
   std::int64_t num_items = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {

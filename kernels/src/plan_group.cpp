@@ -229,28 +229,6 @@ class RowAppender {
 
 }  // namespace
 
-GroupChoice choose_group(SegmentMask mask, ColumnMode mode, bool can_reorder,
-                         const RegionCosts& costs) {
-  GroupChoice group;
-  group.mask = std::move(mask);
-  const bool is_asked_for = mode == ColumnMode::reorder;
-  group.regions = choose_regions(group.mask, is_asked_for ? ColumnMode::scan : mode, costs);
-  if (!can_reorder || group.mask.column_offsets.empty()) return group;
-  group.ordered = order_by_lifetime(group.mask);
-  group.ordered_regions = choose_regions(group.ordered.mask, ColumnMode::automatic, costs);
-  group.is_ordered.resize(group.regions.rows.size());
-  bool is_any = false;
-  for (std::size_t row = 0; row < group.is_ordered.size(); ++row) {
-    const double saved = group.regions.rows[row].cost - group.ordered_regions.rows[row].cost;
-    const bool is_better = saved > costs.least_gain * group.regions.rows[row].cost;
-    group.is_ordered[row] = is_asked_for || is_better;
-    if (is_better) group.gain += saved;
-    is_any |= group.is_ordered[row];
-  }
-  if (!is_any) group.drop_order();
-  return group;
-}
-
 Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan) {
   PlannedGroup planned;
   planned.rows.resize(group.regions.rows.size());

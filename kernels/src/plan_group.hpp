@@ -36,10 +36,6 @@ struct GroupChoice {
   void drop_order() { is_ordered.clear(); }
 };
 
-/// Chooses by `mode` for the tile rows of `mask`; keys are reordered only where `can_reorder`.
-GroupChoice choose_group(SegmentMask mask, ColumnMode mode, bool can_reorder,
-                         const RegionCosts& costs);
-
 /// The rows of a group in a plan.
 struct PlannedGroup {
   std::vector<PlannedRow> rows;

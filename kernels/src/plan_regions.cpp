@@ -1,7 +1,7 @@
 // A tile is gathered if its live keys, once for each row interval that sees them, cost less in a
 // list than the tile does: a tile that is computed whole costs the same with one live key as with
 // 128, a chunk of a list a little more than it, but holds 128 live keys of any number of tiles.
-// The last chunk is computed whole, too, so a row gathers only where all of it gains.
+// The end of a list is computed in steps of 32 keys, so a row gathers only where all of it gains.
 //
 // Live keys of column tiles are counted in one sweep down the tile rows, a change for each interval
 // that begins or ends; those of bitmaps and row panels once for each, however many rows share them.
@@ -182,8 +182,8 @@ class Chooser {
         out.tiles_cost += tile_cost;
         if (is_column) num_column_keys += keys.entries;
         const bool is_asked_for = mode_ == ColumnMode::gather && is_column;
-        const double entries_cost = (costs_.gather.tile + costs_.gather.keys) *
-                                    static_cast<double>(keys.entries) / mask_.block.block_kv;
+        const double entries_cost =
+            costs_.gather * static_cast<double>(keys.entries) / mask_.block.block_kv;
         if (!is_asked_for && entries_cost >= tile_cost) continue;
         is_forced |= is_asked_for;
         num_entries += keys.entries;
@@ -202,9 +202,11 @@ class Chooser {
     out.num_scanned = num_column_keys;
     out.cost = out.tiles_cost;
     if (num_entries == 0) return;
+    const std::int64_t num_computed =
+        ceil_div(num_entries, costs_.gather_step) * costs_.gather_step;
     const double with_list =
         out.tiles_cost - gathered_tiles_cost +
-        cost_of(costs_.gather, ceil_div(num_entries, mask_.block.block_kv), num_entries);
+        costs_.gather * static_cast<double>(num_computed) / mask_.block.block_kv;
     const double least_gain = mode_ == ColumnMode::gather ? 0 : costs_.least_gain;
     if (!is_forced && with_list >= (1 - least_gain) * out.tiles_cost) {
       forget(segments, out);
@@ -238,26 +240,26 @@ class Chooser {
 
 }  // namespace
 
-// sm90: computed whole, whatever lives in them; figures of docs/performance.md. cpu: live keys are
-// computed wherever they lie, 1 to 5 ns of scanning each key of a partial tile are all that a list
-// saves, a thirtieth of a tile's worth of computing.
+// sm90: tiles are computed whole, whatever lives in them; figures of docs/performance.md. cpu: live
+// keys are computed wherever they lie; a list saves looking at the others, about 10 ns each, a
+// hundredth of computing one. Moving a key reads and writes its rows at the rate of main memory, a
+// launch takes 3 us; in tiles of all multiprocessors together.
 RegionCosts region_costs(Backend backend) {
   if (backend == Backend::cpu) {
-    constexpr double kScan = 0.0034;
+    constexpr double kScan = 0.007;
     return {.full = {0, 1},
             .bitmap = {kScan, 1.05},
             .rows = {kScan, 1.05},
             .columns = {kScan, 1.1},
-            .gather = {0, 1.1},
-            .item = 0.3,
+            .gather = 1.1,
             .least_gain = 0.05};
   }
   return {.full = {1, 0},
           .bitmap = {1.08, 0},
           .rows = {1.08, 0},
           .columns = {1.08, 0},
-          .gather = {1.1, 0},
-          .item = 0.9,
+          .gather = 1.1,
+          .gather_step = 32,
           .moved_key = 0.03,
           .moving = 270,
           .least_gain = 0.03};

@@ -12,6 +12,8 @@ namespace fdma {
 
 /// Whether `automatic` makes gather lists for sm90; lists that are asked for are always made.
 inline constexpr bool kSm90Gathers = false;
+/// The head sizes up to which sm90 gathers.
+inline constexpr std::int32_t kSm90GatherHeadDim = 128;
 /// Whether `automatic` moves keys for sm90 (KeyOrder).
 inline constexpr bool kSm90MovesKeys = false;
 
@@ -25,11 +27,11 @@ struct RegionCost {
 /// The costs by which a backend's plans are made.
 struct RegionCosts {
   RegionCost full, bitmap, rows, columns;
-  RegionCost gather;      ///< chunks of a gather list
-  double item = 0;        ///< a work item beside its tiles
-  double moved_key = 0;   ///< a key of a KeyOrder
-  double moving = 0;      ///< moving keys at all
-  double least_gain = 0;  ///< share of a row's cost below which its tiles stay as they are
+  double gather = 0;             ///< a tile's worth of the keys of a gather list
+  std::int64_t gather_step = 1;  ///< a list computes whole steps of so many keys
+  double moved_key = 0;          ///< a key of a KeyOrder
+  double moving = 0;             ///< moving keys at all
+  double least_gain = 0;         ///< share of a row's cost below which its tiles stay as they are
 };
 RegionCosts region_costs(Backend backend);
 

@@ -187,6 +187,56 @@ TEST(PlanRegions, AreNearTheBestWay) {
   }
 }
 
+// Lists that nobody asked for are left out where they would take more than max_gather_bytes.
+TEST(PlanRegions, KeepListsWithinTheirBytes) {
+  std::vector<float> scores(3000);
+  for (std::size_t k = 0; k < scores.size(); ++k)
+    scores[k] = static_cast<float>(k * 7919 % scores.size());
+  const auto topk = [&](std::int64_t width) {
+    return testing::case_of("topk", testing::topk_cells(300, 3000, width, scores), kBlock);
+  };
+  const MaskCase mask = testing::combined("two", 1, 2, {topk(60), topk(70)}, kBlock);
+  const AttentionShape shape = shape_of(mask, 1, 2, 2);
+  PlanOptions options;
+  const auto bytes = [&] {
+    return static_cast<std::int64_t>(sizeof(GatherEntry)) *
+           make_plan(mask.mask, shape, {}, options)->counts.gather_entries;
+  };
+  options.columns = ColumnMode::gather;
+  const std::int64_t all = bytes();
+  options.max_gather_bytes = 0;
+  EXPECT_EQ(bytes(), all);
+  options.columns = ColumnMode::automatic;
+  EXPECT_EQ(bytes(), 0);
+  EXPECT_EQ(testing::check_plan(*make_plan(mask.mask, shape, {}, options), mask), "");
+  options.max_gather_bytes = all;
+  const std::int64_t automatic = bytes();
+  EXPECT_GT(automatic, 0);
+  options.max_gather_bytes = automatic - 1;
+  EXPECT_GT(bytes(), 0);
+  EXPECT_LT(bytes(), automatic);
+  options.max_gather_bytes = -1;
+  EXPECT_FALSE(make_plan(mask.mask, shape, {}, options));
+}
+
+TEST(PlanRegions, RejectGatheringOfWideHeadsOnSm90) {
+  const MaskCase mask = testing::scattered_cases(100, 200, 15).front();
+  AttentionShape shape = shape_of(mask, 1, 1, 1);
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  for (const ColumnMode mode : kColumnModes) {
+    options.columns = mode;
+    shape.head_dim = shape.head_dim_v = 192;
+    const auto plan = make_plan(mask.mask, shape, {}, options);
+    EXPECT_EQ(plan.has_value(), mode != ColumnMode::gather);
+    if (plan) {
+      EXPECT_TRUE(plan->gather_lists.empty());
+    }
+    shape.head_dim = shape.head_dim_v = 128;
+    EXPECT_TRUE(make_plan(mask.mask, shape, {}, options));
+  }
+}
+
 TEST(PlanRegions, VisitFewTilesOfLearnedTopk) {
   std::mt19937 rng(4);
   std::normal_distribution<float> normal;

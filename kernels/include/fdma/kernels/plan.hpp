@@ -139,7 +139,7 @@ struct KeyOrder {
 ///
 /// `automatic` compares what the ways are predicted to cost for each tile row, and for each of its
 /// partial tiles (plan_regions.hpp), and takes what gains: for the CPU gather lists where less than
-/// one key in 16 is alive; for sm90 nothing of this yet.
+/// one key in 8 is alive; for sm90 nothing of this yet.
 enum class ColumnMode : std::uint8_t {
   automatic,
   scan,     ///< every tile is visited
@@ -184,6 +184,8 @@ struct PlanOptions {
   /// the only one of sm90, whose rows heads may share).
   BlockShape tile{0, 0};
   ColumnMode columns = ColumnMode::automatic;
+  /// Gather lists that `automatic` makes take no more bytes: masks beyond that are scanned.
+  std::int64_t max_gather_bytes = std::int64_t{2} << 30;
   /// KV heads are taken in sections whose keys and values fit in this many bytes of shared cache;
   /// items are ordered longest first inside a section.
   std::int64_t section_bytes = std::int64_t{32} << 20;
