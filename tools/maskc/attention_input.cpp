@@ -227,6 +227,16 @@ OptionSpec plan_form_option() {
           .choices = {"segments", "parametric"}};
 }
 
+OptionSpec columns_option() {
+  return {.name = "columns",
+          .value = "MODE",
+          .help =
+              "How tiles of few live keys (evictions, learned selections) run: scan tiles, gather "
+              "the live keys, reorder the keys by their lifetimes, or what costs least (the "
+              "default, automatic).",
+          .choices = {"automatic", "scan", "gather", "reorder"}};
+}
+
 Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
   PlanChoice choice;
   const std::string backend = arguments.find("backend").value_or("auto");
@@ -239,6 +249,9 @@ Outcome<PlanChoice> plan_choice(const Arguments& arguments) {
   FDMA_TRY(choice.options.tile, arguments.block(choice.options.tile, "tile"));
   if (const auto form = arguments.find("plan-form")) {
     FDMA_TRY(choice.options.form, parse_plan_form(*form));
+  }
+  if (const auto columns = arguments.find("columns")) {
+    FDMA_TRY(choice.options.columns, parse_column_mode(*columns));
   }
   return choice;
 }

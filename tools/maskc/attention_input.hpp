@@ -46,9 +46,11 @@ Status check_no_random_options(const Arguments& arguments);
 OptionSpec tile_option();
 OptionSpec backend_option();
 OptionSpec plan_form_option();
+/// --columns, also of estimate
+OptionSpec columns_option();
 
-/// --tile, --backend, --plan-form. With auto (is_auto) the backend is the best one here, or cpu for
-/// tensors that the best one has no kernels for.
+/// --tile, --backend, --plan-form, --columns. With auto (is_auto) the backend is the best one here,
+/// or cpu for tensors that the best one has no kernels for.
 struct PlanChoice {
   PlanOptions options;
   bool is_auto = false;

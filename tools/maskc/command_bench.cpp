@@ -248,6 +248,7 @@ const Command& bench_command() {
     made.options.push_back(backend_option());
     made.options.push_back(tile_option());
     made.options.push_back(plan_form_option());
+    made.options.push_back(columns_option());
     made.options.push_back(
         block_option("Blocks in which a dense dataset is read (default 128x128)."));
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);

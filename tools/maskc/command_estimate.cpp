@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "arguments.hpp"
+#include "attention_input.hpp"
 #include "fdma/kernels/estimate.hpp"
 #include "json_output.hpp"
 #include "mask_operand.hpp"
@@ -365,13 +366,7 @@ const Command& estimate_command() {
              {.name = "tile",
               .value = "QxK",
               .help = "Tiles of the kernel, one of the profile's (default: its first)."},
-             {.name = "columns",
-              .value = "MODE",
-              .help =
-                  "How query intervals per key (evictions, learned selections) run: scan tiles, "
-                  "gather the live keys, reorder the keys by their lifetimes, or what costs least "
-                  "(the default, automatic).",
-              .choices = {"automatic", "scan", "gather", "reorder"}},
+             columns_option(),
              {.name = "workers", .value = "N", .help = "Threads or SMs instead of the profile's."},
              {.name = "all",
               .help =

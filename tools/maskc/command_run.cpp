@@ -348,6 +348,7 @@ const Command& run_command() {
     made.options.push_back(backend_option());
     made.options.push_back(tile_option());
     made.options.push_back(plan_form_option());
+    made.options.push_back(columns_option());
     made.options.push_back({.name = "dump",
                             .value = "STAGE",
                             .help = "Print the plan and run nothing.",
