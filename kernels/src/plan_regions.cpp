@@ -41,7 +41,7 @@ class ColumnKeys {
         for (std::int64_t i = mask.column_offsets[k]; i < mask.column_offsets[k + 1]; ++i) {
           const Interval queries = mask.column_intervals[static_cast<std::size_t>(i)];
           visit(static_cast<std::size_t>(queries.begin / mask.block.block_q), col);
-          visit(static_cast<std::size_t>((queries.end - 1) / mask.block.block_q + 1), ~col);
+          visit(static_cast<std::size_t>((queries.end - 1) / mask.block.block_q) + 1, ~col);
         }
       }
     };
