@@ -34,7 +34,7 @@ std::int64_t DevicePlan::workspace_bytes() const { return 0; }
 
 Result<void> check_sm90_device() { return no_cuda(); }
 
-Result<DevicePlan> upload(const AttentionPlan& plan, Stream) {
+Result<DevicePlan> upload(const AttentionPlan& plan, Stream, const UploadOptions&) {
   FDMA_TRY_VOID(check_backend(plan.backend == Backend::cpu ? Backend::sm90 : plan.backend));
   return Error{ErrorCode::internal, "upload: a build without CUDA has no GPU backend"};
 }

@@ -480,9 +480,10 @@ def upload(
     device: int | None = None,
     stream: _Stream | None = None,
     waits: bool = False,
+    deterministic: bool = False,
 ) -> DevicePlan:
     """
-    Copies a plan for sm90 to a GPU, the current one unless `device` says which; with waits it is there on return, for every stream.
+    Copies a plan for sm90 to a GPU, the current one unless `device` says which; with waits it is there on return, for every stream; a backward plan with what deterministic calls need if so asked.
     """
 
 def attention_call(

@@ -41,6 +41,8 @@ class Geometry:
     device: int | None
     """The CUDA device; None for the CPU."""
     direction: Direction = "forward"
+    deterministic: bool = False
+    """Of a backward plan on a GPU: with the order of deterministic calls."""
 
     @property
     def backend(self) -> Literal["cpu", "sm90"]:
@@ -160,7 +162,13 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
     )
     if place is None:
         return plan
-    return _fdma.upload(plan, device=place.device, stream=place.upload_stream(), waits=True)
+    return _fdma.upload(
+        plan,
+        device=place.device,
+        stream=place.upload_stream(),
+        waits=True,
+        deterministic=geometry.deterministic,
+    )
 
 
 plans = Plans()

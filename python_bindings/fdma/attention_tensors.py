@@ -47,6 +47,7 @@ def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction 
         bias is None,
         call.heads_first,
         direction,
+        call.deterministic,
     )
     plan = plans.of_call(key)
     return _new_plan(key, q, k, v, bias, call, direction) if plan is None else plan
@@ -77,6 +78,7 @@ def _new_plan(key: Any, q: Any, k: Any, v: Any, bias: Any, call: Call, direction
         bias is not None,
         None if place is None else place.device,
         direction,
+        call.deterministic and direction == "backward" and place is not None,
     )
     mask = block_mask(call.mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
     return plans.get(key, mask, geometry, place)

@@ -49,12 +49,12 @@ Stream current_stream_of(nb::handle array, int device) {
 }
 
 std::unique_ptr<PlanOnDevice> upload_plan(const AttentionPlan& plan, std::optional<int> device,
-                                          nb::handle stream, bool waits) {
+                                          nb::handle stream, bool waits, bool deterministic) {
   std::optional<CurrentDevice> current;
   if (device) current.emplace(make_current({Device::cuda, *device}));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
   const nb::gil_scoped_release released;
-  auto held = std::make_unique<PlanOnDevice>(value_or_throw(upload(plan, chosen)));
+  auto held = std::make_unique<PlanOnDevice>(value_or_throw(upload(plan, chosen, {deterministic})));
   if (waits) value_or_throw(wait_for(chosen));
   return held;
 }
@@ -134,9 +134,10 @@ void bind_device_plan(nb::module_& module) {
       .def("__repr__", &repr);
   module.def("upload", &upload_plan, nb::arg("plan"), nb::kw_only(),
              nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
-             nb::arg("waits") = false,
+             nb::arg("waits") = false, nb::arg("deterministic") = false,
              "Copies a plan for sm90 to a GPU, the current one unless `device` says which; with "
-             "waits it is there on return, for every stream.");
+             "waits it is there on return, for every stream; a backward plan with what "
+             "deterministic calls need if so asked.");
 }
 
 }  // namespace fdma::python

@@ -27,8 +27,9 @@ namespace {
 
 // Uploads the plan, calls, waits.
 template <class Call>
-Result<void> run(const AttentionPlan& plan, const char* name, const Call& call) {
-  FDMA_TRY(const DevicePlan device_plan, upload(plan));
+Result<void> run(const AttentionPlan& plan, const UploadOptions& options, const char* name,
+                 const Call& call) {
+  FDMA_TRY(const DevicePlan device_plan, upload(plan, nullptr, options));
   const Workspace workspace(device_plan);
   FDMA_TRY_VOID(call(device_plan, workspace.data()));
   require(cudaDeviceSynchronize(), name);
@@ -40,16 +41,17 @@ Result<void> run(const AttentionPlan& plan, const char* name, const Call& call) 
 
 Result<void> GpuMachine::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
                                  const AttentionOptions& options) {
-  return run(plan, "attention_forward", [&](const DevicePlan& device_plan, void* workspace) {
+  return run(plan, {}, "attention_forward", [&](const DevicePlan& device_plan, void* workspace) {
     return attention_forward(device_plan, tensors, workspace, nullptr, options);
   });
 }
 
 Result<void> GpuMachine::backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                   const BackwardOptions& options) {
-  return run(plan, "attention_backward", [&](const DevicePlan& device_plan, void* workspace) {
-    return attention_backward(device_plan, tensors, workspace, nullptr, options);
-  });
+  return run(plan, {options.deterministic}, "attention_backward",
+             [&](const DevicePlan& device_plan, void* workspace) {
+               return attention_backward(device_plan, tensors, workspace, nullptr, options);
+             });
 }
 
 testing::ReferenceRows GpuMachine::reference(const testing::ReferenceProblem& problem) {

@@ -32,7 +32,7 @@ using testing::TrialChoice;
 using testing::TrialHeads;
 
 constexpr DType kDTypes[] = {DType::bfloat16, DType::float16};
-constexpr std::int32_t kHeadDims[] = {64, 128, 80, 8};
+constexpr std::int32_t kHeadDims[] = {64, 128, 80, 8, 256, 192};
 // Query heads and KV heads: groups of 1, 3, 4 and all.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
 // q_len and kv_len of two batch elements.
@@ -221,7 +221,7 @@ TEST(AttentionBackwardOnGpu, IsAccurateForVerySmallAndVeryLargeLogits) {
   }
 }
 
-TEST(AttentionBackwardOnGpu, GivesNearlyTheSameWhateverOutputsHeld) {
+TEST(AttentionBackwardOnGpu, IsAccurateWhateverOutputsHeld) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(3);
   const MaskCase mask = testing::tile_case(rng, 500, 700);
@@ -231,6 +231,35 @@ TEST(AttentionBackwardOnGpu, GivesNearlyTheSameWhateverOutputsHeld) {
     const auto ran = trial.run(poison);
     ASSERT_TRUE(ran) << ran.error().message;
     EXPECT_EQ(trial.check(), "") << int{poison};
+  }
+}
+
+// Many units that wait for each other, of every kind of segment and none.
+TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 rng(6);
+  const MaskCase masks[] = {
+      testing::tile_case(rng, 700, 900), testing::column_case(rng, 600, 500),
+      testing::case_of("causal",
+                       testing::make_cells(900, 900, [](auto q, auto k) { return k <= q; }),
+                       {128, 128})};
+  GpuMachine machine;
+  BackwardChoice backward;
+  backward.deterministic = true;
+  for (const MaskCase& mask : masks) {
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      TrialChoice choice = choice_of(DType::bfloat16, head_dim);
+      choice.has_bias = head_dim == 128;
+      BackwardTrial trial(machine, mask, {8, 8, 4}, choice, backward);
+      std::vector<unsigned char> bytes;
+      for (const unsigned char poison : {0xff, 0x00, 0x41, 0xff}) {
+        const auto ran = trial.run(poison);
+        ASSERT_TRUE(ran) << ran.error().message;
+        if (bytes.empty()) bytes = trial.result_bytes();
+        EXPECT_TRUE(trial.result_bytes() == bytes) << mask.name << " " << head_dim;
+      }
+      EXPECT_EQ(trial.check(), "") << head_dim;
+    }
   }
 }
 
@@ -291,6 +320,13 @@ TEST(AttentionBackwardOnGpu, RejectsWhatItDoesNotTake) {
   tensors.dk.data = static_cast<char*>(tensors.dk.data) + 2;
   const auto unaligned = attention_backward(plan, tensors, workspace.data());
   ASSERT_FALSE(unaligned);
+  BackwardOptions deterministic;
+  deterministic.deterministic = true;
+  EXPECT_EQ(attention_backward(plan, trial.tensors(), workspace.data(), nullptr, deterministic)
+                .error()
+                .message,
+            "deterministic: the plan was uploaded without an order; set "
+            "UploadOptions::deterministic");
   EXPECT_EQ(unaligned.error().message, "dk: expected an address that is a multiple of 16 bytes");
 }
 

@@ -19,24 +19,35 @@ namespace fdma {
 namespace {
 
 using sm90::BackwardParams;
+using sm90::Gradients;
 using sm90::QueryParams;
 using sm90::RowsView;
 
-// The main kernel of one head size.
+// The launches of the main kernel for one head size.
 struct Kernel {
   int dim;
   int step_queries;
-  cudaError_t (*launch)(const BackwardParams&, int, cudaStream_t);
+  cudaError_t (*launches[2])(const BackwardParams&, int, cudaStream_t);  // the second may be null
 };
 
 template <class T, bool kGeneral, int kDim>
 constexpr Kernel kernel() {
-  return {kDim, sm90::BackwardLayout<kDim, kDim>::kStepQueries,
-          sm90::launch_backward<T, kDim, kDim, kGeneral>};
+  constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
+  if constexpr (kDim > 128) {
+    return {kDim,
+            kStepQueries,
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values>,
+             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys>}};
+  } else {
+    return {kDim,
+            kStepQueries,
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all>, nullptr}};
+  }
 }
 
 template <class T, bool kGeneral>
-constexpr Kernel kKernels[] = {kernel<T, kGeneral, 64>(), kernel<T, kGeneral, 128>()};
+constexpr Kernel kKernels[] = {kernel<T, kGeneral, 64>(), kernel<T, kGeneral, 128>(),
+                               kernel<T, kGeneral, 256>()};
 
 template <class T>
 const Kernel& kernel_for(int dim, bool is_general) {
@@ -128,7 +139,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.dlse_batch_stride = call.dlse_batch_stride;
   queries.dlse_head_stride = call.dlse_head_stride;
   queries.dlse_row_stride = call.dlse_row_stride;
-  queries.next_unit = params.next_unit;
+  queries.next_units = params.next_unit;
   queries.turns = params.turns;
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
@@ -140,8 +151,9 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = plan.arrays.num_items / shape.group_size();
-  const Kernel& kernel =
-      kernel_for<T>(sm90::backward_dim(shape), call.key_bias != nullptr || params.turns != nullptr);
+  const Kernel& kernel = kernel_for<T>(sm90::backward_dim(shape), call.key_bias != nullptr ||
+                                                                      params.turns != nullptr ||
+                                                                      !(call.scale_log2 > 0.0f));
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
   }
@@ -153,18 +165,22 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
         sm90::order_tile_rows(plan.arrays, params.lengths, static_cast<int>(shape.batch),
                               params.tile_rows, params.next_unit, stream),
         "launch of the kernel that orders tile rows"));
-  } else if (!has_queries) {
-    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_unit, stream),
-                                   "launch of the kernel that zeroes the counter"));
   }
   if (has_queries) {
     FDMA_TRY_VOID(sm90::check_cuda(sm90::prepare_queries<T>(queries, stream),
                                    "launch of the kernel that prepares queries"));
+  } else {
+    for (int i = 0; i < 2; ++i) {
+      FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_unit + i, stream),
+                                     "launch of the kernel that zeroes the counter"));
+    }
   }
-  if (num_units > 0) {
-    const int num_blocks = std::min(plan.num_multiprocessors, num_units);
-    FDMA_TRY_VOID(sm90::check_cuda(kernel.launch(params, num_blocks, stream),
+  const int num_blocks = std::min(plan.num_multiprocessors, num_units);
+  for (const auto launch_kernel : kernel.launches) {
+    if (launch_kernel == nullptr || num_units == 0) continue;
+    FDMA_TRY_VOID(sm90::check_cuda(launch_kernel(params, num_blocks, stream),
                                    "launch of the backward kernel"));
+    ++params.next_unit;
   }
   if (!has_queries) return {};
   return sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
@@ -186,14 +202,12 @@ Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& t
   FDMA_TRY_VOID(check_vectors(tensors.dq.view(), "dq"));
   FDMA_TRY_VOID(check_vectors(tensors.dk.view(), "dk"));
   FDMA_TRY_VOID(check_vectors(tensors.dv.view(), "dv"));
-  if (shape.head_dim > 128 || shape.head_dim_v > 128) {
+  if (options.deterministic && impl.arrays.ranks == nullptr) {
     return Error{ErrorCode::unsupported,
-                 "head_dim: the backward pass of sm90 takes at most 128, got " +
-                     std::to_string(std::max(shape.head_dim, shape.head_dim_v))};
-  }
-  if (options.deterministic) {
-    return Error{ErrorCode::unsupported,
-                 "deterministic: not yet of the backward pass of sm90; use a CPU plan"};
+                 impl.arrays.num_formulas > 0
+                     ? "deterministic: a parametric plan has no order; make one of form segments"
+                     : "deterministic: the plan was uploaded without an order; set "
+                       "UploadOptions::deterministic"};
   }
 
   BackwardParams params{};
@@ -205,6 +219,7 @@ Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& t
                    reinterpret_cast<float*>(base + places.deltas),
                    reinterpret_cast<float*>(base + places.dq_sums), shape.heads_q,
                    static_cast<std::int32_t>(places.padded_q_len)};
+  if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
   if (impl.arrays.num_formulas > 0) {
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
   }

@@ -20,29 +20,13 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/backward_params.hpp"
 #include "sm90/backward_rows.cuh"
+#include "sm90/forward_softmax.cuh"
 #include "sm90/fragment.hpp"
 #include "sm90/mask_words.cuh"
 
 namespace fdma::sm90 {
 
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
-
-/// 0 where the bit of a cell is 0. Two loops, so that each becomes one register of predicates at a
-/// time.
-template <int kCount>
-__device__ __forceinline__ void keep_cells(float (&x)[kCount], std::uint32_t word0,
-                                           std::uint32_t word1) {
-#pragma unroll
-  for (int bit = 0; bit < kCount / 2; ++bit) {
-    float& cell = x[4 * (bit / 2) + bit % 2];
-    cell = (word0 & (1u << bit)) ? cell : 0.0f;
-  }
-#pragma unroll
-  for (int bit = 0; bit < kCount / 2; ++bit) {
-    float& cell = x[4 * (bit / 2) + 2 + bit % 2];
-    cell = (word1 & (1u << bit)) ? cell : 0.0f;
-  }
-}
 
 /// Figures of a thread's two queries of 8 columns.
 __device__ __forceinline__ float2 load_pair(std::uint32_t address) {
@@ -67,14 +51,18 @@ __device__ __forceinline__ void wait_for_rank(const std::int32_t* turns, std::in
 }
 
 /// Computes units until there are none. One of two warpgroups.
-template <class T, int kDimQk, int kDimV, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
                                               int group) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
-  constexpr bool kSplitsRows = kQueries == 128;         // of dQ
+  constexpr bool kSplitsRows = kQueries == 128;               // of dQ
+  constexpr bool kHasKeys = kGradients != Gradients::values;  // dK and dQ
+  constexpr bool kHasValues = kGradients != Gradients::keys;
   constexpr bool kPacksLate = kSplitsRows || kGeneral;  // P: for want of registers
   constexpr int kSumColumns = kSplitsRows ? kDimQk : kDimQk / 2;
+  constexpr int kSumParts = (kSumColumns + 63) / 64;  // that dQ is computed in
+  constexpr int kPartColumns = kSumColumns / kSumParts;
   using ScoreProduct = ptx::product<T, kQueries>;
   constexpr std::uint64_t kQAdvance = Layout::kQBytes / 16, kOAdvance = Layout::kOBytes / 16;
   // Read anew where they are used: registers are few.
@@ -91,14 +79,14 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
                           matrix_descriptor(base + Layout::kQ, Layout::kPanelBytesQuery, 1024),
                       o_columns =
                           matrix_descriptor(base + Layout::kO, Layout::kPanelBytesQuery, 1024);
-  const std::uint64_t k_columns =
-      matrix_descriptor(base + Layout::kK + (kSplitsRows ? 0 : group * Layout::kPanelBytesKey),
-                        Layout::kPanelBytesKey, 1024);
+  const std::uint64_t k_columns = matrix_descriptor(
+      base + Layout::kK + (kSplitsRows ? 0 : group * kSumParts * Layout::kPanelBytesKey),
+      Layout::kPanelBytesKey, 1024);
   const std::uint64_t scores_t =
       matrix_descriptor(base + Layout::kScores + (kSplitsRows ? group * Layout::kPanelBytesKey : 0),
                         Layout::kPanelBytesKey, 1024);
 
-  float dk[kDimQk / 2], dv[kDimV / 2];
+  [[maybe_unused]] float dk[kHasKeys ? kDimQk / 2 : 1], dv[kHasValues ? kDimV / 2 : 1];
   ptx::Ring<kStages> ring;
   std::uint32_t unit_phase = 0;
   const auto bias_sums = [&] {
@@ -119,6 +107,10 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   const auto unit_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)) + 16);
   };
+  const auto wait_for_step = [&] {
+    ptx::mbarrier_wait(base + Layout::kQFull + 8 * ring.stage, ring.phase, "compute: Q full");
+    return step_at(ring.stage);
+  };
   const auto turn_of = [&](const uint4& step) {
     const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
     return p.turns + 2 * tile + (kSplitsRows ? 0 : group);
@@ -127,7 +119,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if (p.turns == nullptr) return;
     if (thread_now() == 0) {
       const uint4 step = step_at(stage);
-      wait_for_rank(turn_of(step), __ldg(p.ranks + static_cast<int>(step.w)));
+      wait_for_rank(turn_of(step), __ldg(p.plan.ranks + static_cast<int>(step.w)));
     }
     ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
   };
@@ -149,12 +141,10 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
     ptx::mbarrier_wait(base + Layout::kKFull, unit_phase, "compute: K full");
     ptx::mbarrier_wait(base + Layout::kVFull, unit_phase, "compute: V full");
+    uint4 step = wait_for_step();
 #pragma unroll 1
-    for (;;) {
+    while ((step.x & kStepEndsUnit) == 0) {
       const int stage = ring.stage;
-      ptx::mbarrier_wait(base + Layout::kQFull + 8 * stage, ring.phase, "compute: Q full");
-      const uint4 step = step_at(stage);
-      if ((step.x & kStepEndsUnit) != 0) break;
       float s[kQueries / 2], dp[kQueries / 2];
       ptx::wgmma_fence();
 #pragma unroll
@@ -165,14 +155,16 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       }
       ptx::wgmma_commit();
       ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
-      ptx::wgmma_fence();
+      if constexpr (kHasKeys) {
+        ptx::wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kDimV / 16; ++i) {
-        ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-            dp, v_rows + k_major_advance(i, Layout::kUnitKeys),
-            o_rows + stage * kOAdvance + k_major_advance(i, kQueries), i != 0);
+        for (int i = 0; i < kDimV / 16; ++i) {
+          ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+              dp, v_rows + k_major_advance(i, Layout::kUnitKeys),
+              o_rows + stage * kOAdvance + k_major_advance(i, kQueries), i != 0);
+        }
+        ptx::wgmma_commit();
       }
-      ptx::wgmma_commit();
       std::uint32_t word0 = 0, word1 = 0;
       if (step.y != 0) {
         asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
@@ -189,7 +181,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           release(base + Layout::kMaskEmpty + 8 * slot);
         }
       }
-      ptx::wgmma_wait<1>();
+      ptx::wgmma_wait<kHasKeys ? 1 : 0>();
       ptx::pin_registers(s);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
       if constexpr (kGeneral) {
@@ -205,6 +197,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           }
         }
       }
+      // Of any scale cells can be masked after the exponential alone, which costs a little more.
+      if (!kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, -INFINITY);
       const std::uint32_t lse =
           base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
 #pragma unroll
@@ -225,99 +219,123 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           b = ptx::exp2_approx(b);
         }
       }
-      if (step.y != 0) keep_cells(s, word0, word1);
+      if (kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, 0.0f);
       std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
-      if constexpr (!kPacksLate) {
+      if constexpr (kHasValues && (!kPacksLate || !kHasKeys)) {
 #pragma unroll
         for (int i = 0; i < kQueries / 4; ++i) {
           probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
         }
       }
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(dp);
-      [[maybe_unused]] float bias_sum[2] = {0.0f, 0.0f};
-      const std::uint32_t deltas =
-          base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8;
+      if constexpr (kHasKeys) {
+        ptx::wgmma_wait<0>();
+        ptx::pin_registers(dp);
+        [[maybe_unused]] float bias_sum[2] = {0.0f, 0.0f};
+        const std::uint32_t deltas =
+            base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8;
 #pragma unroll
-      for (int j = 0; j < kQueries / 8; ++j) {
-        const float2 delta = load_pair(deltas + 32 * j);
+        for (int j = 0; j < kQueries / 8; ++j) {
+          const float2 delta = load_pair(deltas + 32 * j);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int at = 2 * j + i;
-          if constexpr (kPacksLate) {
-            probabilities[at / 4][at % 4] = ptx::pack<T>(s[2 * at], s[2 * at + 1]);
+          for (int i = 0; i < 2; ++i) {
+            const int at = 2 * j + i;
+            if constexpr (kHasValues && kPacksLate) {
+              probabilities[at / 4][at % 4] = ptx::pack<T>(s[2 * at], s[2 * at + 1]);
+            }
+            const float a = s[2 * at] * (dp[2 * at] - delta.x),
+                        b = s[2 * at + 1] * (dp[2 * at + 1] - delta.y);
+            if constexpr (kGeneral) {
+              bias_sum[i] += a;
+              bias_sum[i] += b;
+            }
+            scores[at / 4][at % 4] = ptx::pack<T>(a, b);
           }
-          const float a = s[2 * at] * (dp[2 * at] - delta.x),
-                      b = s[2 * at + 1] * (dp[2 * at + 1] - delta.y);
-          if constexpr (kGeneral) {
-            bias_sum[i] += a;
-            bias_sum[i] += b;
-          }
-          scores[at / 4][at % 4] = ptx::pack<T>(a, b);
+        }
+        if constexpr (kGeneral) {
+          const float2 before = load_pair(bias_sums());
+          store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
+        }
+        // dS^T as [key, query], panels of 64 queries.
+        const std::uint32_t scores_to = base + Layout::kScores + stage * Layout::kScoreBytes;
+        const int lane = lane_now(),
+                  stored_row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
+        if constexpr (kStages == 1) {  // both have read the dS before
+          ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
+        }
+#pragma unroll
+        for (int j = 0; j < kQueries / 16; ++j) {
+          ptx::stmatrix_x4(
+              scores_to + swizzled_offset(stored_row, 16 * j + lane / 16 * 8, Layout::kUnitKeys),
+              scores[j][0], scores[j][1], scores[j][2], scores[j][3]);
         }
       }
-      if constexpr (kGeneral) {
-        const float2 before = load_pair(bias_sums());
-        store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
-      }
-      // dS^T as [key, query], panels of 64 queries.
-      const std::uint32_t scores_to = base + Layout::kScores + stage * Layout::kScoreBytes;
-      const int lane = lane_now(),
-                stored_row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
+      if constexpr (kHasValues) {
+        ptx::wgmma_fence();
 #pragma unroll
-      for (int j = 0; j < kQueries / 16; ++j) {
-        ptx::stmatrix_x4(
-            scores_to + swizzled_offset(stored_row, 16 * j + lane / 16 * 8, Layout::kUnitKeys),
-            scores[j][0], scores[j][1], scores[j][2], scores[j][3]);
+        for (int i = 0; i < kQueries / 16; ++i) {
+          ptx::product<T, kDimV>::template registers<ptx::Major::mn>(
+              dv, probabilities[i], o_columns + stage * kOAdvance + mn_major_advance(i), 1);
+        }
+        ptx::wgmma_commit();
       }
-      ptx::wgmma_fence();
+      if constexpr (kHasKeys) {
+        ptx::fence_async_shared();
+        ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
+        float dq[kPartColumns / 2];
+        const auto issue_dq = [&](int part) {
+          ptx::wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kQueries / 16; ++i) {
-        ptx::product<T, kDimV>::template registers<ptx::Major::mn>(
-            dv, probabilities[i], o_columns + stage * kOAdvance + mn_major_advance(i), 1);
-      }
-      ptx::wgmma_commit();
-      ptx::fence_async_shared();
-      ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
-      float dq[kSumColumns / 2];
-      ptx::wgmma_fence();
+          for (int i = 0; i < Layout::kUnitKeys / 16; ++i) {
+            ptx::product<T, kPartColumns>::template shared<ptx::Major::mn, ptx::Major::mn>(
+                dq, scores_t + stage * (Layout::kScoreBytes / 16) + mn_major_advance(i),
+                k_columns + part * (Layout::kPanelBytesKey / 16) + mn_major_advance(i), i != 0);
+          }
+          ptx::wgmma_commit();
+        };
+        issue_dq(0);
 #pragma unroll
-      for (int i = 0; i < Layout::kUnitKeys / 16; ++i) {
-        ptx::product<T, kSumColumns>::template shared<ptx::Major::mn, ptx::Major::mn>(
-            dq, scores_t + stage * (Layout::kScoreBytes / 16) + mn_major_advance(i),
-            k_columns + mn_major_advance(i), i != 0);
-      }
-      ptx::wgmma_commit();
+        for (int i = 0; i < kQueries / 16; ++i) {
+          ptx::product<T, kDimQk>::template registers<ptx::Major::mn>(
+              dk, scores[i], q_columns + stage * kQAdvance + mn_major_advance(i), 1);
+        }
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        ptx::pin_registers(dq);
+        release(base + Layout::kOEmpty + 8 * stage);
+        // Group g of 8 columns of a tile of 64 queries begins at g * kSumGroupFloats.
+        const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
+        float* sums = p.places.dq_sums + tile * (kDimQk / 8 * kSumGroupFloats) +
+                      (kSplitsRows ? 0 : group * (kSumColumns / 8 * kSumGroupFloats)) +
+                      thread_now() * 4;
+        if constexpr (kGeneral) wait_for_turn(stage);
 #pragma unroll
-      for (int i = 0; i < kQueries / 16; ++i) {
-        ptx::product<T, kDimQk>::template registers<ptx::Major::mn>(
-            dk, scores[i], q_columns + stage * kQAdvance + mn_major_advance(i), 1);
-      }
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<1>();
-      ptx::pin_registers(dq);
-      release(base + Layout::kOEmpty + 8 * stage);
-      // Group g of 8 columns of a tile of 64 queries begins at g * kSumGroupFloats.
-      const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
-      float* sums = p.places.dq_sums + tile * (kDimQk / 8 * kSumGroupFloats) +
-                    (kSplitsRows ? 0 : group * (kSumColumns / 8 * kSumGroupFloats)) +
-                    thread_now() * 4;
-      if constexpr (kGeneral) wait_for_turn(stage);
+        for (int part = 0; part < kSumParts; ++part) {
+          if (part > 0) {
+            issue_dq(part);
+            ptx::wgmma_wait<0>();
+            ptx::pin_registers(dq);
+          }
 #pragma unroll
-      for (int i = 0; i < kSumColumns / 8; ++i) {
-        ptx::reduce_add_x4(sums + i * kSumGroupFloats, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
-                           dq[4 * i + 3]);
+          for (int i = 0; i < kPartColumns / 8; ++i) {
+            ptx::reduce_add_x4(sums + (part * (kPartColumns / 8) + i) * kSumGroupFloats, dq[4 * i],
+                               dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+          }
+        }
+        if constexpr (kGeneral) give_turn(stage);
       }
-      if constexpr (kGeneral) give_turn(stage);
-      ptx::wgmma_wait<0>();
-      ptx::pin_registers(dk);
-      ptx::pin_registers(dv);
-      release(base + Layout::kQEmpty + 8 * stage);
+      // With two buffers the next step is looked at before this one has ended.
       ring.advance();
+      if constexpr (kStages > 1) step = wait_for_step();
+      ptx::wgmma_wait<0>();
+      if constexpr (kHasKeys) ptx::pin_registers(dk);
+      if constexpr (kHasValues) ptx::pin_registers(dv);
+      if constexpr (!kHasKeys) release(base + Layout::kOEmpty + 8 * stage);
+      release(base + Layout::kQEmpty + 8 * stage);
+      if constexpr (kStages == 1) step = wait_for_step();
     }
 
     // K and V of the next unit may come while gradients are written.
-    const uint4 step = step_at(ring.stage), unit = unit_at(ring.stage);
+    const uint4 unit = unit_at(ring.stage);
     ptx::mbarrier_wait(base + Layout::kOFull + 8 * ring.stage, ring.phase, "compute: unit's end");
     __syncwarp();
     release(base + Layout::kQEmpty + 8 * ring.stage);
@@ -328,11 +346,15 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     const int lane = lane_now();
     const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),
               key = static_cast<int>(unit.z) + key_row(), kv_len = static_cast<int>(unit.w);
-    store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride, dk,
-                                   p.scale, key, kv_len, 0, p.head_dim, lane);
-    store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride, dv,
-                                  1.0f, key, kv_len, 0, p.head_dim_v, lane);
-    if constexpr (kGeneral) {
+    if constexpr (kHasKeys) {
+      store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                     dk, p.scale, key, kv_len, 0, p.head_dim, lane);
+    }
+    if constexpr (kHasValues) {
+      store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+                                    dv, 1.0f, key, kv_len, 0, p.head_dim_v, lane);
+    }
+    if constexpr (kGeneral && kHasKeys) {
       const float2 sums = load_pair(bias_sums());
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

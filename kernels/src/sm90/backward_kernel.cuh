@@ -14,7 +14,7 @@ inline constexpr int kBackwardComputeRegisters = 224;
 static_assert(kBackwardLoadRegisters + 2 * kBackwardComputeRegisters <= 504,
               "65536 registers, 384 threads");
 
-template <class T, int kDimQk, int kDimV, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
@@ -62,14 +62,14 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     }
   } else {
     ptx::take_registers<kBackwardComputeRegisters>();
-    compute_units<T, kDimQk, kDimV, kGeneral>(p, base, ptx::warp_index() / 4 - 1);
+    compute_units<T, kDimQk, kDimV, kGeneral, kGradients>(p, base, ptx::warp_index() / 4 - 1);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   constexpr int kBytes = BackwardLayout<kDimQk, kDimV>::kBytes;
-  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral>;
+  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

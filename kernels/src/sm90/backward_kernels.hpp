@@ -23,8 +23,8 @@ struct QueryParams {
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
   const float* dlse;  ///< or null: zeros
   std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
-  std::int32_t* next_unit;  ///< set to 0
-  std::int32_t* turns;      ///< set to 0: two for each 64 rows; or null
+  std::int32_t* next_units;  ///< two, set to 0
+  std::int32_t* turns;       ///< set to 0: two for each 64 rows; or null
   RowsView dq;
   float scale;
 };
@@ -40,7 +40,7 @@ cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream
 /// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
 /// columns beyond the tensors' are zeros. The general one takes a key bias and turns of a
 /// deterministic call; the other is faster.
-template <class T, int kDimQk, int kDimV, bool kGeneral>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
 
 }  // namespace fdma::sm90

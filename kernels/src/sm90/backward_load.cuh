@@ -125,7 +125,9 @@ __device__ __forceinline__ void publish_unit(const BackwardParams& p, std::uint3
                                              int index) {
   PublishedItem unit{};
   for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
-    const WorkItem item = read_work(p, index * p.group_size);
+    const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
+    const int first_item = (is_ordered ? __ldg(p.plan.units + index) : index) * p.group_size;
+    const WorkItem item = read_work(p, first_item);
     unit.num_tiles = item.num_tiles;
     if (item.num_tiles == kNoItem) break;
     const int2 lengths = lengths_of(p.plan, p.lengths, item.batch);
@@ -137,9 +139,9 @@ __device__ __forceinline__ void publish_unit(const BackwardParams& p, std::uint3
     unit.first_segment = item.first_segment;
     unit.num_segments = item.num_segments;
     unit.step = item.step;
-    unit.partial = index * p.group_size;
+    unit.partial = first_item;
     unit.kv_head = item.head / p.group_size;
-    if (p.turns != nullptr) unit.head_in_group = __ldg(p.first_visits + index);
+    if (is_ordered) unit.head_in_group = __ldg(p.plan.first_visits + index);
     if (item.first_segment != kOwnSegments) break;
     const TileRow* row = row_of(p, item);
     const TileRowTiles tiles = row->tiles;

@@ -59,13 +59,13 @@ struct BackwardParams {
   std::int64_t bias_batch_stride, bias_head_stride;
   float* dkey_bias;  ///< or null; general kernel only
   std::int64_t dbias_batch_stride, dbias_head_stride;
-  /// Deterministic calls (general kernel only), or null: the number of each unit's first visit of a
-  /// tile of queries, in the order of units and their tiles; for each visit how many parts of that
-  /// tile's dQ are added before; how many have been, of each 64 rows by each of two warpgroups.
-  const std::int32_t* first_visits;
-  const std::int32_t* ranks;
+  /// Deterministic calls (general kernel only), or null: how many parts of the dQ of each 64 rows
+  /// have been added by each of the two warpgroups. The plan has an order then.
   std::int32_t* turns;
 };
+
+/// What a launch of the main kernel computes.
+enum class Gradients : std::uint8_t { all, values, keys };  ///< keys: dK, dQ and that of the bias
 
 /// A step of a unit as the loading thread tells the computing warps of it.
 struct alignas(16) BackwardStep {
@@ -106,7 +106,7 @@ struct BackwardLayout {
   static constexpr int kStepQueries = kDimQk == 64 && kDimV == 64 ? 128 : 64;
   static constexpr int kStepsOfTile = kTileKeys / kStepQueries;  ///< a tile has 128 columns
   static constexpr int kUnitKeys = kTileRows;
-  static constexpr int kStages = 2;
+  static constexpr int kStages = kDimQk > 128 ? 1 : 2;
   static constexpr int kMaskSlots = 2 * kMaskWarps;
   static constexpr int kItemSlots = 2;
   static constexpr int kItemBand = 64;
@@ -130,7 +130,7 @@ struct BackwardLayout {
   static constexpr int kQ = kV + kVBytes;
   static constexpr int kO = kQ + kStages * kQBytes;
   static constexpr int kScores = kO + kStages * kOBytes;
-  static constexpr int kLse = kScores + 2 * kScoreBytes;
+  static constexpr int kLse = kScores + kStages * kScoreBytes;
   static constexpr int kDeltas = kLse + kStages * kRowBytes;
   static constexpr int kMask = kDeltas + kStages * kRowBytes;
   static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kRowLanes* kBlockRows) prepare_kernel(const Qu
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int row =
       static_cast<int>(blockIdx.x) / heads * kBlockRows + static_cast<int>(threadIdx.x) / kRowLanes;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.next_unit = 0;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 2) p.next_units[threadIdx.x] = 0;
   for (int batch = static_cast<int>(blockIdx.y); batch < p.batch;
        batch += static_cast<int>(gridDim.y)) {
     const std::int64_t at = p.places.first_row(batch, head) + row;

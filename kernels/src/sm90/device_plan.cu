@@ -13,6 +13,7 @@
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/tile_rows.hpp"
+#include "visit_order.hpp"
 
 namespace fdma {
 namespace {
@@ -108,7 +109,8 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   return {};
 }
 
-Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
+Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
+                                 const UploadOptions& options) {
   auto impl = std::make_unique<DevicePlan::Impl>();
   impl->shape = plan.shape;
   impl->score = plan.score;
@@ -150,6 +152,14 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
   const std::int64_t gather_lists = packing.add(plan.gather_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
+  const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
+  VisitOrder order;
+  if (is_ordered) {
+    FDMA_TRY(order, visit_order(plan));
+  }
+  const std::int64_t units = packing.add(order.units);
+  const std::int64_t first_visits = packing.add(order.first_visits);
+  const std::int64_t ranks = packing.add(order.ranks);
   impl->size_bytes = packing.size();
   FDMA_TRY_VOID(set_counts(plan, *impl));
 
@@ -177,6 +187,11 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream) {
     impl->gather = {reinterpret_cast<const GatherList*>(base + gather_lists),
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
+  }
+  if (is_ordered) {
+    arrays.units = reinterpret_cast<const std::int32_t*>(base + units);
+    arrays.first_visits = reinterpret_cast<const std::int32_t*>(base + first_visits);
+    arrays.ranks = reinterpret_cast<const std::int32_t*>(base + ranks);
   }
   return DevicePlan(std::move(impl));
 }
@@ -217,7 +232,7 @@ Result<void> check_sm90_device() {
                                            ", the kernels are for 9.0 (H100, H200)"};
 }
 
-Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream) {
+Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const UploadOptions& options) {
   if (plan.backend != Backend::sm90) {
     return Error{ErrorCode::unsupported, "upload: expected a plan for sm90, got one for " +
                                              std::string(to_string(plan.backend))};
@@ -228,7 +243,7 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream) {
                  "upload: sm90 moves no keys yet; make the plan with columns = scan"};
   }
   try {
-    return upload_arrays(plan, stream);
+    return upload_arrays(plan, stream, options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  "upload: no host memory for " + std::to_string(plan.size_bytes()) + " bytes"};

@@ -21,6 +21,10 @@ struct PlanArrays {
   const MaskFormula* formulas;
   const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
+  // The order of deterministic calls (visit_order.hpp), or null.
+  const std::int32_t* units;
+  const std::int32_t* first_visits;
+  const std::int32_t* ranks;
   std::int32_t num_items;
   std::int32_t num_split_rows;
   std::int32_t block_q;     ///< queries of a tile; backward: keys

@@ -23,20 +23,20 @@ struct RowState {
 
 // Functions of scores take the first kUsed registers.
 
-/// -inf where the bit of a cell is 0. Two loops, so that each becomes one register of predicates at
-/// a time.
+/// `masked` where the bit of a cell is 0. Two loops, so that each becomes one register of
+/// predicates at a time.
 template <int kUsed, int kCount>
 __device__ __forceinline__ void apply_words(float (&s)[kCount], std::uint32_t word0,
-                                            std::uint32_t word1) {
+                                            std::uint32_t word1, float masked = -INFINITY) {
 #pragma unroll
   for (int bit = 0; bit < kUsed / 2; ++bit) {
     float& x = s[4 * (bit / 2) + bit % 2];
-    x = (word0 & (1u << bit)) ? x : -INFINITY;
+    x = (word0 & (1u << bit)) ? x : masked;
   }
 #pragma unroll
   for (int bit = 0; bit < kUsed / 2; ++bit) {
     float& x = s[4 * (bit / 2) + 2 + bit % 2];
-    x = (word1 & (1u << bit)) ? x : -INFINITY;
+    x = (word1 & (1u << bit)) ? x : masked;
   }
 }
 

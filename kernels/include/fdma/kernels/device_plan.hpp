@@ -43,11 +43,18 @@ class DevicePlan {
   std::unique_ptr<Impl> impl_;
 };
 
+struct UploadOptions {
+  /// Of a backward plan of items: with what deterministic calls need, 4 bytes for each tile that an
+  /// item walks. Other plans have nothing to add.
+  bool deterministic = false;
+};
+
 /// Copies a plan of backend sm90 to the current device, in the order of `stream`; kernels on other
 /// streams must wait for it. Not while a stream is captured. `plan` may go when the call returns.
 ///
 /// Errors  unsupported (backend, build, GPU), out_of_memory, cuda
-Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream = nullptr);
+Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream = nullptr,
+                          const UploadOptions& options = {});
 
 /// attention_forward (attention.hpp) on the GPU, in the order of `stream`; returns after the
 /// launch, without waiting, and may be captured into a CUDA graph. Tensors are device tensors,
@@ -68,10 +75,12 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
 /// attention_backward (attention_backward.hpp) on the GPU, by an uploaded backward plan; all else
 /// as attention_forward above: tensors, gradients included, are device tensors whose strides but
 /// the last are multiples of 8 elements and whose addresses are multiples of 16 bytes.
-/// head_dim and head_dim_v are at most 128; options.deterministic is not supported yet.
+/// options.deterministic: the same bits every run, somewhat slower; the plan must have been
+/// uploaded for it, and not be parametric.
 ///
-/// A value that is not finite in q, k, v or dout reaches gradients of all rows and keys of a visited
-/// tile, whether they see each other or not; what lies past an element's lengths never matters.
+/// A value that is not finite in q, k, v or dout reaches gradients of all rows and keys of a
+/// visited tile, whether they see each other or not; what lies past an element's lengths never
+/// matters.
 ///
 /// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
 ///         forward calls), cuda. Checked before the launch

@@ -1,0 +1,92 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <tuple>
+
+#include "fdma/kernels/segment_iterator.hpp"
+#include "trial_cases.hpp"
+#include "visit_order.hpp"
+
+namespace fdma {
+namespace {
+
+AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::int32_t heads_q,
+                      std::int32_t heads_kv) {
+  AttentionShape shape;
+  shape.batch = batch;
+  shape.heads_q = heads_q;
+  shape.heads_kv = heads_kv;
+  shape.q_lens = mask.mask.shape.q_lens;
+  shape.kv_lens = mask.mask.shape.kv_lens;
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  auto plan = make_plan(mask.mask, shape, {}, options);
+  EXPECT_TRUE(plan);
+  return *std::move(plan);
+}
+
+// Every unit once, every visit ranked by the units before it.
+void expect_valid(const AttentionPlan& plan) {
+  const auto made = visit_order(plan);
+  ASSERT_TRUE(made);
+  const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
+  std::vector<std::int32_t> sorted = made->units;
+  std::sort(sorted.begin(), sorted.end());
+  ASSERT_EQ(sorted.size(), plan.items.size() / group_size);
+  ASSERT_EQ(made->first_visits.size(), sorted.size());
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
+  std::size_t visit = 0;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
+    EXPECT_EQ(made->first_visits[i], static_cast<std::int32_t>(visit));
+    for (std::size_t g = 0; g < group_size; ++g) {
+      const WorkItem& item = plan.items[static_cast<std::size_t>(made->units[i]) * group_size + g];
+      SegmentIterator iterator(plan.segments.data(), item);
+      TileStep step;
+      while (iterator.next(step)) {
+        ASSERT_LT(visit, made->ranks.size());
+        EXPECT_EQ(made->ranks[visit++], (num_before[{item.batch, item.head, step.tile}]++));
+      }
+    }
+  }
+  EXPECT_EQ(visit, made->ranks.size());
+}
+
+TEST(VisitOrder, RanksEveryVisitByTheUnitsBefore) {
+  std::mt19937 rng(1);
+  for (int trial = 0; trial < 4; ++trial) {
+    const testing::MaskCase mask =
+        trial % 2 == 0 ? testing::tile_case(rng, 700, 900) : testing::column_case(rng, 500, 600);
+    expect_valid(plan_of(mask, 2, 6, 2));
+  }
+}
+
+TEST(VisitOrder, TakesUnitsWhoseQueriesBeginLateFirst) {
+  const testing::MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(512, 512, [](auto q, auto k) { return k <= q; }), {128, 128});
+  const AttentionPlan plan = plan_of(mask, 1, 2, 2);
+  const auto made = visit_order(plan);
+  ASSERT_TRUE(made);
+  std::vector<std::int32_t> key_tiles;
+  for (const std::int32_t unit : made->units) {
+    key_tiles.push_back(plan.items[static_cast<std::size_t>(unit)].q_tile);
+  }
+  EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{3, 3, 2, 2, 1, 1, 0, 0}));
+  EXPECT_EQ(made->ranks.size(), 2U * (4 + 3 + 2 + 1));
+}
+
+TEST(VisitOrder, OfNothingIsEmpty) {
+  const testing::MaskCase mask = testing::case_of(
+      "nothing", testing::make_cells(200, 300, [](auto, auto) { return false; }), {128, 128});
+  const auto made = visit_order(plan_of(mask, 1, 2, 1));
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->units.size(), 3U);
+  EXPECT_TRUE(made->ranks.empty());
+}
+
+}  // namespace
+}  // namespace fdma
