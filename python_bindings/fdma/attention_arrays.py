@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,68 +22,52 @@ from .attention_shapes import (
 __all__: list[str] = []
 
 
-def numpy_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    bias: Any,
-    scale: float | None,
-    layout: str,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-) -> Any:
+class _Asked(NamedTuple):
+    """What a call says besides q, k and v; results are the same bits every time as it is."""
+
+    mask: Any
+    bias: Any
+    scale: float | None
+    layout: str
+    return_lse: bool
+    deterministic: bool
+    backend: str
+
+
+def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """`fdma.attention` for NumPy arrays."""
-    checked_backend(backend, False, "the host")
-    q, k, v, bias = (None if x is None else _rows(np.asarray(x)) for x in (q, k, v, bias))
-    return _run(np, q, k, v, mask, bias, scale, layout, return_lse, None)
+    asked = _Asked(*words)
+    checked_backend(asked.backend, False, "the host")
+    q, k, v = (_rows(np.asarray(x)) for x in (q, k, v))
+    if asked.bias is not None:
+        asked = asked._replace(bias=np.ascontiguousarray(asked.bias))
+    return _run(np, q, k, v, asked)
 
 
-def cupy_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    bias: Any,
-    scale: float | None,
-    layout: str,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-) -> Any:
+def cupy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """`fdma.attention` for CuPy arrays, on CuPy's current stream."""
     import cupy
 
-    checked_backend(backend, True, "a GPU")
+    asked = _Asked(*words)
+    checked_backend(asked.backend, True, "a GPU")
     place = Place(
         int(q.device.id),
         lambda: bool(cupy.cuda.get_current_stream().is_capturing()),
         lambda: cupy.cuda.Stream(non_blocking=True),
     )
     with q.device:
-        return _run(cupy, q, k, v, mask, bias, scale, layout, return_lse, place)
+        return _run(cupy, q, k, v, asked, place)
 
 
-def jax_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    bias: Any,
-    scale: float | None,
-    layout: str,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-) -> Any:
+def jax_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
     """`fdma.attention` for JAX arrays that are there: not inside jit, grad or vmap.
 
     Waits for the arguments and, on a GPU, for the result: JAX names no stream.
     """
     import jax
 
-    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias)):
+    asked = _Asked(*words)
+    for name, x in (("q", q), ("k", k), ("v", v), ("bias", asked.bias)):
         if isinstance(x, jax.core.Tracer):
             raise NotImplementedError(
                 f"{name}: a tracer of JAX; attention runs on arrays that are there, outside jit, "
@@ -93,12 +77,12 @@ def jax_attention(
             jax.block_until_ready(x)
     device = next(iter(q.devices()))
     is_on_gpu = device.platform in ("gpu", "cuda")
-    checked_backend(backend, is_on_gpu, device)
+    checked_backend(asked.backend, is_on_gpu, device)
     if device.platform not in ("cpu", "gpu", "cuda"):
         raise NotImplementedError(f"q: is on {device}; move it to the CPU or a CUDA GPU")
     # A plan that is not uploaded is so for the call alone, which then waits for its end.
     index = int(device.local_hardware_id or 0) if is_on_gpu else None
-    return _run(jax.numpy, q, k, v, mask, bias, scale, layout, return_lse, None, index)
+    return _run(jax.numpy, q, k, v, asked, None, index)
 
 
 def _rows(array: Any) -> Any:
@@ -113,14 +97,11 @@ def _run(
     q: Any,
     k: Any,
     v: Any,
-    mask: Any,
-    bias: Any,
-    scale: float | None,
-    layout: str,
-    return_lse: bool,
-    place: Place | None,
+    asked: _Asked,
+    place: Place | None = None,
     device: int | None = None,
 ) -> Any:
+    mask, bias, scale, layout, return_lse = asked[:5]
     heads_first = is_heads_first(layout)
     factor = checked_scale(scale)
     extents = checked_extents(q.shape, k.shape, v.shape, heads_first)

@@ -25,73 +25,29 @@ def _call(text: str, mask: int, scale: float, heads_first: bool, deterministic: 
     return Call(text if text else mask_of_handle(mask), scale, heads_first, deterministic)
 
 
-def _run_forward(
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    text: str,
-    mask: int,
-    scale: float,
-    heads_first: bool,
-    deterministic: bool,
-) -> Any:
-    call = _call(text, mask, scale, heads_first, deterministic)
+# `rest` are the words after the tensors, in the order of the schemas below.
+
+
+def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
+    call = _call(*rest)
     return forward(q, k, v, bias, call, plan_of(q, k, v, bias, call), True)
 
 
-def _describe_forward(
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    text: str,
-    mask: int,
-    scale: float,
-    heads_first: bool,
-    deterministic: bool,
-) -> Any:
-    return new_outputs(q, k, v, heads_first)
+def _describe_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
+    return new_outputs(q, k, v, heads_first=rest[3])
 
 
-def _run_backward(
-    dout: Any,
-    dlse: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    out: Any,
-    lse: Any,
-    text: str,
-    mask: int,
-    scale: float,
-    heads_first: bool,
-    deterministic: bool,
-    wants_bias: bool,
-) -> Any:
-    call = _call(text, mask, scale, heads_first, deterministic)
-    grads = backward(q, k, v, bias, out, lse, dout, dlse, call, wants_bias)
+def _run_backward(dout: Any, dlse: Any, *others: Any) -> Any:
+    q, k, v, bias, out, lse = others[:6]
+    *rest, wants_bias = others[6:]
+    grads = backward(q, k, v, bias, out, lse, dout, dlse, _call(*rest), wants_bias)
     # An operator returns tensors: an empty one where there is no bias.
     return *grads[:3], q.new_empty(0) if grads[3] is None else grads[3]
 
 
-def _describe_backward(
-    dout: Any,
-    dlse: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    out: Any,
-    lse: Any,
-    text: str,
-    mask: int,
-    scale: float,
-    heads_first: bool,
-    deterministic: bool,
-    wants_bias: bool,
-) -> Any:
+def _describe_backward(dout: Any, dlse: Any, *others: Any) -> Any:
+    q, k, v, bias = others[:4]
+    heads_first, wants_bias = others[9], others[11]
     dbias = torch.empty(bias.shape, dtype=bias.dtype, device=q.device) if wants_bias else None
     grads = (new_gradient(x, heads_first) for x in (q, k, v))
     return *grads, q.new_empty(0) if dbias is None else dbias
