@@ -16,9 +16,8 @@ inline std::int64_t column_bytes(const AttentionPlan& plan) {
   if (!plan.is_backward()) {
     return head_dim * size_bytes(shape.k_dtype) + head_dim_v * size_bytes(shape.v_dtype);
   }
-  return shape.group_size() *
-         (head_dim * (size_bytes(shape.q_dtype) + size_bytes(DType::float32)) +
-          head_dim_v * size_bytes(shape.out_dtype));
+  return shape.group_size() * (head_dim * (size_bytes(shape.q_dtype) + size_bytes(DType::float32)) +
+                               head_dim_v * size_bytes(shape.out_dtype));
 }
 
 /// KV heads of one section: what their items read in turn fits in the cache.
