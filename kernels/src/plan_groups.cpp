@@ -61,7 +61,7 @@ Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
   const ColumnMode ordered = can_gather ? ColumnMode::automatic : kScan;
   if (columns == ColumnMode::reorder) return {kScan, ordered, true, true};
   if (!is_automatic) return {columns, kScan};
-  return {kSm90Gathers ? ordered : kScan, ordered, kSm90MovesKeys};
+  return {ordered, ordered, kSm90MovesKeys};
 }
 
 class GroupsPlanner {

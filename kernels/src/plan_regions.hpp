@@ -10,8 +10,6 @@
 
 namespace fdma {
 
-/// Whether `automatic` makes gather lists for sm90; lists that are asked for are always made.
-inline constexpr bool kSm90Gathers = false;
 /// The head sizes up to which sm90 gathers.
 inline constexpr std::int32_t kSm90GatherHeadDim = 128;
 /// Whether `automatic` moves keys for sm90 (KeyOrder).
