@@ -7,8 +7,9 @@ causal, every other mask beside its full attention), of part `flex` FDMA beside 
 same mask, whose predicate is compared with the compiled mask before, of part `cusparse` FDMA beside
 what the sparse library alone gives: products of its own on the cells of the mask (CSR), and a
 softmax between them; of part `parametric` a plan of segments beside one in parametric form, of the
-same mask; of part `decode` few queries of a sequence against many keys, beside
-scaled_dot_product_attention and a copy (decode_rows.py). All take the same random tensors
+same mask; of parts `backward` and `backward_flex` gradients (backward_rows.py); of part `decode`
+few queries of a sequence against many keys, beside scaled_dot_product_attention and a copy
+(decode_rows.py). All take the same random tensors
 [batch, tokens, heads, head_dim] of bfloat16, in turn, round after round; times are medians of CUDA
 events, after rounds that do not count. The GPU is kept busy while the host prepares what is timed,
 so that the host is not.
@@ -45,6 +46,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backward_rows import BackwardCalls
 from decode_rows import DecodeProblem, DecodeShape, decode_shapes, measure_decode
 from make_report import git
 from mask_zoo import EVERY_TILE_PARTIAL, NAMES, ZooMask, zoo_mask
@@ -54,7 +56,7 @@ Run = dict[str, Any]
 SEED = 20261121
 TOTAL_TOKENS = 131072
 MAX_FLEX_TOKENS = 32768
-PARTS = ["dense", "parametric", "flex", "cusparse", "decode"]
+PARTS = ["dense", "backward", "parametric", "flex", "backward_flex", "cusparse", "decode"]
 HEAD_SIZES = (64, 96, 256)  # beside 128
 PARAMETRIC_MASKS = ("causal", "sliding_window", "causal_document", "document", "prefix_lm_causal")
 CUSPARSE_MASKS = ("causal", "sliding_window", "causal_document", "random_eviction")
@@ -107,6 +109,12 @@ def all_rows() -> Iterator[Row]:
         for name in ("full", *few):
             yield Row("dense", shape, name)
     yield Row("dense", many_heads[0], EVERY_TILE_PARTIAL)
+    for shape in many_heads:
+        for name in NAMES:
+            yield Row("backward", shape, name)
+    for name in ("full", *few[:3]):
+        yield Row("backward", head_sizes[0], name)
+        yield Row("backward_flex", many_heads[2], name)
     by_importance = (*few, *(name for name in NAMES if name not in few))
     for shape in sorted(many_heads, key=lambda shape: -shape.tokens):
         if shape.tokens <= MAX_FLEX_TOKENS:
@@ -259,11 +267,12 @@ class Problem:
         self.positions = torch.arange(shape.tokens, device="cuda", dtype=torch.int32)
         self.cudnn_full_ms: float | None = None
 
-    def cudnn(self, is_causal: bool) -> Any:
+    def cudnn(self, is_causal: bool, *inputs: Any) -> Any:
+        """Of q, k and v with heads first, the problem's own unless given."""
         attention = self.torch.nn.attention
         with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
             return self.torch.nn.functional.scaled_dot_product_attention(
-                *self.heads_first, is_causal=is_causal
+                *(inputs or self.heads_first), is_causal=is_causal
             )
 
     def count(self, predicate: Callable[[Any, Any], Any]) -> int:
@@ -365,6 +374,7 @@ class Measured:
             self.plan = fdma.upload(plan)
             torch.cuda.synchronize()
             costs["upload_ms"].append(time.perf_counter() - begin)
+        self.compiled = compiled
         self.pairs = compiled.counts["allowed_pairs"]
         self.facts: Run = {name: statistics.median(x) * 1e3 for name, x in costs.items()}
         self.facts |= {
@@ -405,7 +415,23 @@ def measure_row(
     errors = problem.errors(predicate, problem.out, problem.lse)
     calls: dict[str, Callable[[], object]] = {"fdma": measured.call}
     facts: Run = {}
-    if row.part == "flex":
+    work = 1.0  # in forward passes
+    if row.part.startswith("backward"):
+        work = 2.5
+        backward = BackwardCalls(fdma, torch, problem, measured.compiled)
+        backward.plain()
+        errors |= backward.errors(predicate)
+        calls = {"fdma": backward.plain, "deterministic": backward.deterministic}
+        measured.facts |= {"tiles": backward.tiles, "plan_bytes": backward.plan.nbytes}
+        for forward_only in ("predicted_ms", "predicted_by"):
+            measured.facts.pop(forward_only)
+        if row.part == "backward_flex":
+            flex, _, facts = flex_call(torch, problem, row.mask, predicate)
+            calls["flex"] = backward.of_peer(flex)
+        elif row.mask in ("full", "causal"):
+            causal = row.mask == "causal"
+            calls["cudnn"] = backward.of_peer(lambda *inputs: problem.cudnn(causal, *inputs))
+    elif row.part == "flex":
         flex, flex_out, facts = flex_call(torch, problem, row.mask, predicate)
         facts["flex_check"] = problem.errors(predicate, flex_out().transpose(1, 2), None)
         calls["flex"] = flex
@@ -428,6 +454,10 @@ def measure_row(
         calls["full"] = full.call
     timing = Timing(torch, calls, options.quick)
     pairs = measured.pairs
+
+    def rate(name: str) -> float:
+        return work * tflops(shape, pairs, timing.median(name))
+
     run: Run = {
         "part": row.part,
         "mask": row.mask,
@@ -440,7 +470,7 @@ def measure_row(
         "rounds": len(timing.seconds["fdma"]),
         "fdma_ms": timing.median("fdma") * 1e3,
         "fdma_min_ms": min(timing.seconds["fdma"]) * 1e3,
-        "fdma_tflops": tflops(shape, pairs, timing.median("fdma")),
+        "fdma_tflops": rate("fdma"),
         "check": errors,
     }
     if row.part == "dense":
@@ -461,7 +491,7 @@ def measure_row(
     for peer in calls.keys() - {"fdma", "full"}:
         run |= {
             f"{peer}_ms": timing.median(peer) * 1e3,
-            f"{peer}_tflops": tflops(shape, pairs, timing.median(peer)),
+            f"{peer}_tflops": rate(peer),
             # Above 1: FDMA is faster.
             f"{peer}_ratio": timing.ratio("fdma", peer),
         }
@@ -486,8 +516,8 @@ def flex_call(
         torch.cuda.synchronize()
     masked = time.perf_counter()
 
-    def run() -> Any:
-        return compiled(*problem.heads_first, block_mask=block_mask)
+    def run(*inputs: Any) -> Any:
+        return compiled(*(inputs or problem.heads_first), block_mask=block_mask)
 
     result = run()
     torch.cuda.synchronize()
@@ -560,7 +590,8 @@ def cusparse_calls(
 
 def expected_seconds(row: Row) -> float:
     """About what a row takes, so that none is begun that cannot end in time."""
-    return {"flex": 30.0, "cusparse": 15.0}.get(row.part, 4.0 + row.shape.tokens / 32768)
+    seconds = {"flex": 30.0, "backward_flex": 60.0, "cusparse": 15.0}
+    return seconds.get(row.part, 4.0 + row.shape.tokens / 32768)
 
 
 def measure(
@@ -637,6 +668,8 @@ def measure(
         for peer in (*peers, "sdpa_flash", "sdpa_cudnn", "sdpa_efficient"):
             if f"{peer}_ms" in run:
                 text += f"; {peer} {run[f'{peer}_ms']:.3f} ms, {run[f'{peer}_ratio']:.3f}x"
+        if "deterministic_ms" in run:
+            text += f"; deterministic {run['deterministic_ms']:.3f} ms"
         if "to_cudnn_full" in run:
             text += f"; {run['to_cudnn_full']:.3f} of cuDNN full"
         if "copy_share" in run:

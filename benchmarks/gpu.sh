@@ -17,6 +17,7 @@
 #   estimate   benchmarks/bench_estimate_gpu: calibrates, then predicts and measures the zoo, FDMA alone
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
+#   backward   gradients beside cuDNN's, and what deterministic ones cost; backward_flex: beside FlexAttention's
 #   parametric plans of segments beside plans in parametric form
 #   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
 #   cusparse   the same beside cuSPARSE's products at the cells of the mask
@@ -37,7 +38,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select estimate masks dense parametric flex cusparse decode topk tables"
+all_stages="setup build tests python memcheck racecheck select estimate masks dense backward parametric flex backward_flex cusparse decode topk tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -232,7 +233,7 @@ if stage build 20 bash -c build_all; then
   stage estimate 120 bash -c measure_estimate
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
-  for part in dense parametric flex cusparse decode topk; do
+  for part in dense backward parametric flex backward_flex cusparse decode topk; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
     if [ "$is_list" = 1 ]; then
       bash -c 'measure "$@"' stage "$part" 1 --list "${bench_options[@]}" 2>&1 | sed 's/^/would measure: /'
