@@ -129,6 +129,7 @@ struct Workload {
     options.num_workers = num_workers;
     options.split = SplitMode::never;
     options.pack = PackMode::never;
+    options.columns = ColumnMode::scan;
     FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape, {}, options));
     const double share = 1.0 / num_workers;
     EvenCall call;

@@ -102,6 +102,9 @@ class GroupsPlanner {
     GroupChoice group;
     group.mask = std::move(mask);
     group.regions = choose_regions(group.mask, ways.tiles, costs_);
+    if (ways.tiles == ColumnMode::automatic && !is_worth_gathering(group.regions)) {
+      group.regions = choose_regions(group.mask, ColumnMode::scan, costs_);
+    }
     if (!can_reorder || group.mask.column_offsets.empty()) return group;
     group.ordered = order_by_lifetime(group.mask);
     group.ordered_regions = choose_regions(group.ordered.mask, ways.ordered, costs_);
@@ -117,6 +120,16 @@ class GroupsPlanner {
     }
     if (!is_any) group.drop_order();
     return group;
+  }
+
+  // A plan with lists is run by another kernel, whose tiles may take longer.
+  bool is_worth_gathering(const Regions& regions) const {
+    double visited = 0, chosen = 0;
+    for (const RowRegions& row : regions.rows) {
+      visited += row.tiles_cost;
+      chosen += row.cost;
+    }
+    return chosen < (1 - costs_.least_mask_gain) * visited;
   }
 
   // Keys are moved where all items together gain more than that costs.

@@ -262,7 +262,8 @@ RegionCosts region_costs(Backend backend) {
           .gather_step = 32,
           .moved_key = 0.03,
           .moving = 270,
-          .least_gain = 0.03};
+          .least_gain = 0.03,
+          .least_mask_gain = 0.15};
 }
 
 Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs) {

@@ -30,6 +30,7 @@ struct RegionCosts {
   double moved_key = 0;          ///< a key of a KeyOrder
   double moving = 0;             ///< moving keys at all
   double least_gain = 0;         ///< share of a row's cost below which its tiles stay as they are
+  double least_mask_gain = 0;    ///< the same of the whole mask, where `automatic` gathers
 };
 RegionCosts region_costs(Backend backend);
 

@@ -150,17 +150,6 @@ TEST(GatherOnGpu, HasTheSameBitsTwice) {
   }
 }
 
-TEST(GatherOnGpu, RejectsLargeHeadsByName) {
-  FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
-  const MaskCase mask = testing::scattered_cases(100, 300, 3).front();
-  AttentionTrial trial(machine, mask, {1, 1, 1}, gathering(192, DType::bfloat16));
-  const auto ran = trial.run();
-  ASSERT_FALSE(ran);
-  EXPECT_EQ(ran.error().code, ErrorCode::unsupported);
-  EXPECT_NE(ran.error().message.find("head_dim"), std::string::npos) << ran.error().message;
-}
-
 // Lists in buffers of the caller, shorter than what items and segments say.
 TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
   FDMA_SKIP_WITHOUT_HOPPER();

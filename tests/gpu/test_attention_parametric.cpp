@@ -75,7 +75,8 @@ TEST(ParametricAttentionOnGpu, ComputesWhatPlansOfSegmentsDoBitByBit) {
       const MaskCase mask = testing::case_of("plain", testing::cells_of(form), {128, 128});
       TrialChoice choice;
       choice.head_dim = number % 2 == 0 ? 128 : 64;
-      choice.split = SplitMode::never;  // other pieces have other bits
+      choice.split = SplitMode::never;    // other pieces have other bits,
+      choice.columns = ColumnMode::scan;  // and so have lists
       choice.seed = static_cast<std::uint64_t>(++number);
       AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
       const auto ran = trial.run();

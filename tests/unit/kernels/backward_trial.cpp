@@ -241,7 +241,9 @@ std::string BackwardTrial::check() {
 
 std::vector<unsigned char> BackwardTrial::result_bytes() const {
   std::vector<unsigned char> bytes;
-  for (const TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) {
+  std::vector<const TrialTensor*> results{&dq_, &dk_, &dv_};
+  if (choice_.has_bias && backward_.wants_dbias) results.push_back(&dbias_);
+  for (const TrialTensor* tensor : results) {
     const std::vector<unsigned char> each = tensor->bytes();
     bytes.insert(bytes.end(), each.begin(), each.end());
   }

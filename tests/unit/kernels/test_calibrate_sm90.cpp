@@ -27,6 +27,7 @@ AttentionPlan plan_of(const OverlapMask& mask) {
   options.backend = Backend::sm90;
   options.split = SplitMode::never;
   options.pack = PackMode::never;
+  options.columns = ColumnMode::scan;
   return *make_plan(mask.mask, calibration_shape(mask.mask, DType::bfloat16, 128, heads), {},
                     options);
 }

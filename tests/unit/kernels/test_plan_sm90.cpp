@@ -209,6 +209,12 @@ TEST(PlanForSm90, IsRefusedByNameOfWhatIsNotSupported) {
                    {"head_dim_v", "multiples of 8"});
   }
   expect_refused(
+      [](auto& shape, auto& options) {
+        shape.head_dim = 192;
+        options.columns = ColumnMode::gather;
+      },
+      {"columns", "up to 128", "use scan"});
+  expect_refused(
       [](auto& shape, auto&) {
         shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::float32;
       },
