@@ -89,11 +89,11 @@ def rows_of(result: Run, part: str, head_dim: int, heads: int) -> list[Run]:
     return sorted(rows, key=lambda run: (run["tokens"], order.index(run["mask"])))
 
 
-def flex_of(result: Run, run: Run) -> Run | None:
+def flex_of(result: Run, run: Run, part: str = "flex") -> Run | None:
     shape = ("mask", "tokens", "batch", "heads", "head_dim")
     others: list[Run] = list(result["rows"].values())
     for other in others:
-        if other["part"] == "flex" and all(other[name] == run[name] for name in shape):
+        if other["part"] == part and all(other[name] == run[name] for name in shape):
             return other
     return None
 

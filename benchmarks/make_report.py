@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import backward_report
 import dense_files_report
 import estimate_report
 import gpu_report
@@ -322,6 +323,7 @@ def tables(results: Path, page: Path) -> None:
     if gpu_path.exists():
         gpu = json.loads(gpu_path.read_text(encoding="utf-8"))
         content |= gpu_report.tables(gpu, table)
+        content |= backward_report.tables(gpu, table)
     select_gpu_path = results / "select_gpu.json"
     if select_gpu_path.exists():
         select_gpu = json.loads(select_gpu_path.read_text(encoding="utf-8"))
