@@ -17,6 +17,7 @@
 #include "sm90/forward_load.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/forward_softmax.cuh"
+#include "sm90/forward_store.cuh"
 #include "sm90/fragment.hpp"
 
 namespace fdma::sm90 {

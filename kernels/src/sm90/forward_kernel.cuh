@@ -6,6 +6,7 @@
 #include "sm90/forward_compute.cuh"
 #include "sm90/forward_kernels.hpp"
 #include "sm90/forward_load.cuh"
+#include "sm90/forward_store.cuh"
 
 namespace fdma::sm90 {
 

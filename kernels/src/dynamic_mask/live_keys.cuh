@@ -1,0 +1,252 @@
+// The keys that live in a group of consecutive tiles of a row, found once by a block
+// (device_lists.cu): from the pieces of kept keys that reach into the group, into shared memory, in
+// order.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "dynamic_mask/device_lists.hpp"
+
+namespace fdma::dynamic_mask {
+
+inline constexpr int kWarp = 32;
+inline constexpr std::int64_t kPieceKeys = 2048;
+
+inline constexpr int kGroupTiles = 16;
+inline constexpr int kCutThreads = 512;
+inline constexpr int kCutWarps = kCutThreads / kWarp;
+inline constexpr int kItems = 2;  // candidates that a thread looks at in one round
+inline constexpr int kRound = kItems * kCutThreads;
+inline constexpr int kWindowPieces = 2 * kWarp;  // pieces whose counts are in shared memory
+inline constexpr int kWindowChunks = kWindowPieces * kPieceKeys / kWarp;  // of 32 candidates
+inline constexpr std::int32_t kSingleBatch = 14 * 1024, kManyBatches = 6 * 1024;
+static_assert(kItems * kCutWarps == kWarp);
+
+// A piece after compaction.
+struct __align__(16) Piece {
+  std::int32_t num_kept;
+  std::int32_t first_begin;  // first query that keeps a key of it
+  std::int32_t last_end;     // past the last one
+  std::int32_t unused;
+};
+
+// The keys that live in a group, in order, and their queries relative to the group and cut off
+// there: begin, and end in the upper half.
+struct LiveList {
+  std::int32_t* keys;
+  std::uint32_t* queries;
+  uint2* steps;  // of 32 keys each: LiveKeys::mark_steps
+};
+__device__ __forceinline__ int begin_of(std::uint32_t queries) {
+  return static_cast<int>(queries & 0xFFFF);
+}
+__device__ __forceinline__ int end_of(std::uint32_t queries) {
+  return static_cast<int>(queries >> 16);
+}
+// Bits [begin, end) of 16.
+__device__ __forceinline__ std::uint32_t bits(int begin, int end) {
+  return begin < end ? (1u << end) - (1u << begin) : 0;
+}
+
+struct Kernel {
+  const int2* kept;
+  std::int64_t kv_len;
+  std::uint32_t num_pieces;  // of a row
+  std::uint32_t num_rows;
+  const std::int32_t* q_lens;
+  std::int32_t num_tiles, block_q, batch_entries;
+  const std::int64_t* first_entries;
+  Piece* pieces;                // [rows, num_pieces]
+  int2* kept_queries;           // [rows, kv_len], of a piece its kept keys
+  std::uint16_t* kept_offsets;  // [rows, kv_len], from the first key of the piece
+  GatherList* lists;
+  std::int32_t* keys;
+  uchar2* rows;
+  std::uint32_t* status;
+};
+
+__device__ __forceinline__ std::uint32_t lanes_below(int lane) { return (1u << lane) - 1; }
+
+// Shared memory of cut_lists beside the live keys, which follow.
+struct Shared {
+  std::int32_t before[kWindowPieces + 1];  // candidates in the pieces of the window before this one
+  std::uint8_t piece_of_chunk[kWindowChunks];  // that has the first of 32 candidates
+  std::int32_t round_counts[2][kItems * kCutWarps];
+};
+
+// Inclusive sums over the lanes of a warp.
+__device__ __forceinline__ int sum_up_to(int value, int lane) {
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(~0u, value, step);
+    if (lane >= step) value += other;
+  }
+  return value;
+}
+
+// Goes over the keys of a row that live in a group of tiles, batch by batch. All threads of the
+// block take part in every call.
+class LiveKeys {
+ public:
+  __device__ LiveKeys(const Kernel& call, Shared& shared, const LiveList& live, int row,
+                      int q_begin, int q_end)
+      : call_(call),
+        shared_(shared),
+        live_(live),
+        pieces_(call.pieces + std::int64_t{row} * call.num_pieces),
+        row_at_(row * call.kv_len),
+        q_begin_(q_begin),
+        q_end_(q_end) {}
+
+  __device__ void restart() {
+    window_ = -kWindowPieces;
+    candidate_ = num_candidates_ = 0;
+  }
+  // The next batch; then the keys are in live[0, size()). False: that was the last.
+  __device__ bool fill() {
+    size_ = 0;
+    __syncthreads();  // the batch before it has been read
+    bool has_more = true;
+    for (int round = 0;; ++round) {
+      if (candidate_ >= num_candidates_) {
+        window_ += kWindowPieces;
+        if (window_ >= num_pieces()) {
+          has_more = false;
+          break;
+        }
+        open_window();
+        continue;
+      }
+      if (size_ + kRound > call_.batch_entries) break;
+      take_round(shared_.round_counts[round % 2]);
+      candidate_ += kRound;
+    }
+    __syncthreads();
+    mark_steps();
+    __syncthreads();
+    return has_more;
+  }
+  __device__ int size() const { return size_; }
+
+ private:
+  // Counts the candidates of up to kWindowPieces pieces, two for each lane of every warp; then
+  // finds the piece of every 32nd candidate.
+  __device__ void open_window() {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+    int counts[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = window_ + 2 * lane + i;
+      counts[i] = 0;
+      if (at < num_pieces()) {
+        const int4 piece = __ldg(reinterpret_cast<const int4*>(pieces_ + at));
+        if (piece.y < q_end_ && piece.z > q_begin_) counts[i] = piece.x;
+      }
+    }
+    const int sum = sum_up_to(counts[0] + counts[1], lane);
+    num_candidates_ = __shfl_sync(~0u, sum, kWarp - 1);
+    candidate_ = 0;
+    __syncthreads();  // the window before it is done with
+    if (thread < kWarp) {
+      shared_.before[2 * lane + 1] = sum - counts[1];
+      shared_.before[2 * lane + 2] = sum;
+      if (lane == 0) shared_.before[0] = 0;
+    }
+    __syncthreads();
+    for (int chunk = thread; chunk * kWarp < num_candidates_; chunk += kCutThreads) {
+      shared_.piece_of_chunk[chunk] = static_cast<std::uint8_t>(piece_of(chunk * kWarp));
+    }
+    __syncthreads();
+  }
+
+  // The piece of the window that has a candidate: the last one with no more before it.
+  __device__ int piece_of(int candidate) const {
+    int begin = 0, end = kWindowPieces;
+    while (end - begin > 1) {
+      const int middle = (begin + end) / 2;
+      if (shared_.before[middle] <= candidate) {
+        begin = middle;
+      } else {
+        end = middle;
+      }
+    }
+    return begin;
+  }
+
+  // Appends those of the next kRound candidates that live, in their order.
+  __device__ void take_round(std::int32_t* counts) {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+    std::int32_t keys[kItems];
+    std::uint32_t queries[kItems], lives[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int candidate = candidate_ + i * kCutThreads + thread;
+      int2 seen = make_int2(0, 0);
+      keys[i] = 0;
+      if (candidate < num_candidates_) {
+        int piece = shared_.piece_of_chunk[candidate / kWarp];
+        while (shared_.before[piece + 1] <= candidate) ++piece;
+        const int first_key = (window_ + piece) * static_cast<int>(kPieceKeys);
+        const std::int64_t at = row_at_ + first_key + candidate - shared_.before[piece];
+        seen = call_.kept_queries[at];
+        keys[i] = first_key + call_.kept_offsets[at];
+      }
+      const bool is_live = seen.x < q_end_ && seen.y > q_begin_;
+      queries[i] = static_cast<std::uint32_t>(max(seen.x - q_begin_, 0)) |
+                   static_cast<std::uint32_t>(min(seen.y, q_end_) - q_begin_) << 16;
+      lives[i] = __ballot_sync(~0u, is_live);
+      if (lane == 0) counts[i * kCutWarps + warp] = __popc(lives[i]);
+    }
+    __syncthreads();
+    // Every warp adds up the counts of all, one for each lane.
+    const int count = counts[lane], sum = sum_up_to(count, lane), before = sum - count;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int to = size_ + __shfl_sync(~0u, before, i * kCutWarps + warp) +
+                     __popc(lives[i] & lanes_below(lane));
+      if ((lives[i] >> lane & 1) == 0) continue;
+      live_.keys[to] = keys[i];
+      live_.queries[to] = queries[i];
+    }
+    size_ += __shfl_sync(~0u, sum, kWarp - 1);
+  }
+
+  // Of every step of 32 live keys the tiles of the group in which all are seen by all rows, in
+  // which some are (the upper half of x), and in which some are seen by some rows only (y).
+  __device__ void mark_steps() const {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+    const int shift = 31 - __clz(call_.block_q), end_of_group = q_end_ - q_begin_;
+    for (int step = warp; step * kWarp < size_; step += kCutWarps) {
+      std::uint32_t full = 0, part = 0;
+      if (step * kWarp + lane < size_) {
+        const std::uint32_t queries = live_.queries[step * kWarp + lane];
+        const int begin = begin_of(queries), end = end_of(queries);
+        const int end_tile = (end + call_.block_q - 1) >> shift;
+        // The rows of the last tile may end before it does.
+        const int end_full = end == end_of_group ? end_tile : end >> shift;
+        full = bits((begin + call_.block_q - 1) >> shift, end_full);
+        part = bits(begin >> shift, end_tile) & ~full;
+      }
+      const std::uint32_t all = __reduce_and_sync(~0u, full), some = __reduce_or_sync(~0u, full);
+      part = __reduce_or_sync(~0u, part);
+      if (lane == 0) live_.steps[step] = make_uint2(all | some << 16, part);
+    }
+  }
+
+  __device__ int num_pieces() const { return static_cast<int>(call_.num_pieces); }
+
+  const Kernel& call_;
+  Shared& shared_;
+  LiveList live_;
+  const Piece* pieces_;
+  std::int64_t row_at_;
+  int q_begin_, q_end_;
+  int window_ = 0;          // its first piece
+  int candidate_ = 0;       // next one, in the window
+  int num_candidates_ = 0;  // of the window
+  int size_ = 0;
+};
+
+}  // namespace fdma::dynamic_mask
