@@ -26,42 +26,18 @@ using gpu_test::Workspace;
 using testing::BackwardChoice;
 using testing::BackwardTrial;
 using testing::Cells;
+using testing::kPairLengths;
 using testing::Layout;
 using testing::MaskCase;
 using testing::TrialChoice;
 using testing::TrialHeads;
+using testing::zoo_pair;
 
 constexpr DType kDTypes[] = {DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {64, 128, 80, 8, 256, 192};
 // Query heads and KV heads: groups of 1, 3, 4 and all.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
-// q_len and kv_len of two batch elements.
-struct Lengths {
-  std::int64_t q[2];
-  std::int64_t kv[2];
-};
-constexpr Lengths kLengths[] = {
-    {{193, 193}, {193, 193}},  // odd
-    {{61, 61}, {257, 257}},    // more keys than queries
-    {{257, 257}, {130, 130}},  // more queries than keys: rows without keys
-    {{200, 31}, {37, 211}},    // per element
-    {{1, 140}, {129, 1}},      // one row, one key
-    {{384, 384}, {384, 384}},  // whole tiles
-};
 constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
-
-// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
-MaskCase zoo_mask(int index, const Lengths& lengths) {
-  std::vector<MaskCase> cases;
-  const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
-  for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
-    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
-    mask.shape.q_lens = {lengths.q[b]};
-    cases.push_back(testing::zoo_case(mask, {128, 128}));
-  }
-  const auto num_batches = static_cast<std::int64_t>(cases.size());
-  return testing::combined(testing::zoo_name(index), num_batches, 1, cases, {128, 128});
-}
 
 std::string trial_error(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice,
                         const BackwardChoice& backward = {}, PlanCounts* counts = nullptr) {
@@ -86,11 +62,11 @@ TEST_P(BackwardZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const auto rows = testing::covering_array(
       {testing::kNumZooMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
-       std::size(kHeads), std::size(kLengths), std::size(kLayouts), 2, 2, 2},
+       std::size(kHeads), std::size(kPairLengths), std::size(kLayouts), 2, 2, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
-    const MaskCase mask = zoo_mask(row[0], kLengths[row[5]]);
+    const MaskCase mask = zoo_pair(row[0], kPairLengths[row[5]], {128, 128});
     const auto [heads_q, heads_kv] = kHeads[row[4]];
     TrialChoice choice = choice_of(kDTypes[row[1]], kHeadDims[row[2]], i + 1);
     choice.head_dim_v = kHeadDims[row[3]];

@@ -149,6 +149,7 @@ def test_wrong_arguments_are_named() -> None:
 @pytest.mark.parametrize("wide", [True, False])
 def test_gradients_of_scores(mode: str, wide: bool) -> None:
     torch: Any = pytest.importorskip("torch")
+    torch.manual_seed(1)
     _, _, v, dt_proj, a_coef = inputs(wide)
     given = [torch.from_numpy(x).requires_grad_() for x in (v, dt_proj, a_coef)]
     got = score(*given, mode, layout="bshd")
@@ -169,6 +170,8 @@ def test_gradients_of_scores(mode: str, wide: bool) -> None:
 @pytest.mark.parametrize("bias", ["exp", "log", "none"])
 def test_attention_of_tensors_and_its_gradients(bias: str) -> None:
     torch: Any = pytest.importorskip("torch")
+    # a_coef's gradient sums terms of both signs: what is left of them may be small for some dout.
+    torch.manual_seed(1)
     arrays = inputs()
     expected = attend(*arrays, 11, bias=bias, layout="bshd")
     given = [torch.from_numpy(x).requires_grad_() for x in arrays]

@@ -23,42 +23,20 @@ using testing::BackwardChoice;
 using testing::BackwardTrial;
 using testing::Cells;
 using testing::CpuMachine;
+using testing::kPairLengths;
 using testing::Layout;
 using testing::MaskCase;
+using testing::PairLengths;
 using testing::TrialChoice;
 using testing::TrialHeads;
+using testing::zoo_pair;
 
 constexpr DType kDTypes[] = {DType::float32, DType::bfloat16, DType::float16};
 constexpr std::int32_t kHeadDims[] = {64, 128, 256, 80, 8};
 // Query heads and KV heads: groups of 1, 3, 4 and all.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
-// q_len and kv_len of two batch elements.
-struct Lengths {
-  std::int64_t q[2];
-  std::int64_t kv[2];
-};
-constexpr Lengths kLengths[] = {
-    {{193, 193}, {193, 193}},  // odd
-    {{61, 61}, {257, 257}},    // more keys than queries
-    {{257, 257}, {130, 130}},  // more queries than keys: rows without keys
-    {{200, 31}, {37, 211}},    // per element
-    {{1, 140}, {129, 1}},      // one row, one key
-};
 constexpr BlockShape kTiles[] = {{0, 0}, {16, 16}, {64, 128}, {128, 64}, {16, 256}};
 constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
-
-// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
-MaskCase zoo_mask(int index, const Lengths& lengths) {
-  std::vector<MaskCase> cases;
-  const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
-  for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
-    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
-    mask.shape.q_lens = {lengths.q[b]};
-    cases.push_back(testing::zoo_case(mask, {64, 64}));
-  }
-  const auto num_batches = static_cast<std::int64_t>(cases.size());
-  return testing::combined(testing::zoo_name(index), num_batches, 1, cases, {64, 64});
-}
 
 std::string trial_error(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice,
                         const BackwardChoice& backward = {}) {
@@ -82,11 +60,11 @@ class BackwardZoo : public ::testing::TestWithParam<int> {
 TEST_P(BackwardZoo, IsAsAccurateAsAnExplicitProduct) {
   const auto rows = testing::covering_array(
       {testing::kNumZooMasks, std::size(kDTypes), std::size(kHeadDims), std::size(kHeadDims),
-       std::size(kHeads), std::size(kLengths), std::size(kTiles), std::size(kLayouts), 2, 2, 2},
+       std::size(kHeads), std::size(kPairLengths), std::size(kTiles), std::size(kLayouts), 2, 2, 2},
       4);
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < rows.size(); i += kNumParts) {
     const std::vector<int>& row = rows[i];
-    const MaskCase mask = zoo_mask(row[0], kLengths[row[5]]);
+    const MaskCase mask = zoo_pair(row[0], kPairLengths[row[5]], {64, 64});
     const auto [heads_q, heads_kv] = kHeads[row[4]];
     TrialChoice choice;
     choice.dtype = kDTypes[row[1]];
@@ -185,8 +163,8 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
 TEST(AttentionBackward, IsAccurateByFormulas) {
   std::size_t number = 0;
   for (int index : {0, 1, 2, 3, 4}) {
-    for (const Lengths& lengths : kLengths) {
-      const MaskCase mask = zoo_mask(index, lengths);
+    for (const PairLengths& lengths : kPairLengths) {
+      const MaskCase mask = zoo_pair(index, lengths, {64, 64});
       TrialChoice choice = small_choice(kDTypes[number % 3]);
       choice.has_bias = number % 2 == 0;
       choice.seed = ++number;

@@ -17,12 +17,7 @@ constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded}
 // Query heads and KV heads: groups of 1, 4, 8 and all.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {8, 2}, {16, 2}, {5, 1}};
 
-// q_len and kv_len of two batch elements.
-struct Lengths {
-  std::int64_t q[2];
-  std::int64_t kv[2];
-};
-constexpr Lengths kLengths[] = {
+constexpr PairLengths kLengths[] = {
     {{128, 128}, {128, 128}},  // one tile
     {{193, 193}, {193, 193}},  // odd
     {{127, 127}, {385, 385}},  // more keys than queries
@@ -31,21 +26,6 @@ constexpr Lengths kLengths[] = {
     {{1, 640}, {129, 1}},      // one row, one key
     {{1000, 1000}, {1003, 1003}},
 };
-
-// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
-std::shared_ptr<const MaskCase> zoo_mask(int index, const Lengths& lengths) {
-  std::vector<MaskCase> cases;
-  const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
-  std::string name;
-  for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
-    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
-    mask.shape.q_lens = {lengths.q[b]};
-    cases.push_back(zoo_case(mask, kBlock));
-    name += fmt::format("{}{} {}x{}", b == 0 ? "" : ", ", mask.name, lengths.q[b], lengths.kv[b]);
-  }
-  const auto num_batches = static_cast<std::int64_t>(cases.size());
-  return std::make_shared<MaskCase>(combined(name, num_batches, 1, cases, kBlock));
-}
 
 // What choice number `i` has besides the dimensions that its caller runs through.
 TrialChoice choice_number(std::uint64_t i) {
@@ -116,6 +96,20 @@ MaskCase random_mask(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len)
 
 std::string zoo_name(int index) { return zoo::mask_zoo(128)[static_cast<std::size_t>(index)].name; }
 
+MaskCase zoo_pair(int index, const PairLengths& lengths, BlockShape block) {
+  std::vector<MaskCase> cases;
+  const bool is_uniform = lengths.q[0] == lengths.q[1] && lengths.kv[0] == lengths.kv[1];
+  std::string name;
+  for (std::size_t b = 0; b < (is_uniform ? 1U : 2U); ++b) {
+    zoo::ZooMask mask = zoo::mask_zoo(lengths.kv[b])[static_cast<std::size_t>(index)];
+    mask.shape.q_lens = {lengths.q[b]};
+    cases.push_back(zoo_case(mask, block));
+    name += fmt::format("{}{} {}x{}", b == 0 ? "" : ", ", mask.name, lengths.q[b], lengths.kv[b]);
+  }
+  const auto num_batches = static_cast<std::int64_t>(cases.size());
+  return combined(name, num_batches, 1, cases, block);
+}
+
 std::vector<TrialCase> zoo_trials(int index, int every) {
   constexpr std::size_t kNumLengths = std::size(kLengths);
   std::vector<std::shared_ptr<const MaskCase>> masks(kNumLengths);
@@ -127,7 +121,10 @@ std::vector<TrialCase> zoo_trials(int index, int every) {
         for (int i = 0; i < 3; ++i, ++number) {
           if (number % static_cast<std::size_t>(every) != 0) continue;
           auto& mask = masks[number % kNumLengths];
-          if (mask == nullptr) mask = zoo_mask(index, kLengths[number % kNumLengths]);
+          if (mask == nullptr) {
+            const PairLengths& lengths = kLengths[number % kNumLengths];
+            mask = std::make_shared<MaskCase>(zoo_pair(index, lengths, kBlock));
+          }
           TrialChoice choice = choice_number(number);
           choice.dtype = dtype;
           choice.head_dim = head_dim;

@@ -22,6 +22,22 @@ inline constexpr int kNumZooMasks = 13;
 /// The name of mask `index` of the zoo, for the name of a test.
 std::string zoo_name(int index);
 
+/// q_len and kv_len of two batch elements.
+struct PairLengths {
+  std::int64_t q[2];
+  std::int64_t kv[2];
+};
+inline constexpr PairLengths kPairLengths[] = {
+    {{193, 193}, {193, 193}},  // odd
+    {{61, 61}, {257, 257}},    // more keys than queries
+    {{257, 257}, {130, 130}},  // more queries than keys: rows without keys
+    {{200, 31}, {37, 211}},    // per element
+    {{1, 140}, {129, 1}},      // one row, one key
+    {{384, 384}, {384, 384}},  // whole tiles of 128
+};
+/// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
+MaskCase zoo_pair(int index, const PairLengths& lengths, BlockShape block);
+
 /// Mask `index` of the zoo with every combination of types (bfloat16, float16), head sizes (64,
 /// 128) and groups of heads (1, 4, 8, all), each with three of seven pairs of lengths (odd,
 /// unequal, per batch element, one row, one key, up to 1003) in turn; layout, bias, scale and lse
