@@ -1,7 +1,6 @@
 #include "attention_machine.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "attention_reference.hpp"
@@ -80,11 +79,11 @@ unsigned char* CpuMachine::allocate(std::int64_t bytes) {
 void CpuMachine::release(unsigned char* memory) { ::operator delete(memory, kAlignment); }
 
 void CpuMachine::write(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  std::copy_n(from, bytes, to);
 }
 
 void CpuMachine::read(unsigned char* to, const unsigned char* from, std::int64_t bytes) {
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  std::copy_n(from, bytes, to);
 }
 
 Result<void> CpuMachine::forward(const AttentionPlan& plan, const AttentionTensors& tensors,
