@@ -243,8 +243,6 @@ TEST(AttentionBackward, KeepsNanWhereItIsSeen) {
   const MaskCase mask = testing::case_of("striped", cells, {128, 128});
   CpuMachine machine;
   for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    BackwardTrial clean(machine, mask, {1, 1, 1}, small_choice());
-    ASSERT_TRUE(clean.run());
     // Key 7 is seen by no row; row 3 sees even keys alone.
     BackwardTrial trial(machine, mask, {1, 1, 1}, small_choice());
     trial.forward().k().set(0, 7, 0, 2, value);
@@ -252,7 +250,7 @@ TEST(AttentionBackward, KeepsNanWhereItIsSeen) {
     trial.forward().k().upload();
     trial.forward().v().upload();
     ASSERT_TRUE(trial.run());
-    EXPECT_EQ(trial.result_bytes(), clean.result_bytes()) << value;
+    EXPECT_EQ(trial.check(), "") << value;
 
     trial.dout().set(0, 3, 0, 5, value);
     trial.dout().upload();
