@@ -36,7 +36,8 @@ constexpr std::int32_t kHeadDims[] = {64, 128, 256, 80, 8};
 // Query heads and KV heads: groups of 1, 3, 4 and all.
 constexpr std::pair<std::int32_t, std::int32_t> kHeads[] = {{2, 2}, {6, 2}, {8, 2}, {4, 1}};
 constexpr BlockShape kTiles[] = {{0, 0}, {16, 16}, {64, 128}, {128, 64}, {16, 256}};
-// Whole tiles of 128 are of no interest here.
+// Without whole tiles of 128, which are the GPU's. With them other choices meet, one of which (one
+// query, bfloat16) exceeds the bound of dkey_bias: kernels/README.md, the backward pass.
 constexpr std::span kLengths = std::span(testing::kPairLengths).first<5>();
 constexpr Layout kLayouts[] = {Layout::rows, Layout::head_major, Layout::padded};
 
