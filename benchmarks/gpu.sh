@@ -7,7 +7,7 @@
 #
 #   setup      tools/setup.sh tests and benchmarks; FDMA_SETUP=0 leaves it out, where packages come another way
 #   build      ninja, which continues where it was stopped
-#   tests      the programs of tests/gpu, each suite by itself
+#   tests      the programs of tests/gpu, in shards side by side
 #   python     tests/python/test_fdma_cuda.py, test_fdma_select_cuda.py and test_fdma_cusparse.py, and what
 #              test_maskc_run.py does on a GPU
 #   memcheck   compute-sanitizer on the small set of tests/gpu
@@ -134,7 +134,8 @@ stage() {
 }
 
 # Stages run in a shell of their own, so that each has a limit of time; 77 skips with the reason as the last line.
-export build results python rows digest
+readonly shards=32
+export shards build results python rows digest
 setup_all() { bash tools/setup.sh tests && bash tools/setup.sh benchmarks; }
 
 # configure FOLDER OPTION..
@@ -155,14 +156,32 @@ build_all() {
   ninja -C "$build" "${targets[@]}"
 }
 
-# Each suite has a stamp of its own: what passed is not run again after a call that ran out of time.
+# One shard of a program's tests; its stamp keeps it from running again after a call that ran out of time.
+test_shard() {
+  local program=$1 shard=$2 name
+  name=$(basename "$program").$shard
+  [ "$(cat "$results/$name.done" 2>/dev/null)" = "$digest" ] && return 0
+  rm -f "$results/$name.done"
+  if GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$program" --gtest_brief=1 >"$results/$name.log" 2>&1; then
+    echo "$digest" >"$results/$name.done"
+  fi
+}
+
+# Most of a test's time is its reference on the CPU: shards run side by side. One that failed there, where the device and
+# its memory are shared, is run once more alone.
 test_suites() {
-  local program suite code=0
+  local program shard name code=0
   for program in "$build/tests/gpu/test_gpu" "$build/tests/gpu/select/test_gpu_select"; do
-    for suite in $("$program" --gtest_list_tests | grep -oE '^[A-Za-z0-9_/]+\.' | sort -u); do
-      local stamp=$results/suite.${suite//\//_}done
-      [ "$(cat "$stamp" 2>/dev/null)" = "$digest" ] && continue
-      if "$program" --gtest_brief=1 --gtest_filter="$suite*"; then echo "$digest" >"$stamp"; else code=1; fi
+    seq 0 $((shards - 1)) | xargs -P $((($(nproc) + 1) / 2)) -I{} bash -c 'test_shard "$@"' shard "$program" {}
+    for shard in $(seq 0 $((shards - 1))); do
+      name=$(basename "$program").$shard
+      if [ ! -e "$results/$name.done" ]; then
+        echo "shard $shard failed beside others:"
+        grep -aE 'Failure|FAILED|rror|terminate' "$results/$name.log" | head -n 20
+        test_shard "$program" "$shard"
+      fi
+      cat "$results/$name.log"
+      [ "$(cat "$results/$name.done" 2>/dev/null)" = "$digest" ] || code=1
     done
   done
   return $code
@@ -221,7 +240,7 @@ measure() {
   "$python" "benchmarks/bench_${program}_gpu.py" "$build/python_bindings" "benchmarks/results/${program}_gpu.json" \
     "${choice[@]}" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks
+export -f setup_all build_all test_shard test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then
