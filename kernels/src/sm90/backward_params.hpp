@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "fdma/kernels/key_lists.hpp"
 #include "sm90/forward_params.hpp"
 #include "sm90/fragment.hpp"
 
@@ -40,6 +41,23 @@ struct QueryPlaces {
 inline constexpr int kSumRows = 64;
 inline constexpr int kSumGroupFloats = kSumRows * 8;  ///< of 8 columns
 
+/// The lists of a launch over listed keys (key_lists.hpp), in device memory: of an uploaded plan,
+/// or made by kernels before the launch.
+///
+/// Of a key with a row of sums, float32 gradients (dk without the softmax scale) are added to row
+/// first_sum + sum_row, which is zero at launch; of others the rows of dk and dv are written, and
+/// dkey_bias where it is wanted. What is of no listed key is not touched: zeroing it, and moving
+/// sums to dk and dv, is for kernels before and after. dkey_bias has no sums: it is added to in
+/// place, having been zeroed.
+struct KeyListArrays {
+  const ListedKey* keys;
+  const KeyItem* items;           ///< in the order in which blocks take them
+  const std::int32_t* num_items;  ///< may be 0
+  float* dk_sums;                 ///< [rows, kDimQk]
+  float* dv_sums;                 ///< [rows, kDimV]
+  KeyRows k, v;
+};
+
 /// Arguments of the main kernel. Strides in elements.
 struct BackwardParams {
   static constexpr bool kIsTransposed = true;  ///< rows of tiles are keys
@@ -62,6 +80,7 @@ struct BackwardParams {
   /// Deterministic calls (general kernel only), or null: how many parts of the dQ of each 64 rows
   /// have been added by each of the two warpgroups. The plan has an order then.
   std::int32_t* turns;
+  KeyListArrays lists;  ///< read by the kernels over listed keys only, which read no plan
 };
 
 /// What a launch of the main kernel computes.

@@ -18,6 +18,7 @@
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/formats/interval.hpp"
 #include "fdma/formats/result.hpp"
+#include "fdma/kernels/key_lists.hpp"
 #include "fdma/kernels/mask_formula.hpp"
 
 namespace fdma {
@@ -254,6 +255,9 @@ struct AttentionPlan {
   std::vector<std::int32_t> ordered_keys;
   std::vector<std::int32_t> order_of;  ///< the key order of items of (b, KV head), or -1
 
+  /// Of a backward plan for sm90 whose keys are reordered, in place of items and all arrays above.
+  KeyLists key_lists;
+
   // Of a parametric plan, in place of items and all arrays above.
   std::vector<MaskFormula> formulas;  ///< one, or one for each batch element; else empty
   std::vector<std::int32_t> borders;  ///< of documents (MaskFormula::first_border)
@@ -261,6 +265,7 @@ struct AttentionPlan {
   std::int32_t section_heads = 1;     ///< KV heads of a batch element whose items stay together
 
   bool is_parametric() const { return !formulas.empty(); }
+  bool is_listed() const { return !key_lists.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
   /// Rows and columns of a tile as items walk it: queries and keys, backward keys and queries.
   BlockShape mask_tile() const {

@@ -1,0 +1,65 @@
+// KeyLists: what a backward call of a mask of column intervals computes, as lists of the keys that
+// are ever seen, in the order of their lifetimes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace fdma {
+
+/// Listed keys of a tile, and queries of a tile.
+inline constexpr std::int32_t kListTile = 128;
+
+/// Where a key has no sums: its item stores its gradients.
+inline constexpr std::int32_t kNoSums = -1;
+
+/// A key and queries that see it: [q_begin, q_end), relative to the batch element. A key that
+/// several intervals see is listed once for each. Behind the last key of an order to the end of its
+/// tile: key -1, no queries.
+struct alignas(16) ListedKey {
+  std::int32_t key;
+  std::int32_t q_begin;
+  std::int32_t q_end;
+  /// Row of the float32 sums that its items add gradients to, counted from KeyItem::first_sum; or
+  /// kNoSums where one item alone has the key.
+  std::int32_t sum_row;
+  friend bool operator==(const ListedKey&, const ListedKey&) = default;
+};
+
+/// What is computed without a break: 128 listed keys of a KV head against the queries of all of its
+/// query heads in tiles [begin_tile, end_tile).
+struct alignas(16) KeyItem {
+  std::int32_t batch;
+  std::int32_t kv_head;
+  std::int32_t key_tile;    ///< listed keys [128 * key_tile, .. + 128)
+  std::int32_t first_sum;   ///< rows of sums of its KV head begin here
+  std::int32_t begin_tile;  ///< of 128 queries, not empty; tiles in between may have no cell
+  std::int32_t end_tile;
+  std::int32_t full_begin;  ///< tiles in which all 128 keys are seen by every existing query;
+  std::int32_t full_end;    ///< none: both are begin_tile
+  friend bool operator==(const KeyItem&, const KeyItem&) = default;
+};
+
+/// Whose gradients a row of sums holds.
+struct alignas(8) SumKey {
+  std::int32_t kv_row;  ///< batch * heads_kv + kv_head
+  std::int32_t key;
+  friend bool operator==(const SumKey&, const SumKey&) = default;
+};
+
+/// The lists of all KV heads; equal ones are there once.
+///
+/// Example     learned top-k, 131,072 keys, w = 2,048, random scores: 10,600 keys of a head are
+/// ever
+///             seen, 83 tiles of them; 58 % of the tiles of queries are full
+/// Invariants  keys is a multiple of kListTile; items of a KV head are together, by segments of
+///             queries and in a segment longest first; a key without sums is in one item
+struct KeyLists {
+  std::vector<ListedKey> keys;
+  std::vector<KeyItem> items;
+  std::vector<SumKey> sum_keys;
+  bool empty() const { return items.empty() && keys.empty(); }
+  friend bool operator==(const KeyLists&, const KeyLists&) = default;
+};
+
+}  // namespace fdma
