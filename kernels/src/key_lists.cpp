@@ -42,7 +42,7 @@ Tiles full_of(std::span<const ListedKey> keys, std::int64_t q_len) {
 }
 
 std::vector<ListedKey> keys_by_lifetime(std::span<const std::int64_t> offsets,
-                                        std::span<const Interval> intervals) {
+                                        std::span<const Interval> intervals, std::int64_t q_len) {
   std::vector<ListedKey> keys;
   keys.reserve(intervals.size());
   for (std::size_t k = 0; k + 1 < offsets.size(); ++k) {
@@ -52,36 +52,51 @@ std::vector<ListedKey> keys_by_lifetime(std::span<const std::int64_t> offsets,
       keys.push_back({static_cast<std::int32_t>(k), queries.begin, queries.end, kNoSums});
     }
   }
-  std::sort(keys.begin(), keys.end(), [](const ListedKey& a, const ListedKey& b) {
-    return std::tie(a.q_end, a.key, a.q_begin) < std::tie(b.q_end, b.key, b.q_begin);
+  const std::int32_t shift = lifetime_shift(q_len);
+  const auto last_step = [shift](const ListedKey& each) { return (each.q_end - 1) >> shift; };
+  std::sort(keys.begin(), keys.end(), [&](const ListedKey& a, const ListedKey& b) {
+    return std::tuple(last_step(a), a.key, a.q_begin) < std::tuple(last_step(b), b.key, b.q_begin);
   });
-  for (std::size_t i = 0; i < keys.size(); i += kListBlock) {
-    const std::size_t end = std::min(i + kListBlock, keys.size());
+  const std::int64_t num_tiles = ceil_div(static_cast<std::int64_t>(keys.size()), kListTile);
+  const auto block = static_cast<std::size_t>(order_block_tiles(num_tiles) * kListTile);
+  for (std::size_t i = 0; i < keys.size(); i += block) {
+    const std::size_t end = std::min(i + block, keys.size());
     std::sort(keys.begin() + static_cast<std::ptrdiff_t>(i),
               keys.begin() + static_cast<std::ptrdiff_t>(end),
               [](const ListedKey& a, const ListedKey& b) {
                 return std::tie(a.q_begin, a.key) < std::tie(b.q_begin, b.key);
               });
   }
-  const auto padded = static_cast<std::size_t>(
-      ceil_div(static_cast<std::int64_t>(keys.size()), kListTile) * kListTile);
-  keys.resize(padded, {-1, 0, 0, kNoSums});
+  keys.resize(static_cast<std::size_t>(num_tiles * kListTile), {-1, 0, 0, kNoSums});
   return keys;
 }
 
-// Gives rows of sums to the keys of several items, in the order of the list.
-void add_sums(std::span<const std::int64_t> offsets, const std::vector<bool>& is_cut,
-              HeadLists& lists) {
-  const std::size_t num_keys = offsets.empty() ? 0 : offsets.size() - 1;
-  std::vector<std::int32_t> num_listed(num_keys, 0), rows(num_keys, kNoSums);
-  for (const ListedKey& each : lists.keys) {
-    if (each.key >= 0) ++num_listed[static_cast<std::size_t>(each.key)];
+// Rows of sums for tiles that are cut: as many as a tile has keys.
+void add_sums_of_tiles(const std::vector<bool>& is_cut, HeadLists& lists) {
+  std::vector<std::int32_t> first_sums(is_cut.size(), kNoSums);
+  for (std::size_t tile = 0; tile < is_cut.size(); ++tile) {
+    if (is_cut[tile]) first_sums[tile] = static_cast<std::int32_t>(lists.sum_keys.size());
+    for (std::int32_t i = 0; i < kListTile; ++i) {
+      ListedKey& each =
+          lists.keys[tile * static_cast<std::size_t>(kListTile) + static_cast<std::size_t>(i)];
+      if (each.key >= 0) each.sum_row = i;
+      if (is_cut[tile]) lists.sum_keys.push_back(each.key);
+    }
   }
+  for (KeyItem& item : lists.items) {
+    item.first_sum = first_sums[static_cast<std::size_t>(item.key_tile)];
+  }
+}
+
+// Rows of sums for keys of several items, in the order of the list.
+void add_sums_of_keys(const std::vector<bool>& is_cut, const std::vector<std::int32_t>& num_listed,
+                      HeadLists& lists) {
+  std::vector<std::int32_t> rows(num_listed.size(), kNoSums);
   for (std::size_t i = 0; i < lists.keys.size(); ++i) {
     ListedKey& each = lists.keys[i];
     if (each.key < 0) continue;
     const auto key = static_cast<std::size_t>(each.key);
-    if (num_listed[key] == 1 && !is_cut[i / kListTile]) continue;
+    if (num_listed[key] == 1 && !is_cut[i / static_cast<std::size_t>(kListTile)]) continue;
     if (rows[key] == kNoSums) {
       rows[key] = static_cast<std::int32_t>(lists.sum_keys.size());
       lists.sum_keys.push_back(each.key);
@@ -90,12 +105,25 @@ void add_sums(std::span<const std::int64_t> offsets, const std::vector<bool>& is
   }
 }
 
+void add_sums(std::size_t num_keys, const std::vector<bool>& is_cut, HeadLists& lists) {
+  std::vector<std::int32_t> num_listed(num_keys, 0);
+  bool has_several = false;
+  for (const ListedKey& each : lists.keys) {
+    if (each.key >= 0) has_several |= ++num_listed[static_cast<std::size_t>(each.key)] > 1;
+  }
+  if (has_several) {
+    add_sums_of_keys(is_cut, num_listed, lists);
+  } else {
+    add_sums_of_tiles(is_cut, lists);
+  }
+}
+
 }  // namespace
 
 HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,
                     std::int64_t q_len, std::int32_t segment) {
   HeadLists lists;
-  lists.keys = keys_by_lifetime(offsets, intervals);
+  lists.keys = keys_by_lifetime(offsets, intervals, q_len);
   const auto num_tiles = static_cast<std::int32_t>(lists.keys.size() / kListTile);
   std::vector<bool> is_cut(static_cast<std::size_t>(num_tiles));
   for (std::int32_t tile = 0; tile < num_tiles; ++tile) {
@@ -119,7 +147,7 @@ HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Inter
   };
   std::sort(lists.items.begin(), lists.items.end(),
             [&](const KeyItem& a, const KeyItem& b) { return order_of(a) < order_of(b); });
-  add_sums(offsets, is_cut, lists);
+  add_sums(offsets.empty() ? 0 : offsets.size() - 1, is_cut, lists);
   return lists;
 }
 
@@ -136,7 +164,7 @@ void append_items(const HeadLists& lists, std::int32_t first_tile, std::int32_t 
     item.batch = batch;
     item.kv_head = kv_head;
     item.key_tile += first_tile;
-    item.first_sum = first_sum;
+    if (item.first_sum != kNoSums) item.first_sum += first_sum;
     to.items.push_back(item);
   }
   for (const std::int32_t key : lists.sum_keys) {

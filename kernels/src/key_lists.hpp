@@ -10,16 +10,13 @@
 
 namespace fdma {
 
-/// Keys of an order are sorted by the first query inside blocks of so many, which are sorted by the
-/// last.
-inline constexpr std::int64_t kListBlock = 6 * kListTile;
-
 /// Tiles of queries of a segment: what the items of a KV head read of them stays in the cache.
 inline std::int32_t segment_tiles(std::int32_t group_size) {
   return group_size < 64 ? 64 / group_size : 1;
 }
 
-/// The lists of one KV head. Items have batch, kv_head, first_sum = 0 and count key tiles from 0.
+/// The lists of one KV head. Items have batch and kv_head 0 and count key tiles and rows of sums
+/// from 0.
 struct HeadLists {
   std::vector<ListedKey> keys;
   std::vector<KeyItem> items;
@@ -28,9 +25,10 @@ struct HeadLists {
 };
 
 /// The lists of keys of which key k is seen by the queries of intervals[offsets[k] .. [k + 1]),
-/// ascending and below q_len. Sorted by (q_end, key, q_begin), then blocks of kListBlock of them by
-/// (q_begin, key); the tiles of queries that keys of a tile live in, from the first to the last,
-/// are cut at multiples of `segment` of them.
+/// ascending and below q_len. Sorted by ((q_end - 1) >> lifetime_shift, key, q_begin), then blocks
+/// of order_block_tiles by (q_begin, key); the tiles of queries that keys of a tile live in, from
+/// the first to the last, are cut at multiples of `segment` of them. A tile of keys that is cut has
+/// 128 rows of sums; but where keys have several intervals rows are given to keys.
 ///
 /// Cost        O(intervals log intervals)
 HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "fdma/kernels/host_device.hpp"
+
 namespace fdma {
 
 /// Listed keys of a tile, and queries of a tile.
@@ -12,6 +14,20 @@ inline constexpr std::int32_t kListTile = 128;
 
 /// Where a key has no sums: its item stores its gradients.
 inline constexpr std::int32_t kNoSums = -1;
+
+/// Keys are sorted by (q_end - 1) >> lifetime_shift(q_len): in steps of 64 queries or more, at most
+/// 1,024 of them.
+FDMA_HOST_DEVICE inline std::int32_t lifetime_shift(std::int64_t q_len) {
+  std::int32_t shift = 6;
+  while (((q_len - 1) >> shift) >= 1024) ++shift;
+  return shift;
+}
+
+/// Tiles of keys of a block, inside which keys are sorted by the first query, where all keys of a
+/// KV head fill `num_tiles`.
+FDMA_HOST_DEVICE inline std::int32_t order_block_tiles(std::int64_t num_tiles) {
+  return num_tiles < 16 ? 2 : num_tiles < 32 ? 3 : num_tiles < 128 ? 4 : num_tiles < 256 ? 6 : 8;
+}
 
 /// A key and queries that see it: [q_begin, q_end), relative to the batch element. A key that
 /// several intervals see is listed once for each. Behind the last key of an order to the end of its
@@ -21,7 +37,7 @@ struct alignas(16) ListedKey {
   std::int32_t q_begin;
   std::int32_t q_end;
   /// Row of the float32 sums that its items add gradients to, counted from KeyItem::first_sum; or
-  /// kNoSums where one item alone has the key.
+  /// kNoSums.
   std::int32_t sum_row;
   friend bool operator==(const ListedKey&, const ListedKey&) = default;
 };
@@ -31,8 +47,10 @@ struct alignas(16) ListedKey {
 struct alignas(16) KeyItem {
   std::int32_t batch;
   std::int32_t kv_head;
-  std::int32_t key_tile;    ///< listed keys [128 * key_tile, .. + 128)
-  std::int32_t first_sum;   ///< rows of sums of its KV head begin here
+  std::int32_t key_tile;  ///< listed keys [128 * key_tile, .. + 128)
+  /// First row of the sums of its keys, or kNoSums: keys without sums are in no other item, which
+  /// stores their gradients.
+  std::int32_t first_sum;
   std::int32_t begin_tile;  ///< of 128 queries, not empty; tiles in between may have no cell
   std::int32_t end_tile;
   std::int32_t full_begin;  ///< tiles in which all 128 keys are seen by every existing query;
@@ -40,7 +58,7 @@ struct alignas(16) KeyItem {
   friend bool operator==(const KeyItem&, const KeyItem&) = default;
 };
 
-/// Whose gradients a row of sums holds.
+/// Whose gradients a row of sums holds; key -1: nobody's.
 struct alignas(8) SumKey {
   std::int32_t kv_row;  ///< batch * heads_kv + kv_head
   std::int32_t key;
