@@ -18,6 +18,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
+#include "sm90/backward_listed.cuh"
 #include "sm90/backward_params.hpp"
 #include "sm90/backward_rows.cuh"
 #include "sm90/forward_softmax.cuh"
@@ -51,7 +52,7 @@ __device__ __forceinline__ void wait_for_rank(const std::int32_t* turns, std::in
 }
 
 /// Computes units until there are none. One of two warpgroups.
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
                                               int group) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
@@ -100,6 +101,17 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     return group * kHalfRows + accumulator_cell(thread, 0).row;
   };
 
+  // Over listed keys: the entries of the thread's two rows.
+  const auto listed_keys = [&](const uint4& unit, int4(&keys)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      keys[i] = read_listed(p.lists.keys + static_cast<int>(unit.z) + key_row() + 8 * i);
+    }
+  };
+  const auto biases = [&] {
+    return base + Layout::kBiases + 8 * (group * kWarpgroupThreads + thread_now());
+  };
+
   // Deterministic calls: this warpgroup's part of dQ of a step is added when it is the unit's turn.
   const auto step_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
@@ -133,6 +145,37 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
   };
 
+  // Over listed keys: gradients of a unit's keys to where they go.
+  [[maybe_unused]] const auto give_listed = [&](const uint4& unit) {
+    const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
+    const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
+    if (batch < 0) return;  // a block without units
+    int4 keys[2];
+    listed_keys(unit, keys);
+    if constexpr (kHasKeys) {
+      give_listed_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                  p.lists.dk_sums, dk, p.scale, keys, first_sum, p.head_dim, lane);
+    }
+    if constexpr (kHasValues) {
+      give_listed_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+                                 p.lists.dv_sums, dv, 1.0f, keys, first_sum, p.head_dim_v, lane);
+    }
+    if constexpr (kGeneral && kHasKeys) {
+      const float2 sums = load_pair(bias_sums());
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float sum = i == 0 ? sums.x : sums.y;
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
+          atomicAdd(p.dkey_bias + batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride +
+                        keys[i].x,
+                    sum);
+        }
+      }
+    }
+  };
+
   for (bool is_done = false; !is_done; unit_phase ^= 1) {
 #pragma unroll
     for (float& x : dk) x = 0.0f;
@@ -142,6 +185,22 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     ptx::mbarrier_wait(base + Layout::kKFull, unit_phase, "compute: K full");
     ptx::mbarrier_wait(base + Layout::kVFull, unit_phase, "compute: V full");
     uint4 step = wait_for_step();
+    if constexpr (kGeneral && kListed) {
+      constexpr float kLog2E = 1.44269504088896340736f;
+      float bias[2] = {0.0f, 0.0f};
+      const uint4 unit = unit_at(ring.stage);
+      if (p.key_bias != nullptr && static_cast<int>(unit.x) >= 0) {
+        int4 keys[2];
+        listed_keys(unit, keys);
+        const float* from = p.key_bias + static_cast<int>(unit.x) * p.bias_batch_stride +
+                            static_cast<int>(unit.y) * p.bias_head_stride;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (keys[i].x >= 0) bias[i] = __ldg(from + keys[i].x) * kLog2E;
+        }
+      }
+      store_pair(biases(), bias[0], bias[1]);
+    }
 #pragma unroll 1
     while ((step.x & kStepEndsUnit) == 0) {
       const int stage = ring.stage;
@@ -184,7 +243,11 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::wgmma_wait<kHasKeys ? 1 : 0>();
       ptx::pin_registers(s);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
-      if constexpr (kGeneral) {
+      if constexpr (kGeneral && kListed) {
+        const float2 pair = load_pair(biases());
+        bias[0] = pair.x;
+        bias[1] = pair.y;
+      } else if constexpr (kGeneral) {
         if (p.key_bias != nullptr) {
           constexpr float kLog2E = 1.44269504088896340736f;
           const uint4 unit = unit_at(stage);
@@ -343,27 +406,31 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     release(base + Layout::kKvEmpty);
     ring.advance();
     is_done = (step.x & kStepEndsAll) != 0;
-    const int lane = lane_now();
-    const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),
-              key = static_cast<int>(unit.z) + key_row(), kv_len = static_cast<int>(unit.w);
-    if constexpr (kHasKeys) {
-      store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
-                                     dk, p.scale, key, kv_len, 0, p.head_dim, lane);
-    }
-    if constexpr (kHasValues) {
-      store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
-                                    dv, 1.0f, key, kv_len, 0, p.head_dim_v, lane);
-    }
-    if constexpr (kGeneral && kHasKeys) {
-      const float2 sums = load_pair(bias_sums());
+    if constexpr (kListed) {
+      give_listed(unit);
+    } else {
+      const int lane = lane_now();
+      const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),
+                key = static_cast<int>(unit.z) + key_row(), kv_len = static_cast<int>(unit.w);
+      if constexpr (kHasKeys) {
+        store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                       dk, p.scale, key, kv_len, 0, p.head_dim, lane);
+      }
+      if constexpr (kHasValues) {
+        store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+                                      dv, 1.0f, key, kv_len, 0, p.head_dim_v, lane);
+      }
+      if constexpr (kGeneral && kHasKeys) {
+        const float2 sums = load_pair(bias_sums());
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float sum = i == 0 ? sums.x : sums.y;
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        if (p.dkey_bias != nullptr && lane % 4 == 0 && key + 8 * i < kv_len) {
-          p.dkey_bias[batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride + key + 8 * i] =
-              sum;
+        for (int i = 0; i < 2; ++i) {
+          float sum = i == 0 ? sums.x : sums.y;
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          sum += __shfl_xor_sync(~0u, sum, 2);
+          if (p.dkey_bias != nullptr && lane % 4 == 0 && key + 8 * i < kv_len) {
+            p.dkey_bias[batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride + key +
+                        8 * i] = sum;
+          }
         }
       }
     }

@@ -1,5 +1,6 @@
 // The main backward kernel: persistent blocks of three warpgroups. The first loads
-// (backward_load.cuh), the others compute (backward_compute.cuh).
+// (backward_load.cuh, over listed keys with backward_listed.cuh), the others compute
+// (backward_compute.cuh).
 #pragma once
 
 #include "ptx/grid.cuh"
@@ -14,7 +15,7 @@ inline constexpr int kBackwardComputeRegisters = 224;
 static_assert(kBackwardLoadRegisters + 2 * kBackwardComputeRegisters <= 504,
               "65536 registers, 384 threads");
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
@@ -54,22 +55,27 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     ptx::give_registers<kBackwardLoadRegisters>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
-      make_unit_masks<Layout>(p, base, warp, lane);
+      if constexpr (kListed) {
+        make_listed_masks<Layout>(p, base, warp, lane);
+      } else {
+        make_unit_masks<Layout>(p, base, warp, lane);
+      }
     } else if (warp == kServeWarp) {
-      serve_requests<Layout>(p, base, lane);
+      serve_requests<Layout, kListed>(p, base, lane);
     } else if (lane == 0) {
-      UnitLoader<Layout, kGeneral>(p, base).run();
+      UnitLoader<Layout, kGeneral, kListed>(p, base).run();
     }
   } else {
     ptx::take_registers<kBackwardComputeRegisters>();
-    compute_units<T, kDimQk, kDimV, kGeneral, kGradients>(p, base, ptx::warp_index() / 4 - 1);
+    compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kListed>(p, base,
+                                                                   ptx::warp_index() / 4 - 1);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   constexpr int kBytes = BackwardLayout<kDimQk, kDimV>::kBytes;
-  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients>;
+  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kListed>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

@@ -40,7 +40,9 @@ cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream
 /// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
 /// columns beyond the tensors' are zeros. The general one takes a key bias and turns of a
 /// deterministic call; the other is faster.
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients>
+///
+/// kListed: over listed keys (BackwardParams::lists) in place of the items of a plan.
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed = false>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
 
 }  // namespace fdma::sm90

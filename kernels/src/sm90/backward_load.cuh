@@ -10,31 +10,12 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
+#include "sm90/backward_listed.cuh"
 #include "sm90/backward_params.hpp"
+#include "sm90/backward_ring.cuh"
 #include "sm90/forward_load.cuh"
 
 namespace fdma::sm90 {
-
-/// A ring of 2^n buffers as producer and consumer count them, in one register (ptx::Ring takes
-/// two).
-template <int kStages>
-struct CountedRing {
-  static_assert((kStages & (kStages - 1)) == 0);
-  std::uint32_t count = 0;
-  __device__ __forceinline__ int stage() const { return static_cast<int>(count % kStages); }
-  __device__ __forceinline__ std::uint32_t phase() const { return count / kStages & 1; }
-  __device__ __forceinline__ void advance() { ++count; }
-};
-
-__device__ __forceinline__ int load_word(std::uint32_t address) {
-  int word;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-  return word;
-}
-
-__device__ __forceinline__ void store_word(std::uint32_t address, int word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
 
 /// The unit published in `slot` with the segments of its g-th query head, as far as walking its
 /// tiles takes. PublishedItem::partial is here the first item of the unit, head_in_group its first
@@ -171,7 +152,7 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
 }
 
 /// Does what UnitLoader asks for. One warp.
-template <class Layout>
+template <class Layout, bool kListed>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
   CountedRing<Layout::kRequestSlots> ring;
@@ -179,8 +160,12 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
   const auto publish = [&](int index) {
     ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage(), item_ring.phase() ^ 1,
                        "serve: item empty");
-    publish_unit<Layout>(p, base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes,
-                         index);
+    const std::uint32_t slot = base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
+    if constexpr (kListed) {
+      publish_listed(p, slot, index);
+    } else {
+      publish_unit<Layout>(p, slot, index);
+    }
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage());
     item_ring.advance();
   };
@@ -198,6 +183,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     if (request.x == kRequestUnit) {
       if (lane == 0) publish(static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1));
       __syncwarp();
+    } else if (kListed && request.x == kRequestKeys) {
+      load_listed_keys<Layout>(p, base, static_cast<std::uint32_t>(load_word(slot + 16)), lane);
     } else {
       zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
                 static_cast<int>(request.w), lane);
@@ -209,7 +196,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
 }
 
 /// Loads what each published unit needs. One thread.
-template <class Layout, bool kGeneral>
+template <class Layout, bool kGeneral, bool kListed>
 class UnitLoader {
  public:
   __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
@@ -278,6 +265,11 @@ class UnitLoader {
   __device__ __forceinline__ void load_keys() {
     const PublishedItem unit = unit_in_hand();
     ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~item_ring_.count & 1, "load: K and V empty");
+    if constexpr (kListed) {
+      request(kRequestKeys, 0, 0, 0, item_slot());
+      ptx::mbarrier_arrive(request_barrier_);
+      return;
+    }
     const int num_left = unit.q_len - unit.q_begin;
     const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
     const std::uint32_t k_full =
@@ -300,8 +292,14 @@ class UnitLoader {
 
   /// The tiles of one query head.
   __device__ __forceinline__ void load_queries(int g) {
-    const PublishedItem part = part_of(p.plan, item_slot(), g);
-    TileWalk walk(segments_of<Layout>(p.plan, part, item_slot()), part);
+    const PublishedItem part = kListed ? unit_in_hand() : part_of(p.plan, item_slot(), g);
+    auto walk = [&] {
+      if constexpr (kListed) {
+        return ListedTiles(part);
+      } else {
+        return TileWalk(segments_of<Layout>(p.plan, part, item_slot()), part);
+      }
+    }();
     const bool is_ragged_unit = part.q_len - part.q_begin < kTileRows;
     const int take_at = g == p.group_size - 1 ? max(part.num_tiles - kLateTiles, 0) : -1;
 #pragma unroll 1
@@ -350,7 +348,8 @@ class UnitLoader {
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
     store_words(to,
                 make_uint4(flags, mask, sum_tile, kGeneral ? load_word(item_slot() + kVisit) : 0));
-    store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin, unit.q_len));
+    store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin,
+                                    kListed ? unit.partial : unit.q_len));
   }
 
   /// Q, dO and what is known of the queries from `query` on.
@@ -400,10 +399,12 @@ class UnitLoader {
     ring_.advance();
   }
 
-  /// Of a parametric plan keys past the lengths of a call are no units: a block may find none. The
-  /// warps that compute hear of a unit without keys, the last.
+  /// Of a parametric plan keys past the lengths of a call are no units, and lists may be short: a
+  /// block may find none. The warps that compute hear of a unit without keys, the last.
   __device__ __forceinline__ void end_without_units() {
-    store_step(PublishedItem{}, kStepEndsUnit | kStepEndsAll, 0, 0);
+    PublishedItem nothing{};
+    if constexpr (kListed) nothing.batch = -1;
+    store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0);
     arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }

@@ -92,7 +92,9 @@ struct alignas(16) BackwardStep {
   std::uint32_t mask;     ///< shared address of its words, or 0
   std::int32_t sum_tile;  ///< of dq_sums: the first of the step
   std::int32_t visit;     ///< deterministic calls: says when it is this unit's turn to add to dQ
-  std::int32_t batch, kv_head, key_begin, kv_len;
+  std::int32_t batch, kv_head;
+  std::int32_t key_begin;  ///< the first key, or its place in the list
+  std::int32_t kv_len;     ///< over listed keys KeyItem::first_sum
 };
 inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last that reads these words
 inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< of the words' columns
@@ -107,8 +109,9 @@ struct alignas(16) ServeRequest {
   std::int32_t first_row, num_rows;
   std::uint32_t full;  ///< the barrier of the tile, for which the warp arrives
 };
-/// In place of a tile: take the next unit; there are none any more.
-inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2;
+/// In place of a tile: take the next unit; there are none any more; load the listed keys of the
+/// unit at address `full`.
+inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
 
 inline constexpr int kServeWarp = 3;  ///< of the warpgroup that loads
 
@@ -158,8 +161,10 @@ struct BackwardLayout {
   /// Of each computing thread, general kernel only: dS of its two keys, summed over the queries.
   static constexpr int kBiasSums =
       kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
+  /// The same, over listed keys: their biases times log2(e).
+  static constexpr int kBiases = kBiasSums + 8 * 2 * kWarpgroupThreads;
   /// Of each mask slot: bit i is set iff columns [64 i, 64 i + 64) have a cell.
-  static constexpr int kMaskHalves = kBiasSums + 8 * 2 * kWarpgroupThreads;
+  static constexpr int kMaskHalves = kBiases + 8 * 2 * kWarpgroupThreads;
   static constexpr int kBarriers = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
 
   // Barriers, 8 bytes each.

@@ -1,0 +1,29 @@
+// What the warps that serve the backward kernel count and say in shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace fdma::sm90 {
+
+/// A ring of 2^n buffers as producer and consumer count them, in one register (ptx::Ring takes
+/// two).
+template <int kStages>
+struct CountedRing {
+  static_assert((kStages & (kStages - 1)) == 0);
+  std::uint32_t count = 0;
+  __device__ __forceinline__ int stage() const { return static_cast<int>(count % kStages); }
+  __device__ __forceinline__ std::uint32_t phase() const { return count / kStages & 1; }
+  __device__ __forceinline__ void advance() { ++count; }
+};
+
+__device__ __forceinline__ int load_word(std::uint32_t address) {
+  int word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ void store_word(std::uint32_t address, int word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,10 @@
+#include "sm90/backward_kernel.cuh"
+
+namespace fdma::sm90 {
+
+template cudaError_t launch_backward<__nv_bfloat16, 128, 128, false, Gradients::all, true>(
+    const BackwardParams&, int, cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, 128, 128, true, Gradients::all, true>(
+    const BackwardParams&, int, cudaStream_t);
+
+}  // namespace fdma::sm90
