@@ -1,6 +1,6 @@
-// Sorts the ranks of a piece by one block, four a thread: the 128 of a warp in its registers
-// (bitonic), then runs of 128, 256, .. merged in shared memory, each thread four ranks from where
-// a search along its diagonal says that they begin.
+// Sorts ranks by one block, four a thread, as many as a piece has or another power of two: the 128
+// of a warp in its registers (bitonic), then runs of 128, 256, .. merged in shared memory, each
+// thread four ranks from where a search along its diagonal says that they begin.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,13 @@ inline constexpr int kSortThreads = kPieceKeys / kSortItems;
 
 /// Ranks in shared memory, one unused after each 16: what lies four ranks apart, as the threads of
 /// a warp have it, is in different banks.
-struct SortStorage {
-  std::uint64_t ranks[kPieceKeys + kPieceKeys / 16];
+template <int kRanks>
+struct RankStorage {
+  std::uint64_t ranks[kRanks + kRanks / 16];
 
   __device__ std::uint64_t& operator[](int i) { return ranks[i + i / 16]; }
 };
+using SortStorage = RankStorage<kPieceKeys>;
 
 /// Larger ranks first, within a lane.
 __device__ __forceinline__ void order(std::uint64_t& a, std::uint64_t& b) {
@@ -69,11 +71,13 @@ __device__ __forceinline__ void sort_warp(std::uint64_t (&x)[kSortItems]) {
   }
 }
 
-/// Descending order of the ranks of all kSortThreads threads, thread after thread.
-__device__ __forceinline__ void sort_piece(SortStorage& storage, std::uint64_t (&x)[kSortItems]) {
+/// Descending order of the ranks of all kRanks / kSortItems threads, thread after thread.
+template <int kRanks>
+__device__ __forceinline__ void sort_piece(RankStorage<kRanks>& storage,
+                                           std::uint64_t (&x)[kSortItems]) {
   sort_warp(x);
   const int first = static_cast<int>(threadIdx.x) * kSortItems;
-  for (int size = 32 * kSortItems; size < kPieceKeys; size *= 2) {
+  for (int size = 32 * kSortItems; size < kRanks; size *= 2) {
 #pragma unroll
     for (int i = 0; i < kSortItems; ++i) storage[first + i] = x[i];
     __syncthreads();

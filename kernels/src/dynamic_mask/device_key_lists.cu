@@ -1,0 +1,296 @@
+// Key-major lists in six launches. A piece is 2,048 keys of a row; what is said of order is what
+// key_lists.hpp says.
+//   1. count_ends    of each piece: how many kept keys end in each of 1,024 bins of queries
+//   2. place_bins    of each row: where the keys of a bin begin, and those of each piece in it
+//   3. place_keys    keys move to their bins, in order
+//   4. order_blocks  blocks of some tiles are sorted by key, which is by the first query; of each
+//                    tile it is known which queries see some of its keys and which see all
+//   5. cut_tiles     of each row: which tiles are cut at the ends of segments, and how many items
+//                    each segment has
+//   6. write_items   of each segment of a row: its items, longest first
+// All counts are added in a fixed order or are of integers, so the result is the same every run.
+//
+// Example     131,072 tokens, w = 2,048, random scores: 10,554 keys in 83 tiles, 392 items
+// Source      counting sort; blocks by end and in them by begin as in key_order.cpp
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "dynamic_mask/device_key_lists.hpp"
+#include "dynamic_mask/ordered_keys.cuh"
+#include "sm90/cuda_error.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+// A thread has a tile at a time.
+__global__ void __launch_bounds__(kRowThreads) cut_tiles(const __grid_constant__ Lists call) {
+  __shared__ int warps[kWarp];
+  const std::int64_t row = blockIdx.x;
+  const int num_tiles = call.tiles_of(row);
+  std::int32_t* const segment_items = call.segment_items + row * call.num_segments;
+  for (int i = static_cast<int>(threadIdx.x); i < call.num_segments; i += kRowThreads) {
+    segment_items[i] = 0;
+  }
+  RowSums sums{warps};
+  int extra_before = 0, cut_before = 0, num_cut = 0;  // of the tiles of earlier rounds
+  for (int first = 0; first < num_tiles; first += kRowThreads) {
+    const int index = first + static_cast<int>(threadIdx.x);
+    TileRange* const tile = call.tiles + row * call.num_tiles + index;
+    int begin = 0, num_segments = 0;
+    if (index < num_tiles) {
+      begin = tile->begin / call.segment_tiles;
+      num_segments = (tile->end - 1) / call.segment_tiles - begin + 1;
+    }
+    const int extra = max(num_segments - 1, 0), is_long = num_segments > 1 ? 1 : 0;
+    const int extra_up_to = extra_before + sums.before(extra) + extra;
+    extra_before += sums.all;
+    const int long_before = cut_before + sums.before(is_long);
+    cut_before += sums.all;
+    const bool is_cut = is_long != 0 && extra_up_to <= call.extra_items &&
+                        (long_before + 1) * kListTile <= call.sum_rows;
+    num_cut = max(num_cut, is_cut ? long_before + 1 : 0);
+    if (index >= num_tiles) continue;
+    if (is_cut) {
+      tile->first_sum = static_cast<std::int32_t>(row * call.sum_rows) + long_before * kListTile;
+    }
+    for (int i = 0; i < (is_cut ? num_segments : 1); ++i) atomicAdd(segment_items + begin + i, 1);
+  }
+  __syncthreads();
+  num_cut = __reduce_max_sync(~0u, num_cut);
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = num_cut;
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    num_cut = __reduce_max_sync(~0u, warps[threadIdx.x]);
+    if (threadIdx.x == 0) call.num_sums[row] = num_cut * kListTile;
+  }
+}
+
+// The items of one segment of a row, by length.
+class SegmentItems {
+ public:
+  __device__ SegmentItems(const Lists& call, std::int64_t row, int segment)
+      : call_(call), row_(row), segment_(segment) {}
+
+  // The tile cut to the segment; end <= begin: none of it is here.
+  __device__ TileRange tile_here(int index, int num_tiles) const {
+    TileRange tile{0, 0, 0, 0, kNoSums, 0};
+    if (index >= num_tiles) return tile;
+    tile = call_.tiles[row_ * call_.num_tiles + index];
+    const int begin = segment_ * call_.segment_tiles, end = begin + call_.segment_tiles;
+    if (tile.first_sum < 0) {
+      if (tile.begin < begin || tile.begin >= end) tile.end = tile.begin;
+      return tile;
+    }
+    tile.begin = max(tile.begin, begin);
+    tile.end = min(tile.end, end);
+    tile.full_begin = max(tile.full_begin, tile.begin);
+    tile.full_end = min(tile.full_end, tile.end);
+    if (tile.full_begin >= tile.full_end) tile.full_begin = tile.full_end = tile.begin;
+    return tile;
+  }
+  // Longest first; -1: none.
+  __device__ int rank_of(const TileRange& tile) const {
+    return tile.begin < tile.end
+               ? call_.segment_tiles - min(tile.end - tile.begin, call_.segment_tiles)
+               : -1;
+  }
+
+ private:
+  const Lists& call_;
+  std::int64_t row_;
+  int segment_;
+};
+
+__global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_constant__ Lists call) {
+  __shared__ int places[kPieceWarps][kMaxSegmentTiles];  // as in place_keys, of each length
+  __shared__ int totals[kPieceWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t row = blockIdx.x / call.num_segments;
+  const int segment = static_cast<int>(blockIdx.x % call.num_segments);
+  // Items of all segments before this one.
+  int before = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(blockIdx.x);
+       i += kPieceThreads) {
+    before += call.segment_items[i];
+  }
+  before = __reduce_add_sync(~0u, before);
+  if (lane == 0) totals[warp] = before;
+  for (int i = static_cast<int>(threadIdx.x); i < kPieceWarps * kMaxSegmentTiles;
+       i += kPieceThreads) {
+    (&places[0][0])[i] = 0;
+  }
+  __syncthreads();
+  before = 0;
+#pragma unroll
+  for (const int total : totals) before += total;
+  const int num_here = call.segment_items[blockIdx.x];
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) *call.num_items = before + num_here;
+  if (num_here == 0) return;
+
+  const SegmentItems items(call, row, segment);
+  const int num_tiles = call.tiles_of(row);
+  const int tiles_of_warp = (num_tiles + kPieceThreads - 1) / kPieceThreads * kWarp;
+  const int first = warp * tiles_of_warp + lane, end = (warp + 1) * tiles_of_warp;
+  for (int index = first; index < end; index += kWarp) {
+    const int rank = items.rank_of(items.tile_here(index, num_tiles));
+    if (rank >= 0) atomicAdd(&places[warp][rank], 1);
+  }
+  __syncthreads();
+  if (warp == 0) {
+    constexpr int kRanksOfLane = kMaxSegmentTiles / kWarp;
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < kRanksOfLane * kPieceWarps; ++i) {
+      sum += places[i % kPieceWarps][lane * kRanksOfLane + i / kPieceWarps];
+    }
+    int at = before + sum_up_to(sum, lane) - sum;
+#pragma unroll
+    for (int i = 0; i < kRanksOfLane * kPieceWarps; ++i) {
+      int& place = places[i % kPieceWarps][lane * kRanksOfLane + i / kPieceWarps];
+      const int count = place;
+      place = at;
+      at += count;
+    }
+  }
+  __syncthreads();
+  for (int index = first; index < end; index += kWarp) {
+    const TileRange tile = items.tile_here(index, num_tiles);
+    const int rank = items.rank_of(tile);
+    const std::uint32_t same = __match_any_sync(~0u, rank);
+    const int at = rank >= 0 ? places[warp][rank] : 0;
+    __syncwarp();
+    const auto key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
+    if (rank >= 0) {
+      const int earlier = __popc(same & lanes_below(lane));
+      KeyItem item;
+      item.batch = static_cast<std::int32_t>(row / call.heads_kv);
+      item.kv_head = static_cast<std::int32_t>(row % call.heads_kv);
+      item.key_tile = key_tile;
+      item.first_sum = tile.first_sum;
+      item.begin_tile = tile.begin;
+      item.end_tile = tile.end;
+      item.full_begin = tile.full_begin;
+      item.full_end = tile.full_end;
+      call.items[at + earlier] = item;
+      if (earlier == 0) places[warp][rank] = at + __popc(same);
+    }
+    // The first segment of a cut tile names the keys of its sums.
+    const bool is_first = rank >= 0 && tile.first_sum >= 0 &&
+                          call.tiles[key_tile].begin / call.segment_tiles == segment;
+    for (std::uint32_t cut = __ballot_sync(~0u, is_first); cut != 0; cut &= cut - 1) {
+      const int from = __ffs(static_cast<int>(cut)) - 1;
+      const std::int64_t listed = std::int64_t{__shfl_sync(~0u, key_tile, from)} * kListTile;
+      const std::int64_t sums = __shfl_sync(~0u, tile.first_sum, from);
+#pragma unroll
+      for (int i = lane; i < kListTile; i += kWarp) {
+        call.sum_keys[sums + i] = {static_cast<std::int32_t>(row), call.keys[listed + i].x};
+      }
+    }
+    __syncwarp();
+  }
+}
+
+// Blocks of tiles that a row may have.
+int most_blocks(int num_tiles) {
+  int most = 0;
+  for (const int tiles : {15, 31, 127, 255, num_tiles}) {
+    const int each = std::min(tiles, num_tiles);
+    most = std::max(most, (each + order_block_tiles(each) - 1) / order_block_tiles(each));
+  }
+  return most;
+}
+
+std::int64_t num_pieces_of(std::int64_t kv_len) { return ceil_div(kv_len, kPieceKeys); }
+
+// Where things lie in the workspace, in bytes.
+struct Places {
+  explicit Places(const KeyListsRoom& room) {
+    const auto take = [&](std::int64_t size) {
+      const std::int64_t at = bytes;
+      bytes += ceil_div(size, std::int64_t{16}) * 16;
+      return at;
+    };
+    counts = take(room.num_rows * num_pieces_of(room.kv_len) * kBins * 4);
+    bin_begins = take(room.num_rows * kBins * 4);
+    num_kept = take(room.num_rows * 4);
+    tiles =
+        take(room.num_rows * room.tiles_of_row() * static_cast<std::int64_t>(sizeof(TileRange)));
+    segment_items = take(room.num_rows * room.num_segments() * 4);
+  }
+  std::int64_t counts, bin_begins, num_kept, tiles, segment_items;
+  std::int64_t bytes = 0;
+};
+
+Result<void> check_launch(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return {};
+  return sm90::check_cuda(error, (std::string("launch of ") + kernel).c_str());
+}
+
+}  // namespace
+
+std::int64_t KeyListsRoom::workspace_bytes() const { return Places(*this).bytes; }
+
+Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
+  const KeyListsRoom& room = call.room;
+  const std::int64_t num_pieces = num_pieces_of(room.kv_len), num_segments = room.num_segments();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (room.num_rows * std::max(room.tiles_of_row(), num_segments) > kMost ||
+      room.items_capacity() > kMost || room.sums_capacity() > kMost) {
+    return Error{ErrorCode::unsupported, "key lists: " + std::to_string(room.num_rows) +
+                                             " rows of " + std::to_string(room.kv_len) +
+                                             " keys need more than 2^31 - 1 blocks"};
+  }
+  if (room.num_rows == 0 || num_pieces == 0 || num_segments == 0) {
+    return sm90::check_cuda(cudaMemsetAsync(call.num_items, 0, sizeof(std::int32_t), stream),
+                            "cudaMemsetAsync");
+  }
+  const Places places(room);
+  char* const base = static_cast<char*>(call.workspace);
+  Lists lists{};
+  lists.kept = reinterpret_cast<const int2*>(call.kept);
+  lists.kv_len = room.kv_len;
+  lists.q_lens = call.q_lens;
+  lists.num_pieces = static_cast<std::uint32_t>(num_pieces);
+  lists.heads_kv = call.heads_kv;
+  lists.num_tiles = static_cast<std::int32_t>(room.tiles_of_row());
+  lists.num_segments = static_cast<std::int32_t>(num_segments);
+  lists.segment_tiles = room.segment_tiles;
+  lists.extra_items = room.extra_items;
+  lists.sum_rows = room.sum_rows;
+  lists.counts = reinterpret_cast<std::uint32_t*>(base + places.counts);
+  lists.bin_begins = reinterpret_cast<std::int32_t*>(base + places.bin_begins);
+  lists.num_kept = reinterpret_cast<std::int32_t*>(base + places.num_kept);
+  lists.tiles = reinterpret_cast<TileRange*>(base + places.tiles);
+  lists.segment_items = reinterpret_cast<std::int32_t*>(base + places.segment_items);
+  static_assert(sizeof(ListedKey) == sizeof(int4));
+  lists.keys = reinterpret_cast<int4*>(call.keys);
+  lists.items = call.items;
+  lists.num_items = call.num_items;
+  lists.sum_keys = call.sum_keys;
+  lists.num_sums = call.num_sums;
+
+  const auto num_rows = static_cast<unsigned>(room.num_rows);
+  const unsigned all_pieces = num_rows * lists.num_pieces;
+  const int blocks_of_row = most_blocks(lists.num_tiles);
+  count_ends<<<all_pieces, kPieceThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("count_ends"));
+  place_bins<<<num_rows, kRowThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("place_bins"));
+  place_keys<<<all_pieces, kPieceThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("place_keys"));
+  order_blocks<<<num_rows* static_cast<unsigned>(blocks_of_row), kPieceThreads, 0, stream>>>(
+      lists, blocks_of_row);
+  FDMA_TRY_VOID(check_launch("order_blocks"));
+  cut_tiles<<<num_rows, kRowThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("cut_tiles"));
+  write_items<<<num_rows* static_cast<unsigned>(lists.num_segments), kPieceThreads, 0, stream>>>(
+      lists);
+  return check_launch("write_items");
+}
+
+}  // namespace fdma::dynamic_mask

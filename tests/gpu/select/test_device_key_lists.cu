@@ -1,0 +1,298 @@
+// Key-major lists made on the GPU: bit by bit those of the host, with and without room to cut.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "device_array.hpp"
+#include "dynamic_mask/device_key_lists.hpp"
+#include "fdma/select/select_topk.hpp"
+#include "guarded_array.hpp"
+#include "key_lists.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+using gpu_test::DeviceArray;
+using gpu_test::GuardedBytes;
+
+struct Case {
+  std::int64_t kv_len = 0;
+  std::vector<std::int32_t> q_lens;  ///< of each row
+  std::vector<Interval> kept;        ///< [rows, kv_len]
+  std::int32_t heads_kv = 1;
+  std::int32_t segment = 8;
+  std::int32_t extra_items = 1 << 20;
+  std::int32_t sum_rows = -1;  ///< -1: enough
+
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(q_lens.size()); }
+  KeyListsRoom room() const {
+    KeyListsRoom room;
+    room.num_rows = num_rows();
+    room.kv_len = kv_len;
+    room.q_len = *std::max_element(q_lens.begin(), q_lens.end());
+    room.segment_tiles = segment;
+    // As many as there can be, but not more memory than that.
+    room.extra_items = static_cast<std::int32_t>(
+        std::min<std::int64_t>(extra_items, room.tiles_of_row() * room.num_segments()));
+    room.sum_rows =
+        sum_rows >= 0 ? sum_rows : static_cast<std::int32_t>(room.tiles_of_row() * kListTile);
+    return room;
+  }
+};
+
+HeadLists listed(const Case& c, std::int64_t row, std::int32_t segment) {
+  std::vector<std::int64_t> offsets{0};
+  std::vector<Interval> intervals;
+  for (std::int64_t key = 0; key < c.kv_len; ++key) {
+    const Interval queries = c.kept[static_cast<std::size_t>(row * c.kv_len + key)];
+    if (queries.begin < queries.end) intervals.push_back(queries);
+    offsets.push_back(static_cast<std::int64_t>(intervals.size()));
+  }
+  return list_keys(offsets, intervals, c.q_lens[static_cast<std::size_t>(row)], segment);
+}
+
+// The host's lists, in which tiles beyond the room are not cut.
+HeadLists expected_row(const Case& c, std::int64_t row) {
+  HeadLists lists = listed(c, row, c.segment);
+  HeadLists whole = listed(c, row, 1 << 20);
+  std::sort(whole.items.begin(), whole.items.end(),
+            [](const KeyItem& a, const KeyItem& b) { return a.key_tile < b.key_tile; });
+  const KeyListsRoom room = c.room();
+  std::vector<bool> is_cut;
+  std::vector<std::int32_t> first_sums;
+  std::int64_t extra = 0, num_long = 0, num_sums = 0;
+  for (const KeyItem& item : whole.items) {
+    const std::int32_t num_segments =
+        (item.end_tile - 1) / c.segment - item.begin_tile / c.segment + 1;
+    extra += num_segments - 1;
+    num_long += num_segments > 1 ? 1 : 0;
+    is_cut.push_back(num_segments > 1 && extra <= room.extra_items &&
+                     num_long * kListTile <= room.sum_rows);
+    if (is_cut.back()) num_sums = num_long * kListTile;
+  }
+  std::erase_if(lists.items, [&](const KeyItem& item) {
+    return item.first_sum >= 0 && !is_cut[static_cast<std::size_t>(item.key_tile)];
+  });
+  for (const KeyItem& item : whole.items) {
+    const bool is_long = (item.end_tile - 1) / c.segment != item.begin_tile / c.segment;
+    if (is_long && !is_cut[static_cast<std::size_t>(item.key_tile)]) lists.items.push_back(item);
+  }
+  const auto order_of = [&](const KeyItem& item) {
+    return std::tuple(item.begin_tile / c.segment,
+                      -std::min(item.end_tile - item.begin_tile, c.segment), item.key_tile);
+  };
+  std::sort(lists.items.begin(), lists.items.end(),
+            [&](const KeyItem& a, const KeyItem& b) { return order_of(a) < order_of(b); });
+  lists.sum_keys.resize(static_cast<std::size_t>(num_sums));
+  return lists;
+}
+
+template <class T>
+std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
+void expect_lists(const Case& c) {
+  const KeyListsRoom room = c.room();
+  const DeviceArray<Interval> kept(c.kept);
+  const DeviceArray<std::int32_t> q_lens(c.q_lens);
+  const auto size = [](std::int64_t count, std::size_t each) {
+    return static_cast<std::size_t>(count) * each;
+  };
+  const GuardedBytes workspace(size(room.workspace_bytes(), 1));
+  const GuardedBytes keys(size(room.keys_capacity(), sizeof(ListedKey)));
+  const GuardedBytes items(size(room.items_capacity(), sizeof(KeyItem)));
+  const GuardedBytes sum_keys(size(room.sums_capacity(), sizeof(SumKey)));
+  const GuardedBytes num_items(4), num_sums(size(room.num_rows, 4));
+  KeyListsCall call;
+  call.room = room;
+  call.kept = kept.data();
+  call.q_lens = q_lens.data();
+  call.heads_kv = c.heads_kv;
+  call.workspace = workspace.as<void>();
+  call.keys = keys.as<ListedKey>();
+  call.items = items.as<KeyItem>();
+  call.num_items = num_items.as<std::int32_t>();
+  call.sum_keys = sum_keys.as<SumKey>();
+  call.num_sums = num_sums.as<std::int32_t>();
+  const Result<void> done = make_key_lists_on_device(call, nullptr);
+  ASSERT_TRUE(done) << done.error().message;
+  workspace.to_host();
+  const auto got_keys = elements_of<ListedKey>(keys.to_host());
+  const auto got_items = elements_of<KeyItem>(items.to_host());
+  const auto got_sum_keys = elements_of<SumKey>(sum_keys.to_host());
+  const auto got_num_sums = elements_of<std::int32_t>(num_sums.to_host());
+  std::vector<KeyItem> expected_items;
+  for (std::int64_t row = 0; row < c.num_rows(); ++row) {
+    const HeadLists expected = expected_row(c, row);
+    const auto first = static_cast<std::size_t>(row * room.tiles_of_row()) * kListTile;
+    for (std::size_t i = 0; i < expected.keys.size(); ++i) {
+      const ListedKey &got = got_keys[first + i], &want = expected.keys[i];
+      ASSERT_EQ(got, want) << "row " << row << ", listed key " << i << ": " << got.key << " ["
+                           << got.q_begin << ", " << got.q_end << "), expected " << want.key << " ["
+                           << want.q_begin << ", " << want.q_end << ")";
+    }
+    for (KeyItem item : expected.items) {
+      item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
+      item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
+      item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
+      const bool is_cut = item.begin_tile / c.segment != (item.end_tile - 1) / c.segment;
+      if (is_cut) item.first_sum = kNoSums;
+      if (item.first_sum >= 0) item.first_sum += static_cast<std::int32_t>(row * room.sum_rows);
+      expected_items.push_back(item);
+    }
+    ASSERT_EQ(got_num_sums[static_cast<std::size_t>(row)],
+              static_cast<std::int32_t>(expected.sum_keys.size()))
+        << "row " << row;
+    for (std::size_t i = 0; i < expected.sum_keys.size(); ++i) {
+      const SumKey want{static_cast<std::int32_t>(row), expected.sum_keys[i]};
+      ASSERT_EQ(got_sum_keys[static_cast<std::size_t>(row * room.sum_rows) + i], want)
+          << "row " << row << ", row of sums " << i;
+    }
+  }
+  ASSERT_EQ(elements_of<std::int32_t>(num_items.to_host()).front(),
+            static_cast<std::int32_t>(expected_items.size()));
+  for (std::size_t i = 0; i < expected_items.size(); ++i) {
+    const KeyItem &got = got_items[i], &want = expected_items[i];
+    ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
+                         << got.begin_tile << ", " << got.end_tile << ") full [" << got.full_begin
+                         << ", " << got.full_end << ") sums " << got.first_sum
+                         << ", expected key tile " << want.key_tile << " [" << want.begin_tile
+                         << ", " << want.end_tile << ") full [" << want.full_begin << ", "
+                         << want.full_end << ") sums " << want.first_sum;
+  }
+}
+
+// Keys appear in order, live for a random while, or are never kept; some rows are shorter.
+Case random_case(std::mt19937& random, std::int64_t kv_len, std::int32_t q_len, int num_rows,
+                 int longest_life, int one_in) {
+  Case c;
+  c.kv_len = kv_len;
+  for (int row = 0; row < num_rows; ++row) {
+    const std::int32_t length = row == 0 ? q_len : q_len - q_len / (3 + row);
+    c.q_lens.push_back(length);
+    for (std::int64_t key = 0; key < kv_len; ++key) {
+      const auto begin =
+          static_cast<std::int32_t>(key * length / std::max<std::int64_t>(kv_len, 1));
+      const int life = 1 + static_cast<int>(random() % static_cast<unsigned>(longest_life));
+      const bool is_kept = random() % static_cast<unsigned>(one_in) == 0 && begin < length;
+      c.kept.push_back(is_kept ? Interval{begin, std::min(begin + life, length)} : Interval{0, 0});
+    }
+  }
+  return c;
+}
+
+TEST(DeviceKeyLists, EqualThoseOfTheHost) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(1);
+  for (const auto& [kv_len, q_len] : std::vector<std::pair<std::int64_t, std::int32_t>>{
+           {1, 1}, {127, 128}, {128, 127}, {2048, 2048}, {2049, 4097}, {9000, 3000}, {700, 9001}}) {
+    for (const int longest_life : {1, 100, 5000}) {
+      for (const int one_in : {1, 3, 300}) {
+        for (const std::int32_t segment : {1, 4, 64}) {
+          SCOPED_TRACE(testing::Message()
+                       << kv_len << " keys, " << q_len << " queries, life " << longest_life
+                       << ", one in " << one_in << ", segments of " << segment);
+          Case c = random_case(random, kv_len, q_len, 4, longest_life, one_in);
+          c.heads_kv = 2;
+          c.segment = segment;
+          expect_lists(c);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceKeyLists, TilesWithoutRoomAreNotCut) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(2);
+  Case c = random_case(random, 20000, 10000, 2, 9000, 2);
+  c.segment = 3;
+  for (const auto& [extra_items, sum_rows] : std::vector<std::pair<std::int32_t, std::int32_t>>{
+           {0, 0}, {100, -1}, {1 << 20, 1280}, {57, 512}}) {
+    SCOPED_TRACE(testing::Message() << extra_items << " items, " << sum_rows << " rows");
+    c.extra_items = extra_items;
+    c.sum_rows = sum_rows;
+    expect_lists(c);
+  }
+}
+
+TEST(DeviceKeyLists, NobodyKeepsAKey) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  Case c;
+  c.kv_len = 3000;
+  c.q_lens = {3000, 2000};
+  c.kept.assign(6000, {0, 0});
+  expect_lists(c);
+}
+
+TEST(DeviceKeyLists, ManyTilesAndManySegments) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(3);
+  Case c = random_case(random, 400'000, 400'000, 1, 3000, 1);
+  c.segment = 2;
+  expect_lists(c);
+  c = random_case(random, 2'200'000, 300, 1, 200, 1);
+  expect_lists(c);
+}
+
+TEST(DeviceKeyLists, KeysThatEndTogether) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  // A prefix that everybody keeps, and documents that begin and end inside tiles.
+  Case c;
+  c.kv_len = 30000;
+  c.q_lens = {30000};
+  for (std::int32_t key = 0; key < 30000; ++key) {
+    const std::int32_t document = key / 3333 * 3333;
+    c.kept.push_back(key < 200 ? Interval{0, 30000}
+                               : Interval{document, std::min(document + 3333, 30000)});
+  }
+  expect_lists(c);
+}
+
+// The room that a selection is given is enough to cut every tile.
+TEST(DeviceKeyLists, RoomSufficesForSelections) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  constexpr std::int64_t kLength = 30000, kWidth = 500;
+  ColumnIntervals causal{kLength, kLength, {0}, {}};
+  for (std::int32_t key = 0; key < kLength; ++key) {
+    causal.intervals.push_back({key, kLength});
+    causal.offsets.push_back(key + 1);
+  }
+  for (const float drift : {0.0f, 0.0005f, 0.005f, 1.0f}) {
+    SCOPED_TRACE(drift);
+    std::mt19937 random(5);
+    std::vector<float> scores(kLength);
+    for (std::size_t key = 0; key < scores.size(); ++key) {
+      scores[key] = static_cast<float>(random() % 1000) / 1000 + drift * static_cast<float>(key);
+    }
+    const auto kept = select_topk(scores, kWidth, causal);
+    ASSERT_TRUE(kept);
+    Case c;
+    c.kv_len = kLength;
+    c.q_lens = {static_cast<std::int32_t>(kLength)};
+    for (std::size_t key = 0; key < kLength; ++key) {
+      const bool is_kept = kept->offsets[key] < kept->offsets[key + 1];
+      c.kept.push_back(is_kept ? kept->intervals[static_cast<std::size_t>(kept->offsets[key])]
+                               : Interval{0, 0});
+    }
+    const KeyListsRoom room = key_lists_room(1, kLength, kLength, kWidth, 1);
+    c.segment = room.segment_tiles;
+    c.extra_items = room.extra_items;
+    c.sum_rows = room.sum_rows;
+    expect_lists(c);
+    for (const KeyItem& item : expected_row(c, 0).items) {
+      EXPECT_LE(item.end_tile - item.begin_tile, c.segment);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fdma::dynamic_mask
