@@ -27,8 +27,40 @@ inline constexpr std::int64_t kBlockKeys = 64;
 /// Floats to which rows of wide weights are padded with zeros: the widest vector.
 inline constexpr std::int64_t kPadding = 16;
 
+/// Some keys of a batch element, at most a block's.
+struct BlockKeys {
+  std::int64_t at[kBlockKeys];
+  std::size_t count = 0;
+  void add(std::int64_t key) { at[count++] = key; }
+};
+
 /// Scores of keys [first, first + count) of batch element `batch`, count <= kBlockKeys, with the
 /// best instruction set of this machine.
 void score_block(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count);
+
+/// One checked call of zoh_scores_backward. `forward` has no scores.
+struct BackwardCall {
+  Call forward;
+  const float* dscores;
+  std::int64_t dscore_batch_stride, dscore_head_stride, dscore_key_stride;
+  TensorView dvalues;  ///< data = nullptr: not wanted; written through dvalues_data
+  void* dvalues_data;
+  TensorView other_dvalues;  ///< data = nullptr: none
+  bool is_in_place;          ///< other_dvalues is dvalues
+  bool wants_sums;           ///< ddt_proj
+};
+
+/// What blocks of keys add up to: ddt_proj as `weights` lie, and da_coef.
+struct Sums {
+  std::vector<float> weights;
+  std::vector<float> a_coef;
+};
+
+/// Gradients of keys [first, first + count) of batch element `batch`, count <= kBlockKeys.
+void backward_block(const BackwardCall& call, std::int64_t batch, std::int64_t first,
+                    std::int64_t count, Sums& sums);
+
+/// Numbers as elements of `dtype`, rounded to nearest even.
+void narrow(const float* from, std::size_t count, DType dtype, void* to);
 
 }  // namespace fdma::zoh
