@@ -1,6 +1,7 @@
 // attention_backward on the GPU: checks the tensors, describes them to the copy engine, launches
 // three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
-// up dQ, the last one writes dQ.
+// up dQ, the last one writes dQ. Over listed keys kernels before and after those see to the
+// gradients that the main one does not write (key_gradients.hpp).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,8 +11,10 @@
 
 #include "backward_call.hpp"
 #include "fdma/kernels/device_plan.hpp"
+#include "sm90/attention_backward.hpp"
 #include "sm90/backward_kernels.hpp"
 #include "sm90/backward_workspace.hpp"
+#include "sm90/key_rows.hpp"
 #include "sm90/launch_checks.hpp"
 #include "sm90/tensor_map.hpp"
 
@@ -30,28 +33,31 @@ struct Kernel {
   cudaError_t (*launches[2])(const BackwardParams&, int, cudaStream_t);  // the second may be null
 };
 
-template <class T, bool kGeneral, int kDim>
+template <class T, bool kGeneral, bool kListed, int kDim>
 constexpr Kernel kernel() {
   constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
-            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values>,
-             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys>}};
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values, kListed>,
+             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys, kListed>}};
   } else {
     return {kDim,
             kStepQueries,
-            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all>, nullptr}};
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all, kListed>, nullptr}};
   }
 }
 
-template <class T, bool kGeneral>
-constexpr Kernel kKernels[] = {kernel<T, kGeneral, 64>(), kernel<T, kGeneral, 128>(),
-                               kernel<T, kGeneral, 256>()};
+template <class T, bool kGeneral, bool kListed>
+constexpr Kernel kKernels[] = {kernel<T, kGeneral, kListed, 64>(),
+                               kernel<T, kGeneral, kListed, 128>(),
+                               kernel<T, kGeneral, kListed, 256>()};
 
 template <class T>
-const Kernel& kernel_for(int dim, bool is_general) {
-  const auto& kernels = is_general ? kKernels<T, true> : kKernels<T, false>;
+const Kernel& kernel_for(int dim, bool is_general, bool is_listed) {
+  const auto& kernels = is_listed
+                            ? (is_general ? kKernels<T, true, true> : kKernels<T, false, true>)
+                            : (is_general ? kKernels<T, true, false> : kKernels<T, false, false>);
   return *std::find_if(std::begin(kernels), std::end(kernels) - 1,
                        [&](const Kernel& each) { return each.dim == dim; });
 }
@@ -146,18 +152,62 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   return queries;
 }
 
+// What is done with gradients that the main kernel does not write.
+sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
+                                            const BackwardParams& params, int dim,
+                                            const sm90::BackwardLists& lists) {
+  sm90::KeyGradientParams keys{};
+  keys.dk = params.dk;
+  keys.dv = params.dv;
+  keys.dkey_bias = params.dkey_bias;
+  keys.dbias_batch_stride = params.dbias_batch_stride;
+  keys.dbias_head_stride = params.dbias_head_stride;
+  keys.lengths = params.plan.lengths;
+  keys.max_kv_len = shape.max_kv_len();
+  keys.batch = static_cast<std::int32_t>(shape.batch);
+  keys.heads_kv = shape.heads_kv;
+  keys.head_dim = shape.head_dim;
+  keys.head_dim_v = shape.head_dim_v;
+  keys.seen = lists.seen;
+  keys.sums = lists.sums;
+  keys.sums.dim_qk = keys.sums.dim_v = dim;
+  keys.scale = call.scale;
+  return keys;
+}
+
+// Units that a launch may have.
+int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists) {
+  if (lists == nullptr) return plan.arrays.num_items / plan.shape.group_size();
+  return static_cast<int>(std::min<std::int64_t>(lists->max_items, plan.num_multiprocessors));
+}
+
 template <class T>
 Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
-                    const BackwardTensors& tensors, BackwardParams& params, Stream stream) {
+                    const BackwardTensors& tensors, BackwardParams& params,
+                    const sm90::BackwardLists* lists, Stream stream) {
   const AttentionShape& shape = plan.shape;
-  const int num_units = plan.arrays.num_items / shape.group_size();
-  const Kernel& kernel = kernel_for<T>(sm90::backward_dim(shape), call.key_bias != nullptr ||
-                                                                      params.turns != nullptr ||
-                                                                      !(call.scale_log2 > 0.0f));
+  const int num_units = num_units_of(plan, lists);
+  const Kernel& kernel = kernel_for<T>(
+      sm90::backward_dim(shape),
+      call.key_bias != nullptr || params.turns != nullptr || !(call.scale_log2 > 0.0f),
+      lists != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
   }
   set_gradients(call, shape, params);
+  sm90::KeyGradientParams keys{};
+  if (lists != nullptr) {
+    params.lists = {lists->keys,
+                    lists->items,
+                    lists->num_items,
+                    lists->sums.dk,
+                    lists->sums.dv,
+                    sm90::key_rows(tensors.kv.k),
+                    sm90::key_rows(tensors.kv.v)};
+    keys = key_gradient_params(call, shape, params, kernel.dim, *lists);
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(keys, stream),
+                                   "launch of the kernels that zero gradients"));
+  }
   const QueryParams queries = query_params(call, shape, params, kernel.dim);
   const bool has_queries = params.places.padded_q_len > 0;
   if (params.tile_rows != nullptr && num_units > 0) {
@@ -183,15 +233,15 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
     ++params.next_unit;
   }
   if (!has_queries) return {};
-  return sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
-                          "launch of the kernel that stores dq");
+  FDMA_TRY_VOID(sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
+                                 "launch of the kernel that stores dq"));
+  if (lists == nullptr) return {};
+  return sm90::check_cuda(sm90::store_key_gradients<T>(keys, stream),
+                          "launch of the kernel that stores dk and dv");
 }
 
-}  // namespace
-
-Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
-                                void* workspace, Stream stream, const BackwardOptions& options) {
-  const DevicePlan::Impl& impl = plan.impl();
+Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, void* workspace,
+                 Stream stream, const BackwardOptions& options, const sm90::BackwardLists* lists) {
   const AttentionShape& shape = impl.shape;
   FDMA_TRY(const BackwardCall call,
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
@@ -202,6 +252,11 @@ Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& t
   FDMA_TRY_VOID(check_vectors(tensors.dq.view(), "dq"));
   FDMA_TRY_VOID(check_vectors(tensors.dk.view(), "dk"));
   FDMA_TRY_VOID(check_vectors(tensors.dv.view(), "dv"));
+  if (options.deterministic && lists != nullptr) {
+    return Error{ErrorCode::unsupported,
+                 "deterministic: launches over key lists have no order of additions; make the "
+                 "plan with columns = scan, or run it with backend = cpu"};
+  }
   if (options.deterministic && impl.arrays.ranks == nullptr) {
     return Error{ErrorCode::unsupported,
                  impl.arrays.num_formulas > 0
@@ -224,8 +279,22 @@ Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& t
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
   }
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, tensors, params, stream)
-             : launch<__half>(impl, call, tensors, params, stream);
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, stream)
+             : launch<__half>(impl, call, tensors, params, lists, stream);
+}
+
+}  // namespace
+
+Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
+                                void* workspace, Stream stream, const BackwardOptions& options) {
+  return run(plan.impl(), tensors, workspace, stream, options, nullptr);
+}
+
+Result<void> sm90::attention_backward_with_lists(const DevicePlan& plan,
+                                                 const BackwardTensors& tensors, void* workspace,
+                                                 Stream stream, const BackwardOptions& options,
+                                                 const BackwardLists& lists) {
+  return run(plan.impl(), tensors, workspace, stream, options, &lists);
 }
 
 }  // namespace fdma

@@ -13,6 +13,7 @@
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/forward_kernels.hpp"
+#include "sm90/key_rows.hpp"
 #include "sm90/launch_checks.hpp"
 #include "sm90/tensor_map.hpp"
 #include "sm90/tile_rows.hpp"
@@ -102,14 +103,6 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   return {};
 }
 
-// K or V as rows that threads copy.
-sm90::KeyRows key_rows(const TensorView& tensor) {
-  const std::int64_t bytes = 2;  // of an element
-  return {static_cast<const std::uint8_t*>(tensor.data), tensor.strides[0] * bytes,
-          tensor.strides[1] * bytes, tensor.strides[2] * bytes,
-          static_cast<std::int32_t>(tensor.extents[3] * bytes)};
-}
-
 // After the forward kernel: the rows whose keys were split.
 cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
                     cudaStream_t stream) {
@@ -164,8 +157,8 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   ForwardParams params{};
   FDMA_TRY_VOID(set_tensors(tensors, call, impl, kernel.step_keys, params));
   params.gather = gather;
-  params.k_gather = key_rows(tensors.kv.k);
-  params.v_gather = key_rows(tensors.kv.v);
+  params.k_gather = sm90::key_rows(tensors.kv.k);
+  params.v_gather = sm90::key_rows(tensors.kv.v);
   const sm90::Workspace places(impl);
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;

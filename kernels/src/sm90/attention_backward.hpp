@@ -1,0 +1,31 @@
+// attention_backward for callers inside the library that make key lists on the device.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/device_plan.hpp"
+#include "sm90/key_gradients.hpp"
+
+namespace fdma::sm90 {
+
+/// Lists of a launch over listed keys (key_lists.hpp) in device memory, written before it runs.
+struct BackwardLists {
+  const ListedKey* keys;
+  const KeyItem* items;           ///< in the order in which blocks take them
+  const std::int32_t* num_items;  ///< one word
+  std::int64_t max_items;         ///< it is not larger
+  KeySums sums;  ///< dim_qk and dim_v: backward_dim of the shape; memory of the call
+  /// KeyGradientParams::seen, with the longest kv_len of the shape.
+  const Interval* seen;
+};
+
+/// attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Of the plan, a backward one,
+/// only the header is read: shape, score, lengths.
+///
+/// Errors  those of attention_backward; unsupported: options.deterministic
+Result<void> attention_backward_with_lists(const DevicePlan& plan, const BackwardTensors& tensors,
+                                           void* workspace, Stream stream,
+                                           const BackwardOptions& options,
+                                           const BackwardLists& lists);
+
+}  // namespace fdma::sm90
