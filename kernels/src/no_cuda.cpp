@@ -4,6 +4,7 @@
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
+#include "fdma/kernels/kept_workspace.hpp"
 #include "gpu_check.hpp"
 
 namespace fdma {
@@ -41,6 +42,13 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream, const UploadOptions
 
 Result<void> attention_forward(const DevicePlan&, const AttentionTensors&, void*, Stream,
                                const AttentionOptions&) {
+  return check_backend(Backend::sm90);
+}
+
+Result<void> prepare_workspace(void*, Stream) { return no_cuda(); }
+
+Result<void> attention_forward_in_kept_workspace(const DevicePlan&, const AttentionTensors&, void*,
+                                                 Stream, const AttentionOptions&) {
   return check_backend(Backend::sm90);
 }
 

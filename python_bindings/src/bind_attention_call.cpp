@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "array_view.hpp"
+#include "attention_launch.hpp"
 #include "bindings.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/attention_backward.hpp"
@@ -25,40 +26,6 @@ namespace nb = nanobind;
 
 namespace fdma::python {
 namespace {
-
-using AnyPlan = std::variant<const AttentionPlan*, const PlanOnDevice*>;
-
-constexpr std::int64_t kDeviceStride = 8;  // elements, of all axes but the last
-constexpr std::uintptr_t kDeviceAlignment = 16;
-
-// Whether a kernel reads the tensor as it lies.
-bool is_readable(const TensorView& view) {
-  const auto last = static_cast<std::size_t>(view.rank - 1);
-  if (view.extents[last] > 1 && view.strides[last] != 1) return false;
-  if (view.device == Device::cpu || view.dtype == DType::float32) return true;
-  for (std::size_t i = 0; i < last; ++i) {
-    if (view.extents[i] > 1 && (view.strides[i] <= 0 || view.strides[i] % kDeviceStride != 0)) {
-      return false;
-    }
-  }
-  return reinterpret_cast<std::uintptr_t>(view.data) % kDeviceAlignment == 0;
-}
-
-// Which of the tensors no kernel reads as they lie: a bit for each, in the order given.
-template <std::size_t n>
-int unreadable_of(const std::array<const TensorView*, n>& views) {
-  int bits = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (views[i]->data != nullptr && !is_readable(*views[i])) bits |= 1 << i;
-  }
-  return bits;
-}
-
-template <class View>
-void put_lengths_first(View& view) {
-  std::swap(view.extents[1], view.extents[2]);
-  std::swap(view.strides[1], view.strides[2]);
-}
 
 InputArray taken(const char* name, nb::handle object, int rank, const Place& place) {
   InputArray array = input_array(name, object, Gradients::elsewhere);
@@ -83,8 +50,7 @@ MutableTensorView written(const char* name, nb::handle object, int rank, const P
 int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
                    nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
                    bool heads_first, nb::handle stream) {
-  const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
-  const Place place = held != nullptr ? (*held)->place() : Place{};
+  const Place place = place_of(plan);
   const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
                                taken("v", v, 4, place)};
   AttentionTensors tensors;
@@ -98,31 +64,7 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
       unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias});
   if (unreadable != 0) return unreadable;
   if (!lse.is_none()) tensors.lse = written("lse", lse, 3, place);
-  if (heads_first) {
-    put_lengths_first(tensors.q);
-    put_lengths_first(tensors.kv.k);
-    put_lengths_first(tensors.kv.v);
-    put_lengths_first(tensors.out);
-  }
-  MutableTensorView* const new_lse = tensors.lse.data != nullptr ? &tensors.lse : nullptr;
-  AttentionOptions options;
-  options.softmax_scale = softmax_scale;
-  if (held == nullptr) {
-    const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
-    if (on_host.num_items() == 1) options.num_threads = 1;  // wakes nobody
-    const nb::gil_scoped_release released;
-    if (has_rows_past_lengths(on_host.shape, tensors)) fill_unwritten(&tensors.out, new_lse);
-    value_or_throw(attention_forward(on_host, tensors, options));
-    return 0;
-  }
-  const CurrentDevice current = value_or_throw(CurrentDevice::make(place.index));
-  const Stream chosen = stream_of(stream, q, place.index);
-  const nb::gil_scoped_release released;
-  if (has_rows_past_lengths((*held)->plan().shape(), tensors)) {
-    fill_unwritten_on_device(&tensors.out, new_lse, chosen);
-  }
-  void* const workspace = (*held)->workspace(chosen);
-  value_or_throw(attention_forward((*held)->plan(), tensors, workspace, chosen, options));
+  launch_forward(plan, tensors, heads_first, softmax_scale, stream, q);
   return 0;
 }
 
@@ -156,7 +98,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
                             nb::handle dkey_bias, float softmax_scale, bool heads_first,
                             bool deterministic, nb::handle stream) {
   const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
-  const Place place = held != nullptr ? (*held)->place() : Place{};
+  const Place place = place_of(plan);
   std::vector<InputArray> owners;
   const auto read = [&](const char* name, nb::handle object, int rank) -> TensorView {
     if (object.is_none()) return {};

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/kept_workspace.hpp"
 #include "python_error.hpp"
 #include "tensor_exchange.hpp"
 
@@ -74,6 +75,7 @@ void* PlanOnDevice::workspace(Stream stream) const {
   auto found = workspaces_.find(number);
   if (found == workspaces_.end()) {
     DeviceMemory memory = value_or_throw(DeviceMemory::allocate(plan_.workspace_bytes()));
+    value_or_throw(prepare_workspace(memory.data(), stream));
     found = workspaces_.emplace(number, std::move(memory)).first;
   }
   return found->second.data();

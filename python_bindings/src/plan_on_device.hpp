@@ -24,6 +24,7 @@ class PlanOnDevice {
   const DevicePlan& plan() const { return plan_; }
   Place place() const { return {Device::cuda, plan_.device()}; }
   /// Workspace for a launch on `stream`; the plan's device is current. Any thread, without the GIL.
+  /// It is a kept one (kept_workspace.hpp) where the plan is for forward calls.
   void* workspace(Stream stream) const;
   /// Whether a call was captured into a CUDA graph, which then reads the plan at every replay.
   bool is_captured() const;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "fdma/kernels/kept_workspace.hpp"
 #include "gpu_machine.hpp"
 #include "trial_cases.hpp"
 
@@ -150,6 +151,40 @@ TEST_P(AttentionLaunch, ReusesAWorkspaceOnOneStream) {
   second.fetch();
   EXPECT_EQ(first.result_bytes(), first_bytes);
   EXPECT_EQ(second.result_bytes(), second_bytes);
+}
+
+// A kept workspace serves forward launches of several plans, those that reset its counter too.
+TEST_P(AttentionLaunch, KeepsAWorkspace) {
+  AttentionTrial first = this->trial(12);
+  std::mt19937 rng(13);
+  const MaskCase other_mask = testing::tile_case(rng, 40, 60);
+  AttentionTrial second(machine_, other_mask, {1, 4, 4}, choice_of(GetParam(), 14));
+  ASSERT_TRUE(first.run() && second.run());
+  const auto first_bytes = first.result_bytes(), second_bytes = second.result_bytes();
+  const OwnedStream stream;
+  const DevicePlan first_plan = uploaded(first.plan(), stream.get()),
+                   second_plan = uploaded(second.plan(), stream.get());
+  const Workspace workspace(
+      first_plan.workspace_bytes() > second_plan.workspace_bytes() ? first_plan : second_plan);
+  ASSERT_TRUE(prepare_workspace(workspace.data(), stream.get()));
+  for (int round = 0; round < 5; ++round) {
+    first.poison(0xff);
+    second.poison(0xff);
+    ASSERT_TRUE(attention_forward_in_kept_workspace(first_plan, first.tensors(), workspace.data(),
+                                                    stream.get(), first.options()));
+    ASSERT_TRUE(attention_forward_in_kept_workspace(second_plan, second.tensors(), workspace.data(),
+                                                    stream.get(), second.options()));
+    if (round == 2) {
+      ASSERT_TRUE(attention_forward(first_plan, first.tensors(), workspace.data(), stream.get(),
+                                    first.options()));
+    }
+    stream.wait();
+    first.fetch();
+    second.fetch();
+    ASSERT_EQ(first.result_bytes(), first_bytes) << "round " << round;
+    ASSERT_EQ(second.result_bytes(), second_bytes) << "round " << round;
+  }
+  workspace.require_canaries();
 }
 
 TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {

@@ -7,7 +7,8 @@
 #include <string>
 
 #include "attention_call.hpp"
-#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/kept_workspace.hpp"
 #include "sm90/attention_forward.hpp"
 #include "sm90/combine_partials.hpp"
 #include "sm90/cuda_error.hpp"
@@ -137,8 +138,10 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   return sm90::combine_partials(combined, stream);
 }
 
+// `is_kept`: the counter in the workspace is zero, as every launch leaves it.
 Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
-                 Stream stream, const AttentionOptions& options, const GatherArrays& gather) {
+                 Stream stream, const AttentionOptions& options, const GatherArrays& gather,
+                 bool is_kept = false) {
   const DevicePlan::Impl& impl = plan.impl();
   const AttentionShape& shape = impl.shape;
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
@@ -173,7 +176,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
         sm90::order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
                               params.next_item, stream),
         "launch of the kernel that orders tile rows"));
-  } else {
+  } else if (!is_kept) {
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
                                    "launch of the kernel that zeroes the counter"));
   }
@@ -200,6 +203,16 @@ Result<void> attention_forward_with_lists(const DevicePlan& plan, const Attentio
 Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
                                void* workspace, Stream stream, const AttentionOptions& options) {
   return run(plan, tensors, workspace, stream, options, plan.impl().gather);
+}
+
+Result<void> prepare_workspace(void* workspace, Stream stream) {
+  return fill_with_zeros(workspace, sizeof(std::int32_t), stream);
+}
+
+Result<void> attention_forward_in_kept_workspace(const DevicePlan& plan,
+                                                 const AttentionTensors& tensors, void* workspace,
+                                                 Stream stream, const AttentionOptions& options) {
+  return run(plan, tensors, workspace, stream, options, plan.impl().gather, true);
 }
 
 }  // namespace fdma

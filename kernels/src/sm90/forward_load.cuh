@@ -227,8 +227,11 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   constexpr int kLateTiles = 3;
   bool is_first = true;
   int mask_warp = 0;  // that makes the words of the next tile that needs them
+  // Every block takes until it gets none: num_items times in all, after which the counter is 0.
   const auto take_index = [&] {
-    return static_cast<std::int32_t>(gridDim.x) + atomicAdd(p.next_item, 1);
+    const auto last = static_cast<unsigned>(p.plan.num_items - 1);
+    auto* const counter = reinterpret_cast<unsigned*>(p.next_item);
+    return static_cast<std::int32_t>(gridDim.x + atomicInc(counter, last));
   };
   ptx::wait_for_grid_before();  // which counts items and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);

@@ -26,7 +26,7 @@ struct ForwardParams {
   PlanArrays plan;
   RunTimeLengths lengths;
   const TileRow* tile_rows;  ///< of a parametric plan, in the order of order_tile_rows
-  std::int32_t* next_item;   ///< items taken beyond the first of each block; 0 at launch
+  std::int32_t* next_item;   ///< items taken beyond each block's first; 0 at launch and at the end
   std::int32_t group_size;   ///< query heads of a KV head
   std::int32_t head_dim_v;
   std::int32_t v_rows;    ///< extent of V along keys: what lies past it reads as 0
