@@ -525,6 +525,66 @@ def attention_backward_call(
     The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
     """
 
+class KnownCalls:
+    """
+    Calls of attention on PyTorch's tensors that were made before: by the number of the mask and by what q, k, v and the bias show.
+    """
+
+    def __init__(self, empty_like: object, contiguous: object, new_outputs: object) -> None:
+        """
+        empty_like, and the memory format: PyTorch's. new_outputs(q, k, v, heads_first, with_lse): (out, lse or None) where no tensor like q will do.
+        """
+
+    def add(
+        self,
+        mask: int,
+        q: object,
+        k: object,
+        v: object,
+        bias: object | None,
+        heads_first: bool,
+        is_backward: bool,
+        is_deterministic: bool,
+        entry: object,
+        lse_like: object,
+    ) -> None:
+        """
+        From now on such a call is made by entry.plan; entry.last_use is the time of its last one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. Nothing happens where the tensors do not describe themselves to C.
+        """
+
+    def find(
+        self,
+        mask: int,
+        q: object,
+        k: object,
+        v: object,
+        bias: object | None,
+        heads_first: bool,
+        is_backward: bool,
+        is_deterministic: bool,
+    ) -> object:
+        """The plan of a call, or None."""
+
+    def run(
+        self,
+        mask: int,
+        q: object,
+        k: object,
+        v: object,
+        bias: object | None,
+        softmax_scale: float,
+        heads_first: bool,
+        wants_lse: bool,
+    ) -> object:
+        """
+        Attention by a forward plan (added with is_deterministic=False): out, or (out, lse). None, having done nothing, where the call is not known or its tensors cannot be read as they lie. Gradients are the caller's affair.
+        """
+
+    def clear(self) -> None:
+        """Lets go of all."""
+
+    def __len__(self) -> int: ...
+
 @overload
 def zoh_scores(
     values: Array,

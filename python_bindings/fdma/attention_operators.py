@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .attention_tensors import Call, backward, forward, new_gradient, new_outputs, plan_of
+from .attention_tensors import Call, backward, forward, new_gradient, new_outputs
 from .mask_handles import mask_of_handle
 
 __all__: list[str] = []
@@ -29,8 +29,7 @@ def _call(text: str, mask: int, scale: float, heads_first: bool, deterministic: 
 
 
 def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
-    call = _call(*rest)
-    return forward(q, k, v, bias, call, plan_of(q, k, v, bias, call), True)
+    return forward(q, k, v, bias, _call(*rest), True)
 
 
 def _describe_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:

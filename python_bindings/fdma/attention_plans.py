@@ -2,14 +2,14 @@
 
 A plan belongs to the cells of a mask (its content hash), the shapes and dtypes of the tensors and
 the place where they are; strides do not matter. Plans are found in two steps: by what a call shows
-(`Calls`, one look into a dict, within the time of a kernel launch), then by content, which also
-serves a mask that was compiled anew and came out the same.
+(one look into a dict; for PyTorch's tensors in C++, `_fdma.KnownCalls`), then by content, which
+also serves a mask that was compiled anew and came out the same.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -59,12 +59,14 @@ class Place:
     """A stream that nothing waits for."""
 
 
-class _Entry:
+class Entry:
+    """A plan that is kept, and when it was used last."""
+
     __slots__ = ("last_use", "plan")
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
-        self.last_use = 0
+        self.last_use = time.monotonic_ns()
 
     @property
     def is_pinned(self) -> bool:
@@ -81,9 +83,10 @@ class Plans:
     def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
         self.max_plans = max_plans
         self.max_bytes = max_bytes
-        self._entries: dict[Hashable, _Entry] = {}
-        self._calls: dict[Hashable, _Entry] = {}
-        self._clock = itertools.count(1)
+        self.when_forgotten: list[Callable[[], None]] = []
+        """Called when plans went: who keeps entries has to let them go."""
+        self._entries: dict[Hashable, Entry] = {}
+        self._calls: dict[Hashable, Entry] = {}
         self._lock = threading.Lock()
 
     def of_call(self, key: Hashable) -> Any:
@@ -91,13 +94,22 @@ class Plans:
         entry = self._calls.get(key)
         if entry is None:
             return None
-        entry.last_use = next(self._clock)
+        entry.last_use = time.monotonic_ns()
         return entry.plan
 
     def get(
         self, key: Hashable, mask: BlockMask, geometry: Geometry, place: Place | None = None
     ) -> Any:
         """The plan of a mask, made where there is none yet; `key` finds it from then on."""
+        entry = self.entry(mask, geometry, place)
+        with self._lock:
+            if len(self._calls) >= _MAX_CALLS:
+                self._calls.clear()
+            self._calls[key] = entry
+        return entry.plan
+
+    def entry(self, mask: BlockMask, geometry: Geometry, place: Place | None = None) -> Entry:
+        """The plan of a mask, made where there is none yet."""
         content = (mask.content_hash, geometry)
         entry = self._entries.get(content)
         if entry is None:
@@ -106,21 +118,18 @@ class Plans:
                     "attention: the first call with a mask and shapes makes a plan, which a CUDA "
                     "graph cannot capture; make one call with them before the capture"
                 )
-            entry = _Entry(_make(mask, geometry, place))
+            entry = Entry(_make(mask, geometry, place))
         with self._lock:
             entry = self._entries.setdefault(content, entry)
-            entry.last_use = next(self._clock)
+            entry.last_use = time.monotonic_ns()
             self._shrink(entry)
-            if len(self._calls) >= _MAX_CALLS:
-                self._calls.clear()
-            self._calls[key] = entry
-        return entry.plan
+        return entry
 
     def clear(self) -> None:
         """Lets all plans go, captured ones too."""
         with self._lock:
             self._entries.clear()
-            self._calls.clear()
+            self._forget()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -129,7 +138,7 @@ class Plans:
     def nbytes(self) -> int:
         return sum(entry.plan.nbytes for entry in list(self._entries.values()))
 
-    def _shrink(self, latest: _Entry) -> None:
+    def _shrink(self, latest: Entry) -> None:
         size = self.nbytes
         if len(self._entries) <= self.max_plans and size <= self.max_bytes:
             return
@@ -143,8 +152,12 @@ class Plans:
             del self._entries[content]
             left -= 1
             size -= entry.plan.nbytes
-        kept = set(map(id, self._entries.values()))
-        self._calls = {key: entry for key, entry in self._calls.items() if id(entry) in kept}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._calls.clear()
+        for forget in self.when_forgotten:
+            forget()
 
 
 def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:

@@ -1,7 +1,11 @@
-"""Attention and its gradients on plain tensors of PyTorch, by plans: no autograd, no dispatch."""
+"""Attention and its gradients on plain tensors of PyTorch, by plans: no autograd, no dispatch.
+
+A call that was made before is found, and made, by one function of the core (`_fdma.KnownCalls`).
+"""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +18,12 @@ from .block_mask import BlockMask
 
 __all__: list[str] = []
 
-_attention_call = _fdma.attention_call
 _TYPES: dict[Any, DType] = {getattr(torch, name): name for name in DTYPES.values()}
 _CONTIGUOUS = torch.contiguous_format
+_MAX_TEXTS = 4096
 _upload_streams: dict[int, Any] = {}
+_text_numbers: dict[str, int] = {}
+_next_number = itertools.count(-1, -1)
 
 
 class Call(NamedTuple):
@@ -30,30 +36,43 @@ class Call(NamedTuple):
     deterministic: bool
 
 
+def number_of(mask: BlockMask | str) -> int:
+    """A number of a mask's or a text's own."""
+    if isinstance(mask, BlockMask):
+        return mask._handle
+    number = _text_numbers.get(mask)
+    if number is None:
+        if len(_text_numbers) >= _MAX_TEXTS:
+            _text_numbers.clear()
+        number = _text_numbers.setdefault(mask, next(_next_number))
+    return number
+
+
 def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
     return checked_extents(q.shape, k.shape, v.shape, heads_first)
 
 
 def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction = "forward") -> Any:
     """The plan of a call: known, or made now."""
-    mask = call.mask
-    key = (
-        mask._handle if isinstance(mask, BlockMask) else mask,
-        q.shape,
-        k.shape,
-        v.shape,
-        q.dtype,
-        q.device,
-        bias is None,
-        call.heads_first,
-        direction,
-        call.deterministic,
-    )
-    plan = plans.of_call(key)
-    return _new_plan(key, q, k, v, bias, call, direction) if plan is None else plan
+    is_backward = direction == "backward"
+    is_deterministic = call.deterministic and is_backward
+    number = number_of(call.mask)
+    shown = number, q, k, v, bias, call.heads_first, is_backward, is_deterministic
+    plan = _known.find(*shown)
+    if plan is not None:
+        return plan
+    extents, geometry, place = _geometry(q, k, v, bias, call, direction)
+    mask = block_mask(call.mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
+    entry = plans.entry(mask, geometry, place)
+    rows = extents.batch, extents.heads, extents.q_len
+    one_number = torch.empty(1, dtype=torch.float32, device=q.device)
+    _known.add(*shown, entry, one_number.expand(rows))
+    return entry.plan
 
 
-def _new_plan(key: Any, q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction) -> Any:
+def _geometry(
+    q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction
+) -> tuple[Extents, Geometry, Place | None]:
     extents = extents_of(q, k, v, call.heads_first)
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
@@ -80,8 +99,7 @@ def _new_plan(key: Any, q: Any, k: Any, v: Any, bias: Any, call: Call, direction
         direction,
         call.deterministic and direction == "backward" and place is not None,
     )
-    mask = block_mask(call.mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
-    return plans.get(key, mask, geometry, place)
+    return extents, geometry, place
 
 
 def _place(device: Any) -> Place:
@@ -112,16 +130,32 @@ def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True
     return out, torch.empty(rows, dtype=torch.float32, device=q.device)
 
 
-def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, plan: Any, with_lse: bool) -> Any:
-    """(result, log-sum-exp or None)."""
+_known = _fdma.KnownCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
+plans.when_forgotten.append(_known.clear)
+run_known = _known.run
+
+
+def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
+    """The result, or with_lse (result, log-sum-exp)."""
+    mask, scale, heads_first, _ = call
+    known = run_known(number_of(mask), q, k, v, bias, scale, heads_first, with_lse)
+    return _forward(q, k, v, bias, call, with_lse) if known is None else known
+
+
+def _forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
+    plan = plan_of(q, k, v, bias, call)
     out, lse = new_outputs(q, k, v, call.heads_first, with_lse)
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
-        return out.zero_(), None if lse is None else lse.fill_(-torch.inf)
-    unreadable = _attention_call(plan, q, k, v, bias, out, lse, call.scale, call.heads_first)
-    if unreadable:
+        out.zero_()
+        return (out, lse.fill_(-torch.inf)) if with_lse else out
+    for _ in range(2):
+        unreadable = _fdma.attention_call(
+            plan, q, k, v, bias, out, lse, call.scale, call.heads_first
+        )
+        if not unreadable:
+            break
         q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
-        _attention_call(plan, q, k, v, bias, out, lse, call.scale, call.heads_first)
-    return out, lse
+    return (out, lse) if with_lse else out
 
 
 def backward(

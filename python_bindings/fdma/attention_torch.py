@@ -1,10 +1,11 @@
 """attention on tensors of PyTorch.
 
 Two ways lead to the same kernels. A plain call (tensors of PyTorch's own type, no tracing, no mode,
-no transform) looks its plan up and runs, through an autograd function where a gradient is asked
-for: that costs some microseconds. Everything else, torch.compile and fake tensors among it, goes
-through the operators `fdma::attention` and `fdma::attention_backward` of `attention_operators`,
-which take the mask as a text or as a number (`mask_handles`), for an operator takes no objects.
+no transform) is found among the known ones and runs, through an autograd function where a gradient
+is asked for: that costs some microseconds. Everything else, torch.compile and fake tensors among
+it, goes through the operators `fdma::attention` and `fdma::attention_backward` of
+`attention_operators`, which take the mask as a text or as a number (`mask_handles`), for an
+operator takes no objects.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import torch
 from . import attention_operators
 from .attention_masks import DENSE, block_mask
 from .attention_shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
-from .attention_tensors import Call, backward, extents_of, forward, plan_of
+from .attention_tensors import Call, backward, extents_of, forward, number_of, run_known
 from .block_mask import BlockMask
 
 __all__: list[str] = []
 
 _CASTS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_is_any_autocast = torch._C._is_any_autocast_enabled
 _dispatch_depth = torch._C._len_torch_dispatch_stack
 _function_depth = torch._C._len_torch_function_stack
 _transform = torch._C._functorch.peek_interpreter_stack
@@ -43,52 +47,81 @@ def attention(
     backend: str,
 ) -> Any:
     """`fdma.attention` for tensors."""
-    heads_first = is_heads_first(layout)
-    factor = checked_scale(scale)
-    kind = q.device.type
+    if _is_compiling() or not _is_plain(q, k, v, bias):
+        return _by_operators(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend)
+    heads_first = layout == "bhsd" or is_heads_first(layout)
+    factor = 0.0 if scale is None else checked_scale(scale)
     if backend != "auto":
-        checked_backend(backend, kind == "cuda", q.device)
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        q, k, v = (x.to(dtype) if x.dtype in _CASTS else x for x in (q, k, v))
+        checked_backend(backend, q.is_cuda, q.device)
+    if _is_any_autocast():
+        q, k, v = _autocast(q, k, v)
     if bias is not None:
         bias = _full_bias(bias, q, k, v, heads_first)
-    if torch.compiler.is_compiling() or not _is_plain(q, k, v, bias, kind):
-        if not torch.compiler.is_compiling() and _transform() is not None:
-            raise NotImplementedError(
-                "attention: transforms of torch.func (grad, vmap, ..) are not there; use "
-                "torch.autograd.grad, or a batch"
-            )
-        text, handle, kept = _named(mask, q, k, v, heads_first)
-        out, lse = attention_operators.attention(
-            q, k, v, bias, text, handle, factor, heads_first, deterministic
-        )
-        del kept
-        return (out, lse) if return_lse else out
     if not isinstance(mask, BlockMask | str):
         mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first)
-    call = Call(mask, factor, heads_first, deterministic)
-    if torch.is_grad_enabled() and (
+    if _is_grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
         or (bias is not None and bias.requires_grad)
     ):
-        out, lse = _apply(q, k, v, bias, call)
-        return (out, lse) if return_lse else out
-    out, lse = forward(q, k, v, bias, call, plan_of(q, k, v, bias, call), return_lse)
+        call = Call(mask, factor, heads_first, deterministic)
+        return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
+    known = run_known(number_of(mask), q, k, v, bias, factor, heads_first, return_lse)
+    if known is not None:
+        return known
+    call = Call(mask, factor, heads_first, deterministic)
+    return forward(q, k, v, bias, call, return_lse)
+
+
+def _by_operators(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    bias: Any,
+    scale: float | None,
+    layout: str,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+) -> Any:
+    heads_first = is_heads_first(layout)
+    factor = checked_scale(scale)
+    if backend != "auto":
+        checked_backend(backend, q.device.type == "cuda", q.device)
+    q, k, v = _autocast(q, k, v)
+    if bias is not None:
+        bias = _full_bias(bias, q, k, v, heads_first)
+    if not _is_compiling() and _transform() is not None:
+        raise NotImplementedError(
+            "attention: transforms of torch.func (grad, vmap, ..) are not there; use "
+            "torch.autograd.grad, or a batch"
+        )
+    text, handle, kept = _named(mask, q, k, v, heads_first)
+    out, lse = attention_operators.attention(
+        q, k, v, bias, text, handle, factor, heads_first, deterministic
+    )
+    del kept
     return (out, lse) if return_lse else out
 
 
 def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
-    out, lse = forward(q, k, v, bias, call, plan_of(q, k, v, bias, call), True)
+    out, lse = forward(q, k, v, bias, call, True)
+    ctx.save_for_backward(q, k, v, bias, out, lse)
+    ctx.call = call
+    return out
+
+
+def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    out, lse = forward(q, k, v, bias, call, True)
     ctx.save_for_backward(q, k, v, bias, out, lse)
     ctx.call = call
     ctx.set_materialize_grads(False)
     return out, lse
 
 
-def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
+def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
     if dout is None and dlse is None:
         return None, None, None, None, None
     q, k, v, bias, out, lse = ctx.saved_tensors
@@ -101,24 +134,38 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
     backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
 
 
+class _AttentionWithLse(torch.autograd.Function):  # type: ignore[misc]
+    forward = staticmethod(_forward_with_lse)
+    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+
+
 # Without the look for transforms of torch.func, which plain calls have none of.
 _apply = super(torch.autograd.Function, _Attention).apply
+_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 
 
-def _is_plain(q: Any, k: Any, v: Any, bias: Any, kind: str) -> bool:
+def _is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
     """Whether tensors are what they seem and nobody records or rewrites what is done to them."""
     return (
         type(q) in _PLAIN
         and type(k) in _PLAIN
         and type(v) in _PLAIN
         and (bias is None or type(bias) in _PLAIN)
-        and (kind == "cpu" or kind == "cuda")
+        and (q.is_cuda or q.is_cpu)
         and _dispatch_depth() == 0
         and _function_depth() == 0
         and _transform() is None
         and not _is_profiling()
         and not _is_tracing()
     )
+
+
+def _autocast(*tensors: Any) -> Any:
+    kind = tensors[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(x.to(dtype) if x.dtype in _CASTS else x for x in tensors)
 
 
 def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
@@ -141,7 +188,7 @@ def _named(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> tuple[str, i
         return mask, 0, None
     if isinstance(mask, BlockMask):
         return "", mask._handle, None
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         raise NotImplementedError(
             "mask: inside torch.compile a BlockMask (fdma.compile, outside) or a text is needed"
         )

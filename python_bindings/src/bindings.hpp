@@ -15,8 +15,11 @@ void bind_masks(nanobind::module_& module);
 /// AttentionPlan, DevicePlan, make_plan, upload, attention, cpu_target, available_backends.
 void bind_attention(nanobind::module_& module);
 
-/// attention_call.
+/// attention_call, attention_backward_call.
 void bind_attention_call(nanobind::module_& module);
+
+/// KnownCalls.
+void bind_known_calls(nanobind::module_& module);
 
 /// zoh_scores, IncrementalTopk.
 void bind_select(nanobind::module_& module);

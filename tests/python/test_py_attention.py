@@ -13,7 +13,7 @@ from fdma_module import definition
 
 # isort: split
 import fdma
-from fdma.attention_plans import Geometry, Plans
+from fdma.attention_plans import Entry, Geometry, Plans
 
 attend: Any = fdma.attention
 SPECS = ["true", "causal", "causal & (window(40) | sink(4))", "k <= q & h < 3", "~(k < 500)"]
@@ -153,6 +153,8 @@ def geometry(heads: int) -> Geometry:
 
 def test_plans_are_bounded_and_found_by_content() -> None:
     store = Plans(max_plans=3)
+    forgotten: list[int] = []
+    store.when_forgotten.append(lambda: forgotten.append(len(store)))
     masks = [fdma.compile(f"causal & window({w})", 64) for w in range(1, 6)]
     first = store.get(0, masks[0], geometry(1))
     assert store.of_call(0) is first and store.of_call(1) is None
@@ -160,8 +162,10 @@ def test_plans_are_bounded_and_found_by_content() -> None:
     assert store.get("again", again, geometry(1)) is first and len(store) == 1
     for i, mask in enumerate(masks[1:], 1):
         store.get(i, mask, geometry(1))
-        assert store.of_call(0) is first  # used last but one, so it stays
-    assert len(store) == 3 and store.of_call(1) is None and store.of_call(4) is not None
+        assert store.get(0, masks[0], geometry(1)) is first  # used last but one, so it stays
+    assert len(store) == 3 and store.of_call(1) is None
+    kept = store.of_call(0)
+    assert kept is first and len(forgotten) == 2
     store.clear()
     assert len(store) == 0 and store.of_call(0) is None
 
@@ -170,11 +174,11 @@ def test_captured_plans_stay_and_bytes_are_bounded(monkeypatch: pytest.MonkeyPat
     mask = fdma.compile("causal", 64)
     store = Plans(max_bytes=1)
     first = store.get(1, mask, geometry(1))
-    entry = type(next(iter(store._entries.values())))
-    monkeypatch.setattr(entry, "is_pinned", property(lambda entry: entry.plan is first))
+    monkeypatch.setattr(Entry, "is_pinned", property(lambda entry: entry.plan is first))
     for heads in range(2, 6):
         store.get(heads, mask, geometry(heads))
-    assert store.of_call(1) is first and len(store) == 2 and store.nbytes > 1
+    assert len(store) == 2 and store.nbytes > 1
+    assert store.get(1, mask, geometry(1)) is first
 
 
 def test_threads_share_plans() -> None:

@@ -113,6 +113,32 @@ def test_wrong_tensors_are_named() -> None:
         attend(q, k, v, fdma.compile("causal", 150))
 
 
+@pytest.mark.parametrize("kind", ["plain", "turned", "gaps", "other head_dim_v", "bias", "text"])
+def test_calls_that_were_made_before_are_as_the_first(kind: str) -> None:
+    q, k, v = tensors(q_len=200)
+    bias = torch.randn(2, 2, 200) if kind == "bias" else None
+    if kind == "turned":
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    if kind == "gaps":
+        q = torch.cat([q, q], 3)[..., :32]
+    if kind == "other head_dim_v":
+        v = v[..., :24]
+    mask = "causal" if kind == "text" else fdma.compile("causal & window(70)", 200)
+    fdma.clear_plans()
+    first, first_lse = attend(q, k, v, mask, bias, return_lse=True)
+    for _ in range(2):
+        out, lse = attend(q, k, v, mask, bias, return_lse=True)
+        alone = attend(q, k, v, mask, bias)
+        for again in (out, alone):
+            assert torch.equal(again, first) and again.stride() == first.stride()
+        assert torch.equal(lse, first_lse) and lse.is_contiguous()
+        assert out.untyped_storage().nbytes() == 4 * out.numel()
+    grown = attend(q[:, :, :100].contiguous(), k[:, :, :100], v[:, :, :100], "causal")
+    assert grown.shape[2] == 100  # other extents are another call
+    with pytest.raises(ValueError, match=r"k: expected torch.float32, as q"):
+        attend(q, k.half(), v, mask, bias)
+
+
 def test_threads_and_no_leaks() -> None:
     q, k, v = tensors()
     mask = fdma.compile("causal", 150, 200)
