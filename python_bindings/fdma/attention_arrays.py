@@ -140,7 +140,11 @@ def _run(
     if heads_first:
         q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
     if is_jax:
-        # JAX owns no memory that others may write: the core makes the arrays.
+        # JAX owns no memory that others may write: the core makes the arrays. What was turned and
+        # converted above is queued on a stream of JAX's own.
+        import jax
+
+        jax.block_until_ready((q, k, v) if bias is None else (q, k, v, bias))
         result = _fdma.attention(
             q, k, v, plan, key_bias=bias, softmax_scale=factor or None, stream=0
         )
