@@ -23,7 +23,9 @@
 #   cusparse   the same beside cuSPARSE's products at the cells of the mask
 #   decode     few queries against 128K keys, beside PyTorch's attention and a copy
 #   topk       benchmarks/bench_topk_gpu.py: learned top-k in one call, stage by stage, beside cuDNN (--rows chooses)
-#   tables     docs/performance.md from the results
+#   training   benchmarks/bench_training_gpu.py: host time of a call, steps over documents that change beside FlexAttention
+#              and SDPA, throughput against length and sparsity (--rows chooses)
+#   tables     docs/performance.md from the results, and its pictures where matplotlib is there
 #
 # A stage that passed leaves a stamp in the results folder (build/gpu/results unless given) and is skipped while sources
 # are the same; rows of results stay in benchmarks/results/attention_gpu.json and are not measured again (--again: they
@@ -38,7 +40,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select estimate masks dense backward parametric flex backward_flex cusparse decode topk tables"
+all_stages="setup build tests python memcheck racecheck select estimate masks dense backward parametric flex backward_flex cusparse decode topk training tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -198,7 +200,8 @@ python_tests() {
   "$python" -c 'import pytest, h5py' 2>/dev/null || { echo "$python has no pytest or no h5py"; exit 77; }
   FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
     tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_fdma_cusparse.py \
-    tests/python/test_py_attention_cuda.py tests/python/test_fdma_dynamic_mask.py \
+    tests/python/test_py_attention_cuda.py tests/python/test_py_attention_arrays_cuda.py \
+    tests/python/test_fdma_dynamic_mask.py \
     tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 
@@ -236,7 +239,7 @@ measure() {
   shift 2
   case " $* " in *" --list "*) ;; *) need_module ;; esac
   local program=attention choice=(--parts "$part")
-  if [ "$part" = topk ]; then program=topk choice=(); fi
+  case $part in topk | training) program=$part choice=() ;; esac
   "$python" "benchmarks/bench_${program}_gpu.py" "$build/python_bindings" "benchmarks/results/${program}_gpu.json" \
     "${choice[@]}" --rows "$rows" --max-seconds "$seconds" "$@"
 }
@@ -252,7 +255,7 @@ if stage build 20 bash -c build_all; then
   stage estimate 120 bash -c measure_estimate
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
-  for part in dense backward parametric flex backward_flex cusparse decode topk; do
+  for part in dense backward parametric flex backward_flex cusparse decode topk training; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
     if [ "$is_list" = 1 ]; then
       bash -c 'measure "$@"' stage "$part" 1 --list "${bench_options[@]}" 2>&1 | sed 's/^/would measure: /'
