@@ -95,6 +95,9 @@ Result<BackwardCall> checked_backward_call(Direction direction, const AttentionS
   FDMA_TRY(call.dk, checked_gradient(tensors.dk, expected_k("dk", shape, shape.k_dtype), device));
   FDMA_TRY(call.dv, checked_gradient(tensors.dv, expected_v("dv", shape, shape.v_dtype), device));
   FDMA_TRY_VOID(set_bias_gradient(call, shape, tensors.dkey_bias, device));
+  call.sums_keys = options.row_sums == RowSums::keys ||
+                   (options.row_sums == RowSums::automatic && call.dkey_bias != nullptr &&
+                    shape.out_dtype != DType::float32);
   return call;
 }
 

@@ -16,7 +16,8 @@ struct BackwardCall : AttentionCall {
   std::int64_t dlse_batch_stride = 0, dlse_head_stride = 0, dlse_row_stride = 0;
   float* dkey_bias = nullptr;  ///< or null
   std::int64_t dbias_batch_stride = 0, dbias_head_stride = 0;
-  float scale = 0;  ///< of the softmax
+  float scale = 0;         ///< of the softmax
+  bool sums_keys = false;  ///< RowSums::keys
 };
 
 /// The call, or what is wrong with its tensors, as checked_call; `direction` is the plan's.

@@ -1,8 +1,9 @@
 // attention_backward on the CPU, in three steps: what is the same for all keys of a row, then
-// groups of key tiles in the order of the plan, then dq in its own type.
+// groups of key tiles in the order of the plan, then dq in its own type. With RowSums::keys groups
+// are walked twice: the first time dS is added up along rows, for D.
 //
 // A group, the items of a KV head's query heads at one key tile, is run by one thread: gradients of
-// k, v and bias are its own. Those of q are sums over key tiles, in turns (DqTurns).
+// k, v and bias are its own. Those of q are sums over key tiles, in turns (QueryTurns).
 #include "fdma/kernels/attention_backward.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@
 namespace fdma {
 namespace cpu {
 
-DqTurns::DqTurns(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
+QueryTurns::QueryTurns(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
   std::size_t num_places = 0;
   std::int64_t most_tiles = 0;
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
@@ -32,18 +33,18 @@ DqTurns::DqTurns(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
   done_ = std::vector<std::atomic<std::int32_t>>(num_places);
 }
 
-std::size_t DqTurns::place(const WorkItem& item) const {
+std::size_t QueryTurns::place(const WorkItem& item) const {
   const std::int64_t tiles = ceil_div(plan_.shape.q_len(item.batch), plan_.tile.block_q);
   return first_of_batch_[static_cast<std::size_t>(item.batch)] +
          static_cast<std::size_t>(tiles * item.head);
 }
 
-void DqTurns::draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets) {
+void QueryTurns::draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets) {
   std::int32_t* const drawn = drawn_.data() + place(item);
   for (std::int32_t tile = 0; tiles.next(tile);) tickets.push_back(drawn[tile]++);
 }
 
-void DqTurns::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
+void QueryTurns::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
   const std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
   for (std::int32_t now = done.load(std::memory_order_acquire); now != ticket;
        now = done.load(std::memory_order_acquire)) {
@@ -51,18 +52,19 @@ void DqTurns::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticke
   }
 }
 
-void DqTurns::finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
+void QueryTurns::finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
   std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
   done.store(ticket + 1, std::memory_order_release);
   done.notify_all();
 }
 
 BackwardRun::BackwardRun(const BackwardCall& call, const AttentionPlan& of_plan)
-    : BackwardCall(call), plan(&of_plan), dq_sum(call.dq), turns(of_plan) {
+    : BackwardCall(call), plan(&of_plan), dq_sum(call.dq) {
   const AttentionShape& shape = plan->shape;
   const std::size_t num_rows = row_index(shape.batch, 0, 0);
   exponent.resize(num_rows);
   shift.resize(num_rows);
+  if (sums_keys) missing.resize(num_rows);
   if (dq.dtype == DType::float32) return;
   const std::int64_t head_dim = shape.head_dim;
   dq_memory.resize(num_rows * static_cast<std::size_t>(head_dim));
@@ -89,14 +91,14 @@ void BackwardArrays::add_to(FloatBlock& block, const AttentionShape& shape, Bloc
   block.add(row, kMaxHeadDim);
 }
 
-BackwardWorkspace::BackwardWorkspace(const BackwardRun& run)
+BackwardWorkspace::BackwardWorkspace(const BackwardRun& run, const BackwardPass& pass)
     : chunk(run.plan->mask_tile()),
       q_rows(kChunkColumns),
       dout_rows(kChunkColumns),
       ds_row_at(kChunkColumns) {
   add_to(memory, run.plan->shape, run.plan->tile);
   memory.allocate();
-  tickets.reserve(run.turns.max_tickets());
+  tickets.reserve(pass.turns.max_tickets());
 }
 
 std::int64_t BackwardWorkspace::bytes(const AttentionShape& shape, BlockShape tile) {
@@ -113,7 +115,8 @@ namespace {
 // Takes groups in the order of the plan, and their tickets with them.
 class GroupQueue {
  public:
-  GroupQueue(BackwardRun& run, const std::vector<WorkItem>& items) : run_(run), items_(items) {}
+  GroupQueue(const BackwardRun& run, QueryTurns& turns, const std::vector<WorkItem>& items)
+      : run_(run), turns_(turns), items_(items) {}
 
   /// The first item of the next group, or null. Its tickets replace those in the workspace.
   const WorkItem* take(BackwardWorkspace& workspace) {
@@ -123,13 +126,14 @@ class GroupQueue {
     next_ += static_cast<std::size_t>(run_.plan->shape.group_size());
     workspace.tickets.clear();
     for (std::int32_t i = 0; i < run_.plan->shape.group_size(); ++i) {
-      run_.turns.draw(first[i], run_.tiles_of(first[i]), workspace.tickets);
+      turns_.draw(first[i], run_.tiles_of(first[i]), workspace.tickets);
     }
     return first;
   }
 
  private:
-  BackwardRun& run_;
+  const BackwardRun& run_;
+  QueryTurns& turns_;
   const std::vector<WorkItem>& items_;
   std::mutex mutex_;
   std::size_t next_ = 0;
@@ -149,34 +153,47 @@ void for_each_query_block(const BackwardRun& run, const Visit& visit) {
   });
 }
 
-void run_all(BackwardRun& run, const BackwardOptions& options) {
-  const AttentionShape& shape = run.plan->shape;
-  const auto is_cancelled = [&] {
-    return options.is_cancelled != nullptr && *options.is_cancelled;
-  };
-  for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
-    if (!is_cancelled()) prepare_rows(run, batch, head, begin, end);
-  });
-  const std::vector<WorkItem> of_formulas =
-      run.elements.empty() ? std::vector<WorkItem>() : formula_items(*run.plan, run.elements);
-  const std::vector<WorkItem>& items = run.elements.empty() ? run.plan->items : of_formulas;
-  GroupQueue queue(run, items);
+bool is_cancelled(const BackwardOptions& options) {
+  return options.is_cancelled != nullptr && *options.is_cancelled;
+}
+
+void run_pass(BackwardRun& run, const std::vector<WorkItem>& items, bool adds_up_rows,
+              const BackwardOptions& options) {
+  BackwardPass pass(*run.plan, adds_up_rows);
+  GroupQueue queue(run, pass.turns, items);
+  const std::int32_t group_size = run.plan->shape.group_size();
   // Once taken, a group is finished: others wait for it.
   const auto work = [&] {
-    BackwardWorkspace workspace(run);
-    while (!is_cancelled()) {
+    BackwardWorkspace workspace(run, pass);
+    while (!is_cancelled(options)) {
       const WorkItem* group = queue.take(workspace);
       if (group == nullptr) return;
-      run_group(run, group, workspace);
-      if (options.num_items_done != nullptr) *options.num_items_done += shape.group_size();
+      run_group(run, pass, group, workspace);
+      if (options.num_items_done != nullptr && !adds_up_rows) *options.num_items_done += group_size;
     }
   };
-  const std::size_t num_groups = items.size() / static_cast<std::size_t>(shape.group_size());
+  const std::size_t num_groups = items.size() / static_cast<std::size_t>(group_size);
   const auto num_workers =
       std::min(static_cast<std::size_t>(max_concurrency()), std::max<std::size_t>(num_groups, 1));
   fdma::parallel_for(
       std::size_t{0}, num_workers, [&](std::size_t) { work(); }, tbb::simple_partitioner());
-  if (run.dq.dtype == DType::float32 || is_cancelled()) return;
+}
+
+void run_all(BackwardRun& run, const BackwardOptions& options) {
+  for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
+    if (!is_cancelled(options)) prepare_rows(run, batch, head, begin, end);
+  });
+  const std::vector<WorkItem> of_formulas =
+      run.elements.empty() ? std::vector<WorkItem>() : formula_items(*run.plan, run.elements);
+  const std::vector<WorkItem>& items = run.elements.empty() ? run.plan->items : of_formulas;
+  if (run.sums_keys) {
+    run_pass(run, items, true, options);
+    for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
+      add_missing(run, batch, head, begin, end);
+    });
+  }
+  run_pass(run, items, false, options);
+  if (run.dq.dtype == DType::float32 || is_cancelled(options)) return;
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     store_dq(run, batch, head, begin, end);
   });
@@ -207,7 +224,7 @@ Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors
                              "workspace for each thread",
                              plan.worker_bytes)};
   }
-  if (options.is_cancelled != nullptr && *options.is_cancelled) {
+  if (cpu::is_cancelled(options)) {
     return Error{ErrorCode::io, "attention_backward: interrupted"};
   }
   return {};

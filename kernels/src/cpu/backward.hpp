@@ -37,18 +37,18 @@ class TileCursor {
   std::optional<FormulaWalk> walk_;
 };
 
-/// The turns in which items add to dq. Key tiles that see the same query tile of a head add to its
-/// rows in the order in which they were taken, whichever thread is first: each draws a ticket for
-/// every query tile when it is taken, and adds when that tile's tickets before it are done. As
-/// groups are taken in the order of the plan, so are sums.
+/// The turns in which items add to rows of queries: to dq, or to D. Key tiles that see the same
+/// query tile of a head add to its rows in the order in which they were taken, whichever thread is
+/// first: each draws a ticket for every query tile when it is taken, and adds when that tile's
+/// tickets before it are done. As groups are taken in the order of the plan, so are sums.
 ///
 /// A group waits for groups that were taken before it, and the first of all for none: threads that
 /// finish what they took never wait in a circle.
 ///
 /// Cost    8 B for each (batch element, query head, query tile)
-class DqTurns {
+class QueryTurns {
  public:
-  explicit DqTurns(const AttentionPlan& plan);
+  explicit QueryTurns(const AttentionPlan& plan);
 
   /// Draws the tickets of `item` in the order in which it walks its tiles, after those of items
   /// taken before it, and appends them. Not at the same time as another call; `tickets` must have
@@ -74,16 +74,16 @@ class DqTurns {
 /// One backward call, checked, and what is found before its items run.
 ///
 /// Shapes      exponent, shift [batch, heads_q, max q_len]: lse in powers of two (+inf where it is
-///             -inf, so that weights become 0) and rowsum(dout * out) - dlse; dq_sum float32: the
-///             tensor dq itself where it is float32, otherwise memory of this call
+///             -inf, so that weights become 0) and D; missing the same or empty: what D of `out`
+///             lacks, with RowSums::keys; dq_sum float32: the tensor dq itself where it is float32,
+///             otherwise memory of this call
 struct BackwardRun : BackwardCall {
   BackwardRun(const BackwardCall& call, const AttentionPlan& plan);
 
   const AttentionPlan* plan;
   std::vector<FormulaElement> elements;  ///< of a parametric plan: one for each batch element
   Strided dq_sum;
-  std::vector<float> exponent, shift, dq_memory;
-  DqTurns turns;
+  std::vector<float> exponent, shift, missing, dq_memory;
 
   /// Of a parametric plan, or null.
   const FormulaElement* element(std::int64_t batch) const {
@@ -101,6 +101,15 @@ struct BackwardRun : BackwardCall {
     const AttentionShape& shape = plan->shape;
     return static_cast<std::size_t>((batch * shape.heads_q + head) * shape.max_q_len() + row);
   }
+};
+
+/// One walk over all groups: for gradients, or before that for what D of `out` lacks.
+struct BackwardPass {
+  BackwardPass(const AttentionPlan& plan, bool adds_up_rows_here)
+      : turns(plan), adds_up_rows(adds_up_rows_here) {}
+
+  QueryTurns turns;
+  bool adds_up_rows;  ///< of dS, into BackwardRun::missing; nothing else
 };
 
 /// Scratch of one thread. Panels are groups of keys that lie in vector lanes: element (d, r) of a
@@ -125,7 +134,7 @@ struct BackwardArrays {
 };
 
 struct BackwardWorkspace : BackwardArrays {
-  explicit BackwardWorkspace(const BackwardRun& run);
+  BackwardWorkspace(const BackwardRun& run, const BackwardPass& pass);
   static std::int64_t bytes(const AttentionShape& shape, BlockShape tile);
 
   FloatBlock memory;
@@ -134,12 +143,18 @@ struct BackwardWorkspace : BackwardArrays {
   std::vector<std::int32_t> tickets;  ///< of the group in hand
 };
 
-/// Finds exponent and shift of queries [begin, end), and clears their sums of dq.
+/// Finds exponent and shift of queries [begin, end), and clears their sums of dq. With
+/// RowSums::keys shift is D of `out` until add_missing.
 void prepare_rows(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                   std::int64_t end);
 
+/// Adds what the first pass has found to shift.
+void add_missing(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
+                 std::int64_t end);
+
 /// Runs the items of a group, whose tickets the workspace holds.
-void run_group(BackwardRun& run, const WorkItem* items, BackwardWorkspace& workspace);
+void run_group(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
+               BackwardWorkspace& workspace);
 
 /// Stores the sums of queries [begin, end) in dq, where those are not dq itself.
 void store_dq(const BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,

@@ -43,6 +43,16 @@ float dot_of(const float* a, const float* b, std::size_t length) {
   return result;
 }
 
+float sum_of(const float* a, std::size_t length) {
+  const FloatTag tag;
+  FloatVec sum = hn::Zero(tag);
+  std::size_t i = 0;
+  for (; i + kLanes <= length; i += kLanes) sum = hn::Add(hn::LoadU(tag, a + i), sum);
+  float result = hn::GetLane(hn::SumOfLanes(tag, sum));
+  for (; i < length; ++i) result += a[i];
+  return result;
+}
+
 float* writable_row(const Strided& tensor, std::int64_t batch, std::int64_t row,
                     std::int64_t head) {
   return reinterpret_cast<float*>(const_cast<char*>(row_address(tensor, batch, row, head)));
@@ -153,10 +163,11 @@ class KeyTile {
 class BackwardItem : TileWalk<BackwardItem> {
  public:
   /// `ticket`: the first of the item's; beyond its last after run().
-  BackwardItem(BackwardRun& run, const WorkItem& item, const KeyTile& keys,
+  BackwardItem(BackwardRun& run, BackwardPass& pass, const WorkItem& item, const KeyTile& keys,
                BackwardWorkspace& workspace, const std::int32_t*& ticket)
       : TileWalk(*run.plan, item, run.element(item.batch), workspace.chunk),
         run_(run),
+        pass_(pass),
         keys_(keys),
         ws_(workspace),
         head_dim_(static_cast<std::size_t>(run.plan->shape.head_dim)),
@@ -186,13 +197,13 @@ class BackwardItem : TileWalk<BackwardItem> {
 
   void wait_for_turn() {
     if (has_turn_) return;
-    run_.turns.wait(item_, turn_tile_, *ticket_);
+    pass_.turns.wait(item_, turn_tile_, *ticket_);
     has_turn_ = true;
   }
 
   void finish_turn() {
     wait_for_turn();
-    run_.turns.finish(item_, turn_tile_, *ticket_);
+    pass_.turns.finish(item_, turn_tile_, *ticket_);
     ++ticket_;
     --num_ended_;
     has_turn_ = false;
@@ -220,7 +231,9 @@ class BackwardItem : TileWalk<BackwardItem> {
       }
       row += panel.width();
     }
-    if (first_row < end_row) {
+    if (first_row < end_row && pass_.adds_up_rows) {
+      add_to_missing(first_row, end_row);
+    } else if (first_row < end_row) {
       if (is_clean) {
         multiply_by_keys(first_row, end_row);
       } else {
@@ -256,6 +269,7 @@ class BackwardItem : TileWalk<BackwardItem> {
         run_.exponent.data() + first_row_index_, run_.shift.data() + first_row_index_,
         run_.key_bias == nullptr ? nullptr : ws_.bias + row, bits, words_per_column(), row,
         ws_.dbias + row, ws_.ds_rows + first * keys_.stride() + row, keys_.stride());
+    if (pass_.adds_up_rows) return;
     if (is_clean) {
       add_chunk<kNv>(ws_.weights, dout_rows, count, head_dim_v_, nullptr, dv);
       add_chunk<kNv>(ws_.dscores, q_rows, count, head_dim_, nullptr, dk);
@@ -267,7 +281,23 @@ class BackwardItem : TileWalk<BackwardItem> {
     }
   }
 
-  // ---- dq
+  // ---- sums of queries
+
+  /// Of tile `turn_tile_` when this returns; those before it are done.
+  void wait_for_turn_at(std::int32_t column) {
+    while (turn_tile_ != column / tile_.block_kv) finish_turn();
+    wait_for_turn();
+  }
+
+  /// Adds up dS of each of the chunk's columns over keys [first, end).
+  void add_to_missing(std::size_t first, std::size_t end) {
+    for (std::size_t i = 0; i < num_columns(); ++i) {
+      const std::int32_t column = ws_.chunk.columns[i];
+      wait_for_turn_at(column);
+      run_.missing[first_row_index_ + static_cast<std::size_t>(column)] +=
+          sum_of(ws_.ds_rows + i * keys_.stride() + first, end - first);
+    }
+  }
 
   float* dq_panel(const Panel& panel) { return ws_.dq + panel.first_row * kChunkColumns; }
 
@@ -312,8 +342,7 @@ class BackwardItem : TileWalk<BackwardItem> {
     const FloatVec scale = hn::Set(tag, run_.scale);
     for (std::size_t i = 0; i < num_columns(); ++i) {
       const std::int32_t column = ws_.chunk.columns[i];
-      while (turn_tile_ != column / tile_.block_kv) finish_turn();
-      wait_for_turn();
+      wait_for_turn_at(column);
       float* sum = writable_row(run_.dq_sum, item_.batch, column, item_.head);
       for (std::size_t d = 0; d < head_dim_;) {
         const Panel panel = panel_of(d, head_dim_);
@@ -330,6 +359,7 @@ class BackwardItem : TileWalk<BackwardItem> {
   }
 
   BackwardRun& run_;
+  BackwardPass& pass_;
   const KeyTile& keys_;
   BackwardWorkspace& ws_;
   std::size_t head_dim_, head_dim_v_, first_row_index_;
@@ -340,14 +370,22 @@ class BackwardItem : TileWalk<BackwardItem> {
   bool has_turn_ = false;
 };
 
-void run_group_here(BackwardRun& run, const WorkItem* items, BackwardWorkspace& workspace) {
+void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
+                    BackwardWorkspace& workspace) {
   KeyTile keys(run, items[0], workspace);
   keys.load();
   const std::int32_t* ticket = workspace.tickets.data();
   for (std::int32_t i = 0; i < run.plan->shape.group_size(); ++i) {
-    BackwardItem(run, items[i], keys, workspace, ticket).run();
+    BackwardItem(run, pass, items[i], keys, workspace, ticket).run();
   }
-  keys.store();
+  if (!pass.adds_up_rows) keys.store();
+}
+
+void take_dlse(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  if (run.dlse == nullptr) return;
+  run.shift[run.row_index(batch, head, row)] -=
+      run.dlse[batch * run.dlse_batch_stride + head * run.dlse_head_stride +
+               row * run.dlse_row_stride];
 }
 
 void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
@@ -362,12 +400,18 @@ void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, 
     const std::size_t at = run.row_index(batch, head, row);
     run.exponent[at] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse * kLog2E;
     run.shift[at] = dot_of(out, dout, head_dim_v);
-    if (run.dlse != nullptr) {
-      run.shift[at] -= run.dlse[batch * run.dlse_batch_stride + head * run.dlse_head_stride +
-                                row * run.dlse_row_stride];
-    }
+    if (!run.sums_keys) take_dlse(run, batch, head, row);
     std::fill_n(writable_row(run.dq_sum, batch, row, head),
                 static_cast<std::size_t>(run.plan->shape.head_dim), 0.0F);
+  }
+}
+
+void add_missing_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
+                      std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::size_t at = run.row_index(batch, head, row);
+    run.shift[at] += run.missing[at];
+    take_dlse(run, batch, head, row);
   }
 }
 
@@ -387,10 +431,17 @@ HWY_AFTER_NAMESPACE();
 namespace fdma::cpu {
 HWY_EXPORT(run_group_here);
 HWY_EXPORT(prepare_rows_here);
+HWY_EXPORT(add_missing_here);
 HWY_EXPORT(store_dq_here);
 
-void run_group(BackwardRun& run, const WorkItem* items, BackwardWorkspace& workspace) {
-  HWY_DYNAMIC_DISPATCH(run_group_here)(run, items, workspace);
+void run_group(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
+               BackwardWorkspace& workspace) {
+  HWY_DYNAMIC_DISPATCH(run_group_here)(run, pass, items, workspace);
+}
+
+void add_missing(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
+                 std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(add_missing_here)(run, batch, head, begin, end);
 }
 
 void prepare_rows(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,

@@ -3,6 +3,11 @@
 //   P  = exp(scale * q k^T + bias - lse), 0 where the mask is     D  = rowsum(dout * out) - dlse
 //   dv = P^T dout                                                 dS = P * (dout v^T - D)
 //   dq = scale * dS k      dk = scale * dS^T q      dkey_bias = sum of dS over rows
+//
+// The rows of dS add up to dlse, as long as D is what P and dP make of it. `out` was rounded, and P
+// where it was multiplied by v: with 16 bits D is off by some 0.1 %, the same for all keys of a
+// row. dq and dk hardly show it (dS is rounded for them); dkey_bias, which keeps every other digit,
+// does. RowSums says where D comes from.
 #pragma once
 
 #include <atomic>
@@ -46,11 +51,21 @@ struct BackwardTensors {
   TensorView cu_seqlens = {};
 };
 
+/// Where a backward call has D from.
+enum class RowSums : std::uint8_t {
+  automatic,  ///< keys where dkey_bias is wanted and out has 16 bits, otherwise output
+  output,     ///< rowsum(dout * out)
+  /// The same, and what P * (dout v^T - D) leaves over when it is added up along each row: exact
+  /// to float32, for a pass over all keys more (2 of 5 matrix products)
+  keys,
+};
+
 struct BackwardOptions {
   /// That of the forward call; 0 means 1 / sqrt(head_dim).
   float softmax_scale = 0;
   /// The same bits every run: dq is summed in an order that the plan gives. On the CPU always.
   bool deterministic = false;
+  RowSums row_sums = RowSums::automatic;
   /// CPU threads; 0: all that the process may use. The result does not depend on it.
   int num_threads = 0;
   /// If given, counts finished work items while the call runs.
@@ -68,8 +83,9 @@ struct BackwardOptions {
 /// Errors  shape_mismatch, invalid_argument (strides, null data), unsupported (device, layout,
 ///         dtype, a plan for forward calls), out_of_memory. Checked before anything is written
 /// Cost    6 * head_dim + 4 * head_dim_v FLOP a visited cell, 2.5 times those of forward; full
-///         tiles read no mask, empty ones are not visited. Memory: two float32 for each row of a
-///         query head, head_dim more where dq is not float32, and plan.worker_bytes a thread
+///         tiles read no mask, empty ones are not visited; 2 * (head_dim + head_dim_v) more with
+///         RowSums::keys. Memory: two float32 for each row of a query head (three with
+///         RowSums::keys), head_dim more where dq is not float32, and plan.worker_bytes a thread
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options = {});
 
