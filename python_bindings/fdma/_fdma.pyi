@@ -461,9 +461,13 @@ class DevicePlan:
         """Bytes of device memory, workspaces apart."""
 
     @property
+    def launch_nbytes(self) -> int:
+        """Bytes of workspace that one launch needs."""
+
+    @property
     def workspace_nbytes(self) -> int:
         """
-        Bytes of the workspaces so far: one for each stream and each graph capture.
+        Bytes of its own workspaces so far: one for each stream and each graph capture of `attention`, one for each capture of `attention_call`, whose streams share theirs among plans.
         """
 
     @property
@@ -519,11 +523,15 @@ def attention_backward_call(
     softmax_scale: float = 0.0,
     heads_first: bool = False,
     deterministic: bool = False,
+    workspace: Array | None = None,
     stream: _Stream | None = None,
 ) -> int:
     """
-    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
+    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes that nothing else uses on that stream meanwhile; None: the plan's own. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
     """
+
+def release_workspaces() -> None:
+    """Lets go of the workspaces that attention_call's streams share."""
 
 class KnownCalls:
     """

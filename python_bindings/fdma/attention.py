@@ -106,14 +106,16 @@ def attention(
 
 
 def clear_plans() -> None:
-    """Lets the plans go that `attention` has kept, those of captured CUDA graphs too.
+    """Lets plans and workspaces go that `attention` has kept, those of captured CUDA graphs too.
 
     >>> import fdma
     >>> fdma.clear_plans()
     """
+    from . import _fdma
     from .attention_plans import plans
 
     plans.clear()
+    _fdma.release_workspaces()
 
 
 def _runner_of(q: Any) -> Callable[..., Any]:

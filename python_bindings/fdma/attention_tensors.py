@@ -179,6 +179,9 @@ def backward(
     if dout is None:
         dout = torch.zeros_like(out)
     plan = plan_of(q, k, v, bias, call, "backward")
+    # Of the framework, which gives it to others once it is free: it is as large as dq in float32.
+    num_bytes = getattr(plan, "launch_nbytes", 0)
+    workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
     for _ in range(2):
         unreadable = _fdma.attention_backward_call(
             plan,
@@ -187,6 +190,7 @@ def backward(
             call.scale,
             call.heads_first,
             call.deterministic,
+            workspace,
         )
         if not unreadable:
             break

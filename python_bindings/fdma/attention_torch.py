@@ -86,6 +86,9 @@ def _by_operators(
     deterministic: bool,
     backend: str,
 ) -> Any:
+    for name, x in (("k", k), ("v", v), ("bias", bias)):
+        if not isinstance(x, torch.Tensor) and (x is not None or name != "bias"):
+            raise TypeError(f"{name}: expected a tensor of PyTorch, as q, got {type(x).__name__}")
     heads_first = is_heads_first(layout)
     factor = checked_scale(scale)
     if backend != "auto":

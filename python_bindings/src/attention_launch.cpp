@@ -2,6 +2,7 @@
 
 #include "fdma/kernels/kept_workspace.hpp"
 #include "python_error.hpp"
+#include "shared_workspaces.hpp"
 #include "unwritten_rows.hpp"
 
 namespace nb = nanobind;
@@ -58,9 +59,9 @@ void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_fi
   if (has_rows_past_lengths(held.plan().shape(), tensors)) {
     fill_unwritten_on_device(&tensors.out, new_lse, chosen);
   }
-  void* const workspace = held.workspace(chosen);
+  const StreamWorkspace workspace = shared_workspace(held, chosen);
   value_or_throw(
-      attention_forward_in_kept_workspace(held.plan(), tensors, workspace, chosen, options));
+      attention_forward_in_kept_workspace(held.plan(), tensors, workspace.data, chosen, options));
 }
 
 }  // namespace fdma::python

@@ -20,6 +20,7 @@
 #include "fdma/kernels/attention_backward.hpp"
 #include "plan_on_device.hpp"
 #include "python_error.hpp"
+#include "shared_workspaces.hpp"
 #include "unwritten_rows.hpp"
 
 namespace nb = nanobind;
@@ -96,7 +97,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
                             nb::handle key_bias, nb::handle out, nb::handle lse, nb::handle dout,
                             nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
                             nb::handle dkey_bias, float softmax_scale, bool heads_first,
-                            bool deterministic, nb::handle stream) {
+                            bool deterministic, nb::handle workspace, nb::handle stream) {
   const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
   const Place place = place_of(plan);
   std::vector<InputArray> owners;
@@ -139,12 +140,26 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
     value_or_throw(attention_backward(on_host, tensors, options));
     return 0;
   }
+  MutableTensorView memory;
+  if (!workspace.is_none()) {
+    memory = written("workspace", workspace, 1, place);
+    const std::int64_t bytes = memory.extents[0] * size_bytes(memory.dtype);
+    const std::int64_t needed = (*held)->plan().workspace_bytes();
+    if (bytes < needed) {
+      refuse(ErrorCode::invalid_argument,
+             fmt::format("workspace: expected {} bytes, got {}", needed, bytes));
+    }
+  }
   const CurrentDevice current = value_or_throw(CurrentDevice::make(place.index));
   const Stream chosen = stream_of(stream, q, place.index);
   const nb::gil_scoped_release released;
   fill_gradients((*held)->plan().shape(), tensors, false, chosen);
-  void* const workspace = (*held)->workspace(chosen);
-  value_or_throw(attention_backward((*held)->plan(), tensors, workspace, chosen, options));
+  if (memory.data == nullptr) {
+    memory.data = (*held)->workspace(chosen);
+  } else {
+    (*held)->note_launch(chosen);
+  }
+  value_or_throw(attention_backward((*held)->plan(), tensors, memory.data, chosen, options));
   return 0;
 }
 
@@ -160,15 +175,20 @@ void bind_attention_call(nb::module_& module) {
              "are [batch, heads, len, head_dim]. Returns 0; or, having done nothing, a bit for "
              "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
              "caller's affair.");
-  module.def("attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
-             nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
-             nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
-             nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F,
-             nb::arg("heads_first") = false, nb::arg("deterministic") = false,
-             nb::arg("stream").none() = nb::none(),
-             "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
-             "and, where wanted, dkey_bias. Returns 0; or, having done nothing, a bit for each of "
-             "q, k, v, key_bias, dout, dlse that has to be made contiguous first.");
+  module.def(
+      "attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
+      nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
+      nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
+      nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
+      nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
+      nb::arg("stream").none() = nb::none(),
+      "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
+      "and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes "
+      "that nothing else uses on that stream meanwhile; None: the plan's own. Returns 0; or, "
+      "having done nothing, a bit for each of "
+      "q, k, v, key_bias, dout, dlse that has to be made contiguous first.");
+  module.def("release_workspaces", &release_shared_workspaces,
+             "Lets go of the workspaces that attention_call's streams share.");
 }
 
 }  // namespace fdma::python

@@ -71,6 +71,7 @@ std::string repr(const PlanOnDevice& held) {
 
 void* PlanOnDevice::workspace(Stream stream) const {
   const StreamNumber number = value_or_throw(number_of(stream));
+  if (number.capture != 0) is_captured_ = true;
   const std::lock_guard lock(mutex_);
   auto found = workspaces_.find(number);
   if (found == workspaces_.end()) {
@@ -81,11 +82,11 @@ void* PlanOnDevice::workspace(Stream stream) const {
   return found->second.data();
 }
 
-bool PlanOnDevice::is_captured() const {
-  const std::lock_guard lock(mutex_);
-  return std::any_of(workspaces_.begin(), workspaces_.end(),
-                     [](const auto& entry) { return entry.first.capture != 0; });
+void PlanOnDevice::note_launch(Stream stream) const {
+  if (value_or_throw(number_of(stream)).capture != 0) is_captured_ = true;
 }
+
+bool PlanOnDevice::is_captured() const { return is_captured_; }
 
 std::int64_t PlanOnDevice::workspace_bytes() const {
   const std::lock_guard lock(mutex_);
@@ -129,8 +130,13 @@ void bind_device_plan(nb::module_& module) {
       .def_prop_ro(
           "nbytes", [](const PlanOnDevice& held) { return held.plan().size_bytes(); },
           "Bytes of device memory, workspaces apart.")
+      .def_prop_ro(
+          "launch_nbytes", [](const PlanOnDevice& held) { return held.plan().workspace_bytes(); },
+          "Bytes of workspace that one launch needs.")
       .def_prop_ro("workspace_nbytes", &PlanOnDevice::workspace_bytes,
-                   "Bytes of the workspaces so far: one for each stream and each graph capture.")
+                   "Bytes of its own workspaces so far: one for each stream and each graph capture "
+                   "of `attention`, one for each capture of `attention_call`, whose streams share "
+                   "theirs among plans.")
       .def_prop_ro("is_captured", &PlanOnDevice::is_captured,
                    "Whether a CUDA graph holds a call by it, for as long as which it has to live.")
       .def("__repr__", &repr);

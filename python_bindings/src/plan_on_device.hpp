@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -26,6 +27,8 @@ class PlanOnDevice {
   /// Workspace for a launch on `stream`; the plan's device is current. Any thread, without the GIL.
   /// It is a kept one (kept_workspace.hpp) where the plan is for forward calls.
   void* workspace(Stream stream) const;
+  /// For a launch on `stream` in memory of the caller's: says to is_captured what it has to know.
+  void note_launch(Stream stream) const;
   /// Whether a call was captured into a CUDA graph, which then reads the plan at every replay.
   bool is_captured() const;
   /// Bytes of all workspaces so far.
@@ -34,6 +37,7 @@ class PlanOnDevice {
  private:
   DevicePlan plan_;
   mutable std::mutex mutex_;
+  mutable std::atomic<bool> is_captured_ = false;
   mutable std::map<StreamNumber, DeviceMemory> workspaces_;
 };
 

@@ -177,3 +177,23 @@ def test_no_leaks() -> None:
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before[0]
     assert torch.cuda.mem_get_info()[0] >= before[1] - (64 << 20)
+
+
+def test_masks_that_change_every_step_share_workspaces() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(q_len=2000, kv_len=2000))
+
+    def step(window: int) -> None:
+        attend(q, k, v, fdma.compile(f"causal & window({window})", 2000)).sum().backward()
+        q.grad = k.grad = v.grad = None
+
+    for window in range(1, 4):
+        step(window)
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+    for window in range(4, 40):  # of gradients each has 17 MB
+        step(window)
+    torch.cuda.synchronize()
+    # Of the plans, a number for each of the log-sum-exp's like.
+    assert torch.cuda.memory_allocated() <= before[0] + 40 * 2 * 512
+    assert torch.cuda.mem_get_info()[0] >= before[1] - (64 << 20)

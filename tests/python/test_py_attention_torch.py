@@ -107,6 +107,11 @@ def test_wrong_tensors_are_named() -> None:
         attend(q.double(), k.double(), v.double())
     with pytest.raises(ValueError, match=r"k: expected (torch.)?float32"):
         attend(q, k.half(), v)
+    for other in (None, k.numpy()):
+        with pytest.raises(TypeError, match="k: expected a tensor of PyTorch, as q, got"):
+            attend(q, other, v)
+    with pytest.raises(TypeError, match="bias: expected a tensor of PyTorch"):
+        attend(q, k, v, None, 0.5)
     with pytest.raises(ValueError, match='backend: "sm90" computes on a GPU, q is on cpu'):
         attend(q, k, v, backend="sm90")
     with pytest.raises(ValueError, match="mask: its kv_len is 150, the tensors have 200"):
