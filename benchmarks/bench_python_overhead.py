@@ -46,13 +46,21 @@ def measured(device: str) -> dict[str, float]:
     mask = fdma.compile("causal", 1)
     sdpa: Any = torch.nn.functional.scaled_dot_product_attention
     attention: Any = fdma.attention
+    dout = torch.randn_like(q)
+
+    def step(function: Any, *mask: Any) -> None:
+        function(leaf, k, v, *mask).backward(dout)
+        leaf.grad = None
+
     return {
         "mask": host_time_us(lambda: attention(q, k, v, mask), device),
         "text": host_time_us(lambda: attention(q, k, v, "causal"), device),
         "lengths first": host_time_us(lambda: attention(q, k, v, mask, layout="bshd"), device),
         "with gradients": host_time_us(lambda: attention(leaf, k, v, mask), device),
+        "step": host_time_us(lambda: step(attention, mask), device),
         "sdpa": host_time_us(lambda: sdpa(q, k, v), device),
         "sdpa with gradients": host_time_us(lambda: sdpa(leaf, k, v), device),
+        "sdpa step": host_time_us(lambda: step(sdpa), device),
     }
 
 

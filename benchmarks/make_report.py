@@ -28,6 +28,7 @@ import gpu_report
 import python_report
 import select_gpu_report
 import topk_gpu_report
+import training_report
 
 Run = dict[str, Any]
 
@@ -332,6 +333,11 @@ def tables(results: Path, page: Path) -> None:
     if topk_gpu_path.exists():
         topk_gpu = json.loads(topk_gpu_path.read_text(encoding="utf-8"))
         content |= topk_gpu_report.tables(topk_gpu, table)
+    training_path = results / "training_gpu.json"
+    if training_path.exists():
+        training = json.loads(training_path.read_text(encoding="utf-8"))
+        content |= training_report.tables(training, table)
+        training_report.draw_if_possible(training, page.parent / "images")
     files_path = results / "dense_files.json"
     if files_path.exists():
         files = json.loads(files_path.read_text(encoding="utf-8"))

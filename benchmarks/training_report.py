@@ -1,0 +1,205 @@
+"""Tables and pictures of docs/performance.md from benchmarks/results/training_gpu.json.
+
+Both come by make_report.py; without matplotlib the pictures stay as they are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from select_gpu_report import tokens_text
+
+Run = dict[str, Any]
+Table = Callable[[list[str], list[list[str]]], str]
+
+GOAL_US, GOAL_GRADIENTS_US = 20, 30
+TITLES = {
+    "fdma": "FDMA",
+    "flex": "flex_attention, compiled",
+    "varlen": "torch.nn.attention.varlen",
+    "sdpa": "SDPA, dense mask",
+    "sdpa_causal": "SDPA, causal (cuDNN)",
+}
+OVERHEADS = {
+    "mask": "`fdma.attention`, a BlockMask",
+    "text": "the same, a text",
+    "lengths first": 'the same, `layout="bshd"`',
+    "with gradients": "`fdma.attention`, recording for gradients",
+    "step": "the same, and backward",
+    "sdpa": "SDPA",
+    "sdpa with gradients": "SDPA, recording for gradients",
+    "sdpa step": "the same, and backward",
+}
+COLORS = {"fdma": "#0b6e4f", "sdpa_causal": "#8a8a8a"}
+
+
+def measured(result: Run, part: str) -> dict[tuple[int, str], Run]:
+    """Rows of a part that were measured, by (size, contender)."""
+    found = {}
+    for row, run in result["rows"].items():
+        name, size, *rest = row.split("/")
+        if name == part and "step_ms" in run:
+            found[int(size), rest[0]] = run
+    return found
+
+
+def gib(run: Run) -> str:
+    return f"{(run['peak_bytes'] + run.get('plan_bytes', 0)) / 2**30:.2f} GiB"
+
+
+def overhead_table(result: Run, table: Table) -> str:
+    times = result["rows"].get("overhead/cuda", {}).get("time_us", {})
+    rows = [
+        [OVERHEADS[name], f"{us:.1f} us", f"{us / times[reference_of(name)]:.2f}"]
+        for name, us in times.items()
+        if name in OVERHEADS
+    ]
+    return table(["call", "host time", "of SDPA's"], rows)
+
+
+def reference_of(name: str) -> str:
+    """SDPA's counterpart of a call."""
+    if name.endswith("gradients"):
+        return "sdpa with gradients"
+    return "sdpa step" if name.endswith("step") else "sdpa"
+
+
+def steps_table(result: Run, table: Table, part: str) -> str:
+    runs = measured(result, part)
+    rows = []
+    for size, name in sorted(runs, key=lambda key: (key[0], list(TITLES).index(key[1]))):
+        run = runs[size, name]
+        ours = runs.get((size, "fdma"))
+        ratio = "-" if name == "fdma" or ours is None else f"{run['step_ms'] / ours['step_ms']:.2f}"
+        rows.append(
+            [
+                tokens_text(size),
+                TITLES[name],
+                f"{run['step_ms']:.2f} ms",
+                f"{run['mask_host_ms']:.2f} ms",
+                f"{run['tokens_per_s'] / 1e6:.2f} M",
+                gib(run),
+                f"{run['first_s']:.1f} s",
+                ratio,
+            ]
+        )
+    header = ["tokens", "attention by", "step", "of which mask, on the host", "tokens a second"]
+    return table([*header, "memory", "first step", "times FDMA's"], rows)
+
+
+def curve_table(result: Run, table: Table, part: str) -> str:
+    runs = measured(result, part)
+    rows = []
+    for (size, name), run in sorted(runs.items(), key=lambda item: (item[0][0], item[0][1])):
+        first = tokens_text(run["tokens"])
+        if part == "sparsity":
+            first = f"{size:,}" if name == "fdma" else "-"
+        rows.append(
+            [
+                first,
+                TITLES[name],
+                f"{100 * run['density']:.2f} %",
+                f"{run['step_ms']:.2f} ms",
+                f"{run['tokens_per_s'] / 1e6:.2f} M",
+                f"{run['tflops']:.0f}",
+                gib(run),
+            ]
+        )
+    header = ["tokens" if part == "length" else "window", "attention by", "cells", "step"]
+    return table([*header, "tokens a second", "TFLOP/s", "memory"], rows)
+
+
+def machine_text(result: Run) -> str:
+    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
+    return (
+        f"{result['machine'].get('name', 'a GPU')}, PyTorch {result['torch']}, {result['heads']} "
+        f"heads, head_dim {result['head_dim']}, {result['dtype']}; commit {result['commit']}"
+        f"{changed}, {result['date']}."
+    )
+
+
+def summary(result: Run) -> str:
+    lines = []
+    times = result["rows"].get("overhead/cuda", {}).get("time_us", {})
+    for name, goal, what in (
+        ("mask", GOAL_US, "A call without gradients"),
+        ("with gradients", GOAL_GRADIENTS_US, "One that records for them"),
+    ):
+        if name in times:
+            verdict = "met" if times[name] <= goal else "**missed**"
+            lines.append(
+                f"- {what} takes {times[name]:.1f} us of the host (goal: {goal}, {verdict}); SDPA "
+                f"on the same machine {times[reference_of(name)]:.1f}."
+            )
+    for part, what in (("attention", "Attention alone"), ("layer", "The layer")):
+        runs = measured(result, part)
+        ratios = [
+            f"{runs[size, 'flex']['step_ms'] / run['step_ms']:.2f} at {tokens_text(size)}"
+            for (size, name), run in sorted(runs.items())
+            if name == "fdma" and (size, "flex") in runs
+        ]
+        if ratios:
+            lines.append(
+                f"- {what}, documents that change every step: flex_attention takes "
+                f"{', '.join(ratios)} times as long as FDMA."
+            )
+    return "\n".join(lines)
+
+
+def tables(result: Run, table: Table) -> dict[str, str]:
+    return {
+        "training-summary": summary(result),
+        "training-machine": machine_text(result),
+        "training-overhead": overhead_table(result, table),
+        "training-attention": steps_table(result, table, "attention"),
+        "training-layer": steps_table(result, table, "layer"),
+        "training-length": curve_table(result, table, "length"),
+        "training-sparsity": curve_table(result, table, "sparsity"),
+    }
+
+
+def draw_if_possible(result: Run, folder: Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        print("no matplotlib: the pictures of training_gpu.json are not drawn anew")
+    else:
+        draw(result, folder)
+
+
+def draw(result: Run, folder: Path) -> None:
+    """Throughput and memory against length, and against the share of cells that is kept."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    for part, label in (("length", "tokens of the sequence"), ("sparsity", "cells kept")):
+        runs = measured(result, part)
+        figure, (speed, memory) = pyplot.subplots(1, 2, figsize=(9, 3.4), dpi=110)
+        for name in ("fdma", "sdpa_causal"):
+            points = sorted(
+                (run["tokens"] if part == "length" else run["density"], run)
+                for (_, who), run in runs.items()
+                if who == name
+            )
+            if not points:
+                continue
+            x = [at for at, _ in points]
+            kind = {"color": COLORS[name], "label": TITLES[name], "marker": "o", "markersize": 4}
+            speed.plot(x, [run["tokens_per_s"] / 1e6 for _, run in points], **kind)
+            bytes_of = [run["peak_bytes"] + run["plan_bytes"] for _, run in points]
+            memory.plot(x, [count / 2**30 for count in bytes_of], **kind)
+        for axes, title in ((speed, "million tokens a second"), (memory, "GiB")):
+            axes.set_xscale("log", base=2)
+            axes.set_xlabel(label)
+            axes.set_title(f"{title}, forward and backward", fontsize=10)
+            axes.grid(alpha=0.3)
+            axes.set_ylim(bottom=0)
+        if part == "length":
+            memory.set_yscale("log", base=2)
+        speed.legend(fontsize=9)
+        figure.tight_layout()
+        figure.savefig(folder / f"training_{part}.png", metadata={"Software": None})
+        pyplot.close(figure)
