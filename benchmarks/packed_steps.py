@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("fdma", "flex", "varlen", "sdpa", "sdpa_causal")
+NAMES = ("fdma", "varlen", "sdpa_causal", "sdpa", "flex")
 SHORTEST, LONGEST = 128, 6144
 
 
