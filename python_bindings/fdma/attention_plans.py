@@ -87,6 +87,7 @@ class Plans:
         """Called when plans went: who keeps entries has to let them go."""
         self._entries: dict[Hashable, Entry] = {}
         self._calls: dict[Hashable, Entry] = {}
+        self._size = 0
         self._lock = threading.Lock()
 
     def of_call(self, key: Hashable) -> Any:
@@ -120,15 +121,21 @@ class Plans:
                 )
             entry = Entry(_make(mask, geometry, place))
         with self._lock:
-            entry = self._entries.setdefault(content, entry)
+            known = self._entries.get(content)
+            if known is None:
+                self._entries[content] = entry
+                self._size += entry.plan.nbytes
+                self._shrink(entry)
+            else:
+                entry = known
             entry.last_use = time.monotonic_ns()
-            self._shrink(entry)
         return entry
 
     def clear(self) -> None:
         """Lets all plans go, captured ones too."""
         with self._lock:
             self._entries.clear()
+            self._size = 0
             self._forget()
 
     def __len__(self) -> int:
@@ -136,22 +143,21 @@ class Plans:
 
     @property
     def nbytes(self) -> int:
-        return sum(entry.plan.nbytes for entry in list(self._entries.values()))
+        return self._size
 
     def _shrink(self, latest: Entry) -> None:
-        size = self.nbytes
-        if len(self._entries) <= self.max_plans and size <= self.max_bytes:
+        """Where a bound is passed, a quarter goes at once: who keeps entries looks them up anew."""
+        if len(self._entries) <= self.max_plans and self._size <= self.max_bytes:
             return
-        by_age = sorted(self._entries.items(), key=lambda item: item[1].last_use)
-        left = len(by_age)
-        for content, entry in by_age:
-            if left <= self.max_plans and size <= self.max_bytes:
+        max_plans = self.max_plans - self.max_plans // 4
+        max_bytes = self.max_bytes - self.max_bytes // 4
+        for content, entry in sorted(self._entries.items(), key=lambda item: item[1].last_use):
+            if len(self._entries) <= max_plans and self._size <= max_bytes:
                 break
             if entry.is_pinned or entry is latest:
                 continue
             del self._entries[content]
-            left -= 1
-            size -= entry.plan.nbytes
+            self._size -= entry.plan.nbytes
         self._forget()
 
     def _forget(self) -> None:
