@@ -7,13 +7,11 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
-#include "sm90/forward_gather.cuh"
 #include "sm90/forward_load.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/forward_softmax.cuh"
@@ -114,6 +112,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                                              int thread) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
+  using ScoreProduct = ptx::product<T, kStepKeys>;
   using OutProduct = ptx::product<T, kDimV>;
   constexpr int kStages = Layout::kStages;
   constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
@@ -152,19 +151,6 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot()) : "memory");
     return tiles == kNoItem ? kNoItem : tiles * kSteps;
   };
-  // Units of its last step; a narrow one is never the first of an item.
-  constexpr int kMaxNarrowUnits = kGather && !kGeneral ? Layout::kMaxNarrowUnits : 0;
-  constexpr std::integral_constant<int, Layout::kStepUnits> kWide;
-  const auto last_units_of_item = [&] {
-    int units = Layout::kStepUnits;
-    if constexpr (kMaxNarrowUnits > 0) {
-      asm volatile("ld.shared.b32 %0, [%1];"
-                   : "=r"(units)
-                   : "r"(item_slot() + Layout::kItemGather + GatherPart::kLastUnitsAt)
-                   : "memory");
-    }
-    return units;
-  };
   const auto wait_for_scores_input = [&](bool is_first_step) {
     if (is_first_step) {
       ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(), ring_phase(Layout::kQBuffers),
@@ -173,10 +159,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(step), phase_of(step),
                        "compute: K full");
   };
-  // Of the first kUnits * kUnitKeys keys of a step, here and below.
-  const auto issue_scores = [&](auto units) {
-    constexpr int kUnits = decltype(units)::value;
-    using ScoreProduct = ptx::product<T, kUnits * kUnitKeys>;
+  const auto issue_scores = [&] {
     const std::uint64_t q = matrix_descriptor(q_half(), 16, 1024);
     const std::uint64_t k = k_descriptor + stage_of(step) * kKAdvance;
     ptx::wgmma_fence();
@@ -188,22 +171,25 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::wgmma_commit();
   };
   // Of the step before.
-  const auto issue_out = [&](auto units) {
-    constexpr int kUnits = decltype(units)::value;
+  const auto issue_out = [&] {
     const int stage = stage_of(step - 1);
     ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage, phase_of(step - 1), "compute: V full");
     const std::uint64_t v = v_descriptor + stage * kVAdvance;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kUnits * kUnitKeys / 16; ++i) {
+    for (int i = 0; i < kStepKeys / 16; ++i) {
       OutProduct::template registers<ptx::Major::mn>(out, probabilities[i], v + mn_major_advance(i),
                                                      1);
     }
     ptx::wgmma_commit();
   };
+  // Copies by threads take longer than those of the copy engine: with two stages they begin as soon
+  // as the scores are there, else after the softmax.
+  constexpr bool kReleasesEarly = kGather && kStages == 2;
+  const auto release_k = [&] { release(base + Layout::kKEmpty + 8 * stage_of(step)); };
   // With one buffer of Q it is free for the next item as soon as the last scores are there.
-  const auto scores_are_ready = [&](auto units, bool is_last_step) {
-    ptx::pin_first_registers<decltype(units)::value * kUnitKeys / 2>(s);
+  const auto scores_are_ready = [&](bool is_last_step) {
+    ptx::pin_registers(s);
     if constexpr (Layout::kQBuffers == 1) {
       if (is_last_step) release(base + Layout::kQEmpty);
     }
@@ -241,20 +227,20 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                  : "memory");
     if constexpr (!kGeneral) release_mask();
   };
-  const auto softmax = [&](auto units) -> float2 {
-    constexpr int kScores = decltype(units)::value * kUnitKeys / 2;
+  const auto softmax = [&]() -> float2 {
     if constexpr (kGeneral) {
-      scale_and_bias<kScores>(s, p.scale_log2,
-                              base + Layout::kBias + slots.stage * Layout::kBiasBytes +
-                                  step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
+      scale_and_bias<kStepKeys / 2>(s, p.scale_log2,
+                                    base + Layout::kBias + slots.stage * Layout::kBiasBytes +
+                                        step % kSteps * (kStepKeys * 4) +
+                                        ptx::opaque(lane) % 4 * 8);
       if (is_last_of_tile()) release_mask();
     }
-    if (is_masked) apply_words<kScores>(s, word0, word1);
-    return softmax_step<kScores>(s, state, kGeneral ? 1.0f : p.scale_log2);
+    if (is_masked) apply_words<kStepKeys / 2>(s, word0, word1);
+    return softmax_step<kStepKeys / 2>(s, state, kGeneral ? 1.0f : p.scale_log2);
   };
-  const auto pack = [&](auto units) {
+  const auto pack = [&] {
 #pragma unroll
-    for (int i = 0; i < decltype(units)::value * kUnitKeys / 4; ++i) {
+    for (int i = 0; i < kStepKeys / 4; ++i) {
       probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
     }
   };
@@ -269,13 +255,13 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   // The first scores of an item with nothing beside them.
   const auto first_scores = [&](int num_steps) {
     wait_for_scores_input(true);
-    issue_scores(kWide);
+    issue_scores();
     read_mask();
     ptx::wgmma_wait<0>();
-    scores_are_ready(kWide, num_steps == 1);
-    softmax(kWide);
-    release(base + Layout::kKEmpty + 8 * stage_of(step));
-    pack(kWide);
+    scores_are_ready(num_steps == 1);
+    softmax();
+    release_k();
+    pack();
     ++step;
   };
   const auto take_output = [&] {
@@ -283,37 +269,43 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::pin_registers(out);
     release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
   };
-  // The scores of a step beside the product of the step before.
-  const auto next_scores = [&](auto units, bool is_last_step) {
-    wait_for_scores_input(false);
-    wait_for_turn();
-    issue_scores(units);
-    issue_out(kWide);
-    give_turn();
-    read_mask();
-    ptx::wgmma_wait<1>();
-    scores_are_ready(units, is_last_step);
-    const float2 factor = softmax(units);
-    release(base + Layout::kKEmpty + 8 * stage_of(step));
-    take_output();
-    pack(units);
-    if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
-#pragma unroll
-      for (int i = 0; i < kDimV / 8; ++i) {
-        out[4 * i] *= factor.x;
-        out[4 * i + 1] *= factor.x;
-        out[4 * i + 2] *= factor.y;
-        out[4 * i + 3] *= factor.y;
-      }
-    }
-  };
 
   int num_steps = wait_for_item();
   if (num_steps == kNoItem) return;
   if (group == 0) ptx::named_barrier_arrive(kOrderBarrier + 1, kOrderThreads);
-  // The last product of an item and, if they overlap, the first of the next, of which there may be
-  // none. After the last item the scores are those of whatever lies in shared memory, and not used.
-  const auto finish_item = [&](auto units) {
+  if constexpr (Layout::kOverlapsItems) first_scores(num_steps);
+  for (;;) {
+    if constexpr (!Layout::kOverlapsItems) first_scores(num_steps);
+#pragma unroll
+    for (float& x : out) x = 0.0f;
+#pragma unroll 1
+    for (int n = 1; n < num_steps; ++n, ++step) {
+      wait_for_scores_input(false);
+      wait_for_turn();
+      issue_scores();
+      issue_out();
+      give_turn();
+      read_mask();
+      ptx::wgmma_wait<1>();
+      scores_are_ready(n == num_steps - 1);
+      if constexpr (kReleasesEarly) release_k();
+      const float2 factor = softmax();
+      if constexpr (!kReleasesEarly) release_k();
+      take_output();
+      pack();
+      if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
+#pragma unroll
+        for (int i = 0; i < kDimV / 8; ++i) {
+          out[4 * i] *= factor.x;
+          out[4 * i + 1] *= factor.x;
+          out[4 * i + 2] *= factor.y;
+          out[4 * i + 3] *= factor.y;
+        }
+      }
+    }
+
+    // The last product of this item and, if they overlap, the first of the next. After the last
+    // item the scores are those of whatever lies in shared memory, and not used.
     const std::uint32_t slot_before = item_slot(), q_before = q_half();
     const std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer() + group);
     const std::uint32_t item_empty =
@@ -326,8 +318,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       if (has_next) wait_for_scores_input(true);
     }
     wait_for_turn();
-    if constexpr (Layout::kOverlapsItems) issue_scores(kWide);
-    issue_out(units);
+    if constexpr (Layout::kOverlapsItems) issue_scores();
+    issue_out();
     give_turn();
     float inverse[2], lse[2];
     finish_rows(state, kGeneral ? 1.0f : p.scale_log2, inverse, lse);
@@ -335,15 +327,16 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (Layout::kOverlapsItems) {
       if (has_next) read_mask();
       ptx::wgmma_wait<1>();
-      scores_are_ready(kWide, num_steps == 1);
+      scores_are_ready(num_steps == 1);
       if (has_next) {
-        softmax(kWide);
-        release(base + Layout::kKEmpty + 8 * stage_of(step));
+        if constexpr (kReleasesEarly) release_k();
+        softmax();
+        if constexpr (!kReleasesEarly) release_k();
       }
     }
     take_output();
     if constexpr (Layout::kOverlapsItems) {
-      pack(kWide);
+      pack();
       ++step;
     }
     normalize(out, inverse);
@@ -358,30 +351,6 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (!Layout::kOverlapsItems) {
       num_steps = wait_for_item();
       has_next = num_steps != kNoItem;
-    }
-    return has_next;
-  };
-
-  if constexpr (Layout::kOverlapsItems) first_scores(num_steps);
-  for (;;) {
-    if constexpr (!Layout::kOverlapsItems) first_scores(num_steps);
-#pragma unroll
-    for (float& x : out) x = 0.0f;
-    const int last_units = last_units_of_item();
-    const int num_wide = num_steps - (last_units < Layout::kStepUnits ? 1 : 0);
-#pragma unroll 1
-    for (int n = 1; n < num_wide; ++n, ++step) next_scores(kWide, n == num_steps - 1);
-    bool has_next = false;
-    if (kMaxNarrowUnits > 0 && last_units == 1) {
-      next_scores(std::integral_constant<int, 1>{}, true);
-      ++step;
-      has_next = finish_item(std::integral_constant<int, 1>{});
-    } else if (kMaxNarrowUnits > 1 && last_units == 2) {
-      next_scores(std::integral_constant<int, 2>{}, true);
-      ++step;
-      has_next = finish_item(std::integral_constant<int, 2>{});
-    } else {
-      has_next = finish_item(kWide);
     }
     if (!has_next) break;
   }

@@ -6,8 +6,7 @@
 // sixteenth row, so that each thread writes at one place of the swizzle. A thread holds one index a
 // step and passes it round its group; indices are read a step ahead.
 //
-// The last chunk has as many keys as are left, rounded up to 32: scores, values and copies of the
-// others are left out. In what is rounded the last key is repeated, masked.
+// Entries past the last of a list are zeros, and masked.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +24,8 @@ struct alignas(16) GatherPart {
   std::int32_t num_tiles;    ///< before the chunks
   std::int32_t num_entries;  ///< of its chunks
   std::int32_t num_full;     ///< entries that all rows see: at least this many are the first
-  std::int32_t last_units;   ///< of the item's last step; narrow ones are never the only one
+  std::int32_t unused;
   std::int64_t first_entry;
-  static constexpr int kLastUnitsAt = 12;  ///< bytes
 
   __device__ __forceinline__ bool is_masked(int chunk) const {
     return (chunk + 1) * kTileKeys > num_full;
@@ -35,10 +33,9 @@ struct alignas(16) GatherPart {
 };
 
 /// Finds what an item gathers and cuts its num_tiles at the end of the list.
-template <class Layout, bool kGeneral>
 __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
   // An item without keys has one tile, of no cells.
-  GatherPart part{max(item.num_tiles, 1), 0, 0, Layout::kStepUnits, 0};
+  GatherPart part{max(item.num_tiles, 1), 0, 0, 0, 0};
   if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
   const PlanSegment* segment = p.plan.segments + item.first_segment;
   const PlanSegment* last = segment + item.num_segments - 1;
@@ -59,13 +56,6 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
       min(list.z - first_chunk * kTileKeys, (item.num_tiles - part.num_tiles) * kTileKeys);
   part.num_full = list.w - first_chunk * kTileKeys;
   part.first_entry = first_entry + first_chunk * kTileKeys;
-  const int num_chunks_left = item.num_tiles - part.num_tiles;
-  constexpr int kMaxNarrowUnits = kGeneral ? 0 : Layout::kMaxNarrowUnits;
-  if (kMaxNarrowUnits > 0 && num_chunks_left > 0 && item.num_tiles > 1) {
-    const int rest = part.num_entries - (num_chunks_left - 1) * kTileKeys;
-    const int units = (rest + kUnitKeys - 1) / kUnitKeys;
-    if (units <= kMaxNarrowUnits) part.last_units = units;
-  }
   if (item.num_tiles == 0) {
     item.num_segments = 0;
     part.num_tiles = 1;
@@ -75,7 +65,7 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
 
 __device__ __forceinline__ void publish_gather(std::uint32_t to, const GatherPart& part) {
   const auto first = static_cast<std::uint64_t>(part.first_entry);
-  store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_units));
+  store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, 0));
   store_words(to + 16, make_uint4(static_cast<std::uint32_t>(first),
                                   static_cast<std::uint32_t>(first >> 32), 0, 0));
 }
@@ -156,28 +146,25 @@ __device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t bi
   if constexpr (kGeneral) write_chunk_biases(biases, p, read_item(item_address), part, chunk, lane);
 }
 
+constexpr int kNoKey = -1;
 constexpr int kRowThreads = kPanelRowBytes / 16;         ///< that copy a row of a panel
 constexpr int kCopyRows = kGatherThreads / kRowThreads;  ///< rows that all threads copy at once
-constexpr int kUnitRounds = kUnitKeys / kCopyRows;
 
-/// Copies this thread's part of the rows of a step; `own_key`: the index it holds.
+/// Copies this thread's part of the rows of a step; `own_key`: the index it holds, or kNoKey, whose
+/// row is zeros.
 template <int kPanels, int kStepKeys>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* from,
-                                          std::int64_t row_stride, int row_bytes, int own_key,
-                                          int num_units) {
+                                          std::int64_t row_stride, int row_bytes, int own_key) {
 #pragma unroll
-  for (int unit = 0; unit < kStepKeys / kUnitKeys; ++unit) {
-    if (unit >= num_units) break;
+  for (int round = 0; round < kStepKeys / kCopyRows; ++round) {
+    const int key = __shfl_sync(~0u, own_key, round, kRowThreads);
+    const std::uint8_t* row = from + max(key, 0) * row_stride;
 #pragma unroll
-    for (int round = unit * kUnitRounds; round < (unit + 1) * kUnitRounds; ++round) {
-      const int key = __shfl_sync(~0u, own_key, round, kRowThreads);
-      const std::uint8_t* row = from + key * row_stride;
-#pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
-        ptx::copy_16_async(
-            to + panel * (kStepKeys * kPanelRowBytes) + round * (kCopyRows * kPanelRowBytes),
-            row + panel * kPanelRowBytes, row_bytes > panel * kPanelRowBytes ? 16 : 0);
-      }
+    for (int panel = 0; panel < kPanels; ++panel) {
+      ptx::copy_16_async(
+          to + panel * (kStepKeys * kPanelRowBytes) + round * (kCopyRows * kPanelRowBytes),
+          row + panel * kPanelRowBytes,
+          key != kNoKey && row_bytes > panel * kPanelRowBytes ? 16 : 0);
     }
   }
 }
@@ -203,16 +190,16 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   };
 
   // The V that comes next, that of the step before.
-  int pending_units = 0, pending_key = 0;  // 0 units: of a tile, or none
+  bool is_pending = false;  // or it is of a tile, or there is none
+  int pending_key = kNoKey;
   const std::uint8_t* pending_v = nullptr;
   const auto copy_pending = [&] {
-    if (pending_units == 0) return;
+    if (!is_pending) return;
     const int stage = stage_of(step - 1);
     ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, empty_phase_of(step - 1),
                        "gather: V empty");
     copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, pending_v,
-                                           p.v_gather.row_stride, v_bytes, pending_key,
-                                           pending_units);
+                                           p.v_gather.row_stride, v_bytes, pending_key);
     ptx::copies_commit();
   };
   // What this warp has copied is handed on.
@@ -222,7 +209,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     ptx::mbarrier_arrive_warp(full, lane);
   };
   const auto hand_pending_on = [&] {
-    if (pending_units == 0) return;
+    if (!is_pending) return;
     ptx::copies_wait<0>();
     hand_on(base + Layout::kVFull + 8 * stage_of(step - 1));
   };
@@ -247,8 +234,8 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
                             kv_head * p.v_gather.head_stride + 16 * piece;
     const std::int32_t* keys = p.gather.keys + part.first_entry;
     const auto read_key = [&](int n) {
-      const int entry = min(n * kStepKeys + own_entry, part.num_entries - 1);
-      return entry < 0 ? 0 : __ldcg(keys + entry);
+      const int entry = n * kStepKeys + own_entry;
+      return entry < part.num_entries ? __ldcg(keys + entry) : kNoKey;
     };
     int key = read_key(0);
     const int end = (num_tiles - part.num_tiles) * kSteps;
@@ -257,24 +244,22 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
       ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, empty_phase_of(step),
                          "gather: K empty");
       const int next_key = n < 0 ? key : read_key(n + 1);
-      int num_units = 0;
       if (n >= 0) {
-        num_units = n == end - 1 ? part.last_units : Layout::kStepUnits;
         copy_rows<Layout::kPanelsQk, kStepKeys>(place + Layout::kK + stage * Layout::kKBytes, k,
-                                                p.k_gather.row_stride, k_bytes, key, num_units);
+                                                p.k_gather.row_stride, k_bytes, key);
         ptx::copies_commit();
       }
       copy_pending();
       if (n >= 0) {
-        if (pending_units == 0) {
-          ptx::copies_wait<0>();
-        } else {
+        if (is_pending) {
           ptx::copies_wait<1>();
+        } else {
+          ptx::copies_wait<0>();
         }
         hand_on(base + Layout::kKFull + 8 * stage);
       }
       hand_pending_on();
-      pending_units = num_units;
+      is_pending = n >= 0;
       pending_key = key;
       pending_v = v;
       key = next_key;

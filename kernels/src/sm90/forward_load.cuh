@@ -241,7 +241,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   const auto read_next = [&] {
     next = read_work<kGather>(p, index);
     if constexpr (kGather) {
-      next_part = take_gather<Layout, kGeneral>(p, next);
+      next_part = take_gather(p, next);
     } else {
       row = read_row(p, next);
     }

@@ -47,7 +47,6 @@ struct ForwardParams {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileKeys = 128;
-inline constexpr int kUnitKeys = 32;  ///< last steps of gathering kernels are as wide as some units
 inline constexpr int kHalfRows = 64;  ///< of one of the two warpgroups that compute
 inline constexpr int kForwardThreads = 384;
 inline constexpr int kGatherWarps = 4;  ///< that the gathering kernels have besides
@@ -93,12 +92,8 @@ struct ForwardLayout {
   static constexpr int kPanelsV = (kDimV + 63) / 64;
   static constexpr int kStepKeys = kDimV > 128 ? 64 : 128;
   static constexpr int kSteps = kTileKeys / kStepKeys;  ///< of a tile
-  static constexpr int kStepUnits = kStepKeys / kUnitKeys;
   static constexpr int kQBuffers = kDimQk > 128 ? 1 : 2;
   static constexpr bool kOverlapsItems = kDimV <= 128;  ///< outputs of 256 leave no registers
-  /// Of gathering kernels: a last step of at most so many units is computed as narrow as it is.
-  /// More of them, and any of the general one, ptxas has no registers for (C7511).
-  static constexpr int kMaxNarrowUnits = kDimV == 128 ? 2 : kDimV == 64 ? 1 : 0;
   static constexpr int kStages = kDimQk == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 3 * kMaskWarps;
   static constexpr int kItemSlots = 2;
