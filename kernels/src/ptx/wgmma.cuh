@@ -30,15 +30,11 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Keeps the compiler from moving uses of accumulators, the first kUsed, above the wait for them.
-template <int kUsed, int kCount>
-__device__ __forceinline__ void pin_first_registers(float (&registers)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kUsed; ++i) asm volatile("" : "+f"(registers[i])::"memory");
-}
+/// Keeps the compiler from moving uses of accumulators above the wait for them.
 template <int kCount>
 __device__ __forceinline__ void pin_registers(float (&registers)[kCount]) {
-  pin_first_registers<kCount>(registers);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
 /// How an operand lies in shared memory: k or the other dimension (m, n) contiguous.
@@ -46,7 +42,6 @@ enum class Major : int { k = 0, mn = 1 };
 
 /// product<T, N>::shared<a, b>(d, a, b, is_added): A and B in shared memory.
 /// product<T, N>::registers<b>(d, a, b, is_added): A in registers. d = A B where is_added is 0.
-/// D is the first N / 2 registers of d.
 template <class T, int N>
 struct product;
 
@@ -56,7 +51,6 @@ struct product;
 #define FDMA_OUT16(i) FDMA_OUT8(i), FDMA_OUT8(i + 8)
 #define FDMA_OUT32(i) FDMA_OUT16(i), FDMA_OUT16(i + 16)
 #define FDMA_OUT64(i) FDMA_OUT32(i), FDMA_OUT32(i + 32)
-#define FDMA_R0_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FDMA_R0_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17" \
   ", %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FDMA_R32_40 "%32, %33, %34, %35, %36, %37, %38, %39"
@@ -73,10 +67,9 @@ struct product;
 #define FDMA_WGMMA(T, TYPE, N, LIST, OUTS, r0, r1, r2, r3, r4, r5, r6)                              \
   template <>                                                                                       \
   struct product<T, N> {                                                                            \
-    template <Major kA, Major kB, int kCount>                                                       \
-    static __device__ __forceinline__ void shared(float (&d)[kCount], std::uint64_t a,              \
+    template <Major kA, Major kB>                                                                   \
+    static __device__ __forceinline__ void shared(float (&d)[N / 2], std::uint64_t a,               \
                                                   std::uint64_t b, int is_added) {                  \
-      static_assert(kCount >= N / 2);                                                               \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " r2 ", 0;\n"                                 \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, "  \
                    r0 ", " r1 ", p, 1, 1, " r3 ", " r4 ";\n}"                                       \
@@ -84,11 +77,9 @@ struct product;
                    : "l"(a), "l"(b), "r"(is_added), "n"(static_cast<int>(kA)),                      \
                      "n"(static_cast<int>(kB)));                                                    \
     }                                                                                               \
-    template <Major kB, int kCount>                                                                 \
-    static __device__ __forceinline__ void registers(float (&d)[kCount],                            \
-                                                     const std::uint32_t (&a)[4], std::uint64_t b,  \
-                                                     int is_added) {                                \
-      static_assert(kCount >= N / 2);                                                               \
+    template <Major kB>                                                                             \
+    static __device__ __forceinline__ void registers(float (&d)[N / 2], const std::uint32_t (&a)[4],\
+                                                     std::uint64_t b, int is_added) {               \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " r5 ", 0;\n"                                 \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, {" \
                    r0 ", " r1 ", " r2 ", " r3 "}, " r4 ", p, 1, 1, " r6 ";\n}"                      \
@@ -98,12 +89,6 @@ struct product;
     }                                                                                               \
   };
 #define FDMA_COMMA ,
-FDMA_WGMMA(__nv_bfloat16, "bf16", 32, FDMA_R0_16,
-           FDMA_OUT16(0),
-           "%16", "%17", "%18", "%19", "%20", "%21", "%22")
-FDMA_WGMMA(__half, "f16", 32, FDMA_R0_16,
-           FDMA_OUT16(0),
-           "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 FDMA_WGMMA(__nv_bfloat16, "bf16", 64, FDMA_R0_32,
            FDMA_OUT32(0),
            "%32", "%33", "%34", "%35", "%36", "%37", "%38")
@@ -153,7 +138,6 @@ FDMA_WGMMA(__half, "f16", 256, FDMA_R0_32 ", " FDMA_R32_40 ", " FDMA_R40_64 ", "
 #undef FDMA_OUT16
 #undef FDMA_OUT32
 #undef FDMA_OUT64
-#undef FDMA_R0_16
 #undef FDMA_R0_32
 #undef FDMA_R32_40
 #undef FDMA_R40_48

@@ -229,14 +229,13 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   };
   const auto softmax = [&]() -> float2 {
     if constexpr (kGeneral) {
-      scale_and_bias<kStepKeys / 2>(s, p.scale_log2,
-                                    base + Layout::kBias + slots.stage * Layout::kBiasBytes +
-                                        step % kSteps * (kStepKeys * 4) +
-                                        ptx::opaque(lane) % 4 * 8);
+      scale_and_bias(s, p.scale_log2,
+                     base + Layout::kBias + slots.stage * Layout::kBiasBytes +
+                         step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
       if (is_last_of_tile()) release_mask();
     }
-    if (is_masked) apply_words<kStepKeys / 2>(s, word0, word1);
-    return softmax_step<kStepKeys / 2>(s, state, kGeneral ? 1.0f : p.scale_log2);
+    if (is_masked) apply_words(s, word0, word1);
+    return softmax_step(s, state, kGeneral ? 1.0f : p.scale_log2);
   };
   const auto pack = [&] {
 #pragma unroll

@@ -21,31 +21,29 @@ struct RowState {
   float sum[2];
 };
 
-// Functions of scores take the first kUsed registers.
-
 /// `masked` where the bit of a cell is 0. Two loops, so that each becomes one register of
 /// predicates at a time.
-template <int kUsed, int kCount>
+template <int kCount>
 __device__ __forceinline__ void apply_words(float (&s)[kCount], std::uint32_t word0,
                                             std::uint32_t word1, float masked = -INFINITY) {
 #pragma unroll
-  for (int bit = 0; bit < kUsed / 2; ++bit) {
+  for (int bit = 0; bit < kCount / 2; ++bit) {
     float& x = s[4 * (bit / 2) + bit % 2];
     x = (word0 & (1u << bit)) ? x : masked;
   }
 #pragma unroll
-  for (int bit = 0; bit < kUsed / 2; ++bit) {
+  for (int bit = 0; bit < kCount / 2; ++bit) {
     float& x = s[4 * (bit / 2) + 2 + bit % 2];
     x = (word1 & (1u << bit)) ? x : masked;
   }
 }
 
 /// s <- s * scale + bias of its column; `biases`: shared address of the thread's first column.
-template <int kUsed, int kCount>
+template <int kCount>
 __device__ __forceinline__ void scale_and_bias(float (&s)[kCount], float scale,
                                                std::uint32_t biases) {
 #pragma unroll
-  for (int j = 0; j < kUsed / 4; ++j) {
+  for (int j = 0; j < kCount / 4; ++j) {
     float bias0, bias1;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(bias0), "=f"(bias1)
@@ -60,11 +58,11 @@ __device__ __forceinline__ void scale_and_bias(float (&s)[kCount], float scale,
 
 /// s <- 2^(s * scale - max); updates the state and returns what the output of each row has to be
 /// multiplied with. scale > 0.
-template <int kUsed, int kCount>
+template <int kCount>
 __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& state, float scale) {
   float max0 = s[0], max1 = s[2];
 #pragma unroll
-  for (int j = 0; j < kUsed / 4; ++j) {
+  for (int j = 0; j < kCount / 4; ++j) {
     max0 = fmaxf(max0, fmaxf(s[4 * j], s[4 * j + 1]));
     max1 = fmaxf(max1, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
@@ -89,7 +87,7 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
   const float base1 = state.max[1] == -INFINITY ? 0.0f : state.max[1] * scale;
   float sum0 = 0.0f, sum1 = 0.0f;
 #pragma unroll
-  for (int j = 0; j < kUsed / 4; ++j) {
+  for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       s[4 * j + e] = ptx::exp2_approx(fmaf(s[4 * j + e], scale, -base0));
