@@ -19,7 +19,6 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kNarrowestStripe = 16;
-constexpr std::int64_t kGatherStep = 32;
 
 /// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
 class StripeKeys {
@@ -243,9 +242,9 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   const bool is_part = item.partial != kWholeRow;
   const bool knows_live_keys = skips_dead_keys_ && !is_part;
   const std::int64_t num_gathered = gathered_entries(plan_, item);
-  // Keys of chunks [first, end): lists end with a whole step of the kernel.
+  // Keys of chunks [first, end): the last chunk of a list is computed whole.
   const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
-    const std::int64_t step = skips_dead_keys_ ? 1 : kGatherStep;
+    const std::int64_t step = skips_dead_keys_ ? 1 : block_kv;
     return std::min(end * block_kv, ceil_div(num_gathered, step) * step) - first * block_kv;
   };
   std::int64_t before = 0;  // tiles of segments so far, the item's or not

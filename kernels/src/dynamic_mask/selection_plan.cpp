@@ -1,7 +1,8 @@
 // The planner of a selection knows w and M, not the scores: it compares, for each number of heads
 // that may share a tile,
-//   gather   the most keys that a tile's list may have, in steps of 32 keys, each a tenth dearer
-//            than a key in its place; and making the lists
+//   gather   the most keys that a tile's list may have, in steps of 32 keys, each a sixth dearer
+//            than a key in its place; and making the lists. The last chunk is computed whole, but
+//            what it lacks is zeros: they take no copies and less power, which is what binds
 //   scan     all tiles in which M shows a key, which cost a tenth more with a mask
 // A list holds w keys and one for each query that lets another appear, so fewer queries in a tile
 // mean shorter lists, but more of them.
@@ -23,7 +24,7 @@ namespace fdma::dynamic_mask {
 namespace {
 
 constexpr double kFlopPerUs = 4.9e6;     // of a multiprocessor: 650 TFLOP/s over 132
-constexpr double kGatherDearer = 1.1;    // hopper: gathered against contiguous keys
+constexpr double kGatherDearer = 1.15;   // hopper: gathered against contiguous keys
 constexpr double kMaskDearer = 1.1;      // a tile of column intervals against a full one
 constexpr double kItemTiles = 0.9;       // what an item costs beside its tiles
 constexpr double kListEntryUs = 1.3e-6;  // 4 to 6 bytes written, intervals read
