@@ -555,9 +555,9 @@ class KnownCalls:
         is_deterministic: bool,
         entry: object,
         lse_like: object,
-    ) -> None:
+    ) -> bool:
         """
-        From now on such a call is made by entry.plan; entry.last_use is the time of its last one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. Nothing happens where the tensors do not describe themselves to C.
+        From now on such a call is made by entry.plan; entry.last_use is the time of its last one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. False, having done nothing, where the tensors do not describe themselves to C.
         """
 
     def find(

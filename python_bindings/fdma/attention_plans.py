@@ -103,11 +103,15 @@ class Plans:
     ) -> Any:
         """The plan of a mask, made where there is none yet; `key` finds it from then on."""
         entry = self.entry(mask, geometry, place)
+        self.remember(key, entry)
+        return entry.plan
+
+    def remember(self, key: Hashable, entry: Entry) -> None:
+        """From now on `of_call` finds it."""
         with self._lock:
             if len(self._calls) >= _MAX_CALLS:
                 self._calls.clear()
             self._calls[key] = entry
-        return entry.plan
 
     def entry(self, mask: BlockMask, geometry: Geometry, place: Place | None = None) -> Entry:
         """The plan of a mask, made where there is none yet."""

@@ -61,12 +61,19 @@ def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction 
     plan = _known.find(*shown)
     if plan is not None:
         return plan
+    # Parameters, and tensors before PyTorch 2.10, do not describe themselves to C.
+    tensors = tuple((x.shape, x.dtype, x.device) for x in (q, k, v))
+    key = number, tensors, bias is None, call.heads_first, direction, is_deterministic
+    plan = plans.of_call(key)
+    if plan is not None:
+        return plan
     extents, geometry, place = _geometry(q, k, v, bias, call, direction)
     mask = block_mask(call.mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
     entry = plans.entry(mask, geometry, place)
     rows = extents.batch, extents.heads, extents.q_len
     one_number = torch.empty(1, dtype=torch.float32, device=q.device)
-    _known.add(*shown, entry, one_number.expand(rows))
+    if not _known.add(*shown, entry, one_number.expand(rows)):
+        plans.remember(key, entry)
     return entry.plan
 
 

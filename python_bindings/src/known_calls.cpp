@@ -159,15 +159,16 @@ class KnownCalls {
         contiguous_(std::move(contiguous)),
         new_outputs_(std::move(new_outputs)) {}
 
-  void add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+  bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
            bool heads_first, bool is_backward, bool is_deterministic, nb::object entry,
            nb::object lse_like) {
     std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
-    if (!call) return;
+    if (!call) return false;
     if (calls_.size() >= kMaxCalls) calls_.clear();
     Known known{{}, entry, entry.attr("plan"), std::move(lse_like)};
     known.plan = nb::cast<AnyPlan>(known.owner);
     calls_.insert_or_assign(key_of(*call, is_backward, is_deterministic), std::move(known));
+    return true;
   }
 
   nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
@@ -254,7 +255,7 @@ void bind_known_calls(nb::module_& module) {
            nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
            "From now on such a call is made by entry.plan; entry.last_use is the time of its last "
            "one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. "
-           "Nothing happens where the tensors do not describe themselves to C.")
+           "False, having done nothing, where the tensors do not describe themselves to C.")
       .def("find", &KnownCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"), "The plan of a call, or None.")

@@ -118,7 +118,9 @@ def test_wrong_tensors_are_named() -> None:
         attend(q, k, v, fdma.compile("causal", 150))
 
 
-@pytest.mark.parametrize("kind", ["plain", "turned", "gaps", "other head_dim_v", "bias", "text"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "turned", "gaps", "other head_dim_v", "bias", "text", "parameters"]
+)
 def test_calls_that_were_made_before_are_as_the_first(kind: str) -> None:
     q, k, v = tensors(q_len=200)
     bias = torch.randn(2, 2, 200) if kind == "bias" else None
@@ -128,6 +130,8 @@ def test_calls_that_were_made_before_are_as_the_first(kind: str) -> None:
         q = torch.cat([q, q], 3)[..., :32]
     if kind == "other head_dim_v":
         v = v[..., :24]
+    if kind == "parameters":
+        k, v = (torch.nn.Parameter(x, requires_grad=False) for x in (k, v))
     mask = "causal" if kind == "text" else fdma.compile("causal & window(70)", 200)
     fdma.clear_plans()
     first, first_lse = attend(q, k, v, mask, bias, return_lse=True)
