@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <string>
 
 #include "sm90/tensor_map.hpp"
@@ -7,8 +8,10 @@
 namespace fdma::sm90 {
 namespace {
 
-// The driver's function, asked for at run time so that nothing links against libcuda.
+// The driver's function, asked for at run time so that nothing links against libcuda, and once.
 Result<decltype(&cuTensorMapEncodeTiled)> encode_function() {
+  static std::atomic<decltype(&cuTensorMapEncodeTiled)> known = nullptr;
+  if (const auto encode = known.load(std::memory_order_relaxed)) return encode;
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
@@ -19,7 +22,8 @@ Result<decltype(&cuTensorMapEncodeTiled)> encode_function() {
         "the CUDA driver has no tensor maps (cuTensorMapEncodeTiled): a driver for CUDA 12 or "
         "newer is needed"};
   }
-  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  known = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  return known.load();
 }
 
 }  // namespace
