@@ -13,6 +13,7 @@
 // Example that fits: causal & documents: a band for each document, three or four tile rows read for
 // each run. Example that does not: block_causal(64) in blocks of 128, one run of 8192 rows with a
 // step inside each. It is given up after kSpareRows of them: tiles are the better form there.
+// Row panels without a pattern are a band for each of their rows, which is as much as they hold.
 #include "bands_from_segment.hpp"
 
 #include <algorithm>
@@ -30,7 +31,8 @@ constexpr std::int64_t kRowsPerRun = 4;    // tile rows read
 constexpr std::int64_t kSpareRows = 64;    // and so many more for short lists of runs
 constexpr std::size_t kMaxIntervals = 12;  // of a query row
 constexpr std::int32_t kMaxPlaces = 128;   // segments of a tile row
-constexpr std::int64_t kBandsPerRow = 6;   // of a tile row that was read, on average
+constexpr std::int64_t kBandsPerRow = 6;   // of a tile row that was read, on average, and so many
+                                           // more as row panels have intervals
 constexpr std::int64_t kMaxRepeats = 4;    // tiles of a bitmap that are read one by one
 
 // Rows [r_begin, r_end) of a payload; bounds are in terms of the row, relative to its first key.
@@ -57,6 +59,7 @@ class BandReader {
         num_rows_(mask.num_tile_rows()),
         period_(row_period(mask.block)),
         rows_left_(kRowsPerRun * std::ssize(mask.runs) + kSpareRows),
+        spare_bands_(kBandsPerRow * kSpareRows + std::ssize(mask.row_intervals)),
         bitmaps_(static_cast<std::size_t>(mask.num_bitmaps())),
         panels_(static_cast<std::size_t>(mask.num_row_panels())),
         runs_(static_cast<std::size_t>(period_)),
@@ -130,7 +133,7 @@ class BandReader {
   bool add_row(std::int64_t row) {
     if (--rows_left_ < 0 || !read_row(row, bands_)) return false;
     ++rows_read_;
-    return std::ssize(bands_.bands().bands) <= kBandsPerRow * (rows_read_ + kSpareRows);
+    return std::ssize(bands_.bands().bands) <= kBandsPerRow * rows_read_ + spare_bands_;
   }
 
   // A segment, or a tile of one, in the tile row in hand.
@@ -366,6 +369,7 @@ class BandReader {
   const SegmentMask& mask_;
   const std::int64_t block_q_, block_kv_, num_rows_, period_;
   std::int64_t rows_left_, rows_read_ = 0;
+  const std::int64_t spare_bands_;
   std::vector<Payload> bitmaps_, panels_;
   std::vector<PayloadPiece> pieces_;    // of all payloads
   std::vector<AffineInterval> stored_;  // of all pieces

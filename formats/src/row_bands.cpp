@@ -27,6 +27,7 @@
 #include <limits>
 #include <numeric>
 
+#include "bound_sweep.hpp"
 #include "fdma/formats/segment_builder.hpp"
 
 namespace fdma {
@@ -343,8 +344,10 @@ class BandLowering {
           bands_(bands),
           first_(first),
           k_begin_(first * lowering.block_.block_kv),
-          k_end_(end * lowering.block_.block_kv) {
+          k_end_(end * lowering.block_.block_kv),
+          is_still_(bands.size() > 1 && stand_still()) {
       written_.clear();
+      if (is_still_) begin_sweep();
     }
 
     std::int64_t num_intervals(std::int64_t) override {
@@ -361,6 +364,7 @@ class BandLowering {
     // A tile without a bound repeats up to the next one that has one.
     std::int64_t run_end(std::int64_t tile) override {
       const std::int64_t block_kv = lowering_.block_.block_kv;
+      if (is_still_) return lowering_.sweep_.run_end(tile, (k_end_ - k_begin_) / block_kv);
       const std::int64_t begin = k_begin_ + tile * block_kv, end = begin + block_kv;
       std::int64_t next = k_end_;
       const auto is_in_tile = [&](std::int64_t lowest, std::int64_t highest) {
@@ -437,6 +441,27 @@ class BandLowering {
     }
 
    private:
+    bool stand_still() const {
+      return std::all_of(bands_.begin(), bands_.end(), [](const SubBand& band) {
+        return std::all_of(band.first, band.last, [](const AffineInterval& i) {
+          return i.lo_slope == 0 && i.hi_slope == 0;
+        });
+      });
+    }
+
+    void begin_sweep() {
+      BoundSweep& sweep = lowering_.sweep_;
+      sweep.restart(lowering_.block_, k_begin_);
+      for (const SubBand& band : bands_) {
+        for (auto i = band.first; i != band.last; ++i) {
+          if (i->lo_base >= k_end_ || i->hi_base <= k_begin_) continue;
+          sweep.add(i->lo_base, band.r_begin, band.r_end);
+          sweep.add(i->hi_base, band.r_begin, band.r_end);
+        }
+      }
+      sweep.sort();
+    }
+
     const std::uint64_t* words_of(std::size_t n) const {
       return lowering_.bitmaps_.data() + n * static_cast<std::size_t>(lowering_.words_per_bitmap_);
     }
@@ -449,13 +474,18 @@ class BandLowering {
         lowering_.bitmaps_.resize(written_.size() * size);
       }
       std::uint64_t* words = lowering_.bitmaps_.data() + (written_.size() - 1) * size;
-      lowering_.write_bitmap(first_ + tile, bands_, words);
+      if (is_still_) {
+        lowering_.sweep_.write(tile, words);
+      } else {
+        lowering_.write_bitmap(first_ + tile, bands_, words);
+      }
       return words;
     }
 
     BandLowering& lowering_;
     const std::vector<SubBand>& bands_;
     const std::int64_t first_, k_begin_, k_end_;
+    const bool is_still_;                                      // sweep_ writes the tiles
     std::vector<std::int64_t>& written_ = lowering_.written_;  // tiles whose cells are in bitmaps_
     std::size_t next_written_ = 0;
   };
@@ -572,6 +602,7 @@ class BandLowering {
   std::vector<SubBand> mixed_;
   std::vector<Range> touched_, full_, band_full_, next_full_;
   std::vector<std::uint64_t> bitmaps_;  // of the partial stretch in hand
+  BoundSweep sweep_;
   std::vector<std::int64_t> written_;
 };
 
