@@ -351,9 +351,6 @@ Result<void> check_options(const CalibrateOptions& options) {
   };
   if (options.directions.empty()) return invalid("directions: expected at least one, got none");
   for (const Direction direction : options.directions) {
-    if (options.backend == Backend::sm90 && direction == Direction::backward) {
-      return Error{ErrorCode::unsupported, "directions: calibrate measures forward on sm90"};
-    }
     if (std::count(options.directions.begin(), options.directions.end(), direction) > 1) {
       return invalid(fmt::format("directions: {} is there twice", to_string(direction)));
     }

@@ -1,11 +1,13 @@
-// Calibration on the GPU, for each dtype and head size:
+// Calibration on the GPU, for each direction, dtype and head size:
 //   1. short calls, the overlap masks (calibrate_masks.hpp) with so many heads that every
 //      multiprocessor gets the same, in turn, round after round, medians of device events. Before
 //      each sample the card rests, so that it runs at full clocks, and then makes one call that
-//      does not count while the host queues those that do;
+//      does not count while the host queues those that do. Backward calls get the transposed masks,
+//      of which the plan has the rows again, and what the kernels around the main one take by the
+//      bandwidth of memory (query_passes.hpp) is left out of their times;
 //   2. long calls: full tiles in rows of calls without a pause, up to a third of a second, for what
 //      the power limit takes from the clock;
-// then the fits (calibrate_sm90_fit.hpp), and main memory by a copy.
+// then the fits (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy.
 #include "calibrate_sm90.hpp"
 
 #include <fmt/format.h>
@@ -23,10 +25,13 @@
 #include "calibrate_inputs.hpp"
 #include "calibrate_masks.hpp"
 #include "calibrate_sm90_fit.hpp"
+#include "calibrate_sm90_tensors.hpp"
+#include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
+#include "query_passes.hpp"
 
 namespace fdma {
 namespace {
@@ -51,8 +56,13 @@ constexpr std::int64_t kCopyBytes = std::int64_t{256} << 20;
 constexpr int kCopies = 9;
 
 /// What forward_load.cuh does: an item is taken when the last tile but one of the item before is
-/// about to be loaded, into the stage of a tile of which scores were just computed.
-double tiles_ahead(std::int32_t head_dim) {
+/// about to be loaded, into the stage of a tile of which scores were just computed. And
+/// backward_load.cuh: when the last tile but two is, and two steps of 64 queries, up to head size
+/// 64 of 128, one above 128, are loaded and not computed yet.
+double tiles_ahead(Direction direction, std::int32_t head_dim) {
+  if (direction == Direction::backward) {
+    return 2.5 + (head_dim <= 64 ? 2 : head_dim <= 128 ? 1 : 0.5);
+  }
   const double stages = head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
   return stages + 1.5;
 }
@@ -63,57 +73,6 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Tensors on the device that hold the largest of several shapes; every shape uses their first
-/// bytes.
-class DeviceTensors {
- public:
-  static Result<DeviceTensors> make(const AttentionShape& largest_q,
-                                    const AttentionShape& largest_kv) {
-    DeviceTensors tensors;
-    const std::int64_t bytes[] = {q_bytes(largest_q), kv_bytes(largest_kv), kv_bytes(largest_kv),
-                                  q_bytes(largest_q),
-                                  largest_q.max_q_len() * largest_q.heads_q * 4};
-    std::vector<std::uint8_t> values(
-        static_cast<std::size_t>(*std::max_element(std::begin(bytes), std::end(bytes))));
-    fill_normal(values, largest_q.q_dtype);
-    for (std::size_t i = 0; i < tensors.memory_.size(); ++i) {
-      FDMA_TRY(tensors.memory_[i], DeviceMemory::allocate(bytes[i]));
-      FDMA_TRY_VOID(copy_to_device(tensors.memory_[i].data(), values.data(), bytes[i]));
-    }
-    return Result<DeviceTensors>(std::move(tensors));
-  }
-
-  AttentionTensors views(const AttentionShape& shape) const {
-    AttentionTensors views;
-    views.q = view(0, shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim).view();
-    views.kv.k = view(1, shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim).view();
-    views.kv.v =
-        view(2, shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v).view();
-    views.out = view(3, shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v);
-    const std::int64_t extents[] = {1, shape.heads_q, shape.max_q_len()};
-    views.lse = make_contiguous_mutable_view(memory_[4].data(), DType::float32, 3, extents);
-    views.lse.device = Device::cuda;
-    return views;
-  }
-
- private:
-  static std::int64_t q_bytes(const AttentionShape& shape) {
-    return shape.max_q_len() * shape.heads_q * shape.head_dim * size_bytes(shape.q_dtype);
-  }
-  static std::int64_t kv_bytes(const AttentionShape& shape) {
-    return shape.max_kv_len() * shape.heads_kv * shape.head_dim * size_bytes(shape.k_dtype);
-  }
-  MutableTensorView view(std::size_t i, DType dtype, std::int64_t length, std::int64_t heads,
-                         std::int64_t dim) const {
-    const std::int64_t extents[] = {1, length, heads, dim};
-    MutableTensorView tensor = make_contiguous_mutable_view(memory_[i].data(), dtype, 4, extents);
-    tensor.device = Device::cuda;
-    return tensor;
-  }
-
-  std::array<DeviceMemory, 5> memory_;  // q, k, v, out, lse
-};
-
 /// A mask's plan on the device, and the times of its calls.
 struct Workload {
   EvenCall call;
@@ -122,9 +81,11 @@ struct Workload {
   DeviceMemory workspace;
   std::vector<double> samples_us;
 
+  /// `mask`: as the call gets it.
   static Result<Workload> make(const BlockMask& mask, const AttentionShape& shape, bool is_all,
-                               int num_workers) {
+                               int num_workers, Direction direction) {
     PlanOptions options;
+    options.direction = direction;
     options.backend = Backend::sm90;
     options.num_workers = num_workers;
     options.split = SplitMode::never;
@@ -145,11 +106,16 @@ struct Workload {
   }
 };
 
-/// The kernels of one dtype and head size.
+/// The kernels of one direction, dtype and head size.
 class KernelCalibration {
  public:
-  KernelCalibration(const CalibrateOptions& options, int num_workers, StreamTimer& timer)
-      : options_(options), num_workers_(num_workers), timer_(timer) {}
+  KernelCalibration(const CalibrateOptions& options, Direction direction, int num_workers,
+                    double memory_bytes_per_us, StreamTimer& timer)
+      : options_(options),
+        direction_(direction),
+        num_workers_(num_workers),
+        memory_bytes_per_us_(memory_bytes_per_us),
+        timer_(timer) {}
 
   Result<KernelCosts> run(DType dtype, std::int32_t head_dim, std::vector<LongCall>& long_calls,
                           std::size_t kernel) {
@@ -157,13 +123,16 @@ class KernelCalibration {
     FDMA_TRY_VOID(warm_up());
     FDMA_TRY_VOID(time_short_calls());
     std::vector<EvenCall> calls;
-    for (const Workload& workload : workloads_) calls.push_back(workload.call);
+    for (const Workload& workload : workloads_) {
+      calls.push_back(workload.call);
+      calls.back().us -= query_pass_us(workload.shape);
+    }
     const EvenCosts costs = fit_even_calls(calls, kTile);
     FDMA_TRY_VOID(time_long_calls(long_calls, kernel));
     std::this_thread::sleep_for(kLongRest);
-    KernelCosts result{Direction::forward, dtype, head_dim, costs.launch_us, {costs.tile}};
+    KernelCosts result{direction_, dtype, head_dim, costs.launch_us, {costs.tile}};
     result.overlaps_masks = true;
-    result.ahead_us = tiles_ahead(head_dim) * costs.tile.full.compute_us;
+    result.ahead_us = tiles_ahead(direction_, head_dim) * costs.tile.full.compute_us;
     return result;
   }
 
@@ -173,21 +142,16 @@ class KernelCalibration {
         num_workers_ / std::gcd(num_workers_, static_cast<int>(kOverlapTileRows));
     std::vector<OverlapMask> masks = overlap_masks();
     std::vector<AttentionShape> shapes;
-    for (const OverlapMask& each : masks) {
+    for (OverlapMask& each : masks) {
+      if (direction_ == Direction::backward) {
+        FDMA_TRY(each.mask, transpose(each.mask));
+      }
       shapes.push_back(calibration_shape(each.mask, dtype, head_dim, heads));
     }
-    const auto longest = [&](auto&& length_of) {
-      return *std::max_element(shapes.begin(), shapes.end(),
-                               [&](const AttentionShape& a, const AttentionShape& b) {
-                                 return length_of(a) < length_of(b);
-                               });
-    };
-    FDMA_TRY(tensors_,
-             DeviceTensors::make(longest([](const AttentionShape& s) { return s.max_q_len(); }),
-                                 longest([](const AttentionShape& s) { return s.max_kv_len(); })));
+    FDMA_TRY(tensors_, CalibrationTensors::make(shapes, direction_));
     for (std::size_t i = 0; i < masks.size(); ++i) {
       FDMA_TRY(Workload workload,
-               Workload::make(masks[i].mask, shapes[i], masks[i].is_all, num_workers_));
+               Workload::make(masks[i].mask, shapes[i], masks[i].is_all, num_workers_, direction_));
       const bool is_longest =
           workloads_.empty() || workload.call.of(PlanSegmentKind::full) >
                                     workloads_[longest_full_].call.of(PlanSegmentKind::full);
@@ -202,8 +166,17 @@ class KernelCalibration {
     return is_cancelled ? Result<void>(calibration_interrupted()) : Result<void>();
   }
 
+  double query_pass_us(const AttentionShape& shape) const {
+    if (direction_ == Direction::forward) return 0;
+    return static_cast<double>(query_pass_bytes(shape)) / memory_bytes_per_us_;
+  }
+
   Result<void> launch(const Workload& workload) const {
-    return attention_forward(workload.plan, tensors_->views(workload.shape),
+    if (direction_ == Direction::backward) {
+      return attention_backward(workload.plan, tensors_->backward_views(workload.shape),
+                                workload.workspace.data());
+    }
+    return attention_forward(workload.plan, tensors_->forward_views(workload.shape),
                              workload.workspace.data());
   }
 
@@ -271,9 +244,11 @@ class KernelCalibration {
   }
 
   const CalibrateOptions& options_;
+  Direction direction_;
   int num_workers_;
+  double memory_bytes_per_us_;
   StreamTimer& timer_;
-  std::optional<DeviceTensors> tensors_;
+  std::optional<CalibrationTensors> tensors_;
   std::vector<Workload> workloads_;
   std::size_t longest_full_ = 0;
 };
@@ -314,16 +289,21 @@ Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
   profile.backend = Backend::sm90;
   profile.num_workers = num_workers;
   profile.stripe_rows = kTile.block_q;
+  FDMA_TRY(profile.memory_bytes_per_us, time_memory(timer));
   std::vector<LongCall> long_calls;
-  const int total = static_cast<int>(options.dtypes.size() * options.head_dims.size());
-  for (const DType dtype : options.dtypes) {
-    for (const std::int32_t head_dim : options.head_dims) {
-      const auto done = static_cast<int>(profile.kernels.size());
-      if (options.progress) options.progress(done, total);
-      KernelCalibration calibration(options, num_workers, timer);
-      FDMA_TRY(KernelCosts kernel,
-               calibration.run(dtype, head_dim, long_calls, profile.kernels.size()));
-      profile.kernels.push_back(std::move(kernel));
+  const int total = static_cast<int>(options.directions.size() * options.dtypes.size() *
+                                     options.head_dims.size());
+  for (const Direction direction : options.directions) {
+    for (const DType dtype : options.dtypes) {
+      for (const std::int32_t head_dim : options.head_dims) {
+        const auto done = static_cast<int>(profile.kernels.size());
+        if (options.progress) options.progress(done, total);
+        KernelCalibration calibration(options, direction, num_workers, profile.memory_bytes_per_us,
+                                      timer);
+        FDMA_TRY(KernelCosts kernel,
+                 calibration.run(dtype, head_dim, long_calls, profile.kernels.size()));
+        profile.kernels.push_back(std::move(kernel));
+      }
     }
   }
   const Slowdown slowdown = fit_slowdown(long_calls, profile.kernels.size());
@@ -332,7 +312,6 @@ Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
     profile.kernels[i].sustained_slowdown = slowdown.shares[i];
   }
-  FDMA_TRY(profile.memory_bytes_per_us, time_memory(timer));
   if (options.progress) options.progress(total, total);
   FDMA_TRY_VOID(validate(profile));
   return profile;

@@ -1,14 +1,9 @@
 // Profiles that come with the library.
 //
-// "h200". Forward as fdma-maskc calibrate --backend sm90 measured it on one H200 (700 W) in
-// bfloat16, which float16 shares; for masks that were not used to calibrate: docs/performance.md.
-// Chunks of gathered keys cost 1.1 full tiles, as an exploratory kernel took for them.
-// Backward from figures of an exploratory kernel on another one, in TFLOP/s on allowed pairs, hence
-// provisional: 64 query rows x 128 keys a step; long lists ran at 585: 2.37 us. 4.7 steps an item
-// follow from 312 with windows of 512 at 8K; the two small passes before and after, 0.33 ns a row
-// and head, are in it. These constants give full 8K 564 (measured 562), causal 8K 536 (532 to 543),
-// windows of 2048 481 (484). With head size 64 nothing of this kind was measured: 460 is what peers
-// reach.
+// "h200". As fdma-maskc calibrate --backend sm90 measured it on H200s (700 W), forward and backward
+// on two of them, in bfloat16, which float16 shares; for masks that were not used to calibrate:
+// docs/performance.md. Chunks of gathered keys cost 1.1 full tiles, as an exploratory kernel took
+// for them. What the power limit takes backward was fitted between forward's bounds.
 //
 // "cpu". One core of some server with AVX2 at 2.5 GHz; for a rough idea before
 // `fdma-maskc calibrate` has measured the machine at hand.
@@ -59,8 +54,9 @@ KernelCosts kernel(Direction direction, DType dtype, std::int32_t head_dim, doub
   return costs;
 }
 
-/// One head size of the forward kernel, as measured.
-struct MeasuredForward {
+/// A kernel as measured.
+struct Measured {
+  Direction direction;
   std::int32_t head_dim;
   double launch_us;
   TileCosts tile;
@@ -69,46 +65,48 @@ struct MeasuredForward {
 };
 
 DeviceProfile h200() {
-  constexpr std::int32_t kSms = 132;
-  constexpr double kBackwardLaunchUs = 18;
-  const std::vector<MeasuredForward> measured = {
-      {.head_dim = 64,
+  const std::vector<Measured> measured = {
+      {.direction = Direction::forward,
+       .head_dim = 64,
        .launch_us = 8.027,
        .tile =
            {{128, 128}, {0, 1.105}, {1.357, 1.3}, {1.424, 1.378}, {0, 1.363}, {0, 1.216}, 1.221},
        .ahead_us = 6.075,
        .sustained_slowdown = 0.09488},
-      {.head_dim = 128,
+      {.direction = Direction::forward,
+       .head_dim = 128,
        .launch_us = 11.78,
        .tile = {{128, 128}, {0, 1.454}, {0, 1.635}, {1.793, 1.659}, {0, 1.663}, {0, 1.599}, 1.201},
        .ahead_us = 5.088,
-       .sustained_slowdown = 0.2004}};
-  const auto per_sm = [](double teraflops) { return teraflops * 1e12 / kSms; };
+       .sustained_slowdown = 0.2004},
+      {.direction = Direction::backward,
+       .head_dim = 64,
+       .launch_us = 20.07,
+       .tile = {{128, 128}, {0, 2.41}, {0, 2.639}, {0, 2.718}, {2.678, 2.649}, {0, 0}, 1.608},
+       .ahead_us = 10.85,
+       .sustained_slowdown = 0.1505},
+      {.direction = Direction::backward,
+       .head_dim = 128,
+       .launch_us = 25.57,
+       .tile = {{128, 128}, {0, 4.34}, {0, 4.475}, {4.585, 4.502}, {4.67, 4.467}, {0, 0}, 2.411},
+       .ahead_us = 15.19,
+       .sustained_slowdown = 0.1613}};
   DeviceProfile profile;
   profile.name = "h200";
-  profile.source = "fdma-maskc calibrate on an NVIDIA H200; backward by an exploratory kernel";
+  profile.source = "fdma-maskc calibrate on an NVIDIA H200";
   profile.is_provisional = false;
   profile.backend = Backend::sm90;
-  profile.num_workers = kSms;
+  profile.num_workers = 132;
   profile.memory_bytes_per_us = 4.146e+06;
   profile.stripe_rows = 128;
   profile.burst_us = 1234;
   profile.sustained_us = 2.99e+05;
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    for (const MeasuredForward& each : measured) {
-      KernelCosts costs{Direction::forward, dtype, each.head_dim, each.launch_us, {each.tile}};
+    for (const Measured& each : measured) {
+      KernelCosts costs{each.direction, dtype, each.head_dim, each.launch_us, {each.tile}};
       costs.overlaps_masks = true;
       costs.ahead_us = each.ahead_us;
       costs.sustained_slowdown = each.sustained_slowdown;
-      profile.kernels.push_back(std::move(costs));
-    }
-    // There column intervals run as bitmap tiles: everything is in the scan.
-    const KernelCosts backward[] = {kernel(Direction::backward, dtype, 64, kBackwardLaunchUs,
-                                           {{{128, 128}, per_sm(460), 1.05, 1.05, 0, 0, 2.7}}),
-                                    kernel(Direction::backward, dtype, 128, kBackwardLaunchUs,
-                                           {{{64, 128}, per_sm(585), 1.05, 1.05, 0, 0, 4.7}})};
-    for (KernelCosts costs : backward) {
-      costs.is_provisional = true;
       profile.kernels.push_back(std::move(costs));
     }
   }

@@ -14,6 +14,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "full_mask.hpp"
+#include "query_passes.hpp"
 
 namespace fdma {
 namespace {
@@ -115,8 +116,9 @@ class Estimator {
   Result<SavingsReport> run() {
     FDMA_TRY_VOID(validate(shape_));
     FDMA_TRY_VOID(validate(profile_));
-    FDMA_TRY(kernel_, kernel_costs(profile_, options_.direction, shape_.k_dtype,
-                                   (shape_.head_dim + shape_.head_dim_v) / 2.0));
+    FDMA_TRY(kernel_,
+             kernel_costs(profile_, options_.direction, shape_.k_dtype,
+                          head_dim_of_costs(shape_, options_.direction, profile_.backend)));
     SavingsReport report;
     report.device = profile_.name;
     report.is_provisional = profile_.is_provisional || kernel_.is_provisional;

@@ -3,7 +3,8 @@
 // calls: the schedule is simulated at full clocks, which decides how long the call is.
 //
 // Backward the same by a backward plan, whose items are key tiles over the query tiles that see
-// them; gradients of q are added up in memory beside that.
+// them; a worker takes those of a group of query heads at once. Gradients of q are added up in
+// memory beside that; on a GPU kernels before and after see to the sums (query_passes.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "item_work.hpp"
 #include "plan_formula.hpp"
 #include "plan_splits.hpp"
+#include "query_passes.hpp"
 
 namespace fdma {
 namespace {
@@ -43,19 +45,27 @@ std::vector<WorkItem> items_of(const AttentionPlan& plan) {
   return plan.is_parametric() ? formula_items(plan, formula_elements(plan)) : plan.items;
 }
 
+/// Of each item, backward of each group of query heads, whose items lie side by side.
 std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& profile,
                                const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
   const std::vector<WorkItem> items = items_of(plan);
-  item_us.reserve(items.size());
-  for (const WorkItem& item : items) {
-    const PlanWork work = counter.of(item);
-    add(total, work);
-    const std::int64_t columns = columns_read(work, item, plan.mask_tile().block_kv);
-    const double far_us = distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
-    item_us.push_back(work_us(work, costs, overlaps_masks) + far_us);
+  const std::size_t at_once =
+      plan.is_backward() ? static_cast<std::size_t>(plan.shape.group_size()) : 1;
+  item_us.reserve(items.size() / at_once);
+  for (std::size_t first = 0; first < items.size(); first += at_once) {
+    PlanWork group;
+    double far_us = 0;
+    for (std::size_t i = first; i < std::min(first + at_once, items.size()); ++i) {
+      const PlanWork work = counter.of(items[i]);
+      add(group, work);
+      const std::int64_t columns = columns_read(work, items[i], plan.mask_tile().block_kv);
+      far_us += distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
+    }
+    add(total, group);
+    item_us.push_back(work_us(group, costs, overlaps_masks) + far_us);
   }
   return item_us;
 }
@@ -69,6 +79,12 @@ double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
                                  std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
   return kLaunchUs +
          2 * static_cast<double>(plan.counts.moved_keys * key_bytes) / profile.memory_bytes_per_us;
+}
+
+/// The kernels before and after the main one of a backward call.
+double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
+  if (profile.backend == Backend::cpu || !plan.is_backward()) return 0;
+  return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
 }
 
 void slow_down(Schedule& schedule, double factor) {
@@ -117,7 +133,7 @@ std::int64_t PlanWork::cells() const {
 Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile) {
   FDMA_TRY(const KernelCosts kernel,
            kernel_costs(profile, plan.direction, plan.shape.k_dtype,
-                        (plan.shape.head_dim + plan.shape.head_dim_v) / 2.0));
+                        head_dim_of_costs(plan.shape, plan.direction, profile.backend)));
   const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
   FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, tile, profile.name));
   if (!plan.gather_lists.empty() && !costs.can_gather()) {
@@ -138,9 +154,11 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
   estimate.combine_us = combine_tiles(plan) * (costs.full.tile_us + costs.full.compute_us);
   estimate.move_us = move_us(plan, profile);
-  estimate.time_us = estimate.launch_us + estimate.move_us +
-                     std::max(estimate.schedule.makespan_us, estimate.memory_us) +
-                     estimate.combine_us;
+  estimate.query_us = query_us(plan, profile);
+  estimate.time_us =
+      estimate.launch_us + estimate.move_us +
+      std::max(estimate.schedule.makespan_us + estimate.query_us, estimate.memory_us) +
+      estimate.combine_us;
   return estimate;
 }
 

@@ -3,20 +3,12 @@
 
 #include <cstdint>
 
+#include "sm90/backward_dims.hpp"
 #include "sm90/backward_params.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/tile_rows.hpp"
 
 namespace fdma::sm90 {
-
-/// Head sizes of the kernels: the smallest that holds both of a plan computes.
-inline constexpr int kBackwardDims[] = {64, 128, 256};
-inline int backward_dim(const AttentionShape& shape) {
-  for (const int dim : kBackwardDims) {
-    if (shape.head_dim <= dim && shape.head_dim_v <= dim) return dim;
-  }
-  return kMaxHeadDim;
-}
 
 /// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
 /// query, the turns of deterministic calls, the sums of dQ, the tile rows of a parametric plan.

@@ -9,6 +9,7 @@
 #include "calibrate_inputs.hpp"
 #include "calibrate_masks.hpp"
 #include "calibrate_sm90_fit.hpp"
+#include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/calibrate.hpp"
 #include "fdma/kernels/estimate.hpp"
@@ -21,15 +22,17 @@ using ::testing::HasSubstr;
 constexpr BlockShape kTile{128, 128};
 constexpr int kWorkers = 132;
 
-AttentionPlan plan_of(const OverlapMask& mask) {
+/// A backward plan has the rows of `mask` if the call gets it transposed.
+AttentionPlan plan_of(const OverlapMask& mask, Direction direction = Direction::forward) {
   const int heads = kWorkers / std::gcd(kWorkers, static_cast<int>(kOverlapTileRows));
   PlanOptions options;
+  options.direction = direction;
   options.backend = Backend::sm90;
   options.split = SplitMode::never;
   options.pack = PackMode::never;
   options.columns = ColumnMode::scan;
-  return *make_plan(mask.mask, calibration_shape(mask.mask, DType::bfloat16, 128, heads), {},
-                    options);
+  const BlockMask called = direction == Direction::forward ? mask.mask : *transpose(mask.mask);
+  return *make_plan(called, calibration_shape(called, DType::bfloat16, 128, heads), {}, options);
 }
 
 EvenCall call_of(const AttentionPlan& plan, const OverlapMask& mask) {
@@ -43,9 +46,11 @@ EvenCall call_of(const AttentionPlan& plan, const OverlapMask& mask) {
   return call;
 }
 
-TEST(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
+class OverlapMasks : public ::testing::TestWithParam<Direction> {};
+
+TEST_P(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
   for (const OverlapMask& mask : overlap_masks()) {
-    const AttentionPlan plan = plan_of(mask);
+    const AttentionPlan plan = plan_of(mask, GetParam());
     EXPECT_EQ(plan.items.size() % kWorkers, 0U);
     for (const WorkItem& item : plan.items) {
       EXPECT_EQ(item.num_tiles, plan.items.front().num_tiles);
@@ -61,6 +66,9 @@ TEST(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Both, OverlapMasks,
+                         ::testing::Values(Direction::forward, Direction::backward));
 
 /// A device whose masks of rows take longer than their computation.
 DeviceProfile known_device() {

@@ -127,7 +127,10 @@ TEST(DeviceProfile, ShippedOnesAreValidAndSayWhatIsProvisional) {
   const DeviceProfile h200 = *shipped_profile("h200");
   EXPECT_EQ(h200.num_workers, 132);
   EXPECT_EQ(h200.backend, Backend::sm90);
-  EXPECT_TRUE(kernel_costs(h200, Direction::backward, DType::bfloat16, 128)->is_provisional);
+  const KernelCosts backward = *kernel_costs(h200, Direction::backward, DType::bfloat16, 128);
+  EXPECT_FALSE(backward.is_provisional);
+  EXPECT_TRUE(backward.overlaps_masks);
+  EXPECT_FALSE(backward.tiles.front().can_gather());
   const KernelCosts forward = *kernel_costs(h200, Direction::forward, DType::bfloat16, 128);
   EXPECT_FALSE(forward.is_provisional);
   EXPECT_TRUE(forward.overlaps_masks);

@@ -15,7 +15,7 @@ namespace fdma {
 /// What is measured, for the CPU unless changed; calibrate_options has those of a GPU.
 struct CalibrateOptions {
   Backend backend = Backend::cpu;  ///< cpu, or sm90: the calling thread's current CUDA device
-  /// Passes to measure; of sm90 forward alone.
+  /// Passes to measure.
   std::vector<Direction> directions{Direction::forward};
   std::vector<std::int32_t> head_dims{64, 128};
   std::vector<DType> dtypes{DType::float32, DType::bfloat16};
@@ -45,8 +45,8 @@ CalibrateOptions calibrate_options(Backend backend);
 ///         backend that is not there and what its kernels do not do; io (cancelled), out_of_memory,
 ///         cuda
 /// Cost    about 2 seconds for each combination of direction, dtype, head size and tile shape; of
-/// sm90 about 5
-///         for each combination of dtype and head size, and 1 GiB of device memory
+///         sm90 about 5 for each combination of direction, dtype and head size, and 1 GiB of device
+///         memory, backward 2
 Result<DeviceProfile> calibrate(const CalibrateOptions& options = {});
 
 }  // namespace fdma

@@ -61,10 +61,11 @@ struct PlanEstimate {
   double memory_us = 0;   ///< what main memory takes for every tensor and the plan, once
   double combine_us = 0;  ///< combining split rows, after the items
   double move_us = 0;     ///< moving keys into their orders, before the items; a CPU does not
-  double time_us = 0;     ///< launch_us + move_us + max(makespan, memory_us) + combine_us
+  double query_us = 0;  ///< backward on a GPU: sums of dq made zero before, stored after the items
+  double time_us = 0;   ///< launch_us + move_us + max(makespan + query_us, memory_us) + combine_us
   std::int64_t memory_bytes = 0;
 
-  bool is_memory_bound() const { return memory_us > schedule.makespan_us; }
+  bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us; }
 };
 
 /// Predicts the time of `plan` on a device, for the pass that the plan is for.
