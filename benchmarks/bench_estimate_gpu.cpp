@@ -1,16 +1,17 @@
-// Predicted against measured on the GPU: attention of the mask zoo by the sm90 kernel in bfloat16,
-// head sizes 64 and 128, at 8K, 32K and 128K tokens with 32 heads (131,072 tokens in all) and at 8K
-// and 32K with one sequence and 8 heads.
+// Predicted against measured on the GPU: attention of the mask zoo by the sm90 kernels in bfloat16,
+// forward, backward or both, head sizes 64 and 128, at 8K and 32K tokens with one sequence and 8
+// heads and at 8K, 32K and 128K with 32 heads (131,072 tokens in all).
 //
-//   bench_estimate_gpu [--quick] [--device NAME|FILE] [--max-seconds S] [--json FILE]
+//   bench_estimate_gpu [--direction forward|backward|both] [--quick] [--device NAME|FILE]
+//                      [--seconds-each S] [--max-seconds S] [--json FILE]
 //
 // calibrate() measures the card first, unless --device names a profile; its masks are none of the
 // zoo. Then, for each shape and mask, one row: predicted and measured time and their relative
 // error. Measured is the median of device events, of 15 samples or as many as fit into a third of a
-// second, at least 3, the card resting a millisecond for each call before a sample; calls that take
-// less than 0.3 ms run up to 8 times between two events. --quick: a quick calibration and no
-// sequences of 128K. benchmarks/gpu.sh stores the document and brings the tables of
-// docs/performance.md up to date. That results are right is for tests/gpu and
+// second (--seconds-each), at least 3, the card resting a millisecond for each call before a
+// sample; calls that take less than 0.3 ms run up to 8 times between two events. --quick: a quick
+// calibration and no sequences of 128K. benchmarks/gpu.sh stores the document and brings the tables
+// of docs/performance.md up to date. That results are right is for tests/gpu and
 // bench_attention_gpu.py to say.
 #include <algorithm>
 #include <chrono>
@@ -47,7 +48,6 @@ constexpr double kSampleUs = 300;
 constexpr int kMaxLaunches = 8;
 constexpr std::size_t kMinSamples = 3;
 constexpr std::size_t kMaxSamples = 15;
-constexpr double kSecondsEach = 0.35;
 constexpr std::chrono::milliseconds kRest{1};
 constexpr std::chrono::milliseconds kRestBetweenRows{100};
 /// Calls that take less keep the device ahead of the host by one that does not count.
@@ -75,6 +75,8 @@ struct Settings {
   bool quick = false;
   std::string device;
   std::string json;
+  std::vector<fdma::Direction> directions{fdma::Direction::forward};
+  double seconds_each = 0.35;
   double max_seconds = 1e9;
 };
 
@@ -98,6 +100,7 @@ std::vector<std::uint8_t> random_bfloat16(std::int64_t bytes) {
 }
 
 struct Row {
+  fdma::Direction direction = fdma::Direction::forward;
   std::string mask;
   std::int64_t batch = 0, tokens = 0;
   std::int32_t heads = 0, head_dim = 0;
@@ -120,19 +123,35 @@ fdma::AttentionShape shape_of(std::int64_t batch, std::int64_t tokens, std::int3
   return shape;
 }
 
-/// The tensors of one shape on the device.
+/// The tensors of one shape on the device: random, but for the lse of backward calls, which is that
+/// of random scores.
 class Tensors {
  public:
-  explicit Tensors(const fdma::AttentionShape& shape) {
+  Tensors(const fdma::AttentionShape& shape, bool has_gradients) {
     const std::int64_t extents[] = {shape.batch, shape.max_q_len(), shape.heads_q, shape.head_dim};
-    views_.q = add(fdma::DType::bfloat16, 4, extents).view();
-    views_.kv.k = add(fdma::DType::bfloat16, 4, extents).view();
-    views_.kv.v = add(fdma::DType::bfloat16, 4, extents).view();
-    views_.out = add(fdma::DType::bfloat16, 4, extents);
     const std::int64_t lse_extents[] = {shape.batch, shape.heads_q, shape.max_q_len()};
+    const auto tensor = [&] { return add(fdma::DType::bfloat16, 4, extents); };
+    views_.q = tensor().view();
+    views_.kv.k = tensor().view();
+    views_.kv.v = tensor().view();
+    views_.out = tensor();
     views_.lse = add(fdma::DType::float32, 3, lse_extents);
+    if (!has_gradients) return;
+    const auto lse = static_cast<float>(std::log(static_cast<double>(shape.max_kv_len())));
+    require(fdma::fill_with(static_cast<float*>(views_.lse.data), lse,
+                            shape.batch * shape.heads_q * shape.max_q_len()),
+            "tensors");
+    gradients_.q = views_.q;
+    gradients_.kv = views_.kv;
+    gradients_.out = views_.out.view();
+    gradients_.lse = views_.lse.view();
+    gradients_.dout = tensor().view();
+    gradients_.dq = tensor();
+    gradients_.dk = tensor();
+    gradients_.dv = tensor();
   }
   const fdma::AttentionTensors& views() const { return views_; }
+  const fdma::BackwardTensors& gradients() const { return gradients_; }
 
  private:
   fdma::MutableTensorView add(fdma::DType dtype, int rank, const std::int64_t* extents) {
@@ -154,27 +173,31 @@ class Tensors {
 
   std::vector<fdma::DeviceMemory> memory_;
   fdma::AttentionTensors views_;
+  fdma::BackwardTensors gradients_;
 };
 
 /// The calls of one plan.
 class Calls {
  public:
-  Calls(const fdma::AttentionPlan& plan, const Tensors& tensors, fdma::StreamTimer& timer)
+  Calls(const fdma::AttentionPlan& plan, const Tensors& tensors, fdma::StreamTimer& timer,
+        double seconds_each)
       : plan_(value_or_exit(fdma::upload(plan), "upload")),
         workspace_(
             value_or_exit(fdma::DeviceMemory::allocate(plan_.workspace_bytes()), "workspace")),
         tensors_(tensors),
-        timer_(timer) {}
+        timer_(timer),
+        seconds_each_(seconds_each) {}
 
   void measure(Row& row) {
-    std::this_thread::sleep_for(kRestBetweenRows);
+    std::this_thread::sleep_for(std::min(
+        kRestBetweenRows, std::chrono::milliseconds(static_cast<int>(1e3 * seconds_each_))));
     const bool is_short = row.predicted_us < kShortUs;
     const double once_us = std::min(sample_us(1, is_short), sample_us(1, is_short));
     const int launches = std::clamp(static_cast<int>(kSampleUs / once_us), 1, kMaxLaunches);
     std::vector<double> samples_us;
     const Clock::time_point begin = Clock::now();
     while (samples_us.size() < kMinSamples ||
-           (samples_us.size() < kMaxSamples && seconds_since(begin) < kSecondsEach)) {
+           (samples_us.size() < kMaxSamples && seconds_since(begin) < seconds_each_)) {
       samples_us.push_back(sample_us(launches, is_short));
     }
     std::sort(samples_us.begin(), samples_us.end());
@@ -185,7 +208,10 @@ class Calls {
 
  private:
   void launch() {
-    require(fdma::attention_forward(plan_, tensors_.views(), workspace_.data()), "attention");
+    require(plan_.direction() == fdma::Direction::backward
+                ? fdma::attention_backward(plan_, tensors_.gradients(), workspace_.data())
+                : fdma::attention_forward(plan_, tensors_.views(), workspace_.data()),
+            "attention");
   }
   double sample_us(int launches, bool is_short) {
     std::this_thread::sleep_for(kRest * launches);
@@ -200,15 +226,16 @@ class Calls {
   fdma::DeviceMemory workspace_;
   const Tensors& tensors_;
   fdma::StreamTimer& timer_;
+  double seconds_each_;
 };
 
 void print_row(const Row& row) {
-  std::cout << std::left << std::setw(24) << row.mask << std::right << std::setw(7) << row.tokens
-            << std::setw(4) << row.batch << " x" << std::setw(3) << row.heads << " heads of"
-            << std::setw(4) << row.head_dim << std::fixed << std::setprecision(1) << std::setw(11)
-            << row.predicted_us << " us predicted" << std::setw(11) << row.measured_us
-            << " us measured" << std::showpos << std::setw(7) << 100 * row.error() << " %"
-            << std::noshowpos << std::endl;
+  std::cout << std::left << std::setw(9) << fdma::to_string(row.direction) << std::setw(24)
+            << row.mask << std::right << std::setw(7) << row.tokens << std::setw(4) << row.batch
+            << " x" << std::setw(3) << row.heads << " heads of" << std::setw(4) << row.head_dim
+            << std::fixed << std::setprecision(1) << std::setw(11) << row.predicted_us
+            << " us predicted" << std::setw(11) << row.measured_us << " us measured" << std::showpos
+            << std::setw(7) << 100 * row.error() << " %" << std::noshowpos << std::endl;
 }
 
 std::vector<Row> run_zoo(const fdma::DeviceProfile& profile, const Settings& settings,
@@ -223,26 +250,36 @@ std::vector<Row> run_zoo(const fdma::DeviceProfile& profile, const Settings& set
     if (settings.quick && tokens == kTotalTokens) continue;
     shapes.push_back({kTotalTokens / tokens, tokens, kManyHeads});
   }
+  const bool has_gradients = std::count(settings.directions.begin(), settings.directions.end(),
+                                        fdma::Direction::backward) > 0;
   fdma::StreamTimer timer = value_or_exit(fdma::StreamTimer::make(), "timer");
   std::vector<Row> rows;
   for (const Shape& each : shapes) {
+    std::vector<fdma::AttentionShape> of_head_dims;
+    std::vector<Tensors> tensors;
     for (const std::int32_t head_dim : {128, 64}) {
-      const fdma::AttentionShape shape = shape_of(each.batch, each.tokens, each.heads, head_dim);
-      const Tensors tensors(shape);
-      for (const fdma::zoo::ZooMask& zoo_mask : fdma::zoo::mask_zoo(each.tokens)) {
-        if (seconds_since(begin) > settings.max_seconds) return rows;
-        const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(zoo_mask.spec), zoo_mask.name);
-        const fdma::BlockMask mask = value_or_exit(
-            fdma::compile(expr, zoo_mask.bound_tables(), zoo_mask.shape), zoo_mask.name);
-        fdma::PlanOptions options;
-        options.backend = fdma::Backend::sm90;
-        const fdma::AttentionPlan plan =
-            value_or_exit(fdma::make_plan(mask, shape, {}, options), zoo_mask.name);
-        Row row{zoo_mask.name, each.batch, each.tokens, each.heads, head_dim};
-        row.predicted_us = value_or_exit(fdma::estimate_plan(plan, profile), row.mask).time_us;
-        Calls(plan, tensors, timer).measure(row);
-        print_row(row);
-        rows.push_back(std::move(row));
+      of_head_dims.push_back(shape_of(each.batch, each.tokens, each.heads, head_dim));
+      tensors.emplace_back(of_head_dims.back(), has_gradients);
+    }
+    for (const fdma::zoo::ZooMask& zoo_mask : fdma::zoo::mask_zoo(each.tokens)) {
+      if (seconds_since(begin) > settings.max_seconds) return rows;
+      const fdma::MaskExpr expr = value_or_exit(fdma::parse_mask(zoo_mask.spec), zoo_mask.name);
+      const fdma::BlockMask mask = value_or_exit(
+          fdma::compile(expr, zoo_mask.bound_tables(), zoo_mask.shape), zoo_mask.name);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        for (const fdma::Direction direction : settings.directions) {
+          fdma::PlanOptions options;
+          options.backend = fdma::Backend::sm90;
+          options.direction = direction;
+          const fdma::AttentionPlan plan =
+              value_or_exit(fdma::make_plan(mask, of_head_dims[i], {}, options), zoo_mask.name);
+          Row row{direction,   zoo_mask.name, each.batch,
+                  each.tokens, each.heads,    of_head_dims[i].head_dim};
+          row.predicted_us = value_or_exit(fdma::estimate_plan(plan, profile), row.mask).time_us;
+          Calls(plan, tensors[i], timer, settings.seconds_each).measure(row);
+          print_row(row);
+          rows.push_back(std::move(row));
+        }
       }
     }
   }
@@ -267,7 +304,8 @@ void write_json(std::ostream& out, const fdma::DeviceProfile& profile, bool is_c
       << ",\n\"profile\": " << fdma::to_json(profile) << ",\n\"rows\": [";
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
-    out << (i == 0 ? "\n" : ",\n") << "{\"mask\": \"" << row.mask << "\", \"batch\": " << row.batch
+    out << (i == 0 ? "\n" : ",\n") << "{\"direction\": \"" << fdma::to_string(row.direction)
+        << "\", \"mask\": \"" << row.mask << "\", \"batch\": " << row.batch
         << ", \"tokens\": " << row.tokens << ", \"heads\": " << row.heads
         << ", \"head_dim\": " << row.head_dim << ", \"predicted_us\": " << row.predicted_us
         << ", \"measured_us\": " << row.measured_us << ", \"fastest_us\": " << row.fastest_us
@@ -289,9 +327,16 @@ Settings parse_settings(int argc, char** argv) {
       settings.json = argv[++i];
     } else if (word == "--max-seconds" && has_value) {
       settings.max_seconds = std::atof(argv[++i]);
+    } else if (word == "--seconds-each" && has_value) {
+      settings.seconds_each = std::atof(argv[++i]);
+    } else if (word == "--direction" && has_value && std::strcmp(argv[i + 1], "both") == 0) {
+      settings.directions = {fdma::Direction::forward, fdma::Direction::backward};
+      ++i;
+    } else if (word == "--direction" && has_value) {
+      settings.directions = {value_or_exit(fdma::parse_direction(argv[++i]), word)};
     } else {
-      std::cerr << "usage: bench_estimate_gpu [--quick] [--device NAME|FILE] [--max-seconds S] "
-                   "[--json FILE]\n";
+      std::cerr << "usage: bench_estimate_gpu [--direction forward|backward|both] [--quick] "
+                   "[--device NAME|FILE] [--seconds-each S] [--max-seconds S] [--json FILE]\n";
       std::exit(2);
     }
   }
@@ -302,6 +347,7 @@ fdma::DeviceProfile profile_of(const Settings& settings) {
   if (settings.device.empty()) {
     fdma::CalibrateOptions options = fdma::calibrate_options(fdma::Backend::sm90);
     options.quick = settings.quick;
+    options.directions = settings.directions;
     options.progress = [](int done, int total) {
       std::cerr << "calibrating " << done << " of " << total << "\n";
     };
