@@ -73,6 +73,7 @@ nb::dict time_dict(const PlanEstimate& estimate) {
   result["makespan_us"] = estimate.schedule.makespan_us;
   result["memory_us"] = estimate.memory_us;
   result["launch_us"] = estimate.launch_us;
+  result["query_us"] = estimate.query_us;
   result["busy_us"] = estimate.schedule.busy_us;
   result["longest_item_us"] = estimate.schedule.longest_item_us;
   result["load_balance"] = estimate.schedule.balance();

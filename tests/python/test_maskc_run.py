@@ -394,6 +394,12 @@ def test_run_and_bench_on_a_gpu(tmp_path: Path) -> None:
     assert run["plan"]["backend"] == "sm90" and run["device"] and run["output"] == "r.h5"
     with h5py.File(tmp_path / "r.h5") as file:
         assert file.attrs["backend"] == b"sm90"
+    gradients = maskc_json(
+        tmp_path, "run", "m.h5", "--random", *tensors, "--backward", "--check", "-o", "g.h5"
+    )
+    assert gradients["direction"] == "backward" and gradients["gradient_check"]["right"]
+    words = ["--repeat", "2", "--direction", "backward", "--deterministic"]
+    assert maskc_json(tmp_path, "bench", "m.h5", *tensors, *words)["deterministic"]
     bench = maskc_json(tmp_path, "bench", "m.h5", *tensors, "--repeat", "3")
     assert bench["device"] == run["device"] and len(bench["full"]["seconds"]) == 3
     # Tensors that the GPU has no kernel for run on the CPU unless a backend is named.

@@ -19,24 +19,11 @@
 #include "fdma/kernels/attention.hpp"
 #include "json_output.hpp"
 #include "outcome.hpp"
+#include "tensor_error.hpp"
 
 namespace fdma::maskc {
 
 class Progress;
-
-/// One tensor against the reference.
-struct TensorError {
-  double max_error = 0;
-  double yardstick = 0;      ///< the largest error of the explicit computation
-  double max_reference = 0;  ///< the largest magnitude of the reference
-  /// Elements whose NaN, infinity or exact value (rows without keys) is wrong.
-  std::int64_t num_wrong = 0;
-  /// Where the first wrong element or else the largest error is.
-  std::int64_t batch = 0, head = 0, q = 0;
-
-  double bound() const { return 2 * yardstick + 1e-5 * max_reference; }
-  bool is_right() const { return num_wrong == 0 && max_error <= bound(); }
-};
 
 struct AttentionCheck {
   std::int64_t num_rows = 0;    ///< compared

@@ -383,12 +383,11 @@ void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_t
   });
 }
 
-Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {
-  // The system grants more than it has and ends the process later, so what is needed is compared
-  // with what is there before anything is touched.
+// The system grants more than it has and ends the process later, so what is needed is compared with
+// what is there before anything is touched.
+Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs) {
   double needed = 0;
-  for (const TensorSpec& spec :
-       {q_spec(problem), k_spec(problem), v_spec(problem), out_spec(problem), lse_spec(problem)}) {
+  for (const TensorSpec& spec : specs) {
     double bytes = size_bytes(spec.dtype);
     for (int d = 0; d < spec.rank; ++d) {
       bytes *= static_cast<double>(spec.extents[static_cast<std::size_t>(d)]);
@@ -396,13 +395,18 @@ Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_th
     needed += bytes;
   }
   const std::int64_t available = available_memory_bytes();
-  if (available > 0 && needed > static_cast<double>(available)) {
-    constexpr double kMax = 9e18;
-    return CommandFailure{ExitCode::unsupported,
-                          fmt::format("out of memory: q, k, v, out and lse take {}, there are {}",
-                                      bytes_text(static_cast<std::int64_t>(std::min(needed, kMax))),
-                                      bytes_text(available))};
-  }
+  if (available <= 0 || needed <= static_cast<double>(available)) return Nothing{};
+  constexpr double kMax = 9e18;
+  return CommandFailure{ExitCode::unsupported,
+                        fmt::format("out of memory: {} take {}, there are {}", what,
+                                    bytes_text(static_cast<std::int64_t>(std::min(needed, kMax))),
+                                    bytes_text(available))};
+}
+
+Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {
+  FDMA_TRY_VOID(check_memory(
+      "q, k, v, out and lse",
+      {q_spec(problem), k_spec(problem), v_spec(problem), out_spec(problem), lse_spec(problem)}));
   AttentionMemory memory;
   const auto fill = [&](OwnedTensor& tensor, const char* name, const TensorSpec& spec,
                         std::uint64_t which) -> Status {

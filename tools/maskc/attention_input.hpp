@@ -70,6 +70,9 @@ Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout 
 /// Random elements, about normal; `which` tells the tensors of a seed apart.
 void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads);
 
+/// Failure: unsupported, if tensors of these extents do not fit; `what` they are.
+Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs);
+
 /// Takes memory for everything, reads or draws the inputs; out is 0 and lse -inf. Failures: file,
 /// unsupported (memory).
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads);

@@ -21,10 +21,10 @@ using Clock = std::chrono::steady_clock;
 // Moves a bar by a counter that other threads advance, while this thread waits for them.
 class CountedProgress {
  public:
-  CountedProgress(std::int64_t total, bool quiet) {
+  CountedProgress(const char* what, std::int64_t total, bool quiet) {
     if (quiet || isatty(STDERR_FILENO) == 0) return;
-    thread_ = std::thread([this, total] {
-      Progress progress("attention", "items", false);
+    thread_ = std::thread([this, what, total] {
+      Progress progress(what, "items", false);
       std::unique_lock lock(mutex_);
       while (!ended_.wait_for(lock, std::chrono::milliseconds(100), [&] { return has_ended_; })) {
         progress.update(num_done.load(std::memory_order_relaxed), total);
@@ -52,21 +52,48 @@ class CountedProgress {
   std::thread thread_;
 };
 
-Outcome<double> run_on_host(const AttentionPlan& plan, const AttentionTensors& tensors,
-                            const AttentionOptions& options, bool quiet) {
-  CountedProgress progress(plan.num_items(), quiet);
-  AttentionOptions counted = options;
+// `call` gets the options with a counter of items; they are of either direction.
+template <class Options, class Call>
+Outcome<double> run_on_host(const AttentionPlan& plan, const Options& options, bool quiet,
+                            const Call& call) {
+  CountedProgress progress(plan.is_backward() ? "gradients" : "attention", plan.num_items(), quiet);
+  Options counted = options;
   counted.num_items_done = &progress.num_done;
   const Clock::time_point start = Clock::now();
-  FDMA_TRY_VOID(attention_forward(plan, tensors, counted));
+  FDMA_TRY_VOID(call(counted));
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+template <class Call>
+Outcome<double> run_on_gpu(StreamTimer& timer, const Call& call) {
+  FDMA_TRY_VOID(timer.start());
+  FDMA_TRY_VOID(call());
+  FDMA_TRY_VOID(timer.stop());
+  FDMA_TRY(const double seconds, timer.seconds());
+  return seconds;
 }
 
 std::int64_t bytes_of(const OwnedTensor& tensor) {
   return tensor.spec().num_elements() * size_bytes(tensor.spec().dtype);
 }
 
+template <class View>
+Outcome<DeviceMemory> copied(const OwnedTensor& tensor, View& view) {
+  FDMA_TRY(DeviceMemory bytes, DeviceMemory::allocate(bytes_of(tensor)));
+  FDMA_TRY_VOID(copy_to_device(bytes.data(), tensor.data(), bytes.size_bytes()));
+  view.data = bytes.data();
+  view.device = Device::cuda;
+  return bytes;
+}
+
 }  // namespace
+
+Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, TensorView& view) {
+  return copied(tensor, view);
+}
+Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, MutableTensorView& view) {
+  return copied(tensor, view);
+}
 
 Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProblem& problem,
                                            AttentionMemory& memory) {
@@ -78,10 +105,7 @@ Outcome<PlacedTensors> PlacedTensors::make(Backend backend, const AttentionProbl
   // past an element's length) comes back as it was.
   AttentionTensors& tensors = placed.in_place_;
   const auto copy = [&](OwnedTensor& tensor, auto& view) -> Status {
-    FDMA_TRY(DeviceMemory bytes, DeviceMemory::allocate(bytes_of(tensor)));
-    FDMA_TRY_VOID(copy_to_device(bytes.data(), tensor.data(), bytes.size_bytes()));
-    view.data = bytes.data();
-    view.device = Device::cuda;
+    FDMA_TRY(DeviceMemory bytes, copied_to_gpu(tensor, view));
     placed.copies_.push_back(std::move(bytes));
     return Nothing{};
   };
@@ -103,26 +127,41 @@ Status PlacedTensors::fetch_results() const {
   return Nothing{};
 }
 
-Outcome<PlacedPlan> PlacedPlan::make(const AttentionPlan& plan) {
+Outcome<PlacedPlan> PlacedPlan::make(const AttentionPlan& plan, const UploadOptions& options) {
   PlacedPlan placed;
   placed.plan_ = &plan;
   if (plan.backend == Backend::cpu) return placed;
-  FDMA_TRY(DevicePlan uploaded, upload(plan));
+  FDMA_TRY(DevicePlan uploaded, upload(plan, nullptr, options));
   FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(uploaded.workspace_bytes()));
   FDMA_TRY(StreamTimer timer, StreamTimer::make());
   placed.on_device_.emplace(OnDevice{std::move(uploaded), std::move(workspace), std::move(timer)});
   return placed;
 }
 
-Outcome<double> PlacedPlan::run(const PlacedTensors& tensors, const AttentionOptions& options,
+Outcome<double> PlacedPlan::run(const AttentionTensors& tensors, const AttentionOptions& options,
                                 bool quiet) {
-  if (!on_device_) return run_on_host(*plan_, tensors.in_place(), options, quiet);
-  FDMA_TRY_VOID(on_device_->timer.start());
-  FDMA_TRY_VOID(attention_forward(on_device_->plan, tensors.in_place(),
-                                  on_device_->workspace.data(), nullptr, options));
-  FDMA_TRY_VOID(on_device_->timer.stop());
-  FDMA_TRY(const double seconds, on_device_->timer.seconds());
-  return seconds;
+  if (!on_device_) {
+    return run_on_host(*plan_, options, quiet, [&](const AttentionOptions& counted) {
+      return attention_forward(*plan_, tensors, counted);
+    });
+  }
+  return run_on_gpu(on_device_->timer, [&] {
+    return attention_forward(on_device_->plan, tensors, on_device_->workspace.data(), nullptr,
+                             options);
+  });
+}
+
+Outcome<double> PlacedPlan::run(const BackwardTensors& tensors, const BackwardOptions& options,
+                                bool quiet) {
+  if (!on_device_) {
+    return run_on_host(*plan_, options, quiet, [&](const BackwardOptions& counted) {
+      return attention_backward(*plan_, tensors, counted);
+    });
+  }
+  return run_on_gpu(on_device_->timer, [&] {
+    return attention_backward(on_device_->plan, tensors, on_device_->workspace.data(), nullptr,
+                              options);
+  });
 }
 
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape) {
@@ -136,26 +175,9 @@ std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape) {
   return pairs * (shape.batch / mask.shape.num_batches) * (shape.heads_q / mask.shape.num_heads);
 }
 
-double useful_flops(const AttentionShape& shape, std::int64_t pairs) {
-  return 2.0 * (shape.head_dim + shape.head_dim_v) * static_cast<double>(pairs);
-}
-
 std::int64_t live_tiles(const PlanCounts& counts) {
   return counts.full_tiles + counts.formula_tiles + counts.bitmap_tiles + counts.row_tiles +
          counts.column_tiles + counts.gather_chunks;
-}
-
-double tensor_bytes(const AttentionShape& shape) {
-  double bytes = 0;
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    const double row = shape.head_dim * size_bytes(shape.q_dtype) +
-                       shape.head_dim_v * size_bytes(shape.out_dtype) + sizeof(float);
-    const double key =
-        shape.head_dim * size_bytes(shape.k_dtype) + shape.head_dim_v * size_bytes(shape.v_dtype);
-    bytes += static_cast<double>(shape.q_len(b)) * shape.heads_q * row +
-             static_cast<double>(shape.kv_len(b)) * shape.heads_kv * key;
-  }
-  return bytes;
 }
 
 std::string rate_text(double gflops) {

@@ -1,4 +1,5 @@
-// Calls of attention_forward as the verbs make them: timed, on the CPU with a progress bar.
+// Calls of attention_forward and attention_backward as the verbs make them: timed, on the CPU with
+// a progress bar.
 #pragma once
 
 #include <optional>
@@ -13,6 +14,10 @@
 #include "json_output.hpp"
 
 namespace fdma::maskc {
+
+/// A copy of `tensor` on the current GPU, which `view` then is of. Failure: unsupported (memory).
+Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, TensorView& view);
+Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, MutableTensorView& view);
 
 /// The tensors of a problem where a backend computes: in the host's memory as they are, or copied
 /// to the current GPU.
@@ -38,12 +43,13 @@ class PlacedTensors {
 /// A plan where its backend runs it: a GPU has a copy of it and a workspace.
 class PlacedPlan {
  public:
-  /// Borrows `plan`. Failures: those of upload.
-  static Outcome<PlacedPlan> make(const AttentionPlan& plan);
+  /// Borrows `plan`. `options`: of a plan on a GPU. Failures: those of upload.
+  static Outcome<PlacedPlan> make(const AttentionPlan& plan, const UploadOptions& options = {});
 
   /// One call: the seconds that it took, on a GPU those between its beginning and its end there.
-  /// Failures: those of attention_forward.
-  Outcome<double> run(const PlacedTensors& tensors, const AttentionOptions& options, bool quiet);
+  /// Failures: those of attention_forward or attention_backward.
+  Outcome<double> run(const AttentionTensors& tensors, const AttentionOptions& options, bool quiet);
+  Outcome<double> run(const BackwardTensors& tensors, const BackwardOptions& options, bool quiet);
 
  private:
   struct OnDevice {
@@ -57,10 +63,6 @@ class PlacedPlan {
 
 /// True cells of the mask over all batch elements and heads of the shape.
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape);
-/// 2 (head_dim + head_dim_v) operations for each of them.
-double useful_flops(const AttentionShape& shape, std::int64_t pairs);
-/// Bytes of q, k, v, out and lse, each once: what a call moves at least.
-double tensor_bytes(const AttentionShape& shape);
 /// "123.4 GFLOP/s", from 10,000 on "12.3 TFLOP/s"
 std::string rate_text(double gflops);
 /// Tiles and gather chunks that the plan walks.

@@ -124,8 +124,8 @@ const Command& calibrate_command() {
           "\n"
           "On a CPU it takes about two seconds for each combination of element type, head size and "
           "tile shape (five shapes); a profile holds for the number of threads that it was "
-          "measured with. On a GPU it takes about five seconds for each combination of element "
-          "type and head size. The machine should be idle.",
+          "measured with. On a GPU it takes about five seconds for each combination of direction, "
+          "element type and head size. The machine should be idle.",
       .options = {{.name = "output",
                    .letter = 'o',
                    .value = "FILE",
@@ -138,8 +138,7 @@ const Command& calibrate_command() {
                    .choices = {"cpu", "sm90", "auto"}},
                   {.name = "direction",
                    .value = "NAME",
-                   .help = "forward (default), backward or both: the passes to measure; on a GPU "
-                           "forward.",
+                   .help = "forward (default), backward or both: the passes to measure.",
                    .choices = {"forward", "backward", "both"}},
                   {.name = "head-dim",
                    .value = "LIST",

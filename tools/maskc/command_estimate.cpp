@@ -119,6 +119,7 @@ Json time_json(const PlanEstimate& estimate) {
           {"makespan_us", estimate.schedule.makespan_us},
           {"memory_us", estimate.memory_us},
           {"launch_us", estimate.launch_us},
+          {"query_us", estimate.query_us},
           {"busy_us", estimate.schedule.busy_us},
           {"longest_item_us", estimate.schedule.longest_item_us},
           {"load_balance", estimate.schedule.balance()},

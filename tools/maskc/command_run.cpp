@@ -11,6 +11,8 @@
 #include "element_values.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/kernels/backends.hpp"
+#include "gradient_check.hpp"
+#include "gradient_run.hpp"
 #include "number_text.hpp"
 #include "parallel_rows.hpp"
 #include "progress.hpp"
@@ -62,11 +64,13 @@ struct Finished {
   float scale = 0;
   ResultRows rows{};
   std::optional<AttentionCheck> check{};
+  std::optional<GradientCheck> gradient_check{};  ///< with --backward
   std::optional<std::string> written{};
   const DynamicMaskCall* selection = nullptr;  ///< with --keep-window
 
-  double gflops() const {
-    return seconds > 0 ? useful_flops(problem.shape, pairs) / seconds / 1e9 : 0;
+  double gflops() const { return seconds > 0 ? flops_of(plan, pairs) / seconds / 1e9 : 0; }
+  bool is_right() const {
+    return (!check || check->is_right()) && (!gradient_check || gradient_check->is_right());
   }
 };
 
@@ -79,6 +83,7 @@ Json to_json(const Finished& done) {
   document["seed"] = is_random ? Json(problem.seed) : Json(nullptr);
   document["shape"] = shape_json(problem);
   document["softmax_scale"] = done.scale;
+  document["direction"] = to_string(done.plan.direction);
   document["plan"] = plan_json(done.plan);
   document["cpu_target"] = cpu_target();
   document["device"] = device_json(done.plan.backend);
@@ -90,6 +95,7 @@ Json to_json(const Finished& done) {
                       {"without_keys", done.rows.without_keys},
                       {"nan", done.rows.nan}};
   document["check"] = done.check ? to_json(*done.check) : Json(nullptr);
+  document["gradient_check"] = done.gradient_check ? to_json(*done.gradient_check) : Json(nullptr);
   document["output"] = done.written ? Json(*done.written) : Json(nullptr);
   return document;
 }
@@ -103,15 +109,24 @@ std::string to_text(const Finished& done) {
   line("tensors", shape_text(problem));
   if (done.selection) line("keeps", done.selection->text());
   line("plan", plan_text(done.plan));
-  line("ran", fmt::format("in {} on {}, {} over {}", duration_text(done.seconds),
-                          backend_text(done.plan.backend), rate_text(done.gflops()),
-                          plural(done.pairs, "allowed pair")));
+  line("ran", fmt::format("{}in {} on {}, {} over {}", done.plan.is_backward() ? "backward " : "",
+                          duration_text(done.seconds), backend_text(done.plan.backend),
+                          rate_text(done.gflops()), plural(done.pairs, "allowed pair")));
   line("rows", fmt::format("{}, {} without keys, {} NaN", count_text(done.rows.num_rows),
                            count_text(done.rows.without_keys), count_text(done.rows.nan)));
   if (done.check) line("check", to_text(*done.check));
+  if (done.gradient_check) line("check", to_text(*done.gradient_check));
   if (done.written) {
-    line("wrote", fmt::format("{}: out {}, lse {}", *done.written, to_string(out_spec(problem)),
-                              to_string(lse_spec(problem))));
+    std::string written = fmt::format("{}: out {}, lse {}", *done.written,
+                                      to_string(out_spec(problem)), to_string(lse_spec(problem)));
+    if (done.plan.is_backward()) {
+      written += fmt::format(", dq {}, dk {}, dv {}", to_string(q_spec(problem)),
+                             to_string(k_spec(problem)), to_string(v_spec(problem)));
+      if (problem.score.kind == ScoreKind::key_bias) {
+        written += ", dkey_bias " + to_string(key_bias_spec(problem));
+      }
+    }
+    line("wrote", written);
   }
   return text;
 }
@@ -152,17 +167,26 @@ Status check_output(const std::string& output, const std::string& mask_file,
   return Nothing{};
 }
 
+// `gradients`: null without --backward.
 Status write_result(const std::string& path, const AttentionProblem& problem,
-                    const AttentionMemory& memory, const BlockMask& mask, float scale,
-                    Backend backend) {
+                    const AttentionMemory& memory, const GradientMemory* gradients,
+                    const BlockMask& mask, float scale, Backend backend) {
   const auto fields =
       std::vector<FileAttribute>{{"mask_hash", to_string(mask_hash(mask))},
                                  {"softmax_scale", static_cast<double>(scale)},
                                  {"backend", std::string(to_string(backend))},
                                  {"layout", std::string(to_string(problem.layout))}};
+  std::vector<NamedTensor> tensors = {{"out", memory.out.view()}, {"lse", memory.lse.view()}};
+  if (gradients != nullptr) {
+    tensors.insert(
+        tensors.end(),
+        {{"dq", gradients->dq.view()}, {"dk", gradients->dk.view()}, {"dv", gradients->dv.view()}});
+    if (problem.score.kind == ScoreKind::key_bias) {
+      tensors.push_back({"dkey_bias", gradients->dkey_bias.view()});
+    }
+  }
   FDMA_TRY(StagedFile file, StagedFile::create(path));
-  const Result<void> written =
-      write_tensors(file.path(), {{"out", memory.out.view()}, {"lse", memory.lse.view()}}, fields);
+  const Result<void> written = write_tensors(file.path(), tensors, fields);
   if (!written) {
     return Error{written.error().code, file.with_destination(written.error().message)};
   }
@@ -182,6 +206,8 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   FDMA_TRY(const float given_scale, read_scale(arguments));
   FDMA_TRY(const PlanChoice choice, plan_choice(arguments));
+  FDMA_TRY(const BackwardChoice backward,
+           backward_choice(arguments, "--backward", arguments.has("backward")));
   FDMA_TRY(const SelectionChoice selection, selection_choice(arguments));
   if (!dumped) FDMA_TRY_VOID(check_backend(choice.options.backend));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
@@ -199,28 +225,39 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   if (output) FDMA_TRY_VOID(check_output(*output, resolved.address.file, problem));
   std::optional<DynamicMaskCall> call;
-  AttentionPlan plan;
+  CallPlans plans;
   if (selection.w > 0) {
     FDMA_TRY(DynamicMaskCall made, DynamicMaskCall::make(selection, mask, problem, choice,
                                                          thread_count(static_cast<int>(threads))));
     call.emplace(std::move(made));
-    plan.backend = call->backend();
+    plans.forward.backend = call->backend();
   } else {
-    FDMA_TRY(plan, make_chosen_plan(mask, problem, choice));
+    FDMA_TRY(plans, CallPlans::make(mask, problem, choice, backward));
   }
   if (dumped) {
-    session.out = to_text(plan);
+    session.out = to_text(plans.timed());
     if (!session.out.empty() && session.out.back() != '\n') session.out += '\n';
     return ExitCode::ok;
   }
 
   AttentionMemory memory;
+  GradientMemory gradient_memory;
   {
     const Waiting waiting(problem.file.empty() ? "drawing tensors" : "reading " + problem.source(),
                           session.quiet || arguments.has("verbose"));
-    FDMA_TRY(memory, fill_memory(problem, thread_count(static_cast<int>(threads))));
+    const int num_threads = thread_count(static_cast<int>(threads));
+    FDMA_TRY(memory, fill_memory(problem, num_threads));
+    if (backward.is_backward) {
+      FDMA_TRY(gradient_memory, GradientMemory::fill(problem, num_threads));
+    }
   }
-  FDMA_TRY(const PlacedTensors tensors, PlacedTensors::make(plan.backend, problem, memory));
+  FDMA_TRY(const PlacedTensors tensors,
+           PlacedTensors::make(plans.forward.backend, problem, memory));
+  std::optional<PlacedGradients> gradients;
+  if (backward.is_backward) {
+    FDMA_TRY(PlacedGradients placed, PlacedGradients::make(tensors, problem, gradient_memory));
+    gradients.emplace(std::move(placed));
+  }
   AttentionOptions how;
   how.softmax_scale = given_scale;
   how.num_threads = static_cast<int>(threads);
@@ -231,13 +268,15 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
     FDMA_TRY(seconds, call->run(tensors, how));
     FDMA_TRY(selected, call->selected());
     computed.key_bias = call->bias();
-    FDMA_TRY(plan, call->plan_of(*selected, problem));
+    FDMA_TRY(plans.forward, call->plan_of(*selected, problem));
   } else {
-    FDMA_TRY(PlacedPlan placed, PlacedPlan::make(plan));
-    FDMA_TRY(seconds, placed.run(tensors, how, session.quiet));
+    FDMA_TRY(PlacedCalls placed, PlacedCalls::make(plans, backward));
+    FDMA_TRY(seconds, placed.run(tensors, gradients ? &*gradients : nullptr, how, session.quiet));
   }
   FDMA_TRY_VOID(tensors.fetch_results());
+  if (gradients) FDMA_TRY_VOID(gradients->fetch_results());
   const BlockMask& applied = selected ? *selected : mask;
+  const AttentionPlan& plan = plans.timed();
   Finished done{operand, problem, plan, seconds};
   if (call) done.selection = &*call;
   spdlog::info("attention in {}", duration_text(done.seconds));
@@ -247,17 +286,27 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
       given_scale != 0 ? given_scale : 1.0f / std::sqrt(static_cast<float>(problem.shape.head_dim));
   if (arguments.has("check")) {
     Progress progress("checking", "rows", session.quiet);
-    FDMA_TRY(done.check, check_attention(applied, plan, computed, given_scale, 0,
+    FDMA_TRY(done.check, check_attention(applied, plans.forward, computed, given_scale, 0,
                                          static_cast<int>(threads), progress));
+    if (gradients) {
+      FDMA_TRY(done.gradient_check, check_gradients(mask, plan, gradients->on_host(), given_scale,
+                                                    0, static_cast<int>(threads), progress));
+    }
   }
-  const bool is_right = !done.check || done.check->is_right();
+  const bool is_right = done.is_right();
   if (output && is_right) {
-    FDMA_TRY_VOID(write_result(*output, problem, memory, applied, done.scale, plan.backend));
+    FDMA_TRY_VOID(write_result(*output, problem, memory, gradients ? &gradient_memory : nullptr,
+                               applied, done.scale, plan.backend));
     done.written = output;
   }
   if (!is_right) {
+    std::string wrong = complaint(*done.check);
+    if (done.gradient_check && !done.gradient_check->is_right()) {
+      if (!wrong.empty()) wrong += '\n';
+      wrong += complaint(*done.gradient_check);
+    }
     session.complaint = fmt::format("{}: the result is wrong{}: {}", operand.label,
-                                    output ? " and was not written" : "", complaint(*done.check));
+                                    output ? " and was not written" : "", wrong);
   }
   if (is_json) {
     session.out = json_text(to_json(done));
@@ -300,10 +349,17 @@ const Command& run_command() {
             "head_dim_v] (or [heads_kv, head_dim_v]) and a_coef [heads_kv] beside it, or "
             "--scores.\n"
             "\n"
+            "--backward computes the gradients of q, k, v and key_bias as well, given that of out: "
+            "dataset dout, of out's extents and type, beside q, or random with random tensors; "
+            "that of lse counts as 0. The time is then that of the backward call, and --output "
+            "receives dq, dk, dv and dkey_bias too.\n"
+            "\n"
             "--check computes rows again by definition in float64, all of them if that is quick, "
             "else a sample with the edges of tiles in it. The largest error may be twice that of "
             "an explicit matmul, softmax, matmul in the same types, plus 1e-5 of the largest "
-            "value. Otherwise the exit status is 1 and nothing is written.\n"
+            "value. Gradients are compared in the same way with theirs. Otherwise the exit status "
+            "is "
+            "1 and nothing is written.\n"
             "\n"
             "On a GPU (--backend) the time is that of the kernel, without copies; --dump plan "
             "shows plans for sm90 on any machine.",
@@ -321,6 +377,8 @@ const Command& run_command() {
                       "Attention on tensors of yours:"},
                      {"fdma-maskc run out.h5 --random --heads 4 --heads-kv 2 --head-dim 64 --check",
                       "Is it right on this machine?"},
+                     {"fdma-maskc run out.h5 --random --heads 4 --head-dim 64 --backward --check",
+                      "Are its gradients?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --keep-window 64 --check",
                       "And with the 64 best keys of each query?"},
                      {"fdma-maskc run out.h5 --random --heads 4 --dump plan",
@@ -333,7 +391,7 @@ const Command& run_command() {
     made.options.push_back({.name = "output",
                             .letter = 'o',
                             .value = "FILE",
-                            .help = "The HDF5 file to write out and lse to.",
+                            .help = "The HDF5 file to write out and lse (and gradients) to.",
                             .takes_file = true});
     made.options.push_back({.name = "out-dtype",
                             .value = "DTYPE",
@@ -341,6 +399,9 @@ const Command& run_command() {
                             .choices = {kDtypes[0], kDtypes[1], kDtypes[2]}});
     made.options.push_back(
         {.name = "check", .help = "Compare with dense attention in float64; status 1 if wrong."});
+    made.options.push_back(
+        {.name = "backward", .help = "Compute gradients after the result, and time that."});
+    made.options.push_back(deterministic_option());
     made.options.push_back({.name = "softmax-scale",
                             .value = "X",
                             .help = "Multiplies q k^T (default 1 / sqrt(head_dim))."});

@@ -103,9 +103,9 @@ TEST_P(AttentionCheckTest, FindsAnErrorJustAboveTheBound) {
   const AttentionCheck wrong = check();
   EXPECT_FALSE(wrong.out.is_right());
   EXPECT_TRUE(wrong.lse.is_right());
-  EXPECT_EQ(wrong.out.batch, 1);
-  EXPECT_EQ(wrong.out.head, 2);
-  EXPECT_EQ(wrong.out.q, 77);
+  EXPECT_EQ(wrong.out.place.batch, 1);
+  EXPECT_EQ(wrong.out.place.head, 2);
+  EXPECT_EQ(wrong.out.place.row, 77);
   EXPECT_THAT(complaint(wrong), HasSubstr("at batch 1, head 2, row 77"));
   set_out(1, 2, 77, 5, old);
   lse(0, 3, 149) += static_cast<float>(right.lse.bound()) * 1.5f;
@@ -131,7 +131,7 @@ TEST_P(AttentionCheckTest, NanIsWrongWhereTheReferenceHasANumber) {
   const AttentionCheck wrong = check();
   EXPECT_EQ(wrong.out.num_wrong, 1);
   EXPECT_EQ(wrong.lse.num_wrong, 2);
-  EXPECT_EQ(wrong.lse.q, 10);
+  EXPECT_EQ(wrong.lse.place.row, 10);
 }
 
 TEST_P(AttentionCheckTest, ANumberIsWrongWhereTheReferenceHasNan) {
@@ -140,8 +140,8 @@ TEST_P(AttentionCheckTest, ANumberIsWrongWhereTheReferenceHasNan) {
   const AttentionCheck wrong = check();
   EXPECT_EQ(wrong.out.num_wrong, 24);
   EXPECT_EQ(wrong.lse.num_wrong, 1);
-  EXPECT_EQ(wrong.out.head, 3);
-  EXPECT_EQ(wrong.out.q, 50);
+  EXPECT_EQ(wrong.out.place.head, 3);
+  EXPECT_EQ(wrong.out.place.row, 50);
 }
 
 TEST_P(AttentionCheckTest, AKeyTooManyIsFound) {
