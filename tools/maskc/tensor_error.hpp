@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "json_output.hpp"
 
@@ -12,7 +13,9 @@ namespace fdma::maskc {
 struct TensorRow {
   std::int64_t batch = 0, head = 0, row = 0;
   friend bool operator==(const TensorRow&, const TensorRow&) = default;
-  friend auto operator<=>(const TensorRow&, const TensorRow&) = default;
+  friend bool operator<(const TensorRow& a, const TensorRow& b) {
+    return std::tie(a.batch, a.head, a.row) < std::tie(b.batch, b.head, b.row);
+  }
 };
 
 /// One tensor against the reference: right if nothing is wrong and the largest error is at most
