@@ -3,6 +3,7 @@
 
 #include "fdma/kernels/device_incremental_topk.hpp"
 #include "fdma/kernels/device_topk.hpp"
+#include "fdma/kernels/zoh_backward_device.hpp"
 #include "fdma/kernels/zoh_device.hpp"
 
 namespace fdma {
@@ -85,6 +86,12 @@ Result<std::vector<ColumnIntervals>> DeviceIncrementalTopk::intervals(Stream) {
 
 Result<void> zoh_scores(const TensorView&, const TensorView&, const TensorView&,
                         const MutableTensorView&, ZohMode, Stream) {
+  return check_backend(Backend::sm90);
+}
+
+std::int64_t zoh_backward_workspace_bytes(const ZohShape&) { return 0; }
+
+Result<void> zoh_scores_backward(const ZohBackwardTensors&, ZohMode, void*, Stream) {
   return check_backend(Backend::sm90);
 }
 

@@ -25,6 +25,9 @@ struct AnyFloats {
   }
 };
 
+/// What is made of dt; `dt` itself is for the gradients.
+enum class Scored : std::uint8_t { exp, log, dt };
+
 struct Call {
   AnyFloats values, weights, a_coef;
   float* scores;
@@ -34,13 +37,14 @@ struct Call {
   std::int64_t weight_row_stride, weight_stride, a_stride;               ///< of dt_proj, a_coef
   std::int64_t score_batch_stride, score_head_stride, score_key_stride;  ///< of scores
   bool is_per_head;
-  bool is_log;
+  Scored result;
 };
 
 __device__ inline float score_of(const Call& call, float dt, float a) {
+  if (call.result == Scored::dt) return dt;
   const float softplus = fmaxf(dt, 0.0F) + log1pf(expf(-fabsf(dt)));
   const float log = softplus * a;
-  return call.is_log ? log : expf(log);
+  return call.result == Scored::log ? log : expf(log);
 }
 
 __device__ inline void store_score(const Call& call, int batch, int head, std::int64_t key,
@@ -48,6 +52,14 @@ __device__ inline void store_score(const Call& call, int batch, int head, std::i
   call.scores[batch * call.score_batch_stride + head * call.score_head_stride +
               key * call.score_key_stride] = score_of(call, dt, call.a_coef[head * call.a_stride]);
 }
+
+/// The call without scores and result.
+Call make_call(const ZohShape& shape, const TensorView& values, const TensorView& dt_proj,
+               const TensorView& a_coef);
+/// unsupported for more batch elements, heads or elements than a grid takes.
+Result<void> check_grid(const ZohShape& shape);
+/// The fastest kernel for a call that is complete.
+Result<void> launch_scores(const Call& call, Stream stream);
 
 /// Launch the product of a wide dt_proj on tensor cores. Rows of values and of weights have one
 /// dtype, are contiguous over all heads and can be read 16 bytes at a time.

@@ -13,6 +13,7 @@
 
 #include "sm90/cuda_error.hpp"
 #include "zoh/zoh_call.cuh"
+#include "zoh/zoh_chunk.cuh"
 
 namespace fdma {
 namespace zoh {
@@ -20,70 +21,11 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The elements of 16 bytes as float32.
-template <class T>
-struct Chunk;
-template <>
-struct Chunk<float> {
-  static constexpr int kSize = 4;
-  static __device__ void widen(const uint4& raw, float (&x)[kSize]) {
-    x[0] = __uint_as_float(raw.x);
-    x[1] = __uint_as_float(raw.y);
-    x[2] = __uint_as_float(raw.z);
-    x[3] = __uint_as_float(raw.w);
-  }
-};
-template <>
-struct Chunk<__nv_bfloat16> {
-  static constexpr int kSize = 8;
-  static __device__ void widen(const uint4& raw, float (&x)[kSize]) {
-    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = __uint_as_float(words[i] << 16);
-      x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-    }
-  }
-};
-template <>
-struct Chunk<__half> {
-  static constexpr int kSize = 8;
-  static __device__ void widen(const uint4& raw, float (&x)[kSize]) {
-    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
-      x[2 * i] = both.x;
-      x[2 * i + 1] = both.y;
-    }
-  }
-};
-
 constexpr int kKeys = 8;  // that a lane of score_rows sums at a time
 
 /// Blocks of score_rows on a multiprocessor, by the registers that two times eight keys take.
 template <int kChunks>
 constexpr int kRowBlocks = kChunks == 1 ? 2 : 1;
-
-// The sums over kLanes lanes of eight values each; lane l gets that of value l / (kLanes / 8).
-template <int kLanes>
-__device__ float sum_eight(float (&x)[kKeys], int lane) {
-#pragma unroll
-  for (int half = kKeys / 2, step = kLanes / 2; half > 0; half /= 2, step /= 2) {
-    const bool is_upper = (lane & step) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float given = is_upper ? x[i] : x[i + half];
-      const float kept = is_upper ? x[i + half] : x[i];
-      x[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, step);
-    }
-  }
-#pragma unroll
-  for (int step = kLanes / kKeys / 2; step > 0; step /= 2) {
-    x[0] += __shfl_xor_sync(0xFFFFFFFFu, x[0], step);
-  }
-  return x[0];
-}
 
 // A unit is kLanes lanes with a head; it goes from eight keys of that head to the next eight that
 // no other unit has, and loads those while it sums these. Heads fastest, so that a block reads
@@ -143,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
         for (int j = 0; j < kSize; ++j) sums[i] = fmaf(x[j], weights[c][j], sums[i]);
       }
     }
-    const float dt = sum_eight<kLanes>(sums, lane);
+    const float dt = sum_each<kLanes>(sums, lane);
     const std::int64_t mine = key + lane / (kLanes / kKeys);
     if (lane % (kLanes / kKeys) == 0 && mine < end) store_score(call, batch, head, mine, dt);
   };
@@ -240,22 +182,12 @@ void launch_rows_of(const Call& call, std::int64_t row_bytes, Stream stream) {
   }
 }
 
-bool is_multiple_of_16(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-}
-
-// Rows of `values` that can be read 16 bytes at a time.
-bool has_wide_rows(const Call& call) {
-  const std::int64_t size = size_bytes(call.values.dtype);
-  return is_multiple_of_16(call.values.data) && call.head_dim * size % 16 == 0 &&
-         call.batch_stride * size % 16 == 0 && call.key_stride * size % 16 == 0 &&
-         call.head_stride * size % 16 == 0;
-}
-
 /// From so many keys on a block of zoh_wide.cu has enough of them (between 4K and 16K on an H200).
 constexpr std::int64_t kManyKeys = 8192;
 
-Result<void> launch(const Call& call, Stream stream) {
+}  // namespace
+
+Result<void> launch_scores(const Call& call, Stream stream) {
   const DType dtype = call.values.dtype;
   const std::int64_t row_bytes = std::int64_t{call.head_dim} * size_bytes(dtype);
   if (call.is_per_head && has_wide_rows(call) && row_bytes <= 1024) {
@@ -285,6 +217,40 @@ Result<void> launch(const Call& call, Stream stream) {
   score_any<<<grid, kThreads, 0, stream>>>(call);
   return {};
 }
+
+Call make_call(const ZohShape& shape, const TensorView& values, const TensorView& dt_proj,
+               const TensorView& a_coef) {
+  Call call{};
+  call.values = {values.data, values.dtype};
+  call.weights = {dt_proj.data, dt_proj.dtype};
+  call.a_coef = {a_coef.data, a_coef.dtype};
+  call.num_batches = static_cast<int>(shape.num_batches);
+  call.num_heads = static_cast<int>(shape.num_heads_kv);
+  call.head_dim = static_cast<int>(shape.head_dim);
+  call.kv_len = shape.kv_len;
+  call.batch_stride = shape.num_batches > 1 ? values.strides[0] : 0;
+  call.key_stride = shape.kv_len > 1 ? values.strides[1] : 0;
+  call.head_stride = shape.num_heads_kv > 1 ? values.strides[2] : shape.head_dim;
+  call.weight_row_stride = dt_proj.strides[0];
+  call.weight_stride = dt_proj.strides[1];
+  call.a_stride = a_coef.strides[0];
+  call.is_per_head = shape.is_per_head;
+  return call;
+}
+
+Result<void> check_grid(const ZohShape& shape) {
+  constexpr std::int64_t kMostBlocks = 65535;  // of a grid in y and z
+  if (shape.num_batches <= kMostBlocks && shape.num_heads_kv <= kMostBlocks &&
+      shape.head_dim <= kMaxLength / shape.num_heads_kv) {
+    return {};
+  }
+  return Error{ErrorCode::unsupported,
+               "values: expected at most 65535 batch elements and heads, got " +
+                   std::to_string(shape.num_batches) + " and " +
+                   std::to_string(shape.num_heads_kv)};
+}
+
+namespace {
 
 Result<void> check_device_tensors(const ZohShape& shape, const TensorView& values,
                                   const MutableTensorView& scores) {
@@ -317,14 +283,7 @@ Result<void> check_device_tensors(const ZohShape& shape, const TensorView& value
     return Error{ErrorCode::invalid_argument,
                  "scores: data is not aligned to its float32 elements"};
   }
-  constexpr std::int64_t kMostBlocks = 65535;  // of a grid in y and z
-  if (shape.num_batches > kMostBlocks || shape.num_heads_kv > kMostBlocks ||
-      shape.head_dim > kMaxLength / shape.num_heads_kv) {
-    return unsupported("values: expected at most 65535 batch elements and heads, got " +
-                       std::to_string(shape.num_batches) + " and " +
-                       std::to_string(shape.num_heads_kv));
-  }
-  return {};
+  return check_grid(shape);
 }
 
 }  // namespace
@@ -337,27 +296,13 @@ Result<void> zoh_scores(const TensorView& values, const TensorView& dt_proj,
   FDMA_TRY_VOID(zoh::check_device_tensors(shape, values, scores));
   FDMA_TRY_VOID(check_backend(Backend::sm90));
   if (shape.num_batches * shape.kv_len == 0) return {};
-  zoh::Call call{};
-  call.values = {values.data, values.dtype};
-  call.weights = {dt_proj.data, dt_proj.dtype};
-  call.a_coef = {a_coef.data, a_coef.dtype};
+  zoh::Call call = zoh::make_call(shape, values, dt_proj, a_coef);
   call.scores = static_cast<float*>(scores.data);
-  call.num_batches = static_cast<int>(shape.num_batches);
-  call.num_heads = static_cast<int>(shape.num_heads_kv);
-  call.head_dim = static_cast<int>(shape.head_dim);
-  call.kv_len = shape.kv_len;
-  call.batch_stride = shape.num_batches > 1 ? values.strides[0] : 0;
-  call.key_stride = shape.kv_len > 1 ? values.strides[1] : 0;
-  call.head_stride = shape.num_heads_kv > 1 ? values.strides[2] : shape.head_dim;
-  call.weight_row_stride = dt_proj.strides[0];
-  call.weight_stride = dt_proj.strides[1];
-  call.a_stride = a_coef.strides[0];
   call.score_batch_stride = scores.strides[0];
   call.score_head_stride = scores.strides[1];
   call.score_key_stride = scores.strides[2];
-  call.is_per_head = shape.is_per_head;
-  call.is_log = mode == ZohMode::log;
-  FDMA_TRY_VOID(zoh::launch(call, stream));
+  call.result = mode == ZohMode::log ? zoh::Scored::log : zoh::Scored::exp;
+  FDMA_TRY_VOID(zoh::launch_scores(call, stream));
   return sm90::check_cuda(cudaGetLastError(), "zoh_scores: launch");
 }
 
