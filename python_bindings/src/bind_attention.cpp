@@ -22,6 +22,7 @@
 #include "bindings.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/kept_workspace.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_on_device.hpp"
 #include "python_error.hpp"
@@ -275,7 +276,8 @@ nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
                                arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
     }
     void* const workspace = held.workspace(stream);
-    value_or_throw(attention_forward(held.plan(), arrays.tensors, workspace, stream, options));
+    value_or_throw(attention_forward_in_kept_workspace(held.plan(), arrays.tensors, workspace,
+                                                       stream, options));
     uploaded.reset();
   }
   return results_of(arrays, return_lse);
