@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "attention_call.hpp"
+#include "backward_call.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 
 namespace fdma::dynamic_mask {
@@ -37,6 +38,17 @@ Result<void> check_scores(const DynamicMaskSpec& spec, std::string_view name,
       fmt::format("{}: expected stride 1 along the last axis, got {}", name, scores.strides[2])};
 }
 
+Result<void> check_kept(const DynamicMaskSpec& spec, const TensorView& kept, Device device) {
+  if (kept.data == nullptr) return {};
+  const std::int64_t extents[] = {spec.shape.batch, spec.shape.heads_kv, spec.shape.max_kv_len(),
+                                  2};
+  TensorView expected = make_contiguous_view(nullptr, DType::int32, 4, extents);
+  expected.device = device;
+  FDMA_TRY_VOID(check_array("kept", "[batch, heads_kv, kv_len, 2]", kept, expected));
+  if (kept.is_contiguous()) return {};
+  return Error{ErrorCode::invalid_argument, "kept: expected a contiguous tensor"};
+}
+
 // Either scores, or what they are made of.
 Result<void> check_score_source(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
                                 Device device) {
@@ -52,7 +64,7 @@ Result<void> check_score_source(const DynamicMaskSpec& spec, const DynamicMaskTe
   }
   if (is_given) return check_scores(spec, "scores", tensors.scores, device);
   FDMA_TRY(const ZohShape shape,
-           zoh_shape(values_of(spec, tensors), tensors.dt_proj, tensors.a_coef));
+           zoh_shape(values_of(spec, tensors.kv.v), tensors.dt_proj, tensors.a_coef));
   static_cast<void>(shape);
   if (tensors.dt_proj.device != device) {
     return Error{ErrorCode::unsupported, "dt_proj: expected a tensor where q is"};
@@ -62,10 +74,14 @@ Result<void> check_score_source(const DynamicMaskSpec& spec, const DynamicMaskTe
 
 }  // namespace
 
-TensorView values_of(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors) {
-  TensorView values = tensors.kv.v;
-  values.extents[1] = std::min(values.extents[1], spec.shape.max_kv_len());
-  return values;
+TensorView values_of(const DynamicMaskSpec& spec, TensorView v) {
+  v.extents[1] = std::min(v.extents[1], spec.shape.max_kv_len());
+  return v;
+}
+
+MutableTensorView mutable_view(const TensorView& view) {
+  return {
+      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
 }
 
 AttentionTensors attention_tensors(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
@@ -77,6 +93,40 @@ AttentionTensors attention_tensors(const DynamicMaskSpec& spec, const DynamicMas
   attention.lse = tensors.lse;
   if (spec.bias != ScoreBias::none) attention.key_bias = scores;
   return attention;
+}
+
+BackwardTensors backward_tensors(const DynamicMaskSpec& spec,
+                                 const DynamicMaskBackwardTensors& tensors,
+                                 const MutableTensorView& dscores) {
+  BackwardTensors attention{};
+  attention.q = tensors.q;
+  attention.kv = tensors.kv;
+  attention.out = tensors.out;
+  attention.lse = tensors.lse;
+  attention.dout = tensors.dout;
+  attention.dlse = tensors.dlse;
+  attention.dq = tensors.dq;
+  attention.dk = tensors.dk;
+  attention.dv = tensors.dv;
+  if (spec.bias == ScoreBias::none) return attention;
+  attention.key_bias = tensors.scores;
+  attention.dkey_bias = dscores;
+  return attention;
+}
+
+ZohBackwardTensors zoh_tensors(const DynamicMaskSpec& spec,
+                               const DynamicMaskBackwardTensors& tensors,
+                               const TensorView& dscores) {
+  ZohBackwardTensors scores{};
+  scores.values = values_of(spec, tensors.kv.v);
+  scores.dt_proj = tensors.dt_proj;
+  scores.a_coef = tensors.a_coef;
+  scores.dscores = dscores;
+  scores.dvalues = mutable_view(values_of(spec, tensors.dv.view()));
+  scores.other_dvalues = scores.dvalues.view();
+  scores.ddt_proj = tensors.ddt_proj;
+  scores.da_coef = tensors.da_coef;
+  return scores;
 }
 
 TensorView scores_view(const DynamicMaskSpec& spec, const void* data, Device device) {
@@ -101,14 +151,32 @@ Result<void> check_call(const DynamicMaskSpec& spec, const DynamicMaskTensors& t
   if (tensors.made_scores.data != nullptr) {
     FDMA_TRY_VOID(check_scores(spec, "made_scores", tensors.made_scores.view(), device));
   }
-  if (tensors.kept.data == nullptr) return {};
-  const std::int64_t extents[] = {spec.shape.batch, spec.shape.heads_kv, spec.shape.max_kv_len(),
-                                  2};
-  TensorView kept = make_contiguous_view(nullptr, DType::int32, 4, extents);
-  kept.device = device;
-  FDMA_TRY_VOID(check_array("kept", "[batch, heads_kv, kv_len, 2]", tensors.kept.view(), kept));
-  if (tensors.kept.view().is_contiguous()) return {};
-  return Error{ErrorCode::invalid_argument, "kept: expected a contiguous tensor"};
+  return check_kept(spec, tensors.kept.view(), device);
+}
+
+Result<void> check_backward(const DynamicMaskSpec& spec, const DynamicMaskBackwardTensors& tensors,
+                            const BackwardOptions& options, Device device) {
+  static constexpr float kSomewhere = 0;
+  MutableTensorView dscores = tensors.dscores;
+  if (dscores.data == nullptr) dscores = mutable_view(scores_view(spec, &kSomewhere, device));
+  FDMA_TRY(const BackwardCall call,
+           checked_backward_call(Direction::backward, spec.shape, score_of(spec.bias),
+                                 backward_tensors(spec, tensors, dscores), options, device));
+  static_cast<void>(call);
+  FDMA_TRY_VOID(check_scores(spec, "scores", tensors.scores, device));
+  FDMA_TRY_VOID(check_scores(spec, "dscores", dscores.view(), device));
+  FDMA_TRY_VOID(check_kept(spec, tensors.kept, device));
+  if (tensors.dt_proj.data != nullptr && tensors.a_coef.data != nullptr) {
+    FDMA_TRY(const ZohShape shape, zoh_backward_shape(zoh_tensors(spec, tensors, dscores.view())));
+    static_cast<void>(shape);
+    return {};
+  }
+  const bool has_either = tensors.dt_proj.data != nullptr || tensors.a_coef.data != nullptr;
+  const bool wants_any = tensors.ddt_proj.data != nullptr || tensors.da_coef.data != nullptr;
+  if (!has_either && !wants_any) return {};
+  return Error{ErrorCode::invalid_argument,
+               "dt_proj: expected dt_proj and a_coef of the forward call, got one of them or "
+               "gradients without them"};
 }
 
 }  // namespace fdma::dynamic_mask

@@ -3,9 +3,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "dynamic_mask/call_check.hpp"
+#include "dynamic_mask/device_backward.hpp"
 #include "dynamic_mask/device_call.hpp"
 #include "dynamic_mask/device_lists.hpp"
 #include "dynamic_mask/selection_plan.hpp"
@@ -42,13 +44,15 @@ struct Layout {
 class Sm90Call final : public DeviceCall {
  public:
   Sm90Call(const DynamicMaskSpec& spec, const TopkRows& rows, DeviceTopk topk, DevicePlan plan,
-           DeviceMemory memory, const SelectionPlan& selection)
+           DeviceMemory memory, const SelectionPlan& selection,
+           std::optional<DeviceBackward> backward)
       : spec_(spec),
         num_rows_(rows.num_rows()),
         kv_len_(rows.kv_len),
         topk_(std::move(topk)),
         plan_(std::move(plan)),
         memory_(std::move(memory)),
+        backward_(std::move(backward)),
         reading_(selection.reading),
         heads_per_tile_(selection.plan.heads_per_tile),
         block_q_(selection.plan.tile.block_q),
@@ -63,11 +67,20 @@ class Sm90Call final : public DeviceCall {
   std::int32_t heads_per_tile() const override { return heads_per_tile_; }
   int device() const override { return plan_.device(); }
   std::int64_t size_bytes() const override {
-    return topk_.size_bytes() + plan_.size_bytes() + first_entries_bytes() + q_lens_bytes();
+    return topk_.size_bytes() + plan_.size_bytes() + first_entries_bytes() + q_lens_bytes() +
+           (backward_ ? backward_->size_bytes() : 0);
   }
   std::int64_t workspace_bytes() const override { return layout_.bytes; }
   Result<std::vector<ColumnIntervals>> to_host(const Interval* kept, Stream stream) const override {
     return topk_.to_host(kept, stream);
+  }
+
+  std::int64_t backward_workspace_bytes() const override {
+    return backward_ ? backward_->workspace_bytes() : 0;
+  }
+  Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace, Stream stream,
+                        const BackwardOptions& options) const override {
+    return backward_->run(spec_, tensors, q_lens(), workspace, stream, options);
   }
 
   Result<void> run(const DynamicMaskTensors& tensors, void* workspace, std::uint32_t* status,
@@ -134,14 +147,8 @@ class Sm90Call final : public DeviceCall {
                            Stream stream) const {
     const MutableTensorView& wanted = tensors.made_scores;
     if (tensors.scores.data == nullptr) {
-      const MutableTensorView out{const_cast<void*>(scores.data),
-                                  scores.dtype,
-                                  scores.device,
-                                  scores.rank,
-                                  scores.extents,
-                                  scores.strides};
-      return zoh_scores(values_of(spec_, tensors), tensors.dt_proj, tensors.a_coef, out,
-                        zoh_mode_of(spec_.bias), stream);
+      return zoh_scores(values_of(spec_, tensors.kv.v), tensors.dt_proj, tensors.a_coef,
+                        mutable_view(scores), zoh_mode_of(spec_.bias), stream);
     }
     if (wanted.data == nullptr) return {};
     for (std::int64_t b = 0; b < scores.extents[0]; ++b) {
@@ -172,6 +179,10 @@ class Sm90Call final : public DeviceCall {
   const std::int64_t* first_entries() const {
     return static_cast<const std::int64_t*>(memory_.data());
   }
+  const std::int32_t* q_lens() const {
+    return reinterpret_cast<const std::int32_t*>(static_cast<const char*>(memory_.data()) +
+                                                 first_entries_bytes());
+  }
 
   Result<void> list_keys(const Interval* kept, char* base, std::uint32_t* status,
                          Stream stream) const {
@@ -180,8 +191,7 @@ class Sm90Call final : public DeviceCall {
     call.num_rows = num_rows_;
     call.kv_len = kv_len_;
     call.first_entries = first_entries();
-    call.q_lens = reinterpret_cast<const std::int32_t*>(static_cast<const char*>(memory_.data()) +
-                                                        first_entries_bytes());
+    call.q_lens = q_lens();
     call.num_tiles = num_tiles_;
     call.block_q = block_q_;
     call.batch_entries = batch_entries(most_entries_, block_q_);
@@ -215,6 +225,7 @@ class Sm90Call final : public DeviceCall {
   DeviceTopk topk_;
   DevicePlan plan_;
   DeviceMemory memory_;  // first_entries, q_lens
+  std::optional<DeviceBackward> backward_;
   SelectionReading reading_;
   std::int32_t heads_per_tile_, block_q_, num_tiles_;
   std::int64_t most_entries_, num_entries_;
@@ -256,8 +267,13 @@ Result<std::unique_ptr<DeviceCall>> make_device_call(const DynamicMaskSpec& spec
   FDMA_TRY(const SelectionPlan selection, plan_selection(spec, rows));
   FDMA_TRY(DevicePlan plan, upload(selection.plan, stream));
   FDMA_TRY(DeviceMemory memory, upload_lengths(spec, selection, rows.num_rows(), stream));
-  return Result<std::unique_ptr<DeviceCall>>(std::make_unique<Sm90Call>(
-      spec, rows, *std::move(topk), std::move(plan), std::move(memory), selection));
+  std::optional<DeviceBackward> backward;
+  if (spec.has_gradients) {
+    FDMA_TRY(backward, DeviceBackward::make(spec, rows, selection.reading, stream));
+  }
+  return Result<std::unique_ptr<DeviceCall>>(
+      std::make_unique<Sm90Call>(spec, rows, *std::move(topk), std::move(plan), std::move(memory),
+                                 selection, std::move(backward)));
 }
 
 }  // namespace fdma::dynamic_mask

@@ -11,7 +11,6 @@
 #include "dynamic_mask/host_call.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "full_mask.hpp"
-#include "zoh/topk_rows.hpp"
 
 namespace fdma {
 
@@ -198,6 +197,25 @@ Result<void> DynamicMaskAttention::run(const DynamicMaskTensors& tensors, void* 
   }
 }
 
+std::int64_t DynamicMaskAttention::backward_workspace_bytes() const {
+  return impl_->on_device ? impl_->on_device->backward_workspace_bytes() : 0;
+}
+
+Result<void> DynamicMaskAttention::backward(const DynamicMaskBackwardTensors& tensors,
+                                            void* workspace, Stream stream,
+                                            const BackwardOptions& options) const {
+  if (!impl_->spec.has_gradients) {
+    return Error{ErrorCode::invalid_argument,
+                 "backward: was prepared without gradients; set DynamicMaskSpec::has_gradients"};
+  }
+  if (impl_->on_device) return impl_->on_device->backward(tensors, workspace, stream, options);
+  try {
+    return dynamic_mask::backward_on_host(impl_->spec, impl_->rows, tensors, options);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "dynamic_mask_attention: no host memory"};
+  }
+}
+
 Result<BlockMask> DynamicMaskAttention::to_mask(const Interval* kept, BlockShape block,
                                                 Stream stream) const {
   FDMA_TRY_VOID(validate(block));
@@ -207,14 +225,7 @@ Result<BlockMask> DynamicMaskAttention::to_mask(const Interval* kept, BlockShape
     if (impl_->on_device) {
       FDMA_TRY(masks, impl_->on_device->to_host(kept, stream));
     } else {
-      const TopkRows& rows = impl_->rows;
-      std::vector<std::int64_t> q_lens, kv_lens;
-      for (std::int64_t row = 0; row < rows.num_rows(); ++row) {
-        q_lens.push_back(shape.q_len(row / shape.heads_kv));
-        kv_lens.push_back(shape.kv_len(row / shape.heads_kv));
-      }
-      const auto count = static_cast<std::size_t>(rows.num_rows() * rows.kv_len);
-      masks = zoh::columns_of_rows({kept, count}, rows.kv_len, q_lens, kv_lens);
+      masks = dynamic_mask::kept_columns(shape, kept);
     }
     std::vector<std::int32_t> mask_of(masks.size());
     for (std::size_t row = 0; row < mask_of.size(); ++row) {

@@ -8,8 +8,10 @@
 #include "dynamic_mask/call_check.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "fdma/select/select_topk.hpp"
+#include "fdma/select/zoh_backward.hpp"
 #include "fdma/select/zoh_scores.hpp"
 #include "fdma/threads/parallel.hpp"
+#include "zoh/topk_rows.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {
@@ -80,6 +82,15 @@ Result<void> write_kept(const std::vector<ColumnIntervals>& rows, std::int64_t k
   return {};
 }
 
+void fill_rows(const MutableTensorView& scores, float value) {
+  for (std::int64_t b = 0; b < scores.extents[0]; ++b) {
+    for (std::int64_t h = 0; h < scores.extents[1]; ++h) {
+      std::fill_n(static_cast<float*>(scores.data) + b * scores.strides[0] + h * scores.strides[1],
+                  scores.extents[2], value);
+    }
+  }
+}
+
 void copy_scores(const TensorView& from, const MutableTensorView& to) {
   for (std::int64_t b = 0; b < from.extents[0]; ++b) {
     for (std::int64_t h = 0; h < from.extents[1]; ++h) {
@@ -91,7 +102,40 @@ void copy_scores(const TensorView& from, const MutableTensorView& to) {
   }
 }
 
+// The mask of all query heads.
+BlockMask mask_of_kept(const AttentionShape& shape, std::vector<ColumnIntervals> kept) {
+  BlockMask mask;
+  mask.block = {128, 128};
+  mask.shape = {shape.batch, shape.heads_q, shape.q_lens, shape.kv_lens};
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int32_t h = 0; h < shape.heads_q; ++h) {
+      mask.group_of.push_back(
+          static_cast<std::int32_t>(b * shape.heads_kv + h / shape.group_size()));
+    }
+  }
+  mask.groups = std::move(kept);
+  return mask;
+}
+
+// Those of the forward call, as the host has them.
+Result<std::vector<ColumnIntervals>> kept_of_call(const DynamicMaskSpec& spec, const TopkRows& rows,
+                                                  const DynamicMaskBackwardTensors& tensors) {
+  if (tensors.kept.data == nullptr) return select_rows(spec, rows, tensors.scores);
+  return kept_columns(spec.shape, static_cast<const Interval*>(tensors.kept.data));
+}
+
 }  // namespace
+
+std::vector<ColumnIntervals> kept_columns(const AttentionShape& shape, const Interval* kept) {
+  const std::int64_t num_rows = shape.batch * shape.heads_kv, kv_len = shape.max_kv_len();
+  std::vector<std::int64_t> q_lens, kv_lens;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    q_lens.push_back(shape.q_len(row / shape.heads_kv));
+    kv_lens.push_back(shape.kv_len(row / shape.heads_kv));
+  }
+  return zoh::columns_of_rows({kept, static_cast<std::size_t>(num_rows * kv_len)}, kv_len, q_lens,
+                              kv_lens);
+}
 
 Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
                          const DynamicMaskTensors& tensors, const AttentionOptions& options) {
@@ -105,14 +149,8 @@ Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
       memory.resize(static_cast<std::size_t>(rows.num_rows() * rows.kv_len));
       scores = scores_view(spec, memory.data(), Device::cpu);
     }
-    const MutableTensorView out{const_cast<void*>(scores.data),
-                                scores.dtype,
-                                scores.device,
-                                scores.rank,
-                                scores.extents,
-                                scores.strides};
-    FDMA_TRY_VOID(zoh_scores(values_of(spec, tensors), tensors.dt_proj, tensors.a_coef, out,
-                             {zoh_mode_of(spec.bias), options.num_threads}));
+    FDMA_TRY_VOID(zoh_scores(values_of(spec, tensors.kv.v), tensors.dt_proj, tensors.a_coef,
+                             mutable_view(scores), {zoh_mode_of(spec.bias), options.num_threads}));
   } else if (wanted.data != nullptr) {
     copy_scores(scores, wanted);
   }
@@ -120,18 +158,32 @@ Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
   if (tensors.kept.data != nullptr) {
     FDMA_TRY_VOID(write_kept(kept, rows.kv_len, static_cast<Interval*>(tensors.kept.data)));
   }
-  BlockMask mask;
-  mask.block = {128, 128};
-  mask.shape = {spec.shape.batch, spec.shape.heads_q, spec.shape.q_lens, spec.shape.kv_lens};
-  for (std::int64_t b = 0; b < spec.shape.batch; ++b) {
-    for (std::int32_t h = 0; h < spec.shape.heads_q; ++h) {
-      mask.group_of.push_back(
-          static_cast<std::int32_t>(b * spec.shape.heads_kv + h / spec.shape.group_size()));
-    }
-  }
-  mask.groups = kept;
+  const BlockMask mask = mask_of_kept(spec.shape, kept);
   FDMA_TRY(const AttentionPlan plan, make_plan(mask, spec.shape, score_of(spec.bias)));
   return attention_forward(plan, attention_tensors(spec, tensors, scores), options);
+}
+
+Result<void> backward_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
+                              const DynamicMaskBackwardTensors& tensors,
+                              const BackwardOptions& options) {
+  FDMA_TRY_VOID(check_backward(spec, tensors, options, Device::cpu));
+  FDMA_TRY(std::vector<ColumnIntervals> kept, kept_of_call(spec, rows, tensors));
+  PlanOptions backward;
+  backward.direction = Direction::backward;
+  FDMA_TRY(const AttentionPlan plan, make_plan(mask_of_kept(spec.shape, std::move(kept)),
+                                               spec.shape, score_of(spec.bias), backward));
+  std::vector<float> memory;
+  MutableTensorView dscores = tensors.dscores;
+  if (dscores.data == nullptr) {
+    memory.resize(static_cast<std::size_t>(rows.num_rows() * rows.kv_len));
+    dscores = mutable_view(scores_view(spec, memory.data(), Device::cpu));
+  } else {
+    fill_rows(dscores, 0);
+  }
+  FDMA_TRY_VOID(attention_backward(plan, backward_tensors(spec, tensors, dscores), options));
+  if (tensors.dt_proj.data == nullptr) return {};
+  return zoh_scores_backward(zoh_tensors(spec, tensors, dscores.view()),
+                             {zoh_mode_of(spec.bias), options.num_threads});
 }
 
 }  // namespace fdma::dynamic_mask

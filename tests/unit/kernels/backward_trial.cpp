@@ -152,7 +152,17 @@ Result<void> BackwardTrial::run(const AttentionPlan& plan, const BackwardTensors
                                 const BackwardOptions& options, unsigned char byte) {
   for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
   Result<void> ran = machine_.backward(plan, tensors, options);
-  if (!ran) return ran;
+  return ran ? fetched() : ran;
+}
+
+Result<void> BackwardTrial::run_by(const std::function<Result<void>(const BackwardTensors&)>& call,
+                                   unsigned char byte) {
+  for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
+  Result<void> ran = call(tensors());
+  return ran ? fetched() : ran;
+}
+
+Result<void> BackwardTrial::fetched() {
   forward_.fetch();
   for (TrialTensor* tensor : {&dout_, &dlse_, &dq_, &dk_, &dv_, &dbias_}) tensor->fetch();
   return {};

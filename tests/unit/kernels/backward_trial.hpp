@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,10 @@ class BackwardTrial {
   Result<void> run(const AttentionPlan& plan, const BackwardTensors& tensors,
                    const BackwardOptions& options, unsigned char byte = 0xff);
 
+  /// The same by anything else that computes gradients.
+  Result<void> run_by(const std::function<Result<void>(const BackwardTensors&)>& call,
+                      unsigned char byte = 0xff);
+
   /// What is wrong with the gradients that were fetched; empty if nothing. Errors are bounded as
   /// TensorError says, against gradients in float64; dq of rows without keys, and dk, dv and
   /// dkey_bias of keys that no row sees are exactly 0; nothing was written beside the valid
@@ -60,6 +65,8 @@ class BackwardTrial {
   std::vector<unsigned char> result_bytes() const;
 
  private:
+  Result<void> fetched();
+
   AttentionMachine& machine_;
   const MaskCase& mask_;
   TrialChoice choice_;

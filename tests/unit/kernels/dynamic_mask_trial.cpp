@@ -8,49 +8,16 @@
 #include <random>
 
 #include "cell_oracle.hpp"
+#include "dynamic_mask_gradients.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/select/select_topk.hpp"
+#include "machine_array.hpp"
 #include "mask_cases.hpp"
 
 namespace fdma::testing {
 namespace {
 
 constexpr BlockShape kBlock{128, 128};
-
-// Memory of the machine with the contents of a host array, and back.
-template <class T>
-class MachineArray {
- public:
-  MachineArray(AttentionMachine& machine, std::vector<T> values)
-      : machine_(machine),
-        values_(std::move(values)),
-        memory_(machine.allocate(static_cast<std::int64_t>(values_.size() * sizeof(T)))) {
-    machine_.write(memory_, bytes(), size());
-  }
-  ~MachineArray() { machine_.release(memory_); }
-  MachineArray(const MachineArray&) = delete;
-  MachineArray& operator=(const MachineArray&) = delete;
-
-  void* data() const { return memory_; }
-  const std::vector<T>& fetch() {
-    machine_.read(bytes(), memory_, size());
-    return values_;
-  }
-  MutableTensorView view(DType dtype, const std::vector<std::int64_t>& extents) const {
-    MutableTensorView made = make_contiguous_mutable_view(
-        memory_, dtype, static_cast<int>(extents.size()), extents.data());
-    made.device = machine_.device();
-    return made;
-  }
-
- private:
-  unsigned char* bytes() { return reinterpret_cast<unsigned char*>(values_.data()); }
-  std::int64_t size() const { return static_cast<std::int64_t>(values_.size() * sizeof(T)); }
-
-  AttentionMachine& machine_;
-  std::vector<T> values_;
-  unsigned char* memory_;
-};
 
 float score_at(ScoreOrder order, std::int64_t key, std::mt19937& random) {
   const auto uniform = static_cast<float>(random() % 1000) / 500.0f;
@@ -122,7 +89,8 @@ class Run {
     if (const std::string wrong = attention_->check(); !wrong.empty()) return wrong;
     const std::vector<unsigned char> first = attention_->result_bytes();
     run(trial_.are_scores_made);
-    return attention_->result_bytes() == first ? problem_ : "two runs differ";
+    if (attention_->result_bytes() != first) return "two runs differ";
+    return problem_.empty() ? check_gradients() : problem_;
   }
 
  private:
@@ -177,18 +145,26 @@ class Run {
       }
     }
     mask_ = combined(trial_.name, batch_, trial_.heads_q, cases, kBlock);
+    attention_.emplace(machine_, mask_, heads(), choice());
+    set_bias(*attention_);
+  }
+
+  TrialHeads heads() const { return {batch_, trial_.heads_q, trial_.heads_kv}; }
+  TrialChoice choice() const {
     TrialChoice choice = trial_.choice;
     choice.has_bias = trial_.bias != ScoreBias::none;
-    attention_.emplace(machine_, mask_, TrialHeads{batch_, trial_.heads_q, trial_.heads_kv},
-                       choice);
-    if (!choice.has_bias) return;
+    return choice;
+  }
+
+  void set_bias(AttentionTrial& attention) const {
+    if (trial_.bias == ScoreBias::none) return;
     for (std::int64_t row = 0; row < num_rows_; ++row) {
       for (std::int64_t key = 0; key < among(row).kv_len; ++key) {
-        attention_->bias().set(row / trial_.heads_kv, key, row % trial_.heads_kv, 0,
-                               scores_[static_cast<std::size_t>(row * kv_len_ + key)]);
+        attention.bias().set(row / trial_.heads_kv, key, row % trial_.heads_kv, 0,
+                             scores_[static_cast<std::size_t>(row * kv_len_ + key)]);
       }
     }
-    attention_->bias().upload();
+    attention.bias().upload();
   }
 
   void make_object() {
@@ -197,6 +173,7 @@ class Run {
     spec.w = trial_.w;
     spec.bias = trial_.bias;
     spec.drops_zero_scores = trial_.drops_zero_scores;
+    spec.has_gradients = true;
     spec.backend = machine_.backend();
     spec.reading =
         machine_.backend() == Backend::cpu ? SelectionReading::automatic : trial_.reading;
@@ -218,18 +195,27 @@ class Run {
         std::vector<unsigned char>(static_cast<std::size_t>(object_->workspace_bytes()), 0xff));
   }
 
+  std::int64_t columns() const {
+    const std::int64_t dim = attention_->plan().shape.head_dim_v;
+    return trial_.is_dt_proj_wide ? trial_.heads_kv * dim : dim;
+  }
+  std::vector<float> weights() const {
+    std::mt19937 random(7);
+    std::vector<float> weights(static_cast<std::size_t>(trial_.heads_kv * columns()));
+    for (float& weight : weights) {
+      weight = (static_cast<float>(random() % 2001) / 1000 - 1) /
+               static_cast<float>(attention_->plan().shape.head_dim_v);
+    }
+    return weights;
+  }
+  std::vector<float> coefficients() const {
+    return std::vector<float>(static_cast<std::size_t>(trial_.heads_kv), -0.7f);
+  }
+
   void run(bool makes_scores) {
     const std::int64_t heads_kv = trial_.heads_kv;
-    const std::int64_t dim = attention_->plan().shape.head_dim_v;
-    const std::int64_t columns = trial_.is_dt_proj_wide ? heads_kv * dim : dim;
-    std::mt19937 random(7);
-    std::vector<float> weights(static_cast<std::size_t>(heads_kv * columns));
-    for (float& weight : weights) {
-      weight = (static_cast<float>(random() % 2001) / 1000 - 1) / static_cast<float>(dim);
-    }
-    MachineArray<float> dt_proj(machine_, weights);
-    MachineArray<float> a_coef(machine_,
-                               std::vector<float>(static_cast<std::size_t>(heads_kv), -0.7f));
+    MachineArray<float> dt_proj(machine_, weights());
+    MachineArray<float> a_coef(machine_, coefficients());
     MachineArray<float> given(machine_, scores_);
     MachineArray<float> made(machine_, std::vector<float>(scores_.size(), -1));
     MachineArray<Interval> kept(machine_, std::vector<Interval>(scores_.size(), {-7, -7}));
@@ -244,7 +230,7 @@ class Run {
     tensors.out = attention.out;
     tensors.lse = attention.lse;
     if (makes_scores) {
-      tensors.dt_proj = dt_proj.view(DType::float32, {heads_kv, columns}).view();
+      tensors.dt_proj = dt_proj.view(DType::float32, {heads_kv, columns()}).view();
       tensors.a_coef = a_coef.view(DType::float32, {heads_kv}).view();
     } else {
       tensors.scores = given.view(DType::float32, extents).view();
@@ -275,6 +261,16 @@ class Run {
                          expected_[i].begin, expected_[i].end);
     }
     return {};
+  }
+
+  std::string check_gradients() const {
+    GradientCall call{trial_, *object_, mask_, heads(), choice(), scores_, kept_};
+    call.kv_len = kv_len_;
+    call.set_bias = [this](AttentionTrial& attention) { set_bias(attention); };
+    call.columns = columns();
+    call.dt_proj = weights();
+    call.a_coef = coefficients();
+    return check_dynamic_mask_gradients(machine_, call);
   }
 
   AttentionMachine& machine_;

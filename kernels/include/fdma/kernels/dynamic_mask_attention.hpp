@@ -1,5 +1,5 @@
 // Dynamic Mask Attention in one call: scores of keys from their values, for each query the keys
-// with the best scores, attention over those.
+// with the best scores, attention over those; and its gradients in another.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "fdma/formats/result.hpp"
 #include "fdma/formats/tensor_view.hpp"
 #include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
 #include "fdma/kernels/backends.hpp"
 
 namespace fdma {
@@ -54,6 +55,8 @@ struct DynamicMaskSpec {
   Backend backend = Backend::cpu;
   /// Of sm90; `all` cannot be asked for where it does not hold.
   SelectionReading reading = SelectionReading::automatic;
+  /// What `backward` needs is prepared too.
+  bool has_gradients = false;
 };
 
 /// The tensors of one call, all on the host (cpu) or all on the object's device (sm90).
@@ -73,6 +76,39 @@ struct DynamicMaskTensors {
   MutableTensorView lse = {};
   MutableTensorView made_scores = {};
   MutableTensorView kept = {};
+};
+
+/// The tensors of a backward call, all where those of the forward call are.
+///
+/// Shapes      q, kv, dt_proj, a_coef: those of the forward call (dt_proj and a_coef with data =
+///             nullptr where its scores were given); scores: those given, or its made_scores; kept:
+///             of that call. The host may do without (data = nullptr): it selects once more; where
+///             reading() is all, nothing is read. out, lse, dout, dlse, dq, dk, dv: see
+///             BackwardTensors. Wanted, or data = nullptr: dscores, the gradient of the scores,
+///             shape of the scores and contiguous along keys; ddt_proj, da_coef: shapes of dt_proj
+///             and a_coef, each of that input's dtype or float32
+/// Written     all of dscores, ddt_proj and da_coef; dq, dk and dv as by attention_backward, of
+///             keys that no query keeps 0. dv has the gradient through scores that were made of v
+///             as well. Without a bias nothing comes through scores: dscores, ddt_proj and da_coef
+///             are 0
+/// Invariants  outputs overlap no other tensor
+struct DynamicMaskBackwardTensors {
+  TensorView q;
+  KvView kv;
+  TensorView dt_proj = {};
+  TensorView a_coef = {};
+  TensorView scores;
+  TensorView kept = {};
+  TensorView out;
+  TensorView lse;
+  TensorView dout;
+  TensorView dlse = {};
+  MutableTensorView dq;
+  MutableTensorView dk;
+  MutableTensorView dv;
+  MutableTensorView dscores = {};
+  MutableTensorView ddt_proj = {};
+  MutableTensorView da_coef = {};
 };
 
 /// The parts of a call, in their order.
@@ -136,8 +172,27 @@ class DynamicMaskAttention {
                    std::uint32_t* status = nullptr, Stream stream = nullptr,
                    const DynamicMaskOptions& options = {}) const;
 
-  /// `kept` of a call as a mask of heads_q heads on the host; waits for `stream`. For backward, or
-  /// to look at.
+  /// Bytes of workspace of one backward call; 0 on the host, or without has_gradients.
+  std::int64_t backward_workspace_bytes() const;
+
+  /// The gradients of a call with the same tensors, selection taken as it was: a selection has no
+  /// gradient, the scores that it adds have. On a GPU in the order of `stream`, without waiting; a
+  /// graph may capture it. `workspace`: backward_workspace_bytes() of device memory, 256-aligned,
+  /// of no other call at the same time.
+  ///
+  /// Errors  those of attention_backward and zoh_scores_backward, by the names of the tensors;
+  ///         invalid_argument: made without has_gradients, no kept on a GPU; unsupported:
+  ///         options.deterministic on a GPU, unless reading() is all (dq, and dk and dv of
+  ///         long-lived keys, are sums in no fixed order there; on the host bits are always the
+  ///         same). Checked before anything is written
+  /// Cost    10 head_dim FLOP for each (query, key) pair that is kept, times 1.1 to 1.8 for tiles
+  /// in
+  ///         which some keys have died; on a GPU kept keys are put in the order of their lifetimes
+  ///         first (device_key_lists.hpp), then every row of k, v, dk and dv is touched about once
+  Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace = nullptr,
+                        Stream stream = nullptr, const BackwardOptions& options = {}) const;
+
+  /// `kept` of a call as a mask of heads_q heads on the host; waits for `stream`. To look at.
   Result<BlockMask> to_mask(const Interval* kept, BlockShape block, Stream stream = nullptr) const;
 
   struct Impl;

@@ -1,0 +1,182 @@
+// The launches of a backward call: lists (six), attention (six; of M three), gradients of scores.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "dynamic_mask/call_check.hpp"
+#include "dynamic_mask/device_backward.hpp"
+#include "dynamic_mask/selection_plan.hpp"
+#include "fdma/kernels/zoh_backward_device.hpp"
+#include "full_mask.hpp"
+#include "plan_splits.hpp"
+#include "sm90/attention_backward.hpp"
+#include "sm90/backward_workspace.hpp"
+#include "sm90/cuda_error.hpp"
+
+namespace fdma::dynamic_mask {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+// The plan of M, or one of which the header alone is read.
+Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows, bool is_all) {
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  const BlockShape tile{kSm90TileRows, kSm90TileKeys};
+  const ScoreSpec score = score_of(spec.bias);
+  if (is_all) {
+    return make_plan(mask_of_rows(spec.shape, rows.masks, rows.mask_of, tile), spec.shape, score,
+                     options);
+  }
+  FDMA_TRY(AttentionPlan plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
+  plan.items.clear();
+  plan.segments.clear();
+  plan.counts = {};
+  return Result<AttentionPlan>(std::move(plan));
+}
+
+// Of dt_proj either way.
+std::int64_t zoh_bytes(const AttentionShape& shape) {
+  ZohShape zoh;
+  zoh.num_batches = shape.batch;
+  zoh.kv_len = shape.max_kv_len();
+  zoh.num_heads_kv = shape.heads_kv;
+  zoh.head_dim = shape.head_dim_v;
+  std::int64_t bytes = 0;
+  for (const bool is_per_head : {true, false}) {
+    zoh.is_per_head = is_per_head;
+    bytes = std::max(bytes, zoh_backward_workspace_bytes(zoh));
+  }
+  return bytes;
+}
+
+bool has_short_rows(const AttentionShape& shape) {
+  return std::any_of(shape.kv_lens.begin(), shape.kv_lens.end(),
+                     [&](std::int64_t kv_len) { return kv_len < shape.max_kv_len(); });
+}
+
+// All of dscores, of which attention writes what is below the lengths.
+Result<void> zero_scores(const MutableTensorView& dscores, Stream stream) {
+  const auto bytes = [](std::int64_t elements) {
+    return static_cast<std::size_t>(elements) * sizeof(float);
+  };
+  for (std::int64_t b = 0; b < dscores.extents[0]; ++b) {
+    float* const first = static_cast<float*>(dscores.data) + b * dscores.strides[0];
+    FDMA_TRY_VOID(sm90::check_cuda(
+        cudaMemset2DAsync(first, bytes(dscores.strides[1]), 0, bytes(dscores.extents[2]),
+                          static_cast<std::size_t>(dscores.extents[1]), stream),
+        "cudaMemset2DAsync"));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const TopkRows& rows,
+                                            SelectionReading reading, Stream stream) {
+  const AttentionShape& shape = spec.shape;
+  const bool is_all = reading == SelectionReading::all;
+  FDMA_TRY(const AttentionPlan plan, plan_of(spec, rows, is_all));
+  FDMA_TRY(DevicePlan uploaded, upload(plan, stream));
+  std::optional<KeyListsRoom> room;
+  if (!is_all) {
+    room =
+        key_lists_room(rows.num_rows(), shape.max_q_len(), rows.kv_len, spec.w, shape.group_size());
+  }
+  DeviceBackward made(std::move(uploaded), room);
+  made.set_layout(spec);
+  return Result<DeviceBackward>(std::move(made));
+}
+
+void DeviceBackward::set_layout(const DynamicMaskSpec& spec) {
+  const AttentionShape& shape = spec.shape;
+  const auto take = [&](std::int64_t bytes) {
+    const std::int64_t at = layout_.bytes;
+    layout_.bytes += ceil_div(bytes, kAlignment) * kAlignment;
+    return at;
+  };
+  layout_.scores = take(shape.batch * shape.heads_kv * shape.max_kv_len() * 4);
+  layout_.zoh = take(zoh_bytes(shape));
+  layout_.attention = take(plan_.workspace_bytes());
+  if (!room_) return;
+  const std::int64_t sum_bytes = room_->sums_capacity() * sm90::backward_dim(shape) * 4;
+  layout_.scratch = take(room_->workspace_bytes());
+  layout_.keys = take(room_->keys_capacity() * static_cast<std::int64_t>(sizeof(ListedKey)));
+  layout_.items = take(room_->items_capacity() * static_cast<std::int64_t>(sizeof(KeyItem)));
+  layout_.num_items = take(4);
+  layout_.sum_keys = take(room_->sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
+  layout_.num_sums = take(room_->num_rows * 4);
+  layout_.dk_sums = take(sum_bytes);
+  layout_.dv_sums = take(sum_bytes);
+}
+
+Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
+                                 const DynamicMaskBackwardTensors& tensors,
+                                 const std::int32_t* q_lens, void* workspace, Stream stream,
+                                 const BackwardOptions& options) const {
+  FDMA_TRY_VOID(check_backward(spec, tensors, options, Device::cuda));
+  if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % kAlignment != 0) {
+    return Error{ErrorCode::invalid_argument, "workspace: expected " +
+                                                  std::to_string(layout_.bytes) +
+                                                  " bytes of device memory at a multiple of 256"};
+  }
+  if (room_ && tensors.kept.data == nullptr) {
+    return Error{ErrorCode::invalid_argument,
+                 "kept: is missing; the forward call writes it where it is asked for"};
+  }
+  char* const base = static_cast<char*>(workspace);
+  MutableTensorView dscores = tensors.dscores;
+  if (dscores.data == nullptr) {
+    dscores = mutable_view(scores_view(spec, base + layout_.scores, Device::cuda));
+  }
+  const bool has_bias = spec.bias != ScoreBias::none;
+  const bool is_read = tensors.dt_proj.data != nullptr || tensors.dscores.data != nullptr;
+  if (is_read && (!has_bias || has_short_rows(spec.shape))) {
+    FDMA_TRY_VOID(zero_scores(dscores, stream));
+  }
+  const BackwardTensors attention = backward_tensors(spec, tensors, dscores);
+  if (room_) {
+    FDMA_TRY_VOID(attend_to_listed(attention, static_cast<const Interval*>(tensors.kept.data),
+                                   q_lens, base, stream, options));
+  } else {
+    FDMA_TRY_VOID(attention_backward(plan_, attention, base + layout_.attention, stream, options));
+  }
+  if (tensors.dt_proj.data == nullptr) return {};
+  return zoh_scores_backward(zoh_tensors(spec, tensors, dscores.view()), zoh_mode_of(spec.bias),
+                             base + layout_.zoh, stream);
+}
+
+Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, const Interval* kept,
+                                              const std::int32_t* q_lens, char* base, Stream stream,
+                                              const BackwardOptions& options) const {
+  KeyListsCall call;
+  call.room = *room_;
+  call.kept = kept;
+  call.q_lens = q_lens;
+  call.heads_kv = plan_.shape().heads_kv;
+  call.workspace = base + layout_.scratch;
+  call.keys = reinterpret_cast<ListedKey*>(base + layout_.keys);
+  call.items = reinterpret_cast<KeyItem*>(base + layout_.items);
+  call.num_items = reinterpret_cast<std::int32_t*>(base + layout_.num_items);
+  call.sum_keys = reinterpret_cast<SumKey*>(base + layout_.sum_keys);
+  call.num_sums = reinterpret_cast<std::int32_t*>(base + layout_.num_sums);
+  sm90::BackwardLists lists{};
+  lists.keys = call.keys;
+  lists.items = call.items;
+  lists.num_items = call.num_items;
+  lists.max_items = room_->items_capacity();
+  lists.sums.keys = call.sum_keys;
+  lists.sums.dk = reinterpret_cast<float*>(base + layout_.dk_sums);
+  lists.sums.dv = reinterpret_cast<float*>(base + layout_.dv_sums);
+  lists.sums.rows_of_group = room_->sum_rows;
+  lists.sums.num_rows = call.num_sums;
+  lists.sums.num_groups = static_cast<std::int32_t>(room_->num_rows);
+  lists.seen = kept;
+  if (!options.deterministic) FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
+  return sm90::attention_backward_with_lists(plan_, tensors, base + layout_.attention, stream,
+                                             options, lists);
+}
+
+}  // namespace fdma::dynamic_mask

@@ -1,0 +1,52 @@
+// The backward pass of Dynamic Mask Attention on a GPU.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "dynamic_mask/device_key_lists.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_topk.hpp"
+#include "fdma/kernels/dynamic_mask_attention.hpp"
+
+namespace fdma::dynamic_mask {
+
+/// What backward calls of a shape need. Where a selection was made (`reading` of the forward call
+/// is not all) the kept keys are listed by lifetime on the device; else M is planned on the host,
+/// once.
+class DeviceBackward {
+ public:
+  /// Errors  those of make_plan and upload
+  static Result<DeviceBackward> make(const DynamicMaskSpec& spec, const TopkRows& rows,
+                                     SelectionReading reading, Stream stream);
+
+  std::int64_t size_bytes() const { return plan_.size_bytes(); }
+  std::int64_t workspace_bytes() const { return layout_.bytes; }
+  /// `q_lens`: [batch * heads_kv] on the device.
+  Result<void> run(const DynamicMaskSpec& spec, const DynamicMaskBackwardTensors& tensors,
+                   const std::int32_t* q_lens, void* workspace, Stream stream,
+                   const BackwardOptions& options) const;
+
+ private:
+  // Where things lie in the workspace, in bytes.
+  struct Layout {
+    std::int64_t scores = 0, zoh = 0, attention = 0;
+    std::int64_t scratch = 0, keys = 0, items = 0, num_items = 0;
+    std::int64_t sum_keys = 0, num_sums = 0, dk_sums = 0, dv_sums = 0;
+    std::int64_t bytes = 0;
+  };
+
+  DeviceBackward(DevicePlan plan, std::optional<KeyListsRoom> room)
+      : plan_(std::move(plan)), room_(room) {}
+  void set_layout(const DynamicMaskSpec& spec);
+  Result<void> attend_to_listed(const BackwardTensors& tensors, const Interval* kept,
+                                const std::int32_t* q_lens, char* base, Stream stream,
+                                const BackwardOptions& options) const;
+
+  DevicePlan plan_;                   // of listed calls its header only
+  std::optional<KeyListsRoom> room_;  // of listed calls
+  Layout layout_;
+};
+
+}  // namespace fdma::dynamic_mask
