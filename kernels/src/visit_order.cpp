@@ -9,34 +9,18 @@
 #include "fdma/kernels/segment_iterator.hpp"
 
 namespace fdma {
-namespace {
-
-// KV heads whose units are taken in turn. Fewer share Q, dO and sums in the cache, with more a unit
-// waits for fewer of its own head.
-constexpr std::int64_t kHeadsAtOnce = 32;
-
-// The first query tile that any item of a unit visits; behind all of them where there is none.
-std::int32_t first_tile_of(const AttentionPlan& plan, std::size_t first_item) {
-  std::int32_t first = std::numeric_limits<std::int32_t>::max();
-  for (std::int32_t i = 0; i < plan.shape.group_size(); ++i) {
-    SegmentIterator iterator(plan.segments.data(),
-                             plan.items[first_item + static_cast<std::size_t>(i)]);
-    TileStep step;
-    if (iterator.next(step)) first = std::min(first, step.tile);
-  }
-  return first;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Result<VisitOrder> visit_order(const AttentionPlan& plan) {
   const AttentionShape& shape = plan.shape;
   const auto group_size = static_cast<std::size_t>(shape.group_size());
   const std::size_t num_units = plan.items.size() / group_size;
 
+  // As many as share the cache: what the units that add to a tile read and add to is there still.
+  const std::int64_t heads_at_once = std::max(plan.section_heads, 1);
   struct Key {
     std::int64_t section;
-    std::int32_t first_tile;
+    std::int32_t key_tile;
   };
   std::vector<Key> keys;
   keys.reserve(num_units);
@@ -45,7 +29,7 @@ Result<VisitOrder> visit_order(const AttentionPlan& plan) {
     const WorkItem& item = plan.items[u * group_size];
     const std::int64_t kv =
         std::int64_t{item.batch} * shape.heads_kv + item.head / shape.group_size();
-    keys.push_back({kv / kHeadsAtOnce, first_tile_of(plan, u * group_size)});
+    keys.push_back({kv / heads_at_once, item.q_tile});
     for (std::size_t i = 0; i < group_size; ++i) {
       num_visits += plan.items[u * group_size + i].num_tiles;
     }
@@ -64,7 +48,7 @@ Result<VisitOrder> visit_order(const AttentionPlan& plan) {
     const Key& left = keys[static_cast<std::size_t>(a)];
     const Key& right = keys[static_cast<std::size_t>(b)];
     if (left.section != right.section) return left.section < right.section;
-    return left.first_tile > right.first_tile;
+    return left.key_tile > right.key_tile;
   });
 
   const std::int64_t num_q_tiles = ceil_div(shape.max_q_len(), plan.tile.block_q);

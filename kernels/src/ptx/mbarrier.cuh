@@ -71,6 +71,21 @@ __device__ __forceinline__ bool mbarrier_try_wait(std::uint32_t barrier, std::ui
   return is_done != 0;
 }
 
+/// Whether the phase of this parity has ended; at once, where mbarrier_try_wait may sleep a while.
+__device__ __forceinline__ bool mbarrier_test(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t is_done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(is_done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_done != 0;
+}
+
 /// Waits until the phase of this parity has ended. With FDMA_BOUNDED_WAITS a wait of more than a
 /// second says who waits for what, and traps; never time such a build, the printf serialises wgmma.
 __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity,

@@ -187,10 +187,10 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const sm90::BackwardLists* lists, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, lists);
-  const Kernel& kernel = kernel_for<T>(
-      sm90::backward_dim(shape),
-      call.key_bias != nullptr || params.turns != nullptr || !(call.scale_log2 > 0.0f),
-      lists != nullptr);
+  const int dim = sm90::backward_dim(shape);
+  const bool is_general = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
+                          (params.turns != nullptr && dim > sm90::kMaxBulkDim);
+  const Kernel& kernel = kernel_for<T>(dim, is_general, lists != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
   }

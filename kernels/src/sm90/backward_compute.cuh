@@ -21,6 +21,7 @@
 #include "sm90/backward_listed.cuh"
 #include "sm90/backward_params.hpp"
 #include "sm90/backward_rows.cuh"
+#include "sm90/backward_turns.cuh"
 #include "sm90/forward_softmax.cuh"
 #include "sm90/fragment.hpp"
 #include "sm90/mask_words.cuh"
@@ -43,14 +44,6 @@ __device__ __forceinline__ void store_pair(std::uint32_t address, float a, float
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
-/// Waits until `turns` is `rank`. The other blocks' additions before are visible then.
-__device__ __forceinline__ void wait_for_rank(const std::int32_t* turns, std::int32_t rank) {
-  std::int32_t now;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turns) : "memory");
-  } while (now != rank);
-}
-
 /// Computes units until there are none. One of two warpgroups.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
@@ -60,10 +53,9 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   constexpr bool kSplitsRows = kQueries == 128;               // of dQ
   constexpr bool kHasKeys = kGradients != Gradients::values;  // dK and dQ
   constexpr bool kHasValues = kGradients != Gradients::keys;
-  constexpr bool kPacksLate = kSplitsRows || kGeneral;  // P: for want of registers
-  constexpr int kSumColumns = kSplitsRows ? kDimQk : kDimQk / 2;
-  constexpr int kSumParts = (kSumColumns + 63) / 64;  // that dQ is computed in
-  constexpr int kPartColumns = kSumColumns / kSumParts;
+  constexpr bool kPacksLate = kSplitsRows || kGeneral;        // P: for want of registers
+  constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // that dQ is computed in
+  constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
   using ScoreProduct = ptx::product<T, kQueries>;
   constexpr std::uint64_t kQAdvance = Layout::kQBytes / 16, kOAdvance = Layout::kOBytes / 16;
   // Read anew where they are used: registers are few.
@@ -89,7 +81,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 
   [[maybe_unused]] float dk[kHasKeys ? kDimQk / 2 : 1], dv[kHasValues ? kDimV / 2 : 1];
   ptx::Ring<kStages> ring;
-  std::uint32_t unit_phase = 0;
+  std::uint32_t phases = 0;  // bit 0: of units, bit 1: of sums
   const auto bias_sums = [&] {
     return base + Layout::kBiasSums + 8 * (group * kWarpgroupThreads + thread_now());
   };
@@ -112,7 +104,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     return base + Layout::kBiases + 8 * (group * kWarpgroupThreads + thread_now());
   };
 
-  // Deterministic calls: this warpgroup's part of dQ of a step is added when it is the unit's turn.
+  // Where dQ is added from registers, in deterministic calls when it is the unit's turn.
   const auto step_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
   };
@@ -131,7 +123,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if (p.turns == nullptr) return;
     if (thread_now() == 0) {
       const uint4 step = step_at(stage);
-      wait_for_rank(turn_of(step), __ldg(p.plan.ranks + static_cast<int>(step.w)));
+      while (read_turn(turn_of(step)) != static_cast<int>(step.w)) {
+      }
     }
     ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
   };
@@ -139,9 +132,28 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if (p.turns == nullptr) return;
     __threadfence();
     ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
-    if (thread_now() == 0) {
-      asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn_of(step_at(stage)))
-                   : "memory");
+    if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
+  };
+  // Where not: by the copy engine, each warp its part (backward_turns.cuh).
+  const auto add_in_bulk = [&](const uint4& step, const auto& dq) {
+    const int lane = lane_now(), warp = group * 4 + thread_now() / 32;
+    const std::uint32_t part = base + Layout::kSums + warp * (Layout::kSumBytes / kComputeWarps);
+    if (!kListed && p.turns != nullptr) {
+      phases ^= 2;
+      ptx::mbarrier_wait(base + Layout::kSumsEmpty, phases >> 1, "compute: sums empty");
+      put_sums(part, dq, lane);
+      release(base + Layout::kSumsFull);
+      return;
+    }
+    if (lane == 0) ptx::bulk_wait_read<0>();
+    __syncwarp();
+    put_sums(part, dq, lane);
+    if (lane == 0) {
+      const std::int64_t tile = static_cast<int>(step.z);
+      ptx::bulk_reduce_add(p.places.dq_sums + tile * (kSumRows * kDimQk) +
+                               warp * (Layout::kSumBytes / kComputeWarps / 4),
+                           part, Layout::kSumBytes / kComputeWarps);
+      ptx::bulk_commit();
     }
   };
 
@@ -176,14 +188,14 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
   };
 
-  for (bool is_done = false; !is_done; unit_phase ^= 1) {
+  for (bool is_done = false; !is_done; phases ^= 1) {
 #pragma unroll
     for (float& x : dk) x = 0.0f;
 #pragma unroll
     for (float& x : dv) x = 0.0f;
     if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
-    ptx::mbarrier_wait(base + Layout::kKFull, unit_phase, "compute: K full");
-    ptx::mbarrier_wait(base + Layout::kVFull, unit_phase, "compute: V full");
+    ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
+    ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
     uint4 step = wait_for_step();
     if constexpr (kGeneral && kListed) {
       constexpr float kLog2E = 1.44269504088896340736f;
@@ -365,26 +377,28 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         ptx::wgmma_wait<1>();
         ptx::pin_registers(dq);
         release(base + Layout::kOEmpty + 8 * stage);
-        // Group g of 8 columns of a tile of 64 queries begins at g * kSumGroupFloats.
-        const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
-        float* sums = p.places.dq_sums + tile * (kDimQk / 8 * kSumGroupFloats) +
-                      (kSplitsRows ? 0 : group * (kSumColumns / 8 * kSumGroupFloats)) +
-                      thread_now() * 4;
-        if constexpr (kGeneral) wait_for_turn(stage);
+        if constexpr (Layout::kAddsInBulk) {
+          add_in_bulk(step, dq);
+        } else {
+          float* sums = p.places.dq_sums +
+                        std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+                        sum_place<kDimQk>(thread_now(), group * kSumColumns<kDimQk>);
+          if constexpr (kGeneral) wait_for_turn(stage);
 #pragma unroll
-        for (int part = 0; part < kSumParts; ++part) {
-          if (part > 0) {
-            issue_dq(part);
-            ptx::wgmma_wait<0>();
-            ptx::pin_registers(dq);
-          }
+          for (int part = 0; part < kSumParts; ++part) {
+            if (part > 0) {
+              issue_dq(part);
+              ptx::wgmma_wait<0>();
+              ptx::pin_registers(dq);
+            }
 #pragma unroll
-          for (int i = 0; i < kPartColumns / 8; ++i) {
-            ptx::reduce_add_x4(sums + (part * (kPartColumns / 8) + i) * kSumGroupFloats, dq[4 * i],
-                               dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+            for (int i = 0; i < kPartColumns / 8; ++i) {
+              ptx::reduce_add_x4(sums + (part * (kPartColumns / 8) + i) * kSumLanes, dq[4 * i],
+                                 dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+            }
           }
+          if constexpr (kGeneral) give_turn(stage);
         }
-        if constexpr (kGeneral) give_turn(stage);
       }
       // With two buffers the next step is looked at before this one has ended.
       ring.advance();
@@ -435,6 +449,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       }
     }
   }
+  if constexpr (kHasKeys && Layout::kAddsInBulk) ptx::bulk_wait<0>();
 }
 
 }  // namespace fdma::sm90

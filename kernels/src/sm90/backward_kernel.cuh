@@ -48,6 +48,11 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     for (int i = 0; i < Layout::kRequestSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
     }
+    init(Layout::kSumsFull, 1, kComputeWarps);
+    ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
+    for (int at = Layout::kTurns; at <= Layout::kNumTurns; at += 16) {
+      store_words(base + at, make_uint4(0, 0, 0, 0));
+    }
     ptx::mbarrier_init_fence();
   }
   __syncthreads();

@@ -1,7 +1,7 @@
 // The warps that serve those that compute gradients: one thread has K, V, Q and dO copied to shared
 // memory, two warps make mask words, one warp does what the loading thread asks it for: takes units
-// (128 keys of a KV head), zeroes rows past a length. Masks come before loads: the loading thread
-// leaves out steps without a cell.
+// (128 keys of a KV head), zeroes rows past a length, in deterministic calls adds dQ when it is a
+// unit's turn. Masks come before loads: the loading thread leaves out steps without a cell.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "sm90/backward_listed.cuh"
 #include "sm90/backward_params.hpp"
 #include "sm90/backward_ring.cuh"
+#include "sm90/backward_turns.cuh"
 #include "sm90/forward_load.cuh"
 
 namespace fdma::sm90 {
@@ -169,17 +170,12 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage());
     item_ring.advance();
   };
-  if (lane == 0) {
-    ptx::wait_for_grid_before();  // which counts units and orders tile rows
-    publish(static_cast<int>(blockIdx.x));
-  }
-  for (;; ring.advance()) {
-    ptx::mbarrier_wait(base + Layout::kRequestFull + 8 * ring.stage(), ring.phase(),
-                       "serve: request full");
+  // False: there will be no more.
+  const auto serve = [&] {
     const std::uint32_t slot =
         base + Layout::kRequest + ring.stage() * static_cast<int>(sizeof(ServeRequest));
     const uint4 request = load_words(slot);
-    if (request.x == kRequestEnd) return;
+    if (request.x == kRequestEnd) return false;
     if (request.x == kRequestUnit) {
       if (lane == 0) publish(static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1));
       __syncwarp();
@@ -192,7 +188,24 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + 16)), lane);
     }
     ptx::mbarrier_arrive_warp(base + Layout::kRequestEmpty + 8 * ring.stage(), lane);
+    ring.advance();
+    return true;
+  };
+  if (lane == 0) {
+    ptx::wait_for_grid_before();  // which counts units and orders tile rows
+    publish(static_cast<int>(blockIdx.x));
   }
+  const auto request_full = [&] { return base + Layout::kRequestFull + 8 * ring.stage(); };
+  if (!kListed && Layout::kAddsInBulk && p.turns != nullptr) {
+    TurnTaker<Layout> turns(p, base);
+    for (bool has_requests = true; turns.advance(lane);) {
+      if (has_requests && ptx::mbarrier_test(request_full(), ring.phase())) has_requests = serve();
+    }
+    return;
+  }
+  do {
+    ptx::mbarrier_wait(request_full(), ring.phase(), "serve: request full");
+  } while (serve());
 }
 
 /// Loads what each published unit needs. One thread.
@@ -211,16 +224,30 @@ class UnitLoader {
       for (int g = 0; g < p.group_size; ++g) load_queries(g);
       end_unit();
     }
+    if (tells_turns()) store_turn(kNoTurn, 0);
     request(kRequestEnd, 0, 0, 0, 0);
     ptx::mbarrier_arrive(request_barrier_);
   }
 
  private:
   static constexpr int kLateTiles = 3;  // before the end of a unit the next one is taken
-  /// In a published unit: its next visit of a tile of queries (PublishedItem::head_in_group).
-  static constexpr std::uint32_t kVisit = 56;
+  /// In a published unit: its next visit of a tile of queries (PublishedItem::head_in_group), and
+  /// the rank of the one in hand (num_heads).
+  static constexpr std::uint32_t kVisit = 56, kRank = 60;
 
-  __device__ __forceinline__ bool takes_turns() const { return kGeneral && p.turns != nullptr; }
+  __device__ __forceinline__ bool takes_turns() const {
+    return !kListed && (Layout::kAddsInBulk || kGeneral) && p.turns != nullptr;
+  }
+  __device__ __forceinline__ bool tells_turns() const {
+    return Layout::kAddsInBulk && takes_turns();
+  }
+  __device__ __forceinline__ void store_turn(int sum_tile, int rank) {
+    const int number = load_word(base_ + Layout::kNumTurns);
+    const int slot = number % Layout::kTurnSlots;
+    store_word(base_ + Layout::kNumTurns, number + 1);
+    store_words(base_ + Layout::kTurns + slot * static_cast<int>(sizeof(StepTurn)),
+                make_uint4(sum_tile, rank, number + 1, 0));
+  }
 
   __device__ __forceinline__ std::uint32_t item_slot() const {
     return base_ + Layout::kItem + item_ring_.stage() * Layout::kItemSlotBytes;
@@ -312,6 +339,7 @@ class UnitLoader {
       TileStep step;
       TilePlace place;
       walk.next(step, place);
+      if (takes_turns()) find_rank();
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
       std::uint32_t mask = 0;
@@ -338,16 +366,24 @@ class UnitLoader {
         load_step(g, place.key_begin + i * Layout::kStepQueries,
                   (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0), mask);
       }
-      if constexpr (kGeneral) store_word(item_slot() + kVisit, load_word(item_slot() + kVisit) + 1);
     }
   }
 
+  /// Of the next tile of the unit in hand: how many units add to its dQ before this one.
+  __device__ __forceinline__ void find_rank() const {
+    const int visit = load_word(item_slot() + kVisit);
+    store_word(item_slot() + kVisit, visit + 1);
+    store_word(item_slot() + kRank, __ldg(p.plan.ranks + visit));
+  }
+  __device__ __forceinline__ int rank() const {
+    return takes_turns() ? load_word(item_slot() + kRank) : 0;
+  }
+
   __device__ __forceinline__ void store_step(const PublishedItem& unit, int flags,
-                                             std::uint32_t mask, int sum_tile) {
+                                             std::uint32_t mask, int sum_tile, int rank) {
     const std::uint32_t to =
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
-    store_words(to,
-                make_uint4(flags, mask, sum_tile, kGeneral ? load_word(item_slot() + kVisit) : 0));
+    store_words(to, make_uint4(flags, mask, sum_tile, rank));
     store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin,
                                     kListed ? unit.partial : unit.q_len));
   }
@@ -358,7 +394,8 @@ class UnitLoader {
     const int stage = ring_.stage(), num_left = unit.kv_len - query;
     const std::int64_t row = p.places.first_row(unit.batch, unit.head + g) + query;
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
-    store_step(unit, flags, mask, static_cast<int>(row / kSumRows));
+    store_step(unit, flags, mask, static_cast<int>(row / kSumRows), rank());
+    if (tells_turns()) store_turn(static_cast<int>(row / kSumRows), rank());
     const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
     const std::uint32_t q_full =
         begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
@@ -394,7 +431,7 @@ class UnitLoader {
     ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
     ptx::mbarrier_arrive(base_ + Layout::kItemEmpty + 8 * item_ring_.stage());
     item_ring_.advance();
-    store_step(unit, kStepEndsUnit | (wait_for_unit() ? 0 : kStepEndsAll), 0, 0);
+    store_step(unit, kStepEndsUnit | (wait_for_unit() ? 0 : kStepEndsAll), 0, 0, 0);
     arrive_at(base_ + Layout::kQFull + 8 * stage, base_ + Layout::kOFull + 8 * stage);
     ring_.advance();
   }
@@ -404,7 +441,7 @@ class UnitLoader {
   __device__ __forceinline__ void end_without_units() {
     PublishedItem nothing{};
     if constexpr (kListed) nothing.batch = -1;
-    store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0);
+    store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0, 0);
     arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }

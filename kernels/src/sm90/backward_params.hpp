@@ -37,9 +37,19 @@ struct QueryPlaces {
 };
 
 /// Sums of dQ are kept in the order of accumulator registers (fragment.hpp): of each tile of 64
-/// rows, for each 8 columns, four floats a thread. A warp adds 512 bytes side by side.
+/// rows for the columns that one warpgroup computes, its warps one after the other (16 rows each),
+/// of a warp for each 8 columns four floats a lane. What a warp adds lies side by side.
 inline constexpr int kSumRows = 64;
-inline constexpr int kSumGroupFloats = kSumRows * 8;  ///< of 8 columns
+template <int kDim>
+inline constexpr int kSumColumns = kDim == 64 ? 64 : kDim / 2;  ///< of one warpgroup
+inline constexpr int kSumLanes = 32 * 4;                        ///< floats of a warp for 8 columns
+
+/// Where in a tile of sums the four floats of 8 columns of a thread of its warpgroup lie.
+template <int kDim>
+FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
+  return (column / kSumColumns<kDim> * 4 + thread / 32) * (kSumColumns<kDim> * 16) +
+         column % kSumColumns<kDim> / 8 * kSumLanes + thread % 32 * 4;
+}
 
 /// The lists of a launch over listed keys (key_lists.hpp), in device memory: of an uploaded plan,
 /// or made by kernels before the launch.
@@ -77,8 +87,9 @@ struct BackwardParams {
   std::int64_t bias_batch_stride, bias_head_stride;
   float* dkey_bias;  ///< or null; general kernel only
   std::int64_t dbias_batch_stride, dbias_head_stride;
-  /// Deterministic calls (general kernel only), or null: how many parts of the dQ of each 64 rows
-  /// have been added by each of the two warpgroups. The plan has an order then.
+  /// Deterministic calls, or null: how many parts of the dQ of each 64 rows have been added, by
+  /// each of the two warpgroups or (kAddsInBulk) by both. The plan has an order then. Where dQ is
+  /// not added in bulk, the general kernel only.
   std::int32_t* turns;
   KeyListArrays lists;  ///< read by the kernels over listed keys only, which read no plan
 };
@@ -91,7 +102,7 @@ struct alignas(16) BackwardStep {
   std::int32_t flags;
   std::uint32_t mask;     ///< shared address of its words, or 0
   std::int32_t sum_tile;  ///< of dq_sums: the first of the step
-  std::int32_t visit;     ///< deterministic calls: says when it is this unit's turn to add to dQ
+  std::int32_t rank;      ///< deterministic calls: whose turn it is to add to dQ
   std::int32_t batch, kv_head;
   std::int32_t key_begin;  ///< the first key, or its place in the list
   std::int32_t kv_len;     ///< over listed keys KeyItem::first_sum
@@ -109,11 +120,25 @@ struct alignas(16) ServeRequest {
   std::int32_t first_row, num_rows;
   std::uint32_t full;  ///< the barrier of the tile, for which the warp arrives
 };
+/// Deterministic calls that add in bulk: a step of a unit as the loading thread tells the serving
+/// warp of it.
+struct alignas(16) StepTurn {
+  std::int32_t sum_tile;  ///< of dq_sums: the first of the step; kNoTurn: there are no more steps
+  std::int32_t rank;
+  std::int32_t number;  ///< of the step, counted from 1
+  std::int32_t unused;
+};
+inline constexpr std::int32_t kNoTurn = -1;
+
 /// In place of a tile: take the next unit; there are none any more; load the listed keys of the
 /// unit at address `full`.
 inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
 
 inline constexpr int kServeWarp = 3;  ///< of the warpgroup that loads
+
+/// Up to this head size dQ of a step goes to memory through shared memory, by the copy engine.
+/// Beyond, there is no room for it: straight from registers.
+inline constexpr int kMaxBulkDim = 128;
 
 /// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to kDimQk
 /// and head_dim_v up to kDimV.
@@ -136,15 +161,18 @@ struct BackwardLayout {
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kRequestSlots = 4;
+  static constexpr int kTurnSlots = 4;  ///< more than the steps under way
+  static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
 
   static constexpr int kPanelBytesKey = kUnitKeys * 128;
   static constexpr int kPanelBytesQuery = kStepQueries * 128;
   static constexpr int kKBytes = kPanelsQk * kPanelBytesKey;
   static constexpr int kVBytes = kPanelsV * kPanelBytesKey;
   static constexpr int kQBytes = kPanelsQk * kPanelBytesQuery;
-  static constexpr int kOBytes = kPanelsV * kPanelBytesQuery;             ///< of dO
-  static constexpr int kScoreBytes = kStepQueries / 64 * kPanelBytesKey;  ///< of dS
-  static constexpr int kRowBytes = kStepQueries * 4;                      ///< of lse, of deltas
+  static constexpr int kOBytes = kPanelsV * kPanelBytesQuery;                    ///< of dO
+  static constexpr int kScoreBytes = kStepQueries / 64 * kPanelBytesKey;         ///< of dS
+  static constexpr int kSumBytes = kAddsInBulk ? kStepQueries * kDimQk * 4 : 0;  ///< of dQ
+  static constexpr int kRowBytes = kStepQueries * 4;  ///< of lse, of deltas
   static constexpr int kMaskBytes = kTileRows * kTileKeys / 8;
 
   static constexpr int kK = 0;
@@ -152,7 +180,8 @@ struct BackwardLayout {
   static constexpr int kQ = kV + kVBytes;
   static constexpr int kO = kQ + kStages * kQBytes;
   static constexpr int kScores = kO + kStages * kOBytes;
-  static constexpr int kLse = kScores + kStages * kScoreBytes;
+  static constexpr int kSums = kScores + kStages * kScoreBytes;
+  static constexpr int kLse = kSums + kSumBytes;
   static constexpr int kDeltas = kLse + kStages * kRowBytes;
   static constexpr int kMask = kDeltas + kStages * kRowBytes;
   static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;
@@ -165,7 +194,9 @@ struct BackwardLayout {
   static constexpr int kBiases = kBiasSums + 8 * 2 * kWarpgroupThreads;
   /// Of each mask slot: bit i is set iff columns [64 i, 64 i + 64) have a cell.
   static constexpr int kMaskHalves = kBiases + 8 * 2 * kWarpgroupThreads;
-  static constexpr int kBarriers = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
+  static constexpr int kTurns = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
+  static constexpr int kNumTurns = kTurns + kTurnSlots * static_cast<int>(sizeof(StepTurn));
+  static constexpr int kBarriers = kNumTurns + 16;
 
   // Barriers, 8 bytes each.
   static constexpr int kKFull = kBarriers;
@@ -181,7 +212,9 @@ struct BackwardLayout {
   static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
   static constexpr int kRequestFull = kItemEmpty + 8 * kItemSlots;
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
-  static constexpr int kEnd = kRequestEmpty + 8 * kRequestSlots;
+  static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
+  static constexpr int kSumsEmpty = kSumsFull + 8;
+  static constexpr int kEnd = kSumsEmpty + 8;
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch

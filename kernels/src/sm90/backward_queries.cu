@@ -102,11 +102,12 @@ __global__ void __launch_bounds__(kWarpgroupThreads) store_kernel(const QueryPar
     const int q_len = length_of(p, batch);
     if (first_row >= q_len) continue;
     const std::int64_t at = p.places.first_row(batch, head) + first_row;
-    const float4* sums = reinterpret_cast<const float4*>(p.places.dq_sums + at * kDim) + thread;
+    const float* sums = p.places.dq_sums + at * kDim;
     float x[kDim / 2];
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {
-      const float4 four = __ldcg(sums + i * (kSumGroupFloats / 4));
+      const float4 four =
+          __ldcg(reinterpret_cast<const float4*>(sums + sum_place<kDim>(thread, 8 * i)));
       x[4 * i] = four.x;
       x[4 * i + 1] = four.y;
       x[4 * i + 2] = four.z;

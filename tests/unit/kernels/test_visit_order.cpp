@@ -65,7 +65,7 @@ TEST(VisitOrder, RanksEveryVisitByTheUnitsBefore) {
   }
 }
 
-TEST(VisitOrder, TakesUnitsWhoseQueriesBeginLateFirst) {
+TEST(VisitOrder, TakesTheLastKeyTilesFirst) {
   const testing::MaskCase mask = testing::case_of(
       "causal", testing::make_cells(512, 512, [](auto q, auto k) { return k <= q; }), {128, 128});
   const AttentionPlan plan = plan_of(mask, 1, 2, 2);

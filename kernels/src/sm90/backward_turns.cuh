@@ -1,0 +1,106 @@
+// How dQ of a step comes to memory, where it is added to what other blocks have added.
+//
+// Up to 128 columns (kAddsInBulk) the warps that compute put it into shared memory and the copy
+// engine adds it: of an ordinary call as soon as a warp has written its part, in no fixed order.
+//
+// Deterministic calls add in the order of the plan (visit_order.hpp): a counter for each 64 rows
+// says how many units have added. The serving warp waits for the unit's turn, adds the step as a
+// whole and passes the turn on, while the next step is computed: nobody who computes waits until
+// an addition is visible, and for turns only where they come a step late.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward_params.hpp"
+#include "sm90/backward_ring.cuh"
+#include "sm90/mask_words.cuh"
+
+namespace fdma::sm90 {
+
+/// How many have added. What they added is visible then.
+__device__ __forceinline__ std::int32_t read_turn(const std::int32_t* turns) {
+  std::int32_t turn;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
+  return turn;
+}
+
+/// Says that one more has added; its additions are visible to whoever reads it.
+__device__ __forceinline__ void pass_turn(std::int32_t* turns) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+}
+
+/// A warp's part of dQ of a step, registers of an accumulator, to its place in shared memory.
+template <int kCount>
+__device__ __forceinline__ void put_sums(std::uint32_t to, const float (&dq)[kCount], int lane) {
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+    asm volatile(
+        "st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * (kSumLanes * 4) + lane * 16),
+        "f"(dq[4 * i]), "f"(dq[4 * i + 1]), "f"(dq[4 * i + 2]), "f"(dq[4 * i + 3])
+        : "memory");
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+}
+
+/// Adds dQ of a block's steps to memory in turn. One lane of the serving warp works.
+template <class Layout>
+class TurnTaker {
+ public:
+  __device__ __forceinline__ TurnTaker(const BackwardParams& params, std::uint32_t base)
+      : p_(params), base_(base) {}
+
+  /// Does what can be done without a long wait; false after the last step. All lanes.
+  __device__ __forceinline__ bool advance(int lane) {
+    bool goes_on = true;
+    if (lane == 0) goes_on = take();
+    return __shfl_sync(~0u, goes_on, 0);
+  }
+
+ private:
+  __device__ __forceinline__ bool take() {
+    if (!is_known_) look();
+    if (!is_known_) return true;
+    if (sum_tile_ == kNoTurn) return false;
+    is_turn_ = is_turn_ || read_turn(turns()) == rank_;
+    if (!is_turn_ || !ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, num_taken_ & 1)) {
+      return true;
+    }
+    std::int32_t* const passed = turns();
+    ptx::bulk_reduce_add(p_.places.dq_sums + std::int64_t{sum_tile_} * (kSumRows * Layout::kDimQk),
+                         base_ + Layout::kSums, Layout::kSumBytes);
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
+    ++num_taken_;
+    look();  // whose turn it is at the next step is read while this one is added
+    ptx::bulk_wait<0>();
+    pass_turn(passed);
+    return true;
+  }
+
+  /// The next step, if the loading thread has told of it, and whether it is its turn.
+  __device__ __forceinline__ void look() {
+    const uint4 next =
+        load_words(base_ + Layout::kTurns +
+                   num_taken_ % Layout::kTurnSlots * static_cast<int>(sizeof(StepTurn)));
+    is_known_ = static_cast<int>(next.z) == num_taken_ + 1;
+    sum_tile_ = static_cast<int>(next.x);
+    rank_ = static_cast<int>(next.y);
+    is_turn_ = is_known_ && sum_tile_ != kNoTurn && read_turn(turns()) == rank_;
+  }
+
+  __device__ __forceinline__ std::int32_t* turns() const {
+    return p_.turns + 2 * std::int64_t{sum_tile_};
+  }
+
+  const BackwardParams& p_;
+  const std::uint32_t base_;
+  int sum_tile_ = 0, rank_ = 0, num_taken_ = 0;
+  bool is_known_ = false, is_turn_ = false;  // of the next step
+};
+
+}  // namespace fdma::sm90
