@@ -155,7 +155,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
   VisitOrder order;
   if (is_ordered) {
-    FDMA_TRY(order, visit_order(plan));
+    FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
   }
   const std::int64_t units = packing.add(order.units);
   const std::int64_t first_visits = packing.add(order.first_visits);

@@ -31,7 +31,7 @@ AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::in
 
 // Every unit once, every visit ranked by the units before it.
 void expect_valid(const AttentionPlan& plan) {
-  const auto made = visit_order(plan);
+  const auto made = visit_order(plan, 8);
   ASSERT_TRUE(made);
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   std::vector<std::int32_t> sorted = made->units;
@@ -69,7 +69,7 @@ TEST(VisitOrder, TakesTheLastKeyTilesFirst) {
   const testing::MaskCase mask = testing::case_of(
       "causal", testing::make_cells(512, 512, [](auto q, auto k) { return k <= q; }), {128, 128});
   const AttentionPlan plan = plan_of(mask, 1, 2, 2);
-  const auto made = visit_order(plan);
+  const auto made = visit_order(plan, 8);
   ASSERT_TRUE(made);
   std::vector<std::int32_t> key_tiles;
   for (const std::int32_t unit : made->units) {
@@ -82,7 +82,7 @@ TEST(VisitOrder, TakesTheLastKeyTilesFirst) {
 TEST(VisitOrder, OfNothingIsEmpty) {
   const testing::MaskCase mask = testing::case_of(
       "nothing", testing::make_cells(200, 300, [](auto, auto) { return false; }), {128, 128});
-  const auto made = visit_order(plan_of(mask, 1, 2, 1));
+  const auto made = visit_order(plan_of(mask, 1, 2, 1), 8);
   ASSERT_TRUE(made);
   EXPECT_EQ(made->units.size(), 3U);
   EXPECT_TRUE(made->ranks.empty());
