@@ -792,11 +792,12 @@ class DynamicMaskAttention:
         drop_zero_scores: bool = False,
         backend: Literal["auto", "cpu", "sm90"] = "auto",
         reading: Literal["automatic", "gather", "scan", "all"] = "automatic",
+        gradients: bool = False,
         device: int | None = None,
         stream: _Stream | None = None,
     ) -> None:
         """
-        Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given q_len and kv_len, under causal. bias: exp, log or none, what is added to logits.
+        Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given q_len and kv_len, under causal. bias: exp, log or none, what is added to logits. gradients: backward() may be called.
         """
 
     def run(
@@ -817,9 +818,41 @@ class DynamicMaskAttention:
         return_scores: bool = False,
         return_kept: bool = False,
         stages: tuple[_Stage, _Stage] = ("scores", "attention"),
+        scores_out: Array | None = None,
+        kept_out: Array | None = None,
     ) -> tuple[Any, Any, Any, Any]:
         """
-        (out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last part to run, to time them.
+        (out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last part to run, to time them. scores_out, kept_out: memory for scores that are made, and for kept.
+        """
+
+    def backward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        dt_proj: Array | None,
+        a_coef: Array | None,
+        scores: Array,
+        kept: Array | None,
+        out: Array,
+        lse: Array,
+        dout: Array,
+        dlse: Array | None,
+        dq: Array,
+        dk: Array,
+        dv: Array,
+        dscores: Array | None = None,
+        ddt_proj: Array | None = None,
+        da_coef: Array | None = None,
+        *,
+        softmax_scale: float | None = None,
+        deterministic: bool = False,
+        workspace: Array | None = None,
+        stream: _Stream | None = None,
+        num_threads: int = 0,
+    ) -> None:
+        """
+        Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() wrote it, unless reading is all. workspace: on a GPU, backward_workspace_nbytes bytes there, at a multiple of 256, that nothing else uses until the call's work is done.
         """
 
     def to_mask(
@@ -849,6 +882,10 @@ class DynamicMaskAttention:
     @property
     def workspace_nbytes(self) -> int:
         """Bytes of one workspace: each stream and each graph capture has one."""
+
+    @property
+    def backward_workspace_nbytes(self) -> int:
+        """Bytes of workspace of backward(); 0 on the host."""
 
 class CusparseAttention:
     """

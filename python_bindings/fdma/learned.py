@@ -208,10 +208,12 @@ def dynamic_mask_attention(
     bias: what is added: the score, its logarithm A softplus(dt), or nothing; keys are ranked by it
     (by the score where it is "none"). drop_zero_scores: a key whose score is 0 is not seen.
 
-    PyTorch: gradients of q, k, v, dt_proj and a_coef, where `attention` has those of its bias;
-    selection has none. With gradients each call makes its mask and two plans on the host: on the
-    CPU some milliseconds for 10,000 keys, on a GPU a wait for it. Without them what a shape needs
-    is prepared once, and a GPU is not waited for.
+    PyTorch: gradients of q, k, v, dt_proj and a_coef; selection has none, and keys that no query
+    keeps have gradients of 0. What a shape needs is prepared once, with and without gradients; a
+    GPU is not waited for, and calls may be captured into a CUDA graph once their shape is known.
+    Sums of gradients have no fixed order on a GPU. With deterministic there, in torch.compile and
+    under autocast, and with masks that a GPU cannot select among, each call with gradients makes
+    its mask and plans on the host: a wait for the GPU, some milliseconds for 10,000 keys.
 
     Raises what `attention`, `zoh_scores` and `select_topk` raise.
 
@@ -228,13 +230,22 @@ def dynamic_mask_attention(
     heads_first = is_heads_first(layout)
     q_shape, k_shape, v_shape = (x.shape for x in tensors)
     extents = checked_extents(q_shape, k_shape, v_shape, heads_first)
-    if not _needs_gradient(*tensors, dt_proj, a_coef):
-        from .learned_call import Asked, one_call
+    from .learned_call import Asked, one_call
 
-        asked = Asked(keep_window_size, among, bias, scale, heads_first, drop_zero_scores, backend)
-        found = one_call(tensors, dt_proj, a_coef, extents, asked)
-        if found is not None:
-            return found if return_lse else found[0]
+    asked = Asked(
+        keep_window_size,
+        among,
+        bias,
+        scale,
+        heads_first,
+        drop_zero_scores,
+        backend,
+        deterministic,
+        _needs_gradient(*tensors, dt_proj, a_coef),
+    )
+    found = one_call(tensors, dt_proj, a_coef, extents, asked)
+    if found is not None:
+        return found if return_lse else found[0]
     scores: Any = zoh_scores(tensors[2], dt_proj, a_coef, "log" if bias == "log" else "exp", layout)
     mask = select_topk(scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads)
     added = None if bias == "none" else scores

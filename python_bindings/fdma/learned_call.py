@@ -1,4 +1,4 @@
-"""dynamic_mask_attention without gradients: the core's one call, prepared once for a shape."""
+"""dynamic_mask_attention by the core's one call, prepared once for a shape."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Asked(NamedTuple):
     heads_first: bool
     drop_zero_scores: bool
     backend: str
+    deterministic: bool
+    gradients: bool
 
 
 def one_call(
@@ -37,7 +39,8 @@ def one_call(
     """(result, log-sum-exp), or None for what only the steps one by one can do.
 
     That is: arrays of JAX, element types that differ, lengths per batch element, masks that tell
-    query heads apart, and on a GPU masks `among` that show a key again after hiding it.
+    query heads apart, and on a GPU masks `among` that show a key again after hiding it. With
+    gradients also what torch.compile traces, autocast, and deterministic sums on a GPU.
     """
     from .learned import framework
 
@@ -48,6 +51,11 @@ def one_call(
         return None
     if 0 in q.shape or 0 in k.shape or 0 in v.shape:
         return None
+    if asked.gradients:
+        from .learned_torch import is_plain, with_gradients
+
+        if not is_plain(*tensors, dt_proj, a_coef):
+            return None
     device = _device(q, name)
     checked_backend(asked.backend, device is not None, getattr(q, "device", "the host"))
     seen = _among(asked.among, extents)
@@ -65,6 +73,7 @@ def one_call(
         asked.bias,
         asked.drop_zero_scores,
         device,
+        asked.gradients,
     )
     held = _prepared.get(key)
     if held is None:
@@ -78,7 +87,11 @@ def one_call(
             if len(_prepared) >= _MAX_PREPARED:
                 _prepared.clear()
             _prepared[key] = held
-    return _run(held, name, tensors, dt_proj, a_coef, asked)
+    if not asked.gradients:
+        return _run(held, name, tensors, dt_proj, a_coef, asked)
+    if asked.deterministic and device is not None and held.reading != "all":
+        return None
+    return with_gradients(held, tensors, dt_proj, a_coef, asked)
 
 
 def _device(q: Any, name: str) -> int | None:
@@ -120,6 +133,7 @@ def _prepare(
         bias=asked.bias,
         drop_zero_scores=asked.drop_zero_scores,
         backend="cpu" if device is None else "sm90",
+        gradients=asked.gradients,
         device=device,
     )
 

@@ -118,9 +118,10 @@ HeldAttention make_attention(std::int64_t keep_window_size, const BlockMask* amo
                              std::optional<std::int64_t> head_dim_v, const std::string& dtype,
                              const std::optional<std::string>& out_dtype, const std::string& bias,
                              bool drop_zero_scores, const std::string& backend,
-                             const std::string& reading, std::optional<int> device,
+                             const std::string& reading, bool gradients, std::optional<int> device,
                              nb::handle stream) {
   DynamicMaskSpec spec;
+  spec.has_gradients = gradients;
   AttentionShape& shape = spec.shape;
   if ((among != nullptr) == (q_len || kv_len)) {
     refuse(ErrorCode::invalid_argument,
@@ -178,6 +179,14 @@ class CallArrays {
     read_.emplace_back(name, inputs_.back().view);
     return inputs_.back().view;
   }
+  TensorView input_or_none(const char* name, nb::handle object) {
+    return object.is_none() ? TensorView{} : input(name, object);
+  }
+  // What the caller has memory for.
+  MutableTensorView given(const char* name, nb::handle object) {
+    if (object.is_none()) return {};
+    return output(name, nb::borrow(object), DType::float32, 0, {}).view;
+  }
   // What was given as `object`, or a new one.
   OutputArray output(const char* name, const std::optional<nb::object>& object, DType dtype,
                      int rank, const std::array<std::int64_t, kMaxRank>& extents) {
@@ -229,7 +238,9 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
               const std::optional<nb::object>& scores, std::optional<float> softmax_scale,
               nb::handle stream, int num_threads, const std::optional<nb::object>& out,
               const std::optional<nb::object>& lse, bool return_lse, bool return_scores,
-              bool return_kept, const std::pair<std::string, std::string>& stages) {
+              bool return_kept, const std::pair<std::string, std::string>& stages,
+              const std::optional<nb::object>& scores_out,
+              const std::optional<nb::object>& kept_out) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -264,13 +275,13 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
         arrays.output("lse", lse, DType::float32, 3, {shape.batch, shape.heads_q, q_extent, 1});
     tensors.lse = made_lse.view;
   }
-  if (return_scores && !scores) {
-    made_scores = arrays.output("scores", std::nullopt, DType::float32, 3,
+  if ((return_scores || scores_out) && !scores) {
+    made_scores = arrays.output("scores_out", scores_out, DType::float32, 3,
                                 {shape.batch, shape.heads_kv, kv_len, 1});
     tensors.made_scores = made_scores.view;
   }
-  if (return_kept) {
-    made_kept = arrays.output("kept", std::nullopt, DType::int32, 4,
+  if (return_kept || kept_out) {
+    made_kept = arrays.output("kept_out", kept_out, DType::int32, 4,
                               {shape.batch, shape.heads_kv, kv_len, 2});
     tensors.kept = made_kept.view;
   }
@@ -292,6 +303,75 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
       made_out.object, object_or_none(return_lse, made_lse.object),
       scores && return_scores ? *scores : object_or_none(return_scores, made_scores.object),
       object_or_none(return_kept, made_kept.object));
+}
+
+// Rows past lengths, which nobody writes, are zeros.
+void zero_unwritten_rows(const HeldAttention& held, DynamicMaskBackwardTensors& tensors,
+                         Stream stream) {
+  AttentionTensors rows{};
+  rows.q = tensors.q;
+  rows.kv = tensors.kv;
+  if (!has_rows_past_lengths(held.attention().spec().shape, rows)) return;
+  for (MutableTensorView* view : {&tensors.dq, &tensors.dk, &tensors.dv}) {
+    if (held.is_on_device()) {
+      fill_unwritten_on_device(view, nullptr, stream);
+    } else {
+      fill_unwritten(view, nullptr);
+    }
+  }
+}
+
+void backward(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle v,
+              nb::handle dt_proj, nb::handle a_coef, nb::handle scores, nb::handle kept,
+              nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse, nb::handle dq,
+              nb::handle dk, nb::handle dv, nb::handle dscores, nb::handle ddt_proj,
+              nb::handle da_coef, std::optional<float> softmax_scale, bool deterministic,
+              nb::handle workspace, nb::handle stream, int num_threads) {
+  const DynamicMaskAttention& attention = held.attention();
+  std::optional<CurrentDevice> current;
+  Stream chosen = nullptr;
+  CallArrays arrays(held.place());
+  DynamicMaskBackwardTensors tensors;
+  tensors.q = arrays.input("q", q);
+  tensors.kv.k = arrays.input("k", k);
+  tensors.kv.v = arrays.input("v", v);
+  tensors.dt_proj = arrays.input_or_none("dt_proj", dt_proj);
+  tensors.a_coef = arrays.input_or_none("a_coef", a_coef);
+  tensors.scores = arrays.input("scores", scores);
+  tensors.kept = arrays.input_or_none("kept", kept);
+  tensors.out = arrays.input("out", out);
+  tensors.lse = arrays.input("lse", lse);
+  tensors.dout = arrays.input("dout", dout);
+  tensors.dlse = arrays.input_or_none("dlse", dlse);
+  check_4d("q", tensors.q);
+  check_4d("k", tensors.kv.k);
+  check_4d("v", tensors.kv.v);
+  tensors.dq = arrays.given("dq", dq);
+  tensors.dk = arrays.given("dk", dk);
+  tensors.dv = arrays.given("dv", dv);
+  tensors.dscores = arrays.given("dscores", dscores);
+  tensors.ddt_proj = arrays.given("ddt_proj", ddt_proj);
+  tensors.da_coef = arrays.given("da_coef", da_coef);
+  BackwardOptions options;
+  options.softmax_scale = softmax_scale.value_or(0);
+  options.deterministic = deterministic;
+  options.num_threads = num_threads;
+  MutableTensorView memory;
+  if (held.is_on_device()) {
+    memory = arrays.given("workspace", workspace);
+    const std::int64_t needed = attention.backward_workspace_bytes();
+    const std::int64_t bytes =
+        memory.data == nullptr ? 0 : memory.extents[0] * size_bytes(memory.dtype);
+    if (bytes < needed) {
+      refuse(ErrorCode::invalid_argument,
+             fmt::format("workspace: expected {} bytes, got {}", needed, bytes));
+    }
+    current.emplace(make_current(held.place()));
+    chosen = stream_of(stream, q, held.place().index);
+  }
+  const nb::gil_scoped_release released;
+  zero_unwritten_rows(held, tensors, chosen);
+  value_or_throw(attention.backward(tensors, memory.data, chosen, options));
 }
 
 bool saw_nan(const HeldAttention& held, nb::handle stream) {
@@ -343,11 +423,11 @@ void bind_dynamic_mask(nb::module_& module) {
              std::optional<std::int64_t> head_dim_v, const std::string& dtype,
              const std::optional<std::string>& out_dtype, const std::string& bias,
              bool drop_zero_scores, const std::string& backend, const std::string& reading,
-             std::optional<int> device, nb::handle stream) {
+             bool gradients, std::optional<int> device, nb::handle stream) {
             new (self) HeldAttention(
                 make_attention(keep_window_size, among.value_or(nullptr), q_len, kv_len, batch,
                                heads_q, heads_kv, head_dim, head_dim_v, dtype, out_dtype, bias,
-                               drop_zero_scores, backend, reading, device, stream));
+                               drop_zero_scores, backend, reading, gradients, device, stream));
           },
           nb::arg("keep_window_size"), nb::kw_only(), nb::arg("among") = nb::none(),
           nb::arg("q_len") = nb::none(), nb::arg("kv_len") = nb::none(),
@@ -355,20 +435,36 @@ void bind_dynamic_mask(nb::module_& module) {
           nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
           nb::arg("out_dtype") = nb::none(), nb::arg("bias") = "exp",
           nb::arg("drop_zero_scores") = false, nb::arg("backend") = "auto",
-          nb::arg("reading") = "automatic", nb::arg("device").none() = nb::none(),
-          nb::arg("stream").none() = nb::none(),
+          nb::arg("reading") = "automatic", nb::arg("gradients") = false,
+          nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none(),
           "Selects among the keys that the mask `among` shows (of 1 or heads_kv heads), or, given "
-          "q_len and kv_len, under causal. bias: exp, log or none, what is added to logits.")
+          "q_len and kv_len, under causal. bias: exp, log or none, what is added to logits. "
+          "gradients: backward() may be called.")
       .def("run", &run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("dt_proj") = nb::none(),
            nb::arg("a_coef") = nb::none(), nb::kw_only(), nb::arg("scores") = nb::none(),
            nb::arg("softmax_scale") = nb::none(), nb::arg("stream").none() = nb::none(),
            nb::arg("num_threads") = 0, nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(),
            nb::arg("return_lse") = true, nb::arg("return_scores") = false,
            nb::arg("return_kept") = false, nb::arg("stages") = std::pair("scores", "attention"),
+           nb::arg("scores_out") = nb::none(), nb::arg("kept_out") = nb::none(),
            "(out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and "
            "a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, "
            "kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last "
-           "part to run, to time them.")
+           "part to run, to time them. scores_out, kept_out: memory for scores that are made, and "
+           "for kept.")
+      .def("backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+           nb::arg("dt_proj").none(), nb::arg("a_coef").none(), nb::arg("scores"),
+           nb::arg("kept").none(), nb::arg("out"), nb::arg("lse"), nb::arg("dout"),
+           nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
+           nb::arg("dscores").none() = nb::none(), nb::arg("ddt_proj").none() = nb::none(),
+           nb::arg("da_coef").none() = nb::none(), nb::kw_only(),
+           nb::arg("softmax_scale") = nb::none(), nb::arg("deterministic") = false,
+           nb::arg("workspace").none() = nb::none(), nb::arg("stream").none() = nb::none(),
+           nb::arg("num_threads") = 0,
+           "Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and "
+           "da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() "
+           "wrote it, unless reading is all. workspace: on a GPU, backward_workspace_nbytes bytes "
+           "there, at a multiple of 256, that nothing else uses until the call's work is done.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
            nb::arg("block") = std::pair(128, 128), nb::arg("stream").none() = nb::none(),
            "What run() returned as kept as a mask of heads_q heads; on a GPU waits and copies.")
@@ -392,7 +488,11 @@ void bind_dynamic_mask(nb::module_& module) {
       .def_prop_ro(
           "workspace_nbytes",
           [](const HeldAttention& held) { return held.attention().workspace_bytes(); },
-          "Bytes of one workspace: each stream and each graph capture has one.");
+          "Bytes of one workspace: each stream and each graph capture has one.")
+      .def_prop_ro(
+          "backward_workspace_nbytes",
+          [](const HeldAttention& held) { return held.attention().backward_workspace_bytes(); },
+          "Bytes of workspace of backward(); 0 on the host.");
 }
 
 }  // namespace fdma::python

@@ -201,6 +201,77 @@ def test_attention_of_tensors_and_its_gradients(bias: str) -> None:
             assert (grad - want).abs().max() < bound, name
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("bias", ["exp", "log", "none"])
+def test_gradients_are_those_of_the_steps(bias: str, layout: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    arrays = [x.swapaxes(1, 2) if layout == "bhsd" and x.ndim == 4 else x for x in inputs()]
+    given = [torch.from_numpy(np.array(x)).requires_grad_() for x in arrays]
+    q, k, v, dt_proj, a_coef = given
+    out, lse = attend(*given, 11, bias=bias, layout=layout, return_lse=True, scale=0.3)
+    scores = score(v, dt_proj, a_coef, "log" if bias == "log" else "exp", layout)
+    mask = fdma.select_topk(scores, 11, heads=4)
+    added = None if bias == "none" else scores
+    run: Any = fdma.attention
+    steps, steps_lse = run(q, k, v, mask, added, 0.3, layout, return_lse=True)
+    torch.testing.assert_close(out, steps, atol=1e-6, rtol=1e-5)
+    dout, dlse = torch.randn_like(out), torch.randn_like(lse)
+    got = torch.autograd.grad((out, lse), given, (dout, dlse), allow_unused=True)
+    wanted = torch.autograd.grad((steps, steps_lse), given, (dout, dlse), allow_unused=True)
+    for grad, want in zip(got, wanted, strict=True):
+        assert (grad is None) == (want is None)
+        if want is not None:
+            torch.testing.assert_close(grad, want, atol=5e-5, rtol=1e-4)
+
+
+def test_gradients_of_keys_that_nobody_keeps() -> None:
+    torch: Any = pytest.importorskip("torch")
+    for wide in (False, True):
+        given = [torch.from_numpy(x).requires_grad_() for x in inputs(wide)]
+        scores = score(*given[2:], layout="bshd").detach()
+        kept = fdma.select_topk(scores, 3).to_dense().any(2)  # [batch, heads_kv, kv_len]
+        kept = torch.from_numpy(kept).transpose(1, 2)
+        assert not kept.all()
+        out = attend(*given, 3, layout="bshd")
+        dk, dv = torch.autograd.grad(out, given[1:3], torch.ones_like(out))
+        assert (dk[~kept] == 0).all() and (dv[kept] != 0).all()
+        # A value that nobody weighs may still reach the scores of another head, which are kept.
+        reaches = kept.any(2, keepdim=True).expand_as(kept) if wide else kept
+        assert (dv[~reaches] == 0).all()
+        if wide:
+            assert (dv[reaches] != 0).all()
+
+
+def test_gradients_by_finite_differences() -> None:
+    torch: Any = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    arrays = [torch.from_numpy(x) for x in inputs()]
+    given = [x.clone().requires_grad_() for x in arrays]
+    out = attend(*given, 20, layout="bshd")
+    dout = torch.randn_like(out)
+    grads = torch.autograd.grad(out, given, dout)
+    step = 4e-3
+    for i, grad in enumerate(grads):
+        direction = torch.randn_like(arrays[i])
+        sides = []
+        for sign in (1, -1):
+            moved = [x + sign * step * direction if j == i else x for j, x in enumerate(arrays)]
+            made = attend(*moved, 20, layout="bshd")
+            if i in (2, 3, 4):  # scores move: the selection must not
+                kinds = (arrays, moved)
+                a, b = (score(*x[2:], layout="bshd") for x in kinds)
+                masks = [fdma.select_topk(x, 20).to_dense() for x in (a, b)]
+                if (masks[0] != masks[1]).any():
+                    sides = []
+                    break
+            sides.append((made.double() * dout).sum())
+        if not sides:
+            continue
+        slope = ((sides[0] - sides[1]) / (2 * step)).item()
+        expected = (grad.double() * direction).sum().item()
+        assert slope == pytest.approx(expected, rel=2e-2, abs=2e-2), i
+
+
 def test_tensors_of_decoding() -> None:
     torch: Any = pytest.importorskip("torch")
     topk = fdma.IncrementalTopk(3)

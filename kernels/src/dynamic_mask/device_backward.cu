@@ -79,7 +79,9 @@ Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const T
   const AttentionShape& shape = spec.shape;
   const bool is_all = reading == SelectionReading::all;
   FDMA_TRY(const AttentionPlan plan, plan_of(spec, rows, is_all));
-  FDMA_TRY(DevicePlan uploaded, upload(plan, stream));
+  UploadOptions options;
+  options.deterministic = is_all;
+  FDMA_TRY(DevicePlan uploaded, upload(plan, stream, options));
   std::optional<KeyListsRoom> room;
   if (!is_all) {
     room =
