@@ -8,8 +8,9 @@ are timed in turn by CUDA events, the GPU kept busy while the host prepares; med
 64K tokens have 64K tokens in all, so many batch elements. Beside them: cuDNN's
 scaled_dot_product_attention, full and causal, on the same tensors, once a shape and call of this
 program; rows come in the order of their importance and take a second or two; and in part `flex`
-FlexAttention on the same mask and bias. Part `eviction`: the zoo's random_eviction by tiles that
-are scanned, by gathered keys and by what the planner chooses.
+FlexAttention on the same mask and bias. Part `train`: both passes (topk_training.py). Part
+`eviction`: the zoo's random_eviction by tiles that are scanned, by gathered keys and by what the
+planner chooses.
 
 Orders of scores: random (normal), drifting (newer keys better by 1 in 2,048), rising (newer keys
 always better: a sliding window, in which every key enters and leaves) and clustered (a level for
@@ -36,6 +37,7 @@ from typing import Any
 
 from bench_attention_gpu import Results, Timing, WrongResultError, commit_and_changes, gpu_state
 from mask_zoo import zoo_mask
+from topk_training import measure_training
 
 Run = dict[str, Any]
 
@@ -84,6 +86,11 @@ def all_rows() -> Iterator[Row]:
             yield Row("topk", 131072, 32, heads_kv, 128, WIDTH, order)
     for tokens, ratio in CLAIMED_RATIOS:
         yield Row("topk", tokens, 32, 32, 128, round(ratio * tokens), "random")
+    for heads_kv in (32, 8):
+        for order in ORDERS:
+            yield Row("train", 131072, 32, heads_kv, 128, WIDTH, order)
+    for tokens, ratio in CLAIMED_RATIOS:
+        yield Row("train", tokens, 32, 32, 128, round(ratio * tokens), "random")
     yield Row("topk", 1048576, 32, 8, 128, WIDTH, "random")
     for heads_kv in (32, 8):
         for order in ORDERS:
@@ -363,11 +370,16 @@ def measure_eviction(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     return run | {f"{way}_ms": 1e3 * timing.median(way) for way in calls}
 
 
-MEASURES = {"topk": measure_topk, "flex": measure_flex, "eviction": measure_eviction}
+MEASURES = {
+    "topk": measure_topk,
+    "train": measure_training,
+    "flex": measure_flex,
+    "eviction": measure_eviction,
+}
 
 
 def expected_seconds(row: Row) -> float:
-    return {"flex": 60.0, "eviction": 12.0}.get(row.part, 1.0) + row.tokens / 131072
+    return {"flex": 60.0, "eviction": 12.0, "train": 3.0}.get(row.part, 1.0) + row.tokens / 131072
 
 
 def arguments() -> argparse.Namespace:

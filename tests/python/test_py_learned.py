@@ -253,7 +253,7 @@ def test_gradients_by_finite_differences() -> None:
     step = 4e-3
     for i, grad in enumerate(grads):
         direction = torch.randn_like(arrays[i])
-        sides = []
+        sides: list[Any] = []
         for sign in (1, -1):
             moved = [x + sign * step * direction if j == i else x for j, x in enumerate(arrays)]
             made = attend(*moved, 20, layout="bshd")
