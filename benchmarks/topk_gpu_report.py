@@ -107,6 +107,26 @@ def other_table(result: Run, table: Table) -> str:
     return table(["mask", "tokens", "times"], rows) if rows else "Not measured yet."
 
 
+def training_table(result: Run, table: Table) -> str:
+    rows = [
+        [
+            tokens_text(row["tokens"]),
+            f"{row['width']:,}",
+            f"{row['heads']} / {row['heads_kv']}",
+            row["order"],
+            *(stage_text(row, call) for call in ("forward", "backward", "both")),
+            f"{row['backward_tflops']:.0f}",
+            bytes_text(row["backward_workspace_bytes"]),
+            f"{row['training_speedup']:.2f}x",
+        ]
+        for row in rows_of(result, "train")
+    ]
+    if not rows:
+        return "Not measured yet."
+    header = ["tokens", "w", "heads / KV", "order", "forward", "backward", "both"]
+    return table([*header, "backward TFLOP/s", "workspace", "cuDNN causal"], rows)
+
+
 def verdict(is_met: bool) -> str:
     return "met" if is_met else "missed"
 
@@ -164,5 +184,6 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "topk-gpu-machine": machine(result),
         "topk-gpu": stages_table(result, table),
         "topk-gpu-memory": memory_table(result, table),
+        "topk-gpu-training": training_table(result, table),
         "topk-gpu-other": other_table(result, table),
     }
