@@ -44,7 +44,7 @@ from .expr import (
 )
 from .files import list_masks, load, save
 from .incremental_topk import IncrementalTopk
-from .learned import dynamic_mask_attention, select_topk, zoh_scores
+from .learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
 from .mask_difference import MaskDifference
 from .names import (
     bits,
@@ -156,6 +156,7 @@ __all__ = [
     "where",
     "window",
     "zoh_scores",
+    "zoh_scores_backward",
 ]
 
 __version__: str = _fdma.__version__

@@ -623,6 +623,32 @@ def zoh_scores(
     Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, head_dim].
     """
 
+def zoh_scores_backward(
+    values: Array,
+    dt_proj: Array,
+    a_coef: Array,
+    dscores: Array,
+    *,
+    dvalues: Array | bool = True,
+    ddt_proj: Array | bool = True,
+    da_coef: Array | bool = True,
+    other_dvalues: Array | None = None,
+    mode: Literal["exp", "log"] = "exp",
+    num_threads: int = 0,
+    workspace: Array | None = None,
+    stream: _Stream | None = None,
+) -> tuple[Array | None, Array | None, Array | None]:
+    """
+    The gradients (dvalues, ddt_proj, da_coef) of zoh_scores, from those of its scores. Each goes into the array that is given, of its input's type or float32; True: a new array; False: it is not wanted and None. other_dvalues: a gradient of values that dvalues holds as well; may be dvalues itself. workspace: of CUDA tensors, zoh_backward_workspace_nbytes bytes; without it the call waits for the GPU.
+    """
+
+def zoh_backward_workspace_nbytes(
+    batch: int, kv_len: int, heads_kv: int, head_dim: int, wide: bool
+) -> int:
+    """
+    Bytes of workspace of zoh_scores_backward on a GPU; wide: dt_proj is [heads_kv, heads_kv * head_dim].
+    """
+
 OPEN_END: int = 2147483647
 
 class IncrementalTopk:

@@ -19,7 +19,7 @@ from .compile import compile
 from .expr_types import MaskExpr
 from .names import intervals, topk
 
-__all__ = ["dynamic_mask_attention", "select_topk", "zoh_scores"]
+__all__ = ["dynamic_mask_attention", "select_topk", "zoh_scores", "zoh_scores_backward"]
 
 _Array = TypeVar("_Array")
 _selectors: dict[Any, _fdma.DeviceTopk] = {}
@@ -76,20 +76,66 @@ def zoh_scores(
     >>> scores[0, :, 0].tolist()
     [0.5, 1.0]
     """
-    given: Any = values
-    if len(given.shape) != 4:
-        raise ValueError(f"values: expected 4 dimensions, got {len(given.shape)}")
-    if mode not in ("exp", "log"):
-        raise ValueError(f'mode: expected "exp" or "log", got {mode!r}')
-    name = framework(given)
-    if is_heads_first(layout):
-        given = given.transpose(1, 2) if name == "torch" else given.swapaxes(1, 2)
+    given, name = _rows_of(values, mode, layout)
     if name == "torch":
         from .zoh_torch import zoh_scores as operator
 
         result: Any = operator(given, dt_proj, a_coef, mode == "log")
         return result  # type: ignore[no-any-return]
     return in_framework(_fdma.zoh_scores(given, dt_proj, a_coef, mode=mode), name)  # type: ignore[no-any-return]
+
+
+def zoh_scores_backward(
+    dscores: Any,
+    values: _Array,
+    dt_proj: Any,
+    a_coef: Any,
+    mode: Literal["exp", "log"] = "exp",
+    layout: Layout = "bhsd",
+) -> tuple[_Array, Any, Any]:
+    """The gradients of `zoh_scores` with respect to values, dt_proj and a_coef.
+
+    dscores: that of the scores, float32 [batch, heads_kv, kv_len]; the others as there. Each
+    gradient has the shape and type of its input; sums are float32, in a fixed order. A score whose
+    dscore is 0 adds nothing, whatever its values are. PyTorch calls this by itself.
+
+    Raises what `zoh_scores` raises.
+
+    >>> import fdma, numpy as np
+    >>> values, dt_proj = np.zeros((1, 1, 3, 2), np.float32), np.ones((1, 2), np.float32)
+    >>> dscores, a_coef = np.float32([[[1, 0, 1]]]), np.float32([-1])
+    >>> dvalues, ddt_proj, da_coef = fdma.zoh_scores_backward(dscores, values, dt_proj, a_coef)
+    >>> dvalues[0, 0, :, 0].tolist()
+    [-0.25, 0.0, -0.25]
+    """
+    given, name = _rows_of(values, mode, layout)
+    if name == "torch":
+        from .zoh_torch import zoh_scores_backward as operator
+
+        all_wanted = (True, True, True)
+        found: Any = operator(dscores, given, dt_proj, a_coef, mode == "log", *all_wanted)
+    else:
+        made = _fdma.zoh_scores_backward(given, dt_proj, a_coef, dscores, mode=mode)
+        found = (in_framework(x, name) for x in made)
+    dvalues, ddt_proj, da_coef = found
+    return _turned(dvalues, layout, name), ddt_proj, da_coef
+
+
+def _rows_of(values: Any, mode: str, layout: Layout) -> tuple[Any, str]:
+    """values [batch, kv_len, heads_kv, head_dim] and their framework."""
+    if len(values.shape) != 4:
+        raise ValueError(f"values: expected 4 dimensions, got {len(values.shape)}")
+    if mode not in ("exp", "log"):
+        raise ValueError(f'mode: expected "exp" or "log", got {mode!r}')
+    name = framework(values)
+    return _turned(values, layout, name), name
+
+
+def _turned(values: Any, layout: Layout, name: str) -> Any:
+    """[batch, kv_len, heads_kv, head_dim] as the layout has it, or back."""
+    if not is_heads_first(layout):
+        return values
+    return values.transpose(1, 2) if name == "torch" else values.swapaxes(1, 2)
 
 
 def select_topk(

@@ -1,10 +1,10 @@
-"""ZOH scores of PyTorch's tensors, as an operator with gradients.
+"""ZOH scores of PyTorch's tensors and their gradients, as operators.
 
     fdma::zoh_scores(Tensor values, Tensor dt_proj, Tensor a_coef, bool log) -> Tensor
+    fdma::zoh_scores_backward(Tensor dscores, .., bool wants_values, ..) -> (Tensor, Tensor, Tensor)
 
-values [batch, kv_len, heads_kv, head_dim]. With dt = V' dt_proj^T, s = softplus(dt) and score =
-exp(s A) (or s A), the gradient is that of score over dt, score' A sigmoid(dt) times, and of A the
-sum of score' s; it is computed with float32 products in PyTorch, on the tensors' device.
+values [batch, kv_len, heads_kv, head_dim]. Gradients are those of fdma/select/zoh_backward.hpp, in
+the types of their inputs; one that is not wanted is an empty tensor. They have none themselves.
 """
 
 from __future__ import annotations
@@ -18,17 +18,52 @@ from . import _fdma
 __all__: list[str] = []
 
 
-def _run(values: Any, dt_proj: Any, a_coef: Any, log: bool) -> Any:
-    batch, kv_len, heads, _ = values.shape
-    scores = torch.empty((batch, heads, kv_len), dtype=torch.float32, device=values.device)
-    readable = (x if x.stride(-1) == 1 else x.contiguous() for x in (values, dt_proj, a_coef))
-    _fdma.zoh_scores(*(x.detach() for x in readable), mode="log" if log else "exp", out=scores)
-    return scores
+def _readable(*tensors: Any) -> list[Any]:
+    return [x.detach() if x.stride(-1) == 1 else x.detach().contiguous() for x in tensors]
 
 
 def _describe(values: Any, dt_proj: Any, a_coef: Any, log: bool) -> Any:
     batch, kv_len, heads, _ = values.shape
     return torch.empty((batch, heads, kv_len), dtype=torch.float32, device=values.device)
+
+
+def _run(values: Any, dt_proj: Any, a_coef: Any, log: bool) -> Any:
+    scores = _describe(values, dt_proj, a_coef, log)
+    _fdma.zoh_scores(*_readable(values, dt_proj, a_coef), mode="log" if log else "exp", out=scores)
+    return scores
+
+
+def _describe_backward(
+    dscores: Any, values: Any, dt_proj: Any, a_coef: Any, log: bool, *wants: bool
+) -> Any:
+    inputs = (values, dt_proj, a_coef)
+    return tuple(
+        torch.empty(x.shape if wanted else (0,), dtype=x.dtype, device=x.device)
+        for x, wanted in zip(inputs, wants, strict=True)
+    )
+
+
+def _run_backward(
+    dscores: Any, values: Any, dt_proj: Any, a_coef: Any, log: bool, *wants: bool
+) -> Any:
+    gradients = _describe_backward(dscores, values, dt_proj, a_coef, log, *wants)
+    wanted = [x if is_wanted else False for x, is_wanted in zip(gradients, wants, strict=True)]
+    workspace = None
+    if values.is_cuda:
+        size = _fdma.zoh_backward_workspace_nbytes(
+            *values.shape, wide=dt_proj.shape[1] != values.shape[3]
+        )
+        workspace = torch.empty(size, dtype=torch.uint8, device=values.device)
+    _fdma.zoh_scores_backward(
+        *_readable(values, dt_proj, a_coef),
+        dscores.detach(),
+        dvalues=wanted[0],
+        ddt_proj=wanted[1],
+        da_coef=wanted[2],
+        mode="log" if log else "exp",
+        workspace=workspace,
+    )
+    return gradients
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -38,22 +73,9 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, dscores: Any) -> Any:
-    values, dt_proj, a_coef = ctx.saved_tensors
-    batch, kv_len, heads, head_dim = values.shape
-    weights, coefs = dt_proj.float(), a_coef.float()[:, None]
-    if dt_proj.shape[1] == head_dim:
-        rows, terms, back = values.float(), "bkhd,hd->bhk", "bhk,hd->bkhd"
-    else:
-        rows = values.float().reshape(batch, kv_len, heads * head_dim)
-        terms, back = "bkf,hf->bhk", "bhk,hf->bkf"
-    dt = torch.einsum(terms, rows, weights)
-    softplus = torch.nn.functional.softplus(dt)
-    slope = dscores if ctx.log else dscores * torch.exp(softplus * coefs)
-    da = (slope * softplus).sum((0, 2))
-    ddt = slope * coefs * torch.sigmoid(dt)
-    dweights = torch.einsum(f"bhk,{terms.split(',')[0]}->{terms.split(',')[1][:2]}", ddt, rows)
-    dvalues = torch.einsum(back, ddt, weights).reshape(values.shape)
-    return dvalues.to(values.dtype), dweights.to(dt_proj.dtype), da.to(a_coef.dtype), None
+    wants = ctx.needs_input_grad[:3]
+    gradients = zoh_scores_backward(dscores, *ctx.saved_tensors, ctx.log, *wants)
+    return *(x if wanted else None for x, wanted in zip(gradients, wants, strict=True)), None
 
 
 zoh_scores = torch.library.custom_op(
@@ -62,5 +84,13 @@ zoh_scores = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor values, Tensor dt_proj, Tensor a_coef, bool log) -> Tensor",
 )
+zoh_scores_backward = torch.library.custom_op(
+    "fdma::zoh_scores_backward",
+    _run_backward,
+    mutates_args=(),
+    schema="(Tensor dscores, Tensor values, Tensor dt_proj, Tensor a_coef, bool log, "
+    "bool wants_values, bool wants_dt_proj, bool wants_a_coef) -> (Tensor, Tensor, Tensor)",
+)
 zoh_scores.register_fake(_describe)
+zoh_scores_backward.register_fake(_describe_backward)
 zoh_scores.register_autograd(_backward, setup_context=_setup_context)

@@ -1,4 +1,5 @@
-// zoh_scores and IncrementalTopk. Selection in one go is compile("M & topk(@scores, w)", ..).
+// zoh_scores, its gradients and IncrementalTopk. Selection in one go is compile("M & topk(@scores,
+// w)", ..).
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -14,8 +15,10 @@
 
 #include "array_view.hpp"
 #include "bindings.hpp"
+#include "fdma/kernels/zoh_backward_device.hpp"
 #include "fdma/kernels/zoh_device.hpp"
 #include "fdma/select/incremental_topk.hpp"
+#include "fdma/select/zoh_backward.hpp"
 #include "fdma/select/zoh_scores.hpp"
 #include "plan_on_device.hpp"
 #include "python_error.hpp"
@@ -32,13 +35,18 @@ void check_same_place(std::string_view name, const Place& got, const Place& valu
                      to_string(values), to_string(got)));
 }
 
-nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
-                     const std::string& mode, int num_threads, const std::optional<nb::object>& out,
-                     nb::handle stream) {
+ZohMode mode_of(const std::string& mode) {
   const std::optional<ZohMode> wanted = parse_zoh_mode(mode);
   if (!wanted) {
     refuse(ErrorCode::invalid_argument, fmt::format("mode: expected exp or log, got '{}'", mode));
   }
+  return *wanted;
+}
+
+nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
+                     const std::string& mode, int num_threads, const std::optional<nb::object>& out,
+                     nb::handle stream) {
+  const ZohMode wanted = mode_of(mode);
   const InputArray inputs[] = {input_array("values", values), input_array("dt_proj", dt_proj),
                                input_array("a_coef", a_coef)};
   const Place place = inputs[0].place;
@@ -59,11 +67,85 @@ nb::object scores_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef,
   {
     const nb::gil_scoped_release released;
     value_or_throw(is_on_host ? zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view,
-                                           scores.view, {*wanted, num_threads})
+                                           scores.view, {wanted, num_threads})
                               : zoh_scores(inputs[0].view, inputs[1].view, inputs[2].view,
-                                           scores.view, *wanted, chosen));
+                                           scores.view, wanted, chosen));
   }
   return scores.object;
+}
+
+// The gradient of `input`: into the array that is given; True: into a new one of its type; False:
+// none.
+OutputArray gradient_of(std::string_view name, nb::handle object, const InputArray& input) {
+  if (!nb::isinstance<nb::bool_>(object)) {
+    OutputArray array = output_array(name, object);
+    check_same_place(name, array.place, input.place);
+    return array;
+  }
+  if (!nb::cast<bool>(object)) {
+    OutputArray none;
+    none.object = nb::none();
+    return none;
+  }
+  return new_array(name, input.view.dtype, input.view.rank, input.view.extents, input.place);
+}
+
+nb::tuple gradients_of(nb::handle values, nb::handle dt_proj, nb::handle a_coef, nb::handle dscores,
+                       nb::handle dvalues, nb::handle ddt_proj, nb::handle da_coef,
+                       nb::handle other_dvalues, const std::string& mode, int num_threads,
+                       nb::handle workspace, nb::handle stream) {
+  const ZohMode wanted = mode_of(mode);
+  const InputArray inputs[] = {input_array("values", values), input_array("dt_proj", dt_proj),
+                               input_array("a_coef", a_coef), input_array("dscores", dscores)};
+  constexpr std::string_view kNames[] = {"values", "dt_proj", "a_coef", "dscores"};
+  const Place place = inputs[0].place;
+  for (std::size_t i = 1; i < std::size(inputs); ++i) {
+    check_same_place(kNames[i], inputs[i].place, place);
+  }
+  const bool is_on_host = place.device == Device::cpu;
+  if (is_on_host) check_on_host("values", place);
+  std::optional<CurrentDevice> current;
+  if (!is_on_host) current.emplace(make_current(place));
+  const Stream chosen = is_on_host ? nullptr : stream_of(stream, values, place.index);
+  const OutputArray gradients[] = {gradient_of("dvalues", dvalues, inputs[0]),
+                                   gradient_of("ddt_proj", ddt_proj, inputs[1]),
+                                   gradient_of("da_coef", da_coef, inputs[2])};
+  InputArray other;
+  if (!other_dvalues.is_none()) {
+    other = input_array("other_dvalues", other_dvalues);
+    check_same_place("other_dvalues", other.place, place);
+  }
+  constexpr std::string_view kGradientNames[] = {"dvalues", "ddt_proj", "da_coef"};
+  for (std::size_t out = 0; out < std::size(gradients); ++out) {
+    if (gradients[out].view.data == nullptr) continue;
+    for (std::size_t in = 0; in < std::size(inputs); ++in) {
+      check_apart(kGradientNames[out], gradients[out].view.view(), kNames[in], inputs[in].view);
+    }
+  }
+  const ZohBackwardTensors tensors{inputs[0].view,    inputs[1].view,    inputs[2].view,
+                                   inputs[3].view,    gradients[0].view, gradients[1].view,
+                                   gradients[2].view, other.view};
+  const ZohShape shape = value_or_throw(zoh_backward_shape(tensors));
+  OutputArray memory;
+  if (!is_on_host) {
+    const std::int64_t bytes = zoh_backward_workspace_bytes(shape);
+    const std::array<std::int64_t, kMaxRank> extents{bytes, 1, 1, 1};
+    memory = workspace.is_none() ? new_array("workspace", DType::uint8, 1, extents, place)
+                                 : output_array("workspace", workspace);
+    check_same_place("workspace", memory.place, place);
+    if (!memory.view.view().is_contiguous() ||
+        memory.view.view().num_elements() * size_bytes(memory.view.dtype) < bytes) {
+      refuse(ErrorCode::invalid_argument,
+             fmt::format("workspace: expected {} contiguous bytes (zoh_backward_workspace_nbytes)",
+                         bytes));
+    }
+  }
+  {
+    const nb::gil_scoped_release released;
+    value_or_throw(is_on_host ? zoh_scores_backward(tensors, {wanted, num_threads})
+                              : zoh_scores_backward(tensors, wanted, memory.view.data, chosen));
+  }
+  return nb::make_tuple(gradients[0].object, gradients[1].object, gradients[2].object);
 }
 
 // The elements of a host array of one type and rank, row-major.
@@ -148,6 +230,27 @@ void bind_select(nb::module_& module) {
              nb::arg("out") = nb::none(), nb::arg("stream").none() = nb::none(),
              "Scores float32 [batch, heads_kv, kv_len] of values [batch, kv_len, heads_kv, "
              "head_dim].");
+  module.def("zoh_scores_backward", &gradients_of, nb::arg("values"), nb::arg("dt_proj"),
+             nb::arg("a_coef"), nb::arg("dscores"), nb::kw_only(), nb::arg("dvalues") = true,
+             nb::arg("ddt_proj") = true, nb::arg("da_coef") = true,
+             nb::arg("other_dvalues").none() = nb::none(), nb::arg("mode") = "exp",
+             nb::arg("num_threads") = 0, nb::arg("workspace").none() = nb::none(),
+             nb::arg("stream").none() = nb::none(),
+             "The gradients (dvalues, ddt_proj, da_coef) of zoh_scores, from those of its scores. "
+             "Each goes into the array that is given, of its input's type or float32; True: a new "
+             "array; False: it is not wanted and None. other_dvalues: a gradient of values that "
+             "dvalues holds as well; may be dvalues itself. workspace: of CUDA tensors, "
+             "zoh_backward_workspace_nbytes bytes; without it the call waits for the GPU.");
+  module.def(
+      "zoh_backward_workspace_nbytes",
+      [](std::int64_t batch, std::int64_t kv_len, std::int64_t heads_kv, std::int64_t head_dim,
+         bool wide) {
+        return zoh_backward_workspace_bytes({batch, kv_len, heads_kv, head_dim, !wide});
+      },
+      nb::arg("batch"), nb::arg("kv_len"), nb::arg("heads_kv"), nb::arg("head_dim"),
+      nb::arg("wide"),
+      "Bytes of workspace of zoh_scores_backward on a GPU; wide: dt_proj is [heads_kv, heads_kv * "
+      "head_dim].");
   module.attr("OPEN_END") = kOpenEnd;
   nb::class_<IncrementalTopk>(
       module, "IncrementalTopk",

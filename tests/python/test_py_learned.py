@@ -57,6 +57,32 @@ def test_scores(mode: str, wide: bool) -> None:
     np.testing.assert_array_equal(again, got)
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("mode", ["exp", "log"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_gradients_are_the_differences(wide: bool, mode: Any, layout: Any) -> None:
+    _, _, v, dt_proj, a_coef = inputs(wide, batch=1, length=7)
+    dscores = np.random.default_rng(8).standard_normal((1, 2, 7), np.float32)
+    given = v.swapaxes(1, 2) if layout == "bhsd" else v
+    found = fdma.zoh_scores_backward(dscores, given, dt_proj, a_coef, mode, layout)
+    dvalues = found[0].swapaxes(1, 2) if layout == "bhsd" else found[0]
+    arrays = [x.astype(np.float64) for x in (v, dt_proj, a_coef)]
+
+    def loss() -> float:
+        return float((zoh(arrays[0], arrays[1], arrays[2], mode) * dscores).sum())
+
+    for array, gradient in zip(arrays, (dvalues, *found[1:]), strict=True):
+        assert gradient.dtype == np.float32 and gradient.shape == array.shape
+        for at in np.ndindex(array.shape):
+            kept = array[at]
+            array[at] = kept + 1e-5
+            above = loss()
+            array[at] = kept - 1e-5
+            below = loss()
+            array[at] = kept
+            assert abs(gradient[at] - (above - below) / 2e-5) < 2e-5, at
+
+
 @pytest.mark.parametrize(
     "among",
     [
@@ -147,7 +173,7 @@ def test_wrong_arguments_are_named() -> None:
 
 @pytest.mark.parametrize("mode", ["exp", "log"])
 @pytest.mark.parametrize("wide", [True, False])
-def test_gradients_of_scores(mode: str, wide: bool) -> None:
+def test_gradients_of_scores(mode: Any, wide: bool) -> None:
     torch: Any = pytest.importorskip("torch")
     torch.manual_seed(1)
     _, _, v, dt_proj, a_coef = inputs(wide)
@@ -165,6 +191,40 @@ def test_gradients_of_scores(mode: str, wide: bool) -> None:
     for grad, want in zip(grads, wanted, strict=True):
         torch.testing.assert_close(grad.double(), want, atol=1e-4, rtol=1e-4)
     torch.library.opcheck(torch.ops.fdma.zoh_scores, (*given, mode == "log"))
+    detached = [x.detach() for x in given]
+    backward = (dscores, *detached, mode == "log", True, False, True)
+    torch.library.opcheck(torch.ops.fdma.zoh_scores_backward, backward)
+    by_hand = fdma.zoh_scores_backward(
+        dscores, detached[0], detached[1], detached[2], mode, layout="bshd"
+    )
+    assert all(torch.equal(x, y) for x, y in zip(by_hand, grads, strict=True))
+    assert torch.autograd.gradcheck(
+        lambda *x: score(*x, mode, layout="bshd"),
+        [x[:, :3].detach().requires_grad_() if x is given[0] else x for x in given],
+        eps=1e-2,
+        atol=1e-2,
+        rtol=1e-2,
+        nondet_tol=0,
+    )
+    alone = score(detached[0], given[1], detached[2], mode, layout="bshd")
+    (dt_alone,) = torch.autograd.grad(alone, [given[1]], dscores)
+    assert torch.equal(dt_alone, grads[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_keys_that_nobody_keeps_add_nothing(wide: bool, dtype: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    _, _, v, dt_proj, a_coef = (torch.from_numpy(x).to(getattr(torch, dtype)) for x in inputs(wide))
+    dscores = torch.randn(2, 2, 90)
+    dscores[:, :, ::3] = 0
+    poisoned = v.clone()
+    poisoned[:, ::3] = float("nan")
+    expected = fdma.zoh_scores_backward(dscores, v, dt_proj, a_coef, layout="bshd")
+    got = fdma.zoh_scores_backward(dscores, poisoned, dt_proj, a_coef, layout="bshd")
+    for x, y, given in zip(got, expected, (v, dt_proj, a_coef), strict=True):
+        assert x.dtype == given.dtype and torch.equal(x, y)
+    assert not got[0][:, ::3].any()
 
 
 @pytest.mark.parametrize("bias", ["exp", "log", "none"])
