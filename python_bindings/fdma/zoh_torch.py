@@ -50,12 +50,15 @@ def _run_backward(
     wanted = [x if is_wanted else False for x, is_wanted in zip(gradients, wants, strict=True)]
     workspace = None
     if values.is_cuda:
-        size = _fdma.zoh_backward_workspace_nbytes(
-            *values.shape, wide=dt_proj.shape[1] != values.shape[3]
-        )
+        batch, kv_len, heads, head_dim = values.shape
+        is_wide = dt_proj.shape[1] != head_dim
+        size = _fdma.zoh_backward_workspace_nbytes(batch, kv_len, heads, head_dim, is_wide)
         workspace = torch.empty(size, dtype=torch.uint8, device=values.device)
+    rows, weights, coefs = _readable(values, dt_proj, a_coef)
     _fdma.zoh_scores_backward(
-        *_readable(values, dt_proj, a_coef),
+        rows,
+        weights,
+        coefs,
         dscores.detach(),
         dvalues=wanted[0],
         ddt_proj=wanted[1],
