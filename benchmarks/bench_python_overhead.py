@@ -20,8 +20,8 @@ from typing import Any
 import fdma
 import torch
 
-ROUNDS = 40
-CALLS = 200
+ROUNDS = 120
+CALLS = 40
 
 
 def host_time_us(call: Callable[[], Any], device: str) -> float:
