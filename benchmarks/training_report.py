@@ -82,16 +82,24 @@ def steps_table(result: Run, table: Table, part: str) -> str:
                 f"{run['mask_host_ms']:.2f} ms",
                 f"{run['tokens_per_s'] / 1e6:.2f} M",
                 gib(run),
-                f"{run['first_s']:.1f} s",
                 ratio,
             ]
         )
     header = ["tokens", "attention by", "step", "of which mask, on the host", "tokens a second"]
-    return table([*header, "memory", "first step", "times FDMA's"], rows)
+    return table([*header, "memory", "times FDMA's"], rows)
 
 
-def curve_table(result: Run, table: Table, part: str) -> str:
+CURVES = {
+    "length": "Against the length, over documents as above: the work for a token stays the same.",
+    "sparsity": "Against the share of cells that a causal window keeps, at 32K tokens.",
+}
+
+
+def curve(result: Run, table: Table, part: str) -> str:
+    """Picture and table, once FDMA's rows are there."""
     runs = measured(result, part)
+    if not any(name == "fdma" for _, name in runs):
+        return ""
     rows = []
     for (size, name), run in sorted(runs.items(), key=lambda item: (item[0][0], item[0][1])):
         first = tokens_text(run["tokens"])
@@ -109,7 +117,9 @@ def curve_table(result: Run, table: Table, part: str) -> str:
             ]
         )
     header = ["tokens" if part == "length" else "window", "attention by", "cells", "step"]
-    return table([*header, "tokens a second", "TFLOP/s", "memory"], rows)
+    picture = f"![tokens a second and memory: {part}](images/training_{part}.png)"
+    drawn = table([*header, "tokens a second", "TFLOP/s", "memory"], rows)
+    return f"{CURVES[part]}\n\n{picture}\n\n{drawn}"
 
 
 def machine_text(result: Run) -> str:
@@ -156,8 +166,8 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "training-overhead": overhead_table(result, table),
         "training-attention": steps_table(result, table, "attention"),
         "training-layer": steps_table(result, table, "layer"),
-        "training-length": curve_table(result, table, "length"),
-        "training-sparsity": curve_table(result, table, "sparsity"),
+        "training-length": curve(result, table, "length"),
+        "training-sparsity": curve(result, table, "sparsity"),
     }
 
 
@@ -177,6 +187,8 @@ def draw(result: Run, folder: Path) -> None:
 
     for part, label in (("length", "tokens of the sequence"), ("sparsity", "cells kept")):
         runs = measured(result, part)
+        if not any(name == "fdma" for _, name in runs):
+            continue
         figure, (speed, memory) = pyplot.subplots(1, 2, figsize=(9, 3.4), dpi=110)
         for name in ("fdma", "sdpa_causal"):
             points = sorted(
@@ -188,6 +200,7 @@ def draw(result: Run, folder: Path) -> None:
                 continue
             x = [at for at, _ in points]
             kind = {"color": COLORS[name], "label": TITLES[name], "marker": "o", "markersize": 4}
+            kind["linestyle"] = "-" if name == "fdma" else "--"
             speed.plot(x, [run["tokens_per_s"] / 1e6 for _, run in points], **kind)
             bytes_of = [run["peak_bytes"] + run["plan_bytes"] for _, run in points]
             memory.plot(x, [count / 2**30 for count in bytes_of], **kind)
@@ -196,9 +209,17 @@ def draw(result: Run, folder: Path) -> None:
             axes.set_xlabel(label)
             axes.set_title(f"{title}, forward and backward", fontsize=10)
             axes.grid(alpha=0.3)
-            axes.set_ylim(bottom=0)
+            if part == "length":
+                axes.set_xticks(x, [tokens_text(tokens) for tokens in x])
+                axes.minorticks_off()
+            else:
+                axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
+        speed.set_ylim(bottom=0)
         if part == "length":
             memory.set_yscale("log", base=2)
+            memory.yaxis.set_major_formatter(lambda count, _: f"{count:g}")
+        else:
+            memory.set_ylim(bottom=0)
         speed.legend(fontsize=9)
         figure.tight_layout()
         figure.savefig(folder / f"training_{part}.png", metadata={"Software": None})
