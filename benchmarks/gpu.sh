@@ -201,7 +201,7 @@ python_tests() {
   FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
     tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_fdma_cusparse.py \
     tests/python/test_py_attention_cuda.py tests/python/test_py_attention_arrays_cuda.py tests/python/test_py_hf_cuda.py \
-    tests/python/test_fdma_dynamic_mask.py \
+    tests/python/test_fdma_dynamic_mask.py tests/python/test_py_learned_cuda.py \
     tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 
@@ -215,7 +215,7 @@ sanitize() {
   compute-sanitizer --tool "$1" --error-exitcode 1 "$folder/tests/gpu/test_gpu" --gtest_brief=1 \
     --gtest_filter='AttentionSanitized.*' &&
     compute-sanitizer --tool "$1" --error-exitcode 1 "$folder/tests/gpu/select/test_gpu_select" --gtest_brief=1 \
-      --gtest_filter='DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*:DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*'
+      --gtest_filter='DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*:DeviceKeyLists.Tiles*:DeviceKeyLists.Nobody*:DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*'
 }
 
 measure_select() {

@@ -117,7 +117,7 @@ def training_table(result: Run, table: Table) -> str:
             *(stage_text(row, call) for call in ("forward", "backward", "both")),
             f"{row['backward_tflops']:.0f}",
             bytes_text(row["backward_workspace_bytes"]),
-            f"{row['training_speedup']:.2f}x",
+            f"{row['training_speedup']:.2f}x" if "training_speedup" in row else "-",
         ]
         for row in rows_of(result, "train")
     ]

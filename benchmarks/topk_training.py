@@ -130,8 +130,8 @@ class Gradients:
         return worst
 
 
-def cudnn_ms(problem: Any) -> float:
-    """A step of causal attention: the least of some after one that warms up."""
+def cudnn_ms(problem: Any) -> float | None:
+    """A step of causal attention: the least of some after one that warms up; None: it has none."""
     torch = problem.torch
     if problem.name in CUDNN_MS:
         return CUDNN_MS[problem.name]
@@ -150,7 +150,10 @@ def cudnn_ms(problem: Any) -> float:
             out = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, enable_gqa=is_grouped
             )
-            torch.autograd.grad(out, (q, k, v), dout)
+            try:
+                torch.autograd.grad(out, (q, k, v), dout)
+            except RuntimeError:
+                return None
             end.record()
         end.synchronize()
         samples.append(begin.elapsed_time(end))
@@ -187,6 +190,8 @@ def measure_training(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
     backward_ms = run["backward_without_scores_ms"]
     run["backward_tflops"] = 10 * row.head_dim * pairs / backward_ms / 1e9
     del gradients
-    run["cudnn_causal_training_ms"] = cudnn_ms(problem)
-    run["training_speedup"] = run["cudnn_causal_training_ms"] / run["both_ms"]
+    dense_ms = cudnn_ms(problem)
+    if dense_ms is not None:
+        run["cudnn_causal_training_ms"] = dense_ms
+        run["training_speedup"] = dense_ms / run["both_ms"]
     return run
