@@ -74,18 +74,8 @@ def attention(
     return forward(q, k, v, bias, call, return_lse)
 
 
-def _by_operators(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any,
-    bias: Any,
-    scale: float | None,
-    layout: str,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-) -> Any:
+def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> Any:
+    scale, layout, return_lse, deterministic, backend = words
     for name, x in (("k", k), ("v", v), ("bias", bias)):
         if not isinstance(x, torch.Tensor) and (x is not None or name != "bias"):
             raise TypeError(f"{name}: expected a tensor of PyTorch, as q, got {type(x).__name__}")
