@@ -283,8 +283,6 @@ def main() -> None:
         {
             "machine": gpu_state(),
             "torch": torch.__version__,
-            "commit": commit,
-            "uncommitted_changes": is_changed,
             "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
             "heads": HEADS,
             "head_dim": HEAD_DIM,
@@ -309,7 +307,7 @@ def main() -> None:
             run = {"error": str(error).splitlines()[0][:300] if str(error) else repr(error)}
         gc.collect()
         torch.cuda.empty_cache()
-        results.rows[row] = run
+        results.rows[row] = run | {"commit": commit + "+" * is_changed}
         results.write()
         words = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in run.items())
         print(f"{row:32}", *words, flush=True)

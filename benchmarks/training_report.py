@@ -123,11 +123,11 @@ def curve(result: Run, table: Table, part: str) -> str:
 
 
 def machine_text(result: Run) -> str:
-    changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
+    commits = sorted({row["commit"][:7] for row in result["rows"].values()})
     return (
         f"{result['machine'].get('name', 'a GPU')}, PyTorch {result['torch']}, {result['heads']} "
-        f"heads, head_dim {result['head_dim']}, {result['dtype']}; commit {result['commit']}"
-        f"{changed}, {result['date']}."
+        f"heads, head_dim {result['head_dim']}, {result['dtype']}; commit "
+        f"{', '.join(commits)}, {result['date']}."
     )
 
 
