@@ -5,10 +5,12 @@
 Times are medians of CUDA events over launches that are queued while the GPU is kept busy, so that
 the host is not timed. Scores: the rate counts the bytes of `values` that are read and of the scores
 that are written; beside it a copy of as many bytes as `values` has, which counts what it reads and
-what it writes. Selection: causal, one batch element, from float32 scores to the query intervals of
-every key, both in device memory; what is prepared once per mask is not timed. Dense: torch.topk on
-[tokens, tokens] scores of one head, masked beforehand, times the number of heads; up to the length
-at which such a matrix fits. Incremental: tokens appended after a prefill.
+what it writes. Their gradients (zoh_scores_backward, all three) read values and dscores and write
+dvalues; sparse: one dscore in twelve is not 0, and dvalues are added to in place. Selection:
+causal, one batch element, from float32 scores to the query intervals of every key, both in device
+memory; what is prepared once per mask is not timed. Dense: torch.topk on [tokens, tokens] scores of
+one head, masked beforehand, times the number of heads; up to the length at which such a matrix
+fits. Incremental: tokens appended after a prefill.
 
 Seeds are fixed; memory is that of the calls beside scores and result.
 """
@@ -103,7 +105,22 @@ def bench_scores(fdma: Any, dtype: str, heads: int, tokens: int, wide: bool) -> 
         return inputs[state[0]]
 
     launches = max(1, min(pool, 16))
+    dscores = normal(1, heads, tokens).float()
+    few_dscores = dscores * (torch.rand(dscores.shape, device="cuda", generator=generator) < 1 / 12)
+    gradients = [torch.empty_like(x) for x in (values, dt_proj, a_coef)]
+    size = fdma.zoh_backward_workspace_nbytes(1, tokens, heads, HEAD_DIM, wide)
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    def backward(given: torch.Tensor, other: torch.Tensor | None) -> None:
+        fdma.zoh_scores_backward(
+            next_values(), dt_proj, a_coef, given,
+            dvalues=gradients[0], ddt_proj=gradients[1], da_coef=gradients[2],
+            other_dvalues=other, workspace=workspace,
+        )  # fmt: skip
+
     fdma_us = median_us(lambda: fdma.zoh_scores(next_values(), dt_proj, a_coef, out=out), launches)
+    backward_us = median_us(lambda: backward(dscores, None), launches)
+    sparse_us = median_us(lambda: backward(few_dscores, gradients[0]), launches)
     copy_us = median_us(lambda: copied.copy_(next_values()), launches)
     moved = values_bytes + out.numel() * 4
     return {
@@ -114,6 +131,10 @@ def bench_scores(fdma: Any, dtype: str, heads: int, tokens: int, wide: bool) -> 
         "fdma_us": fdma_us,
         "bytes": moved,
         "bytes_per_second": moved / fdma_us * 1e6,
+        "backward_us": backward_us,
+        "backward_bytes": 2 * values_bytes + out.numel() * 4,
+        "sparse_backward_us": sparse_us,
+        "backward_workspace_bytes": size,
         "copy_us": copy_us,
         "copy_bytes_per_second": 2 * values_bytes / copy_us * 1e6,
     }

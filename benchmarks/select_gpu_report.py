@@ -26,7 +26,14 @@ def bytes_text(count: float) -> str:
     return f"{count / 2**20:.3g} MiB"
 
 
+def gradient_texts(run: Run) -> list[str]:
+    share = run["backward_bytes"] / run["backward_us"] * 1e6 / run["copy_bytes_per_second"]
+    times = (time_text(run[name]) for name in ("backward_us", "sparse_backward_us"))
+    return [*times, f"{100 * share:.0f} %"]
+
+
 def scores_table(result: Run, table: Table) -> str:
+    has_gradients = all("backward_us" in run for run in result["scores"])
     rows = [
         [
             run["dtype"],
@@ -37,11 +44,14 @@ def scores_table(result: Run, table: Table) -> str:
             f"{run['bytes_per_second'] / 1e9:.0f}",
             f"{run['copy_bytes_per_second'] / 1e9:.0f}",
             f"{100 * run['bytes_per_second'] / run['copy_bytes_per_second']:.0f} %",
+            *(gradient_texts(run) if has_gradients else ()),
         ]
         for run in result["scores"]
     ]
     header = ["values", "dt_proj", "KV heads", "tokens", "time", "GB/s", "copy GB/s"]
-    return table([*header, "of the copy"], rows)
+    header.append("of the copy")
+    gradients = ["gradients", "sparse, in place", "gradients, of the copy"]
+    return table([*header, *(gradients if has_gradients else ())], rows)
 
 
 def selection_table(result: Run, table: Table) -> str:

@@ -65,6 +65,58 @@ def test_scores_into_a_given_tensor_on_a_stream() -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("mode", ["exp", "log"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_gradients_are_those_of_the_host(mode: Literal["exp", "log"], dtype: str) -> None:
+    values = normal(2, 300, 4, 64).to(getattr(torch, dtype))
+    a_coef, dscores = -normal(4, seed=2).abs(), normal(2, 4, 300, seed=3)
+    dscores[:, :, ::3] = 0
+    for width in (64, 256):
+        dt_proj = (normal(4, width, seed=1) / 16).to(values.dtype)
+        inputs = (values, dt_proj, a_coef, dscores)
+        grads = [torch.empty_like(x, dtype=torch.float32) for x in inputs[:3]]
+        names = ("dvalues", "ddt_proj", "da_coef")
+        size = fdma.zoh_backward_workspace_nbytes(2, 300, 4, 64, width == 256)
+        workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+        given: Any = dict(zip(names, grads, strict=True))
+        made = fdma.zoh_scores_backward(*inputs, **given, mode=mode, workspace=workspace)
+        assert all(x is y for x, y in zip(made, grads, strict=True))
+        hosts = [torch.empty(x.shape) for x in grads]
+        given = dict(zip(names, hosts, strict=True))
+        fdma.zoh_scores_backward(*(x.cpu() for x in inputs), **given, mode=mode)
+        for grad, host in zip(grads, hosts, strict=True):
+            torch.testing.assert_close(grad.cpu(), host, rtol=2e-4, atol=2e-5)
+        assert not grads[0][:, ::3].any()
+        again = fdma.zoh_scores_backward(*inputs, mode=mode, ddt_proj=False)
+        assert again[1] is None and torch.from_dlpack(again[0]).dtype == values.dtype
+
+
+@needs_gpu
+def test_gradients_in_place_and_in_a_graph() -> None:
+    values, dt_proj, a_coef = normal(1, 500, 2, 64), normal(2, 64), normal(2)
+    dscores = normal(1, 2, 500, seed=4)
+    plain = torch.from_dlpack(fdma.zoh_scores_backward(values, dt_proj, a_coef, dscores)[0])
+    dvalues = torch.ones_like(values)
+    size = fdma.zoh_backward_workspace_nbytes(1, 500, 2, 64, wide=False)
+    workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    def add() -> None:
+        fdma.zoh_scores_backward(
+            values, dt_proj, a_coef, dscores, dvalues=dvalues, other_dvalues=dvalues,
+            ddt_proj=False, da_coef=False, workspace=workspace,
+        )  # fmt: skip
+
+    add()
+    torch.testing.assert_close(dvalues, plain + 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        add()
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(dvalues, 2 * plain + 1, rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
 def test_tensors_on_two_devices_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dt_proj: expected an array on cuda:0"):
         fdma.zoh_scores(normal(1, 10, 2, 64), normal(2, 64).cpu(), normal(2))

@@ -20,14 +20,6 @@ ValueGradient gradient_of(const TensorView& view, void* data) {
           view.extents[1] > 1 ? view.strides[1] : 0, view.extents[2] > 1 ? view.strides[2] : 0};
 }
 
-/// Rows that can be read or written 16 bytes at a time, or none.
-bool has_aligned_rows(const ValueGradient& gradient) {
-  const std::int64_t size = size_bytes(gradient.dtype);
-  return gradient.data == nullptr ||
-         (is_multiple_of_16(gradient.data) && gradient.batch_stride * size % 16 == 0 &&
-          gradient.key_stride * size % 16 == 0 && gradient.head_stride * size % 16 == 0);
-}
-
 BackwardCall make_backward_call(const ZohShape& shape, const ZohBackwardTensors& tensors,
                                 ZohMode mode, void* workspace) {
   BackwardCall call{};

@@ -6,11 +6,12 @@
 //   spread        dvalues: ddt^T dt_proj, a tile of keys and elements at a time
 //   gather        ddt_proj: ddt values, summed over parts of the keys
 //   add_parts     both sums over the parts, in their order
+// zoh_backward_wide.cu has spread and gather in one, on tensor cores, for calls that it serves.
 // Keys of all batch elements are counted through: key `flat` is flat % kv_len of flat / kv_len.
 #include <algorithm>
 #include <cstdint>
 
-#include "zoh/zoh_backward_call.cuh"
+#include "zoh/zoh_backward_arrays.cuh"
 
 namespace fdma::zoh {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTileKeys = 32, kTileHeads = 32, kTileColumns = 64;
 constexpr std::int64_t kMostParts = 32;
+constexpr int kPartStep = 64;  // keys of which parts are a multiple
 
 constexpr std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }
 
@@ -25,7 +27,7 @@ constexpr std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 256)
 struct Layout {
   std::int64_t num_keys;                                 ///< of all batch elements
   std::int64_t num_parts;                                ///< of the keys
-  std::int64_t part_keys;                                ///< a multiple of kTileKeys
+  std::int64_t part_keys;                                ///< a multiple of kPartStep
   std::int64_t ddt, used, da_parts, weight_parts, size;  ///< offsets in bytes
 };
 
@@ -34,12 +36,11 @@ Layout layout_of(const ZohShape& shape) {
   const std::int64_t width = shape.is_per_head ? shape.head_dim : heads * shape.head_dim;
   Layout layout{};
   layout.num_keys = shape.num_batches * shape.kv_len;
+  // Twice as many blocks as multiprocessors, of 128 columns: those of zoh_backward_wide.cu.
   const std::int64_t tiles =
-      ceil_div(width, kTileColumns) * (shape.is_per_head ? heads : ceil_div(heads, kTileHeads));
-  const std::int64_t parts = std::min(
-      {ceil_div(4 * kMultiprocessors, tiles), kMostParts, ceil_div(layout.num_keys, kTileKeys)});
-  layout.part_keys =
-      ceil_div(ceil_div(layout.num_keys, std::max<std::int64_t>(parts, 1)), kTileKeys) * kTileKeys;
+      ceil_div(width, 2 * kTileColumns) * (shape.is_per_head ? heads : ceil_div(heads, kTileHeads));
+  const std::int64_t parts = std::clamp<std::int64_t>(2 * kMultiprocessors / tiles, 1, kMostParts);
+  layout.part_keys = ceil_div(ceil_div(layout.num_keys, parts), kPartStep) * kPartStep;
   layout.num_parts = layout.part_keys == 0 ? 0 : ceil_div(layout.num_keys, layout.part_keys);
   constexpr std::int64_t kFloat = sizeof(float);
   layout.used = aligned(heads * layout.num_keys * kFloat);
@@ -50,20 +51,6 @@ Layout layout_of(const ZohShape& shape) {
       std::max(layout.weight_parts + layout.num_parts * heads * width * kFloat, aligned(1));
   return layout;
 }
-
-/// The arrays of the workspace: ddt [batch, heads, kv_len], used [batch, kv_len], da_parts [heads,
-/// parts], weight_parts [parts, heads, width].
-struct Arrays {
-  float* ddt;
-  std::uint8_t* used;  ///< nullptr: where ddt is not 0
-  float *da_parts, *weight_parts;
-  std::int64_t num_keys, num_parts, part_keys;
-
-  __device__ std::int64_t ddt_at(const Call& call, std::int64_t flat, int head) const {
-    const std::int64_t batch = flat / call.kv_len;
-    return (batch * call.num_heads + head) * call.kv_len + flat - batch * call.kv_len;
-  }
-};
 
 __device__ std::int64_t row_at(std::int64_t flat, std::int64_t kv_len, std::int64_t batch_stride,
                                std::int64_t key_stride) {
@@ -275,6 +262,7 @@ Result<void> launch_backward_any(const BackwardCall& call, Stream stream) {
   };
   const auto heads = static_cast<unsigned>(forward.num_heads);
   const auto parts = static_cast<unsigned>(layout.num_parts);
+  const bool is_wide = is_backward_wide(call);
   if (layout.num_keys > 0) {
     Call scores = forward;
     scores.result = Scored::dt;
@@ -287,7 +275,8 @@ Result<void> launch_backward_any(const BackwardCall& call, Stream stream) {
     if (!forward.is_per_head) {
       mark_used<<<blocks(layout.num_keys, kThreads), kThreads, 0, stream>>>(call, arrays);
     }
-    if (call.dvalues.data != nullptr) {
+    if (is_wide) FDMA_TRY_VOID(launch_backward_wide(call, arrays, stream));
+    if (call.dvalues.data != nullptr && !is_wide) {
       const dim3 grid(blocks(forward.kv_len, kTileKeys) * blocks(forward.head_dim, kTileColumns),
                       heads, static_cast<unsigned>(forward.num_batches));
       spread<<<grid, kThreads, 0, stream>>>(call, arrays);
@@ -296,7 +285,7 @@ Result<void> launch_backward_any(const BackwardCall& call, Stream stream) {
   if (!call.wants_sums()) return {};
   const std::int64_t width =
       forward.is_per_head ? forward.head_dim : std::int64_t{forward.num_heads} * forward.head_dim;
-  if (layout.num_keys > 0 && call.ddt_proj.data != nullptr) {
+  if (layout.num_keys > 0 && call.ddt_proj.data != nullptr && !is_wide) {
     const dim3 grid(blocks(width, kTileColumns),
                     forward.is_per_head ? heads : blocks(forward.num_heads, kTileHeads), parts);
     gather<<<grid, kThreads, 0, stream>>>(call, arrays);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "zoh/zoh_call.cuh"
+#include "zoh/zoh_chunk.cuh"
 
 namespace fdma::zoh {
 
@@ -61,6 +62,14 @@ __device__ inline Slopes slopes_of(bool is_log, float dt, float a, float dscore)
   if (dscore == 0 || score == 0) return {0, 0};
   const float slope = dscore * score;
   return {slope * (a * sigmoid), slope * softplus};
+}
+
+/// Rows that can be read or written 16 bytes at a time, or none.
+inline bool has_aligned_rows(const ValueGradient& gradient) {
+  const std::int64_t size = size_bytes(gradient.dtype);
+  return gradient.data == nullptr ||
+         (is_multiple_of_16(gradient.data) && gradient.batch_stride * size % 16 == 0 &&
+          gradient.key_stride * size % 16 == 0 && gradient.head_stride * size % 16 == 0);
 }
 
 /// One pass over values and their gradient, and the sum of what its blocks have: values that each

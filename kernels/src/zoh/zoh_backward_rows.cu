@@ -287,11 +287,12 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>)
 }
 
 constexpr int kColumns = 32;  // of ddt_proj that a block of add_units has; the last is da_coef's
+constexpr int kAddThreads = 1024;
 
 // Blocks whose units have the head: that of slot s in block b is (b kUnits + s) % heads.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAddThreads)
     add_units(const __grid_constant__ BackwardCall call, int num_blocks, int units_per_block) {
-  __shared__ float parts[kThreads / kColumns][kColumns];
+  __shared__ float parts[kAddThreads / kColumns][kColumns];
   const int column = static_cast<int>(threadIdx.x) % kColumns;
   const int part = static_cast<int>(threadIdx.x) / kColumns;
   const int at = static_cast<int>(blockIdx.x) * kColumns + column;
@@ -300,7 +301,8 @@ __global__ void __launch_bounds__(kThreads)
   const int slots = min(num_heads, units_per_block), stride = sum_stride(dim);
   const auto* from = static_cast<const float*>(call.workspace);
   float sum = 0;
-  for (int block = part; block < num_blocks; block += kThreads / kColumns) {
+#pragma unroll 4
+  for (int block = part; block < num_blocks; block += kAddThreads / kColumns) {
     const int first = static_cast<int>(std::int64_t{block} * units_per_block % num_heads);
     const int slot = head >= first ? head - first : head - first + num_heads;
     if (slot < slots && at <= dim) {
@@ -310,7 +312,7 @@ __global__ void __launch_bounds__(kThreads)
   parts[part][column] = sum;
   __syncthreads();
   if (part != 0 || at > dim) return;
-  for (int other = 1; other < kThreads / kColumns; ++other) sum += parts[other][column];
+  for (int other = 1; other < kAddThreads / kColumns; ++other) sum += parts[other][column];
   if (at == dim) {
     if (call.da_coef.data != nullptr) call.da_coef.store(head * call.da_coef.head_stride, sum);
   } else if (call.ddt_proj.data != nullptr) {
@@ -332,8 +334,8 @@ void launch(const BackwardCall& call, Stream stream) {
   if (!call.wants_sums()) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(forward.head_dim + 1, kColumns)),
                   static_cast<unsigned>(forward.num_heads));
-  add_units<<<grid, kThreads, 0, stream>>>(call, static_cast<int>(blocks),
-                                           static_cast<int>(kUnits));
+  add_units<<<grid, kAddThreads, 0, stream>>>(call, static_cast<int>(blocks),
+                                              static_cast<int>(kUnits));
 }
 
 template <class T, int kLanes, int kChunks>

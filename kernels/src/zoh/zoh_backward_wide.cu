@@ -1,0 +1,346 @@
+// dvalues and ddt_proj of a wide dt_proj of 16 bits, on tensor cores, once ddt is known: a block
+// has 128 elements of the rows and a part of the keys, 64 at a time; a warp 16 of the elements.
+//
+//   spread   [keys, elements] = ddt [keys, heads] dt_proj [heads, elements], whose fragments stay
+//   in
+//            registers
+//   gather   [elements, heads] += values^T [elements, keys] ddt [keys, heads], in registers over
+//   all
+//            keys of the part
+//
+// Products are TF32, which holds values and weights of 16 bits as they are; ddt = high + low of 11
+// bits each, so that 2^-22 of a term is left out. Values come by cp.async a tile ahead, rows of
+// keys without a ddt as zeros. Which key, head or element is which row or column of a fragment does
+// not matter to a sum: they are chosen so that a lane's are neighbours in memory.
+#include <algorithm>
+#include <cstdint>
+
+#include "sm90/cuda_error.hpp"
+#include "zoh/zoh_backward_arrays.cuh"
+#include "zoh/zoh_chunk.cuh"
+
+namespace fdma::zoh {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTileKeys = 64, kTileColumns = 128;
+constexpr int kRowBytes = kTileColumns * 2 + 16;  // of values: lanes of a load in different banks
+constexpr int kDdtStride = kTileKeys + 4;
+constexpr int kMostHeads = 32;
+
+__device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&a)[4],
+                                         std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Two elements that lie side by side, as float32.
+template <class T>
+__device__ __forceinline__ float2 widen_pair(std::uint32_t raw);
+template <>
+__device__ __forceinline__ float2 widen_pair<__nv_bfloat16>(std::uint32_t raw) {
+  return {__uint_as_float(raw << 16), __uint_as_float(raw & 0xFFFF0000u)};
+}
+template <>
+__device__ __forceinline__ float2 widen_pair<__half>(std::uint32_t raw) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&raw));
+}
+
+/// The nearest number of 11 bits, and what is left: of that the tensor core reads 11 bits. What is
+/// not finite is all in the first.
+__device__ __forceinline__ uint2 split(float x) {
+  const std::uint32_t high = (__float_as_uint(x) + 0x1000u) & 0xFFFFE000u;
+  const bool is_finite = (high & 0x7F800000u) != 0x7F800000u;
+  return is_finite ? make_uint2(high, __float_as_uint(x - __uint_as_float(high)))
+                   : make_uint2(__float_as_uint(x), 0);
+}
+
+struct Shared {
+  uint2 ddt[2][kMostHeads][kDdtStride];  ///< high and low
+  unsigned char values[2][kTileKeys][kRowBytes];
+  std::uint8_t used[2][kTileKeys];
+};
+
+template <class T, int kHeadTiles>
+class Block {
+ public:
+  static constexpr int kHeads = 8 * kHeadTiles;
+  static constexpr int kDdts = kHeads * kTileKeys / kThreads;  // that a thread moves
+
+  __device__ Block(const BackwardCall& call, const Arrays& arrays, Shared& shared)
+      : call_(call),
+        forward_(call.forward),
+        arrays_(arrays),
+        shared_(shared),
+        thread_(static_cast<int>(threadIdx.x)),
+        group_(thread_ % 32 / 4),
+        quad_(thread_ % 4),
+        first_column_(static_cast<int>(blockIdx.x) * kTileColumns),
+        warp_column_(thread_ / 32 * 16),
+        width_(forward_.num_heads * forward_.head_dim),
+        end_(min((static_cast<int>(blockIdx.y) + 1) * arrays.part_keys, arrays.num_keys)) {
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // Column n of the j-th tile is element 4 (n / 2) + 2 j + n % 2 of the warp's.
+          const int head = 8 * h + quad_ + 4 * half;
+          const int column = first_column_ + warp_column_ + 4 * (group_ / 2) + 2 * j + group_ % 2;
+          const bool is_inside = head < forward_.num_heads && column < width_;
+          weights_[h][j][half] =
+              __float_as_uint(is_inside ? forward_.weights[head * forward_.weight_row_stride +
+                                                           column * forward_.weight_stride]
+                                        : 0.0F);
+        }
+      }
+    }
+  }
+
+  __device__ void run() {
+    std::int64_t key = static_cast<int>(blockIdx.y) * arrays_.part_keys;
+    float ddt[kDdts];
+    load_values(0, key);
+    load_ddt(key, ddt);
+    store_ddt(0, ddt);
+    int stage = 0;
+    for (; key < end_; key += kTileKeys, stage ^= 1) {
+      const bool has_next = key + kTileKeys < end_;
+      if (has_next) {
+        load_values(stage ^ 1, key + kTileKeys);
+        load_ddt(key + kTileKeys, ddt);
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+      } else {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+      }
+      __syncthreads();
+      if (call_.ddt_proj.data != nullptr) gather(stage);
+      if (call_.dvalues.data != nullptr) spread(stage, key);
+      if (has_next) store_ddt(stage ^ 1, ddt);
+      __syncthreads();
+    }
+    if (call_.ddt_proj.data != nullptr) store_sums();
+  }
+
+ private:
+  /// Batch element of a key.
+  __device__ int batch_of(std::int64_t flat) const {
+    return forward_.num_batches == 1
+               ? 0
+               : static_cast<int>(static_cast<std::uint32_t>(flat) /
+                                  static_cast<std::uint32_t>(forward_.kv_len));
+  }
+
+  __device__ void load_values(int stage, std::int64_t first) {
+    if (thread_ < kTileKeys) {
+      shared_.used[stage][thread_] = first + thread_ < end_ ? arrays_.used[first + thread_] : 0;
+    }
+    const int chunk = thread_ % 16, column = first_column_ + 8 * chunk;
+    const int head = column / forward_.head_dim, element = column % forward_.head_dim;
+    const T* const values = static_cast<const T*>(forward_.values.data);
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 16; ++i) {
+      const int row = thread_ / 16 + 16 * i;
+      const std::int64_t flat = first + row;
+      bool is_read = column < width_ && flat < end_ && call_.ddt_proj.data != nullptr;
+      is_read = is_read && arrays_.used[flat] != 0;
+      const T* from = values;
+      if (is_read) {
+        const int batch = batch_of(flat);
+        from += batch * forward_.batch_stride +
+                (flat - batch * forward_.kv_len) * forward_.key_stride +
+                head * forward_.head_stride + element;
+      }
+      const auto to = static_cast<std::uint32_t>(
+          __cvta_generic_to_shared(&shared_.values[stage][row][16 * chunk]));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                   "r"(is_read ? 16 : 0)
+                   : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+
+  // A thread has one key and every fourth head.
+  __device__ void load_ddt(std::int64_t first, float (&ddt)[kDdts]) const {
+    const std::int64_t flat = first + thread_ % kTileKeys;
+    const bool is_inside = flat < end_;
+    const std::int64_t batch = is_inside ? batch_of(flat) : 0;
+    const float* const from =
+        arrays_.ddt + batch * (forward_.num_heads - 1) * forward_.kv_len + flat;
+#pragma unroll
+    for (int i = 0; i < kDdts; ++i) {
+      const int head = thread_ / kTileKeys + kThreads / kTileKeys * i;
+      ddt[i] = is_inside && head < forward_.num_heads ? from[head * forward_.kv_len] : 0.0F;
+    }
+  }
+  __device__ void store_ddt(int stage, const float (&ddt)[kDdts]) const {
+#pragma unroll
+    for (int i = 0; i < kDdts; ++i) {
+      const int head = thread_ / kTileKeys + kThreads / kTileKeys * i;
+      shared_.ddt[stage][head][thread_ % kTileKeys] = split(ddt[i]);
+    }
+  }
+
+  /// High and low of keys `key` and key + 1.
+  __device__ uint4 load_two(int stage, int head, int key) const {
+    return *reinterpret_cast<const uint4*>(&shared_.ddt[stage][head][key]);
+  }
+
+  // Rows g and g + 8 of a fragment are elements 2g and 2g + 1 of the warp's, columns t and t + 4
+  // keys 2t and 2t + 1.
+  __device__ void gather(int stage) {
+#pragma unroll 2
+    for (int key = 0; key < kTileKeys; key += 8) {
+      std::uint32_t a[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const unsigned char* const at =
+            &shared_.values[stage][key + 2 * quad_ + i][2 * (warp_column_ + 2 * group_)];
+        const float2 both = widen_pair<T>(*reinterpret_cast<const std::uint32_t*>(at));
+        a[2 * i] = __float_as_uint(both.x);
+        a[2 * i + 1] = __float_as_uint(both.y);
+      }
+#pragma unroll
+      for (int h = 0; h < kHeadTiles; ++h) {
+        const uint4 b = load_two(stage, 8 * h + group_, key + 2 * quad_);
+        multiply(sums_[h], a, b.x, b.z);
+        multiply(sums_[h], a, b.y, b.w);
+      }
+    }
+  }
+
+  // Rows g and g + 8 are keys 2g and 2g + 1.
+  __device__ void spread(int stage, std::int64_t first) const {
+#pragma unroll
+    for (int key = 0; key < kTileKeys; key += 16) {
+      float sums[2][4] = {};
+#pragma unroll
+      for (int h = 0; h < kHeadTiles; ++h) {
+        const uint4 near = load_two(stage, 8 * h + quad_, key + 2 * group_);
+        const uint4 far = load_two(stage, 8 * h + quad_ + 4, key + 2 * group_);
+        const std::uint32_t high[4] = {near.x, near.z, far.x, far.z};
+        const std::uint32_t low[4] = {near.y, near.w, far.y, far.w};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          multiply(sums[j], low, weights_[h][j][0], weights_[h][j][1]);
+          multiply(sums[j], high, weights_[h][j][0], weights_[h][j][1]);
+        }
+      }
+      store(first, key + 2 * group_, {sums[0][0], sums[0][1], sums[1][0], sums[1][1]},
+            shared_.used[stage][key + 2 * group_] != 0);
+      store(first, key + 2 * group_ + 1, {sums[0][2], sums[0][3], sums[1][2], sums[1][3]},
+            shared_.used[stage][key + 2 * group_ + 1] != 0);
+    }
+  }
+
+  /// Four elements of a row of dvalues.
+  __device__ void store(std::int64_t first, int row, float4 x, bool is_used) const {
+    const std::int64_t flat = first + row;
+    const int column = first_column_ + warp_column_ + 4 * quad_;
+    if (flat >= end_ || column >= width_ || (!is_used && call_.is_in_place)) return;
+    if (!is_used) x = make_float4(0, 0, 0, 0);
+    const int batch = batch_of(flat), head = column / forward_.head_dim;
+    const std::int64_t key = flat - batch * forward_.kv_len;
+    const int element = column % forward_.head_dim;
+    if (call_.other.data != nullptr) {
+      const std::int64_t at = call_.other.row(batch, key, head) + element;
+      float2 low, high;
+      if (call_.other.dtype == DType::float32) {
+        const float4 four = __ldcs(
+            reinterpret_cast<const float4*>(static_cast<const float*>(call_.other.data) + at));
+        low = {four.x, four.y};
+        high = {four.z, four.w};
+      } else {
+        const uint2 raw =
+            __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(call_.other.data) + at));
+        low = widen_pair<T>(raw.x);
+        high = widen_pair<T>(raw.y);
+      }
+      x = make_float4(x.x + low.x, x.y + low.y, x.z + high.x, x.w + high.y);
+    }
+    const std::int64_t at = call_.dvalues.row(batch, key, head) + element;
+    if (call_.dvalues.dtype == DType::float32) {
+      __stcs(reinterpret_cast<float4*>(static_cast<float*>(call_.dvalues.data) + at), x);
+    } else {
+      const float eight[8] = {x.x, x.y, x.z, x.w};
+      const uint4 raw = Chunk<T>::narrow(eight);
+      __stcs(reinterpret_cast<uint2*>(static_cast<T*>(call_.dvalues.data) + at),
+             make_uint2(raw.x, raw.y));
+    }
+  }
+
+  __device__ void store_sums() const {
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int head = 8 * h + 2 * quad_ + i % 2;
+        const int column = first_column_ + warp_column_ + 2 * group_ + i / 2;
+        if (head < forward_.num_heads && column < width_) {
+          arrays_.weight_parts[(std::int64_t{blockIdx.y} * forward_.num_heads + head) * width_ +
+                               column] = sums_[h][i];
+        }
+      }
+    }
+  }
+
+  const BackwardCall& call_;
+  const Call& forward_;
+  const Arrays& arrays_;
+  Shared& shared_;
+  int thread_, group_, quad_, first_column_, warp_column_, width_;
+  std::int64_t end_;
+  std::uint32_t weights_[kHeadTiles][2][2];
+  float sums_[kHeadTiles][4] = {};
+};
+
+template <class T, int kHeadTiles>
+__global__ void __launch_bounds__(kThreads, 2)
+    backward_wide(const __grid_constant__ BackwardCall call,
+                  const __grid_constant__ Arrays arrays) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Block<T, kHeadTiles>(call, arrays, *reinterpret_cast<Shared*>(memory)).run();
+}
+
+template <class T, int kHeadTiles>
+Result<void> launch(const BackwardCall& call, const Arrays& arrays, Stream stream) {
+  constexpr int kBytes = sizeof(Shared);
+  FDMA_TRY_VOID(
+      sm90::check_cuda(cudaFuncSetAttribute(backward_wide<T, kHeadTiles>,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+                       "cudaFuncSetAttribute"));
+  const std::int64_t width = std::int64_t{call.forward.num_heads} * call.forward.head_dim;
+  const dim3 grid(static_cast<unsigned>(ceil_div(width, kTileColumns)),
+                  static_cast<unsigned>(arrays.num_parts));
+  backward_wide<T, kHeadTiles><<<grid, kThreads, kBytes, stream>>>(call, arrays);
+  return {};
+}
+
+template <class T>
+Result<void> launch_of(const BackwardCall& call, const Arrays& arrays, Stream stream) {
+  if (call.forward.num_heads <= 8) return launch<T, 1>(call, arrays, stream);
+  if (call.forward.num_heads <= 16) return launch<T, 2>(call, arrays, stream);
+  return launch<T, 4>(call, arrays, stream);
+}
+
+}  // namespace
+
+bool is_backward_wide(const BackwardCall& call) {
+  const Call& forward = call.forward;
+  return !forward.is_per_head && forward.values.dtype != DType::float32 &&
+         forward.weights.dtype == forward.values.dtype && forward.num_heads <= kMostHeads &&
+         std::int64_t{forward.num_batches} * forward.kv_len < std::int64_t{1} << 31 &&
+         has_wide_rows(forward) && has_aligned_rows(call.dvalues) && has_aligned_rows(call.other);
+}
+
+Result<void> launch_backward_wide(const BackwardCall& call, const Arrays& arrays, Stream stream) {
+  if (call.forward.values.dtype == DType::bfloat16) {
+    return launch_of<__nv_bfloat16>(call, arrays, stream);
+  }
+  return launch_of<__half>(call, arrays, stream);
+}
+
+}  // namespace fdma::zoh
