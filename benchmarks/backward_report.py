@@ -16,6 +16,7 @@ from gpu_report import (
     milliseconds,
     number,
     plan_text,
+    predicted_text,
     rows_of,
     tokens_text,
 )
@@ -82,6 +83,7 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 run["mask"],
                 tokens_text(run),
                 milliseconds(run["fdma_ms"]),
+                predicted_text(run),
                 number(run["fdma_tflops"]),
                 number(run.get("cudnn_tflops")),
                 f"{normal:.3f}",
@@ -95,9 +97,33 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
         )
     if not rows:
         return "Nothing measured yet."
-    header = ["mask", "tokens", "ms", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
+    header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
     header += ["FDMA / FlashMask", "FDMA / goal", "FDMA / Flex", "deterministic ms"]
     return table([*header, "deterministic", "plan ms"], rows)
+
+
+def other_shapes_table(result: Run, table: Table) -> str:
+    """Other head sizes, and few heads."""
+    rows = []
+    for head_dim, heads in ((64, 32), (256, 32), (128, 8)):
+        for run in rows_of(result, "backward", head_dim, heads):
+            share = run["fdma_ms"] / run["deterministic_ms"]
+            rows.append(
+                [
+                    run["mask"],
+                    tokens_text(run),
+                    str(heads),
+                    str(head_dim),
+                    milliseconds(run["fdma_ms"]),
+                    predicted_text(run),
+                    number(run["fdma_tflops"]),
+                    number(run.get("cudnn_tflops")),
+                    f"{share:.2f}",
+                ]
+            )
+    header = ["mask", "tokens", "heads", "head_dim", "ms", "predicted", "TFLOP/s"]
+    header += ["cuDNN TFLOP/s", "deterministic"]
+    return table(header, rows) if rows else "Nothing measured yet."
 
 
 def tables(result: Run, table: Table) -> dict[str, str]:
@@ -106,4 +132,5 @@ def tables(result: Run, table: Table) -> dict[str, str]:
     return {
         "attention-gpu-backward-summary": verdicts.text() or "Nothing measured yet.",
         "attention-gpu-backward": gradients,
+        "attention-gpu-backward-shapes": other_shapes_table(result, table),
     }

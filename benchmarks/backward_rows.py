@@ -18,23 +18,12 @@ Predicate = Callable[[Any, Any], Any]
 class BackwardCalls:
     """FDMA's gradients of one mask and problem, whose forward call has just run."""
 
-    def __init__(self, fdma: Any, torch: Any, problem: Any, compiled: Any) -> None:
-        shape = problem.shape
+    def __init__(self, fdma: Any, torch: Any, problem: Any, plan: Any) -> None:
         self.torch = torch
         self.problem = problem
         torch.manual_seed(7)
         self.dout = torch.randn_like(problem.out)
         self.gradients = [torch.full_like(x, torch.nan) for x in (problem.q, problem.k, problem.v)]
-        plan = fdma.make_plan(
-            compiled,
-            batch=shape.batch,
-            heads_q=shape.heads,
-            head_dim=shape.head_dim,
-            dtype="bfloat16",
-            backend="sm90",
-            direction="backward",
-        )
-        self.tiles = plan.counts
         self.plan = fdma.upload(plan, deterministic=True, waits=True)
         stream = torch.cuda.current_stream().cuda_stream
 

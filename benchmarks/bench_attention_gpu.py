@@ -41,25 +41,19 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attention_rows import PARTS, Row, Shape, all_rows, expected_seconds
 from backward_rows import BackwardCalls
-from decode_rows import DecodeProblem, DecodeShape, decode_shapes, measure_decode
+from decode_rows import DecodeProblem, DecodeShape, measure_decode
 from make_report import git
-from mask_zoo import EVERY_TILE_PARTIAL, NAMES, ZooMask, zoo_mask
+from mask_zoo import EVERY_TILE_PARTIAL, ZooMask, zoo_mask
 
 Run = dict[str, Any]
 
 SEED = 20261121
-TOTAL_TOKENS = 131072
-MAX_FLEX_TOKENS = 32768
-PARTS = ["dense", "backward", "parametric", "flex", "backward_flex", "cusparse", "decode"]
-HEAD_SIZES = (64, 96, 256)  # beside 128
-PARAMETRIC_MASKS = ("causal", "sliding_window", "causal_document", "document", "prefix_lm_causal")
-CUSPARSE_MASKS = ("causal", "sliding_window", "causal_document", "random_eviction")
 # A round of everything that is compared, times so many rounds as fit into this time.
 SECONDS_A_ROW = 0.35
 ROUNDS = (3, 15)
@@ -69,66 +63,7 @@ MAX_LAUNCHES = 8
 # Keeps the GPU busy while the host queues a sample: about 1 ms at 1.9 GHz for each launch.
 SLEEP_CYCLES = 2_000_000
 SAMPLED_ROWS = 24
-
-
-@dataclass(frozen=True)
-class Shape:
-    batch: int
-    tokens: int
-    heads: int
-    head_dim: int
-
-    def __str__(self) -> str:
-        return f"{self.tokens // 1024}K/b{self.batch}h{self.heads}d{self.head_dim}"
-
-    def flops(self, pairs: int) -> float:
-        """Of a forward pass that `pairs` cells of one head and batch element allow."""
-        return 4.0 * self.head_dim * pairs * self.batch * self.heads
-
-
-@dataclass(frozen=True)
-class Row:
-    part: str
-    shape: Shape | DecodeShape
-    mask: str
-
-    def __str__(self) -> str:
-        return f"{self.part}/{self.shape}/{self.mask}"
-
-
-def all_rows() -> Iterator[Row]:
-    """In the order of their importance, one shape after the other."""
-    few = ("causal", "sliding_window", "causal_document", "document", "random_eviction")
-    many_heads = [Shape(TOTAL_TOKENS // n, n, 32, 128) for n in (32768, 131072, 8192)]
-    one_sequence = [Shape(1, n, 8, 128) for n in (8192, 32768)]
-    head_sizes = [Shape(TOTAL_TOKENS // 8192, 8192, 32, head_dim) for head_dim in HEAD_SIZES]
-    for shape in [*many_heads, *one_sequence]:
-        for name in NAMES:
-            yield Row("dense", shape, name)
-    for shape in head_sizes:
-        for name in ("full", *few):
-            yield Row("dense", shape, name)
-    yield Row("dense", many_heads[0], EVERY_TILE_PARTIAL)
-    for shape in many_heads:
-        for name in NAMES:
-            yield Row("backward", shape, name)
-    for name in ("full", *few[:3]):
-        yield Row("backward", head_sizes[0], name)
-        yield Row("backward_flex", many_heads[2], name)
-    by_importance = (*few, *(name for name in NAMES if name not in few))
-    for shape in sorted(many_heads, key=lambda shape: -shape.tokens):
-        if shape.tokens <= MAX_FLEX_TOKENS:
-            for name in by_importance:
-                yield Row("flex", shape, name)
-    for name in few[:3]:
-        yield Row("flex", head_sizes[0], name)
-    for shape in (many_heads[0], many_heads[2], *one_sequence):
-        for name in PARAMETRIC_MASKS:
-            yield Row("parametric", shape, name)
-    for name in CUSPARSE_MASKS:
-        yield Row("cusparse", Shape(1, 8192, 32, 128), name)
-    for decode in decode_shapes():
-        yield Row("decode", decode, "causal")
+PREDICTED_PARTS = ("dense", "backward", "flex", "backward_flex", "cusparse", "parametric")
 
 
 def arguments() -> argparse.Namespace:
@@ -326,7 +261,9 @@ class Problem:
         return worst
 
 
-def planned(fdma: Any, compiled: Any, shape: Shape, form: str = "segments") -> Any:
+def planned(
+    fdma: Any, compiled: Any, shape: Shape, form: str = "segments", direction: str = "forward"
+) -> Any:
     return fdma.make_plan(
         compiled,
         batch=shape.batch,
@@ -335,6 +272,7 @@ def planned(fdma: Any, compiled: Any, shape: Shape, form: str = "segments") -> A
         dtype="bfloat16",
         backend="sm90",
         form=form,
+        direction=direction,
     )
 
 
@@ -418,13 +356,18 @@ def measure_row(
     work = 1.0  # in forward passes
     if row.part.startswith("backward"):
         work = 2.5
-        backward = BackwardCalls(fdma, torch, problem, measured.compiled)
+        begin = time.perf_counter()
+        plan = planned(fdma, measured.compiled, shape, direction="backward")
+        plan_ms = (time.perf_counter() - begin) * 1e3
+        backward = BackwardCalls(fdma, torch, problem, plan)
         backward.plain()
         errors |= backward.errors(predicate)
         calls = {"fdma": backward.plain, "deterministic": backward.deterministic}
-        measured.facts |= {"tiles": backward.tiles, "plan_bytes": backward.plan.nbytes}
-        for forward_only in ("predicted_ms", "predicted_by"):
-            measured.facts.pop(forward_only)
+        measured.facts |= {
+            "tiles": plan.counts,
+            "plan_bytes": backward.plan.nbytes,
+            "plan_ms": plan_ms,
+        } | predicted(fdma, plan, profile)
         if row.part == "backward_flex":
             flex, _, facts = flex_call(torch, problem, row.mask, predicate)
             calls["flex"] = backward.of_peer(flex)
@@ -588,12 +531,6 @@ def cusparse_calls(
     return calls, facts
 
 
-def expected_seconds(row: Row) -> float:
-    """About what a row takes, so that none is begun that cannot end in time."""
-    seconds = {"flex": 30.0, "backward_flex": 60.0, "cusparse": 15.0}
-    return seconds.get(row.part, 4.0 + row.shape.tokens / 32768)
-
-
 def measure(
     rows: list[Row], results: Results, options: argparse.Namespace, begin: float
 ) -> tuple[int, int]:
@@ -669,7 +606,8 @@ def measure(
             if f"{peer}_ms" in run:
                 text += f"; {peer} {run[f'{peer}_ms']:.3f} ms, {run[f'{peer}_ratio']:.3f}x"
         if "deterministic_ms" in run:
-            text += f"; deterministic {run['deterministic_ms']:.3f} ms"
+            share = run["fdma_ms"] / run["deterministic_ms"]
+            text += f"; deterministic {run['deterministic_ms']:.3f} ms, {share:.2f} of the speed"
         if "to_cudnn_full" in run:
             text += f"; {run['to_cudnn_full']:.3f} of cuDNN full"
         if "copy_share" in run:
@@ -686,12 +624,13 @@ def predict(results: Results, options: argparse.Namespace) -> None:
 
     profile = profile_of(fdma, options.profile)
     for run in results.rows.values():
-        if run["part"] not in ("dense", "flex", "cusparse", "parametric"):
+        if run["part"] not in PREDICTED_PARTS:
             continue
         shape = Shape(run["batch"], run["tokens"], run["heads"], run["head_dim"])
         mask = zoo_mask(run["mask"], shape.tokens)
         compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables)
-        run |= predicted(fdma, planned(fdma, compiled, shape), profile)
+        direction = "backward" if run["part"].startswith("backward") else "forward"
+        run |= predicted(fdma, planned(fdma, compiled, shape, direction=direction), profile)
     results.write()
 
 

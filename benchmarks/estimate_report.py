@@ -129,8 +129,13 @@ def goals_text(errors: list[float]) -> str:
     )
 
 
-def gpu_summary(result: dict[str, Any]) -> str:
-    rows: list[Row] = result["rows"]
+def rows_of(result: dict[str, Any], direction: str) -> list[Row]:
+    return [row for row in result["rows"] if row.get("direction", "forward") == direction]
+
+
+def gpu_summary(rows: list[Row]) -> str:
+    if not rows:
+        return "Nothing measured yet."
     lines = [f"- All {len(rows)} rows: {goals_text([abs(error(row)) for row in rows])}."]
     for head_dim in sorted({row["head_dim"] for row in rows}):
         errors = [abs(error(row)) for row in rows if row["head_dim"] == head_dim]
@@ -147,25 +152,27 @@ def gpu_machine(result: dict[str, Any]) -> str:
     return f"{result['device']}, {how}; bfloat16; commit {result['commit']}, {result['date']}."
 
 
-def gpu_table(result: dict[str, Any], table: Table) -> str:
+def gpu_table(rows: list[Row], table: Table) -> str:
     """One row a mask and shape, one column a head size: measured time and error."""
-    head_dims = sorted({row["head_dim"] for row in result["rows"]})
+    head_dims = sorted({row["head_dim"] for row in rows})
     cells: dict[tuple[str, int, int], dict[int, str]] = {}
-    for row in result["rows"]:
+    for row in rows:
         place = (row["mask"], row["tokens"], row["heads"])
         text = f"{milliseconds(row, 'measured_us')} ms, {100 * error(row):+.1f} %"
         cells.setdefault(place, {})[row["head_dim"]] = text
     header = ["mask", "tokens", "heads", *(f"head size {head_dim}" for head_dim in head_dims)]
-    rows = [
+    lines = [
         [mask, f"{tokens // 1024}K", str(heads), *(found.get(d, "-") for d in head_dims)]
         for (mask, tokens, heads), found in cells.items()
     ]
-    return table(header, rows)
+    return table(header, lines)
 
 
-def gpu_tables(result: dict[str, Any], table: Table) -> dict[str, str]:
+def gpu_tables(result: dict[str, Any], table: Table, suffix: str = "") -> dict[str, str]:
+    """`suffix`: -backward for the document of backward rows."""
+    rows = rows_of(result, "backward" if suffix else "forward")
     return {
-        "estimate-gpu-summary": gpu_summary(result),
-        "estimate-gpu-machine": gpu_machine(result),
-        "estimate-gpu": gpu_table(result, table),
+        f"estimate-gpu{suffix}-summary": gpu_summary(rows),
+        f"estimate-gpu{suffix}-machine": gpu_machine(result),
+        f"estimate-gpu{suffix}": gpu_table(rows, table),
     }

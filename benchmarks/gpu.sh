@@ -14,7 +14,8 @@
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
-#   estimate   benchmarks/bench_estimate_gpu: calibrates, then predicts and measures the zoo, FDMA alone
+#   estimate   benchmarks/bench_estimate_gpu: calibrates, then predicts and measures the zoo, FDMA alone; then estimate_backward:
+#              the same of gradients
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   backward   gradients beside cuDNN's, and what deterministic ones cost; backward_flex: beside FlexAttention's
@@ -40,7 +41,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select estimate masks dense backward parametric flex backward_flex cusparse decode topk training tables"
+all_stages="setup build tests python memcheck racecheck select estimate estimate_backward masks dense backward parametric flex backward_flex cusparse decode topk training tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -223,10 +224,13 @@ measure_select() {
   "$python" benchmarks/bench_select_gpu.py "$build/python_bindings" benchmarks/results/select_gpu.json
 }
 
+# measure_estimate DIRECTION SUFFIX
 measure_estimate() {
+  local name=estimate_gpu$2
   ninja -C "$build" -t query bench_estimate_gpu >/dev/null 2>&1 || { echo "built without benchmarks"; exit 77; }
-  ninja -C "$build" bench_estimate_gpu && "$build/benchmarks/bench_estimate_gpu" --json "$results/estimate_gpu.raw" &&
-    "$python" benchmarks/make_report.py store-estimate-gpu "$results/estimate_gpu.raw" benchmarks/results/estimate_gpu.json
+  ninja -C "$build" bench_estimate_gpu &&
+    "$build/benchmarks/bench_estimate_gpu" --direction "$1" --json "$results/$name.raw" &&
+    "$python" benchmarks/make_report.py store-estimate-gpu "$results/$name.raw" "benchmarks/results/$name.json"
 }
 
 measure_masks() {
@@ -252,7 +256,8 @@ if stage build 20 bash -c build_all; then
   stage memcheck 20 bash -c 'sanitize memcheck'
   stage racecheck 20 bash -c 'sanitize racecheck'
   stage select 60 bash -c measure_select
-  stage estimate 120 bash -c measure_estimate
+  stage estimate 120 bash -c 'measure_estimate forward ""'
+  stage estimate_backward 150 bash -c 'measure_estimate backward _backward'
   stage masks 110 bash -c measure_masks
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
   for part in dense backward parametric flex backward_flex cusparse decode topk training; do

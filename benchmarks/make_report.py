@@ -346,10 +346,11 @@ def tables(results: Path, page: Path) -> None:
     if estimate_path.exists():
         estimate = json.loads(estimate_path.read_text(encoding="utf-8"))
         content |= estimate_report.tables(estimate, table)
-    estimate_gpu_path = results / "estimate_gpu.json"
-    if estimate_gpu_path.exists():
-        estimate_gpu = json.loads(estimate_gpu_path.read_text(encoding="utf-8"))
-        content |= estimate_report.gpu_tables(estimate_gpu, table)
+    for suffix in ("", "-backward"):
+        estimate_gpu_path = results / f"estimate_gpu{suffix.replace('-', '_')}.json"
+        if estimate_gpu_path.exists():
+            estimate_gpu = json.loads(estimate_gpu_path.read_text(encoding="utf-8"))
+            content |= estimate_report.gpu_tables(estimate_gpu, table, suffix)
     for name in ("python_cpu", "python_gpu"):
         path = results / f"{name}.json"
         if path.exists():
