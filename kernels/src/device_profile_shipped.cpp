@@ -6,7 +6,8 @@
 // for them. What the power limit takes backward was fitted between forward's bounds.
 //
 // "cpu". One core of some server with AVX2 at 2.5 GHz; for a rough idea before
-// `fdma-maskc calibrate` has measured the machine at hand.
+// `fdma-maskc calibrate` has measured the machine at hand. Backward by what calibration there gives
+// beside forward: as many operations a second, and column tiles that run as row panels.
 #include <fmt/format.h>
 
 #include <utility>
@@ -126,6 +127,12 @@ DeviceProfile cpu() {
     const double flops = dtype == DType::float32 ? 5e10 : 4.8e10;
     for (const std::int32_t head_dim : {64, 128}) {
       const double rate = head_dim == 64 ? 0.9 * flops : flops;
+      profile.kernels.push_back(kernel(Direction::backward, dtype, head_dim, kLaunchUs,
+                                       {{{128, 128}, 1.05 * rate, 1, 0.08, 0.9, 0, 0.2},
+                                        {{64, 128}, rate, 1, 0.1, 0.9, 0, 0.2},
+                                        {{128, 64}, rate, 1, 0.1, 0.9, 0, 0.3},
+                                        {{64, 64}, 0.95 * rate, 1, 0.15, 0.8, 0, 0.3},
+                                        {{256, 128}, rate, 1, 0.08, 0.9, 0, 0.2}}));
       profile.kernels.push_back(kernel(Direction::forward, dtype, head_dim, kLaunchUs,
                                        {{{128, 128}, rate, 1.05, 0.01, 1.1, 1.1, 0.3},
                                         {{64, 128}, 0.95 * rate, 1.05, 0.02, 1.1, 1.1, 0.3},

@@ -196,8 +196,11 @@ def test_profiles_that_are_wrong_name_the_member(tmp_path: Path, text: str, mess
 def test_what_a_profile_lacks_is_refused(tmp_path: Path) -> None:
     maskc(tmp_path, "compile", "--spec", "causal", "--q-len", "64", "-o", "m.h5")
     words = ("estimate", "m.h5", "--device", "cpu")
-    error = error_of(tmp_path, *words, "--direction", "backward", status=4)
-    assert "device profile 'cpu' has no costs for backward in bfloat16; it has forward" in error
+    maskc(tmp_path, *words, "--direction", "backward")
+    write_profile(tmp_path / "forward.json")
+    only = ("estimate", "m.h5", "--device", "forward.json", "--dtype", "fp32")
+    error = error_of(tmp_path, *only, "--direction", "backward", status=4)
+    assert "has no costs for backward in float32; it has forward" in error
     error = error_of(tmp_path, *words, "--tile", "32x32", status=4)
     assert "tile: device profile 'cpu' has costs for 128x128" in error
     error = error_of(tmp_path, *words, "--tile", "100x100", status=2)

@@ -170,7 +170,11 @@ PROFILE = fdma.device_profile("h200")
             TypeError,
             "device: Object of type object is not",
         ),
-        ({"device": "cpu", "direction": "backward"}, NotImplementedError, "no costs for backward"),
+        (
+            {"device": PROFILE | {"kernels": PROFILE["kernels"][:1]}, "direction": "backward"},
+            NotImplementedError,
+            "no costs for backward",
+        ),
     ],
 )
 def test_errors_name_the_argument(

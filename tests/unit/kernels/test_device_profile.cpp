@@ -121,6 +121,7 @@ TEST(DeviceProfile, ShippedOnesAreValidAndSayWhatIsProvisional) {
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
       for (const int head_dim : {64, 128}) {
         EXPECT_TRUE(kernel_costs(profile, Direction::forward, dtype, head_dim));
+        EXPECT_TRUE(kernel_costs(profile, Direction::backward, dtype, head_dim));
       }
     }
   }
