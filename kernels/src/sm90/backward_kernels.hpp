@@ -38,8 +38,8 @@ template <class T>
 cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream);
 
 /// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
-/// columns beyond the tensors' are zeros. The general one takes a key bias and any scale, and turns of a
-/// deterministic call above kMaxBulkDim; the other is faster.
+/// columns beyond the tensors' are zeros. The general one takes a key bias and any scale, and turns
+/// of a deterministic call above kMaxBulkDim; the other is faster.
 ///
 /// kListed: over listed keys (BackwardParams::lists) in place of the items of a plan.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed = false>
