@@ -56,8 +56,8 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
   EXPECT_GT(counts.gather_entries, 0);
 }
 
-// Lists of every length about the edges of chunks and of their units of 32 keys, all rows seeing
-// all of them or the last ones some.
+// Lists of every length about the edges of chunks, all rows seeing all of them or the last ones
+// some.
 TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -81,6 +81,28 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
         ASSERT_EQ(testing::check_trial(machine, mask, {1, 2, 2}, choice), "")
             << num_keys << " keys, head_dim " << head_dim;
       }
+    }
+  }
+}
+
+// Chunks of keys that follow each other, before and behind others, and at the end of the keys.
+TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const auto cells = [](auto q, auto k) {
+    if (k < 1280 || k >= 1800) return k % 256 >= 64 && k % 256 < 192 && k != 1900;
+    return k % 5 == 0 && (k < 1700 || q % 128 > k % 7);
+  };
+  const MaskCase mask = testing::case_of("runs", testing::make_cells(300, 2496, cells), {128, 128});
+  std::uint64_t seed = 1;
+  for (const std::int32_t head_dim : {64, 72, 96, 128}) {
+    for (const TrialHeads& heads : {TrialHeads{2, 2, 2}, TrialHeads{1, 8, 2}}) {
+      TrialChoice choice = gathering(head_dim, seed % 2 == 0 ? DType::bfloat16 : DType::float16);
+      choice.rows_per_head = 64;
+      choice.has_bias = seed % 3 == 0;
+      choice.split = SplitMode::never;
+      choice.seed = seed++;
+      ASSERT_EQ(testing::check_trial(machine, mask, heads, choice), "") << "head_dim " << head_dim;
     }
   }
 }
