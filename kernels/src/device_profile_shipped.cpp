@@ -82,16 +82,24 @@ DeviceProfile h200() {
        .sustained_slowdown = 0.2004},
       {.direction = Direction::backward,
        .head_dim = 64,
-       .launch_us = 20.07,
-       .tile = {{128, 128}, {0, 2.41}, {0, 2.639}, {0, 2.718}, {2.678, 2.649}, {0, 0}, 1.608},
-       .ahead_us = 10.85,
-       .sustained_slowdown = 0.1505},
+       .launch_us = 20.34,
+       .tile = {{128, 128}, {0, 2.393}, {0, 2.544}, {2.617, 2.585}, {2.603, 2.541}, {0, 0}, 2.079},
+       .ahead_us = 10.77,
+       .sustained_slowdown = 0.1311},
       {.direction = Direction::backward,
        .head_dim = 128,
-       .launch_us = 25.57,
-       .tile = {{128, 128}, {0, 4.34}, {0, 4.475}, {4.585, 4.502}, {4.67, 4.467}, {0, 0}, 2.411},
-       .ahead_us = 15.19,
-       .sustained_slowdown = 0.1613}};
+       .launch_us = 24.46,
+       .tile =
+           {{128, 128}, {0, 4.219}, {4.311, 4.225}, {4.44, 4.223}, {4.34, 4.214}, {0, 0}, 2.498},
+       .ahead_us = 14.77,
+       .sustained_slowdown = 0.1674},
+      {.direction = Direction::backward,
+       .head_dim = 256,
+       .launch_us = 42.31,
+       .tile =
+           {{128, 128}, {0, 13.91}, {14.22, 13.58}, {14.22, 13.78}, {14.25, 13.71}, {0, 0}, 6.233},
+       .ahead_us = 41.73,
+       .sustained_slowdown = 0}};
   DeviceProfile profile;
   profile.name = "h200";
   profile.source = "fdma-maskc calibrate on an NVIDIA H200";
