@@ -22,10 +22,10 @@
 namespace fdma::zoh {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kTileKeys = 64, kTileColumns = 128;
+constexpr int kWarpColumns = 32, kPairs = kWarpColumns / 16;  // two tiles of columns each
 constexpr int kRowBytes = kTileColumns * 2 + 16;  // of values: lanes of a load in different banks
-constexpr int kDdtStride = kTileKeys + 4;
 constexpr int kMostHeads = 32;
 
 __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&a)[4],
@@ -57,8 +57,14 @@ __device__ __forceinline__ uint2 split(float x) {
                    : make_uint2(__float_as_uint(x), 0);
 }
 
+/// Where two keys of a head lie: lanes that load 16 bytes together, of four keys and two heads or
+/// of two and four, are in different banks.
+__device__ __forceinline__ int place(int head, int key) {
+  return key ^ ((head & 1) << 3 | (head & 2) << 1);
+}
+
 struct Shared {
-  uint2 ddt[2][kMostHeads][kDdtStride];  ///< high and low
+  uint2 ddt[2][kMostHeads][kTileKeys];  ///< high and low
   unsigned char values[2][kTileKeys][kRowBytes];
   std::uint8_t used[2][kTileKeys];
 };
@@ -78,25 +84,38 @@ class Block {
         group_(thread_ % 32 / 4),
         quad_(thread_ % 4),
         first_column_(static_cast<int>(blockIdx.x) * kTileColumns),
-        warp_column_(thread_ / 32 * 16),
+        warp_column_(thread_ / 32 * kWarpColumns),
         width_(forward_.num_heads * forward_.head_dim),
         end_(min((static_cast<int>(blockIdx.y) + 1) * arrays.part_keys, arrays.num_keys)) {
 #pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
+    for (int p = 0; p < kPairs; ++p) {
+      // Column n of the j-th tile is element 4 (n / 2) + 2 j + n % 2 of the pair's.
+      const int column = first_column_ + warp_column_ + 16 * p + 4 * quad_;
+      const int head = column / forward_.head_dim, element = column % forward_.head_dim;
+      is_inside_[p] = column < width_;
+      to_[p] = head * call.dvalues.head_stride + element;
+      other_from_[p] = head * call.other.head_stride + element;
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int h = 0; h < kHeadTiles; ++h) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          // Column n of the j-th tile is element 4 (n / 2) + 2 j + n % 2 of the warp's.
-          const int head = 8 * h + quad_ + 4 * half;
-          const int column = first_column_ + warp_column_ + 4 * (group_ / 2) + 2 * j + group_ % 2;
-          const bool is_inside = head < forward_.num_heads && column < width_;
-          weights_[h][j][half] =
-              __float_as_uint(is_inside ? forward_.weights[head * forward_.weight_row_stride +
-                                                           column * forward_.weight_stride]
-                                        : 0.0F);
+        for (int i = 0; i < 4; ++i) {
+          const int row = 8 * h + quad_ + 4 * (i % 2);
+          const int at =
+              first_column_ + warp_column_ + 16 * p + 4 * (group_ / 2) + i / 2 * 2 + group_ % 2;
+          const bool is_inside = row < forward_.num_heads && at < width_;
+          weights_[p][h][i / 2][i % 2] = __float_as_uint(
+              is_inside
+                  ? forward_.weights[row * forward_.weight_row_stride + at * forward_.weight_stride]
+                  : 0.0F);
         }
       }
+    }
+    const int chunk_column = first_column_ + 8 * (thread_ % 16);
+    values_ = static_cast<const T*>(forward_.values.data);
+    if (chunk_column < width_ && call.ddt_proj.data != nullptr) {
+      reads_values_ = true;
+      values_ += chunk_column / forward_.head_dim * forward_.head_stride +
+                 chunk_column % forward_.head_dim;
     }
   }
 
@@ -138,32 +157,33 @@ class Block {
     if (thread_ < kTileKeys) {
       shared_.used[stage][thread_] = first + thread_ < end_ ? arrays_.used[first + thread_] : 0;
     }
-    const int chunk = thread_ % 16, column = first_column_ + 8 * chunk;
-    const int head = column / forward_.head_dim, element = column % forward_.head_dim;
-    const T* const values = static_cast<const T*>(forward_.values.data);
+    constexpr int kRows = kThreads / 16;
+    bool is_read[kTileKeys / kRows];
 #pragma unroll
-    for (int i = 0; i < kTileKeys / 16; ++i) {
-      const int row = thread_ / 16 + 16 * i;
-      const std::int64_t flat = first + row;
-      bool is_read = column < width_ && flat < end_ && call_.ddt_proj.data != nullptr;
-      is_read = is_read && arrays_.used[flat] != 0;
-      const T* from = values;
-      if (is_read) {
+    for (int i = 0; i < kTileKeys / kRows; ++i) {
+      const std::int64_t flat = first + thread_ / 16 + kRows * i;
+      is_read[i] = reads_values_ && flat < end_ && arrays_.used[flat] != 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kTileKeys / kRows; ++i) {
+      const int row = thread_ / 16 + kRows * i;
+      const T* from = values_;
+      if (is_read[i]) {
+        const std::int64_t flat = first + row;
         const int batch = batch_of(flat);
-        from += batch * forward_.batch_stride +
-                (flat - batch * forward_.kv_len) * forward_.key_stride +
-                head * forward_.head_stride + element;
+        from +=
+            batch * forward_.batch_stride + (flat - batch * forward_.kv_len) * forward_.key_stride;
       }
       const auto to = static_cast<std::uint32_t>(
-          __cvta_generic_to_shared(&shared_.values[stage][row][16 * chunk]));
+          __cvta_generic_to_shared(&shared_.values[stage][row][16 * (thread_ % 16)]));
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                   "r"(is_read ? 16 : 0)
+                   "r"(is_read[i] ? 16 : 0)
                    : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
 
-  // A thread has one key and every fourth head.
+  // A thread has one key and every second head.
   __device__ void load_ddt(std::int64_t first, float (&ddt)[kDdts]) const {
     const std::int64_t flat = first + thread_ % kTileKeys;
     const bool is_inside = flat < end_;
@@ -180,43 +200,87 @@ class Block {
 #pragma unroll
     for (int i = 0; i < kDdts; ++i) {
       const int head = thread_ / kTileKeys + kThreads / kTileKeys * i;
-      shared_.ddt[stage][head][thread_ % kTileKeys] = split(ddt[i]);
+      shared_.ddt[stage][head][place(head, thread_ % kTileKeys)] = split(ddt[i]);
     }
   }
 
   /// High and low of keys `key` and key + 1.
   __device__ uint4 load_two(int stage, int head, int key) const {
-    return *reinterpret_cast<const uint4*>(&shared_.ddt[stage][head][key]);
+    return *reinterpret_cast<const uint4*>(&shared_.ddt[stage][head][place(head, key)]);
   }
 
-  // Rows g and g + 8 of a fragment are elements 2g and 2g + 1 of the warp's, columns t and t + 4
+  // Rows g and g + 8 of a fragment are elements 2g and 2g + 1 of the pair's, columns t and t + 4
   // keys 2t and 2t + 1.
   __device__ void gather(int stage) {
 #pragma unroll 2
     for (int key = 0; key < kTileKeys; key += 8) {
-      std::uint32_t a[4];
+      std::uint32_t a[kPairs][4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const unsigned char* const at =
-            &shared_.values[stage][key + 2 * quad_ + i][2 * (warp_column_ + 2 * group_)];
-        const float2 both = widen_pair<T>(*reinterpret_cast<const std::uint32_t*>(at));
-        a[2 * i] = __float_as_uint(both.x);
-        a[2 * i + 1] = __float_as_uint(both.y);
+      for (int p = 0; p < kPairs; ++p) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const unsigned char* const at =
+              &shared_.values[stage][key + 2 * quad_ + i][2 * (warp_column_ + 16 * p + 2 * group_)];
+          const float2 both = widen_pair<T>(*reinterpret_cast<const std::uint32_t*>(at));
+          a[p][2 * i] = __float_as_uint(both.x);
+          a[p][2 * i + 1] = __float_as_uint(both.y);
+        }
       }
 #pragma unroll
       for (int h = 0; h < kHeadTiles; ++h) {
         const uint4 b = load_two(stage, 8 * h + group_, key + 2 * quad_);
-        multiply(sums_[h], a, b.x, b.z);
-        multiply(sums_[h], a, b.y, b.w);
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) {
+          multiply(sums_[p][h], a[p], b.x, b.z);
+          multiply(sums_[p][h], a[p], b.y, b.w);
+        }
       }
     }
   }
 
-  // Rows g and g + 8 are keys 2g and 2g + 1.
+  /// Two rows of a tile as lanes see them: keys 2g and 2g + 1 of 16, where they are in dvalues and
+  /// what other_dvalues has there.
+  struct Rows {
+    bool is_used[2], is_stored[2];
+    std::int64_t to[2];
+    uint4 other[2][kPairs];
+  };
+  __device__ void load_rows(int stage, std::int64_t first, int key, Rows& rows) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = key + 2 * group_ + i;
+      const std::int64_t flat = first + row;
+      rows.is_used[i] = shared_.used[stage][row] != 0;
+      rows.is_stored[i] = flat < end_ && (rows.is_used[i] || !call_.is_in_place);
+      const int batch = batch_of(flat);
+      const std::int64_t at = flat - batch * forward_.kv_len;
+      rows.to[i] = batch * call_.dvalues.batch_stride + at * call_.dvalues.key_stride;
+      if (call_.other.data == nullptr) continue;
+      const std::int64_t from = batch * call_.other.batch_stride + at * call_.other.key_stride;
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        if (!rows.is_stored[i] || !is_inside_[p]) continue;
+        if (call_.other.dtype == DType::float32) {
+          rows.other[i][p] = __ldcs(reinterpret_cast<const uint4*>(
+              static_cast<const float*>(call_.other.data) + from + other_from_[p]));
+        } else {
+          const uint2 raw = __ldcs(reinterpret_cast<const uint2*>(
+              static_cast<const T*>(call_.other.data) + from + other_from_[p]));
+          rows.other[i][p] = make_uint4(raw.x, raw.y, 0, 0);
+        }
+      }
+    }
+  }
+
+  // Rows g and g + 8 of a fragment are keys 2g and 2g + 1.
   __device__ void spread(int stage, std::int64_t first) const {
+    Rows rows;
+    load_rows(stage, first, 0, rows);
 #pragma unroll
     for (int key = 0; key < kTileKeys; key += 16) {
-      float sums[2][4] = {};
+      Rows next;
+      if (key + 16 < kTileKeys) load_rows(stage, first, key + 16, next);
+      float sums[kPairs][2][4] = {};
 #pragma unroll
       for (int h = 0; h < kHeadTiles; ++h) {
         const uint4 near = load_two(stage, 8 * h + quad_, key + 2 * group_);
@@ -224,44 +288,42 @@ class Block {
         const std::uint32_t high[4] = {near.x, near.z, far.x, far.z};
         const std::uint32_t low[4] = {near.y, near.w, far.y, far.w};
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          multiply(sums[j], low, weights_[h][j][0], weights_[h][j][1]);
-          multiply(sums[j], high, weights_[h][j][0], weights_[h][j][1]);
+        for (int p = 0; p < kPairs; ++p) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            multiply(sums[p][j], low, weights_[p][h][j][0], weights_[p][h][j][1]);
+            multiply(sums[p][j], high, weights_[p][h][j][0], weights_[p][h][j][1]);
+          }
         }
       }
-      store(first, key + 2 * group_, {sums[0][0], sums[0][1], sums[1][0], sums[1][1]},
-            shared_.used[stage][key + 2 * group_] != 0);
-      store(first, key + 2 * group_ + 1, {sums[0][2], sums[0][3], sums[1][2], sums[1][3]},
-            shared_.used[stage][key + 2 * group_ + 1] != 0);
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          store(
+              rows, i, p,
+              {sums[p][0][2 * i], sums[p][0][2 * i + 1], sums[p][1][2 * i], sums[p][1][2 * i + 1]});
+        }
+      }
+      rows = next;
     }
   }
 
   /// Four elements of a row of dvalues.
-  __device__ void store(std::int64_t first, int row, float4 x, bool is_used) const {
-    const std::int64_t flat = first + row;
-    const int column = first_column_ + warp_column_ + 4 * quad_;
-    if (flat >= end_ || column >= width_ || (!is_used && call_.is_in_place)) return;
-    if (!is_used) x = make_float4(0, 0, 0, 0);
-    const int batch = batch_of(flat), head = column / forward_.head_dim;
-    const std::int64_t key = flat - batch * forward_.kv_len;
-    const int element = column % forward_.head_dim;
+  __device__ void store(const Rows& rows, int i, int p, float4 x) const {
+    if (!rows.is_stored[i] || !is_inside_[p]) return;
+    if (!rows.is_used[i]) x = make_float4(0, 0, 0, 0);
     if (call_.other.data != nullptr) {
-      const std::int64_t at = call_.other.row(batch, key, head) + element;
-      float2 low, high;
-      if (call_.other.dtype == DType::float32) {
-        const float4 four = __ldcs(
-            reinterpret_cast<const float4*>(static_cast<const float*>(call_.other.data) + at));
-        low = {four.x, four.y};
-        high = {four.z, four.w};
-      } else {
-        const uint2 raw =
-            __ldcs(reinterpret_cast<const uint2*>(static_cast<const T*>(call_.other.data) + at));
+      const uint4 raw = rows.other[i][p];
+      float2 low = {__uint_as_float(raw.x), __uint_as_float(raw.y)};
+      float2 high = {__uint_as_float(raw.z), __uint_as_float(raw.w)};
+      if (call_.other.dtype != DType::float32) {
         low = widen_pair<T>(raw.x);
         high = widen_pair<T>(raw.y);
       }
       x = make_float4(x.x + low.x, x.y + low.y, x.z + high.x, x.w + high.y);
     }
-    const std::int64_t at = call_.dvalues.row(batch, key, head) + element;
+    const std::int64_t at = rows.to[i] + to_[p];
     if (call_.dvalues.dtype == DType::float32) {
       __stcs(reinterpret_cast<float4*>(static_cast<float*>(call_.dvalues.data) + at), x);
     } else {
@@ -273,15 +335,18 @@ class Block {
   }
 
   __device__ void store_sums() const {
+    float* const to = arrays_.weight_parts + std::int64_t{blockIdx.y} * forward_.num_heads * width_;
 #pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
+    for (int p = 0; p < kPairs; ++p) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int head = 8 * h + 2 * quad_ + i % 2;
-        const int column = first_column_ + warp_column_ + 2 * group_ + i / 2;
-        if (head < forward_.num_heads && column < width_) {
-          arrays_.weight_parts[(std::int64_t{blockIdx.y} * forward_.num_heads + head) * width_ +
-                               column] = sums_[h][i];
+      for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int head = 8 * h + 2 * quad_ + i % 2;
+          const int column = first_column_ + warp_column_ + 16 * p + 2 * group_ + i / 2;
+          if (head < forward_.num_heads && column < width_) {
+            to[std::int64_t{head} * width_ + column] = sums_[p][h][i];
+          }
         }
       }
     }
@@ -293,8 +358,12 @@ class Block {
   Shared& shared_;
   int thread_, group_, quad_, first_column_, warp_column_, width_;
   std::int64_t end_;
-  std::uint32_t weights_[kHeadTiles][2][2];
-  float sums_[kHeadTiles][4] = {};
+  const T* values_;  ///< where this thread's 16 bytes of a row are
+  bool reads_values_ = false;
+  bool is_inside_[kPairs];                        ///< the four elements of a row that a lane stores
+  std::int64_t to_[kPairs], other_from_[kPairs];  ///< where they are in a row
+  std::uint32_t weights_[kPairs][kHeadTiles][2][2];
+  float sums_[kPairs][kHeadTiles][4] = {};
 };
 
 template <class T, int kHeadTiles>
