@@ -127,9 +127,10 @@ class Estimator {
     report.shape = shape_;
     report.tile = options_.tile == BlockShape{0, 0} ? kernel_.tiles.front().tile : options_.tile;
     report.columns = options_.columns;
-    const bool gathers = std::all_of(kernel_.tiles.begin(), kernel_.tiles.end(),
-                                     [](const TileCosts& costs) { return costs.can_gather(); });
-    if (!gathers && report.columns == ColumnMode::automatic) report.columns = ColumnMode::scan;
+    const bool may_gather =
+        std::all_of(kernel_.tiles.begin(), kernel_.tiles.end(),
+                    [&](const TileCosts& costs) { return chooses_columns(costs); });
+    if (!may_gather && report.columns == ColumnMode::automatic) report.columns = ColumnMode::scan;
     FDMA_TRY_VOID(estimate_masked(report));
     FDMA_TRY_VOID(estimate_dense(report));
     count_formats(mask_, options_.count_all, report);
@@ -204,7 +205,7 @@ class Estimator {
     if (columns == ColumnMode::gather) candidate.reason = why_not_gather(hub, costs);
     if (columns == ColumnMode::reorder) candidate.reason = why_not_reorder(costs);
     if (candidate.reason.empty()) {
-      const bool is_scanned = columns == ColumnMode::automatic && !costs.can_gather();
+      const bool is_scanned = columns == ColumnMode::automatic && !chooses_columns(costs);
       Result<AttentionPlan> plan =
           plan_of(hub, costs.tile, is_scanned ? ColumnMode::scan : columns);
       if (!plan) {
@@ -235,8 +236,15 @@ class Estimator {
 
   /// A new order gathers what it leaves scattered.
   std::string why_not_reorder(const TileCosts& costs) const {
-    if (options_.direction == Direction::backward) return "backward kernels do not reorder keys";
-    return costs.can_gather() ? "" : "the kernel does not gather";
+    if (chooses_columns(costs)) return "";
+    return options_.direction == Direction::backward ? "backward kernels do not reorder keys"
+                                                     : "the kernel does not gather";
+  }
+
+  /// Whether a plan may do else than scan: the backward plans of a GPU say themselves.
+  bool chooses_columns(const TileCosts& costs) const {
+    if (options_.direction == Direction::backward) return profile_.backend != Backend::cpu;
+    return costs.can_gather();
   }
 
   const BlockMask& mask_;
