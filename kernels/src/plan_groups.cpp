@@ -101,8 +101,10 @@ class GroupsPlanner {
   GroupChoice choose(SegmentMask mask, const Ways& ways, bool can_reorder) const {
     GroupChoice group;
     group.mask = std::move(mask);
-    group.regions = choose_regions(group.mask, ways.tiles, costs_);
-    if (ways.tiles == ColumnMode::automatic && !is_worth_gathering(group.regions)) {
+    const bool is_automatic = ways.tiles == ColumnMode::automatic;
+    const bool is_hopeless = is_automatic && !may_gain(group.mask, costs_);
+    group.regions = choose_regions(group.mask, is_hopeless ? ColumnMode::scan : ways.tiles, costs_);
+    if (is_automatic && !is_hopeless && !is_worth_gathering(group.regions)) {
       group.regions = choose_regions(group.mask, ColumnMode::scan, costs_);
     }
     if (!can_reorder || group.mask.column_offsets.empty()) return group;

@@ -138,19 +138,6 @@ class Chooser {
     return cost.tile * static_cast<double>(tiles) +
            cost.keys * static_cast<double>(keys) / mask_.block.block_kv;
   }
-  const RegionCost& cost_of(SegmentKind kind) const {
-    switch (kind) {
-      case SegmentKind::full:
-        return costs_.full;
-      case SegmentKind::bitmap:
-        return costs_.bitmap;
-      case SegmentKind::rows:
-        return costs_.rows;
-      case SegmentKind::columns:
-        return costs_.columns;
-    }
-    return costs_.full;
-  }
   std::int64_t keys_of(const TileSegment& segment) const {
     return std::min(std::int64_t{segment.end_tile} * mask_.block.block_kv, mask_.kv_len) -
            std::int64_t{segment.first_tile} * mask_.block.block_kv;
@@ -163,7 +150,7 @@ class Chooser {
     double gathered_tiles_cost = 0;
     words_.assign(row_words_, 0);
     for (const TileSegment& segment : segments) {
-      const RegionCost& cost = cost_of(segment.kind);
+      const RegionCost& cost = costs_.of(segment.kind);
       const std::int64_t num_tiles = segment.end_tile - segment.first_tile;
       if (segment.kind == SegmentKind::full) {
         full_keys += keys_of(segment);
@@ -264,6 +251,33 @@ RegionCosts region_costs(Backend backend) {
           .moving = 270,
           .least_gain = 0.03,
           .least_mask_gain = 0.15};
+}
+
+const RegionCost& RegionCosts::of(SegmentKind kind) const {
+  switch (kind) {
+    case SegmentKind::full:
+      return full;
+    case SegmentKind::bitmap:
+      return bitmap;
+    case SegmentKind::rows:
+      return rows;
+    case SegmentKind::columns:
+      return columns;
+  }
+  return full;
+}
+
+bool may_gain(const SegmentMask& mask, const RegionCosts& costs) {
+  if (costs.full.tile == 0) return true;  // keys are what costs
+  double visited = 0, partial = 0;
+  for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
+    for (const TileSegment& segment : segments) {
+      const double cost = costs.of(segment.kind).tile * (segment.end_tile - segment.first_tile);
+      visited += cost;
+      if (segment.kind != SegmentKind::full) partial += cost;
+    }
+  });
+  return partial > costs.least_mask_gain * visited;
 }
 
 Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs) {

@@ -31,6 +31,8 @@ struct RegionCosts {
   double moving = 0;             ///< moving keys at all
   double least_gain = 0;         ///< share of a row's cost below which its tiles stay as they are
   double least_mask_gain = 0;    ///< the same of the whole mask, where `automatic` gathers
+
+  const RegionCost& of(SegmentKind kind) const;
 };
 RegionCosts region_costs(Backend backend);
 
@@ -66,5 +68,9 @@ struct Regions {
 ///
 /// Cost: O(keys + intervals + tiles), and stored partial cells / 64.
 Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs);
+
+/// False where gathering cannot save least_mask_gain of what the mask costs, even if its partial
+/// tiles came for nothing. Cost: O(tile rows and their segments), without a look at keys.
+bool may_gain(const SegmentMask& mask, const RegionCosts& costs);
 
 }  // namespace fdma
