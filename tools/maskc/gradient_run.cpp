@@ -134,18 +134,17 @@ Outcome<BackwardChoice> backward_choice(const Arguments& arguments, const char* 
 Outcome<CallPlans> CallPlans::make(const BlockMask& mask, const AttentionProblem& problem,
                                    const PlanChoice& choice, const BackwardChoice& gradients) {
   CallPlans plans;
-  PlanChoice forward = choice;
+  PlanChoice forward = choice, backward = choice;
+  backward.options.direction = Direction::backward;
+  // Lists of keys leave open in what order dq is summed.
+  if (gradients.is_deterministic) backward.options.columns = ColumnMode::scan;
   if (gradients.is_backward) {
-    PlanChoice backward = choice;
-    backward.options.direction = Direction::backward;
     FDMA_TRY(plans.backward, make_chosen_plan(mask, problem, backward));
     forward.options.backend = plans.backward->backend;
   }
   FDMA_TRY(plans.forward, make_chosen_plan(mask, problem, forward));
   const bool agree = !plans.backward || plans.backward->backend == plans.forward.backend;
   if (!agree) {  // auto: no forward kernel there
-    PlanChoice backward = choice;
-    backward.options.direction = Direction::backward;
     backward.options.backend = plans.forward.backend;
     FDMA_TRY(plans.backward, make_chosen_plan(mask, problem, backward));
   }
