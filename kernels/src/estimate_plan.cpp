@@ -45,9 +45,31 @@ std::vector<WorkItem> items_of(const AttentionPlan& plan) {
   return plan.is_parametric() ? formula_items(plan, formula_elements(plan)) : plan.items;
 }
 
+/// Lists: every tile is computed whole, and what items of a segment read stays near.
+std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& costs,
+                                 bool overlaps_masks, PlanWork& total) {
+  const std::int64_t tile_cells = std::int64_t{kListTile} * kListTile;
+  const std::int64_t group_size = plan.shape.group_size();
+  std::vector<double> item_us;
+  item_us.reserve(plan.key_lists.items.size());
+  for (const KeyItem& item : plan.key_lists.items) {
+    PlanWork work;
+    StepWork& full = work.of(PlanSegmentKind::full);
+    StepWork& rows = work.of(PlanSegmentKind::rows);
+    full.tiles = group_size * (item.full_end - item.full_begin);
+    rows.tiles = group_size * (item.end_tile - item.begin_tile) - full.tiles;
+    full.cells = full.tiles * tile_cells;
+    rows.cells = rows.tiles * tile_cells;
+    add(total, work);
+    item_us.push_back(work_us(work, costs, overlaps_masks));
+  }
+  return item_us;
+}
+
 /// Of each item, backward of each group of query heads, whose items lie side by side.
 std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& profile,
                                const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
+  if (plan.is_listed()) return listed_times(plan, costs, overlaps_masks, total);
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;

@@ -58,7 +58,8 @@ std::vector<ListedKey> keys_by_lifetime(std::span<const std::int64_t> offsets,
     return std::tuple(last_step(a), a.key, a.q_begin) < std::tuple(last_step(b), b.key, b.q_begin);
   });
   const std::int64_t num_tiles = ceil_div(static_cast<std::int64_t>(keys.size()), kListTile);
-  const auto block = static_cast<std::size_t>(order_block_tiles(num_tiles) * kListTile);
+  const auto block =
+      static_cast<std::size_t>(std::int64_t{order_block_tiles(num_tiles)} * kListTile);
   for (std::size_t i = 0; i < keys.size(); i += block) {
     const std::size_t end = std::min(i + block, keys.size());
     std::sort(keys.begin() + static_cast<std::ptrdiff_t>(i),

@@ -12,7 +12,8 @@
 // and a fifth where items are few: rows split over several (plan_splits.hpp).
 //
 // A backward plan is made the same way from the transposed mask, but that the items of a group of
-// query heads stay together: they are ranked by what the group computes.
+// query heads stay together: they are ranked by what the group computes. For sm90 it may be one of
+// lists instead (plan_key_lists.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@
 #include "fdma/kernels/plan.hpp"
 #include "plan_formula.hpp"
 #include "plan_groups.hpp"
+#include "plan_key_lists.hpp"
 #include "plan_sections.hpp"
 #include "plan_splits.hpp"
 
@@ -70,11 +72,13 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
 }
 
 Result<void> check_backward(const PlanOptions& options) {
-  if (options.columns == ColumnMode::gather || options.columns == ColumnMode::reorder) {
-    return Error{
-        ErrorCode::unsupported,
-        fmt::format("columns: backward plans have no {}; use automatic or scan",
-                    options.columns == ColumnMode::gather ? "gather lists" : "key orders")};
+  if (options.columns == ColumnMode::gather) {
+    return Error{ErrorCode::unsupported,
+                 "columns: backward plans have no gather lists; use automatic or scan"};
+  }
+  if (options.columns == ColumnMode::reorder && options.backend == Backend::cpu) {
+    return Error{ErrorCode::unsupported,
+                 "columns: backward plans for cpu have no key orders; use automatic or scan"};
   }
   return {};
 }
@@ -273,11 +277,13 @@ std::int64_t AttentionPlan::size_bytes() const {
   return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
          bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(key_orders) +
-         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders);
+         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders) +
+         bytes(key_lists.keys) + bytes(key_lists.items) + bytes(key_lists.sum_keys);
 }
 
 std::int64_t AttentionPlan::num_items() const {
-  return is_parametric() ? count_formula_items(*this) : static_cast<std::int64_t>(items.size());
+  if (is_parametric()) return count_formula_items(*this);
+  return static_cast<std::int64_t>(is_listed() ? key_lists.items.size() : items.size());
 }
 
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
@@ -290,6 +296,10 @@ Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& sha
     }
     FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
     if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
+    if (plan.backend == Backend::sm90 && options.columns != ColumnMode::scan) {
+      FDMA_TRY(const bool is_listed, plan_key_lists(mask, options, plan));
+      if (is_listed) return plan;
+    }
     SetAlgebraOptions rows_are_keys;
     rows_are_keys.block = plan.mask_tile();
     FDMA_TRY(const BlockMask transposed, transpose(mask, rows_are_keys));

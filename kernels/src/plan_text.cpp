@@ -105,6 +105,12 @@ std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
   return text;
 }
 
+std::string listed_text(std::int64_t index, const KeyItem& item) {
+  return fmt::format("item {}: batch {} kv_head {} key_tile {}: tiles [{}, {}), full [{}, {})\n",
+                     index, item.batch, item.kv_head, item.key_tile, item.begin_tile, item.end_tile,
+                     item.full_begin, item.full_end);
+}
+
 std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::int64_t index) {
   const PlanSegment& segment = plan.segments[static_cast<std::size_t>(index)];
   const std::int32_t first = segment.first_tile + item.step * segment.step_first;
@@ -136,6 +142,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
 std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
   if (plan.is_parametric()) return parametric_text(plan, max_items);
   const AttentionShape& shape = plan.shape;
+  const KeyLists& lists = plan.key_lists;
   std::string text = fmt::format(
       "plan {}{} tile {}x{}{} score {}\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
@@ -147,7 +154,7 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
       to_string(plan.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
       lengths_text(shape.q_lens), lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v,
       to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
-      to_string(shape.out_dtype), plan.items.size(), plan.counts.empty_items, plan.size_bytes(),
+      to_string(shape.out_dtype), plan.num_items(), plan.counts.empty_items, plan.size_bytes(),
       plan.counts.full_tiles, plan.counts.bitmap_tiles, plan.counts.row_tiles,
       plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
       plan.counts.gather_entries);
@@ -155,13 +162,21 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
     text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.key_orders.size(),
                         plan.ordered_keys.size(), plan.counts.moved_keys);
   }
+  if (plan.is_listed()) {
+    text +=
+        fmt::format("listed keys {} in tiles of {}, sums {}, keys moved {}\n", lists.keys.size(),
+                    kListTile, lists.sum_keys.size(), plan.counts.moved_keys);
+  }
   if (!plan.split_rows.empty()) {
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
                         num_partials(plan));
   }
-  const auto shown =
-      std::min<std::int64_t>(max_items, static_cast<std::int64_t>(plan.items.size()));
+  const std::int64_t shown = std::min(max_items, plan.num_items());
   for (std::int64_t i = 0; i < shown; ++i) {
+    if (plan.is_listed()) {
+      text += listed_text(i, lists.items[static_cast<std::size_t>(i)]);
+      continue;
+    }
     const WorkItem& item = plan.items[static_cast<std::size_t>(i)];
     text += fmt::format("item {}: {}:", i, item_text(plan, item));
     for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
@@ -169,8 +184,8 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
     }
     text += '\n';
   }
-  if (shown < static_cast<std::int64_t>(plan.items.size())) {
-    text += fmt::format(".. {} more items\n", static_cast<std::int64_t>(plan.items.size()) - shown);
+  if (shown < plan.num_items()) {
+    text += fmt::format(".. {} more items\n", plan.num_items() - shown);
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_formula.hpp"
+#include "plan_key_lists.hpp"
 #include "plan_splits.hpp"
 #include "sm90/fragment.hpp"
 #include "validate_lists.hpp"
@@ -333,6 +334,7 @@ Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(validate(plan.tile));
   FDMA_TRY_VOID(check_heads_per_tile(plan));
   if (plan.is_parametric()) return validate_formulas(plan);
+  if (plan.is_listed()) return validate_key_lists(plan);
   if (plan.is_backward() && !plan.split_rows.empty()) {
     return wrong("split_rows: a backward plan has none");
   }

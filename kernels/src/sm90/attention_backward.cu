@@ -283,11 +283,31 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
              : launch<__half>(impl, call, tensors, params, lists, stream);
 }
 
+// The lists of an uploaded plan, with sums in its workspace.
+sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
+  const sm90::KeyListsOnDevice& lists = plan.lists;
+  const sm90::BackwardWorkspace places(plan);
+  char* const base = static_cast<char*>(workspace);
+  const int dim = sm90::backward_dim(plan.shape);
+  const sm90::KeySums sums{lists.sum_keys,
+                           reinterpret_cast<float*>(base + places.dk_sums),
+                           reinterpret_cast<float*>(base + places.dv_sums),
+                           lists.num_sums,
+                           nullptr,
+                           1,
+                           dim,
+                           dim};
+  return {lists.keys, lists.items, lists.num_items, lists.max_items, sums, nullptr};
+}
+
 }  // namespace
 
 Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
                                 void* workspace, Stream stream, const BackwardOptions& options) {
-  return run(plan.impl(), tensors, workspace, stream, options, nullptr);
+  const DevicePlan::Impl& impl = plan.impl();
+  if (!impl.is_listed) return run(impl, tensors, workspace, stream, options, nullptr);
+  const sm90::BackwardLists lists = lists_of(impl, workspace);
+  return run(impl, tensors, workspace, stream, options, &lists);
 }
 
 Result<void> sm90::attention_backward_with_lists(const DevicePlan& plan,

@@ -11,7 +11,8 @@
 namespace fdma::sm90 {
 
 /// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
-/// query, the turns of deterministic calls, the sums of dQ, the tile rows of a parametric plan.
+/// query, the turns of deterministic calls, the sums of dQ, those of dK and dV of
+/// listed keys, the tile rows of a parametric plan.
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
     constexpr std::int64_t kAlignment = 256;
@@ -28,6 +29,8 @@ struct BackwardWorkspace {
     deltas = add(rows * 4);
     turns = add(rows / kSumRows * 2 * 4);
     dq_sums = add(rows * backward_dim(shape) * 4);
+    dk_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
+    dv_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
     const bool is_parametric = plan.arrays.num_formulas > 0;
     tile_rows = add(is_parametric ? shape.batch * plan.arrays.max_tile_rows *
                                         static_cast<int>(sizeof(TileRow))
@@ -35,7 +38,7 @@ struct BackwardWorkspace {
   }
 
   std::int64_t padded_q_len = 0;
-  std::int64_t lse_log2, deltas, turns, dq_sums, tile_rows;
+  std::int64_t lse_log2, deltas, turns, dq_sums, dk_sums, dv_sums, tile_rows;
   std::int64_t bytes = 0;
 };
 

@@ -152,6 +152,12 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t gather_lists = packing.add(plan.gather_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
+  const std::vector<std::int32_t> num_list_items{
+      static_cast<std::int32_t>(plan.key_lists.items.size())};
+  const std::int64_t listed_keys = packing.add(plan.key_lists.keys);
+  const std::int64_t list_items = packing.add(plan.key_lists.items);
+  const std::int64_t sum_keys = packing.add(plan.key_lists.sum_keys);
+  const std::int64_t list_sizes = packing.add(num_list_items);
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
   VisitOrder order;
   if (is_ordered) {
@@ -188,6 +194,13 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
   }
+  impl->is_listed = plan.is_listed();
+  impl->lists = {reinterpret_cast<const ListedKey*>(base + listed_keys),
+                 reinterpret_cast<const KeyItem*>(base + list_items),
+                 reinterpret_cast<const SumKey*>(base + sum_keys),
+                 reinterpret_cast<const std::int32_t*>(base + list_sizes),
+                 num_list_items.front(),
+                 static_cast<std::int64_t>(plan.key_lists.sum_keys.size())};
   if (is_ordered) {
     arrays.units = reinterpret_cast<const std::int32_t*>(base + units);
     arrays.first_visits = reinterpret_cast<const std::int32_t*>(base + first_visits);
@@ -241,6 +254,11 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const Upload
   if (!plan.key_orders.empty()) {
     return Error{ErrorCode::unsupported,
                  "upload: sm90 moves no keys yet; make the plan with columns = scan"};
+  }
+  if (plan.is_listed() && options.deterministic) {
+    return Error{
+        ErrorCode::unsupported,
+        "deterministic: a plan over listed keys has no order; make it with columns = scan"};
   }
   try {
     return upload_arrays(plan, stream, options);

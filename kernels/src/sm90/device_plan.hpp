@@ -55,6 +55,16 @@ struct GatherArrays {
   const Interval* column_intervals = nullptr;
 };
 
+/// The lists of a backward plan over listed keys (key_lists.hpp).
+struct KeyListsOnDevice {
+  const ListedKey* keys = nullptr;
+  const KeyItem* items = nullptr;
+  const SumKey* sum_keys = nullptr;
+  const std::int32_t* num_items = nullptr;  ///< on the device, for kernels
+  std::int32_t max_items = 0;               ///< the same on the host
+  std::int64_t num_sums = 0;
+};
+
 /// Head sizes, of keys and of values, that the gathering kernels take.
 inline constexpr std::int32_t kMaxGatherDim = 128;
 
@@ -76,6 +86,8 @@ struct DevicePlan::Impl {
   sm90::PlanArrays arrays{};
   bool is_gathering = false;    ///< segments of kind gather are among its own
   sm90::GatherArrays gather{};  ///< null where lists are made on the device
+  bool is_listed = false;       ///< backward, over listed keys: there are no items
+  sm90::KeyListsOnDevice lists;
 
   Impl() = default;
   Impl(const Impl&) = delete;

@@ -25,6 +25,8 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
   options.direction = Direction::backward;
   options.tile = backward.tile;
   options.form = backward.form;
+  // Lists have no order of additions.
+  options.columns = backward.deterministic ? ColumnMode::scan : backward.columns;
   auto plan = make_plan(mask.mask, forward.shape, forward.score, options);
   if (!plan) throw std::runtime_error(mask.name + ": backward: " + plan.error().message);
   return *std::move(plan);
@@ -76,8 +78,9 @@ class GradientError {
 
 std::string to_string(const BackwardChoice& choice) {
   return fmt::format(
-      "backward {}{}{}{}{} tile {}x{}", to_string(choice.form), choice.has_dlse ? " dlse" : "",
-      choice.wants_dbias ? "" : " without dbias", choice.are_gradients_float32 ? " to float32" : "",
+      "backward {} {}{}{}{}{} tile {}x{}", to_string(choice.form), to_string(choice.columns),
+      choice.has_dlse ? " dlse" : "", choice.wants_dbias ? "" : " without dbias",
+      choice.are_gradients_float32 ? " to float32" : "",
       choice.deterministic ? " deterministic" : "", choice.tile.block_q, choice.tile.block_kv);
 }
 

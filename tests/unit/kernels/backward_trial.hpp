@@ -19,6 +19,7 @@ struct BackwardChoice {
   bool deterministic = false;
   BlockShape tile{0, 0};  ///< of the backward plan
   PlanForm form = PlanForm::segments;
+  ColumnMode columns = ColumnMode::automatic;  ///< of the backward plan
 };
 std::string to_string(const BackwardChoice& choice);
 

@@ -140,7 +140,7 @@ struct KeyOrder {
 ///
 /// `automatic` compares what the ways are predicted to cost for each tile row, and for each of its
 /// partial tiles (plan_regions.hpp), and takes what gains: for the CPU gather lists where less than
-/// one key in 8 is alive; for sm90 nothing of this yet.
+/// one key in 8 is alive.
 enum class ColumnMode : std::uint8_t {
   automatic,
   scan,     ///< every tile is visited
@@ -174,7 +174,8 @@ enum class PackMode : std::uint8_t {
 
 struct PlanOptions {
   Backend backend = Backend::cpu;
-  /// Which pass the plan is for. Backward: no gather lists or key orders, no splitting, no packing.
+  /// Which pass the plan is for. Backward: no gather lists, no splitting, no packing; key lists
+  /// (key_lists.hpp) for sm90 only.
   Direction direction = Direction::forward;
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;
