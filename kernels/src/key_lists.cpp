@@ -133,7 +133,9 @@ HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Inter
                                    static_cast<std::size_t>(kListTile));
     const Tiles hull = hull_of(keys), full = full_of(keys, q_len);
     for (std::int32_t begin = hull.begin; begin < hull.end;) {
-      const std::int32_t end = std::min((begin / segment + 1) * segment, hull.end);
+      const std::int32_t end = needs_cuts(hull.begin, hull.end, segment)
+                                   ? std::min((begin / segment + 1) * segment, hull.end)
+                                   : hull.end;
       const std::int32_t full_begin = std::max(full.begin, begin);
       const std::int32_t full_end = std::min(full.end, end);
       const bool has_full = full_begin < full_end;

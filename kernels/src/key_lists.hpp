@@ -27,8 +27,9 @@ struct HeadLists {
 /// The lists of keys of which key k is seen by the queries of intervals[offsets[k] .. [k + 1]),
 /// ascending and below q_len. Sorted by ((q_end - 1) >> lifetime_shift, key, q_begin), then blocks
 /// of order_block_tiles by (q_begin, key); the tiles of queries that keys of a tile live in, from
-/// the first to the last, are cut at multiples of `segment` of them. A tile of keys that is cut has
-/// 128 rows of sums; but where keys have several intervals rows are given to keys.
+/// the first to the last, are cut at multiples of `segment` of them where they are more. A tile of
+/// keys that is cut has 128 rows of sums; but where keys have several intervals rows are given to
+/// keys.
 ///
 /// Cost        O(intervals log intervals)
 HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,

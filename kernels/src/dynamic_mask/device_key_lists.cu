@@ -42,21 +42,23 @@ __global__ void __launch_bounds__(kRowThreads) cut_tiles(const __grid_constant__
     int begin = 0, num_segments = 0;
     if (index < num_tiles) {
       begin = tile->begin / call.segment_tiles;
-      num_segments = (tile->end - 1) / call.segment_tiles - begin + 1;
+      num_segments = needs_cuts(tile->begin, tile->end, call.segment_tiles)
+                         ? (tile->end - 1) / call.segment_tiles - begin + 1
+                         : 1;
     }
     const int extra = max(num_segments - 1, 0), is_long = num_segments > 1 ? 1 : 0;
     const int extra_up_to = extra_before + sums.before(extra) + extra;
     extra_before += sums.all;
     const int long_before = cut_before + sums.before(is_long);
     cut_before += sums.all;
-    const bool is_cut = is_long != 0 && extra_up_to <= call.extra_items &&
-                        (long_before + 1) * kListTile <= call.sum_rows;
-    num_cut = max(num_cut, is_cut ? long_before + 1 : 0);
+    const bool has_room = is_long != 0 && extra_up_to <= call.extra_items &&
+                          (long_before + 1) * kListTile <= call.sum_rows;
+    num_cut = max(num_cut, has_room ? long_before + 1 : 0);
     if (index >= num_tiles) continue;
-    if (is_cut) {
+    if (has_room) {
       tile->first_sum = static_cast<std::int32_t>(row * call.sum_rows) + long_before * kListTile;
     }
-    for (int i = 0; i < (is_cut ? num_segments : 1); ++i) atomicAdd(segment_items + begin + i, 1);
+    for (int i = 0; i < (has_room ? num_segments : 1); ++i) atomicAdd(segment_items + begin + i, 1);
   }
   __syncthreads();
   num_cut = __reduce_max_sync(~0u, num_cut);

@@ -67,7 +67,9 @@ HeadLists expected_row(const Case& c, std::int64_t row) {
   std::int64_t extra = 0, num_long = 0, num_sums = 0;
   for (const KeyItem& item : whole.items) {
     const std::int32_t num_segments =
-        (item.end_tile - 1) / c.segment - item.begin_tile / c.segment + 1;
+        needs_cuts(item.begin_tile, item.end_tile, c.segment)
+            ? (item.end_tile - 1) / c.segment - item.begin_tile / c.segment + 1
+            : 1;
     extra += num_segments - 1;
     num_long += num_segments > 1 ? 1 : 0;
     is_cut.push_back(num_segments > 1 && extra <= room.extra_items &&
@@ -78,7 +80,7 @@ HeadLists expected_row(const Case& c, std::int64_t row) {
     return item.first_sum >= 0 && !is_cut[static_cast<std::size_t>(item.key_tile)];
   });
   for (const KeyItem& item : whole.items) {
-    const bool is_long = (item.end_tile - 1) / c.segment != item.begin_tile / c.segment;
+    const bool is_long = needs_cuts(item.begin_tile, item.end_tile, c.segment);
     if (is_long && !is_cut[static_cast<std::size_t>(item.key_tile)]) lists.items.push_back(item);
   }
   const auto order_of = [&](const KeyItem& item) {
@@ -142,8 +144,7 @@ void expect_lists(const Case& c) {
       item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
       item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
       item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
-      const bool is_cut = item.begin_tile / c.segment != (item.end_tile - 1) / c.segment;
-      if (is_cut) item.first_sum = kNoSums;
+      if (item.end_tile - item.begin_tile > c.segment) item.first_sum = kNoSums;  // left whole
       if (item.first_sum >= 0) item.first_sum += static_cast<std::int32_t>(row * room.sum_rows);
       expected_items.push_back(item);
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "dynamic_mask/device_key_lists.hpp"
 #include "dynamic_mask/list_room.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "dynamic_mask_trial.hpp"
@@ -205,6 +206,71 @@ TEST(DynamicMaskAttention, NamesTheTensorThatIsWrong) {
   EXPECT_THAT(error(), HasSubstr("batch element 0, KV head 0: "));
   tensors.q = view(memory, {1, 19, 2, 8}).view();
   EXPECT_THAT(error(), HasSubstr("q: expected [batch, q_len"));
+}
+
+TEST(DynamicMaskAttention, BackwardNamesTheTensorThatIsWrong) {
+  DynamicMaskSpec spec = spec_of(20, 3, 2, 1);
+  spec.backend = Backend::cpu;
+  spec.shape.head_dim = spec.shape.head_dim_v = 8;
+  spec.shape.q_dtype = spec.shape.k_dtype = spec.shape.v_dtype = spec.shape.out_dtype =
+      DType::float32;
+  const auto without = DynamicMaskAttention::make(spec);
+  spec.has_gradients = true;
+  const auto made = DynamicMaskAttention::make(spec);
+  ASSERT_TRUE(without && made);
+  EXPECT_EQ(made->backward_workspace_bytes(), 0);
+  std::vector<float> memory(20 * 2 * 8, 0.5f), scores(20, 1), gradients[4];
+  for (std::vector<float>& each : gradients) each.resize(20 * 2 * 8);
+  std::vector<std::int32_t> kept(40, 0);
+  const auto view = [](auto& data, DType dtype, std::vector<std::int64_t> extents) {
+    return make_contiguous_mutable_view(data.data(), dtype, static_cast<int>(extents.size()),
+                                        extents.data());
+  };
+  const auto floats = [&](std::vector<float>& data, std::vector<std::int64_t> extents) {
+    return view(data, DType::float32, std::move(extents));
+  };
+  DynamicMaskBackwardTensors tensors;
+  tensors.q = tensors.out = tensors.dout = floats(memory, {1, 20, 2, 8}).view();
+  tensors.kv.k = tensors.kv.v = floats(memory, {1, 20, 1, 8}).view();
+  tensors.scores = floats(scores, {1, 1, 20}).view();
+  tensors.dq = floats(gradients[0], {1, 20, 2, 8});
+  tensors.dk = floats(gradients[1], {1, 20, 1, 8});
+  tensors.dv = floats(gradients[2], {1, 20, 1, 8});
+  const auto error = [&](const DynamicMaskAttention& attention) {
+    const Result<void> done = attention.backward(tensors);
+    return done ? std::string() : done.error().message;
+  };
+  EXPECT_THAT(error(*without), HasSubstr("set DynamicMaskSpec::has_gradients"));
+  EXPECT_THAT(error(*made), HasSubstr("lse: is missing"));
+  tensors.lse = floats(memory, {1, 2, 20}).view();
+  EXPECT_EQ(error(*made), "");
+  tensors.dscores = floats(gradients[3], {1, 1, 19});
+  EXPECT_THAT(error(*made),
+              HasSubstr("dkey_bias: expected [batch, heads_kv, kv_len] = [1, 1, 20]"));
+  tensors.dscores = floats(gradients[3], {1, 1, 20});
+  tensors.kept = view(kept, DType::int32, {1, 1, 20, 2}).view();
+  EXPECT_EQ(error(*made), "");
+  EXPECT_THAT(gradients[0], ::testing::Each(0.0f));  // nobody keeps anything
+  tensors.kept = view(kept, DType::int32, {1, 1, 10, 2}).view();
+  EXPECT_THAT(error(*made), HasSubstr("kept: expected int32"));
+  tensors.kept = {};
+  tensors.da_coef = floats(gradients[3], {1});
+  EXPECT_THAT(error(*made), HasSubstr("dt_proj: expected dt_proj and a_coef of the forward call"));
+}
+
+TEST(KeyListsRoom, SegmentsSuitTheNumberOfItems) {
+  const dynamic_mask::KeyListsRoom large =
+      dynamic_mask::key_lists_room(32, 131072, 131072, 2048, 1);
+  EXPECT_EQ(large.segment_tiles, 64);
+  EXPECT_EQ(large.num_segments(), 16);
+  EXPECT_EQ(large.sum_rows, 2 * 17 * 15 * 128);
+  EXPECT_EQ(large.items_capacity(), 32 * (1024 + 2 * 17 * 15));
+  EXPECT_EQ(dynamic_mask::key_lists_room(8, 131072, 131072, 2048, 4).segment_tiles, 16);
+  const dynamic_mask::KeyListsRoom small = dynamic_mask::key_lists_room(4, 2048, 2048, 100, 1);
+  EXPECT_EQ(small.segment_tiles, 8);  // for want of items
+  EXPECT_LE(small.sum_rows, 2048);
+  const dynamic_mask::KeyListsRoom none = dynamic_mask::key_lists_room(1, 0, 0, 5, 1);
+  EXPECT_EQ(none.keys_capacity() + none.items_capacity() + none.sums_capacity(), 0);
 }
 
 }  // namespace

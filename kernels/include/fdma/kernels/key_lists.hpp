@@ -29,6 +29,14 @@ FDMA_HOST_DEVICE inline std::int32_t order_block_tiles(std::int64_t num_tiles) {
   return num_tiles < 16 ? 2 : num_tiles < 32 ? 3 : num_tiles < 128 ? 4 : num_tiles < 256 ? 6 : 8;
 }
 
+/// Whether the items of a tile of keys that lives in query tiles [begin, end) end at multiples of
+/// `segment` of them. Shorter stretches are left whole: keys that come and go one after the other
+/// share what is in the cache anyway.
+FDMA_HOST_DEVICE inline bool needs_cuts(std::int32_t begin, std::int32_t end,
+                                        std::int32_t segment) {
+  return end - begin > segment;
+}
+
 /// A key and queries that see it: [q_begin, q_end), relative to the batch element. A key that
 /// several intervals see is listed once for each. Behind the last key of an order to the end of its
 /// tile: key -1, no queries.
