@@ -9,7 +9,9 @@
 //   dV += P^T dO                         issued; then both warpgroups have written dS
 //   dQ = dS K, dK += dS^T Q              issued; dQ is added to memory while dK is computed
 //
-// Each warpgroup computes half of dQ: half of its columns, or of its rows where a step has 128.
+// Of 128 columns the warpgroups compute dQ in turn, one of a step and the other of the next
+// (kAlternates): so only one of them waits for the other's dS, and they drift apart. Else each
+// computes half of it: half of its columns, or of its rows where a step has 128.
 // This plain order is faster than those that let one step overlap with the next (README).
 #pragma once
 
@@ -50,7 +52,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
                                               int group) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
-  constexpr bool kSplitsRows = kQueries == 128;               // of dQ
+  constexpr bool kSplitsRows = kQueries == 128;  // of dQ
+  constexpr bool kAlternates = Layout::kAlternates;
   constexpr bool kHasKeys = kGradients != Gradients::values;  // dK and dQ
   constexpr bool kHasValues = kGradients != Gradients::keys;
   constexpr bool kPacksLate = kSplitsRows || kGeneral;        // P: for want of registers
@@ -73,7 +76,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
                       o_columns =
                           matrix_descriptor(base + Layout::kO, Layout::kPanelBytesQuery, 1024);
   const std::uint64_t k_columns = matrix_descriptor(
-      base + Layout::kK + (kSplitsRows ? 0 : group * kSumParts * Layout::kPanelBytesKey),
+      base + Layout::kK +
+          (kSplitsRows || kAlternates ? 0 : group * kSumParts * Layout::kPanelBytesKey),
       Layout::kPanelBytesKey, 1024);
   const std::uint64_t scores_t =
       matrix_descriptor(base + Layout::kScores + (kSplitsRows ? group * Layout::kPanelBytesKey : 0),
@@ -126,33 +130,37 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       while (read_turn(turn_of(step)) != static_cast<int>(step.w)) {
       }
     }
-    ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
+    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
   };
   const auto give_turn = [&](int stage) {
     if (p.turns == nullptr) return;
     __threadfence();
-    ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
+    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
     if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
   };
-  // Where not: by the copy engine, each warp its part (backward_turns.cuh).
-  const auto add_in_bulk = [&](const uint4& step, const auto& dq) {
-    const int lane = lane_now(), warp = group * 4 + thread_now() / 32;
-    const std::uint32_t part = base + Layout::kSums + warp * (Layout::kSumBytes / kComputeWarps);
-    if (!kListed && p.turns != nullptr) {
-      phases ^= 2;
-      ptx::mbarrier_wait(base + Layout::kSumsEmpty, phases >> 1, "compute: sums empty");
-      put_sums(part, dq, lane);
-      release(base + Layout::kSumsFull);
-      return;
-    }
-    if (lane == 0) ptx::bulk_wait_read<0>();
+  // Where not: by the copy engine (backward_turns.cuh), each warp its part.
+  constexpr int kWarpSumBytes = Layout::kSumBytes / Layout::kSumWarps;
+  const auto sum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
+  const auto takes_turns = [&] { return !kListed && p.turns != nullptr; };
+  const auto wait_until_copied = [&] {
+    if (lane_now() == 0) ptx::bulk_wait_read<0>();
     __syncwarp();
-    put_sums(part, dq, lane);
-    if (lane == 0) {
-      const std::int64_t tile = static_cast<int>(step.z);
-      ptx::bulk_reduce_add(p.places.dq_sums + tile * (kSumRows * kDimQk) +
-                               warp * (Layout::kSumBytes / kComputeWarps / 4),
-                           part, Layout::kSumBytes / kComputeWarps);
+  };
+  const auto wait_for_sums = [&] {
+    if (takes_turns()) {
+      ptx::mbarrier_wait(base + Layout::kSumsEmpty, phases >> 1, "compute: sums empty");
+    } else {
+      wait_until_copied();
+    }
+  };
+  const auto add_sums = [&](const uint4& step) {
+    if (takes_turns()) {
+      release(base + Layout::kSumsFull);
+    } else if (lane_now() == 0) {
+      ptx::bulk_reduce_add(p.places.dq_sums +
+                               std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+                               sum_warp() * (kWarpSumBytes / 4),
+                           base + Layout::kSums + sum_warp() * kWarpSumBytes, kWarpSumBytes);
       ptx::bulk_commit();
     }
   };
@@ -216,6 +224,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 #pragma unroll 1
     while ((step.x & kStepEndsUnit) == 0) {
       const int stage = ring.stage;
+      phases ^= 2;
+      const int scores_at = kAlternates ? static_cast<int>(phases >> 1) : stage;
       float s[kQueries / 2], dp[kQueries / 2];
       ptx::wgmma_fence();
 #pragma unroll
@@ -331,7 +341,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
         }
         // dS^T as [key, query], panels of 64 queries.
-        const std::uint32_t scores_to = base + Layout::kScores + stage * Layout::kScoreBytes;
+        const std::uint32_t scores_to = base + Layout::kScores + scores_at * Layout::kScoreBytes;
         const int lane = lane_now(),
                   stored_row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
         if constexpr (kStages == 1) {  // both have read the dS before
@@ -355,35 +365,39 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       }
       if constexpr (kHasKeys) {
         ptx::fence_async_shared();
-        ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
         float dq[kPartColumns / 2];
         const auto issue_dq = [&](int part) {
           ptx::wgmma_fence();
 #pragma unroll
           for (int i = 0; i < Layout::kUnitKeys / 16; ++i) {
             ptx::product<T, kPartColumns>::template shared<ptx::Major::mn, ptx::Major::mn>(
-                dq, scores_t + stage * (Layout::kScoreBytes / 16) + mn_major_advance(i),
+                dq, scores_t + scores_at * (Layout::kScoreBytes / 16) + mn_major_advance(i),
                 k_columns + part * (Layout::kPanelBytesKey / 16) + mn_major_advance(i), i != 0);
           }
           ptx::wgmma_commit();
         };
-        issue_dq(0);
+        const auto issue_dk = [&] {
 #pragma unroll
-        for (int i = 0; i < kQueries / 16; ++i) {
-          ptx::product<T, kDimQk>::template registers<ptx::Major::mn>(
-              dk, scores[i], q_columns + stage * kQAdvance + mn_major_advance(i), 1);
-        }
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<1>();
-        ptx::pin_registers(dq);
-        release(base + Layout::kOEmpty + 8 * stage);
-        if constexpr (Layout::kAddsInBulk) {
-          add_in_bulk(step, dq);
+          for (int i = 0; i < kQueries / 16; ++i) {
+            ptx::product<T, kDimQk>::template registers<ptx::Major::mn>(
+                dk, scores[i], q_columns + stage * kQAdvance + mn_major_advance(i), 1);
+          }
+          ptx::wgmma_commit();
+        };
+        if (kAlternates && scores_at != group) {
+          ptx::wgmma_fence();
+          issue_dk();
+          wait_until_copied();  // of the step before: the other's dQ comes to the same place
+          ptx::named_barrier_arrive(kScoreBarrier + scores_at, kComputeThreads);
         } else {
-          float* sums = p.places.dq_sums +
-                        std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
-                        sum_place<kDimQk>(thread_now(), group * kSumColumns<kDimQk>);
-          if constexpr (kGeneral) wait_for_turn(stage);
+          ptx::named_barrier_sync(kScoreBarrier + (kAlternates ? scores_at : 0), kComputeThreads);
+          issue_dq(0);
+          issue_dk();
+          if constexpr (Layout::kAddsInBulk) wait_for_sums();
+          ptx::wgmma_wait<1>();
+          ptx::pin_registers(dq);
+          if constexpr (!kAlternates) release(base + Layout::kOEmpty + 8 * stage);
+          if constexpr (kGeneral && !Layout::kAddsInBulk) wait_for_turn(stage);
 #pragma unroll
           for (int part = 0; part < kSumParts; ++part) {
             if (part > 0) {
@@ -391,13 +405,26 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
               ptx::wgmma_wait<0>();
               ptx::pin_registers(dq);
             }
+            if constexpr (Layout::kAddsInBulk) {
+              put_sums(base + Layout::kSums + sum_warp() * kWarpSumBytes +
+                           part * (kWarpSumBytes / kSumParts),
+                       dq, lane_now());
+              continue;
+            }
+            float* sums =
+                p.places.dq_sums + std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+                sum_place<kDimQk>(thread_now(), group * kSumColumns<kDimQk> + part * kPartColumns);
 #pragma unroll
             for (int i = 0; i < kPartColumns / 8; ++i) {
-              ptx::reduce_add_x4(sums + (part * (kPartColumns / 8) + i) * kSumLanes, dq[4 * i],
-                                 dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+              ptx::reduce_add_x4(sums + i * kSumLanes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                                 dq[4 * i + 3]);
             }
           }
-          if constexpr (kGeneral) give_turn(stage);
+          if constexpr (Layout::kAddsInBulk) {
+            add_sums(step);
+          } else if constexpr (kGeneral) {
+            give_turn(stage);
+          }
         }
       }
       // With two buffers the next step is looked at before this one has ended.
@@ -406,7 +433,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::wgmma_wait<0>();
       if constexpr (kHasKeys) ptx::pin_registers(dk);
       if constexpr (kHasValues) ptx::pin_registers(dv);
-      if constexpr (!kHasKeys) release(base + Layout::kOEmpty + 8 * stage);
+      if constexpr (!kHasKeys || kAlternates) release(base + Layout::kOEmpty + 8 * stage);
       release(base + Layout::kQEmpty + 8 * stage);
       if constexpr (kStages == 1) step = wait_for_step();
     }

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     for (int i = 0; i < Layout::kRequestSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
     }
-    init(Layout::kSumsFull, 1, kComputeWarps);
+    init(Layout::kSumsFull, 1, Layout::kSumWarps);
     ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
     for (int at = Layout::kTurns; at <= Layout::kNumTurns; at += 16) {
       store_words(base + at, make_uint4(0, 0, 0, 0));

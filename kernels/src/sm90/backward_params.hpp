@@ -41,8 +41,8 @@ struct QueryPlaces {
 /// of a warp for each 8 columns four floats a lane. What a warp adds lies side by side.
 inline constexpr int kSumRows = 64;
 template <int kDim>
-inline constexpr int kSumColumns = kDim == 64 ? 64 : kDim / 2;  ///< of one warpgroup
-inline constexpr int kSumLanes = 32 * 4;                        ///< floats of a warp for 8 columns
+inline constexpr int kSumColumns = kDim <= 128 ? kDim : kDim / 2;  ///< of one warpgroup
+inline constexpr int kSumLanes = 32 * 4;  ///< floats of a warp for 8 columns
 
 /// Where in a tile of sums the four floats of 8 columns of a thread of its warpgroup lie.
 template <int kDim>
@@ -163,6 +163,9 @@ struct BackwardLayout {
   static constexpr int kRequestSlots = 4;
   static constexpr int kTurnSlots = 4;  ///< more than the steps under way
   static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
+  /// The warpgroups compute dQ of a step in turn, and neither waits for the other at each step.
+  static constexpr bool kAlternates = kAddsInBulk && kStepQueries == 64;
+  static constexpr int kSumWarps = kAlternates ? kComputeWarps / 2 : kComputeWarps;  ///< of a step
 
   static constexpr int kPanelBytesKey = kUnitKeys * 128;
   static constexpr int kPanelBytesQuery = kStepQueries * 128;
@@ -222,7 +225,8 @@ struct BackwardLayout {
   static_assert(kBytes <= 232448, "a block has 227 KB");
 };
 
-/// The named barrier at which the warpgroups that compute have written dS.
-inline constexpr int kScoreBarrier = 1;
+/// Named barriers: the warpgroups that compute have written dS (where they alternate two, one for
+/// each that waits); two for turns.
+inline constexpr int kScoreBarrier = 1, kTurnBarrier = 3;
 
 }  // namespace fdma::sm90
