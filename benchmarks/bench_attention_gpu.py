@@ -262,7 +262,12 @@ class Problem:
 
 
 def planned(
-    fdma: Any, compiled: Any, shape: Shape, form: str = "segments", direction: str = "forward"
+    fdma: Any,
+    compiled: Any,
+    shape: Shape,
+    form: str = "segments",
+    direction: str = "forward",
+    columns: str = "automatic",
 ) -> Any:
     return fdma.make_plan(
         compiled,
@@ -273,6 +278,7 @@ def planned(
         backend="sm90",
         form=form,
         direction=direction,
+        columns=columns,
     )
 
 
@@ -359,7 +365,8 @@ def measure_row(
         begin = time.perf_counter()
         plan = planned(fdma, measured.compiled, shape, direction="backward")
         plan_ms = (time.perf_counter() - begin) * 1e3
-        backward = BackwardCalls(fdma, torch, problem, plan)
+        in_order = planned(fdma, measured.compiled, shape, direction="backward", columns="scan")
+        backward = BackwardCalls(fdma, torch, problem, plan, in_order)
         backward.plain()
         errors |= backward.errors(predicate)
         calls = {"fdma": backward.plain, "deterministic": backward.deterministic}
