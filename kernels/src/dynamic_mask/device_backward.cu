@@ -24,6 +24,7 @@ Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows,
   PlanOptions options;
   options.backend = Backend::sm90;
   options.direction = Direction::backward;
+  options.columns = ColumnMode::scan;  // lists have no order of additions
   const BlockShape tile{kSm90TileRows, kSm90TileKeys};
   const ScoreSpec score = score_of(spec.bias);
   if (is_all) {
