@@ -12,6 +12,7 @@
 #include "fdma/select/select_topk.hpp"
 #include "guarded_array.hpp"
 #include "key_lists.hpp"
+#include "random_rows.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {
@@ -170,25 +171,6 @@ void expect_lists(const Case& c) {
   }
 }
 
-// Keys appear in order, live for a random while, or are never kept; some rows are shorter.
-Case random_case(std::mt19937& random, std::int64_t kv_len, std::int32_t q_len, int num_rows,
-                 int longest_life, int one_in) {
-  Case c;
-  c.kv_len = kv_len;
-  for (int row = 0; row < num_rows; ++row) {
-    const std::int32_t length = row == 0 ? q_len : q_len - q_len / (3 + row);
-    c.q_lens.push_back(length);
-    for (std::int64_t key = 0; key < kv_len; ++key) {
-      const auto begin =
-          static_cast<std::int32_t>(key * length / std::max<std::int64_t>(kv_len, 1));
-      const int life = 1 + static_cast<int>(random() % static_cast<unsigned>(longest_life));
-      const bool is_kept = random() % static_cast<unsigned>(one_in) == 0 && begin < length;
-      c.kept.push_back(is_kept ? Interval{begin, std::min(begin + life, length)} : Interval{0, 0});
-    }
-  }
-  return c;
-}
-
 TEST(DeviceKeyLists, EqualThoseOfTheHost) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(1);
@@ -200,7 +182,7 @@ TEST(DeviceKeyLists, EqualThoseOfTheHost) {
           SCOPED_TRACE(testing::Message()
                        << kv_len << " keys, " << q_len << " queries, life " << longest_life
                        << ", one in " << one_in << ", segments of " << segment);
-          Case c = random_case(random, kv_len, q_len, 4, longest_life, one_in);
+          Case c = gpu_test::random_rows<Case>(random, kv_len, q_len, 4, longest_life, one_in);
           c.heads_kv = 2;
           c.segment = segment;
           expect_lists(c);
@@ -214,7 +196,7 @@ TEST(DeviceKeyLists, EqualThoseOfTheHost) {
 TEST(DeviceKeyLists, TilesWithoutRoomAreNotCut) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);
-  Case c = random_case(random, 20000, 10000, 2, 9000, 2);
+  Case c = gpu_test::random_rows<Case>(random, 20000, 10000, 2, 9000, 2);
   c.segment = 3;
   for (const auto& [extra_items, sum_rows] : std::vector<std::pair<std::int32_t, std::int32_t>>{
            {0, 0}, {100, -1}, {1 << 20, 1280}, {57, 512}}) {
@@ -237,10 +219,10 @@ TEST(DeviceKeyLists, NobodyKeepsAKey) {
 TEST(DeviceKeyLists, ManyTilesAndManySegments) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
-  Case c = random_case(random, 400'000, 400'000, 1, 3000, 1);
+  Case c = gpu_test::random_rows<Case>(random, 400'000, 400'000, 1, 3000, 1);
   c.segment = 2;
   expect_lists(c);
-  c = random_case(random, 2'200'000, 300, 1, 200, 1);
+  c = gpu_test::random_rows<Case>(random, 2'200'000, 300, 1, 200, 1);
   expect_lists(c);
 }
 

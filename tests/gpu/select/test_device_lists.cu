@@ -14,6 +14,7 @@
 #include "fdma/kernels/plan.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "guarded_array.hpp"
+#include "random_rows.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {
@@ -149,25 +150,6 @@ void expect_lists(const Case& c) {
   }
 }
 
-// Keys appear in order, live for a random while, or are never kept; some rows are shorter.
-Case random_case(std::mt19937& random, std::int64_t kv_len, std::int32_t q_len, int num_rows,
-                 int longest_life, int one_in) {
-  Case c;
-  c.kv_len = kv_len;
-  for (int row = 0; row < num_rows; ++row) {
-    const std::int32_t length = row == 0 ? q_len : q_len - q_len / (3 + row);
-    c.q_lens.push_back(length);
-    for (std::int64_t key = 0; key < kv_len; ++key) {
-      const auto begin =
-          static_cast<std::int32_t>(key * length / std::max<std::int64_t>(kv_len, 1));
-      const int life = 1 + static_cast<int>(random() % static_cast<unsigned>(longest_life));
-      const bool is_kept = random() % static_cast<unsigned>(one_in) == 0 && begin < length;
-      c.kept.push_back(is_kept ? Interval{begin, std::min(begin + life, length)} : Interval{0, 0});
-    }
-  }
-  return c;
-}
-
 TEST(DeviceLists, EqualTheDefinition) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(1);
@@ -179,7 +161,7 @@ TEST(DeviceLists, EqualTheDefinition) {
           SCOPED_TRACE(testing::Message()
                        << kv_len << " keys, " << q_len << " queries, life " << longest_life
                        << ", one in " << one_in << ", tiles of " << block_q);
-          Case c = random_case(random, kv_len, q_len, 3, longest_life, one_in);
+          Case c = gpu_test::random_rows<Case>(random, kv_len, q_len, 3, longest_life, one_in);
           c.block_q = block_q;
           expect_lists(c);
           if (testing::Test::HasFatalFailure()) return;
@@ -192,7 +174,7 @@ TEST(DeviceLists, EqualTheDefinition) {
 TEST(DeviceLists, BatchesDoNotChangeThem) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);
-  Case c = random_case(random, 30000, 10000, 2, 8000, 1);
+  Case c = gpu_test::random_rows<Case>(random, 30000, 10000, 2, 8000, 1);
   for (const std::int32_t batch : {1024, 2000, 6144, 14336}) {
     SCOPED_TRACE(batch);
     c.batch = batch;
@@ -203,7 +185,7 @@ TEST(DeviceLists, BatchesDoNotChangeThem) {
 TEST(DeviceLists, MorePiecesThanAWindow) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
-  expect_lists(random_case(random, 2'200'000, 300, 1, 200, 40));
+  expect_lists(gpu_test::random_rows<Case>(random, 2'200'000, 300, 1, 200, 40));
 }
 
 TEST(DeviceLists, KeysThatLiveFromTheStart) {
@@ -223,7 +205,7 @@ TEST(DeviceLists, KeysThatLiveFromTheStart) {
 TEST(DeviceLists, SayWhenOneIsTooLong) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(4);
-  const Case c = random_case(random, 1000, 1000, 1, 1000, 1);
+  const Case c = gpu_test::random_rows<Case>(random, 1000, 1000, 1, 1000, 1);
   const Made made = lists_on_gpu(c, 104);
   EXPECT_EQ(made.status, kListTooLong);
   for (const List& list : made.lists) EXPECT_LE(list.entries.size(), 104U);
