@@ -1,7 +1,8 @@
 // attention_backward on the GPU: checks the tensors, describes them to the copy engine, launches
 // three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
 // up dQ, the last one writes dQ. Over listed keys kernels before and after those see to the
-// gradients that the main one does not write (key_gradients.hpp).
+// gradients that the main one does not write (key_gradients.hpp). With RowSums::keys two more come
+// second: an instance of the main one that adds up rows of dS, and one that adds them to D.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -30,20 +31,25 @@ using sm90::RowsView;
 struct Kernel {
   int dim;
   int step_queries;
-  cudaError_t (*launches[2])(const BackwardParams&, int, cudaStream_t);  // the second may be null
+  using Launch = cudaError_t (*)(const BackwardParams&, int, cudaStream_t);
+  Launch shifts;
+  Launch launches[2];  // the second may be null
 };
 
 template <class T, bool kGeneral, bool kListed, int kDim>
 constexpr Kernel kernel() {
   constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
+  constexpr auto kShifts = sm90::launch_backward<T, kDim, kDim, true, Gradients::shifts, kListed>;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
+            kShifts,
             {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values, kListed>,
              sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys, kListed>}};
   } else {
     return {kDim,
             kStepQueries,
+            kShifts,
             {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all, kListed>, nullptr}};
   }
 }
@@ -145,6 +151,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.dlse_batch_stride = call.dlse_batch_stride;
   queries.dlse_head_stride = call.dlse_head_stride;
   queries.dlse_row_stride = call.dlse_row_stride;
+  queries.sums_keys = call.sums_keys;
   queries.next_units = params.next_unit;
   queries.turns = params.turns;
   queries.dq = rows_view(call.dq);
@@ -179,6 +186,17 @@ sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const Atte
 int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists) {
   if (lists == nullptr) return plan.arrays.num_items / plan.shape.group_size();
   return static_cast<int>(std::min<std::int64_t>(lists->max_items, plan.num_multiprocessors));
+}
+
+// D from keys: its own counter of units and its own turns.
+Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
+                           const QueryParams& queries, Stream stream) {
+  params.next_unit += sm90::kNumCounters - 1;
+  if (params.turns != nullptr) params.turns += queries.num_rows() / sm90::kSumRows * 2;
+  FDMA_TRY_VOID(sm90::check_cuda(kernel.shifts(params, num_blocks, stream),
+                                 "launch of the kernel that adds up rows"));
+  return sm90::check_cuda(sm90::add_missing(queries, stream),
+                          "launch of the kernel that adds what D lacks");
 }
 
 template <class T>
@@ -220,12 +238,15 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
     FDMA_TRY_VOID(sm90::check_cuda(sm90::prepare_queries<T>(queries, stream),
                                    "launch of the kernel that prepares queries"));
   } else {
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < sm90::kNumCounters; ++i) {
       FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_unit + i, stream),
                                      "launch of the kernel that zeroes the counter"));
     }
   }
   const int num_blocks = std::min(plan.num_multiprocessors, num_units);
+  if (call.sums_keys && has_queries && num_units > 0) {
+    FDMA_TRY_VOID(launch_shifts(kernel, params, num_blocks, queries, stream));
+  }
   for (const auto launch_kernel : kernel.launches) {
     if (launch_kernel == nullptr || num_units == 0) continue;
     FDMA_TRY_VOID(sm90::check_cuda(launch_kernel(params, num_blocks, stream),
@@ -272,7 +293,9 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   params.next_unit = reinterpret_cast<std::int32_t*>(base);
   params.places = {reinterpret_cast<float*>(base + places.lse_log2),
                    reinterpret_cast<float*>(base + places.deltas),
-                   reinterpret_cast<float*>(base + places.dq_sums), shape.heads_q,
+                   reinterpret_cast<float*>(base + places.missing),
+                   reinterpret_cast<float*>(base + places.dq_sums),
+                   shape.heads_q,
                    static_cast<std::int32_t>(places.padded_q_len)};
   if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
   if (impl.arrays.num_formulas > 0) {

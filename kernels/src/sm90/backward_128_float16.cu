@@ -6,5 +6,7 @@ template cudaError_t launch_backward<__half, 128, 128, false, Gradients::all>(co
                                                                               int, cudaStream_t);
 template cudaError_t launch_backward<__half, 128, 128, true, Gradients::all>(const BackwardParams&,
                                                                              int, cudaStream_t);
+template cudaError_t launch_backward<__half, 128, 128, true, Gradients::shifts>(
+    const BackwardParams&, int, cudaStream_t);
 
 }  // namespace fdma::sm90

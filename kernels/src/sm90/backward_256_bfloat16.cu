@@ -10,5 +10,7 @@ template cudaError_t launch_backward<__nv_bfloat16, 256, 256, false, Gradients::
     const BackwardParams&, int, cudaStream_t);
 template cudaError_t launch_backward<__nv_bfloat16, 256, 256, true, Gradients::keys>(
     const BackwardParams&, int, cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, 256, 256, true, Gradients::shifts>(
+    const BackwardParams&, int, cudaStream_t);
 
 }  // namespace fdma::sm90

@@ -6,5 +6,7 @@ template cudaError_t launch_backward<__half, 64, 64, false, Gradients::all>(cons
                                                                             int, cudaStream_t);
 template cudaError_t launch_backward<__half, 64, 64, true, Gradients::all>(const BackwardParams&,
                                                                            int, cudaStream_t);
+template cudaError_t launch_backward<__half, 64, 64, true, Gradients::shifts>(const BackwardParams&,
+                                                                              int, cudaStream_t);
 
 }  // namespace fdma::sm90

@@ -22,7 +22,9 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/backward_listed.cuh"
 #include "sm90/backward_params.hpp"
+#include "sm90/backward_ring.cuh"
 #include "sm90/backward_rows.cuh"
+#include "sm90/backward_shifts.cuh"
 #include "sm90/backward_turns.cuh"
 #include "sm90/forward_softmax.cuh"
 #include "sm90/fragment.hpp"
@@ -32,30 +34,18 @@ namespace fdma::sm90 {
 
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 
-/// Figures of a thread's two queries of 8 columns.
-__device__ __forceinline__ float2 load_pair(std::uint32_t address) {
-  float2 pair;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-               : "=f"(pair.x), "=f"(pair.y)
-               : "r"(address)
-               : "memory");
-  return pair;
-}
-
-__device__ __forceinline__ void store_pair(std::uint32_t address, float a, float b) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
-}
-
 /// Computes units until there are none. One of two warpgroups.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
                                               int group) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
-  constexpr bool kSplitsRows = kQueries == 128;  // of dQ
+  constexpr bool kSplitsRows = kQueries == 128;                 // of dQ
+  constexpr bool kAddsRows = kGradients == Gradients::shifts;   // for D, and nothing else
+  constexpr bool kHasScores = kGradients != Gradients::values;  // dS
+  constexpr bool kHasKeys = kHasScores && !kAddsRows;           // dK and dQ
+  constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kAlternates = Layout::kAlternates;
-  constexpr bool kHasKeys = kGradients != Gradients::values;  // dK and dQ
-  constexpr bool kHasValues = kGradients != Gradients::keys;
   constexpr bool kPacksLate = kSplitsRows || kGeneral;        // P: for want of registers
   constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // that dQ is computed in
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
@@ -165,6 +155,27 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
   };
 
+  // dS of a step added up over this warpgroup's keys, to what D of the step's queries lacks.
+  [[maybe_unused]] std::uint32_t sums_parity = 0;
+  [[maybe_unused]] const auto add_up_rows = [&](int stage, std::uint32_t sum_tile,
+                                                const float(&probabilities)[kQueries / 2],
+                                                const float(&dp)[kQueries / 2]) {
+    constexpr std::uint32_t kBytes = kGroupSumBytes<kQueries>;
+    const std::uint32_t row_sums = base + Layout::kScores + (2 * group + sums_parity) * kBytes;
+    const int thread = thread_now();
+    store_warp_sums<kQueries>(
+        probabilities, dp, base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8,
+        row_sums + thread / 32 * (4 * kQueries), lane_now());
+    wait_for_turn(stage);
+    ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
+    if (thread < kQueries) {
+      const std::int64_t row = std::int64_t{sum_tile} * kSumRows + thread;
+      atomicAdd(p.places.missing + 2 * row + group, sum_of_warps<kQueries>(row_sums, thread));
+    }
+    give_turn(stage);
+    sums_parity ^= 1;  // these are read until all have come to the next barrier
+  };
+
   // Over listed keys: gradients of a unit's keys to where they go.
   [[maybe_unused]] const auto give_listed = [&](const uint4& unit) {
     const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
@@ -236,7 +247,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       }
       ptx::wgmma_commit();
       ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
-      if constexpr (kHasKeys) {
+      if constexpr (kHasScores) {
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kDimV / 16; ++i) {
@@ -262,7 +273,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           release(base + Layout::kMaskEmpty + 8 * slot);
         }
       }
-      ptx::wgmma_wait<kHasKeys ? 1 : 0>();
+      ptx::wgmma_wait<kHasScores ? 1 : 0>();
       ptx::pin_registers(s);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
       if constexpr (kGeneral && kListed) {
@@ -311,6 +322,11 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         for (int i = 0; i < kQueries / 4; ++i) {
           probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
         }
+      }
+      if constexpr (kAddsRows) {
+        ptx::wgmma_wait<0>();
+        ptx::pin_registers(dp);
+        add_up_rows(stage, step.z, s, dp);
       }
       if constexpr (kHasKeys) {
         ptx::wgmma_wait<0>();

@@ -23,15 +23,26 @@ struct QueryParams {
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
   const float* dlse;  ///< or null: zeros
   std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
-  std::int32_t* next_units;  ///< two, set to 0
-  std::int32_t* turns;       ///< set to 0: two for each 64 rows; or null
+  bool sums_keys;            ///< RowSums::keys: deltas without dlse, until add_missing
+  std::int32_t* next_units;  ///< kNumCounters of them, set to 0
+  /// Set to 0, or null: two for each 64 rows, and behind them two for each for the shifts.
+  std::int32_t* turns;
   RowsView dq;
   float scale;
+
+  FDMA_HOST_DEVICE std::int64_t num_rows() const {
+    return std::int64_t{batch} * places.heads_q * places.padded_q_len;
+  }
 };
 
-/// lse_log2, deltas, dq_sums = 0, counters = 0.
+inline constexpr int kNumCounters = 3;  ///< of units: of two launches of the main kernel, of shifts
+
+/// lse_log2, deltas, dq_sums = 0, counters = 0; missing = -dlse.
 template <class T>
 cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream);
+
+/// deltas += missing.
+cudaError_t add_missing(const QueryParams& params, cudaStream_t stream);
 
 /// dq = dq_sums * scale, rows below the length.
 template <class T>
@@ -41,6 +52,7 @@ cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream
 /// columns beyond the tensors' are zeros. The general one takes a key bias and any scale, and turns
 /// of a deterministic call above kMaxBulkDim; the other is faster.
 ///
+/// Gradients::shifts: the general one alone.
 /// kListed: over listed keys (BackwardParams::lists) in place of the items of a plan.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed = false>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);

@@ -26,7 +26,8 @@ struct RowsView {
 /// Where per-query figures and sums of one call lie: rows padded to tiles, heads one by one.
 struct QueryPlaces {
   float* lse_log2;  ///< [batch * heads_q, padded_q_len]: +inf for rows without keys or past the end
-  float* deltas;    ///< the same: rowsum(dO * O) - dlse
+  float* deltas;    ///< the same: D
+  float* missing;   ///< the same, of each two sums: what D lacks, with RowSums::keys
   float* dq_sums;   ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
   std::int32_t heads_q;
   std::int32_t padded_q_len;  ///< a multiple of kTileKeys
@@ -95,7 +96,12 @@ struct BackwardParams {
 };
 
 /// What a launch of the main kernel computes.
-enum class Gradients : std::uint8_t { all, values, keys };  ///< keys: dK, dQ and that of the bias
+enum class Gradients : std::uint8_t {
+  all,
+  values,
+  keys,    ///< dK, dQ and that of the bias
+  shifts,  ///< none: what D of `out` lacks is added to QueryPlaces::missing
+};
 
 /// A step of a unit as the loading thread tells the computing warps of it.
 struct alignas(16) BackwardStep {

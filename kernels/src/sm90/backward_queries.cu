@@ -51,11 +51,12 @@ __global__ void __launch_bounds__(kRowLanes* kBlockRows) prepare_kernel(const Qu
   const int head = static_cast<int>(blockIdx.x) % heads;
   const int row =
       static_cast<int>(blockIdx.x) / heads * kBlockRows + static_cast<int>(threadIdx.x) / kRowLanes;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 2) p.next_units[threadIdx.x] = 0;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < kNumCounters)
+    p.next_units[threadIdx.x] = 0;
   for (int batch = static_cast<int>(blockIdx.y); batch < p.batch;
        batch += static_cast<int>(gridDim.y)) {
     const std::int64_t at = p.places.first_row(batch, head) + row;
-    float lse_log2 = INFINITY, delta = 0.0f;
+    float lse_log2 = INFINITY, delta = 0.0f, dlse = 0.0f;
     if (row < length_of(p, batch)) {
       const float lse = __ldcg(p.lse + batch * p.lse_batch_stride + head * p.lse_head_stride +
                                row * p.lse_row_stride);
@@ -67,8 +68,9 @@ __global__ void __launch_bounds__(kRowLanes* kBlockRows) prepare_kernel(const Qu
         delta += dot_of_8(out + column, dout + column);
       }
       if (lane == 0 && p.dlse != nullptr) {
-        delta -= __ldcg(p.dlse + batch * p.dlse_batch_stride + head * p.dlse_head_stride +
-                        row * p.dlse_row_stride);
+        dlse = __ldcg(p.dlse + batch * p.dlse_batch_stride + head * p.dlse_head_stride +
+                      row * p.dlse_row_stride);
+        if (!p.sums_keys) delta -= dlse;
       }
       if (lse != -INFINITY) lse_log2 = lse * kLog2E;
     }
@@ -80,13 +82,28 @@ __global__ void __launch_bounds__(kRowLanes* kBlockRows) prepare_kernel(const Qu
     for (int i = lane; i < p.dim / 4; i += kRowLanes) sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (lane == 0) {
       p.places.lse_log2[at] = lse_log2;
-      p.places.deltas[at] = lse_log2 == INFINITY ? 0.0f : delta;
+      const bool is_dead = lse_log2 == INFINITY;
+      p.places.deltas[at] = is_dead ? 0.0f : delta;
+      if (p.sums_keys) {
+        reinterpret_cast<float2*>(p.places.missing)[at] = make_float2(is_dead ? 0.0f : -dlse, 0.0f);
+      }
       if (p.turns != nullptr && row % kSumRows == 0) {
-        p.turns[at / kSumRows * 2] = 0;
-        p.turns[at / kSumRows * 2 + 1] = 0;
+        int2* const turns = reinterpret_cast<int2*>(p.turns) + at / kSumRows;
+        turns[0] = turns[p.num_rows() / kSumRows] = make_int2(0, 0);
       }
     }
   }
+}
+
+constexpr int kAddThreads = 256;
+
+__global__ void __launch_bounds__(kAddThreads) add_missing_kernel(const QueryParams p) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  const std::int64_t at = std::int64_t{blockIdx.x} * kAddThreads + threadIdx.x;
+  if (at >= p.num_rows()) return;
+  const float2 missing = __ldcg(reinterpret_cast<const float2*>(p.places.missing) + at);
+  p.places.deltas[at] += missing.x + missing.y;
 }
 
 // Blocks of 64 rows of one head, a warpgroup each.
@@ -130,6 +147,13 @@ template <class T>
 cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream) {
   return ptx::launch_overlapping(prepare_kernel<T>, blocks_of(params, kBlockRows),
                                  dim3(kRowLanes * kBlockRows), 0, stream, params);
+}
+
+cudaError_t add_missing(const QueryParams& params, cudaStream_t stream) {
+  const auto num_blocks =
+      static_cast<unsigned>((params.num_rows() + kAddThreads - 1) / kAddThreads);
+  return ptx::launch_overlapping(add_missing_kernel, dim3(num_blocks), dim3(kAddThreads), 0, stream,
+                                 params);
 }
 
 template <class T>

@@ -1,4 +1,4 @@
-// What the warps that serve the backward kernel count and say in shared memory.
+// What the warps of the backward kernel count and say in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,20 @@ __device__ __forceinline__ int load_word(std::uint32_t address) {
 
 __device__ __forceinline__ void store_word(std::uint32_t address, int word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+/// Two floats side by side, as those of a thread's two queries of 8.
+__device__ __forceinline__ float2 load_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(address)
+               : "memory");
+  return pair;
+}
+
+__device__ __forceinline__ void store_pair(std::uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
 }  // namespace fdma::sm90

@@ -11,8 +11,8 @@
 namespace fdma::sm90 {
 
 /// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
-/// query, the turns of deterministic calls, the sums of dQ, those of dK and dV of
-/// listed keys, the tile rows of a parametric plan.
+/// query and what deltas lack, the turns of deterministic calls, the sums of dQ, those of dK and dV
+/// of listed keys, the tile rows of a parametric plan.
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
     constexpr std::int64_t kAlignment = 256;
@@ -27,7 +27,8 @@ struct BackwardWorkspace {
     add(kAlignment);
     lse_log2 = add(rows * 4);
     deltas = add(rows * 4);
-    turns = add(rows / kSumRows * 2 * 4);
+    missing = add(rows * 2 * 4);
+    turns = add(rows / kSumRows * 2 * 2 * 4);
     dq_sums = add(rows * backward_dim(shape) * 4);
     dk_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
     dv_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
@@ -38,7 +39,7 @@ struct BackwardWorkspace {
   }
 
   std::int64_t padded_q_len = 0;
-  std::int64_t lse_log2, deltas, turns, dq_sums, dk_sums, dv_sums, tile_rows;
+  std::int64_t lse_log2, deltas, missing, turns, dq_sums, dk_sums, dv_sums, tile_rows;
   std::int64_t bytes = 0;
 };
 

@@ -6,5 +6,7 @@ template cudaError_t launch_backward<__nv_bfloat16, 128, 128, false, Gradients::
     const BackwardParams&, int, cudaStream_t);
 template cudaError_t launch_backward<__nv_bfloat16, 128, 128, true, Gradients::all, true>(
     const BackwardParams&, int, cudaStream_t);
+template cudaError_t launch_backward<__nv_bfloat16, 128, 128, true, Gradients::shifts, true>(
+    const BackwardParams&, int, cudaStream_t);
 
 }  // namespace fdma::sm90

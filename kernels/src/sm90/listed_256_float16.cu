@@ -10,5 +10,7 @@ template cudaError_t launch_backward<__half, 256, 256, true, Gradients::values, 
     const BackwardParams&, int, cudaStream_t);
 template cudaError_t launch_backward<__half, 256, 256, true, Gradients::keys, true>(
     const BackwardParams&, int, cudaStream_t);
+template cudaError_t launch_backward<__half, 256, 256, true, Gradients::shifts, true>(
+    const BackwardParams&, int, cudaStream_t);
 
 }  // namespace fdma::sm90
