@@ -63,6 +63,12 @@ Result<void> set_bias_gradient(BackwardCall& call, const AttentionShape& shape,
   return {};
 }
 
+bool sums_keys(RowSums row_sums, const BackwardCall& call, const AttentionShape& shape) {
+  if (row_sums != RowSums::automatic) return row_sums == RowSums::keys;
+  const bool has_few_queries = shape.batch * shape.heads_q * shape.max_q_len() <= kFewQueries;
+  return shape.out_dtype != DType::float32 && (call.dkey_bias != nullptr || has_few_queries);
+}
+
 }  // namespace
 
 Result<BackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
@@ -95,9 +101,7 @@ Result<BackwardCall> checked_backward_call(Direction direction, const AttentionS
   FDMA_TRY(call.dk, checked_gradient(tensors.dk, expected_k("dk", shape, shape.k_dtype), device));
   FDMA_TRY(call.dv, checked_gradient(tensors.dv, expected_v("dv", shape, shape.v_dtype), device));
   FDMA_TRY_VOID(set_bias_gradient(call, shape, tensors.dkey_bias, device));
-  call.sums_keys = options.row_sums == RowSums::keys ||
-                   (options.row_sums == RowSums::automatic && call.dkey_bias != nullptr &&
-                    shape.out_dtype != DType::float32);
+  call.sums_keys = sums_keys(options.row_sums, call, shape);
   return call;
 }
 

@@ -167,6 +167,19 @@ TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   }
 }
 
+TEST(AttentionBackwardOnGpu, RowsAddUpWhereDIsFoundFromKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    for (const bool is_deterministic : {false, true}) {
+      BackwardChoice backward;
+      backward.deterministic = is_deterministic;
+      const TrialChoice choice = choice_of(kDTypes[head_dim / 128 % 2], head_dim);
+      EXPECT_EQ(testing::row_sums_error(machine, choice, backward), "") << head_dim;
+    }
+  }
+}
+
 TEST(AttentionBackwardOnGpu, GivesZerosWhereThereIsNothing) {
   FDMA_SKIP_WITHOUT_HOPPER();
   for (const auto& [q_len, kv_len] : {std::pair{0, 200}, {200, 0}, {0, 0}}) {

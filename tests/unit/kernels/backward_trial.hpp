@@ -62,6 +62,10 @@ class BackwardTrial {
   /// elements of the gradients.
   std::string check();
 
+  /// How far gradients of the bias that were fetched are from adding up to the gradients of lse, as
+  /// they do where rows of dS do: the most of any KV head. Every row must see a key.
+  double surplus() const;
+
   /// The bytes of all gradients.
   std::vector<unsigned char> result_bytes() const;
 
@@ -82,5 +86,9 @@ class BackwardTrial {
 std::string check_backward_trial(AttentionMachine& machine, const MaskCase& mask,
                                  const TrialHeads& heads, const TrialChoice& choice,
                                  const BackwardChoice& backward = {}, PlanCounts* counts = nullptr);
+
+/// What is wrong with what RowSums says, tried with a bias and 16-bit tensors; empty if nothing.
+std::string row_sums_error(AttentionMachine& machine, TrialChoice choice,
+                           const BackwardChoice& backward = {});
 
 }  // namespace fdma::testing

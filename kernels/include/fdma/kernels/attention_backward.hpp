@@ -6,8 +6,8 @@
 //
 // The rows of dS add up to dlse, as long as D is what P and dP make of it. `out` was rounded, and P
 // where it was multiplied by v: with 16 bits D is off by some 0.1 %, the same for all keys of a
-// row. dq and dk hardly show it (dS is rounded for them); dkey_bias, which keeps every other digit,
-// does. RowSums says where D comes from.
+// row. dkey_bias, which keeps every other digit, shows it; dq and dk, for which dS is rounded too,
+// where rows are few. RowSums says where D comes from.
 #pragma once
 
 #include <atomic>
@@ -53,12 +53,17 @@ struct BackwardTensors {
 
 /// Where a backward call has D from.
 enum class RowSums : std::uint8_t {
-  automatic,  ///< keys where dkey_bias is wanted and out has 16 bits, otherwise output
-  output,     ///< rowsum(dout * out)
+  /// keys where out has 16 bits and dkey_bias is wanted or queries are few (kFewQueries),
+  /// otherwise output
+  automatic,
+  output,  ///< rowsum(dout * out)
   /// The same, and what P * (dout v^T - D) leaves over when it is added up along each row: exact
   /// to float32, for a pass over all keys more (2 of 5 matrix products)
   keys,
 };
+
+/// Rows of all query heads that cost no time worth mentioning.
+inline constexpr std::int64_t kFewQueries = 4096;
 
 struct BackwardOptions {
   /// That of the forward call; 0 means 1 / sqrt(head_dim).
