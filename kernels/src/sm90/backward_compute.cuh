@@ -173,6 +173,9 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       atomicAdd(p.places.missing + 2 * row + group, sum_of_warps<kQueries>(row_sums, thread));
     }
     give_turn(stage);
+    __syncwarp();
+    release(base + Layout::kQEmpty + 8 * stage);
+    release(base + Layout::kOEmpty + 8 * stage);
     sums_parity ^= 1;  // these are read until all have come to the next barrier
   };
 
@@ -449,8 +452,10 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::wgmma_wait<0>();
       if constexpr (kHasKeys) ptx::pin_registers(dk);
       if constexpr (kHasValues) ptx::pin_registers(dv);
-      if constexpr (!kHasKeys || kAlternates) release(base + Layout::kOEmpty + 8 * stage);
-      release(base + Layout::kQEmpty + 8 * stage);
+      if constexpr (!kAddsRows) {
+        if constexpr (!kHasKeys || kAlternates) release(base + Layout::kOEmpty + 8 * stage);
+        release(base + Layout::kQEmpty + 8 * stage);
+      }
       if constexpr (kStages == 1) step = wait_for_step();
     }
 
