@@ -38,7 +38,7 @@ inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
                                               int group) {
-  using Layout = BackwardLayout<kDimQk, kDimV>;
+  using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
   constexpr bool kSplitsRows = kQueries == 128;                 // of dQ
   constexpr bool kAddsRows = kGradients == Gradients::shifts;   // for D, and nothing else
@@ -167,7 +167,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         probabilities, dp, base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8,
         row_sums + thread / 32 * (4 * kQueries), lane_now());
     wait_for_turn(stage);
-    ptx::named_barrier_sync(kScoreBarrier + 1 + group, kWarpgroupThreads);
+    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
     if (thread < kQueries) {
       const std::int64_t row = std::int64_t{sum_tile} * kSumRows + thread;
       atomicAdd(p.places.missing + 2 * row + group, sum_of_warps<kQueries>(row_sums, thread));

@@ -10,15 +10,17 @@
 
 namespace fdma::sm90 {
 
-inline constexpr int kBackwardLoadRegisters = 56;
-inline constexpr int kBackwardComputeRegisters = 224;
-static_assert(kBackwardLoadRegisters + 2 * kBackwardComputeRegisters <= 504,
-              "65536 registers, 384 threads");
+// Shifts keep no gradients in registers, and their loading thread finds ranks besides.
+template <Gradients kGradients>
+inline constexpr int kBackwardLoadRegisters = kGradients == Gradients::shifts ? 88 : 56;
+template <Gradients kGradients>
+inline constexpr int kBackwardComputeRegisters = (504 - kBackwardLoadRegisters<kGradients>) / 2;
+static_assert(kBackwardComputeRegisters<Gradients::all> == 224, "65536 registers, 384 threads");
 
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
-  using Layout = BackwardLayout<kDimQk, kDimV>;
+  using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::give_registers<kBackwardLoadRegisters>();
+    ptx::give_registers<kBackwardLoadRegisters<kGradients>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
       if constexpr (kListed) {
@@ -71,7 +73,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       UnitLoader<Layout, kGeneral, kListed>(p, base).run();
     }
   } else {
-    ptx::take_registers<kBackwardComputeRegisters>();
+    ptx::take_registers<kBackwardComputeRegisters<kGradients>>();
     compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kListed>(p, base,
                                                                    ptx::warp_index() / 4 - 1);
   }

@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "fdma/kernels/key_lists.hpp"
 #include "sm90/forward_params.hpp"
@@ -230,6 +231,15 @@ struct BackwardLayout {
   static_assert(sizeof(PublishedItem) <= kItemBand && kItem % 16 == 0 && kRequest % 16 == 0);
   static_assert(kBytes <= 232448, "a block has 227 KB");
 };
+
+/// For Gradients::shifts, whose warpgroups take turns themselves.
+template <int kDimQk, int kDimV>
+struct ShiftLayout : BackwardLayout<kDimQk, kDimV> {
+  static constexpr bool kAddsInBulk = false;
+};
+template <Gradients kGradients, int kDimQk, int kDimV>
+using LayoutFor = std::conditional_t<kGradients == Gradients::shifts, ShiftLayout<kDimQk, kDimV>,
+                                     BackwardLayout<kDimQk, kDimV>>;
 
 /// Named barriers: the warpgroups that compute have written dS (where they alternate two, one for
 /// each that waits); two for turns.
