@@ -178,8 +178,10 @@ Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, co
   lists.sums.num_groups = static_cast<std::int32_t>(room_->num_rows);
   lists.seen = kept;
   if (!options.deterministic) FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
+  BackwardOptions chosen = options;
+  if (chosen.row_sums == fdma::RowSums::automatic) chosen.row_sums = fdma::RowSums::output;
   return sm90::attention_backward_with_lists(plan_, tensors, base + layout_.attention, stream,
-                                             options, lists);
+                                             chosen, lists);
 }
 
 }  // namespace fdma::dynamic_mask

@@ -178,7 +178,8 @@ class DynamicMaskAttention {
   /// The gradients of a call with the same tensors, selection taken as it was: a selection has no
   /// gradient, the scores that it adds have. On a GPU in the order of `stream`, without waiting; a
   /// graph may capture it. `workspace`: backward_workspace_bytes() of device memory, 256-aligned,
-  /// of no other call at the same time.
+  /// of no other call at the same time. On a GPU RowSums::automatic is `output`: half of the time
+  /// again is too much for the last digits of gradients of scores.
   ///
   /// Errors  those of attention_backward and zoh_scores_backward, by the names of the tensors;
   ///         invalid_argument: made without has_gradients, no kept on a GPU; unsupported:
