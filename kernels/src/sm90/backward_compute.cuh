@@ -12,7 +12,8 @@
 // Of 128 columns the warpgroups compute dQ in turn, one of a step and the other of the next
 // (kAlternates): so only one of them waits for the other's dS, and they drift apart. Else each
 // computes half of it: half of its columns, or of its rows where a step has 128.
-// This plain order is faster than those that let one step overlap with the next (README).
+// This plain order is faster than those that let one step overlap with the next (README). Longer
+// than most files: the parts of a step share their registers.
 #pragma once
 
 #include <cstdint>
