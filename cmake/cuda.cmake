@@ -11,7 +11,8 @@ if(FDMA_HAS_CUDA)
 endif()
 
 # fdma_cuda_sources(<target> sources..): compiles them with nvcc and the include folders of the target, adds the objects
-# to it and links the CUDA runtime statically. The driver is looked for at run time.
+# to it and links the CUDA runtime statically. The driver is looked for at run time. Where there is a compiler cache, it
+# gives back what ptxas said as well, so that objects from it are checked like new ones.
 function(fdma_cuda_sources target)
   set(checked ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh)
   if(FDMA_CUDA_BOUNDED_WAITS)
@@ -23,7 +24,7 @@ function(fdma_cuda_sources target)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${target}.cuda/${name}.o)
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${target}.cuda)
     add_custom_command(OUTPUT ${object}
-      COMMAND ${checked} ${FDMA_NVCC} -std=c++20
+      COMMAND ${checked} ${CMAKE_CUDA_COMPILER_LAUNCHER} ${FDMA_NVCC} -std=c++20
         -gencode arch=compute_90a,code=sm_90a -O3 -Xptxas -v
         "$<$<BOOL:${FDMA_CUDA_BOUNDED_WAITS}>:-DFDMA_BOUNDED_WAITS>"
         "$<$<BOOL:${FDMA_CUDA_EVERY_LANE_ARRIVES}>:-DFDMA_EVERY_LANE_ARRIVES>"
