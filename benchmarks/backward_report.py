@@ -1,14 +1,11 @@
 """The tables of gradients in docs/performance.md from benchmarks/results/attention_gpu.json.
 
-As in gpu_report.py: what others reach was recorded once on the same model of GPU, and goals are
-compared as ratios to cuDNN's full attention, here its gradients, of the same run.
+Goals are compared as ratios to cuDNN's gradients of full attention (recorded_peers.py).
 """
 
 from __future__ import annotations
 
 from gpu_report import (
-    BUILT_IN,
-    LENGTHS,
     Run,
     Table,
     Verdicts,
@@ -20,42 +17,10 @@ from gpu_report import (
     rows_of,
     tokens_text,
 )
+from recorded_peers import BACKWARD
 
-# TFLOP/s on allowed pairs, backward, 32 heads, head_dim 128, by mask: 8K, 32K, 128K.
-FLASHMASK: dict[str, tuple[float | None, float | None, float | None]] = {
-    "full": (594, 609, 611),
-    "causal": (555, 602, 614),
-    "sliding_window": (307, 499, 586),
-    "causal_document": (446, 484, 570),
-    "document": (515, 531, 583),
-    "share_question": (333, 382, 518),
-    "global_sliding_window": (352, 509, 582),
-    "causal_blockwise": (529, 552, 598),
-    "prefix_lm_document": (451, 490, 579),
-    "prefix_lm_causal": (566, 604, None),
-    "qk_sparse": (542, 597, 608),
-    "random_eviction": (393, 420, 428),
-}
-# The better of FlashAttention-3 and -4, where they were recorded.
-FLASH_ATTENTION: dict[str, tuple[float | None, float | None, float | None]] = {
-    "full": (602, 598, 614),
-    "causal": (577, 625, 619),
-    "sliding_window": (339, 493, 567),
-    "causal_document": (371, 400, None),
-    "document": (451, 456, None),
-    "random_eviction": (149, 161, None),
-}
-CUDNN_FULL = (541, 551, 545)
 FLOOR = 0.95
 DETERMINISTIC_GOAL = 0.85
-
-
-def goal_of(mask: str, at: int) -> float | None:
-    """Recorded TFLOP/s that the goal asks for."""
-    attention = FLASH_ATTENTION.get(mask, (None,) * 3)[at]
-    if mask in BUILT_IN:
-        return attention
-    return max((x for x in (FLASHMASK[mask][at], attention) if x), default=None)
 
 
 def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
@@ -63,18 +28,18 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
     cudnn_full = {run["tokens"]: run["cudnn_tflops"] for run in runs if run["mask"] == "full"}
     rows = []
     for run in runs:
-        at = LENGTHS.index(run["tokens"])
         normal = run["fdma_tflops"] / cudnn_full[run["tokens"]]
-        recorded, wanted = FLASHMASK[run["mask"]][at], goal_of(run["mask"], at)
+        recorded = BACKWARD.floor(run["mask"], run["tokens"])
+        wanted = BACKWARD.goal(run["mask"], run["tokens"])
         floor = goal = "-"
         if recorded:
-            ratio = normal / (recorded / CUDNN_FULL[at])
+            ratio = normal / recorded
             kind = f"floor, {FLOOR} of FlashMask V3 at 32K and 128K"
             is_judged = run["tokens"] >= 32768
             floor = verdicts.judge(kind, run, ratio, FLOOR) if is_judged else f"{ratio:.2f}"
         if wanted:
             kind = "goal, the best peer"
-            goal = verdicts.judge(kind, run, normal / (wanted / CUDNN_FULL[at]))
+            goal = verdicts.judge(kind, run, normal / wanted)
         share = run["fdma_ms"] / run["deterministic_ms"]
         kind = f"goal, {DETERMINISTIC_GOAL} of the speed where gradients are deterministic"
         flex = flex_of(result, run, "backward_flex")

@@ -1,9 +1,6 @@
 """The tables of docs/performance.md from benchmarks/results/attention_gpu.json.
 
-What others reach is written down here as it was recorded once on the same model of GPU (one NVIDIA
-H200, CUDA 13.0, bf16, 2026-11), with cuDNN's full attention beside it. They cannot run in one
-process with FDMA, and cards and clocks differ, so goals are compared as ratios to cuDNN's full
-attention: FDMA / cuDNN measured in one run against peer / cuDNN recorded.
+Beside what was measured stands what others reach (recorded_peers.py).
 """
 
 from __future__ import annotations
@@ -13,64 +10,11 @@ from typing import Any
 
 from estimate_report import quantile
 from mask_zoo import EVERY_TILE_PARTIAL
+from recorded_peers import FLASH_ATTENTION_FEW_HEADS, FLASHMASK_FEW_HEADS, FORWARD, LENGTHS
 
 Run = dict[str, Any]
 Table = Callable[[list[str], list[list[str]]], str]
 
-LENGTHS = (8192, 32768, 131072)
-# TFLOP/s on allowed pairs, forward, 32 heads, head_dim 128, by mask: 8K, 32K, 128K.
-FLASHMASK: dict[str, tuple[float | None, float | None, float | None]] = {
-    "full": (610, 618, 613),
-    "causal": (544, 610, 553),
-    "sliding_window": (336, 511, 582),
-    "causal_document": (455, 474, 562),
-    "document": (509, 516, 585),
-    "share_question": (352, 376, 501),
-    "global_sliding_window": (323, 497, 580),
-    "causal_blockwise": (503, 509, 580),
-    "prefix_lm_document": (456, 468, 561),
-    "prefix_lm_causal": (578, 621, None),
-    "qk_sparse": (534, 596, 568),
-    "random_eviction": (353, 374, 362),
-}
-FLASH_ATTENTION_3 = {
-    "full": (678, 686, 693),
-    "causal": (640, 647, 660),
-    "sliding_window": (388, 559, 619),
-}
-FLASH_ATTENTION_4: dict[str, tuple[float | None, float | None, float | None]] = {
-    "full": (689, 688, 659),
-    "causal": (615, 654, 626),
-    "sliding_window": (373, 544, 637),
-    "causal_document": (440, 474, None),
-    "document": (546, 552, None),
-    "random_eviction": (236, 254, None),
-}
-CUDNN_FULL = (626, 617, 601)
-# Batch 1, 8 heads: 8K, 32K. cuDNN was not recorded beside these.
-FLASHMASK_FEW_HEADS: dict[str, tuple[float | None, float | None]] = {
-    "causal": (418, 593),
-    "sliding_window": (253, None),
-    "causal_document": (284, None),
-    "document": (364, None),
-    "share_question": (245, 351),
-    "global_sliding_window": (126, 345),
-    "causal_blockwise": (335, 393),
-    "prefix_lm_document": (285, None),
-    "qk_sparse": (366, None),
-    "random_eviction": (226, None),
-}
-FLASH_ATTENTION_FEW_HEADS: dict[str, tuple[float | None, float | None]] = {
-    "full": (686, 690),
-    "causal": (658, 653),
-    "sliding_window": (329, 557),
-    "causal_document": (332, None),
-    "document": (441, None),
-    "random_eviction": (187, None),
-}
-# Built-in masks of FlashAttention: there the goal is to reach it; elsewhere 1.1 of the best peer.
-BUILT_IN = ("full", "causal", "sliding_window")
-GOAL = 1.1
 FLEX_FLOOR = 1.2
 PARTIAL_TILE_GOAL = 1.1
 COPY_GOAL = 0.8
@@ -85,7 +29,7 @@ def rows_of(result: Run, part: str, head_dim: int, heads: int) -> list[Run]:
         if (run["part"], run["head_dim"], run["heads"]) == (part, head_dim, heads)
         and run["mask"] != EVERY_TILE_PARTIAL
     ]
-    order = list(FLASHMASK)
+    order = list(FORWARD.flashmask)
     return sorted(rows, key=lambda run: (run["tokens"], order.index(run["mask"])))
 
 
@@ -96,14 +40,6 @@ def flex_of(result: Run, run: Run, part: str = "flex") -> Run | None:
         if other["part"] == part and all(other[name] == run[name] for name in shape):
             return other
     return None
-
-
-def goal_of(mask: str, at: int) -> float | None:
-    """Recorded TFLOP/s that the goal asks for."""
-    if mask in BUILT_IN:
-        return max(FLASH_ATTENTION_3[mask][at], FLASH_ATTENTION_4[mask][at] or 0)
-    peers = [x for x in (FLASHMASK[mask][at], FLASH_ATTENTION_4.get(mask, (None,) * 3)[at]) if x]
-    return GOAL * max(peers) if peers else None
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -162,22 +98,21 @@ class Verdicts:
 def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
     rows = []
     for run in rows_of(result, "dense", 128, 32):
-        at = LENGTHS.index(run["tokens"])
-        recorded = FLASHMASK[run["mask"]][at]
+        recorded = FORWARD.floor(run["mask"], run["tokens"])
+        wanted = FORWARD.goal(run["mask"], run["tokens"])
         normal = run["to_cudnn_full"]
         floor = goal = flex_ratio = "-"
         if recorded:
-            ratio = normal / (recorded / CUDNN_FULL[at])
+            ratio = normal / recorded
             has_floor = run["tokens"] >= 32768
             floor = (
                 verdicts.judge("floor, 1.0 of FlashMask V3 at 32K and 128K", run, ratio)
                 if has_floor
                 else f"{ratio:.2f}"
             )
-        wanted = goal_of(run["mask"], at)
         if wanted:
             kind = "goal, 1.1 of the best peer, or FlashAttention's full, causal and window"
-            goal = verdicts.judge(kind, run, normal / (wanted / CUDNN_FULL[at]))
+            goal = verdicts.judge(kind, run, normal / wanted)
         flex = flex_of(result, run)
         if flex is not None:
             kind = "floor, 1.2 of FlexAttention"
@@ -191,9 +126,9 @@ def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 number(run["fdma_tflops"]),
                 number(run.get("cudnn_tflops")),
                 f"{normal:.3f}",
-                number(recorded / CUDNN_FULL[at] if recorded else None, 3),
+                number(recorded, 3),
                 floor,
-                number(wanted / CUDNN_FULL[at] if wanted else None, 3),
+                number(wanted, 3),
                 goal,
                 number(flex["flex_tflops"] if flex else None),
                 flex_ratio,
