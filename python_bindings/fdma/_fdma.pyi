@@ -1084,9 +1084,18 @@ def estimate(
     What `fdma-maskc estimate --json` says of this mask, its member `mask` apart.
     """
 
-def estimate_plan(plan: AttentionPlan, profile: DeviceProfile) -> dict[str, object]:
+def estimate_plan(
+    plan: AttentionPlan,
+    profile: DeviceProfile,
+    *,
+    deterministic: bool = False,
+    sums_keys: bool = False,
+) -> dict[str, object]:
     """
     The predicted time of this plan, of its direction: what `estimate` says as `masked`.
+
+    Backward with deterministic gradients, or with a pass over the keys for sums of rows
+    (`RowSums::keys`), where asked for.
     """
 
 def draw(

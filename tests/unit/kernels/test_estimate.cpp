@@ -383,6 +383,38 @@ TEST(Estimate, EmptyMasksAndEmptyLengthsHaveATime) {
   EXPECT_DOUBLE_EQ(nothing.speedup, 1);
 }
 
+TEST(Estimate, BackwardCallsTakeLongerInOrderOrWithAPassOverTheKeys) {
+  const BlockMask mask = compiled("causal", 256);
+  const auto time_us = [&](const char* device, Direction direction, std::int32_t head_dim,
+                           const BackwardExtras& extras) {
+    AttentionShape shape = square_shape(256, 2, head_dim);
+    shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+    const DeviceProfile profile = *shipped_profile(device);
+    PlanOptions options;
+    options.direction = direction;
+    options.backend = profile.backend;
+    const PlanEstimate found =
+        *estimate_plan(*make_plan(mask, shape, {}, options), profile, extras);
+    EXPECT_GE(found.time_us, found.schedule.makespan_us + found.extra_us);
+    return std::pair(found.time_us, found.extra_us / found.schedule.makespan_us);
+  };
+  const BackwardExtras in_order{.is_deterministic = true}, by_keys{.sums_keys = true};
+  for (const char* device : {"h200", "cpu"}) {
+    const auto plain = time_us(device, Direction::backward, 64, {});
+    EXPECT_EQ(plain.second, 0);
+    const bool is_gpu = device == std::string("h200");
+    const auto ordered = time_us(device, Direction::backward, 64, in_order);
+    EXPECT_EQ(ordered.first > plain.first, is_gpu);
+    const auto exact = time_us(device, Direction::backward, 64, by_keys);
+    EXPECT_GT(exact.first, plain.first);
+    const auto both = time_us(device, Direction::backward, 64, {true, true});
+    EXPECT_NEAR(both.second, ordered.second + exact.second, 1e-9);
+    EXPECT_EQ(time_us(device, Direction::forward, 64, {true, true}).second, 0);
+  }
+  EXPECT_LT(time_us("h200", Direction::backward, 256, by_keys).second,
+            time_us("h200", Direction::backward, 128, by_keys).second);
+}
+
 TEST(Estimate, RejectsWhatTheProfileOrThePlanCannotServe) {
   const BlockMask mask = compiled("causal", 256);
   const AttentionShape shape = square_shape(256, 2, 64);

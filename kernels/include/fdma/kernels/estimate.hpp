@@ -62,10 +62,18 @@ struct PlanEstimate {
   double combine_us = 0;  ///< combining split rows, after the items
   double move_us = 0;     ///< moving keys into their orders, before the items; a CPU does not
   double query_us = 0;  ///< backward on a GPU: sums of dq made zero before, stored after the items
-  double time_us = 0;   ///< launch_us + move_us + max(makespan + query_us, memory_us) + combine_us
+  double extra_us = 0;  ///< what BackwardExtras add to the items
+  /// launch_us + move_us + max(makespan + query_us + extra_us, memory_us) + combine_us
+  double time_us = 0;
   std::int64_t memory_bytes = 0;
 
-  bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us; }
+  bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us + extra_us; }
+};
+
+/// What a backward call does that its plan does not say (BackwardOptions); forward calls do not.
+struct BackwardExtras {
+  bool is_deterministic = false;  ///< on a GPU sums of dq wait for their turns
+  bool sums_keys = false;         ///< RowSums::keys: a pass over the keys before the others
 };
 
 /// Predicts the time of `plan` on a device, for the pass that the plan is for.
@@ -73,7 +81,8 @@ struct PlanEstimate {
 /// Errors  unsupported if the profile has no costs for dtype, direction or the plan's tile;
 ///         invalid_argument for gather lists where the kernel does not gather
 /// Cost    O(items * (segments + log workers) + bitmaps)
-Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile);
+Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
+                                   const BackwardExtras& extras = {});
 
 struct EstimateOptions {
   Direction direction = Direction::forward;
