@@ -7,8 +7,10 @@ fastest, and masks that real batches have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fnmatch
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from decode_rows import DecodeShape, decode_shapes
 from mask_zoo import EVERY_TILE_PARTIAL, NAMES
@@ -94,10 +96,27 @@ def all_rows() -> Iterator[Row]:
         yield Row("decode", decode, "causal")
 
 
+Named = TypeVar("Named")
+
+
+def chosen(rows: Iterable[Named], patterns: str) -> list[Named]:
+    """Of rows, once each, those that match one of some patterns with commas between, in their
+    order. A pattern without * may stand anywhere in the name of a row."""
+    by_name = {str(row): row for row in rows}
+    found: dict[str, Named] = {}
+    for text in patterns.split(","):
+        pattern = text if "*" in text else f"*{text}*"
+        for name, row in by_name.items():
+            if fnmatch.fnmatchcase(name, pattern):
+                found.setdefault(name, row)
+    return list(found.values())
+
+
 def expected_seconds(row: Row) -> float:
     """About what a row takes, so that none is begun that cannot end in time."""
     if row.part == "backward" and isinstance(row.shape, Shape):
         is_dense = row.mask in ("full", "causal", "prefix_lm_causal", "qk_sparse")
-        return 5.0 + row.shape.tokens / 32768 * (4.0 if is_dense else 1.5)
-    seconds = {"flex": 30.0, "backward_flex": 60.0, "cusparse": 15.0}
+        return 2.0 + row.shape.tokens / 32768 * (3.0 if is_dense else 0.5)
+    # FlexAttention's with its program in the cache (flex_programs.py).
+    seconds = {"flex": 4.0, "backward_flex": 5.0, "cusparse": 15.0}
     return seconds.get(row.part, 4.0 + row.shape.tokens / 32768)

@@ -5,7 +5,9 @@ Goals are compared as ratios to cuDNN's gradients of full attention (recorded_pe
 
 from __future__ import annotations
 
+from estimate_report import quantile
 from gpu_report import (
+    FLEX_FLOOR,
     Run,
     Table,
     Verdicts,
@@ -40,9 +42,12 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
         if wanted:
             kind = "goal, the best peer"
             goal = verdicts.judge(kind, run, normal / wanted)
+        flex, flex_ratio = flex_of(result, run, "backward_flex"), "-"
+        if flex is not None:
+            kind = f"floor, {FLEX_FLOOR} of FlexAttention"
+            flex_ratio = verdicts.judge(kind, run, flex["flex_ratio"], FLEX_FLOOR)
         share = run["fdma_ms"] / run["deterministic_ms"]
         kind = f"goal, {DETERMINISTIC_GOAL} of the speed where gradients are deterministic"
-        flex = flex_of(result, run, "backward_flex")
         rows.append(
             [
                 run["mask"],
@@ -54,7 +59,7 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 f"{normal:.3f}",
                 floor,
                 goal,
-                number(flex["flex_ratio"] if flex else None, 2),
+                flex_ratio,
                 milliseconds(run["deterministic_ms"]),
                 verdicts.judge(kind, run, share, DETERMINISTIC_GOAL),
                 plan_text(run),
@@ -91,11 +96,33 @@ def other_shapes_table(result: Run, table: Table) -> str:
     return table(header, rows) if rows else "Nothing measured yet."
 
 
+def prediction_text(result: Run) -> str:
+    """How far predictions are from what was measured, of ordinary and of deterministic calls."""
+    lines = []
+    for what, prefix, measured in (
+        ("", "", "fdma_ms"),
+        ("deterministic ", "deterministic_", "deterministic_ms"),
+    ):
+        errors = [
+            abs(run[f"{prefix}predicted_ms"] / run[measured] - 1)
+            for run in result["rows"].values()
+            if run["part"] == "backward" and f"{prefix}predicted_ms" in run
+        ]
+        if errors:
+            lines.append(
+                f"- predicted times of {what}calls (the shipped profile) miss the measured ones of "
+                f"{len(errors)} rows by {100 * quantile(errors, 0.5):.1f} % (median), "
+                f"{100 * quantile(errors, 0.95):.1f} % (95th percentile)."
+            )
+    return "\n".join(lines)
+
+
 def tables(result: Run, table: Table) -> dict[str, str]:
     verdicts = Verdicts()
     gradients = gradients_table(result, table, verdicts)
+    summary = "\n".join(text for text in (verdicts.text(), prediction_text(result)) if text)
     return {
-        "attention-gpu-backward-summary": verdicts.text() or "Nothing measured yet.",
+        "attention-gpu-backward-summary": summary or "Nothing measured yet.",
         "attention-gpu-backward": gradients,
         "attention-gpu-backward-shapes": other_shapes_table(result, table),
     }

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flex_programs import gradients_of
+
 Run = dict[str, Any]
 Predicate = Callable[[Any, Any], Any]
 
@@ -51,12 +53,8 @@ class BackwardCalls:
 
     def of_peer(self, forward: Callable[..., Any]) -> Callable[[], object]:
         """The backward pass of what `forward` computes from q, k and v with heads first."""
-        torch = self.torch
-        with torch.enable_grad():
-            inputs = [x.detach().requires_grad_() for x in self.problem.heads_first]
-            out = forward(*inputs)
         dout = self.dout.transpose(1, 2)
-        return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
+        return gradients_of(self.torch, forward, self.problem.heads_first, dout)
 
     def errors(self, predicate: Predicate) -> Run:
         """Of the last head, largest errors over the largest magnitude; raises where one is above

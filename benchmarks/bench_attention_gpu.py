@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import faulthandler
-import fnmatch
 import json
 import os
 import platform
@@ -45,9 +44,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attention_rows import PARTS, Row, Shape, all_rows, expected_seconds
+from attention_rows import PARTS, Row, Shape, all_rows, chosen, expected_seconds
 from backward_rows import BackwardCalls
 from decode_rows import DecodeProblem, DecodeShape, measure_decode
+from flex_programs import flex_program, mask_mod_of
 from make_report import git
 from mask_zoo import EVERY_TILE_PARTIAL, ZooMask, zoo_mask
 
@@ -60,6 +60,8 @@ ROUNDS = (3, 15)
 # Short kernels run several times between two events.
 SECONDS_A_SAMPLE = 3e-4
 MAX_LAUNCHES = 8
+# Longer calls are sampled twice and no more.
+LONG_SECONDS = 0.1
 # Keeps the GPU busy while the host queues a sample: about 1 ms at 1.9 GHz for each launch.
 SLEEP_CYCLES = 2_000_000
 SAMPLED_ROWS = 24
@@ -74,7 +76,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
     parser.add_argument("--parts", type=names, default=PARTS)
-    parser.add_argument("--rows", default="*", help="pattern of rows, such as 'dense/32K/*causal'")
+    parser.add_argument(
+        "--rows", default="*", help="patterns of rows: 'backward/8K/*,dense/32K/*causal'"
+    )
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument(
@@ -146,12 +150,16 @@ class Timing:
     def __init__(self, torch: Any, calls: dict[str, Callable[[], object]], quick: bool) -> None:
         self.torch = torch
         self.calls = calls
-        self.seconds: dict[str, list[float]] = {name: [] for name in calls}
+        self.seconds: dict[str, list[float]] = {}
         launches = {}
         for name, call in calls.items():
             call()
-            once = min(self.sample(call, 1) for _ in range(2))
+            self.seconds[name] = [self.sample(call, 1) for _ in range(2)]
+            once = min(self.seconds[name])
             launches[name] = max(1, min(MAX_LAUNCHES, round(SECONDS_A_SAMPLE / once)))
+        if max(min(seconds) for seconds in self.seconds.values()) > LONG_SECONDS:
+            return
+        self.seconds = {name: [] for name in calls}
         begin = time.perf_counter()
         names = list(calls)
         limit = 3 if quick else ROUNDS[1]
@@ -287,10 +295,13 @@ def profile_of(fdma: Any, name: str) -> Any:
     return profiles.shipped(name) if name in profiles.shipped_names() else profiles.read(name)
 
 
-def predicted(fdma: Any, plan: Any, profile: Any) -> Run:
-    """What is predicted for one call of the plan."""
-    milliseconds = fdma.estimate_plan(plan, profile)["time_us"] / 1e3
-    return {"predicted_ms": milliseconds, "predicted_by": profile.name}
+def predicted(fdma: Any, plan: Any, profile: Any, in_order: Any = None) -> Run:
+    """What is predicted for one call of the plan, and for a deterministic one of `in_order`."""
+    run: Run = {"predicted_ms": fdma.estimate_plan(plan, profile)["time_us"] / 1e3}
+    if in_order is not None:
+        found = fdma.estimate_plan(in_order, profile, deterministic=True)
+        run["deterministic_predicted_ms"] = found["time_us"] / 1e3
+    return run | {"predicted_by": profile.name}
 
 
 class Measured:
@@ -374,17 +385,22 @@ def measure_row(
             "tiles": plan.counts,
             "plan_bytes": backward.plan.nbytes,
             "plan_ms": plan_ms,
-        } | predicted(fdma, plan, profile)
+        } | predicted(fdma, plan, profile, in_order)
         if row.part == "backward_flex":
-            flex, _, facts = flex_call(torch, problem, row.mask, predicate)
+            flex, facts = flex_call(torch, problem, row.mask, predicate)
             calls["flex"] = backward.of_peer(flex)
         elif row.mask in ("full", "causal"):
             causal = row.mask == "causal"
             calls["cudnn"] = backward.of_peer(lambda *inputs: problem.cudnn(causal, *inputs))
     elif row.part == "flex":
-        flex, flex_out, facts = flex_call(torch, problem, row.mask, predicate)
-        facts["flex_check"] = problem.errors(predicate, flex_out().transpose(1, 2), None)
-        calls["flex"] = flex
+        flex, facts = flex_call(torch, problem, row.mask, predicate)
+        begin = time.perf_counter()
+        flex_out = flex(*problem.heads_first).transpose(1, 2)
+        torch.cuda.synchronize()
+        facts["flex_first_s"] = time.perf_counter() - begin
+        facts["flex_check"] = problem.errors(predicate, flex_out, None)
+        del flex_out
+        calls["flex"] = lambda: flex(*problem.heads_first)
     elif row.part == "cusparse":
         peers, facts = cusparse_calls(fdma, torch, problem, mask, predicate)
         calls |= peers
@@ -450,33 +466,21 @@ def measure_row(
 
 def flex_call(
     torch: Any, problem: Problem, name: str, predicate: Callable[[Any, Any], Any]
-) -> tuple[Callable[[], object], Callable[[], Any], Run]:
-    """FlexAttention on the mask: a call, one that returns the result, and what preparing took."""
-    from torch.nn.attention import flex_attention as flex
+) -> tuple[Callable[..., Any], Run]:
+    """FlexAttention on the mask, of q, k and v with heads first, and what making the mask took."""
+    from torch.nn.attention.flex_attention import create_block_mask
 
-    torch.compiler.reset()  # a mask is a program of its own; old ones count against a limit
-    compiled = torch.compile(flex.flex_attention, dynamic=False)
     tokens = problem.shape.tokens
     block_mask = None
     begin = time.perf_counter()
     if name != "full":
-        block_mask = flex.create_block_mask(
-            lambda b, h, q, k: predicate(q, k), None, None, tokens, tokens, device="cuda"
+        block_mask = create_block_mask(
+            mask_mod_of(predicate), None, None, tokens, tokens, device="cuda"
         )
         torch.cuda.synchronize()
-    masked = time.perf_counter()
-
-    def run(*inputs: Any) -> Any:
-        return compiled(*(inputs or problem.heads_first), block_mask=block_mask)
-
-    result = run()
-    torch.cuda.synchronize()
-    facts = {
-        "flex_mask_ms": (masked - begin) * 1e3,
-        "flex_compile_s": time.perf_counter() - masked,
-    }
+    facts = {"flex_mask_ms": (time.perf_counter() - begin) * 1e3}
     torch.cuda.empty_cache()  # what making the mask took
-    return run, lambda: result, facts
+    return flex_program(torch, block_mask), facts
 
 
 def cusparse_calls(
@@ -636,8 +640,14 @@ def predict(results: Results, options: argparse.Namespace) -> None:
         shape = Shape(run["batch"], run["tokens"], run["heads"], run["head_dim"])
         mask = zoo_mask(run["mask"], shape.tokens)
         compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables)
-        direction = "backward" if run["part"].startswith("backward") else "forward"
-        run |= predicted(fdma, planned(fdma, compiled, shape, direction=direction), profile)
+        if run["part"].startswith("backward"):
+            plan, in_order = (
+                planned(fdma, compiled, shape, direction="backward", columns=columns)
+                for columns in ("automatic", "scan")
+            )
+            run |= predicted(fdma, plan, profile, in_order)
+        else:
+            run |= predicted(fdma, planned(fdma, compiled, shape), profile)
     results.write()
 
 
@@ -648,12 +658,7 @@ def main() -> None:
     if options.predict:
         predict(results, options)
         return
-    pattern = options.rows if "*" in options.rows else f"*{options.rows}*"
-    wanted = [
-        row
-        for row in all_rows()
-        if row.part in options.parts and fnmatch.fnmatchcase(str(row), pattern)
-    ]
+    wanted = chosen((row for row in all_rows() if row.part in options.parts), options.rows)
     rows = [row for row in wanted if options.again or str(row) not in results.rows]
     print(f"{len(wanted)} rows, {len(wanted) - len(rows)} of them measured already", flush=True)
     if options.list:

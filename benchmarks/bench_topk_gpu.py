@@ -8,9 +8,9 @@ are timed in turn by CUDA events, the GPU kept busy while the host prepares; med
 64K tokens have 64K tokens in all, so many batch elements. Beside them: cuDNN's
 scaled_dot_product_attention, full and causal, on the same tensors, once a shape and call of this
 program; rows come in the order of their importance and take a second or two; and in part `flex`
-FlexAttention on the same mask and bias. Part `train`: both passes (topk_training.py). Part
-`eviction`: the zoo's random_eviction by tiles that are scanned, by gathered keys and by what the
-planner chooses.
+FlexAttention on the same mask and bias (topk_flex.py). Part `train`: both passes
+(topk_training.py). Part `eviction`: the zoo's random_eviction by tiles that are scanned, by
+gathered keys and by what the planner chooses.
 
 Orders of scores: random (normal), drifting (newer keys better by 1 in 2,048), rising (newer keys
 always better: a sliding window, in which every key enters and leaves) and clustered (a level for
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import fnmatch
 import sys
 import time
 import traceback
@@ -35,8 +34,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attention_rows import chosen
 from bench_attention_gpu import Results, Timing, WrongResultError, commit_and_changes, gpu_state
 from mask_zoo import zoo_mask
+from topk_flex import measure_flex
 from topk_training import measure_training
 
 Run = dict[str, Any]
@@ -50,7 +51,6 @@ ORDERS = ("random", "drifting", "rising", "clustered")
 STAGES = ("scores", "selection", "lists", "attention")
 MAX_CUDNN_TOKENS = 131072
 LONG_TOKENS = 65536  # from here on cuDNN takes its time, and runs once after warming up
-MAX_FLEX_TOKENS = 16384
 A_COEF = -0.5
 
 # Of shapes that this call has timed already.
@@ -91,6 +91,11 @@ def all_rows() -> Iterator[Row]:
             yield Row("train", 131072, 32, heads_kv, 128, WIDTH, order)
     for tokens, ratio in CLAIMED_RATIOS:
         yield Row("train", tokens, 32, 32, 128, round(ratio * tokens), "random")
+    yield Row("flex", 131072, 32, 32, 128, WIDTH, "random")
+    for tokens, ratio in CLAIMED_RATIOS[:0:-1]:
+        yield Row("flex", tokens, 32, 32, 128, round(ratio * tokens), "random")
+    yield Row("eviction", 32768, 32, 32, 128, 0, "random")
+    yield Row("eviction", 131072, 32, 32, 128, 0, "random")
     yield Row("topk", 1048576, 32, 8, 128, WIDTH, "random")
     for heads_kv in (32, 8):
         for order in ORDERS:
@@ -105,10 +110,6 @@ def all_rows() -> Iterator[Row]:
         for order in ORDERS[1:]:
             yield Row("topk", tokens, 32, 32, 128, round(0.1 * tokens), order)
     yield Row("topk", 1048576, 32, 8, 64, WIDTH, "random")
-    yield Row("eviction", 32768, 32, 32, 128, 0, "random")
-    yield Row("eviction", 131072, 32, 32, 128, 0, "random")
-    yield Row("flex", 16384, 32, 32, 128, round(0.05 * 16384), "random")
-    yield Row("flex", 4096, 32, 32, 128, round(0.1 * 4096), "random")
 
 
 class Problem:
@@ -289,42 +290,6 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     return run
 
 
-def measure_flex(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
-    """Beside FlexAttention on the same mask and bias."""
-    torch = problem.torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    run = measure_topk(fdma, problem, row, quick)
-    scores = problem.scores(row.order)
-    held = fdma.DeviceTopk(
-        fdma.compile("causal", q_len=row.tokens), row.width, batch=row.batch, heads_kv=row.heads_kv
-    )
-    ends = torch.from_dlpack(held.select(scores))[..., 1].contiguous()
-    group = row.heads // row.heads_kv
-
-    def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        return (k <= q) & (q < ends[b, h // group, k])
-
-    def score_mod(score: Any, b: Any, h: Any, _q: Any, k: Any) -> Any:
-        return score + scores[b, h // group, k]
-
-    q, k, v = (x.transpose(1, 2) for x in (problem.q, problem.k, problem.v))
-    size = (row.batch, row.heads, row.tokens, row.tokens)
-    mask = torch.compile(create_block_mask)(mask_mod, *size, device="cuda")
-    compiled = torch.compile(flex_attention)
-
-    def flex() -> Any:
-        return compiled(q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=group > 1)
-
-    error = float((flex().transpose(1, 2)[0].float() - problem.out[0].float()).abs().max())
-    if not error < 0.1:
-        raise WrongResultError(f"FlexAttention differs by {error:.3g}")
-    timing = Timing(torch, {"flex": flex}, quick)
-    run["flex_ms"] = 1e3 * timing.median("flex")
-    run["flex_speedup"] = run["flex_ms"] / run["attention_ms"]
-    return run
-
-
 def measure_eviction(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     """The zoo's random_eviction by each way to read its intervals."""
     torch = problem.torch
@@ -379,14 +344,14 @@ MEASURES = {
 
 
 def expected_seconds(row: Row) -> float:
-    return {"flex": 60.0, "eviction": 12.0, "train": 3.0}.get(row.part, 1.0) + row.tokens / 131072
+    return {"flex": 8.0, "eviction": 4.0, "train": 2.0}.get(row.part, 1.0) + row.tokens / 131072
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
-    parser.add_argument("--rows", default="*", help="pattern of rows, such as 'topk/128K/*'")
+    parser.add_argument("--rows", default="*", help="patterns of rows: 'topk/128K/*,train/*'")
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--list", action="store_true", help="only say which rows are left")
@@ -440,6 +405,7 @@ def measure(rows: list[Row], results: Results, options: argparse.Namespace, begi
             torch.cuda.empty_cache()
             problem = Problem(torch, row)
         problem.row = row
+        row_begin = time.monotonic()
         try:
             run = MEASURES[row.part](fdma, problem, row, options.quick)
         except Exception as error:  # the other rows are worth having
@@ -452,7 +418,7 @@ def measure(rows: list[Row], results: Results, options: argparse.Namespace, begi
         described = {name: getattr(row, name) for name in fields}
         results.rows[str(row)] = described | run | {"commit": commit}
         results.write()
-        print(text_of(row, run), flush=True)
+        print(f"{text_of(row, run)} ({time.monotonic() - row_begin:.1f} s)", flush=True)
     return -1 if is_wrong else 0
 
 
@@ -460,9 +426,8 @@ def main() -> None:
     begin = time.monotonic()
     options = arguments()
     results = Results(options.result)
-    pattern = options.rows if "*" in options.rows else f"*{options.rows}*"
-    wanted = {str(row): row for row in all_rows() if fnmatch.fnmatchcase(str(row), pattern)}
-    rows = [row for name, row in wanted.items() if options.again or name not in results.rows]
+    wanted = chosen(all_rows(), options.rows)
+    rows = [row for row in wanted if options.again or str(row) not in results.rows]
     print(f"{len(wanted)} rows, {len(wanted) - len(rows)} of them measured already", flush=True)
     if options.list:
         print("\n".join(map(str, rows)))

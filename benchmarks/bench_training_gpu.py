@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import fnmatch
 import gc
 import statistics
 import sys
@@ -30,6 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from attention_rows import chosen
 from bench_attention_gpu import Results, WrongResultError, commit_and_changes, gpu_state
 from packed_steps import NAMES, Contender, Documents, Layer, allowed_pairs
 
@@ -248,7 +248,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("module", type=Path, help="folder of the built package fdma")
     parser.add_argument("result", type=Path, help="JSON file to write, and to continue")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS)
-    parser.add_argument("--rows", default="*", help="pattern of rows, such as 'layer/8192/*'")
+    parser.add_argument("--rows", default="*", help="patterns of rows: 'layer/8192/*,overhead'")
     parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--list", action="store_true", help="say what would run")
@@ -261,13 +261,8 @@ def main() -> None:
     begin = time.perf_counter()
     results = Results(options.result)
     done = set() if options.again else {n for n, run in results.rows.items() if "error" not in run}
-    rows = [
-        row
-        for row in all_rows()
-        if row.partition("/")[0] in options.parts
-        and fnmatch.fnmatch(row, options.rows)
-        and row not in done
-    ]
+    of_parts = (row for row in all_rows() if row.partition("/")[0] in options.parts)
+    rows = [row for row in chosen(of_parts, options.rows) if row not in done]
     if options.list:
         print(*rows, sep="\n")
         return

@@ -14,13 +14,14 @@
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
 #   select     benchmarks/bench_select_gpu.py: scores and selection beside a copy and PyTorch's topk
-#   estimate   benchmarks/bench_estimate_gpu: calibrates, then predicts and measures the zoo, FDMA alone; then estimate_backward:
-#              the same of gradients
+#   estimate   benchmarks/bench_estimate_gpu: calibrates both directions, then predicts and measures the zoo, FDMA alone
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   backward   gradients beside cuDNN's, and what deterministic ones cost; backward_flex: beside FlexAttention's
 #   parametric plans of segments beside plans in parametric form
-#   flex       the same beside FlexAttention, whose compilation takes 10 to 60 s a row
+#   programs   FlexAttention's programs for the stages flex, backward_flex and topk, compiled side by side
+#              (flex_programs.py), for each would take seconds of its row
+#   flex       attention beside FlexAttention
 #   cusparse   the same beside cuSPARSE's products at the cells of the mask
 #   decode     few queries against 128K keys, beside PyTorch's attention and a copy
 #   topk       benchmarks/bench_topk_gpu.py: learned top-k in one call, stage by stage, beside cuDNN (--rows chooses)
@@ -41,7 +42,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 
-all_stages="setup build tests python memcheck racecheck select estimate estimate_backward masks dense backward parametric flex backward_flex cusparse decode topk training tables"
+all_stages="setup build tests python memcheck racecheck select estimate masks programs dense backward parametric flex backward_flex cusparse decode topk training tables"
 stages=$all_stages
 rows='*'
 max_seconds=450
@@ -79,6 +80,7 @@ case $max_seconds in '' | *[!0-9]*) usage "--max-seconds: expected a whole numbe
 case $build in /*) ;; *) build=$PWD/$build ;; esac
 results=${results:-$build/results}
 mkdir -p "$results"
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$results/programs}
 
 python=${FDMA_PYTHON:-}
 choose_python() {
@@ -224,13 +226,19 @@ measure_select() {
   "$python" benchmarks/bench_select_gpu.py "$build/python_bindings" benchmarks/results/select_gpu.json
 }
 
-# measure_estimate DIRECTION SUFFIX
 measure_estimate() {
-  local name=estimate_gpu$2
+  local raw=$results/estimate_gpu.raw
   ninja -C "$build" -t query bench_estimate_gpu >/dev/null 2>&1 || { echo "built without benchmarks"; exit 77; }
   ninja -C "$build" bench_estimate_gpu &&
-    "$build/benchmarks/bench_estimate_gpu" --direction "$1" --json "$results/$name.raw" &&
-    "$python" benchmarks/make_report.py store-estimate-gpu "$results/$name.raw" "benchmarks/results/$name.json"
+    "$build/benchmarks/bench_estimate_gpu" --direction both --seconds-each 0.1 --json "$raw" || return 1
+  local name
+  for name in estimate_gpu estimate_gpu_backward; do
+    "$python" benchmarks/make_report.py store-estimate-gpu "$raw" "benchmarks/results/$name.json" || return 1
+  done
+}
+
+flex_programs() {
+  "$python" benchmarks/flex_programs.py
 }
 
 measure_masks() {
@@ -247,7 +255,7 @@ measure() {
   "$python" "benchmarks/bench_${program}_gpu.py" "$build/python_bindings" "benchmarks/results/${program}_gpu.json" \
     "${choice[@]}" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_shard test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks
+export -f setup_all build_all test_shard test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks flex_programs
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then
@@ -256,9 +264,9 @@ if stage build 20 bash -c build_all; then
   stage memcheck 20 bash -c 'sanitize memcheck'
   stage racecheck 20 bash -c 'sanitize racecheck'
   stage select 60 bash -c measure_select
-  stage estimate 120 bash -c 'measure_estimate forward ""'
-  stage estimate_backward 150 bash -c 'measure_estimate backward _backward'
+  stage estimate 120 bash -c measure_estimate
   stage masks 110 bash -c measure_masks
+  stage programs 60 bash -c flex_programs
   # The benchmark knows itself which rows are there: no stamps, and its lines are shown as they come.
   for part in dense backward parametric flex backward_flex cusparse decode topk training; do
     case " $stages " in *" $part "*) ;; *) continue ;; esac
