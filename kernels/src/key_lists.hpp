@@ -10,13 +10,12 @@
 
 namespace fdma {
 
-/// Tiles of queries of a segment: what the items of a KV head read of them stays in the cache.
-inline std::int32_t segment_tiles(std::int32_t group_size) {
-  return group_size < 64 ? 64 / group_size : 1;
-}
+/// Tiles of queries of a segment: what the items of a KV head read of them stays in the cache, and
+/// few keys begin and end in one; no less than a step of lifetime_shift.
+std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len);
 
 /// The lists of one KV head. Items have batch and kv_head 0 and count key tiles and rows of sums
-/// from 0.
+/// from 0 on.
 struct HeadLists {
   std::vector<ListedKey> keys;
   std::vector<KeyItem> items;
@@ -25,15 +24,18 @@ struct HeadLists {
 };
 
 /// The lists of keys of which key k is seen by the queries of intervals[offsets[k] .. [k + 1]),
-/// ascending and below q_len. Sorted by ((q_end - 1) >> lifetime_shift, key, q_begin), then blocks
-/// of order_block_tiles by (q_begin, key); the tiles of queries that keys of a tile live in, from
-/// the first to the last, are cut at multiples of `segment` of them where they are more. A tile of
-/// keys that is cut has 128 rows of sums; but where keys have several intervals rows are given to
-/// keys.
+/// ascending and below q_len, at most `w` keys by one query. Intervals of pieces of keys that
+/// cuts_piece says are cut at multiples of `segment` tiles of queries; then all are sorted by
+/// ((q_end - 1) >> lifetime_shift, key, q_begin), and blocks of order_block_tiles by q_begin alone,
+/// stably. Each tile is an item. Keys that are listed several times have a row of sums each, in
+/// their order.
 ///
-/// Cost        O(intervals log intervals)
+/// Cost        O(entries log entries), up to q_len / (128 * segment) entries an interval
 HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,
-                    std::int64_t q_len, std::int32_t segment);
+                    std::int64_t q_len, std::int32_t segment, std::int64_t w);
+
+/// The most keys that one query sees: `w` of these intervals.
+std::int64_t most_seen(std::span<const Interval> intervals, std::int64_t q_len);
 
 /// Appends the keys of lists that any number of KV heads use; their first tile, as append_items
 /// wants it.

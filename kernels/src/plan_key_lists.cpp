@@ -123,7 +123,8 @@ class ListsPlanner {
   void list(std::int32_t index, Group& group) const {
     const ColumnIntervals columns = columns_of_group(mask_, index);
     group.lists = list_keys(columns.offsets, columns.intervals, columns.q_len,
-                            segment_tiles(plan_.shape.group_size()));
+                            segment_tiles(plan_.shape.group_size(), columns.q_len),
+                            most_seen(columns.intervals, columns.q_len));
     group.is_listed = true;
     if (is_asked_for_) return;
     group.visited = tiles_of(columns);

@@ -105,7 +105,7 @@ class ListChecker {
     std::sort(items.begin(), items.end(), [&](const KeyItem* a, const KeyItem* b) {
       return std::tuple(tile_of(*a), a->begin_tile) < std::tuple(tile_of(*b), b->begin_tile);
     });
-    std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t>> stored;
+    std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, bool>> listed;
     for (std::size_t i = 0; i < items.size();) {
       const KeyItem& first = *items[i];
       std::int32_t end_tile = first.end_tile;
@@ -125,18 +125,21 @@ class ListChecker {
                                    each.key, each.q_begin, each.q_end, first.begin_tile * kListTile,
                                    end_tile * kListTile));
         }
-        if (has_sums(first, each)) continue;
-        if (next - i > 1) {
+        if (next - i > 1 && !has_sums(first, each)) {
           return wrong(
               fmt::format("key_lists: key {} has no sums, but {} items", each.key, next - i));
         }
-        stored.emplace_back(first.batch, first.kv_head, each.key);
+        listed.emplace_back(first.batch, first.kv_head, each.key, has_sums(first, each));
       }
       i = next;
     }
-    std::sort(stored.begin(), stored.end());
-    const auto twice = std::adjacent_find(stored.begin(), stored.end());
-    if (twice == stored.end()) return {};
+    std::sort(listed.begin(), listed.end());
+    const auto twice =
+        std::adjacent_find(listed.begin(), listed.end(), [](const auto& a, const auto& b) {
+          return !std::get<3>(a) && std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a)) ==
+                                        std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b));
+        });
+    if (twice == listed.end()) return {};
     return wrong(
         fmt::format("key_lists: key {} has no sums, but is listed twice", std::get<2>(*twice)));
   }

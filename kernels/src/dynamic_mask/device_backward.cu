@@ -1,4 +1,4 @@
-// The launches of a backward call: lists (six), attention (six; of M three), gradients of scores.
+// The launches of a backward call: lists (five), attention (six; of M three), gradients of scores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -173,7 +173,7 @@ Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, co
   lists.sums.keys = call.sum_keys;
   lists.sums.dk = reinterpret_cast<float*>(base + layout_.dk_sums);
   lists.sums.dv = reinterpret_cast<float*>(base + layout_.dv_sums);
-  lists.sums.rows_of_group = room_->sum_rows;
+  lists.sums.rows_of_group = room_->sum_rows();
   lists.sums.num_rows = call.num_sums;
   lists.sums.num_groups = static_cast<std::int32_t>(room_->num_rows);
   lists.seen = kept;

@@ -1,16 +1,16 @@
-// Key-major lists in six launches. A piece is 2,048 keys of a row; what is said of order is what
+// Key-major lists in five launches. A piece is 2,048 keys of a row; what is said of order is what
 // key_lists.hpp says.
-//   1. count_ends    of each piece: how many kept keys end in each of 1,024 bins of queries
-//   2. place_bins    of each row: where the keys of a bin begin, and those of each piece in it
-//   3. place_keys    keys move to their bins, in order
-//   4. order_blocks  blocks of some tiles are sorted by key, which is by the first query; of each
-//                    tile it is known which queries see some of its keys and which see all
-//   5. cut_tiles     of each row: which tiles are cut at the ends of segments, and how many items
-//                    each segment has
-//   6. write_items   of each segment of a row: its items, longest first
+//   1. count_ends    of each piece: whether its intervals are cut at the ends of segments, and how
+//                    many parts of them end in each of 1,024 bins of queries
+//   2. place_bins    of each row: where the parts of a bin begin, and those of each piece in it
+//   3. place_keys    parts move to their bins, in the order of keys
+//   4. order_blocks  blocks of some tiles are sorted by the first query; of each tile it is known
+//                    which queries see some of its keys and which see all, of each segment how many
+//                    tiles begin in it
+//   5. write_items   of each segment of a row: its items, longest first
 // All counts are added in a fixed order or are of integers, so the result is the same every run.
 //
-// Example     131,072 tokens, w = 2,048, random scores: 10,554 keys in 83 tiles, 392 items
+// Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 items
 // Source      counting sort; blocks by end and in them by begin as in key_order.cpp
 #include <cuda_runtime.h>
 
@@ -25,72 +25,17 @@
 namespace fdma::dynamic_mask {
 namespace {
 
-// A thread has a tile at a time.
-__global__ void __launch_bounds__(kRowThreads) cut_tiles(const __grid_constant__ Lists call) {
-  __shared__ int warps[kWarp];
-  const std::int64_t row = blockIdx.x;
-  const int num_tiles = call.tiles_of(row);
-  std::int32_t* const segment_items = call.segment_items + row * call.num_segments;
-  for (int i = static_cast<int>(threadIdx.x); i < call.num_segments; i += kRowThreads) {
-    segment_items[i] = 0;
-  }
-  RowSums sums{warps};
-  int extra_before = 0, cut_before = 0, num_cut = 0;  // of the tiles of earlier rounds
-  for (int first = 0; first < num_tiles; first += kRowThreads) {
-    const int index = first + static_cast<int>(threadIdx.x);
-    TileRange* const tile = call.tiles + row * call.num_tiles + index;
-    int begin = 0, num_segments = 0;
-    if (index < num_tiles) {
-      begin = tile->begin / call.segment_tiles;
-      num_segments = needs_cuts(tile->begin, tile->end, call.segment_tiles)
-                         ? (tile->end - 1) / call.segment_tiles - begin + 1
-                         : 1;
-    }
-    const int extra = max(num_segments - 1, 0), is_long = num_segments > 1 ? 1 : 0;
-    const int extra_up_to = extra_before + sums.before(extra) + extra;
-    extra_before += sums.all;
-    const int long_before = cut_before + sums.before(is_long);
-    cut_before += sums.all;
-    const bool has_room = is_long != 0 && extra_up_to <= call.extra_items &&
-                          (long_before + 1) * kListTile <= call.sum_rows;
-    num_cut = max(num_cut, has_room ? long_before + 1 : 0);
-    if (index >= num_tiles) continue;
-    if (has_room) {
-      tile->first_sum = static_cast<std::int32_t>(row * call.sum_rows) + long_before * kListTile;
-    }
-    for (int i = 0; i < (has_room ? num_segments : 1); ++i) atomicAdd(segment_items + begin + i, 1);
-  }
-  __syncthreads();
-  num_cut = __reduce_max_sync(~0u, num_cut);
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = num_cut;
-  __syncthreads();
-  if (threadIdx.x < kWarp) {
-    num_cut = __reduce_max_sync(~0u, warps[threadIdx.x]);
-    if (threadIdx.x == 0) call.num_sums[row] = num_cut * kListTile;
-  }
-}
-
 // The items of one segment of a row, by length.
 class SegmentItems {
  public:
   __device__ SegmentItems(const Lists& call, std::int64_t row, int segment)
       : call_(call), row_(row), segment_(segment) {}
 
-  // The tile cut to the segment; end <= begin: none of it is here.
+  // end <= begin: it is not here.
   __device__ TileRange tile_here(int index, int num_tiles) const {
-    TileRange tile{0, 0, 0, 0, kNoSums, 0};
-    if (index >= num_tiles) return tile;
-    tile = call_.tiles[row_ * call_.num_tiles + index];
-    const int begin = segment_ * call_.segment_tiles, end = begin + call_.segment_tiles;
-    if (tile.first_sum < 0) {
-      if (tile.begin < begin || tile.begin >= end) tile.end = tile.begin;
-      return tile;
-    }
-    tile.begin = max(tile.begin, begin);
-    tile.end = min(tile.end, end);
-    tile.full_begin = max(tile.full_begin, tile.begin);
-    tile.full_end = min(tile.full_end, tile.end);
-    if (tile.full_begin >= tile.full_end) tile.full_begin = tile.full_end = tile.begin;
+    if (index >= num_tiles) return {0, 0, 0, 0};
+    TileRange tile = call_.tiles[row_ * call_.num_tiles + index];
+    if (tile.begin / call_.segment_tiles != segment_) tile.end = tile.begin;
     return tile;
   }
   // Longest first; -1: none.
@@ -165,32 +110,19 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
     const std::uint32_t same = __match_any_sync(~0u, rank);
     const int at = rank >= 0 ? places[warp][rank] : 0;
     __syncwarp();
-    const auto key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
     if (rank >= 0) {
       const int earlier = __popc(same & lanes_below(lane));
-      KeyItem item;
+      KeyItem item{};
       item.batch = static_cast<std::int32_t>(row / call.heads_kv);
       item.kv_head = static_cast<std::int32_t>(row % call.heads_kv);
-      item.key_tile = key_tile;
-      item.first_sum = tile.first_sum;
+      item.key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
+      item.first_sum = static_cast<std::int32_t>(row * call.sum_rows);
       item.begin_tile = tile.begin;
       item.end_tile = tile.end;
       item.full_begin = tile.full_begin;
       item.full_end = tile.full_end;
       call.items[at + earlier] = item;
       if (earlier == 0) places[warp][rank] = at + __popc(same);
-    }
-    // The first segment of a cut tile names the keys of its sums.
-    const bool is_first = rank >= 0 && tile.first_sum >= 0 &&
-                          call.tiles[key_tile].begin / call.segment_tiles == segment;
-    for (std::uint32_t cut = __ballot_sync(~0u, is_first); cut != 0; cut &= cut - 1) {
-      const int from = __ffs(static_cast<int>(cut)) - 1;
-      const std::int64_t listed = std::int64_t{__shfl_sync(~0u, key_tile, from)} * kListTile;
-      const std::int64_t sums = __shfl_sync(~0u, tile.first_sum, from);
-#pragma unroll
-      for (int i = lane; i < kListTile; i += kWarp) {
-        call.sum_keys[sums + i] = {static_cast<std::int32_t>(row), call.keys[listed + i].x};
-      }
     }
     __syncwarp();
   }
@@ -217,13 +149,14 @@ struct Places {
       return at;
     };
     counts = take(room.num_rows * num_pieces_of(room.kv_len) * kBins * 4);
+    piece_sums = take(room.num_rows * num_pieces_of(room.kv_len) * 4);
     bin_begins = take(room.num_rows * kBins * 4);
-    num_kept = take(room.num_rows * 4);
+    num_listed = take(room.num_rows * 4);
     tiles =
         take(room.num_rows * room.tiles_of_row() * static_cast<std::int64_t>(sizeof(TileRange)));
     segment_items = take(room.num_rows * room.num_segments() * 4);
   }
-  std::int64_t counts, bin_begins, num_kept, tiles, segment_items;
+  std::int64_t counts, piece_sums, bin_begins, num_listed, tiles, segment_items;
   std::int64_t bytes = 0;
 };
 
@@ -262,11 +195,13 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   lists.num_tiles = static_cast<std::int32_t>(room.tiles_of_row());
   lists.num_segments = static_cast<std::int32_t>(num_segments);
   lists.segment_tiles = room.segment_tiles;
-  lists.extra_items = room.extra_items;
-  lists.sum_rows = room.sum_rows;
+  lists.sum_rows = static_cast<std::int32_t>(room.sum_rows());
+  lists.longest_short_life =
+      static_cast<std::int32_t>(longest_short_life(room.w, room.segment_tiles));
   lists.counts = reinterpret_cast<std::uint32_t*>(base + places.counts);
   lists.bin_begins = reinterpret_cast<std::int32_t*>(base + places.bin_begins);
-  lists.num_kept = reinterpret_cast<std::int32_t*>(base + places.num_kept);
+  lists.num_listed = reinterpret_cast<std::int32_t*>(base + places.num_listed);
+  lists.piece_sums = reinterpret_cast<std::int32_t*>(base + places.piece_sums);
   lists.tiles = reinterpret_cast<TileRange*>(base + places.tiles);
   lists.segment_items = reinterpret_cast<std::int32_t*>(base + places.segment_items);
   static_assert(sizeof(ListedKey) == sizeof(int4));
@@ -288,8 +223,6 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   order_blocks<<<num_rows* static_cast<unsigned>(blocks_of_row), kPieceThreads, 0, stream>>>(
       lists, blocks_of_row);
   FDMA_TRY_VOID(check_launch("order_blocks"));
-  cut_tiles<<<num_rows, kRowThreads, 0, stream>>>(lists);
-  FDMA_TRY_VOID(check_launch("cut_tiles"));
   write_items<<<num_rows* static_cast<unsigned>(lists.num_segments), kPieceThreads, 0, stream>>>(
       lists);
   return check_launch("write_items");

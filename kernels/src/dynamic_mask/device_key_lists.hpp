@@ -13,33 +13,33 @@ namespace fdma::dynamic_mask {
 
 /// What lists may take, known before any score is. A row is a (batch element, KV head).
 ///
-/// Key tiles that reach into several segments of queries are cut there; a cut tile has an item for
-/// each of them, and its gradients are added up in rows of float32. Of a row's tiles, in their
-/// order, those are cut for which there is room; the others are computed in one piece: slower, the
-/// same result.
+/// A key is listed once, and once more for each end of a segment at which it is cut. There no more
+/// than w keys live, so that their number is known.
 struct KeyListsRoom {
   std::int64_t num_rows = 0;
   std::int64_t kv_len = 0;         ///< of the longest element
   std::int64_t q_len = 0;          ///< of the longest element
-  std::int32_t segment_tiles = 0;  ///< tiles of 128 queries, at most kMaxSegmentTiles
-  std::int32_t extra_items = 0;    ///< of a row: items beyond one for each of its tiles
-  std::int32_t sum_rows = 0;       ///< of a row, a multiple of 128
+  std::int64_t w = 0;              ///< keys that a query keeps at most
+  std::int32_t segment_tiles = 0;  ///< tiles of 128 queries: a step of lifetime_shift or more of
+                                   ///< them, at most kMaxSegmentTiles
 
-  std::int64_t tiles_of_row() const;  ///< of keys
+  std::int64_t cuts_of_row() const;   ///< at most
+  std::int64_t tiles_of_row() const;  ///< of listed keys
   std::int64_t num_segments() const;
   std::int64_t keys_capacity() const;  ///< listed keys of all rows
   std::int64_t items_capacity() const;
+  std::int64_t sum_rows() const;       ///< of a row: keys that are listed several times
   std::int64_t sums_capacity() const;  ///< rows of sums of all rows
   std::int64_t workspace_bytes() const;
 };
-inline constexpr std::int32_t kMaxSegmentTiles = 128;
+/// Of rows of up to 64 million queries.
+inline constexpr std::int32_t kMaxSegmentTiles = 512;
 
-/// Room for a selection of w keys out of masks of the one-interval class: w keys live at a time, so
-/// about w / 128 tiles reach over each end of a segment; twice that, and what the tiles at hand
-/// can be. `group_size`: query heads of a KV head, which share the segments' memory.
+/// Room for a selection of w keys out of masks of the one-interval class. `group_size`: query heads
+/// of a KV head, which share the segments' memory.
 ///
-/// Example     131,072 tokens, w = 2,048, one head in a group: 16 segments of 64 tiles, 65,280 rows
-///             of sums for each row of scores; drifting scores need 46,720, random ones 8,064
+/// Example     131,072 tokens, w = 2,048, one head in a group: 32 segments of 32 tiles, 63,488 rows
+///             of sums for each row of scores; drifting scores need 59,125, random ones 8,174
 KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
                             std::int64_t w, std::int32_t group_size);
 
@@ -53,17 +53,18 @@ struct KeyListsCall {
   void* workspace = nullptr;  ///< workspace_bytes, 16-aligned
 
   ListedKey* keys = nullptr;          ///< [keys_capacity]: of each row tiles_of_row tiles
-  KeyItem* items = nullptr;           ///< [items_capacity]
+  KeyItem* items = nullptr;           ///< [keys_capacity / 128]
   std::int32_t* num_items = nullptr;  ///< one word
   SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row from row * sum_rows on
   std::int32_t* num_sums = nullptr;   ///< [num_rows]: rows of sums in use
 };
 
-/// Makes the lists that make_key_lists (key_lists.hpp) makes, those for which there is no room
-/// uncut; the same every run. Six launches, nothing is waited for.
+/// Makes the lists that list_keys (key_lists.hpp) makes; the same every run. Five launches, nothing
+/// is waited for. Where more than w keys live at the end of a segment, entries beyond the room are
+/// left out.
 ///
 /// Errors  unsupported: more than 2^31 - 1 blocks; cuda
-/// Cost    8 B read a key, twice; 16 B written and read again for a kept key
+/// Cost    8 B read a key, twice; 16 B written and read again for a listed key
 Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream);
 
 }  // namespace fdma::dynamic_mask

@@ -14,15 +14,17 @@ constexpr std::int32_t kLeastSegment = 8;   // tiles: shorter items cost more to
 
 }  // namespace
 
-std::int64_t KeyListsRoom::tiles_of_row() const { return ceil_div(kv_len, kTile); }
 std::int64_t KeyListsRoom::num_segments() const {
   return ceil_div(ceil_div(q_len, kTile), std::int64_t{std::max(segment_tiles, 1)});
 }
-std::int64_t KeyListsRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
-std::int64_t KeyListsRoom::items_capacity() const {
-  return num_rows * (tiles_of_row() + extra_items);
+std::int64_t KeyListsRoom::cuts_of_row() const {
+  return std::min(w, kv_len) * std::max<std::int64_t>(num_segments() - 1, 0);
 }
-std::int64_t KeyListsRoom::sums_capacity() const { return num_rows * sum_rows; }
+std::int64_t KeyListsRoom::tiles_of_row() const { return ceil_div(kv_len + cuts_of_row(), kTile); }
+std::int64_t KeyListsRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
+std::int64_t KeyListsRoom::items_capacity() const { return num_rows * tiles_of_row(); }
+std::int64_t KeyListsRoom::sum_rows() const { return std::min(kv_len, cuts_of_row()); }
+std::int64_t KeyListsRoom::sums_capacity() const { return num_rows * sum_rows(); }
 
 KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
                             std::int64_t w, std::int32_t group_size) {
@@ -30,16 +32,14 @@ KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int6
   room.num_rows = num_rows;
   room.q_len = q_len;
   room.kv_len = kv_len;
+  room.w = w;
   const std::int64_t live_tiles = ceil_div(std::min(w, kv_len), kTile) + 1;
-  room.segment_tiles = segment_tiles(group_size);
-  while (room.segment_tiles > kLeastSegment &&
+  room.segment_tiles = segment_tiles(group_size, q_len);
+  const std::int32_t least = std::max(kLeastSegment, segment_tiles(64, q_len));
+  while (room.segment_tiles / 2 >= least &&
          num_rows * live_tiles * room.num_segments() < kItemsOfWorker * kSm90Workers) {
     room.segment_tiles /= 2;
   }
-  const std::int64_t ends = std::max<std::int64_t>(room.num_segments() - 1, 0);
-  room.extra_items = static_cast<std::int32_t>(2 * live_tiles * ends);
-  room.sum_rows =
-      static_cast<std::int32_t>(std::min(2 * live_tiles * ends, room.tiles_of_row()) * kTile);
   return room;
 }
 

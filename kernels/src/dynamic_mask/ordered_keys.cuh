@@ -1,5 +1,5 @@
-// The first four launches of device_key_lists.cu: the kept keys of each row in the order of
-// key_lists.hpp, and of each tile of them the queries that see some and that see all.
+// The first four launches of device_key_lists.cu: the kept keys of each row, cut and in the order
+// of key_lists.hpp, and of each tile of them the queries that see some and that see all.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,6 +8,7 @@
 
 #include "dynamic_mask/live_keys.cuh"
 #include "fdma/kernels/key_lists.hpp"
+#include "key_cuts.hpp"
 #include "zoh/piece_sort.cuh"
 
 namespace fdma::dynamic_mask {
@@ -20,12 +21,10 @@ inline constexpr int kRowThreads = 1024;                    // of kernels of a b
 inline constexpr int kMaxBlockTiles = 8;
 static_assert(kBins == kRowThreads && kMaxBlockTiles == kPieceWarps);
 
-// A tile of listed keys: its queries in tiles, and its rows of sums.
-struct __align__(8) TileRange {
+// A tile of listed keys: its queries in tiles.
+struct __align__(16) TileRange {
   std::int32_t begin, end;            // that see some key
   std::int32_t full_begin, full_end;  // that see all
-  std::int32_t first_sum;             // or kNoSums: it is not cut
-  std::int32_t unused;
 };
 
 struct Lists {
@@ -35,10 +34,12 @@ struct Lists {
   std::uint32_t num_pieces;  // of a row
   std::int32_t heads_kv;
   std::int32_t num_tiles, num_segments;  // of a row at most
-  std::int32_t segment_tiles, extra_items, sum_rows;
+  std::int32_t segment_tiles, sum_rows;
+  std::int32_t longest_short_life;
   std::uint32_t* counts;        // [rows, pieces, kBins]; then those before, of the row
+  std::int32_t* piece_sums;     // [rows, pieces], keys listed several times; then those before
   std::int32_t* bin_begins;     // [rows, kBins]
-  std::int32_t* num_kept;       // [rows]
+  std::int32_t* num_listed;     // [rows]
   TileRange* tiles;             // [rows, num_tiles]
   std::int32_t* segment_items;  // [rows, num_segments]
   int4* keys;                   // ListedKey
@@ -49,49 +50,85 @@ struct Lists {
 
   __device__ int4* keys_of(std::int64_t row) const { return keys + row * num_tiles * kListTile; }
   __device__ int tiles_of(std::int64_t row) const {
-    return (num_kept[row] + kListTile - 1) / kListTile;
+    return (num_listed[row] + kListTile - 1) / kListTile;
   }
+  __device__ int segment_queries() const { return segment_tiles * kListTile; }
 };
 
-// The keys of a piece: those of a warp lie side by side, 32 in a round.
+// The kept keys of a piece: those of a warp lie side by side, 32 in a round.
 struct PieceKeys {
   __device__ explicit PieceKeys(const Lists& call)
       : row(blockIdx.x / call.num_pieces),
         piece(static_cast<int>(blockIdx.x % call.num_pieces)),
         first(static_cast<int>(piece * kPieceKeys) +
               static_cast<int>(threadIdx.x) / kWarp * kRounds * kWarp +
-              static_cast<int>(threadIdx.x) % kWarp) {
-    const int shift = lifetime_shift(call.q_lens[row]);
+              static_cast<int>(threadIdx.x) % kWarp),
+        shift(lifetime_shift(call.q_lens[row])) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const std::int64_t key = first + i * kWarp;
       queries[i] = key < call.kv_len ? __ldg(call.kept + row * call.kv_len + key) : make_int2(0, 0);
     }
+  }
+  __device__ bool is_kept(int i) const { return queries[i].x < queries[i].y; }
+  // Whether the block's intervals are cut. `counts`: shared, kPieceWarps of them.
+  __device__ bool cuts(const Lists& call, int* counts) const {
+    int count = 0;  // the long ones in the upper half
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      bins[i] = queries[i].x < queries[i].y ? (queries[i].y - 1) >> shift : -1;
+      const bool is_long = queries[i].y - queries[i].x > call.longest_short_life;
+      count += (is_kept(i) ? 1 : 0) + (is_kept(i) && is_long ? 1 << 16 : 0);
     }
+    count = __reduce_add_sync(~0u, count);
+    if (threadIdx.x % kWarp == 0) counts[threadIdx.x / kWarp] = count;
+    __syncthreads();
+    count = 0;
+#pragma unroll
+    for (int i = 0; i < kPieceWarps; ++i) count += counts[i];
+    __syncthreads();
+    return cuts_piece(count & 0xFFFF, count >> 16);
   }
+
   std::int64_t row;
-  int piece, first;
+  int piece, first, shift;
   int2 queries[kRounds];
-  int bins[kRounds];  // -1: nobody keeps it
 };
+static_assert(kPieceKeys == kCutPiece);
 
 static __global__ void __launch_bounds__(kPieceThreads)
     count_ends(const __grid_constant__ Lists call) {
   __shared__ std::uint32_t counts[kBins];
+  __shared__ int warps[kPieceWarps];
   for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) counts[bin] = 0;
   const PieceKeys keys(call);
-  __syncthreads();
+  const bool cuts = keys.cuts(call, warps);
+  const int segment = call.segment_queries();
+  int num_sums = 0;
 #pragma unroll
-  for (const int bin : keys.bins) {
-    if (bin >= 0) atomicAdd(counts + bin, 1u);
+  for (int i = 0; i < kRounds; ++i) {
+    if (!keys.is_kept(i)) continue;
+    const int last = keys.queries[i].y - 1;
+    const int first_end = (keys.queries[i].x / segment + 1) * segment;
+    if (cuts && first_end <= last) {
+      ++num_sums;
+      for (int end = first_end; end <= last; end += segment) {
+        atomicAdd(counts + ((end - 1) >> keys.shift), 1u);
+      }
+    }
+    atomicAdd(counts + (last >> keys.shift), 1u);
   }
+  num_sums = __reduce_add_sync(~0u, num_sums);
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = num_sums;
   __syncthreads();
   std::uint32_t* const out = call.counts + std::int64_t{blockIdx.x} * kBins;
   for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) {
     out[bin] = counts[bin];
+  }
+  if (threadIdx.x == 0) {
+    num_sums = 0;
+#pragma unroll
+    for (const int each : warps) num_sums += each;
+    call.piece_sums[blockIdx.x] = num_sums;
   }
 }
 
@@ -121,33 +158,92 @@ static __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t row = blockIdx.x;
   const int bin = static_cast<int>(threadIdx.x);
   std::uint32_t* counts = call.counts + row * call.num_pieces * kBins + bin;
+  constexpr std::uint32_t kAtOnce = 16;  // loads before the stores that might change what they read
   int sum = 0;
-#pragma unroll 16
-  for (std::uint32_t piece = 0; piece < call.num_pieces; ++piece, counts += kBins) {
-    const auto count = static_cast<int>(*counts);
-    *counts = static_cast<std::uint32_t>(sum);
-    sum += count;
+  for (std::uint32_t piece = 0; piece < call.num_pieces; piece += kAtOnce) {
+    std::uint32_t here[kAtOnce];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+      here[i] = piece + i < call.num_pieces ? counts[(piece + i) * kBins] : 0;
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+      if (piece + i < call.num_pieces)
+        counts[(piece + i) * kBins] = static_cast<std::uint32_t>(sum);
+      sum += static_cast<int>(here[i]);
+    }
   }
   RowSums sums{warps};
   call.bin_begins[row * kBins + bin] = sums.before(sum);
-  if (bin == 0) call.num_kept[row] = sums.all;
+  if (bin == 0) call.num_listed[row] = min(sums.all, call.num_tiles * kListTile);
+  for (int i = bin; i < call.num_segments; i += kRowThreads) {
+    call.segment_items[row * call.num_segments + i] = 0;
+  }
+  int num_sums = 0;
+  for (std::uint32_t first = 0; first < call.num_pieces; first += kRowThreads) {
+    const std::uint32_t piece = first + threadIdx.x;
+    std::int32_t* const of_piece = call.piece_sums + row * call.num_pieces + piece;
+    const int before = num_sums + sums.before(piece < call.num_pieces ? *of_piece : 0);
+    if (piece < call.num_pieces) *of_piece = before;
+    num_sums += sums.all;
+  }
+  if (bin == 0) call.num_sums[row] = min(num_sums, call.sum_rows);
 }
 
 static __global__ void __launch_bounds__(kPieceThreads)
     place_keys(const __grid_constant__ Lists call) {
-  __shared__ int places[kPieceWarps][kBins];  // counts of a warp; then where its next key goes
+  __shared__ int places[kPieceWarps][kBins];  // counts of a warp; then where its next part goes
+  __shared__ std::uint8_t kept_keys[kPieceWarps][kRounds * kWarp];  // from the warp's first on
+  __shared__ int warps[kPieceWarps];
+  static_assert(kRounds * kWarp <= 256);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (int i = static_cast<int>(threadIdx.x); i < kPieceWarps * kBins; i += kPieceThreads) {
     (&places[0][0])[i] = 0;
   }
   const PieceKeys keys(call);
-  __syncthreads();
+  const bool cuts = keys.cuts(call, warps);
+  // The kept keys of a warp, side by side: 32 of them are a round.
+  int num_kept = 0;
 #pragma unroll
-  for (const int bin : keys.bins) {
-    if (bin >= 0) atomicAdd(&places[warp][bin], 1);
+  for (int i = 0; i < kRounds; ++i) {
+    const std::uint32_t kept = __ballot_sync(~0u, keys.is_kept(i));
+    if (keys.is_kept(i)) {
+      kept_keys[warp][num_kept + __popc(kept & lanes_below(lane))] =
+          static_cast<std::uint8_t>(i * kWarp + lane);
+    }
+    num_kept += __popc(kept);
   }
+  __syncwarp();
+  const auto key_at = [&](int i) { return keys.first - lane + kept_keys[warp][i]; };
+  // Reversed where there is no key.
+  const auto queries_of = [&](int i) {
+    return i < num_kept ? __ldg(call.kept + keys.row * call.kv_len + key_at(i)) : make_int2(0, 0);
+  };
+  const int segment = call.segment_queries();
+  // Segments that list a key.
+  const auto segments_of = [&](const int2& queries) {
+    if (queries.x >= queries.y) return make_int2(0x7FFFFFFF, -1);
+    const int last = (queries.y - 1) / segment;
+    return make_int2(cuts ? queries.x / segment : last, last);
+  };
+  // The queries of a key that segment s lists.
+  const auto part_of = [&](const int2& queries, int s) {
+    return make_int2(cuts ? max(queries.x, s * segment) : queries.x,
+                     min(queries.y, (s + 1) * segment));
+  };
+  int num_sums = 0;
+  for (int i = lane; i - lane < num_kept; i += kWarp) {
+    const int2 queries = queries_of(i), segments = segments_of(queries);
+    num_sums += __popc(__ballot_sync(~0u, segments.x < segments.y));
+    for (int s = segments.x; s <= segments.y; ++s) {
+      atomicAdd(&places[warp][(part_of(queries, s).y - 1) >> keys.shift], 1);
+    }
+  }
+  if (lane == 0) warps[warp] = num_sums;
   __syncthreads();
+  int sum_row = call.piece_sums[blockIdx.x];
+  for (int i = 0; i < warp; ++i) sum_row += warps[i];
   for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) {
     int at = call.bin_begins[keys.row * kBins + bin] +
              static_cast<int>(call.counts[std::int64_t{blockIdx.x} * kBins + bin]);
@@ -160,18 +256,37 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
   __syncthreads();
   int4* const out = call.keys_of(keys.row);
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    const int bin = keys.bins[i];
-    const std::uint32_t same = __match_any_sync(~0u, bin);
-    const int at = bin >= 0 ? places[warp][bin] : 0;
-    __syncwarp();
-    if (bin >= 0) {
-      const int before = __popc(same & lanes_below(lane));
-      out[at + before] = make_int4(keys.first + i * kWarp, keys.queries[i].x, keys.queries[i].y, 0);
-      if (before == 0) places[warp][bin] = at + __popc(same);
+  const int capacity = call.num_tiles * kListTile;
+  for (int i = lane; i - lane < num_kept; i += kWarp) {
+    const int key = i < num_kept ? key_at(i) : 0;
+    const int2 queries = queries_of(i), segments = segments_of(queries);
+    const std::uint32_t have_sums = __ballot_sync(~0u, segments.x < segments.y);
+    int sums = kNoSums;
+    if (segments.x < segments.y) {
+      const int at = sum_row + __popc(have_sums & lanes_below(lane));
+      if (at < call.sum_rows) {
+        sums = at;
+        call.sum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};
+      }
     }
-    __syncwarp();
+    sum_row += __popc(have_sums);
+    // Segment by segment: parts of a bin come in the order of their keys.
+    const int last = __reduce_max_sync(~0u, segments.y);
+    for (int s = __reduce_min_sync(~0u, segments.x); s <= last; ++s) {
+      const bool is_listed = segments.x <= s && s <= segments.y;
+      if (!__any_sync(~0u, is_listed)) continue;
+      const int2 part = part_of(queries, s);
+      const int bin = is_listed ? (part.y - 1) >> keys.shift : -1;
+      const std::uint32_t same = __match_any_sync(~0u, bin);
+      const int at = bin >= 0 ? places[warp][bin] : 0;
+      __syncwarp();
+      if (bin >= 0) {
+        const int before = __popc(same & lanes_below(lane));
+        if (at + before < capacity) out[at + before] = make_int4(key, part.x, part.y, sums);
+        if (before == 0) places[warp][bin] = at + __popc(same);
+      }
+      __syncwarp();
+    }
   }
 }
 
@@ -186,20 +301,20 @@ static __global__ void __launch_bounds__(kPieceThreads)
   const std::int64_t row = blockIdx.x / blocks_of_row;
   const int block_tiles = order_block_tiles(call.tiles_of(row));
   const int first_tile = static_cast<int>(blockIdx.x % blocks_of_row) * block_tiles;
-  const int num_left = call.num_kept[row] - first_tile * kListTile;
+  const int num_left = call.num_listed[row] - first_tile * kListTile;
   if (num_left <= 0) return;
   const int size = min(num_left, block_tiles * kListTile);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   int4* const keys = call.keys_of(row) + first_tile * kListTile;
-  std::uint64_t ranks[kItemsOfThread];  // larger ones are lower keys; below them their places
+  std::uint64_t ranks[kItemsOfThread];  // larger ones begin earlier, or lie before others
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
     const int at = i * kPieceThreads + thread;
     ranks[i] = 0;
     if (at >= size) continue;
     unordered[at] = keys[at];
-    ranks[i] = std::uint64_t{~static_cast<std::uint32_t>(unordered[at].x)} << 32 |
-               static_cast<std::uint32_t>(at);
+    ranks[i] = std::uint64_t{~static_cast<std::uint32_t>(unordered[at].y)} << 32 |
+               ~static_cast<std::uint32_t>(at);
   }
   __syncthreads();
   zoh::sort_piece(storage, ranks);
@@ -212,8 +327,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
     if (first + i >= padded) continue;
     int4 key = make_int4(-1, 0, 0, kNoSums);
     if (first + i < size) {
-      key = unordered[static_cast<std::uint32_t>(ranks[i])];
-      key.w = (first + i) % kListTile;
+      key = unordered[~static_cast<std::uint32_t>(ranks[i])];
       min_begin = min(min_begin, key.y);
       max_begin = max(max_begin, key.y);
       min_end = min(min_end, key.z);
@@ -229,14 +343,14 @@ static __global__ void __launch_bounds__(kPieceThreads)
   if (lane != 0) return;
   const int q_len = call.q_lens[row];
   const auto tiles_up_to = [](int queries) { return (queries + kListTile - 1) / kListTile; };
-  TileRange tile{
-      min_begin / kListTile, tiles_up_to(max_end), tiles_up_to(max_begin), 0, kNoSums, 0};
+  TileRange tile{min_begin / kListTile, tiles_up_to(max_end), tiles_up_to(max_begin), 0};
   // The last tile of queries may end before its 128th.
   tile.full_end = min_end == q_len ? tiles_up_to(q_len) : min_end / kListTile;
   if (tile.full_begin >= tile.full_end || (warp + 1) * kListTile > size) {
     tile.full_begin = tile.full_end = tile.begin;
   }
   call.tiles[row * call.num_tiles + first_tile + warp] = tile;
+  atomicAdd(call.segment_items + row * call.num_segments + tile.begin / call.segment_tiles, 1);
 }
 
 }  // namespace fdma::dynamic_mask

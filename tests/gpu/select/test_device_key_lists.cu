@@ -1,11 +1,11 @@
-// Key-major lists made on the GPU: bit by bit those of the host, with and without room to cut.
+// Key-major lists made on the GPU: bit by bit those of the host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
-#include <tuple>
 
 #include "device_array.hpp"
 #include "dynamic_mask/device_key_lists.hpp"
@@ -26,26 +26,30 @@ struct Case {
   std::vector<Interval> kept;        ///< [rows, kv_len]
   std::int32_t heads_kv = 1;
   std::int32_t segment = 8;
-  std::int32_t extra_items = 1 << 20;
-  std::int32_t sum_rows = -1;  ///< -1: enough
+  std::int64_t w = -1;  ///< -1: the most keys that a query of some row keeps
 
   std::int64_t num_rows() const { return static_cast<std::int64_t>(q_lens.size()); }
+  std::int64_t most_kept() const {
+    std::int64_t most = 0;
+    for (std::int64_t row = 0; row < num_rows(); ++row) {
+      const auto of_row = std::span(kept).subspan(static_cast<std::size_t>(row * kv_len),
+                                                  static_cast<std::size_t>(kv_len));
+      most = std::max(most, most_seen(of_row, q_lens[static_cast<std::size_t>(row)]));
+    }
+    return most;
+  }
   KeyListsRoom room() const {
     KeyListsRoom room;
     room.num_rows = num_rows();
     room.kv_len = kv_len;
     room.q_len = *std::max_element(q_lens.begin(), q_lens.end());
     room.segment_tiles = segment;
-    // As many as there can be, but not more memory than that.
-    room.extra_items = static_cast<std::int32_t>(
-        std::min<std::int64_t>(extra_items, room.tiles_of_row() * room.num_segments()));
-    room.sum_rows =
-        sum_rows >= 0 ? sum_rows : static_cast<std::int32_t>(room.tiles_of_row() * kListTile);
+    room.w = w >= 0 ? w : most_kept();
     return room;
   }
 };
 
-HeadLists listed(const Case& c, std::int64_t row, std::int32_t segment) {
+HeadLists expected_row(const Case& c, std::int64_t row) {
   std::vector<std::int64_t> offsets{0};
   std::vector<Interval> intervals;
   for (std::int64_t key = 0; key < c.kv_len; ++key) {
@@ -53,45 +57,8 @@ HeadLists listed(const Case& c, std::int64_t row, std::int32_t segment) {
     if (queries.begin < queries.end) intervals.push_back(queries);
     offsets.push_back(static_cast<std::int64_t>(intervals.size()));
   }
-  return list_keys(offsets, intervals, c.q_lens[static_cast<std::size_t>(row)], segment);
-}
-
-// The host's lists, in which tiles beyond the room are not cut.
-HeadLists expected_row(const Case& c, std::int64_t row) {
-  HeadLists lists = listed(c, row, c.segment);
-  HeadLists whole = listed(c, row, 1 << 20);
-  std::sort(whole.items.begin(), whole.items.end(),
-            [](const KeyItem& a, const KeyItem& b) { return a.key_tile < b.key_tile; });
-  const KeyListsRoom room = c.room();
-  std::vector<bool> is_cut;
-  std::vector<std::int32_t> first_sums;
-  std::int64_t extra = 0, num_long = 0, num_sums = 0;
-  for (const KeyItem& item : whole.items) {
-    const std::int32_t num_segments =
-        needs_cuts(item.begin_tile, item.end_tile, c.segment)
-            ? (item.end_tile - 1) / c.segment - item.begin_tile / c.segment + 1
-            : 1;
-    extra += num_segments - 1;
-    num_long += num_segments > 1 ? 1 : 0;
-    is_cut.push_back(num_segments > 1 && extra <= room.extra_items &&
-                     num_long * kListTile <= room.sum_rows);
-    if (is_cut.back()) num_sums = num_long * kListTile;
-  }
-  std::erase_if(lists.items, [&](const KeyItem& item) {
-    return item.first_sum >= 0 && !is_cut[static_cast<std::size_t>(item.key_tile)];
-  });
-  for (const KeyItem& item : whole.items) {
-    const bool is_long = needs_cuts(item.begin_tile, item.end_tile, c.segment);
-    if (is_long && !is_cut[static_cast<std::size_t>(item.key_tile)]) lists.items.push_back(item);
-  }
-  const auto order_of = [&](const KeyItem& item) {
-    return std::tuple(item.begin_tile / c.segment,
-                      -std::min(item.end_tile - item.begin_tile, c.segment), item.key_tile);
-  };
-  std::sort(lists.items.begin(), lists.items.end(),
-            [&](const KeyItem& a, const KeyItem& b) { return order_of(a) < order_of(b); });
-  lists.sum_keys.resize(static_cast<std::size_t>(num_sums));
-  return lists;
+  return list_keys(offsets, intervals, c.q_lens[static_cast<std::size_t>(row)], c.segment,
+                   c.room().w);
 }
 
 template <class T>
@@ -101,42 +68,56 @@ std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
   return values;
 }
 
+// What the device makes.
+struct Made {
+  explicit Made(const Case& c) {
+    const KeyListsRoom room = c.room();
+    const DeviceArray<Interval> d_kept(c.kept);
+    const DeviceArray<std::int32_t> d_q_lens(c.q_lens);
+    const auto size = [](std::int64_t count, std::size_t each) {
+      return static_cast<std::size_t>(count) * each;
+    };
+    const GuardedBytes workspace(size(room.workspace_bytes(), 1));
+    const GuardedBytes d_keys(size(room.keys_capacity(), sizeof(ListedKey)));
+    const GuardedBytes d_items(size(room.items_capacity(), sizeof(KeyItem)));
+    const GuardedBytes d_sum_keys(size(room.sums_capacity(), sizeof(SumKey)));
+    const GuardedBytes d_num_items(4), d_num_sums(size(room.num_rows, 4));
+    KeyListsCall call;
+    call.room = room;
+    call.kept = d_kept.data();
+    call.q_lens = d_q_lens.data();
+    call.heads_kv = c.heads_kv;
+    call.workspace = workspace.as<void>();
+    call.keys = d_keys.as<ListedKey>();
+    call.items = d_items.as<KeyItem>();
+    call.num_items = d_num_items.as<std::int32_t>();
+    call.sum_keys = d_sum_keys.as<SumKey>();
+    call.num_sums = d_num_sums.as<std::int32_t>();
+    const Result<void> done = make_key_lists_on_device(call, nullptr);
+    EXPECT_TRUE(done) << done.error().message;
+    workspace.to_host();
+    keys = elements_of<ListedKey>(d_keys.to_host());
+    items = elements_of<KeyItem>(d_items.to_host());
+    sum_keys = elements_of<SumKey>(d_sum_keys.to_host());
+    num_sums = elements_of<std::int32_t>(d_num_sums.to_host());
+    num_items = elements_of<std::int32_t>(d_num_items.to_host()).front();
+  }
+  std::vector<ListedKey> keys;
+  std::vector<KeyItem> items;
+  std::vector<SumKey> sum_keys;
+  std::vector<std::int32_t> num_sums;
+  std::int32_t num_items = 0;
+};
+
 void expect_lists(const Case& c) {
   const KeyListsRoom room = c.room();
-  const DeviceArray<Interval> kept(c.kept);
-  const DeviceArray<std::int32_t> q_lens(c.q_lens);
-  const auto size = [](std::int64_t count, std::size_t each) {
-    return static_cast<std::size_t>(count) * each;
-  };
-  const GuardedBytes workspace(size(room.workspace_bytes(), 1));
-  const GuardedBytes keys(size(room.keys_capacity(), sizeof(ListedKey)));
-  const GuardedBytes items(size(room.items_capacity(), sizeof(KeyItem)));
-  const GuardedBytes sum_keys(size(room.sums_capacity(), sizeof(SumKey)));
-  const GuardedBytes num_items(4), num_sums(size(room.num_rows, 4));
-  KeyListsCall call;
-  call.room = room;
-  call.kept = kept.data();
-  call.q_lens = q_lens.data();
-  call.heads_kv = c.heads_kv;
-  call.workspace = workspace.as<void>();
-  call.keys = keys.as<ListedKey>();
-  call.items = items.as<KeyItem>();
-  call.num_items = num_items.as<std::int32_t>();
-  call.sum_keys = sum_keys.as<SumKey>();
-  call.num_sums = num_sums.as<std::int32_t>();
-  const Result<void> done = make_key_lists_on_device(call, nullptr);
-  ASSERT_TRUE(done) << done.error().message;
-  workspace.to_host();
-  const auto got_keys = elements_of<ListedKey>(keys.to_host());
-  const auto got_items = elements_of<KeyItem>(items.to_host());
-  const auto got_sum_keys = elements_of<SumKey>(sum_keys.to_host());
-  const auto got_num_sums = elements_of<std::int32_t>(num_sums.to_host());
+  const Made made(c);
   std::vector<KeyItem> expected_items;
   for (std::int64_t row = 0; row < c.num_rows(); ++row) {
     const HeadLists expected = expected_row(c, row);
     const auto first = static_cast<std::size_t>(row * room.tiles_of_row()) * kListTile;
     for (std::size_t i = 0; i < expected.keys.size(); ++i) {
-      const ListedKey &got = got_keys[first + i], &want = expected.keys[i];
+      const ListedKey &got = made.keys[first + i], &want = expected.keys[i];
       ASSERT_EQ(got, want) << "row " << row << ", listed key " << i << ": " << got.key << " ["
                            << got.q_begin << ", " << got.q_end << "), expected " << want.key << " ["
                            << want.q_begin << ", " << want.q_end << ")";
@@ -145,23 +126,21 @@ void expect_lists(const Case& c) {
       item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
       item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
       item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
-      if (item.end_tile - item.begin_tile > c.segment) item.first_sum = kNoSums;  // left whole
-      if (item.first_sum >= 0) item.first_sum += static_cast<std::int32_t>(row * room.sum_rows);
+      item.first_sum += static_cast<std::int32_t>(row * room.sum_rows());
       expected_items.push_back(item);
     }
-    ASSERT_EQ(got_num_sums[static_cast<std::size_t>(row)],
+    ASSERT_EQ(made.num_sums[static_cast<std::size_t>(row)],
               static_cast<std::int32_t>(expected.sum_keys.size()))
         << "row " << row;
     for (std::size_t i = 0; i < expected.sum_keys.size(); ++i) {
       const SumKey want{static_cast<std::int32_t>(row), expected.sum_keys[i]};
-      ASSERT_EQ(got_sum_keys[static_cast<std::size_t>(row * room.sum_rows) + i], want)
+      ASSERT_EQ(made.sum_keys[static_cast<std::size_t>(row * room.sum_rows()) + i], want)
           << "row " << row << ", row of sums " << i;
     }
   }
-  ASSERT_EQ(elements_of<std::int32_t>(num_items.to_host()).front(),
-            static_cast<std::int32_t>(expected_items.size()));
+  ASSERT_EQ(made.num_items, static_cast<std::int32_t>(expected_items.size()));
   for (std::size_t i = 0; i < expected_items.size(); ++i) {
-    const KeyItem &got = got_items[i], &want = expected_items[i];
+    const KeyItem &got = made.items[i], &want = expected_items[i];
     ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
                          << got.begin_tile << ", " << got.end_tile << ") full [" << got.full_begin
                          << ", " << got.full_end << ") sums " << got.first_sum
@@ -193,18 +172,35 @@ TEST(DeviceKeyLists, EqualThoseOfTheHost) {
   }
 }
 
-TEST(DeviceKeyLists, TilesWithoutRoomAreNotCut) {
+TEST(DeviceKeyLists, PiecesOfKeysAreCutOrNot) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);
-  Case c = gpu_test::random_rows<Case>(random, 20000, 10000, 2, 9000, 2);
-  c.segment = 3;
-  for (const auto& [extra_items, sum_rows] : std::vector<std::pair<std::int32_t, std::int32_t>>{
-           {0, 0}, {100, -1}, {1 << 20, 1280}, {57, 512}}) {
-    SCOPED_TRACE(testing::Message() << extra_items << " items, " << sum_rows << " rows");
-    c.extra_items = extra_items;
-    c.sum_rows = sum_rows;
+  Case c;
+  c.kv_len = 20000;
+  c.q_lens = {20000};
+  for (std::int32_t key = 0; key < 20000; ++key) {
+    // An eighth, a little less and a little more of a piece is long; all of one; none.
+    const unsigned in_thousand = std::vector<unsigned>{125, 100, 150, 1000, 0}[key / 2048 % 5];
+    const std::int32_t life = random() % 1000 < in_thousand ? 3000 : 300;
+    c.kept.push_back({key, std::min(key + life, 20000)});
+  }
+  for (const std::int32_t segment : {1, 8, 16}) {
+    SCOPED_TRACE(segment);
+    c.segment = segment;
     expect_lists(c);
   }
+}
+
+// More keys live at a time than was said: what does not fit is left out, nothing else is touched.
+TEST(DeviceKeyLists, EntriesBeyondTheRoomAreLeftOut) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(4);
+  Case c = gpu_test::random_rows<Case>(random, 20000, 10000, 2, 9000, 1);
+  c.segment = 3;
+  c.w = 100;
+  const Made made(c);
+  for (const std::int32_t num_sums : made.num_sums) EXPECT_EQ(num_sums, c.room().sum_rows());
+  EXPECT_EQ(made.num_items, c.room().items_capacity());
 }
 
 TEST(DeviceKeyLists, NobodyKeepsAKey) {
@@ -220,9 +216,10 @@ TEST(DeviceKeyLists, ManyTilesAndManySegments) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
   Case c = gpu_test::random_rows<Case>(random, 400'000, 400'000, 1, 3000, 1);
-  c.segment = 2;
+  c.segment = 4;
   expect_lists(c);
   c = gpu_test::random_rows<Case>(random, 2'200'000, 300, 1, 200, 1);
+  c.segment = 1;
   expect_lists(c);
 }
 
@@ -240,7 +237,7 @@ TEST(DeviceKeyLists, KeysThatEndTogether) {
   expect_lists(c);
 }
 
-// The room that a selection is given is enough to cut every tile.
+// The room that a selection is given is enough.
 TEST(DeviceKeyLists, RoomSufficesForSelections) {
   FDMA_SKIP_WITHOUT_HOPPER();
   constexpr std::int64_t kLength = 30000, kWidth = 500;
@@ -268,12 +265,8 @@ TEST(DeviceKeyLists, RoomSufficesForSelections) {
     }
     const KeyListsRoom room = key_lists_room(1, kLength, kLength, kWidth, 1);
     c.segment = room.segment_tiles;
-    c.extra_items = room.extra_items;
-    c.sum_rows = room.sum_rows;
+    c.w = room.w;
     expect_lists(c);
-    for (const KeyItem& item : expected_row(c, 0).items) {
-      EXPECT_LE(item.end_tile - item.begin_tile, c.segment);
-    }
   }
 }
 

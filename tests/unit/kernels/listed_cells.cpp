@@ -43,13 +43,13 @@ std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expecte
   std::map<std::pair<std::int32_t, std::int32_t>, int> items_of_key;  // by KV head and key
   std::set<std::pair<std::int32_t, std::int32_t>> summed;
   std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
-  const std::int32_t segment = segment_tiles(shape.group_size());
+  const std::int32_t segment = segment_tiles(shape.group_size(), shape.max_q_len());
   for (std::size_t i = 0; i < lists.items.size(); ++i) {
     const KeyItem& item = lists.items[i];
     const std::string where = fmt::format("{}: item {}: ", expected.name, i);
     const std::int32_t kv_row = item.batch * shape.heads_kv + item.kv_head;
-    const std::tuple order{kv_row, item.begin_tile / segment, item.begin_tile - item.end_tile,
-                           item.key_tile};
+    const std::tuple order{kv_row, item.begin_tile / segment,
+                           -std::min(item.end_tile - item.begin_tile, segment), item.key_tile};
     if (order <= previous) return where + "is not in order";
     previous = order;
     for (std::int32_t k = 0; k < kListTile; ++k) {

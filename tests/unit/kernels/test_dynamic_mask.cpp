@@ -261,14 +261,16 @@ TEST(DynamicMaskAttention, BackwardNamesTheTensorThatIsWrong) {
 TEST(KeyListsRoom, SegmentsSuitTheNumberOfItems) {
   const dynamic_mask::KeyListsRoom large =
       dynamic_mask::key_lists_room(32, 131072, 131072, 2048, 1);
-  EXPECT_EQ(large.segment_tiles, 64);
-  EXPECT_EQ(large.num_segments(), 16);
-  EXPECT_EQ(large.sum_rows, 2 * 17 * 15 * 128);
-  EXPECT_EQ(large.items_capacity(), 32 * (1024 + 2 * 17 * 15));
+  EXPECT_EQ(large.segment_tiles, 32);
+  EXPECT_EQ(large.num_segments(), 32);
+  EXPECT_EQ(large.sum_rows(), 31 * 2048);
+  EXPECT_EQ(large.items_capacity(), 32 * (1024 + 31 * 16));
   EXPECT_EQ(dynamic_mask::key_lists_room(8, 131072, 131072, 2048, 4).segment_tiles, 16);
   const dynamic_mask::KeyListsRoom small = dynamic_mask::key_lists_room(4, 2048, 2048, 100, 1);
   EXPECT_EQ(small.segment_tiles, 8);  // for want of items
-  EXPECT_LE(small.sum_rows, 2048);
+  EXPECT_EQ(small.sum_rows(), 100);
+  // No less than a step of lifetimes, 1,024 queries here.
+  EXPECT_EQ(dynamic_mask::key_lists_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
   const dynamic_mask::KeyListsRoom none = dynamic_mask::key_lists_room(1, 0, 0, 5, 1);
   EXPECT_EQ(none.keys_capacity() + none.items_capacity() + none.sums_capacity(), 0);
 }

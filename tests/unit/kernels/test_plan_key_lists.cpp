@@ -89,38 +89,63 @@ TEST(ListKeys, SortsByTheLastQueryAndInBlocksByTheFirst) {
   // Keys 0 to 2 live in steps of 64 queries that end apart, key 3 is never seen.
   const std::int64_t offsets[] = {0, 1, 2, 3, 3};
   const Interval intervals[] = {{200, 300}, {0, 70}, {10, 60}};
-  const HeadLists lists = list_keys(offsets, intervals, 300, 64);
+  const HeadLists lists = list_keys(offsets, intervals, 300, 64, 2);
   ASSERT_EQ(lists.keys.size(), 128U);
-  EXPECT_EQ(lists.keys[0], (ListedKey{1, 0, 70, 0}));
-  EXPECT_EQ(lists.keys[1], (ListedKey{2, 10, 60, 1}));
-  EXPECT_EQ(lists.keys[2], (ListedKey{0, 200, 300, 2}));
+  EXPECT_EQ(lists.keys[0], (ListedKey{1, 0, 70, kNoSums}));
+  EXPECT_EQ(lists.keys[1], (ListedKey{2, 10, 60, kNoSums}));
+  EXPECT_EQ(lists.keys[2], (ListedKey{0, 200, 300, kNoSums}));
   EXPECT_EQ(lists.keys[3], (ListedKey{-1, 0, 0, kNoSums}));
   ASSERT_EQ(lists.items.size(), 1U);
-  EXPECT_EQ(lists.items[0], (KeyItem{0, 0, 0, kNoSums, 0, 3, 0, 0}));
+  EXPECT_EQ(lists.items[0], (KeyItem{0, 0, 0, 0, 0, 3, 0, 0}));
   EXPECT_TRUE(lists.sum_keys.empty());
 }
 
-TEST(ListKeys, KnowsFullTilesAndGivesSumsToTilesThatAreCut) {
+TEST(ListKeys, CutsWhatLivesLongAndGivesItSums) {
   std::vector<std::int64_t> offsets{0};
   std::vector<Interval> intervals;
   for (std::int32_t k = 0; k < 128; ++k) {
     intervals.push_back({k, 600});
     offsets.push_back(k + 1);
   }
-  const HeadLists lists = list_keys(offsets, intervals, 600, 2);
+  const HeadLists lists = list_keys(offsets, intervals, 600, 2, 128);
   const KeyItem expected[] = {
-      {0, 0, 0, 0, 0, 2, 1, 2}, {0, 0, 0, 0, 2, 4, 2, 4}, {0, 0, 0, 0, 4, 5, 4, 5}};
+      {0, 0, 0, 0, 0, 2, 1, 2}, {0, 0, 1, 0, 2, 4, 2, 4}, {0, 0, 2, 0, 4, 5, 4, 5}};
   ASSERT_EQ(lists.items.size(), std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) EXPECT_EQ(lists.items[i], expected[i]) << i;
   ASSERT_EQ(lists.sum_keys.size(), 128U);
   EXPECT_EQ(lists.sum_keys[5], 5);
-  EXPECT_EQ(lists.keys[5].sum_row, 5);
+  EXPECT_EQ(lists.keys[5], (ListedKey{5, 5, 256, 5}));
+  EXPECT_EQ(lists.keys[128 + 5], (ListedKey{5, 256, 512, 5}));
+  EXPECT_EQ(lists.keys[256 + 5], (ListedKey{5, 512, 600, 5}));
+}
+
+TEST(ListKeys, LeavesKeysWholeThatEndAsTheyBegin) {
+  std::vector<std::int64_t> offsets{0};
+  std::vector<Interval> intervals;
+  for (std::int32_t k = 0; k < 6000; ++k) {
+    intervals.push_back({k, std::min(k + 500, 6000)});
+    offsets.push_back(k + 1);
+  }
+  EXPECT_EQ(most_seen(intervals, 6000), 500);
+  const HeadLists lists = list_keys(offsets, intervals, 6000, 8, 500);
+  EXPECT_TRUE(lists.sum_keys.empty());
+  EXPECT_EQ(lists.items.size(), 47U);
+  // Of the second piece every eighth lives longer.
+  for (std::int32_t k = 2048; k < 4096; k += 8) {
+    intervals[static_cast<std::size_t>(k)].end = k + 751;
+  }
+  const HeadLists cut = list_keys(offsets, intervals, 6000, 8, 500);
+  ASSERT_FALSE(cut.sum_keys.empty());
+  EXPECT_EQ(cut.sum_keys.front(), 2328);  // the first that the end of a segment, 3,072, cuts
+  EXPECT_EQ(cut.sum_keys.back(), 4095);
+  intervals[2048].end = 2048 + 750;  // one less
+  EXPECT_TRUE(list_keys(offsets, intervals, 6000, 8, 500).sum_keys.empty());
 }
 
 TEST(ListKeys, GivesOneRowOfSumsToAKeyOfSeveralIntervals) {
   const std::int64_t offsets[] = {0, 2, 3};
   const Interval intervals[] = {{0, 10}, {900, 950}, {0, 1000}};
-  const HeadLists lists = list_keys(offsets, intervals, 1000, 64);
+  const HeadLists lists = list_keys(offsets, intervals, 1000, 64, 1000);
   EXPECT_EQ(lists.sum_keys, std::vector<std::int32_t>{0});
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(lists.keys[i].sum_row, lists.keys[i].key == 0 ? 0 : kNoSums);
@@ -200,7 +225,7 @@ TEST(KeyListPlan, RejectsListsThatLeaveTheirArrays) {
       "", testing::make_cells(400, 300, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
   const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 64, 1), {}, listed_options());
-  ASSERT_TRUE(plan && plan->is_listed());
+  ASSERT_TRUE(plan && plan->is_listed() && !plan->key_lists.sum_keys.empty());
   const std::function<void(KeyLists&)> changes[] = {
       [](KeyLists& lists) { lists.keys[0].key = 300; },
       [](KeyLists& lists) { lists.keys[0].q_end = 401; },

@@ -186,7 +186,7 @@ class DynamicMaskAttention {
   ///         options.deterministic on a GPU, unless reading() is all (dq, and dk and dv of
   ///         long-lived keys, are sums in no fixed order there; on the host bits are always the
   ///         same). Checked before anything is written
-  /// Cost    10 head_dim FLOP for each (query, key) pair that is kept, times 1.1 to 1.8 for tiles
+  /// Cost    10 head_dim FLOP for each (query, key) pair that is kept, times 1.1 to 1.4 for tiles
   /// in
   ///         which some keys have died; on a GPU kept keys are put in the order of their lifetimes
   ///         first (device_key_lists.hpp), then every row of k, v, dk and dv is touched about once
