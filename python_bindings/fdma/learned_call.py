@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 from typing import Any, NamedTuple
@@ -159,12 +160,14 @@ def _run(
         q, k, v = (x if _is_readable(x) else x.contiguous() for x in (q, k, v))
     else:
         xp = importlib.import_module(name)
-        q, k, v = (x.swapaxes(1, 2) if asked.heads_first else x for x in tensors)
-        q, k, v = (x if _has_rows(x) else xp.ascontiguousarray(x) for x in (q, k, v))
-        batch, q_len, heads, _ = q.shape
-        into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
-        lse = xp.empty((batch, heads, q_len), "float32")
-        out = into.swapaxes(1, 2) if asked.heads_first else into
+        # CuPy's new arrays are on its current device, which need not be that of the tensors.
+        with tensors[0].device if name == "cupy" else contextlib.nullcontext():
+            q, k, v = (x.swapaxes(1, 2) if asked.heads_first else x for x in tensors)
+            q, k, v = (x if _has_rows(x) else xp.ascontiguousarray(x) for x in (q, k, v))
+            batch, q_len, heads, _ = q.shape
+            into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
+            lse = xp.empty((batch, heads, q_len), "float32")
+            out = into.swapaxes(1, 2) if asked.heads_first else into
     factor = checked_scale(asked.scale) or None
     held.run(q, k, v, dt_proj, a_coef, softmax_scale=factor, out=into, lse=lse)
     return out, lse
