@@ -29,6 +29,12 @@ cmake --build --preset "$preset" || give_up "building failed"
 rm -rf "$results"
 mkdir -p "$results"
 
+# The Python tests run on one core: beside the others.
+FDMA_MASKC=$build/tools/fdma-maskc FDMA_BUILD_DIR=$build PYTHONDONTWRITEBYTECODE=1 \
+  .venv/bin/python -m pytest --quiet -p no:cacheprovider --junitxml="$results/pytest.xml" tests/python tests/golden \
+  >"$results/pytest.log" 2>&1 &
+pytest=$!
+
 echo "== C++ tests, include rule, install"
 ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error \
   --output-junit "$results/ctest.xml" >"$results/ctest.log" 2>&1
@@ -39,9 +45,9 @@ if [ $ctest_code -ne 0 ]; then
 fi
 
 echo "== Python tests"
-FDMA_MASKC=$build/tools/fdma-maskc FDMA_BUILD_DIR=$build PYTHONDONTWRITEBYTECODE=1 \
-  .venv/bin/python -m pytest --quiet -p no:cacheprovider --junitxml="$results/pytest.xml" tests/python tests/golden
+wait $pytest
 pytest_code=$?
+cat "$results/pytest.log"
 
 # CUDA: what nvcc compiled (each kernel, templates once per instance, is an entry of a ptxas log), or what it would have.
 mapfile -t cuda_sources < <(find kernels tests -name '*.cu')
