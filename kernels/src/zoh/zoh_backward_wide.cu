@@ -1,17 +1,16 @@
-// dvalues and ddt_proj of a wide dt_proj of 16 bits, on tensor cores, once ddt is known: a block
-// has 128 elements of the rows and a part of the keys, 64 at a time; a warp 16 of the elements.
+// dvalues and ddt_proj of a wide dt_proj, on tensor cores, once ddt is known: a block has 128
+// elements of the rows and a part of the keys, 64 at a time; a warp 32 of the elements.
 //
 //   spread   [keys, elements] = ddt [keys, heads] dt_proj [heads, elements], whose fragments stay
-//   in
-//            registers
+//            in registers
 //   gather   [elements, heads] += values^T [elements, keys] ddt [keys, heads], in registers over
-//   all
-//            keys of the part
+//            all keys of the part
 //
 // Products are TF32, which holds values and weights of 16 bits as they are; ddt = high + low of 11
-// bits each, so that 2^-22 of a term is left out. Values come by cp.async a tile ahead, rows of
-// keys without a ddt as zeros. Which key, head or element is which row or column of a fragment does
-// not matter to a sum: they are chosen so that a lane's are neighbours in memory.
+// bits each, and so are values and weights of float32, so that 2^-22 of a term is left out (low
+// times low is). Values come by cp.async a tile ahead, rows of keys without a ddt as zeros. Which
+// key, head or element is which row or column of a fragment does not matter to a sum: they are
+// chosen so that a lane's are neighbours in memory.
 #include <algorithm>
 #include <cstdint>
 
@@ -25,8 +24,13 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTileKeys = 64, kTileColumns = 128;
 constexpr int kWarpColumns = 32, kPairs = kWarpColumns / 16;  // two tiles of columns each
-constexpr int kRowBytes = kTileColumns * 2 + 16;  // of values: lanes of a load in different banks
 constexpr int kMostHeads = 32;
+
+template <class T>
+constexpr bool kIsSplit = sizeof(T) == 4;  ///< into two TF32
+/// Of values: lanes of a load in different banks.
+template <class T>
+constexpr int kRowBytes = int{sizeof(T)} * kTileColumns + 16;
 
 __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&a)[4],
                                          std::uint32_t b0, std::uint32_t b1) {
@@ -36,7 +40,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Two elements that lie side by side, as float32.
+/// Two elements of 16 bits that lie side by side, as float32.
 template <class T>
 __device__ __forceinline__ float2 widen_pair(std::uint32_t raw);
 template <>
@@ -63,9 +67,10 @@ __device__ __forceinline__ int place(int head, int key) {
   return key ^ ((head & 1) << 3 | (head & 2) << 1);
 }
 
+template <class T>
 struct Shared {
   uint2 ddt[2][kMostHeads][kTileKeys];  ///< high and low
-  unsigned char values[2][kTileKeys][kRowBytes];
+  unsigned char values[2][kTileKeys][kRowBytes<T>];
   std::uint8_t used[2][kTileKeys];
 };
 
@@ -75,7 +80,10 @@ class Block {
   static constexpr int kHeads = 8 * kHeadTiles;
   static constexpr int kDdts = kHeads * kTileKeys / kThreads;  // that a thread moves
 
-  __device__ Block(const BackwardCall& call, const Arrays& arrays, Shared& shared)
+  static constexpr int kElements = 16 / static_cast<int>(sizeof(T));
+  static constexpr int kChunks = kTileColumns / kElements;  ///< of 16 bytes, in a row
+
+  __device__ Block(const BackwardCall& call, const Arrays& arrays, Shared<T>& shared)
       : call_(call),
         forward_(call.forward),
         arrays_(arrays),
@@ -103,14 +111,20 @@ class Block {
           const int at =
               first_column_ + warp_column_ + 16 * p + 4 * (group_ / 2) + i / 2 * 2 + group_ % 2;
           const bool is_inside = row < forward_.num_heads && at < width_;
-          weights_[p][h][i / 2][i % 2] = __float_as_uint(
+          const float weight =
               is_inside
                   ? forward_.weights[row * forward_.weight_row_stride + at * forward_.weight_stride]
-                  : 0.0F);
+                  : 0.0F;
+          weights_[p][h][i / 2][i % 2] = __float_as_uint(weight);
+          if constexpr (kIsSplit<T>) {
+            const uint2 parts = split(weight);
+            weights_[p][h][i / 2][i % 2] = parts.x;
+            low_weights_[p][h][i / 2][i % 2] = parts.y;
+          }
         }
       }
     }
-    const int chunk_column = first_column_ + 8 * (thread_ % 16);
+    const int chunk_column = first_column_ + kElements * (thread_ % kChunks);
     values_ = static_cast<const T*>(forward_.values.data);
     if (chunk_column < width_ && call.ddt_proj.data != nullptr) {
       reads_values_ = true;
@@ -157,16 +171,16 @@ class Block {
     if (thread_ < kTileKeys) {
       shared_.used[stage][thread_] = first + thread_ < end_ ? arrays_.used[first + thread_] : 0;
     }
-    constexpr int kRows = kThreads / 16;
+    constexpr int kRows = kThreads / kChunks;
     bool is_read[kTileKeys / kRows];
 #pragma unroll
     for (int i = 0; i < kTileKeys / kRows; ++i) {
-      const std::int64_t flat = first + thread_ / 16 + kRows * i;
+      const std::int64_t flat = first + thread_ / kChunks + kRows * i;
       is_read[i] = reads_values_ && flat < end_ && arrays_.used[flat] != 0;
     }
 #pragma unroll
     for (int i = 0; i < kTileKeys / kRows; ++i) {
-      const int row = thread_ / 16 + kRows * i;
+      const int row = thread_ / kChunks + kRows * i;
       const T* from = values_;
       if (is_read[i]) {
         const std::int64_t flat = first + row;
@@ -175,7 +189,7 @@ class Block {
             batch * forward_.batch_stride + (flat - batch * forward_.kv_len) * forward_.key_stride;
       }
       const auto to = static_cast<std::uint32_t>(
-          __cvta_generic_to_shared(&shared_.values[stage][row][16 * (thread_ % 16)]));
+          __cvta_generic_to_shared(&shared_.values[stage][row][16 * (thread_ % kChunks)]));
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                    "r"(is_read[i] ? 16 : 0)
                    : "memory");
@@ -212,18 +226,28 @@ class Block {
   // Rows g and g + 8 of a fragment are elements 2g and 2g + 1 of the pair's, columns t and t + 4
   // keys 2t and 2t + 1.
   __device__ void gather(int stage) {
-#pragma unroll 2
+#pragma unroll kIsSplit < T> ? 1 : 2
     for (int key = 0; key < kTileKeys; key += 8) {
-      std::uint32_t a[kPairs][4];
+      std::uint32_t a[kPairs][4], low[kIsSplit<T> ? kPairs : 1][4];
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const unsigned char* const at =
-              &shared_.values[stage][key + 2 * quad_ + i][2 * (warp_column_ + 16 * p + 2 * group_)];
-          const float2 both = widen_pair<T>(*reinterpret_cast<const std::uint32_t*>(at));
-          a[p][2 * i] = __float_as_uint(both.x);
-          a[p][2 * i + 1] = __float_as_uint(both.y);
+              &shared_.values[stage][key + 2 * quad_ + i]
+                             [sizeof(T) * (warp_column_ + 16 * p + 2 * group_)];
+          if constexpr (kIsSplit<T>) {
+            const float2 both = *reinterpret_cast<const float2*>(at);
+            const uint2 x = split(both.x), y = split(both.y);
+            a[p][2 * i] = x.x;
+            a[p][2 * i + 1] = y.x;
+            low[p][2 * i] = x.y;
+            low[p][2 * i + 1] = y.y;
+          } else {
+            const float2 both = widen_pair<T>(*reinterpret_cast<const std::uint32_t*>(at));
+            a[p][2 * i] = __float_as_uint(both.x);
+            a[p][2 * i + 1] = __float_as_uint(both.y);
+          }
         }
       }
 #pragma unroll
@@ -233,6 +257,7 @@ class Block {
         for (int p = 0; p < kPairs; ++p) {
           multiply(sums_[p][h], a[p], b.x, b.z);
           multiply(sums_[p][h], a[p], b.y, b.w);
+          if constexpr (kIsSplit<T>) multiply(sums_[p][h], low[p], b.x, b.z);
         }
       }
     }
@@ -260,7 +285,7 @@ class Block {
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
         if (!rows.is_stored[i] || !is_inside_[p]) continue;
-        if (call_.other.dtype == DType::float32) {
+        if (kIsSplit<T> || call_.other.dtype == DType::float32) {
           rows.other[i][p] = __ldcs(reinterpret_cast<const uint4*>(
               static_cast<const float*>(call_.other.data) + from + other_from_[p]));
         } else {
@@ -276,7 +301,7 @@ class Block {
   __device__ void spread(int stage, std::int64_t first) const {
     Rows rows;
     load_rows(stage, first, 0, rows);
-#pragma unroll
+#pragma unroll kIsSplit < T> ? 1 : kTileKeys / 16
     for (int key = 0; key < kTileKeys; key += 16) {
       Rows next;
       if (key + 16 < kTileKeys) load_rows(stage, first, key + 16, next);
@@ -291,6 +316,9 @@ class Block {
         for (int p = 0; p < kPairs; ++p) {
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
+            if constexpr (kIsSplit<T>) {
+              multiply(sums[p][j], high, low_weights_[p][h][j][0], low_weights_[p][h][j][1]);
+            }
             multiply(sums[p][j], low, weights_[p][h][j][0], weights_[p][h][j][1]);
             multiply(sums[p][j], high, weights_[p][h][j][0], weights_[p][h][j][1]);
           }
@@ -317,16 +345,18 @@ class Block {
       const uint4 raw = rows.other[i][p];
       float2 low = {__uint_as_float(raw.x), __uint_as_float(raw.y)};
       float2 high = {__uint_as_float(raw.z), __uint_as_float(raw.w)};
-      if (call_.other.dtype != DType::float32) {
-        low = widen_pair<T>(raw.x);
-        high = widen_pair<T>(raw.y);
+      if constexpr (!kIsSplit<T>) {
+        if (call_.other.dtype != DType::float32) {
+          low = widen_pair<T>(raw.x);
+          high = widen_pair<T>(raw.y);
+        }
       }
       x = make_float4(x.x + low.x, x.y + low.y, x.z + high.x, x.w + high.y);
     }
     const std::int64_t at = rows.to[i] + to_[p];
-    if (call_.dvalues.dtype == DType::float32) {
+    if (kIsSplit<T> || call_.dvalues.dtype == DType::float32) {
       __stcs(reinterpret_cast<float4*>(static_cast<float*>(call_.dvalues.data) + at), x);
-    } else {
+    } else if constexpr (!kIsSplit<T>) {
       const float eight[8] = {x.x, x.y, x.z, x.w};
       const uint4 raw = Chunk<T>::narrow(eight);
       __stcs(reinterpret_cast<uint2*>(static_cast<T*>(call_.dvalues.data) + at),
@@ -355,7 +385,7 @@ class Block {
   const BackwardCall& call_;
   const Call& forward_;
   const Arrays& arrays_;
-  Shared& shared_;
+  Shared<T>& shared_;
   int thread_, group_, quad_, first_column_, warp_column_, width_;
   std::int64_t end_;
   const T* values_;  ///< where this thread's 16 bytes of a row are
@@ -363,6 +393,7 @@ class Block {
   bool is_inside_[kPairs];                        ///< the four elements of a row that a lane stores
   std::int64_t to_[kPairs], other_from_[kPairs];  ///< where they are in a row
   std::uint32_t weights_[kPairs][kHeadTiles][2][2];
+  std::uint32_t low_weights_[kIsSplit<T> ? kPairs : 1][kHeadTiles][2][2];  ///< of float32
   float sums_[kPairs][kHeadTiles][4] = {};
 };
 
@@ -371,12 +402,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     backward_wide(const __grid_constant__ BackwardCall call,
                   const __grid_constant__ Arrays arrays) {
   extern __shared__ __align__(128) unsigned char memory[];
-  Block<T, kHeadTiles>(call, arrays, *reinterpret_cast<Shared*>(memory)).run();
+  Block<T, kHeadTiles>(call, arrays, *reinterpret_cast<Shared<T>*>(memory)).run();
 }
 
 template <class T, int kHeadTiles>
 Result<void> launch(const BackwardCall& call, const Arrays& arrays, Stream stream) {
-  constexpr int kBytes = sizeof(Shared);
+  constexpr int kBytes = sizeof(Shared<T>);
   FDMA_TRY_VOID(
       sm90::check_cuda(cudaFuncSetAttribute(backward_wide<T, kHeadTiles>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
@@ -399,8 +430,8 @@ Result<void> launch_of(const BackwardCall& call, const Arrays& arrays, Stream st
 
 bool is_backward_wide(const BackwardCall& call) {
   const Call& forward = call.forward;
-  return !forward.is_per_head && forward.values.dtype != DType::float32 &&
-         forward.weights.dtype == forward.values.dtype && forward.num_heads <= kMostHeads &&
+  return !forward.is_per_head && forward.weights.dtype == forward.values.dtype &&
+         forward.num_heads <= kMostHeads &&
          std::int64_t{forward.num_batches} * forward.kv_len < std::int64_t{1} << 31 &&
          has_wide_rows(forward) && has_aligned_rows(call.dvalues) && has_aligned_rows(call.other);
 }
@@ -409,6 +440,7 @@ Result<void> launch_backward_wide(const BackwardCall& call, const Arrays& arrays
   if (call.forward.values.dtype == DType::bfloat16) {
     return launch_of<__nv_bfloat16>(call, arrays, stream);
   }
+  if (call.forward.values.dtype == DType::float32) return launch_of<float>(call, arrays, stream);
   return launch_of<__half>(call, arrays, stream);
 }
 
