@@ -1,4 +1,5 @@
-// What the steps of zoh_backward_any.cu leave for one another in the workspace.
+// What the steps of zoh_backward_any.cu leave for one another in the workspace, and the last of
+// them for other ways too.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,17 @@ struct Arrays {
   }
 };
 
+/// The sums of da_coef [heads, parts] and of ddt_proj [parts, heads, width] of parts of the keys.
+struct SumParts {
+  const float *da, *weights;
+  std::int64_t num_da, num_weights;
+};
+/// Both added up in the order of the parts, as far as they are wanted.
+void launch_add_parts(const BackwardCall& call, const SumParts& parts, Stream stream);
+
 /// dvalues and the parts of ddt_proj from ddt, in one pass over values, on tensor cores: a wide
-/// dt_proj and values of one 16-bit type, 16 bytes at a time, at most 32 heads. Parts are a
-/// multiple of 64 keys.
+/// dt_proj and values of one type, 16 bytes at a time, at most 32 heads. Parts are a multiple of 64
+/// keys.
 bool is_backward_wide(const BackwardCall& call);
 Result<void> launch_backward_wide(const BackwardCall& call, const Arrays& arrays, Stream stream);
 

@@ -230,6 +230,37 @@ TEST(DeviceZohBackward, ManyKeys) {
   check_case(wide, ZohMode::exp, false, random);
 }
 
+// Wide rows of one block to eight, the last with few elements; fewer keys than blocks take at once,
+// and several rounds of them.
+TEST(DeviceZohBackward, WideRows) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(10);
+  int turn = 0;
+  for (const auto& [batch, kv_len, heads, dim] :
+       std::vector<std::array<std::int64_t, 4>>{{1, 77, 32, 128},
+                                                {2, 300, 16, 256},
+                                                {1, 600, 32, 128},
+                                                {2, 1500, 4, 896},
+                                                {3, 1300, 5, 136},
+                                                {1, 7001, 8, 128},
+                                                {1, 41, 26, 160},
+                                                {2, 700, 12, 232},
+                                                {1, 1, 31, 64}}) {
+    for (const double kept : {1.0, 0.02}) {
+      for (const DType dtype : kDTypes) {
+        // The sums of wide rows in float64 take their time.
+        if (dtype != DType::bfloat16 && batch * kv_len * heads * heads * dim > 20'000'000) continue;
+        SCOPED_TRACE(testing::Message() << batch << " " << kv_len << " " << heads << " " << dim
+                                        << " " << kept << " " << to_string(dtype));
+        const Inputs inputs({batch, kv_len, heads, dim, false}, dtype, dtype, random, kept);
+        check_case(inputs, turn % 2 == 0 ? ZohMode::exp : ZohMode::log, turn % 3 == 0, random);
+        if (testing::Test::HasFatalFailure()) return;
+        ++turn;
+      }
+    }
+  }
+}
+
 // Slices of larger tensors, 16-byte rows and others; dscores, dt_proj and their gradients
 // transposed.
 TEST(DeviceZohBackward, Strides) {
