@@ -92,6 +92,16 @@ Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec&
   call.k = strided(tensors.kv.k);
   call.v = strided(tensors.kv.v);
   call.out = strided(out);
+  if (tensors.out_residual.data != nullptr) {
+    const TensorView residual = tensors.out_residual.view();
+    if (shape.out_dtype == DType::float32) {
+      return Error{ErrorCode::invalid_argument,
+                   "out_residual: is given, but out is float32 and is not rounded"};
+    }
+    FDMA_TRY_VOID(check_rows(residual, expected_out("out_residual", shape), device));
+    FDMA_TRY_VOID(check_distinct(residual, "out_residual"));
+    call.out_residual = strided(residual);
+  }
   const float scale =
       options.softmax_scale != 0.0F ? options.softmax_scale : default_softmax_scale(shape.head_dim);
   call.scale_log2 = scale * 1.44269504088896340736F;

@@ -9,7 +9,7 @@
 namespace fdma {
 namespace {
 
-// What the forward call was given. It wrote out and lse, which are only read here.
+// What the forward call was given. It wrote out, lse and out_residual, which are only read here.
 AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   const auto as_output = [](const TensorView& view) -> MutableTensorView {
     return {const_cast<void*>(view.data),
@@ -25,6 +25,7 @@ AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   forward.key_bias = tensors.key_bias;
   forward.out = as_output(tensors.out);
   forward.lse = as_output(tensors.lse);
+  forward.out_residual = as_output(tensors.out_residual);
   forward.q_lens = tensors.q_lens;
   forward.kv_lens = tensors.kv_lens;
   forward.cu_seqlens = tensors.cu_seqlens;
@@ -65,8 +66,10 @@ Result<void> set_bias_gradient(BackwardCall& call, const AttentionShape& shape,
 
 bool sums_keys(RowSums row_sums, const BackwardCall& call, const AttentionShape& shape) {
   if (row_sums != RowSums::automatic) return row_sums == RowSums::keys;
-  const bool has_few_queries = shape.batch * shape.heads_q * shape.max_q_len() <= kFewQueries;
-  return shape.out_dtype != DType::float32 && (call.dkey_bias != nullptr || has_few_queries);
+  if (shape.out_dtype == DType::float32) return false;
+  const std::int64_t num_rows = shape.batch * shape.heads_q * shape.max_q_len();
+  if (call.out_residual.data != nullptr) return num_rows <= kVeryFewQueries;
+  return call.dkey_bias != nullptr || num_rows <= kFewQueries;
 }
 
 }  // namespace

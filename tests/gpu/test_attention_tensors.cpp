@@ -109,6 +109,20 @@ TEST_F(AttentionTensorsOnGpu, WithStridesThatAreNoMultiplesOfEightAreRejected) {
                        [](auto&, auto& strides, auto&, auto&) { strides[3] = 2; });
 }
 
+TEST_F(AttentionTensorsOnGpu, ResidualsThatDoNotLieAsOutAreRejected) {
+  const auto change_and_expect = [&](const char* named, auto change) {
+    expect_rejected(named, ErrorCode::unsupported, [&](AttentionTensors& t) {
+      t.out_residual = t.out;
+      change(t.out_residual);
+    });
+  };
+  change_and_expect("out_residual: expected the strides of out",
+                    [](MutableTensorView& residual) { residual.strides[0] += 8; });
+  change_and_expect("out_residual: expected an address", [](MutableTensorView& residual) {
+    residual.data = static_cast<char*>(residual.data) + 8;
+  });
+}
+
 TEST_F(AttentionTensorsOnGpu, AtMisalignedAddressesAreRejected) {
   for (const int bytes : {2, 8}) {
     for (const char* name : {"q", "k", "v"}) {

@@ -129,8 +129,14 @@ class Item : TileWalk<Item> {
         const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
         for (std::size_t j = 0; j < head_dim_v_; ++j) ws_.row[j] = out[j * width + r] * factor;
         const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
-        store_row(ws_.row, call_.out.dtype, head_dim_v_,
-                  const_cast<char*>(row_address(call_.out, item_.batch, q_row, item_.head)));
+        const auto row_of = [&](const Strided& tensor) {
+          return const_cast<char*>(row_address(tensor, item_.batch, q_row, item_.head));
+        };
+        store_row(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out));
+        if (call_.out_residual.data != nullptr) {
+          store_residual(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out),
+                         row_of(call_.out_residual));
+        }
         if (call_.lse != nullptr) {
           call_.lse[item_.batch * call_.lse_batch_stride + item_.head * call_.lse_head_stride +
                     q_row * call_.lse_row_stride] =

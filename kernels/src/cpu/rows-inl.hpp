@@ -61,6 +61,15 @@ inline void store_row(const float* row, DType dtype, std::size_t length, void* t
   }
 }
 
+/// Stores what store_row took from `row` when it stored it in `stored`; `row` is that afterwards.
+inline void store_residual(float* row, DType dtype, std::size_t length, const void* stored,
+                           void* to) {
+  float rounded[kMaxHeadDim];
+  load_row(stored, dtype, length, rounded);
+  for (std::size_t i = 0; i < length; ++i) row[i] -= rounded[i];
+  store_row(row, dtype, length, to);
+}
+
 inline const char* row_address(const Strided& tensor, std::int64_t batch, std::int64_t row,
                                std::int64_t head) {
   return static_cast<const char*>(tensor.data) +

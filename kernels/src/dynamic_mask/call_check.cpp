@@ -91,6 +91,7 @@ AttentionTensors attention_tensors(const DynamicMaskSpec& spec, const DynamicMas
   attention.kv = tensors.kv;
   attention.out = tensors.out;
   attention.lse = tensors.lse;
+  attention.out_residual = tensors.out_residual;
   if (spec.bias != ScoreBias::none) attention.key_bias = scores;
   return attention;
 }
@@ -103,6 +104,7 @@ BackwardTensors backward_tensors(const DynamicMaskSpec& spec,
   attention.kv = tensors.kv;
   attention.out = tensors.out;
   attention.lse = tensors.lse;
+  attention.out_residual = tensors.out_residual;
   attention.dout = tensors.dout;
   attention.dlse = tensors.dlse;
   attention.dq = tensors.dq;

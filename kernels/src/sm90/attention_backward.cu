@@ -73,23 +73,6 @@ RowsView rows_view(const Strided& tensor) {
           tensor.head_stride, tensor.dtype == DType::float32};
 }
 
-// Kernels read and write 16 bytes at once.
-Result<void> check_vectors(const TensorView& tensor, const char* name) {
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
-    return Error{ErrorCode::unsupported,
-                 std::string(name) + ": expected an address that is a multiple of 16 bytes"};
-  }
-  for (int axis = 0; axis < 3; ++axis) {
-    const auto at = static_cast<std::size_t>(axis);
-    if (tensor.extents[at] > 1 && tensor.strides[at] % 8 != 0) {
-      return Error{ErrorCode::unsupported,
-                   std::string(name) + ": expected strides that are multiples of 8 elements, got " +
-                       std::to_string(tensor.strides[at])};
-    }
-  }
-  return {};
-}
-
 // Compared with lengths, which are at most kMaxLength.
 std::int32_t rows_of(const TensorView& tensor) {
   return static_cast<std::int32_t>(std::min(tensor.extents[1], kMaxLength));
@@ -142,6 +125,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.head_dim = shape.head_dim;
   queries.head_dim_v = shape.head_dim_v;
   queries.out = rows_view(call.out);
+  queries.out_residual = rows_view(call.out_residual);
   queries.dout = rows_view(call.dout);
   queries.lse = call.lse;
   queries.lse_batch_stride = call.lse_batch_stride;
@@ -268,11 +252,14 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
                                  impl.arrays.num_formulas > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
-  FDMA_TRY_VOID(check_vectors(tensors.out, "out"));
-  FDMA_TRY_VOID(check_vectors(tensors.dout, "dout"));
-  FDMA_TRY_VOID(check_vectors(tensors.dq.view(), "dq"));
-  FDMA_TRY_VOID(check_vectors(tensors.dk.view(), "dk"));
-  FDMA_TRY_VOID(check_vectors(tensors.dv.view(), "dv"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.out, "out"));
+  if (tensors.out_residual.data != nullptr) {
+    FDMA_TRY_VOID(sm90::check_vectors(tensors.out_residual, "out_residual"));
+  }
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dout, "dout"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
   if (options.deterministic && lists != nullptr) {
     return Error{ErrorCode::unsupported,
                  "deterministic: launches over key lists have no order of additions; make the "

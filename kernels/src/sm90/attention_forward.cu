@@ -88,6 +88,7 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   params.v_rows = has_keys ? rows_of(tensors.kv.v.extents[1]) : 0;
   params.out_rows = rows_of(tensors.out.extents[1]);
   params.out = tensors.out.data;
+  params.out_residual = const_cast<void*>(call.out_residual.data);
   params.out_batch_stride = call.out.batch_stride;
   params.out_row_stride = call.out.row_stride;
   params.out_head_stride = call.out.head_stride;
@@ -101,6 +102,19 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   params.scale_log2 = call.scale_log2;
   params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
                     call.num_borders};
+  return {};
+}
+
+// Written 16 bytes at a time, in the places of out, whose strides the copy engine takes.
+Result<void> check_residual(const AttentionTensors& tensors) {
+  const TensorView residual = tensors.out_residual.view();
+  if (residual.data == nullptr) return {};
+  FDMA_TRY_VOID(sm90::check_vectors(residual, "out_residual"));
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (residual.extents[axis] > 1 && residual.strides[axis] != tensors.out.strides[axis]) {
+      return Error{ErrorCode::unsupported, "out_residual: expected the strides of out"};
+    }
+  }
   return {};
 }
 
@@ -128,6 +142,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   combined.q_lens = params.lengths.q_lens;
   combined.is_bfloat16 = plan.shape.out_dtype == DType::bfloat16;
   combined.out = params.out;
+  combined.out_residual = params.out_residual;
   combined.out_batch_stride = params.out_batch_stride;
   combined.out_row_stride = params.out_row_stride;
   combined.out_head_stride = params.out_head_stride;
@@ -148,6 +163,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
                                                   impl.arrays.num_formulas > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
+  FDMA_TRY_VOID(check_residual(tensors));
   if (impl.is_gathering && gather.lists == nullptr) {
     return Error{ErrorCode::invalid_argument,
                  "plan: its segments name gather lists that are made on the device, and none came "

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "ptx/grid.cuh"
+#include "ptx/warpgroup.cuh"
 #include "sm90/backward_kernels.hpp"
 #include "sm90/backward_rows.cuh"
 #include "sm90/fragment.hpp"
+#include "sm90/residual.cuh"
 
 namespace fdma::sm90 {
 namespace {
@@ -14,25 +16,29 @@ constexpr int kRowLanes = 16;  // that share a row
 constexpr int kBlockRows = 16;
 constexpr unsigned kMaxGridY = 65535;
 
-__device__ __forceinline__ float2 unpack(std::uint32_t word, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&word));
-}
-__device__ __forceinline__ float2 unpack(std::uint32_t word, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&word));
+/// Eight elements of a row, in pairs.
+struct Eight {
+  float2 pairs[4];
+};
+template <class T>
+__device__ __forceinline__ Eight load_8(const T* from) {
+  const uint4 x = __ldcg(reinterpret_cast<const uint4*>(from));
+  return {{unpack<T>(x.x), unpack<T>(x.y), unpack<T>(x.z), unpack<T>(x.w)}};
 }
 
-template <class T>
-__device__ __forceinline__ float dot_of_8(const T* a, const T* b) {
-  const uint4 x = __ldcg(reinterpret_cast<const uint4*>(a)),
-              y = __ldcg(reinterpret_cast<const uint4*>(b));
-  const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+__device__ __forceinline__ float dot_of_8(const Eight& a, const Eight& b) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = unpack(xs[i], T()), v = unpack(ys[i], T());
-    sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+    sum = fmaf(a.pairs[i].x, b.pairs[i].x, fmaf(a.pairs[i].y, b.pairs[i].y, sum));
   }
   return sum;
+}
+
+template <class T>
+__device__ __forceinline__ const T* row_at(const RowsView& rows, int batch, int row, int head) {
+  return static_cast<const T*>(rows.data) + batch * rows.batch_stride + row * rows.row_stride +
+         head * rows.head_stride;
 }
 
 __device__ __forceinline__ int length_of(const QueryParams& p, int batch) {
@@ -60,12 +66,14 @@ __global__ void __launch_bounds__(kRowLanes* kBlockRows) prepare_kernel(const Qu
     if (row < length_of(p, batch)) {
       const float lse = __ldcg(p.lse + batch * p.lse_batch_stride + head * p.lse_head_stride +
                                row * p.lse_row_stride);
-      const T* out = static_cast<const T*>(p.out.data) + batch * p.out.batch_stride +
-                     row * p.out.row_stride + head * p.out.head_stride;
-      const T* dout = static_cast<const T*>(p.dout.data) + batch * p.dout.batch_stride +
-                      row * p.dout.row_stride + head * p.dout.head_stride;
+      const T* out = row_at<T>(p.out, batch, row, head);
+      const T* dout = row_at<T>(p.dout, batch, row, head);
+      const T* residual =
+          p.out_residual.data == nullptr ? nullptr : row_at<T>(p.out_residual, batch, row, head);
       for (int column = lane * 8; column < p.head_dim_v; column += kRowLanes * 8) {
-        delta += dot_of_8(out + column, dout + column);
+        const Eight gradient = load_8(dout + column);
+        delta += dot_of_8(load_8(out + column), gradient);
+        if (residual != nullptr) delta += dot_of_8(load_8(residual + column), gradient);
       }
       if (lane == 0 && p.dlse != nullptr) {
         dlse = __ldcg(p.dlse + batch * p.dlse_batch_stride + head * p.dlse_head_stride +

@@ -6,13 +6,12 @@
 // the sum without waiting for others; it then adds up its own partials, and the sums of the warps
 // are added in their order. Weights are relative to the largest lse: the largest weight is 1, none
 // overflows, and a row of which one partial has all keys comes out as that partial.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "ptx/grid.cuh"
+#include "ptx/warpgroup.cuh"
 #include "sm90/combine_partials.hpp"
+#include "sm90/residual.cuh"
 
 namespace fdma::sm90 {
 namespace {
@@ -24,14 +23,16 @@ constexpr int kLoadsInFlight = 8;
 constexpr int kFewPartials = 8;  ///< one warp has all their loads in flight at once
 constexpr int kFewRows = 64;
 
-__device__ __forceinline__ void store_columns(__nv_bfloat16* to, const float4& x) {
-  const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(x.x, x.y),
-                                   __floats2bfloat162_rn(x.z, x.w)};
-  *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pairs);
-}
-__device__ __forceinline__ void store_columns(__half* to, const float4& x) {
-  const __half2 pairs[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
-  *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(pairs);
+/// Four columns of out, and of what rounding took from them where that is wanted; `at`: elements
+/// from the first of out.
+template <class T>
+__device__ __forceinline__ void store_columns(const CombineParams& p, std::int64_t at,
+                                              const float4& x) {
+  *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + at) =
+      make_uint2(ptx::pack<T>(x.x, x.y), ptx::pack<T>(x.z, x.w));
+  if (p.out_residual == nullptr) return;
+  *reinterpret_cast<uint2*>(static_cast<T*>(p.out_residual) + at) =
+      make_uint2(pack_residual<T>(x.x, x.y), pack_residual<T>(x.z, x.w));
 }
 
 __device__ __forceinline__ void add_scaled(float4& sum, float weight, const float4& x) {
@@ -150,10 +151,9 @@ __device__ __forceinline__ void store_lse(const CombineParams& p, const Row& row
       total.sum == 0.0f ? -INFINITY : total.largest + logf(total.sum);
 }
 
-template <class T>
-__device__ __forceinline__ T* out_row(const CombineParams& p, const Row& row) {
-  return static_cast<T*>(p.out) + row.batch * p.out_batch_stride + row.q * p.out_row_stride +
-         row.head * p.out_head_stride;
+/// Elements from the first of out.
+__device__ __forceinline__ std::int64_t first_of_row(const CombineParams& p, const Row& row) {
+  return row.batch * p.out_batch_stride + row.q * p.out_row_stride + row.head * p.out_head_stride;
 }
 
 template <class T, int kVectors>
@@ -161,14 +161,14 @@ __device__ __forceinline__ void store_row(const CombineParams& p, const Row& row
                                           const Total& total, const float4 (&sums)[kVectors],
                                           int lane) {
   const float inverse = total.sum == 0.0f ? 0.0f : 1.0f / total.sum;
-  T* to = out_row<T>(p, row);
+  const std::int64_t at = first_of_row(p, row);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = v * kWarpColumns + lane * kLaneColumns;
     if (column >= p.head_dim_v) continue;
     const float4& x = sums[v];
-    store_columns(to + column,
-                  make_float4(x.x * inverse, x.y * inverse, x.z * inverse, x.w * inverse));
+    store_columns<T>(p, at + column,
+                     make_float4(x.x * inverse, x.y * inverse, x.z * inverse, x.w * inverse));
   }
   if (lane == 0) store_lse(p, row, total);
 }
@@ -233,8 +233,9 @@ __global__ void __launch_bounds__(kColumnThreads) combine_columns_kernel(const C
   for (int other = 1; other < kWarps; ++other) add_scaled(sum, 1.0f, shared[other][lane]);
   if (column < p.head_dim_v) {
     const float inverse = total.sum == 0.0f ? 0.0f : 1.0f / total.sum;
-    store_columns(out_row<T>(p, row) + column,
-                  make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse));
+    store_columns<T>(
+        p, first_of_row(p, row) + column,
+        make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse));
   }
   if (thread == 0 && blockIdx.z == 0) store_lse(p, row, total);
 }

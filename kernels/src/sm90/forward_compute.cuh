@@ -12,11 +12,13 @@
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
+#include "sm90/backward_rows.cuh"
 #include "sm90/forward_load.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/forward_softmax.cuh"
 #include "sm90/forward_store.cuh"
 #include "sm90/fragment.hpp"
+#include "sm90/residual.cuh"
 
 namespace fdma::sm90 {
 
@@ -53,6 +55,35 @@ __device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], 
 #pragma unroll
   for (int j = 0; j < kDimV / 8; ++j) {
     if (8 * j < head_dim_v) write_pair(to + 8 * j, out[4 * j + 2 * i], out[4 * j + 2 * i + 1]);
+  }
+}
+
+/// What rounding takes from a warpgroup's 64 rows of output, to memory, 16 bytes a thread: the
+/// buffer of Q holds the output.
+template <class T, int kDimV>
+__device__ __forceinline__ void write_residual(const ForwardParams& p, const PublishedItem& item,
+                                               const float (&out)[kDimV / 2], int group,
+                                               int thread) {
+  const int lane = thread % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
+    const RowPlace place = place_of(p, item, row);
+    T* const to = static_cast<T*>(p.out_residual) + item.batch * p.out_batch_stride +
+                  place.query * p.out_row_stride + place.head * p.out_head_stride + lane % 4 * 8;
+#pragma unroll
+    for (int m = 0; m < kDimV / 32; ++m) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int reg = 4 * (4 * m + j) + 2 * i;
+        words[j] = pack_residual<T>(out[reg], out[reg + 1]);
+      }
+      transpose_in_quad(words, lane);
+      if (place.exists && 32 * m + lane % 4 * 8 < p.head_dim_v) {
+        *reinterpret_cast<uint4*>(to + 32 * m) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
   }
 }
 
@@ -346,6 +377,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (Layout::kQBuffers == 2) {
       __syncwarp();
       release(out_full);
+    }
+    if (p.out_residual != nullptr && item.partial == kWholeRow) {
+      write_residual<T, kDimV>(p, item, out, group, ptx::opaque(thread));
     }
     if constexpr (!Layout::kOverlapsItems) {
       num_steps = wait_for_item();

@@ -33,6 +33,7 @@ struct ForwardParams {
   std::int32_t out_rows;  ///< extent of out along queries: what lies past it is not written
   float scale_log2;       ///< softmax scale times log2(e)
   void* out;
+  void* out_residual;  ///< or null: what rounding took from out, in the places of out's elements
   std::int64_t out_batch_stride, out_row_stride, out_head_stride;
   float* lse;  ///< or null
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;

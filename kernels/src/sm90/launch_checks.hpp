@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fdma/formats/result.hpp"
+#include "fdma/formats/tensor_view.hpp"
 #include "sm90/cuda_error.hpp"
 #include "sm90/device_plan.hpp"
 
@@ -25,6 +26,24 @@ inline Result<void> check_launch(const DevicePlan::Impl& plan, const void* works
   if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 16 != 0) {
     return Error{ErrorCode::invalid_argument,
                  "workspace: expected a 16-aligned address of device memory"};
+  }
+  return {};
+}
+
+/// Kernels read and write rows 16 bytes at once: unsupported where a tensor of rows does not allow
+/// it.
+inline Result<void> check_vectors(const TensorView& tensor, const char* name) {
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
+    return Error{ErrorCode::unsupported,
+                 std::string(name) + ": expected an address that is a multiple of 16 bytes"};
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    if (tensor.extents[at] > 1 && tensor.strides[at] % 8 != 0) {
+      return Error{ErrorCode::unsupported,
+                   std::string(name) + ": expected strides that are multiples of 8 elements, got " +
+                       std::to_string(tensor.strides[at])};
+    }
   }
   return {};
 }

@@ -57,16 +57,24 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
   return {rows.begin(), rows.end()};
 }
 
+// From a 16-bit value to the next that is larger: infinity has none, NaN no residual.
+double rounding_step(DType dtype, double value) {
+  const int bits = dtype == DType::bfloat16 ? 8 : 11, least = dtype == DType::bfloat16 ? -126 : -14;
+  const int exponent = value == 0 ? least : std::max(std::ilogb(value), least);
+  return std::ldexp(1.0, exponent - bits + 1);
+}
+
 }  // namespace
 
 std::string to_string(const TrialChoice& choice) {
   constexpr const char* kLayouts[] = {"rows", "head_major", "padded"};
   return fmt::format(
-      "{} head_dim {} / {} {}{}{} scale {} seed {} q x {} bias x {}{}{} columns {}",
+      "{} head_dim {} / {} {}{}{}{} scale {} seed {} q x {} bias x {}{}{} columns {}",
       fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
       kLayouts[static_cast<std::size_t>(choice.layout)], choice.has_bias ? " bias" : "",
-      choice.wants_lse ? "" : " without lse", choice.softmax_scale, choice.seed, choice.q_scale,
-      choice.bias_scale, choice.split == SplitMode::never ? " not split" : "",
+      choice.wants_lse ? "" : " without lse", choice.wants_residual ? " residual" : "",
+      choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale,
+      choice.split == SplitMode::never ? " not split" : "",
       choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns));
 }
 
@@ -88,7 +96,9 @@ AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
       out_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q, shape_.head_dim_v,
            choice.layout, true),
       lse_(machine, DType::float32, shape_.batch, shape_.q_lens, shape_.heads_q, 0, choice.layout,
-           true) {
+           true),
+      residual_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q,
+                shape_.head_dim_v, choice.layout, true) {
   q_.randomize(choice.seed * 4, choice.q_scale);
   k_.randomize(choice.seed * 4 + 1, 1);
   v_.randomize(choice.seed * 4 + 2, 1);
@@ -103,6 +113,7 @@ AttentionTensors AttentionTrial::tensors() const {
   if (choice_.has_bias) tensors.key_bias = bias_.view().view();
   tensors.out = out_.view();
   if (choice_.wants_lse) tensors.lse = lse_.view();
+  if (has_residual()) tensors.out_residual = residual_.view();
   return tensors;
 }
 
@@ -115,10 +126,11 @@ AttentionOptions AttentionTrial::options() const {
 void AttentionTrial::poison(unsigned char byte) {
   out_.poison(byte);
   lse_.poison(byte);
+  residual_.poison(byte);
 }
 
 void AttentionTrial::fetch() {
-  for (TrialTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_}) tensor->fetch();
+  for (TrialTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_, &residual_}) tensor->fetch();
 }
 
 Result<void> AttentionTrial::run(unsigned char byte) {
@@ -163,7 +175,8 @@ ReferenceProblem AttentionTrial::problem() const {
 std::string AttentionTrial::check() {
   for (const auto& [name, tensor] :
        {std::pair{"q", &q_}, std::pair{"k", &k_}, std::pair{"v", &v_},
-        std::pair{"key_bias", &bias_}, std::pair{"out", &out_}, std::pair{"lse", &lse_}}) {
+        std::pair{"key_bias", &bias_}, std::pair{"out", &out_}, std::pair{"lse", &lse_},
+        std::pair{"out_residual", &residual_}}) {
     const std::string stray = tensor->stray_writes();
     if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
   }
@@ -177,15 +190,24 @@ std::string AttentionTrial::check() {
     const double lse = choice_.wants_lse ? lse_.get(b, row, h) : wanted.lse[i];
     if (wanted.lse[i] == -kInfinity) {
       bool is_zero = lse == -kInfinity;
-      for (std::int64_t d = 0; d < shape_.head_dim_v; ++d) is_zero &= out_.get(b, row, h, d) == 0;
+      for (std::int64_t d = 0; d < shape_.head_dim_v; ++d) {
+        is_zero &= out_.get(b, row, h, d) == 0;
+        is_zero &= !has_residual() || residual_.get(b, row, h, d) == 0;
+      }
       if (!is_zero)
         return fmt::format("{}: {}: no keys, but not 0 and -inf", mask_.name, to_string(place));
       continue;
     }
     lse_error.add(lse, wanted.lse[i], wanted.explicit_lse[i], place);
     for (std::size_t d = 0; d < dim; ++d) {
-      out_error.add(out_.get(b, row, h, static_cast<std::int64_t>(d)), wanted.out[i * dim + d],
+      const double value = out_.get(b, row, h, static_cast<std::int64_t>(d));
+      out_error.add(value, wanted.out[i * dim + d],
                     static_cast<double>(wanted.explicit_out[i * dim + d]), place);
+      const double residual =
+          has_residual() ? residual_.get(b, row, h, static_cast<std::int64_t>(d)) : 0;
+      if (!(std::fabs(residual) <= rounding_step(choice_.dtype, value) / 2))
+        return fmt::format("{}: {}: residual {} of {}", mask_.name, to_string(place), residual,
+                           value);
     }
   }
   std::string wrong = bound_error("out", out_error);
@@ -193,12 +215,31 @@ std::string AttentionTrial::check() {
   return wrong.empty() ? "" : mask_.name + ": " + wrong;
 }
 
+double AttentionTrial::error_with_residual() {
+  const ReferenceProblem rows = problem();
+  const ReferenceRows wanted = machine_.reference(rows);
+  const auto dim = static_cast<std::size_t>(shape_.head_dim_v);
+  double most = 0;
+  for (std::size_t i = 0; i < rows.tasks.size(); ++i) {
+    const auto& [b, h, row, first_cell] = rows.tasks[i];
+    if (wanted.lse[i] == -kInfinity) continue;
+    for (std::size_t d = 0; d < dim; ++d) {
+      const auto column = static_cast<std::int64_t>(d);
+      const double value = out_.get(b, row, h, column) + residual_.get(b, row, h, column);
+      most = std::max(most, std::fabs(value - wanted.out[i * dim + d]));
+    }
+  }
+  return most;
+}
+
 std::vector<unsigned char> AttentionTrial::result_bytes() const {
   std::vector<unsigned char> bytes = out_.bytes();
-  if (choice_.wants_lse) {
-    const std::vector<unsigned char> lse = lse_.bytes();
-    bytes.insert(bytes.end(), lse.begin(), lse.end());
-  }
+  const auto append = [&](const TrialTensor& tensor) {
+    const std::vector<unsigned char> more = tensor.bytes();
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  };
+  if (choice_.wants_lse) append(lse_);
+  if (has_residual()) append(residual_);
   return bytes;
 }
 

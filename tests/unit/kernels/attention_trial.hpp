@@ -19,7 +19,8 @@ struct TrialChoice {
   Layout layout = Layout::rows;
   bool has_bias = false;
   bool wants_lse = true;
-  float softmax_scale = 0;  ///< 0: the default
+  bool wants_residual = false;  ///< of out; of 16-bit tensors only, ignored for others
+  float softmax_scale = 0;      ///< 0: the default
   std::uint64_t seed = 1;
   double q_scale = 1;  ///< larger: logits further apart
   double bias_scale = 1;
@@ -37,6 +38,9 @@ struct TrialHeads {
   std::int32_t heads_q;
   std::int32_t heads_kv;
 };
+
+/// More than 16 bits of each type can be off together, of values below 8.
+inline constexpr double kResidualError = 4e-5;
 
 /// Inputs are random where elements exist and NaN elsewhere, beyond the lengths of their batch
 /// element and around the storage; outputs are poisoned.
@@ -56,6 +60,7 @@ class AttentionTrial {
   TrialTensor& bias() { return bias_; }
   TrialTensor& out() { return out_; }
   TrialTensor& lse() { return lse_; }
+  TrialTensor& residual() { return residual_; }
 
   /// Sets every byte of the outputs; fetch() brings them back after a run.
   void poison(unsigned char byte);
@@ -64,11 +69,14 @@ class AttentionTrial {
   Result<void> run(unsigned char byte = 0xff);
 
   /// What is wrong with the outputs that were fetched; empty if nothing. Errors are bounded as
-  /// TensorError says; rows without keys are exactly 0 and -inf; nothing was written beside the
-  /// valid elements of the outputs.
+  /// TensorError says; rows without keys are exactly 0 and -inf; the residual is not larger than
+  /// what rounding takes; nothing was written beside the valid elements of the outputs.
   std::string check();
 
-  /// The bytes of out and, where wanted, lse.
+  /// How far out and the residual together are from float64, at most, for magnitudes about 1.
+  double error_with_residual();
+
+  /// The bytes of out and, where wanted, lse and the residual.
   std::vector<unsigned char> result_bytes() const;
 
   /// The rows to compare.
@@ -80,7 +88,9 @@ class AttentionTrial {
   TrialChoice choice_;
   AttentionShape shape_;
   AttentionPlan plan_;
-  TrialTensor q_, k_, v_, bias_, out_, lse_;
+  bool has_residual() const { return choice_.wants_residual && choice_.dtype != DType::float32; }
+
+  TrialTensor q_, k_, v_, bias_, out_, lse_, residual_;
 };
 
 /// Tiles by kind and empty items.

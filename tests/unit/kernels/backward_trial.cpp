@@ -120,6 +120,7 @@ void BackwardTrial::run_forward() {
     throw std::runtime_error(mask_.name + ": forward: " + ran.error().message);
   forward_.out().upload();
   forward_.lse().upload();
+  forward_.residual().upload();
 }
 
 BackwardTensors BackwardTrial::tensors() const {
@@ -130,6 +131,7 @@ BackwardTensors BackwardTrial::tensors() const {
   tensors.key_bias = forward.key_bias;
   tensors.out = forward.out.view();
   tensors.lse = forward.lse.view();
+  tensors.out_residual = forward.out_residual.view();
   tensors.dout = dout_.view().view();
   if (backward_.has_dlse) tensors.dlse = dlse_.view().view();
   tensors.dq = dq_.view();
@@ -177,9 +179,9 @@ std::string BackwardTrial::check() {
   for (const auto& [name, tensor] :
        {std::pair{"q", &forward_.q()}, std::pair{"k", &forward_.k()}, std::pair{"v", &forward_.v()},
         std::pair{"key_bias", &forward_.bias()}, std::pair{"out", &forward_.out()},
-        std::pair{"lse", &forward_.lse()}, std::pair{"dout", &dout_}, std::pair{"dlse", &dlse_},
-        std::pair{"dq", &dq_}, std::pair{"dk", &dk_}, std::pair{"dv", &dv_},
-        std::pair{"dkey_bias", &dbias_}}) {
+        std::pair{"lse", &forward_.lse()}, std::pair{"out_residual", &forward_.residual()},
+        std::pair{"dout", &dout_}, std::pair{"dlse", &dlse_}, std::pair{"dq", &dq_},
+        std::pair{"dk", &dk_}, std::pair{"dv", &dv_}, std::pair{"dkey_bias", &dbias_}}) {
     const std::string stray = tensor->stray_writes();
     if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
   }
@@ -312,6 +314,25 @@ std::string row_sums_error(AttentionMachine& machine, TrialChoice choice,
       return fmt::format("row sums {}: surplus {}", static_cast<int>(row_sums), trial.surplus());
     if (row_sums == RowSums::output) continue;
     if (std::string wrong = trial.check(); !wrong.empty()) return wrong;
+  }
+  // Weights that are all the same are not rounded where they are multiplied by v: out and its
+  // residual are then all that D needs.
+  choice.q_scale = choice.bias_scale = 0;
+  for (const bool has_residual : {false, true}) {
+    choice.wants_residual = has_residual;
+    BackwardTrial even(machine, mask, {2, 4, 2}, choice, backward);
+    BackwardOptions options = even.options();
+    options.row_sums = RowSums::output;
+    if (const auto ran = even.run(options); !ran) return ran.error().message;
+    if ((even.surplus() < kExact) != has_residual)
+      return fmt::format("{} residual: surplus {}", has_residual ? "with" : "without",
+                         even.surplus());
+    if (!has_residual) continue;
+    if (std::string wrong = even.check(); !wrong.empty()) return wrong;
+    const std::vector<unsigned char> bytes = even.result_bytes();
+    if (const auto ran = even.run(even.options()); !ran) return ran.error().message;
+    if (backward.deterministic && even.result_bytes() != bytes)
+      return "automatic: does not take the residual";
   }
   return {};
 }

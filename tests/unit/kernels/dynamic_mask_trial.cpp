@@ -153,6 +153,7 @@ class Run {
   TrialChoice choice() const {
     TrialChoice choice = trial_.choice;
     choice.has_bias = trial_.bias != ScoreBias::none;
+    choice.wants_residual = choice.has_bias;
     return choice;
   }
 
@@ -229,6 +230,7 @@ class Run {
     tensors.kv = attention.kv;
     tensors.out = attention.out;
     tensors.lse = attention.lse;
+    tensors.out_residual = attention.out_residual;
     if (makes_scores) {
       tensors.dt_proj = dt_proj.view(DType::float32, {heads_kv, columns()}).view();
       tensors.a_coef = a_coef.view(DType::float32, {heads_kv}).view();

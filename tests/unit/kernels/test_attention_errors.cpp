@@ -178,6 +178,12 @@ TEST_F(AttentionErrors, RejectsABiasThatThePlanDoesNotHave) {
   expect_rejected("key_bias", ErrorCode::invalid_argument, [](AttentionTensors&) {});
 }
 
+TEST_F(AttentionErrors, RejectsWhatRoundingDidNotTake) {
+  expect_rejected("out_residual", ErrorCode::invalid_argument, [](AttentionTensors& t) {
+    t.out_residual = t.out;  // of float32
+  });
+}
+
 TEST_F(AttentionErrors, RejectsPagedKeys) {
   expect_rejected("paged", ErrorCode::unsupported,
                   [](AttentionTensors& t) { t.kv.layout = KvLayout::paged; });

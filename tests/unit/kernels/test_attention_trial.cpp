@@ -44,6 +44,22 @@ TEST(AttentionTrial, RandomMasksAreAccurateOnTheCpu) {
   expect_good(testing::small_trials(), 3);
 }
 
+TEST(AttentionTrial, OutAndItsResidualAreFloat32OnTheCpu) {
+  CpuMachine machine;
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(70, 150, [](auto q, auto k) { return k <= q + 20; }), {64, 64});
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    TrialChoice choice;
+    choice.dtype = dtype;
+    choice.wants_residual = true;
+    choice.layout = Layout::padded;
+    AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
+    ASSERT_TRUE(trial.run());
+    EXPECT_EQ(trial.check(), "");
+    EXPECT_LT(trial.error_with_residual(), testing::kResidualError);
+  }
+}
+
 // What the GPU's trials rely on: every kind of segment comes, rows and keys have several intervals.
 TEST(AttentionTrial, MasksHaveEveryKindOfSegment) {
   std::mt19937 rng(5);
@@ -111,6 +127,7 @@ class AttentionTrialDefects : public ::testing::Test {
     TrialChoice choice;
     choice.head_dim = 64;
     choice.layout = layout;
+    choice.wants_residual = true;
     return choice;
   }
 
@@ -137,6 +154,10 @@ TEST_F(AttentionTrialDefects, AreNoticed) {
       HasSubstr("lse"));
   EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 7, 1, 3, 1e-7); }),
               HasSubstr("no keys"));
+  EXPECT_THAT(defect([](AttentionTrial& t) {
+                t.residual().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) / 100);
+              }),
+              HasSubstr("residual"));
   // One element after the last of a head lies in the gap.
   EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 3, 0, 64, 1); }),
               HasSubstr("out: byte"));

@@ -17,8 +17,11 @@ namespace fdma {
 /// Shapes      q [batch, q_len, heads_q, head_dim]; kv: see KvView; key_bias float32 [batch,
 ///             heads_kv, kv_len] iff the plan's score says so; out [batch, q_len, heads_q,
 ///             head_dim_v]; lse float32 [batch, heads_q, q_len], or data = nullptr where it is not
-///             wanted
-/// Invariants  out and lse overlap no other tensor
+///             wanted; out_residual, of shape and dtype of out where those are 16 bits: what
+///             rounding took from out, rounded to 16 bits itself, for backward calls, or data =
+///             nullptr where it is not wanted
+/// Invariants  out, lse and out_residual overlap no other tensor; on a GPU the strides of
+///             out_residual are those of out
 ///
 /// Of parametric plans only, int32, contiguous, where q lies, or data = nullptr: what this call
 /// takes instead of the plan's lengths and documents, read when it runs. With element b's lengths
@@ -40,6 +43,7 @@ struct AttentionTensors {
   TensorView q_lens = {};
   TensorView kv_lens = {};
   TensorView cu_seqlens = {};
+  MutableTensorView out_residual = {};
 };
 
 struct AttentionOptions {

@@ -7,7 +7,8 @@
 // The rows of dS add up to dlse, as long as D is what P and dP make of it. `out` was rounded, and P
 // where it was multiplied by v: with 16 bits D is off by some 0.1 %, the same for all keys of a
 // row. dkey_bias, which keeps every other digit, shows it; dq and dk, for which dS is rounded too,
-// where rows are few. RowSums says where D comes from.
+// where rows are few. out_residual gives back what out lost, for a read in passing; RowSums says
+// where D comes from without it.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ namespace fdma {
 ///
 /// Shapes      out, lse: of the forward call with the same inputs, mask and scale; dout: gradient
 ///             of out, its shape and dtype; dlse: gradient of lse, float32 [batch, heads_q, q_len],
-///             or data = nullptr: zeros.
+///             or data = nullptr: zeros; out_residual: of the forward call, or data = nullptr.
 ///             dq, dk, dv: shapes of q, k and v, each of that input's dtype or float32; dkey_bias
 ///             float32 [batch, heads_kv, kv_len], or data = nullptr where it is not wanted; only
 ///             where the plan's score has a bias. q_lens, kv_lens, cu_seqlens: as in the forward
@@ -49,14 +50,15 @@ struct BackwardTensors {
   TensorView q_lens = {};
   TensorView kv_lens = {};
   TensorView cu_seqlens = {};
+  TensorView out_residual = {};
 };
 
 /// Where a backward call has D from.
 enum class RowSums : std::uint8_t {
-  /// keys where out has 16 bits and dkey_bias is wanted or queries are few (kFewQueries),
-  /// otherwise output
+  /// Of 16-bit out: keys where dkey_bias is wanted or queries are few (kFewQueries); where
+  /// out_residual comes with it, only where they are very few. Otherwise output
   automatic,
-  output,  ///< rowsum(dout * out)
+  output,  ///< rowsum(dout * (out + out_residual)), without out_residual where none is given
   /// The same, and what P * (dout v^T - D) leaves over when it is added up along each row: exact
   /// to float32, for a pass over all keys more (2 of 5 matrix products)
   keys,
@@ -64,6 +66,8 @@ enum class RowSums : std::uint8_t {
 
 /// Rows of all query heads that cost no time worth mentioning.
 inline constexpr std::int64_t kFewQueries = 4096;
+/// Rows of which one may have the largest error of all: the rounding of its P shows.
+inline constexpr std::int64_t kVeryFewQueries = 1024;
 
 struct BackwardOptions {
   /// That of the forward call; 0 means 1 / sqrt(head_dim).

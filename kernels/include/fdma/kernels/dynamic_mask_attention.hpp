@@ -61,7 +61,8 @@ struct DynamicMaskSpec {
 
 /// The tensors of one call, all on the host (cpu) or all on the object's device (sm90).
 ///
-/// Shapes      q, kv, out, lse: see AttentionTensors; dt_proj, a_coef: see zoh_scores, values being
+/// Shapes      q, kv, out, lse, out_residual: see AttentionTensors; dt_proj, a_coef: see
+/// zoh_scores, values being
 ///             those of kv.v; scores in place of dt_proj and a_coef: float32 [batch, heads_kv,
 ///             kv_len], contiguous along keys. Wanted, or data = nullptr: made_scores, the scores
 ///             of this call, the same shape; kept int32 [batch, heads_kv, kv_len, 2], contiguous:
@@ -76,6 +77,7 @@ struct DynamicMaskTensors {
   MutableTensorView lse = {};
   MutableTensorView made_scores = {};
   MutableTensorView kept = {};
+  MutableTensorView out_residual = {};
 };
 
 /// The tensors of a backward call, all where those of the forward call are.
@@ -83,8 +85,8 @@ struct DynamicMaskTensors {
 /// Shapes      q, kv, dt_proj, a_coef: those of the forward call (dt_proj and a_coef with data =
 ///             nullptr where its scores were given); scores: those given, or its made_scores; kept:
 ///             of that call. The host may do without (data = nullptr): it selects once more; where
-///             reading() is all, nothing is read. out, lse, dout, dlse, dq, dk, dv: see
-///             BackwardTensors. Wanted, or data = nullptr: dscores, the gradient of the scores,
+///             reading() is all, nothing is read. out, lse, out_residual, dout, dlse, dq, dk, dv:
+///             see BackwardTensors. Wanted, or data = nullptr: dscores, the gradient of the scores,
 ///             shape of the scores and contiguous along keys; ddt_proj, da_coef: shapes of dt_proj
 ///             and a_coef, each of that input's dtype or float32
 /// Written     all of dscores, ddt_proj and da_coef; dq, dk and dv as by attention_backward, of
@@ -109,6 +111,7 @@ struct DynamicMaskBackwardTensors {
   MutableTensorView dscores = {};
   MutableTensorView ddt_proj = {};
   MutableTensorView da_coef = {};
+  TensorView out_residual = {};
 };
 
 /// The parts of a call, in their order.
@@ -178,8 +181,9 @@ class DynamicMaskAttention {
   /// The gradients of a call with the same tensors, selection taken as it was: a selection has no
   /// gradient, the scores that it adds have. On a GPU in the order of `stream`, without waiting; a
   /// graph may capture it. `workspace`: backward_workspace_bytes() of device memory, 256-aligned,
-  /// of no other call at the same time. On a GPU RowSums::automatic is `output`: half of the time
-  /// again is too much for the last digits of gradients of scores.
+  /// of no other call at the same time. On a GPU RowSums::automatic is `output`, which with
+  /// out_residual is as good: without it half of the time again is too much for the last digits of
+  /// gradients of scores.
   ///
   /// Errors  those of attention_backward and zoh_scores_backward, by the names of the tensors;
   ///         invalid_argument: made without has_gradients, no kept on a GPU; unsupported:
