@@ -21,6 +21,7 @@ __all__: list[str] = []
 _TYPES: dict[Any, DType] = {getattr(torch, name): name for name in DTYPES.values()}
 _CONTIGUOUS = torch.contiguous_format
 _MAX_TEXTS = 4096
+_FEW_QUERIES = 4096  # kFewQueries of the core
 _upload_streams: dict[int, Any] = {}
 _text_numbers: dict[str, int] = {}
 _next_number = itertools.count(-1, -1)
@@ -142,6 +143,26 @@ plans.when_forgotten.append(_known.clear)
 run_known = _known.run
 
 
+def needs_residual(q: Any, wants_bias: bool) -> bool:
+    """Whether gradients want what rounding takes from the result: without it the core finds D of
+    the gradients from the keys, a pass over them more.
+    """
+    if q.dtype == torch.float32:
+        return False
+    return wants_bias or bool(q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_QUERIES)
+
+
+def forward_with_residual(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    """(result, log-sum-exp, what rounding took from the result)."""
+    plan = plan_of(q, k, v, bias, call)
+    out, lse = new_outputs(q, k, v, call.heads_first)
+    residual = torch.empty_like(out)
+    if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        return out.zero_(), lse.fill_(-torch.inf), residual.zero_()
+    _run(plan, q, k, v, bias, out, lse, call, residual)
+    return out, lse, residual
+
+
 def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
     """The result, or with_lse (result, log-sum-exp)."""
     mask, scale, heads_first, _ = call
@@ -155,14 +176,28 @@ def _forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> A
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         out.zero_()
         return (out, lse.fill_(-torch.inf)) if with_lse else out
+    _run(plan, q, k, v, bias, out, lse, call)
+    return (out, lse) if with_lse else out
+
+
+def _run(
+    plan: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    out: Any,
+    lse: Any,
+    call: Call,
+    residual: Any = None,
+) -> None:
     for _ in range(2):
         unreadable = _fdma.attention_call(
-            plan, q, k, v, bias, out, lse, call.scale, call.heads_first
+            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, residual
         )
         if not unreadable:
             break
         q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
-    return (out, lse) if with_lse else out
 
 
 def backward(
@@ -172,12 +207,13 @@ def backward(
     bias: Any,
     out: Any,
     lse: Any,
+    residual: Any,
     dout: Any,
     dlse: Any,
     call: Call,
     wants_bias: bool,
 ) -> Any:
-    """(dq, dk, dv, dbias or None)."""
+    """(dq, dk, dv, dbias or None); residual: of `forward_with_residual`, or None."""
     dq, dk, dv = (new_gradient(x, call.heads_first) for x in (q, k, v))
     dbias = torch.empty(bias.shape, dtype=torch.float32, device=q.device) if wants_bias else None
     grads = dq, dk, dv, dbias
@@ -198,6 +234,7 @@ def backward(
             call.heads_first,
             call.deterministic,
             workspace,
+            residual,
         )
         if not unreadable:
             break

@@ -17,7 +17,16 @@ import torch
 from . import attention_operators
 from .attention_masks import DENSE, block_mask
 from .attention_shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
-from .attention_tensors import Call, backward, extents_of, forward, number_of, run_known
+from .attention_tensors import (
+    Call,
+    backward,
+    extents_of,
+    forward,
+    forward_with_residual,
+    needs_residual,
+    number_of,
+    run_known,
+)
 from .block_mask import BlockMask
 
 __all__: list[str] = []
@@ -92,34 +101,46 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
             "torch.autograd.grad, or a batch"
         )
     text, handle, kept = _named(mask, q, k, v, heads_first)
-    out, lse = attention_operators.attention(
-        q, k, v, bias, text, handle, factor, heads_first, deterministic
+    # Not where queries are few: a graph would be compiled for few and for many.
+    keeps_residual = (
+        bias is not None
+        and bias.requires_grad
+        and _is_grad_enabled()
+        and bool(q.dtype != torch.float32)
+    )
+    out, lse, _ = attention_operators.attention(
+        q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_residual
     )
     del kept
     return (out, lse) if return_lse else out
 
 
 def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
-    out, lse = forward(q, k, v, bias, call, True)
-    ctx.save_for_backward(q, k, v, bias, out, lse)
-    ctx.call = call
-    return out
+    return _saved(ctx, q, k, v, bias, call)[0]
 
 
 def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
-    out, lse = forward(q, k, v, bias, call, True)
-    ctx.save_for_backward(q, k, v, bias, out, lse)
-    ctx.call = call
     ctx.set_materialize_grads(False)
+    return _saved(ctx, q, k, v, bias, call)
+
+
+def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    residual = None
+    if needs_residual(q, ctx.needs_input_grad[3]):
+        out, lse, residual = forward_with_residual(q, k, v, bias, call)
+    else:
+        out, lse = forward(q, k, v, bias, call, True)
+    ctx.save_for_backward(q, k, v, bias, out, lse, residual)
+    ctx.call = call
     return out, lse
 
 
 def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
     if dout is None and dlse is None:
         return None, None, None, None, None
-    q, k, v, bias, out, lse = ctx.saved_tensors
+    q, k, v, bias, out, lse, residual = ctx.saved_tensors
     wants_bias = bias is not None and ctx.needs_input_grad[3]
-    return *backward(q, k, v, bias, out, lse, dout, dlse, ctx.call, wants_bias), None
+    return *backward(q, k, v, bias, out, lse, residual, dout, dlse, ctx.call, wants_bias), None
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]

@@ -12,7 +12,7 @@ import torch
 
 from . import _fdma
 from .attention_shapes import checked_scale
-from .attention_tensors import new_gradient, new_outputs
+from .attention_tensors import needs_residual, new_gradient, new_outputs
 
 __all__: list[str] = []
 
@@ -51,6 +51,9 @@ def _forward(
     kept = None
     if held.device >= 0 and held.reading != "all":
         kept = torch.empty((*rows, 2), dtype=torch.int32, device=q.device)
+    residual = None
+    if needs_residual(q, asked.bias != "none" and any(ctx.needs_input_grad[2:5])):
+        residual = torch.empty_like(out)
     held.run(
         *(_readable(x, heads_first) for x in (q, k, v)),
         dt_proj.detach().contiguous(),
@@ -60,8 +63,9 @@ def _forward(
         lse=lse,
         scores_out=scores,
         kept_out=kept,
+        out_residual=None if residual is None else _lengths_first(residual, heads_first),
     )
-    ctx.save_for_backward(q, k, v, dt_proj, a_coef, scores, kept, out, lse)
+    ctx.save_for_backward(q, k, v, dt_proj, a_coef, scores, kept, out, lse, residual)
     ctx.held, ctx.asked = held, asked
     ctx.set_materialize_grads(False)
     return out, lse
@@ -70,7 +74,7 @@ def _forward(
 def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
     if dout is None and dlse is None:
         return (None,) * 7
-    q, k, v, dt_proj, a_coef, scores, kept, out, lse = ctx.saved_tensors
+    q, k, v, dt_proj, a_coef, scores, kept, out, lse, residual = ctx.saved_tensors
     held, asked = ctx.held, ctx.asked
     heads_first = asked.heads_first
     if dout is None:
@@ -98,6 +102,7 @@ def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         softmax_scale=checked_scale(asked.scale) or None,
         deterministic=asked.deterministic,
         workspace=workspace,
+        out_residual=None if residual is None else _lengths_first(residual, heads_first),
     )
     if not has_scores:
         of_scores = [None, None]

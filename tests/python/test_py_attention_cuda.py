@@ -133,7 +133,9 @@ def test_opcheck(has_bias: bool) -> None:
     q, k, v = tensors()
     attend(q, k, v)  # registers the operators
     bias = torch.randn(2, 2, 420, device="cuda") if has_bias else None
-    torch.library.opcheck(torch.ops.fdma.attention, (q, k, v, bias, "causal", 0, 0.0, True, False))
+    torch.library.opcheck(
+        torch.ops.fdma.attention, (q, k, v, bias, "causal", 0, 0.0, True, False, False)
+    )
 
 
 def test_what_the_gpu_lacks_is_named() -> None:

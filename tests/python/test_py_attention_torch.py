@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -241,7 +242,7 @@ def test_opcheck(has_bias: bool, heads_first: bool) -> None:
     bias = torch.randn(2, 2, 200) if has_bias else None
     mask = fdma.compile("causal", 150, 200)
     for text, handle in (("causal", 0), ("", mask._handle)):
-        arguments = (q, k, v, bias, text, handle, 0.0, heads_first, False)
+        arguments = (q, k, v, bias, text, handle, 0.0, heads_first, False, False)
         torch.library.opcheck(torch.ops.fdma.attention, arguments)
 
 
@@ -261,7 +262,7 @@ def test_a_mask_that_is_gone_is_an_error() -> None:
     handle = fdma.compile("causal", 150, 200)._handle
     gc.collect()
     with pytest.raises(RuntimeError, match=r"the BlockMask that this was compiled .* is gone"):
-        torch.ops.fdma.attention(*tensors(), None, "", handle, 0.0, True, False)
+        torch.ops.fdma.attention(*tensors(), None, "", handle, 0.0, True, False, False)
 
 
 # ---- gradients
@@ -327,6 +328,37 @@ def test_gradients_of_half_precision(dtype: Any) -> None:
     for grad, want in zip(grads, torch.autograd.grad(expected, exact, dout.double()), strict=True):
         assert grad.dtype == dtype
         assert (grad - want).abs().max() <= TOLERANCE[dtype] * want.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("by_operator", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_gradients_know_what_rounding_took(dtype: Any, by_operator: bool, has_bias: bool) -> None:
+    mask = fdma.compile("causal", 150, 200)
+    given = tensors(dtype, requires_grad=True)
+    bias = torch.randn(2, 2, 200, requires_grad=has_bias) if has_bias else None
+    kept = []
+
+    def keep(x: Any) -> Any:
+        kept.append(x)
+        return x
+
+    profile = torch.profiler.profile() if by_operator else contextlib.nullcontext()
+    with profile, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        out = attend(*given, mask, bias)
+    residuals = [x for x in kept[-1:] if x.dtype == dtype and x.shape == out.shape]
+    assert bool(residuals) == (has_bias or not by_operator)
+    exact = [x.detach().double().requires_grad_() for x in (*given, bias) if x is not None]
+    q, k, v = exact[:3]
+    expected, _ = definition(q, k, v, mask, 32**-0.5, exact[3] if has_bias else None)
+    for residual in residuals:
+        assert 0 < residual.abs().max() < 0.01
+        assert (out.double() + residual.double() - expected).abs().max() < 1e-4
+    if bias is not None:
+        dout = torch.randn_like(out)
+        (dbias,) = torch.autograd.grad(out, bias, dout)
+        (wanted,) = torch.autograd.grad(expected, exact[3], dout.double())
+        assert (dbias - wanted).abs().max() <= 1e-4 * wanted.abs().max()
 
 
 def test_gradients_of_what_is_broadcast_or_asked_for_alone() -> None:
@@ -395,9 +427,10 @@ def test_opcheck_with_gradients(has_bias: bool, heads_first: bool) -> None:
     if not heads_first:
         given = [x.detach().transpose(1, 2).requires_grad_() for x in given]
     bias = torch.randn(2, 2, 200, requires_grad=True) if has_bias else None
-    torch.library.opcheck(
-        torch.ops.fdma.attention, (*given, bias, "causal", 0, 0.0, heads_first, False)
-    )
+    for dtype in (torch.float32, torch.bfloat16):
+        typed = [x.detach().to(dtype).requires_grad_() for x in given]
+        words = "causal", 0, 0.0, heads_first, False, dtype == torch.bfloat16
+        torch.library.opcheck(torch.ops.fdma.attention, (*typed, bias, *words))
 
 
 def test_transforms_of_torch_func_are_refused() -> None:
