@@ -46,6 +46,7 @@ class Gradients:
         self.dscores = torch.empty_like(self.scores)
         self.ddt_proj = torch.empty_like(problem.dt_proj)
         self.da_coef = torch.empty_like(problem.a_coef)
+        self.residual = torch.empty_like(problem.out)
         self.kept = None
         if self.held.reading != "all":
             size = (*self.scores.shape, 2)
@@ -59,7 +60,8 @@ class Gradients:
         tensors, results = (p.q, p.k, p.v), {"out": p.out, "lse": p.lse}
         self.held.run(*tensors, p.dt_proj, p.a_coef, stages=("scores", "scores"), **results)
         stages = ("selection", "attention")
-        self.held.run(*tensors, scores=self.scores, stages=stages, kept_out=self.kept, **results)
+        results |= {"kept_out": self.kept, "out_residual": self.residual}
+        self.held.run(*tensors, scores=self.scores, stages=stages, **results)
 
     def backward(self, is_made: bool = True) -> None:
         p = self.problem
@@ -70,6 +72,7 @@ class Gradients:
             ddt_proj=self.ddt_proj if is_made else None,
             da_coef=self.da_coef if is_made else None,
             workspace=self.workspace,
+            out_residual=self.residual,
         )
 
     def both(self) -> None:
