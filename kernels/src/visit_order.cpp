@@ -1,20 +1,31 @@
 // The order of deterministic backward calls, and how long they wait in it.
 //
 // Units that add to the same query tile do so one after the other, in the order in which blocks
-// take units. Nobody waits long if units that come later in the order also come later to the tile:
-// with the last key tiles first that is so for keys that are seen from their own position on. Where
-// it is not (keys that all queries see, a last document that sees everything), fewer units of a
-// head at the same time, hence more heads, are the remedy; but heads that are computed side by side
-// share the cache.
+// take units. Nobody waits long if units that come later in the order also come later to the tile.
+// There are two ways to that:
 //
-// So orders of one, two and four times the heads that fit in the cache are simulated on the first
-// heads of the plan, and the best is taken. Workers take units in their order; a tile's dQ is
+// - Last key tiles first, each walked from its first query tile up. Right for keys that are seen
+//   from their own position on: the unit before has always one tile less to go.
+// - First key tiles first, each walked down. Right where units share their last query tiles, as
+//   below a last document that sees everything: all walk those first, in the order in which they
+//   were taken, however long the rest is.
+//
+// Where neither is enough, fewer units of a head at the same time, hence more heads, are the
+// remedy; but heads that are computed side by side share the cache.
+//
+// So both ways, with one, two and four times the heads that fit in the cache, are simulated on the
+// first heads of the plan, and the best is taken. Workers take units in their order; a tile's dQ is
 // computed in one unit of time, and added when all before it have been. A block keeps one dQ that
 // waits, and computes the next.
 //
-// Example: 32,768 tokens, 32 heads, 132 workers. Causal: the work of 132 idle-free workers takes
-// 0.98 of the simulated time with one head at once. Keys that all queries see, in tile 0, and a
-// window: 0.83 with one head, 0.97 with four.
+// Items of key lists are walked up, in the order of the lists: of those that begin in a segment of
+// queries the longest first, the first of each head, the second of each head and so on. Segments
+// are short, so that more heads fit in the cache.
+//
+// Example: 32,768 tokens, 8 heads, 132 workers; the work of workers that never wait, by simulated
+// time, with one, two and four heads at once. Causal: 1.00, 1.00, 1.00 up, 0.96, 0.98, 0.99 down.
+// Keys that all queries see, in tile 0, and a window: 0.72, 0.96, 0.99 up, 0.27, 0.44, 0.55 down. A
+// last document that sees everything: 0.68, 0.81, 0.85 up, 0.71, 0.93, 0.97 down.
 #include "visit_order.hpp"
 
 #include <fmt/format.h>
@@ -24,8 +35,10 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <tuple>
 
 #include "fdma/kernels/segment_iterator.hpp"
+#include "key_lists.hpp"
 #include "plan_sections.hpp"
 
 namespace fdma {
@@ -35,134 +48,214 @@ namespace {
 // heads.
 constexpr double kCostOfTwiceTheHeads = 1.03;
 constexpr int kMostTimesTheHeads = 4;
+// Walking down must be worth more than what the simulation may be off.
+constexpr double kCostOfWalkingDown = 1.03;
 constexpr std::int64_t kMaxSimulatedVisits = std::int64_t{1} << 22;
 // In times of a tile: beginning a unit; until others see an addition; that a dQ waits at no cost.
 constexpr double kUnitCost = 1.0, kTurnCost = 0.5, kSlack = 0.5;
 
-struct Unit {
-  std::int64_t kv;  // batch * heads_kv + kv head
-  std::int32_t key_tile;
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// The units of a plan of items. Rows number query heads.
+class ItemUnits {
+ public:
+  explicit ItemUnits(const AttentionPlan& plan) : plan_(plan) {}
+
+  std::int64_t num_units() const {
+    return static_cast<std::int64_t>(plan_.items.size()) / plan_.shape.group_size();
+  }
+  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
+  std::int64_t kv_row(std::int32_t unit) const {
+    const WorkItem& item = first_item(unit);
+    return std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
+  }
+  // Of the heads that are computed side by side those with the least come first.
+  auto place(std::int32_t unit, bool is_down) const {
+    const std::int32_t tile = first_item(unit).q_tile;
+    return is_down ? tile : -tile;
+  }
+  std::int64_t num_visits() const {
+    std::int64_t sum = 0;
+    for (const WorkItem& item : plan_.items) sum += item.num_tiles;
+    return sum;
+  }
+  std::int64_t heads_in_cache() const { return section_heads(plan_, PlanOptions().section_bytes); }
+  static constexpr bool kMayWalkDown = true;
+
+  // Calls visit(row, tile) for each visit of a unit in turn.
+  template <class Visit>
+  void for_each_visit(std::int32_t unit, bool is_down, const Visit& visit) const {
+    const PlanSegment* segments = plan_.segments.data();
+    const WorkItem* const first = &first_item(unit);
+    for (const WorkItem* item = first; item < first + plan_.shape.group_size(); ++item) {
+      const std::int64_t row = std::int64_t{item->batch} * plan_.shape.heads_q + item->head;
+      TileStep step;
+      EitherWayIterator it(segments, *item, is_down);
+      while (it.next(step, is_down)) visit(row, step.tile);
+    }
+  }
+
+ private:
+  const WorkItem& first_item(std::int32_t unit) const {
+    return plan_.items[at(std::int64_t{unit} * plan_.shape.group_size())];
+  }
+
+  const AttentionPlan& plan_;
 };
 
-std::vector<Unit> units_of(const AttentionPlan& plan) {
-  const AttentionShape& shape = plan.shape;
-  const auto group_size = static_cast<std::size_t>(shape.group_size());
-  std::vector<Unit> units;
-  units.reserve(plan.items.size() / group_size);
-  for (std::size_t i = 0; i < plan.items.size(); i += group_size) {
-    const WorkItem& item = plan.items[i];
-    units.push_back(
-        {std::int64_t{item.batch} * shape.heads_kv + item.head / shape.group_size(), item.q_tile});
-  }
-  return units;
-}
-
-// Units of so many heads lie side by side, of these the last key tiles first.
-std::vector<std::int32_t> ordered(const std::vector<Unit>& units, std::int64_t heads_at_once) {
-  std::vector<std::int32_t> order(units.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    const Unit& left = units[static_cast<std::size_t>(a)];
-    const Unit& right = units[static_cast<std::size_t>(b)];
-    const std::int64_t section = left.kv / heads_at_once, other = right.kv / heads_at_once;
-    return section != other ? section < other : left.key_tile > right.key_tile;
-  });
-  return order;
-}
-
-// Calls visit(row, tile) for each visit of unit u in turn; row numbers query heads.
-template <class Visit>
-void for_each_visit(const AttentionPlan& plan, std::int32_t u, const Visit& visit) {
-  const AttentionShape& shape = plan.shape;
-  for (std::int32_t i = 0; i < shape.group_size(); ++i) {
-    const WorkItem& item =
-        plan.items[static_cast<std::size_t>(u) * static_cast<std::size_t>(shape.group_size()) +
-                   static_cast<std::size_t>(i)];
-    SegmentIterator iterator(plan.segments.data(), item);
-    TileStep step;
-    while (iterator.next(step)) {
-      visit(std::int64_t{item.batch} * shape.heads_q + item.head, step.tile);
+// The units of key lists. Rows number KV heads.
+class ListedUnits {
+ public:
+  explicit ListedUnits(const AttentionPlan& plan)
+      : plan_(plan), segment_(segment_tiles(plan.shape.group_size(), plan.shape.max_q_len())) {
+    const std::int64_t num_segments =
+        ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kListTile);
+    std::vector<std::int32_t> num_before(at(num_rows() * num_segments));
+    places_.reserve(plan.key_lists.items.size());
+    for (const KeyItem& each : plan.key_lists.items) {
+      const std::int64_t row = std::int64_t{each.batch} * plan.shape.heads_kv + each.kv_head;
+      places_.push_back(num_before[at(row * num_segments + each.begin_tile / segment_)]++);
     }
   }
-}
 
-// When the last worker is done with the units of the first `num_heads` KV heads.
-double simulated_time(const AttentionPlan& plan, const std::vector<Unit>& units,
-                      const std::vector<std::int32_t>& order, std::int64_t num_heads,
-                      int num_workers) {
-  const std::int64_t num_q_tiles = ceil_div(plan.shape.max_q_len(), plan.tile.block_q);
-  // Of each query tile: when the addition after those so far may be made.
-  std::vector<double> turns(
-      static_cast<std::size_t>(num_heads * plan.shape.group_size() * num_q_tiles));
-  std::priority_queue<double, std::vector<double>, std::greater<>> workers(
-      std::greater<>(), std::vector<double>(static_cast<std::size_t>(num_workers)));
-  double end = 0;
-  for (const std::int32_t u : order) {
-    if (units[static_cast<std::size_t>(u)].kv >= num_heads) continue;
-    double computed = workers.top() + kUnitCost, added = 0;
-    workers.pop();
-    for_each_visit(plan, u, [&](std::int64_t row, std::int32_t tile) {
-      double& turn = turns[static_cast<std::size_t>(row * num_q_tiles + tile)];
-      computed = std::max(computed + 1, added + kSlack);
-      added = std::max(computed, turn);
-      turn = added + kTurnCost;
-    });
-    workers.push(std::max(computed, added));
-    end = std::max({end, computed, added});
+  std::int64_t num_units() const { return static_cast<std::int64_t>(plan_.key_lists.items.size()); }
+  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_kv; }
+  std::int64_t kv_row(std::int32_t unit) const {
+    return std::int64_t{item(unit).batch} * plan_.shape.heads_kv + item(unit).kv_head;
   }
-  return end;
-}
+  auto place(std::int32_t unit, bool /*is_down*/) const {
+    return std::tuple(item(unit).begin_tile / segment_, places_[at(unit)]);
+  }
+  std::int64_t num_visits() const {
+    std::int64_t sum = 0;
+    for (const KeyItem& each : plan_.key_lists.items) sum += each.end_tile - each.begin_tile;
+    return sum;
+  }
+  std::int64_t heads_in_cache() const {
+    const std::int64_t head_bytes = std::int64_t{segment_} * kListTile * column_bytes(plan_);
+    return std::max<std::int64_t>(1, PlanOptions().section_bytes / head_bytes);
+  }
+  static constexpr bool kMayWalkDown = false;
 
-std::vector<std::int32_t> best_order(const AttentionPlan& plan, const std::vector<Unit>& units,
-                                     std::int64_t num_visits, int num_workers) {
-  const std::int64_t num_heads = plan.shape.batch * plan.shape.heads_kv;
-  const std::int64_t heads = section_heads(plan, PlanOptions().section_bytes);
-  std::vector<std::int32_t> best = ordered(units, heads);
-  const std::int64_t simulated = std::min(num_heads, kMostTimesTheHeads * heads);
-  if (simulated == heads || num_visits / num_heads * simulated > kMaxSimulatedVisits) return best;
-  double least = simulated_time(plan, units, best, simulated, num_workers);
-  double cost = kCostOfTwiceTheHeads;
-  for (std::int64_t times = 2; times <= kMostTimesTheHeads; times *= 2) {
-    std::vector<std::int32_t> order = ordered(units, times * heads);
-    const double time = cost * simulated_time(plan, units, order, simulated, num_workers);
-    cost *= kCostOfTwiceTheHeads;
-    if (time < least) {
-      least = time;
-      best = std::move(order);
+  template <class Visit>
+  void for_each_visit(std::int32_t unit, bool /*is_down*/, const Visit& visit) const {
+    const std::int64_t row = kv_row(unit);
+    for (std::int32_t tile = item(unit).begin_tile; tile < item(unit).end_tile; ++tile) {
+      visit(row, tile);
     }
   }
-  return best;
-}
+
+ private:
+  const KeyItem& item(std::int32_t unit) const { return plan_.key_lists.items[at(unit)]; }
+
+  const AttentionPlan& plan_;
+  std::int32_t segment_;
+  std::vector<std::int32_t> places_;  // of each item among those of its head and segment
+};
+
+// Finds the order of units, given how they lie side by side.
+template <class Units>
+class OrderSearch {
+ public:
+  OrderSearch(const AttentionPlan& plan, int num_workers)
+      : units_(plan),
+        num_q_tiles_(ceil_div(plan.shape.max_q_len(), std::int64_t{plan.tile.block_q})),
+        num_heads_(plan.shape.batch * plan.shape.heads_kv),
+        rows_of_head_(num_heads_ > 0 ? units_.num_rows() / num_heads_ : 0),
+        num_workers_(num_workers) {}
+
+  Result<VisitOrder> run() const {
+    const std::int64_t num_visits = units_.num_visits();
+    if (num_visits > std::numeric_limits<std::int32_t>::max()) {
+      return Error{
+          ErrorCode::unsupported,
+          fmt::format("deterministic: the plan visits {} tiles, at most 2^31 - 1 can be ranked",
+                      num_visits)};
+    }
+    if (units_.num_units() == 0) return VisitOrder();
+    VisitOrder order = best_order(num_visits);
+    std::vector<std::int32_t> num_before(at(units_.num_rows() * num_q_tiles_));
+    order.first_visits.reserve(order.units.size());
+    order.ranks.reserve(at(num_visits));
+    for (const std::int32_t unit : order.units) {
+      order.first_visits.push_back(static_cast<std::int32_t>(order.ranks.size()));
+      units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+        order.ranks.push_back(num_before[at(row * num_q_tiles_ + tile)]++);
+      });
+    }
+    return Result<VisitOrder>(std::move(order));
+  }
+
+ private:
+  VisitOrder ordered(std::int64_t heads_at_once, bool is_down) const {
+    VisitOrder order;
+    order.walks_down = is_down;
+    order.units.resize(at(units_.num_units()));
+    std::iota(order.units.begin(), order.units.end(), 0);
+    const auto key_of = [&](std::int32_t unit) {
+      return std::tuple(units_.kv_row(unit) / heads_at_once, units_.place(unit, is_down));
+    };
+    std::stable_sort(order.units.begin(), order.units.end(),
+                     [&](std::int32_t a, std::int32_t b) { return key_of(a) < key_of(b); });
+    return order;
+  }
+
+  // When the last worker is done with the units of the first `num_heads` KV heads.
+  double simulated_time(const VisitOrder& order, std::int64_t num_heads) const {
+    // Of each query tile: when the addition after those so far may be made.
+    std::vector<double> turns(at(num_heads * rows_of_head_ * num_q_tiles_));
+    std::priority_queue<double, std::vector<double>, std::greater<>> workers(
+        std::greater<>(), std::vector<double>(static_cast<std::size_t>(num_workers_)));
+    double end = 0;
+    for (const std::int32_t unit : order.units) {
+      if (units_.kv_row(unit) >= num_heads) continue;
+      double computed = workers.top() + kUnitCost, added = 0;
+      workers.pop();
+      units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+        double& turn = turns[at(row * num_q_tiles_ + tile)];
+        computed = std::max(computed + 1, added + kSlack);
+        added = std::max(computed, turn);
+        turn = added + kTurnCost;
+      });
+      workers.push(std::max(computed, added));
+      end = std::max({end, computed, added});
+    }
+    return end;
+  }
+
+  VisitOrder best_order(std::int64_t num_visits) const {
+    const std::int64_t heads = units_.heads_in_cache();
+    const std::int64_t simulated = std::min(num_heads_, kMostTimesTheHeads * heads);
+    if (num_visits / num_heads_ * simulated > kMaxSimulatedVisits) return ordered(heads, false);
+    VisitOrder best;
+    double least = std::numeric_limits<double>::infinity();
+    for (const bool is_down : {false, true}) {
+      if (is_down && !Units::kMayWalkDown) continue;
+      double cost = is_down ? kCostOfWalkingDown : 1;
+      for (std::int64_t times = 1; times <= kMostTimesTheHeads; times *= 2) {
+        if (times > 1 && times / 2 * heads >= num_heads_) break;
+        VisitOrder order = ordered(times * heads, is_down);
+        const double time = cost * simulated_time(order, simulated);
+        cost *= kCostOfTwiceTheHeads;
+        if (time < least) {
+          least = time;
+          best = std::move(order);
+        }
+      }
+    }
+    return best;
+  }
+
+  Units units_;
+  std::int64_t num_q_tiles_, num_heads_, rows_of_head_;
+  int num_workers_;
+};
 
 }  // namespace
 
 Result<VisitOrder> visit_order(const AttentionPlan& plan, int num_workers) {
-  const AttentionShape& shape = plan.shape;
-  std::int64_t num_visits = 0;
-  for (const WorkItem& item : plan.items) num_visits += item.num_tiles;
-  if (num_visits > std::numeric_limits<std::int32_t>::max()) {
-    return Error{
-        ErrorCode::unsupported,
-        fmt::format("deterministic: the plan visits {} tiles, at most 2^31 - 1 can be ranked",
-                    num_visits)};
-  }
-  const std::vector<Unit> units = units_of(plan);
-  VisitOrder order;
-  if (units.empty()) return order;
-  order.units = best_order(plan, units, num_visits, num_workers);
-
-  const std::int64_t num_q_tiles = ceil_div(shape.max_q_len(), plan.tile.block_q);
-  std::vector<std::int32_t> num_before(
-      static_cast<std::size_t>(shape.batch * shape.heads_q * num_q_tiles));
-  order.first_visits.reserve(units.size());
-  order.ranks.reserve(static_cast<std::size_t>(num_visits));
-  for (const std::int32_t u : order.units) {
-    order.first_visits.push_back(static_cast<std::int32_t>(order.ranks.size()));
-    for_each_visit(plan, u, [&](std::int64_t row, std::int32_t tile) {
-      order.ranks.push_back(num_before[static_cast<std::size_t>(row * num_q_tiles + tile)]++);
-    });
-  }
-  return order;
+  return plan.is_listed() ? OrderSearch<ListedUnits>(plan, num_workers).run()
+                          : OrderSearch<ItemUnits>(plan, num_workers).run();
 }
 
 }  // namespace fdma

@@ -27,6 +27,9 @@ using sm90::Gradients;
 using sm90::QueryParams;
 using sm90::RowsView;
 
+constexpr const char* kWithoutOrder =
+    "deterministic: the plan was uploaded without an order; set UploadOptions::deterministic";
+
 // The launches of the main kernel for one head size.
 struct Kernel {
   int dim;
@@ -186,7 +189,7 @@ Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_
 template <class T>
 Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params,
-                    const sm90::BackwardLists* lists, Stream stream) {
+                    const sm90::BackwardLists* lists, TurnOffsets* turn_offsets, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, lists);
   const int dim = sm90::backward_dim(shape);
@@ -204,8 +207,11 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     lists->num_items,
                     lists->sums.dk,
                     lists->sums.dv,
+                    lists->sums.dbias,
                     sm90::key_rows(tensors.kv.k),
-                    sm90::key_rows(tensors.kv.v)};
+                    sm90::key_rows(tensors.kv.v),
+                    lists->first_ranks,
+                    lists->ranks};
     keys = key_gradient_params(call, shape, params, kernel.dim, *lists);
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(keys, stream),
                                    "launch of the kernels that zero gradients"));
@@ -213,9 +219,14 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
   const QueryParams queries = query_params(call, shape, params, kernel.dim);
   const bool has_queries = params.places.padded_q_len > 0;
   if (params.tile_rows != nullptr && num_units > 0) {
+    const auto batch = static_cast<int>(shape.batch);
     FDMA_TRY_VOID(sm90::check_cuda(
-        sm90::order_tile_rows(plan.arrays, params.lengths, static_cast<int>(shape.batch),
-                              params.tile_rows, params.next_unit, stream),
+        turn_offsets != nullptr
+            ? sm90::number_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
+                                     turn_offsets, params.places.padded_q_len / sm90::kTileKeys,
+                                     params.next_unit, stream)
+            : sm90::order_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
+                                    params.next_unit, stream),
         "launch of the kernel that orders tile rows"));
   }
   if (has_queries) {
@@ -260,17 +271,16 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
-  if (options.deterministic && lists != nullptr) {
+  if (options.deterministic && lists != nullptr && lists->ranks == nullptr) {
     return Error{ErrorCode::unsupported,
-                 "deterministic: launches over key lists have no order of additions; make the "
-                 "plan with columns = scan, or run it with backend = cpu"};
+                 impl.is_listed
+                     ? kWithoutOrder
+                     : "deterministic: lists that are made on the device have no order of "
+                       "additions; run it with backend = cpu"};
   }
-  if (options.deterministic && impl.arrays.ranks == nullptr) {
-    return Error{ErrorCode::unsupported,
-                 impl.arrays.num_formulas > 0
-                     ? "deterministic: a parametric plan has no order; make one of form segments"
-                     : "deterministic: the plan was uploaded without an order; set "
-                       "UploadOptions::deterministic"};
+  const bool is_parametric = impl.arrays.num_formulas > 0;  // the order is made in each call
+  if (options.deterministic && lists == nullptr && !is_parametric && !impl.is_ordered) {
+    return Error{ErrorCode::unsupported, kWithoutOrder};
   }
 
   BackwardParams params{};
@@ -285,12 +295,18 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
                    shape.heads_q,
                    static_cast<std::int32_t>(places.padded_q_len)};
   if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
-  if (impl.arrays.num_formulas > 0) {
+  params.walks_down = options.deterministic && impl.arrays.walks_down;
+  TurnOffsets* turn_offsets = nullptr;
+  if (is_parametric) {
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+    if (options.deterministic) {
+      turn_offsets = reinterpret_cast<TurnOffsets*>(base + places.turn_offsets);
+    }
+    params.turn_offsets = turn_offsets;
   }
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, stream)
-             : launch<__half>(impl, call, tensors, params, lists, stream);
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, turn_offsets, stream)
+             : launch<__half>(impl, call, tensors, params, lists, turn_offsets, stream);
 }
 
 // The lists of an uploaded plan, with sums in its workspace.
@@ -299,15 +315,24 @@ sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
   const sm90::BackwardWorkspace places(plan);
   char* const base = static_cast<char*>(workspace);
   const int dim = sm90::backward_dim(plan.shape);
-  const sm90::KeySums sums{lists.sum_keys,
-                           reinterpret_cast<float*>(base + places.dk_sums),
-                           reinterpret_cast<float*>(base + places.dv_sums),
-                           lists.num_sums,
-                           nullptr,
-                           1,
-                           dim,
-                           dim};
-  return {lists.keys, lists.items, lists.num_items, lists.max_items, sums, nullptr};
+  const sm90::KeySums sums{
+      lists.sum_keys,
+      reinterpret_cast<float*>(base + places.dk_sums),
+      reinterpret_cast<float*>(base + places.dv_sums),
+      plan.is_ordered ? reinterpret_cast<float*>(base + places.dbias_sums) : nullptr,
+      lists.num_sums,
+      nullptr,
+      1,
+      dim,
+      dim};
+  return {lists.keys,
+          lists.items,
+          lists.num_items,
+          lists.max_items,
+          sums,
+          plan.is_ordered ? plan.arrays.first_visits : nullptr,
+          plan.is_ordered ? plan.arrays.ranks : nullptr,
+          nullptr};
 }
 
 }  // namespace

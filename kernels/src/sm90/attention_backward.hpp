@@ -15,6 +15,10 @@ struct BackwardLists {
   const std::int32_t* num_items;  ///< one word
   std::int64_t max_items;         ///< it is not larger
   KeySums sums;  ///< dim_qk and dim_v: backward_dim of the shape; memory of the call
+  /// For deterministic calls (KeyListArrays), or null. Sums have rows of dbias then, and no row two
+  /// entries.
+  const std::int32_t* first_ranks;
+  const std::int32_t* ranks;
   /// KeyGradientParams::seen, with the longest kv_len of the shape.
   const Interval* seen;
 };
@@ -22,7 +26,7 @@ struct BackwardLists {
 /// attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Of the plan, a backward one,
 /// only the header is read: shape, score, lengths.
 ///
-/// Errors  those of attention_backward; unsupported: options.deterministic
+/// Errors  those of attention_backward; unsupported: options.deterministic without ranks
 Result<void> attention_backward_with_lists(const DevicePlan& plan, const BackwardTensors& tensors,
                                            void* workspace, Stream stream,
                                            const BackwardOptions& options,

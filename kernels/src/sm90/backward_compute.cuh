@@ -132,7 +132,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   // Where not: by the copy engine (backward_turns.cuh), each warp its part.
   constexpr int kWarpSumBytes = Layout::kSumBytes / Layout::kSumWarps;
   const auto sum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
-  const auto takes_turns = [&] { return !kListed && p.turns != nullptr; };
+  const auto takes_turns = [&] { return p.turns != nullptr; };
   const auto wait_until_copied = [&] {
     if (lane_now() == 0) ptx::bulk_wait_read<0>();
     __syncwarp();
@@ -203,8 +203,10 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
-          atomicAdd(p.dkey_bias + batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride +
-                        keys[i].x,
+          const bool has_sums = p.lists.dbias_sums != nullptr && first_sum >= 0 && keys[i].w >= 0;
+          atomicAdd(has_sums ? p.lists.dbias_sums + (first_sum + keys[i].w)
+                             : p.dkey_bias + batch * p.dbias_batch_stride +
+                                   kv_head * p.dbias_head_stride + keys[i].x,
                     sum);
         }
       }

@@ -45,6 +45,8 @@ __device__ __forceinline__ void publish_listed(const Params& p, std::uint32_t sl
     unit.num_tiles = tiles.y - tiles.x;
     unit.step = tiles.z;
     unit.first_tile = tiles.w;
+    // Counted from tile 0.
+    if (p.turns != nullptr) unit.head_in_group = __ldcg(p.lists.first_ranks + index) - tiles.x;
   }
   store_item(slot, unit);
 }
@@ -129,10 +131,11 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
 }
 
 /// Starts copying the rows of a tile of listed keys to `to`: of lane l and round n 16 bytes of row
-/// 4 n + l / 8 and its panels. `keys[i]` of lane l: key 32 i + l.
-template <int kPanels>
+/// 4 n + l / 8 and its panels. `keys[i]` of lane l: key 32 i + l. Calls between() now and then.
+template <int kPanels, class Between>
 __device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows& rows, int batch,
-                                                 int kv_head, const int (&keys)[4], int lane) {
+                                                 int kv_head, const int (&keys)[4], int lane,
+                                                 const Between& between) {
   constexpr int kRowLanes = kPanelRowBytes / 16, kRoundRows = kWarpSize / kRowLanes;
   const int sub = lane / kRowLanes, piece = lane % kRowLanes;
   const std::uint8_t* from = rows.data + batch * rows.batch_stride + kv_head * rows.head_stride;
@@ -154,13 +157,16 @@ __device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows
                            exists ? 16 : 0);
       }
     }
+    between();
   }
 }
 
-/// Loads K and V of the unit published in `slot`; rows that do not exist are zeros. One warp.
-template <class Layout>
+/// Loads K and V of the unit published in `slot`; rows that do not exist are zeros. One warp, which
+/// calls between() while it copies: others may wait for what it does besides.
+template <class Layout, class Between>
 __device__ __forceinline__ void load_listed_keys(const BackwardParams& p, std::uint32_t base,
-                                                 std::uint32_t slot, int lane) {
+                                                 std::uint32_t slot, int lane,
+                                                 const Between& between) {
   const PublishedItem unit = read_item(slot);
   int keys[4];
 #pragma unroll
@@ -168,10 +174,10 @@ __device__ __forceinline__ void load_listed_keys(const BackwardParams& p, std::u
     keys[i] = __ldcg(&p.lists.keys[unit.q_begin + i * kWarpSize + lane].key);
   }
   copy_listed_rows<Layout::kPanelsQk>(base + Layout::kK, p.lists.k, unit.batch, unit.kv_head, keys,
-                                      lane);
+                                      lane, between);
   ptx::copies_commit();
   copy_listed_rows<Layout::kPanelsV>(base + Layout::kV, p.lists.v, unit.batch, unit.kv_head, keys,
-                                     lane);
+                                     lane, between);
   ptx::copies_commit();
   const auto hand_on = [&](std::uint32_t full) {
     ptx::fence_async_shared();

@@ -44,6 +44,31 @@ __device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::ui
   return part;
 }
 
+/// The query tiles of a published unit for one of its query heads, as TileWalk, or from the last to
+/// the first.
+class UnitTiles {
+ public:
+  __device__ __forceinline__ UnitTiles(const PlanSegment* segments, const PublishedItem& part,
+                                       bool is_down)
+      : iterator_(segments,
+                  WorkItem{0, 0, 0, part.step, max(part.first_segment, 0), part.num_segments, 0, 0,
+                           0, kWholeRow},
+                  is_down),
+        q_begin_(part.q_begin),
+        kv_len_(part.kv_len) {}
+
+  /// To be called num_tiles times, with the same `is_down`.
+  __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool is_down) {
+    iterator_.next(step, is_down);
+    place = {q_begin_, step.tile * kTileKeys, kv_len_};
+  }
+
+ private:
+  EitherWayIterator iterator_;
+  std::int32_t q_begin_;
+  std::int32_t kv_len_;
+};
+
 /// Of a tile of a unit: whether mask words are made. Queries past the end need none (their lse is
 /// +inf), keys past the end do.
 __device__ __forceinline__ bool needs_unit_words(const PublishedItem& unit, const TileStep& step) {
@@ -67,11 +92,11 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
       const PublishedItem part = part_of(p.plan, item_slot, g);
-      TileWalk walk(segments_of<Layout>(p.plan, part, item_slot), part);
+      UnitTiles walk(segments_of<Layout>(p.plan, part, item_slot), part, p.walks_down);
       for (int n = 0; n < part.num_tiles; ++n) {
         TileStep step;
         TilePlace place;
-        walk.next(step, place);
+        walk.next(step, place, p.walks_down);
         if (!needs_unit_words(part, step)) continue;
         if (turn == mask_warp) {
           const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;
@@ -101,13 +126,23 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
   }
 }
 
+/// Of a tile row of a parametric plan: its place among those of its batch element, from bit 1 on,
+/// and whether its first key is near (formula_turns.hpp).
+__device__ __forceinline__ int row_turn(const BackwardParams& p, const WorkItem& item,
+                                        const int2& lengths, int first_key) {
+  const FormulaColumns columns =
+      formula_columns(p.plan, p.lengths, item.batch, lengths.x, lengths.y);
+  return 2 * item.q_tile + (columns.is_near(first_key) ? 1 : 0);
+}
+
 /// Publishes the unit of number `index` or of a later one, or that there is none. One thread.
 template <class Layout>
 __device__ __forceinline__ void publish_unit(const BackwardParams& p, std::uint32_t slot,
                                              int index) {
   PublishedItem unit{};
   for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
-    const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
+    const bool is_ordered =
+        p.turns != nullptr && p.plan.num_formulas == 0 && index < p.plan.num_items / p.group_size;
     const int first_item = (is_ordered ? __ldg(p.plan.units + index) : index) * p.group_size;
     const WorkItem item = read_work(p, first_item);
     unit.num_tiles = item.num_tiles;
@@ -130,6 +165,7 @@ __device__ __forceinline__ void publish_unit(const BackwardParams& p, std::uint3
     if (tiles.num_tiles == kNoRow) continue;
     unit.num_tiles = tiles.num_tiles;
     unit.q_begin = tiles.q_tile * kTileRows;
+    if (p.turns != nullptr) unit.head_in_group = row_turn(p, item, lengths, unit.q_begin);
     unit.first_document = tiles.first_document;
     unit.last_document = tiles.last_document;
     unit.num_segments = store_segments(slot + Layout::kItemSegments, tiles);
@@ -170,8 +206,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage());
     item_ring.advance();
   };
-  // False: there will be no more.
-  const auto serve = [&] {
+  // False: there will be no more. between(): what must not wait for the longest request.
+  const auto serve = [&](const auto& between) {
     const std::uint32_t slot =
         base + Layout::kRequest + ring.stage() * static_cast<int>(sizeof(ServeRequest));
     const uint4 request = load_words(slot);
@@ -180,7 +216,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       if (lane == 0) publish(static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1));
       __syncwarp();
     } else if (kListed && request.x == kRequestKeys) {
-      load_listed_keys<Layout>(p, base, static_cast<std::uint32_t>(load_word(slot + 16)), lane);
+      load_listed_keys<Layout>(p, base, static_cast<std::uint32_t>(load_word(slot + 16)), lane,
+                               between);
     } else {
       zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
                 static_cast<int>(request.w), lane);
@@ -196,16 +233,18 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     publish(static_cast<int>(blockIdx.x));
   }
   const auto request_full = [&] { return base + Layout::kRequestFull + 8 * ring.stage(); };
-  if (!kListed && Layout::kAddsInBulk && p.turns != nullptr) {
+  if (Layout::kAddsInBulk && p.turns != nullptr) {
     TurnTaker<Layout> turns(p, base);
     for (bool has_requests = true; turns.advance(lane);) {
-      if (has_requests && ptx::mbarrier_test(request_full(), ring.phase())) has_requests = serve();
+      if (has_requests && ptx::mbarrier_test(request_full(), ring.phase())) {
+        has_requests = serve([&] { turns.advance(lane); });
+      }
     }
     return;
   }
   do {
     ptx::mbarrier_wait(request_full(), ring.phase(), "serve: request full");
-  } while (serve());
+  } while (serve([] {}));
 }
 
 /// Loads what each published unit needs. One thread.
@@ -231,12 +270,13 @@ class UnitLoader {
 
  private:
   static constexpr int kLateTiles = 3;  // before the end of a unit the next one is taken
-  /// In a published unit: its next visit of a tile of queries (PublishedItem::head_in_group), and
-  /// the rank of the one in hand (num_heads).
-  static constexpr std::uint32_t kVisit = 56, kRank = 60;
+  /// In a published unit: its next visit of a tile of queries (PublishedItem::head_in_group; of a
+  /// parametric plan row_turn, over listed keys where its ranks begin), and the rank of the one in
+  /// hand (num_heads). And its batch.
+  static constexpr std::uint32_t kBatch = 12, kVisit = 56, kRank = 60;
 
   __device__ __forceinline__ bool takes_turns() const {
-    return !kListed && (Layout::kAddsInBulk || kGeneral) && p.turns != nullptr;
+    return (Layout::kAddsInBulk || kGeneral) && p.turns != nullptr;
   }
   __device__ __forceinline__ bool tells_turns() const {
     return Layout::kAddsInBulk && takes_turns();
@@ -324,7 +364,7 @@ class UnitLoader {
       if constexpr (kListed) {
         return ListedTiles(part);
       } else {
-        return TileWalk(segments_of<Layout>(p.plan, part, item_slot()), part);
+        return UnitTiles(segments_of<Layout>(p.plan, part, item_slot()), part, p.walks_down);
       }
     }();
     const bool is_ragged_unit = part.q_len - part.q_begin < kTileRows;
@@ -338,8 +378,12 @@ class UnitLoader {
       if (n >= part.num_tiles) break;
       TileStep step;
       TilePlace place;
-      walk.next(step, place);
-      if (takes_turns()) find_rank();
+      if constexpr (kListed) {
+        walk.next(step, place);
+      } else {
+        walk.next(step, place, p.walks_down);
+      }
+      if (takes_turns()) find_rank(step.tile);
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
       std::uint32_t mask = 0;
@@ -369,11 +413,23 @@ class UnitLoader {
     }
   }
 
-  /// Of the next tile of the unit in hand: how many units add to its dQ before this one.
-  __device__ __forceinline__ void find_rank() const {
+  /// Of query tile `tile`, the next of the unit in hand: how many units add to its dQ before this
+  /// one.
+  __device__ __forceinline__ void find_rank(int tile) const {
     const int visit = load_word(item_slot() + kVisit);
-    store_word(item_slot() + kVisit, visit + 1);
-    store_word(item_slot() + kRank, __ldg(p.plan.ranks + visit));
+    int rank;
+    if (kListed) {
+      rank = __ldcg(p.lists.ranks + visit + tile);
+    } else if (p.plan.num_formulas > 0) {
+      const auto* offsets = reinterpret_cast<const std::int32_t*>(p.turn_offsets);
+      const int place =
+          load_word(item_slot() + kBatch) * (p.places.padded_q_len / kTileKeys) + tile;
+      rank = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
+    } else {
+      store_word(item_slot() + kVisit, visit + 1);
+      rank = __ldg(p.plan.ranks + visit);
+    }
+    store_word(item_slot() + kRank, rank);
   }
   __device__ __forceinline__ int rank() const {
     return takes_turns() ? load_word(item_slot() + kRank) : 0;

@@ -59,15 +59,20 @@ FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
 /// Of a key with a row of sums, float32 gradients (dk without the softmax scale) are added to row
 /// first_sum + sum_row, which is zero at launch; of others the rows of dk and dv are written, and
 /// dkey_bias where it is wanted. What is of no listed key is not touched: zeroing it, and moving
-/// sums to dk and dv, is for kernels before and after. dkey_bias has no sums: it is added to in
-/// place, having been zeroed.
+/// sums to dk and dv, is for kernels before and after. dkey_bias is added to in place, having been
+/// zeroed, unless it has sums.
 struct KeyListArrays {
   const ListedKey* keys;
   const KeyItem* items;           ///< in the order in which blocks take them
   const std::int32_t* num_items;  ///< may be 0
   float* dk_sums;                 ///< [rows, kDimQk]
   float* dv_sums;                 ///< [rows, kDimV]
+  float* dbias_sums;              ///< [rows], or null: to dkey_bias at once
   KeyRows k, v;
+  /// Deterministic calls: of each item its first entry of ranks; of each tile that an item visits
+  /// how many items before it, of its KV head, visit the same one. Each row of sums has one entry.
+  const std::int32_t* first_ranks;
+  const std::int32_t* ranks;
 };
 
 /// Arguments of the main kernel. Strides in elements.
@@ -90,9 +95,11 @@ struct BackwardParams {
   float* dkey_bias;  ///< or null; general kernel only
   std::int64_t dbias_batch_stride, dbias_head_stride;
   /// Deterministic calls, or null: how many parts of the dQ of each 64 rows have been added, by
-  /// each of the two warpgroups or (kAddsInBulk) by both. The plan has an order then. Where dQ is
-  /// not added in bulk, the general kernel only.
+  /// each of the two warpgroups or (kAddsInBulk) by both. Plan, tile rows or lists have an order
+  /// then. Where dQ is not added in bulk, the general kernel only.
   std::int32_t* turns;
+  const TurnOffsets* turn_offsets;  ///< of a parametric plan: [batch, padded_q_len / kTileKeys]
+  bool walks_down;                  ///< items, from the last query tile to the first
   KeyListArrays lists;  ///< read by the kernels over listed keys only, which read no plan
 };
 

@@ -12,7 +12,8 @@ namespace fdma::sm90 {
 
 /// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
 /// query and what deltas lack, the turns of deterministic calls, the sums of dQ, those of dK and dV
-/// of listed keys, the tile rows of a parametric plan.
+/// of listed keys and of their biases, the tile rows of a parametric plan and the turns at its
+/// query tiles.
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
     constexpr std::int64_t kAlignment = 256;
@@ -32,14 +33,19 @@ struct BackwardWorkspace {
     dq_sums = add(rows * backward_dim(shape) * 4);
     dk_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
     dv_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
+    dbias_sums = add(plan.lists.num_sums * 4);
     const bool is_parametric = plan.arrays.num_formulas > 0;
     tile_rows = add(is_parametric ? shape.batch * plan.arrays.max_tile_rows *
                                         static_cast<int>(sizeof(TileRow))
                                   : 0);
+    turn_offsets = add(is_parametric ? shape.batch * (padded_q_len / kTileKeys) *
+                                           static_cast<int>(sizeof(TurnOffsets))
+                                     : 0);
   }
 
   std::int64_t padded_q_len = 0;
-  std::int64_t lse_log2, deltas, missing, turns, dq_sums, dk_sums, dv_sums, tile_rows;
+  std::int64_t lse_log2, deltas, missing, turns, dq_sums, dk_sums, dv_sums, dbias_sums;
+  std::int64_t tile_rows, turn_offsets;
   std::int64_t bytes = 0;
 };
 

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <utility>
 #include <vector>
 
+#include "entry_sums.hpp"
 #include "gpu_check.hpp"
 #include "sm90/backward_workspace.hpp"
 #include "sm90/cuda_error.hpp"
@@ -71,6 +73,13 @@ void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int
     rows[i] = make_uchar2(static_cast<unsigned char>(entries[i].row_begin),
                           static_cast<unsigned char>(entries[i].row_end));
   }
+}
+
+void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>& items) {
+  std::vector<KeyItem> ordered;
+  ordered.reserve(items.size());
+  for (const std::int32_t i : order) ordered.push_back(items[static_cast<std::size_t>(i)]);
+  items = std::move(ordered);
 }
 
 // What kernels are told of a plan beside its arrays.
@@ -152,17 +161,23 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t gather_lists = packing.add(plan.gather_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
-  const std::vector<std::int32_t> num_list_items{
-      static_cast<std::int32_t>(plan.key_lists.items.size())};
-  const std::int64_t listed_keys = packing.add(plan.key_lists.keys);
-  const std::int64_t list_items = packing.add(plan.key_lists.items);
-  const std::int64_t sum_keys = packing.add(plan.key_lists.sum_keys);
-  const std::int64_t list_sizes = packing.add(num_list_items);
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
   VisitOrder order;
+  KeyLists ordered_lists;
   if (is_ordered) {
     FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
+    if (plan.is_listed()) {
+      ordered_lists = with_sums_of_entries(plan.key_lists);
+      take_in_order(order.units, ordered_lists.items);
+      order.units.clear();
+    }
   }
+  const KeyLists& lists = is_ordered ? ordered_lists : plan.key_lists;
+  const std::vector<std::int32_t> num_list_items{static_cast<std::int32_t>(lists.items.size())};
+  const std::int64_t listed_keys = packing.add(lists.keys);
+  const std::int64_t list_items = packing.add(lists.items);
+  const std::int64_t sum_keys = packing.add(lists.sum_keys);
+  const std::int64_t list_sizes = packing.add(num_list_items);
   const std::int64_t units = packing.add(order.units);
   const std::int64_t first_visits = packing.add(order.first_visits);
   const std::int64_t ranks = packing.add(order.ranks);
@@ -200,8 +215,10 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
                  reinterpret_cast<const SumKey*>(base + sum_keys),
                  reinterpret_cast<const std::int32_t*>(base + list_sizes),
                  num_list_items.front(),
-                 static_cast<std::int64_t>(plan.key_lists.sum_keys.size())};
+                 static_cast<std::int64_t>(lists.sum_keys.size())};
+  impl->is_ordered = options.deterministic;
   if (is_ordered) {
+    arrays.walks_down = order.walks_down;
     arrays.units = reinterpret_cast<const std::int32_t*>(base + units);
     arrays.first_visits = reinterpret_cast<const std::int32_t*>(base + first_visits);
     arrays.ranks = reinterpret_cast<const std::int32_t*>(base + ranks);
@@ -254,11 +271,6 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const Upload
   if (!plan.key_orders.empty()) {
     return Error{ErrorCode::unsupported,
                  "upload: sm90 moves no keys yet; make the plan with columns = scan"};
-  }
-  if (plan.is_listed() && options.deterministic) {
-    return Error{
-        ErrorCode::unsupported,
-        "deterministic: a plan over listed keys has no order; make it with columns = scan"};
   }
   try {
     return upload_arrays(plan, stream, options);

@@ -21,7 +21,7 @@ struct PlanArrays {
   const MaskFormula* formulas;
   const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
-  // The order of deterministic calls (visit_order.hpp), or null.
+  // The order of deterministic calls (visit_order.hpp), or null; over key lists units is empty.
   const std::int32_t* units;
   const std::int32_t* first_visits;
   const std::int32_t* ranks;
@@ -37,6 +37,7 @@ struct PlanArrays {
   std::int32_t section_heads;
   std::int32_t num_splits;
   bool is_backward;  ///< tile rows are keys, their columns queries
+  bool walks_down;   ///< items of deterministic calls, from their last tile to the first
 };
 
 /// Lists that a kernel before the launch may have made, for items and segments that stay the same:
@@ -87,6 +88,7 @@ struct DevicePlan::Impl {
   bool is_gathering = false;    ///< segments of kind gather are among its own
   sm90::GatherArrays gather{};  ///< null where lists are made on the device
   bool is_listed = false;       ///< backward, over listed keys: there are no items
+  bool is_ordered = false;      ///< uploaded for deterministic calls
   sm90::KeyListsOnDevice lists;
 
   Impl() = default;

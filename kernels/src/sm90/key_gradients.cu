@@ -67,6 +67,12 @@ __global__ void __launch_bounds__(kThreads)
   const int group = static_cast<int>(blockIdx.x) / blocks_of_group;
   const int block = static_cast<int>(blockIdx.x) % blocks_of_group;
   const std::int64_t num_rows = rows_in_use(sums, group), first = group * sums.rows_of_group;
+  if (sums.dbias != nullptr) {
+    for (std::int64_t i = std::int64_t{block} * kThreads + threadIdx.x; i < num_rows;
+         i += std::int64_t{blocks_of_group} * kThreads) {
+      sums.dbias[first + i] = 0.0f;
+    }
+  }
   const auto zero = [&](float* rows, int dim) {
     auto* const to = reinterpret_cast<float4*>(rows + first * dim);
     for (std::int64_t i = std::int64_t{block} * kThreads + threadIdx.x; i < num_rows * dim / 4;
@@ -78,12 +84,18 @@ __global__ void __launch_bounds__(kThreads)
   zero(sums.dv, sums.dim_v);
 }
 
-// One row of sums to one row of a gradient. A warp.
+// Rows of sums that follow each other, added up, to one row of a gradient. A warp.
 template <class T>
 __device__ __forceinline__ void store_row(const RowsView& to, std::int64_t at, const float* sums,
-                                          int head_dim, float factor, int lane) {
+                                          int dim, int num_rows, int head_dim, float factor,
+                                          int lane) {
   for (int column = 4 * lane; column < head_dim; column += 4 * kWarpThreads) {
     float4 x = *reinterpret_cast<const float4*>(sums + column);
+#pragma unroll 1
+    for (int i = 1; i < num_rows; ++i) {
+      const float4 y = *reinterpret_cast<const float4*>(sums + std::int64_t{i} * dim + column);
+      x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+    }
     x = make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
     if (to.is_float32) {
       *reinterpret_cast<float4*>(static_cast<float*>(to.data) + at + column) = x;
@@ -94,7 +106,7 @@ __device__ __forceinline__ void store_row(const RowsView& to, std::int64_t at, c
   }
 }
 
-// Some blocks stride over the rows of a group, a warp has one at a time.
+// Some blocks stride over the rows of a group, a warp has those of a key at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     store_sums(const __grid_constant__ KeyGradientParams p, int blocks_of_group) {
@@ -103,19 +115,27 @@ __global__ void __launch_bounds__(kThreads)
   const int group = static_cast<int>(blockIdx.x) / blocks_of_group;
   const int block = static_cast<int>(blockIdx.x) % blocks_of_group;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-  const std::int64_t num_rows = rows_in_use(sums, group);
-  for (std::int64_t i = std::int64_t{block} * kWarps + threadIdx.x / kWarpThreads; i < num_rows;
-       i += std::int64_t{blocks_of_group} * kWarps) {
-    const std::int64_t row = group * sums.rows_of_group + i;
+  const std::int64_t first = group * sums.rows_of_group, end = first + rows_in_use(sums, group);
+  for (std::int64_t row = first + std::int64_t{block} * kWarps + threadIdx.x / kWarpThreads;
+       row < end; row += std::int64_t{blocks_of_group} * kWarps) {
     const SumKey of = sums.keys[row];
-    if (of.key < 0) continue;
+    const auto is_of_key = [&](std::int64_t other) {
+      return sums.keys[other].key == of.key && sums.keys[other].kv_row == of.kv_row;
+    };
+    if (of.key < 0 || (row > first && is_of_key(row - 1))) continue;
+    int num_rows = 1;
+    while (row + num_rows < end && is_of_key(row + num_rows)) ++num_rows;
     const int batch = of.kv_row / p.heads_kv, head = of.kv_row % p.heads_kv;
     store_row<T>(p.dk,
                  batch * p.dk.batch_stride + head * p.dk.head_stride + of.key * p.dk.row_stride,
-                 sums.dk + row * sums.dim_qk, p.head_dim, p.scale, lane);
+                 sums.dk + row * sums.dim_qk, sums.dim_qk, num_rows, p.head_dim, p.scale, lane);
     store_row<T>(p.dv,
                  batch * p.dv.batch_stride + head * p.dv.head_stride + of.key * p.dv.row_stride,
-                 sums.dv + row * sums.dim_v, p.head_dim_v, 1.0f, lane);
+                 sums.dv + row * sums.dim_v, sums.dim_v, num_rows, p.head_dim_v, 1.0f, lane);
+    if (p.dkey_bias == nullptr || sums.dbias == nullptr || lane > 0) continue;
+    float sum = sums.dbias[row];
+    for (int i = 1; i < num_rows; ++i) sum += sums.dbias[row + i];
+    p.dkey_bias[batch * p.dbias_batch_stride + head * p.dbias_head_stride + of.key] = sum;
   }
 }
 

@@ -12,10 +12,12 @@
 
 namespace fdma::sm90 {
 
-/// Rows of sums, in groups of the same room: those of a KV head, or one of all.
+/// Rows of sums, in groups of the same room: those of a KV head, or one of all. A key may have
+/// several that follow each other, which are added up in their order.
 struct KeySums {
   const SumKey* keys;  ///< [num_groups * rows_of_group]
   float *dk, *dv;      ///< [num_groups * rows_of_group, dim_qk] and [.., dim_v]
+  float* dbias;        ///< [num_groups * rows_of_group], or null: the main kernel adds these up
   std::int64_t rows_of_group;
   const std::int32_t* num_rows;  ///< [num_groups]: those in use; null: all
   std::int32_t num_groups;

@@ -2,6 +2,8 @@
 // and writes each row to its place. It starts while the kernel before ends, which may be the
 // forward kernel of the last call: what follows from the plan alone is found before that one has
 // ended, and nothing is written.
+//
+// Of deterministic calls rows are numbered for their turns instead (formula_turns.hpp).
 #include <algorithm>
 
 #include "ptx/grid.cuh"
@@ -51,6 +53,20 @@ __device__ TileRow tile_row(const PlanArrays& plan, const ElementFormula& elemen
   return row;
 }
 
+// The formula of a batch element, borders in shared memory where there is room. All threads; to be
+// followed by a barrier.
+__device__ ElementFormula shared_formula(const PlanArrays& plan, const RunTimeLengths& run_time,
+                                         int b, std::int32_t* shared_borders) {
+  ElementFormula element = element_formula(plan, run_time, b);
+  const int num_borders = element.formula.num_borders;
+  if (num_borders > kSharedBorders) return element;
+  for (int i = static_cast<int>(threadIdx.x); i < num_borders; i += kThreads) {
+    shared_borders[i] = element.borders[i];
+  }
+  element.borders = shared_borders;
+  return element;
+}
+
 __global__ void zero_counter_kernel(std::int32_t* counter) {
   ptx::let_next_grid_start();
   ptx::wait_for_grid_before();
@@ -69,12 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   if (reads_tensors) ptx::wait_for_grid_before();
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int2 lengths = lengths_of(plan, run_time, b);
-  ElementFormula element = element_formula(plan, run_time, b);
-  const int num_borders = element.formula.num_borders;
-  if (num_borders <= kSharedBorders) {
-    for (int i = thread; i < num_borders; i += kThreads) shared_borders[i] = element.borders[i];
-    element.borders = shared_borders;
-  }
+  const ElementFormula element = shared_formula(plan, run_time, b, shared_borders);
   const int num_rows = plan.max_tile_rows;
   const int most = ((plan.is_backward ? lengths.x : lengths.y) + kTile - 1) / kTile;
   for (int i = thread; i < kClasses; i += kThreads) counts[i] = 0;
@@ -118,7 +129,61 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Rows that some query sees by falling key tile, others behind them; then the offsets of query
+// tiles.
+__global__ void __launch_bounds__(kThreads)
+    number_tile_rows_kernel(const PlanArrays plan, const RunTimeLengths run_time, TileRow* all_rows,
+                            TurnOffsets* all_offsets, int num_q_tiles, std::int32_t* counter) {
+  __shared__ int seen_of_warps[kThreads / 32];
+  __shared__ std::int32_t shared_borders[kSharedBorders];
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  if (b == 0 && thread == 0) *counter = 0;
+  const int2 lengths = lengths_of(plan, run_time, b);
+  const ElementFormula element = shared_formula(plan, run_time, b, shared_borders);
+  __syncthreads();
+  const int num_rows = plan.max_tile_rows;
+  TileRow* rows = all_rows + static_cast<std::int64_t>(b) * num_rows;
+  int num_seen = 0;
+  for (int first = 0; first < num_rows; first += kThreads) {
+    const int i = first + thread;
+    TileRow row{};
+    if (i < num_rows) row = tile_row(plan, element, lengths, num_rows - 1 - i);
+    const bool is_seen = row.tiles.num_tiles > 0;
+    const unsigned seen = __ballot_sync(~0u, is_seen);
+    if (thread % 32 == 0) seen_of_warps[thread / 32] = __popc(seen);
+    __syncthreads();
+    int before = num_seen + __popc(seen & ((1u << thread % 32) - 1));
+    for (int warp = 0; warp < kThreads / 32; ++warp) {
+      if (warp < thread / 32) before += seen_of_warps[warp];
+      num_seen += seen_of_warps[warp];
+    }
+    if (i < num_rows) rows[is_seen ? before : num_rows - 1 - (i - before)] = row;
+    __syncthreads();
+  }
+  const FormulaColumns columns(element.formula, element.borders, lengths.x, lengths.y);
+  const int num_far = first_after(
+      0, num_seen, [&](int n) { return columns.is_near(rows[n].tiles.q_tile * plan.block_q); });
+  const auto stretch = [&](int n) {
+    const FormulaWalk::Stretch& whole = rows[n].tiles.stretches[1];
+    return TurnStretch{whole.first, whole.end};
+  };
+  for (int tile = thread; tile < num_q_tiles; tile += kThreads) {
+    all_offsets[static_cast<std::int64_t>(b) * num_q_tiles + tile] =
+        turn_offsets(stretch, num_far, num_seen, tile);
+  }
+}
+
 }  // namespace
+
+cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
+                             TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
+                             std::int32_t* counter, cudaStream_t stream) {
+  return ptx::launch_overlapping(number_tile_rows_kernel, dim3(static_cast<unsigned>(batch)),
+                                 dim3(kThreads), 0, stream, plan, lengths, rows, offsets,
+                                 num_q_tiles, counter);
+}
 
 cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                             TileRow* rows, std::int32_t* counter, cudaStream_t stream) {

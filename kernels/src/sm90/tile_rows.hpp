@@ -9,6 +9,7 @@
 
 #include "fdma/kernels/formula_columns.hpp"
 #include "fdma/kernels/mask_formula.hpp"
+#include "formula_turns.hpp"
 #include "sm90/device_plan.hpp"
 #include "sm90/partials.hpp"
 
@@ -109,6 +110,13 @@ struct Workspace {
 /// `stream`.
 cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                             TileRow* rows, std::int32_t* counter, cudaStream_t stream);
+
+/// The same of a backward plan for deterministic calls: rows that some query sees from the last key
+/// tile to the first, then all others, kNoRow last. Place n of the former takes its turn at a query
+/// tile as n and `offsets` [batch, num_q_tiles] say (formula_turns.hpp).
+cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
+                             TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
+                             std::int32_t* counter, cudaStream_t stream);
 
 /// Zeroes `counter`, for plans of items: a kernel, so that the next one may overlap with it.
 cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream);

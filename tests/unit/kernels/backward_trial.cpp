@@ -26,8 +26,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
   options.direction = Direction::backward;
   options.tile = backward.tile;
   options.form = backward.form;
-  // Lists have no order of additions.
-  options.columns = backward.deterministic ? ColumnMode::scan : backward.columns;
+  options.columns = backward.columns;
   auto plan = make_plan(mask.mask, forward.shape, forward.score, options);
   if (!plan) throw std::runtime_error(mask.name + ": backward: " + plan.error().message);
   return *std::move(plan);

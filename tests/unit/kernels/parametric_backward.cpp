@@ -39,7 +39,7 @@ class MachineInts {
 }  // namespace
 
 std::string random_calls_error(AttentionMachine& machine, std::uint32_t seed, std::int64_t most,
-                               TrialChoice choice) {
+                               TrialChoice choice, const BackwardChoice& backward) {
   std::mt19937 rng(seed);
   const ParametricMask form = random_form(rng, most, most);
   const std::int64_t batch = pick(rng, 1, 3);
@@ -50,7 +50,7 @@ std::string random_calls_error(AttentionMachine& machine, std::uint32_t seed, st
     const RandomCall call(rng, form, batch, num_borders, is_shared);
     const MaskCase expected =
         case_at_call(fmt::format("seed {} call {}", seed, number), form, call.elements);
-    BackwardTrial trial(machine, expected, {batch, 4, 2}, choice);
+    BackwardTrial trial(machine, expected, {batch, 4, 2}, choice, backward);
     AttentionShape planned = trial.plan().shape;
     planned.q_lens = {form.q_len};
     planned.kv_lens = {form.kv_len};
@@ -70,6 +70,11 @@ std::string random_calls_error(AttentionMachine& machine, std::uint32_t seed, st
     if (!ran) return expected.name + ": " + ran.error().message;
     std::string error = trial.check();
     if (!error.empty()) return error;
+    if (!backward.deterministic) continue;
+    const std::vector<unsigned char> bytes = trial.result_bytes();
+    const auto again = trial.run(*plan, tensors, trial.options(), 0x41);
+    if (!again) return expected.name + ": " + again.error().message;
+    if (trial.result_bytes() != bytes) return expected.name + ": other bits";
   }
   return {};
 }

@@ -11,8 +11,9 @@ namespace fdma::testing {
 
 /// Plans a random mask in closed form of up to `most` queries and keys and
 /// calls by that plan twice, with other lengths and documents each time; what is wrong with the
-/// gradients, empty if nothing.
+/// gradients, empty if nothing. Where `backward` asks for deterministic calls each is run again and
+/// must give the same bits.
 std::string random_calls_error(AttentionMachine& machine, std::uint32_t seed, std::int64_t most,
-                               TrialChoice choice);
+                               TrialChoice choice, const BackwardChoice& backward = {});
 
 }  // namespace fdma::testing

@@ -226,6 +226,24 @@ struct RowItems {
 };
 using RowKey = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
 
+// Whether the walk either way has the same steps.
+bool is_walked_either_way(const AttentionPlan& plan, const WorkItem& item,
+                          const std::vector<TileStep>& steps) {
+  for (const bool is_down : {false, true}) {
+    EitherWayIterator it(plan.segments.data(), item, is_down);
+    TileStep step{};
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const TileStep& each = steps[is_down ? steps.size() - 1 - i : i];
+      if (!it.next(step, is_down) || step.kind != each.kind || step.payload != each.payload ||
+          step.tile != each.tile || step.offset != each.offset) {
+        return false;
+      }
+    }
+    if (it.next(step, is_down)) return false;
+  }
+  return true;
+}
+
 // What the items of a row compute, and that it is `expected`.
 std::string check_row(const AttentionPlan& plan, const RowItems& row,
                       const std::vector<const Cells*>& expected, PlanCounts& counts) {
@@ -239,9 +257,14 @@ std::string check_row(const AttentionPlan& plan, const RowItems& row,
     if (row.split != nullptr && item->num_tiles == 0) return "a part without tiles";
     TileStep step{};
     SegmentIterator it(plan.segments.data(), *item);
+    std::vector<TileStep> walked;
     for (std::int32_t i = 0; i < item->num_tiles; ++i) {
       if (!it.next(step)) return fmt::format("{} tiles, num_tiles says {}", i, item->num_tiles);
       cells.visit(step);
+      walked.push_back(step);
+    }
+    if (row.split == nullptr && !is_walked_either_way(plan, *item, walked)) {
+      return "other tiles by EitherWayIterator";
     }
     row_tiles += item->num_tiles;
     if (item == row.items.back() && it.next(step)) return "tiles after the last";

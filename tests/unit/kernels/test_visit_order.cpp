@@ -13,7 +13,7 @@ namespace fdma {
 namespace {
 
 AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::int32_t heads_q,
-                      std::int32_t heads_kv) {
+                      std::int32_t heads_kv, ColumnMode columns = ColumnMode::scan) {
   AttentionShape shape;
   shape.batch = batch;
   shape.heads_q = heads_q;
@@ -24,14 +24,15 @@ AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::in
   PlanOptions options;
   options.backend = Backend::sm90;
   options.direction = Direction::backward;
+  options.columns = columns;
   auto plan = make_plan(mask.mask, shape, {}, options);
   EXPECT_TRUE(plan);
   return *std::move(plan);
 }
 
 // Every unit once, every visit ranked by the units before it.
-void expect_valid(const AttentionPlan& plan) {
-  const auto made = visit_order(plan, 8);
+void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
+  const auto made = visit_order(plan, num_workers);
   ASSERT_TRUE(made);
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   std::vector<std::int32_t> sorted = made->units;
@@ -45,9 +46,9 @@ void expect_valid(const AttentionPlan& plan) {
     EXPECT_EQ(made->first_visits[i], static_cast<std::int32_t>(visit));
     for (std::size_t g = 0; g < group_size; ++g) {
       const WorkItem& item = plan.items[static_cast<std::size_t>(made->units[i]) * group_size + g];
-      SegmentIterator iterator(plan.segments.data(), item);
+      EitherWayIterator iterator(plan.segments.data(), item, made->walks_down);
       TileStep step;
-      while (iterator.next(step)) {
+      while (iterator.next(step, made->walks_down)) {
         ASSERT_LT(visit, made->ranks.size());
         EXPECT_EQ(made->ranks[visit++], (num_before[{item.batch, item.head, step.tile}]++));
       }
@@ -77,6 +78,50 @@ TEST(VisitOrder, TakesTheLastKeyTilesFirst) {
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{3, 3, 2, 2, 1, 1, 0, 0}));
   EXPECT_EQ(made->ranks.size(), 2U * (4 + 3 + 2 + 1));
+}
+
+// Below the own document all key tiles are seen by the last one alone, which all walk first.
+TEST(VisitOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
+  const testing::MaskCase mask = testing::case_of(
+      "the last document sees everything",
+      testing::make_cells(
+          3072, 2560, [](auto q, auto k) { return k <= q && (q >= 2048 || q / 512 == k / 512); }),
+      {128, 128});
+  const AttentionPlan plan = plan_of(mask, 1, 8, 4);
+  const auto made = visit_order(plan, 16);
+  ASSERT_TRUE(made);
+  EXPECT_TRUE(made->walks_down);
+  EXPECT_EQ(plan.items[static_cast<std::size_t>(made->units.front()) * 2].q_tile, 0);
+  expect_valid(plan, 16);
+}
+
+// Items of several heads side by side.
+TEST(VisitOrder, OfKeyListsRanksEveryVisitByTheItemsBefore) {
+  const testing::MaskCase mask = testing::case_of(
+      "eviction",
+      testing::make_cells(1200, 900,
+                          [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
+      {128, 128});
+  const AttentionPlan plan = plan_of(mask, 2, 6, 3, ColumnMode::reorder);
+  ASSERT_TRUE(plan.is_listed());
+  const auto made = visit_order(plan, 8);
+  ASSERT_TRUE(made);
+  EXPECT_FALSE(made->walks_down);
+  std::vector<std::int32_t> sorted = made->units;
+  std::sort(sorted.begin(), sorted.end());
+  ASSERT_EQ(sorted.size(), plan.key_lists.items.size());
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
+  std::size_t visit = 0;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
+    EXPECT_EQ(made->first_visits[i], static_cast<std::int32_t>(visit));
+    const KeyItem& item = plan.key_lists.items[static_cast<std::size_t>(made->units[i])];
+    for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
+      ASSERT_LT(visit, made->ranks.size());
+      EXPECT_EQ(made->ranks[visit++], (num_before[{item.batch, item.kv_head, tile}]++));
+    }
+  }
+  EXPECT_EQ(visit, made->ranks.size());
 }
 
 TEST(VisitOrder, OfNothingIsEmpty) {

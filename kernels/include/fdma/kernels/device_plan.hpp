@@ -44,8 +44,8 @@ class DevicePlan {
 };
 
 struct UploadOptions {
-  /// Of a backward plan of items: with what deterministic calls need, 4 bytes for each tile that an
-  /// item walks. Other plans have nothing to add.
+  /// Of a backward plan of items or of key lists: with what deterministic calls need, 4 bytes for
+  /// each tile that an item walks. Other plans have nothing to add.
   bool deterministic = false;
 };
 
@@ -75,8 +75,8 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
 /// attention_backward (attention_backward.hpp) on the GPU, by an uploaded backward plan; all else
 /// as attention_forward above: tensors, gradients included, are device tensors whose strides but
 /// the last are multiples of 8 elements and whose addresses are multiples of 16 bytes.
-/// options.deterministic: the same bits every run, somewhat slower; the plan must have been
-/// uploaded for it, and not be parametric.
+/// options.deterministic: the same bits every run, somewhat slower; a plan that is not parametric
+/// must have been uploaded for it.
 ///
 /// A value that is not finite in q, k, v or dout reaches gradients of all rows and keys of a
 /// visited tile, whether they see each other or not; what lies past an element's lengths never

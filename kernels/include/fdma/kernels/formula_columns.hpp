@@ -91,6 +91,9 @@ class FormulaColumns {
     return band;
   }
 
+  /// Whether key k lies in the prefix or the sink.
+  FDMA_HOST_DEVICE bool is_near(std::int32_t k) const { return k < near_end(); }
+
   /// The query tiles of keys [k_begin, k_end), k_begin < k_end <= kv_len, ascending: tiles that are
   /// left out are empty, those in the middle full. `first`, `last`: documents of the first and the
   /// last key.

@@ -66,4 +66,41 @@ class SegmentIterator {
   std::int32_t offset_ = 0;
 };
 
+/// The tiles of an item that has its row for itself, from the first to the last or the other way
+/// round (`is_down`, the same at each call).
+///
+/// Example     EitherWayIterator it(plan.segments.data(), item, true);
+///             while (it.next(step, true)) visit(step);  // the last tile first
+class EitherWayIterator {
+ public:
+  FDMA_HOST_DEVICE EitherWayIterator(const PlanSegment* segments, const WorkItem& item,
+                                     bool is_down)
+      : segment_(segments + item.first_segment + (is_down ? item.num_segments - 1 : 0)),
+        num_left_(item.num_segments),
+        step_(item.step) {}
+
+  /// Sets `out` to the next tile; false after the last.
+  FDMA_HOST_DEVICE bool next(TileStep& out, bool is_down) {
+    for (; num_left_ > 0; --num_left_) {
+      const std::int32_t first = segment_->first_tile + step_ * segment_->step_first;
+      const std::int32_t end = segment_->end_tile + step_ * segment_->step_end;
+      if (first + num_walked_ < end) {
+        const std::int32_t offset = is_down ? end - first - 1 - num_walked_ : num_walked_;
+        out = {segment_->kind, segment_->payload, first + offset, offset};
+        ++num_walked_;
+        return true;
+      }
+      segment_ += is_down ? -1 : 1;
+      num_walked_ = 0;
+    }
+    return false;
+  }
+
+ private:
+  const PlanSegment* segment_;
+  std::int32_t num_left_;  ///< segments, this one among them
+  std::int32_t step_;
+  std::int32_t num_walked_ = 0;  ///< tiles of the segment
+};
+
 }  // namespace fdma
