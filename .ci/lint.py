@@ -1,0 +1,142 @@
+"""python .ci/lint.py BUILD_FOLDER FILE..: clang-tidy over C++ sources, several at once.
+
+Most of the time of clang-tidy goes into the headers of the system, which every source of a folder
+includes again. So up to eight sources with the same flags are included by one made-up source and
+looked at together. The findings are those of each source alone (the header filter names sources
+too), but for two checks that look at the main file only: unused using-declarations and unused
+aliases of namespaces are looked for here. Sources with helpers of the same name do not compile
+together, and are kept apart; where that is not seen they are halved until they do: that costs time
+only.
+
+BUILD_FOLDER has compile_commands.json, and gets the folder lint/. The exit code is 0 iff nothing
+was found.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+BATCH = 8
+# Findings in these files are shown: those of .clang-tidy, and the sources.
+SHOWN = r"((formats|masks|tools|benchmarks)/.*\.hpp|(formats|kernels|masks|tools)/.*\.cpp)$"
+# What a source defines for itself, at its left margin: functions, types, constants.
+PRIVATE = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.M | re.S)
+DEFINITION = re.compile(
+    r"^(?:(?:struct|class|enum class|using) |\w[\w:<>,&* ]*[ &*]|constexpr .* )(\w+)"
+    r"(?=\(| = | \{|;)",
+    re.M,
+)
+CHATTER = re.compile(
+    r"^\d+ warnings? .*generated|^Suppressed |^Use -header-filter|^\d+ errors? generated"
+)
+
+
+class Linter:
+    def __init__(self, build: Path, sources: list[Path]) -> None:
+        self.folder = build / "lint"
+        self.folder.mkdir(exist_ok=True)
+        self.commands: dict[Path, tuple[str, list[str]]] = {}
+        of_folder: dict[Path, tuple[str, list[str]]] = {}
+        for entry in json.loads((build / "compile_commands.json").read_text()):
+            source = Path(entry["file"])
+            words = shlex.split(entry["command"])
+            for option in ("-o", "-c"):
+                at = words.index(option)
+                del words[at : at + 2]
+            # What launches the compiler is not for clang.
+            first = next(i for i, word in enumerate(words) if Path(word).name != "ccache")
+            command = (entry["directory"], words[first + 1 :])
+            of_folder.setdefault(source.parent, command)
+            if source in sources:
+                self.commands.setdefault(source, command)
+        # Sources that this build leaves out (no_cuda*.cpp) are read like their neighbours.
+        for source in sources:
+            if source.parent in of_folder:
+                self.commands.setdefault(source, of_folder[source.parent])
+
+    def batches(self) -> list[list[Path]]:
+        """Sources of one folder with the same flags, at most BATCH together, no name twice."""
+        batches: list[tuple[tuple[Any, ...], set[str], list[Path]]] = []
+        for source, (directory, flags) in sorted(self.commands.items()):
+            text = source.read_text()
+            alike = (source.parent, directory, flags)
+            if "foreach_target.h" in text:  # includes itself once for every instruction set
+                alike = (source, directory, flags)
+            names = set(DEFINITION.findall("".join(PRIVATE.findall(text))))
+            for others, taken, batch in batches:
+                if others == alike and len(batch) < BATCH and not names & taken:
+                    taken |= names
+                    batch.append(source)
+                    break
+            else:
+                batches.append((alike, names, [source]))
+        return [batch for _, _, batch in batches]
+
+    def lint(self, batch: list[Path]) -> list[str]:
+        """What clang-tidy says of the sources; nothing where all is well."""
+        name = batch[0]
+        if len(batch) > 1:
+            stem = re.sub(r"\W", "_", str(batch[0].with_suffix("")))
+            name = self.folder / f"{stem}_{len(batch)}.cpp"
+            lines = [
+                f'#include "{source}"  // NOLINT(bugprone-suspicious-include)\n' for source in batch
+            ]
+            name.write_text("".join(lines))
+        directory, flags = self.commands[batch[0]]
+        run = subprocess.run(
+            [
+                "clang-tidy-14",
+                "--quiet",
+                f"--header-filter={SHOWN}",
+                f"--config-file={Path('.clang-tidy').resolve()}",
+                str(name),
+                "--",
+                *flags,
+                "-Wno-unknown-warning-option",
+            ],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+        )
+        if len(batch) > 1 and "[clang-diagnostic-error]" in run.stdout:
+            half = len(batch) // 2
+            return self.lint(batch[:half]) + self.lint(batch[half:])
+        if run.returncode == 0:
+            return []
+        lines = (run.stdout + run.stderr).splitlines()
+        return [line for line in lines if not CHATTER.search(line)]
+
+
+def unused_names(source: Path) -> list[str]:
+    """Names that `using a::b;` or `namespace b = a;` declares and the source never says again."""
+    text = re.sub(r"//[^\n]*", "", source.read_text())
+    declared = re.findall(r"^\s*using\s+[\w:]*::(\w+);", text, re.M)
+    declared += re.findall(r"^\s*namespace\s+(\w+)\s*=", text, re.M)
+    found = [name for name in declared if len(re.findall(rf"\b{name}\b", text)) == 1]
+    return [f"{source}: error: '{name}' is declared and never used" for name in found]
+
+
+def main() -> int:
+    sources = [Path(name).resolve() for name in sys.argv[2:]]
+    linter = Linter(Path(sys.argv[1]).resolve(), sources)
+    findings = [
+        f"{source}: error: no compile command"
+        for source in sources
+        if source not in linter.commands
+    ]
+    findings += [line for source in sources for line in unused_names(source)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for lines in pool.map(linter.lint, linter.batches()):
+            findings += lines
+    print("\n".join(findings))
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
