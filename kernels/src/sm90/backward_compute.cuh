@@ -219,8 +219,11 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 #pragma unroll
     for (float& x : dv) x = 0.0f;
     if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
-    ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
-    ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
+    const auto wait_for_keys = [&] {
+      ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
+      ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
+    };
+    if constexpr (!kListed) wait_for_keys();
     uint4 step = wait_for_step();
     if constexpr (kGeneral && kListed) {
       constexpr float kLog2E = 1.44269504088896340736f;
@@ -238,6 +241,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       }
       store_pair(biases(), bias[0], bias[1]);
     }
+    if constexpr (kListed) wait_for_keys();  // which take longer than what is read of each key
 #pragma unroll 1
     while ((step.x & kStepEndsUnit) == 0) {
       const int stage = ring.stage;

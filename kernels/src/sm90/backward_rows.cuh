@@ -70,6 +70,12 @@ __device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int
   }
 }
 
+/// Where column `column` of a row of sums of listed keys lies: the four of two products' columns
+/// that a thread has of a row are side by side (fragment.hpp: accumulator_cell).
+FDMA_HOST_DEVICE constexpr int listed_sum_place(int column) {
+  return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
+}
+
 /// Both rows of a thread, of listed keys: added to sums where a key has a row of them, without the
 /// factor, else written. `keys`: entries of the two rows; `first_sum`: of the item.
 template <class T, int kDim>
@@ -81,12 +87,12 @@ __device__ __forceinline__ void give_listed_rows(const RowsView& to, std::int64_
   for (int i = 0; i < 2; ++i) {
     const bool has_sums = first_sum >= 0 && keys[i].w >= 0, exists = keys[i].x >= 0;
     if (has_sums && exists) {
-      float* out = sums + std::int64_t{first_sum + keys[i].w} * kDim + lane % 4 * 2;
+      float* out =
+          sums + std::int64_t{first_sum + keys[i].w} * kDim + listed_sum_place(lane % 4 * 2);
 #pragma unroll
-      for (int j = 0; j < kDim / 8; ++j) {
-        asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(out + 8 * j),
-                     "f"(x[4 * j + 2 * i]), "f"(x[4 * j + 2 * i + 1])
-                     : "memory");
+      for (int j = 0; j < kDim / 16; ++j) {
+        ptx::reduce_add_x4(out + 16 * j, x[8 * j + 2 * i], x[8 * j + 2 * i + 1],
+                           x[8 * j + 4 + 2 * i], x[8 * j + 5 + 2 * i]);
       }
     }
     const bool is_written = exists && !has_sums;

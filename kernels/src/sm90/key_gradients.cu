@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ptx/warpgroup.cuh"
+#include "sm90/backward_rows.cuh"
 #include "sm90/key_gradients.hpp"
 
 namespace fdma::sm90 {
@@ -90,11 +91,14 @@ __device__ __forceinline__ void store_row(const RowsView& to, std::int64_t at, c
                                           int dim, int num_rows, int head_dim, float factor,
                                           int lane) {
   for (int column = 4 * lane; column < head_dim; column += 4 * kWarpThreads) {
-    float4 x = *reinterpret_cast<const float4*>(sums + column);
+    const float* const low = sums + listed_sum_place(column);
+    const float* const high = sums + listed_sum_place(column + 2);
+    float4 x = make_float4(0, 0, 0, 0);
 #pragma unroll 1
-    for (int i = 1; i < num_rows; ++i) {
-      const float4 y = *reinterpret_cast<const float4*>(sums + std::int64_t{i} * dim + column);
-      x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+    for (int i = 0; i < num_rows; ++i) {
+      const float2 a = *reinterpret_cast<const float2*>(low + std::int64_t{i} * dim);
+      const float2 b = *reinterpret_cast<const float2*>(high + std::int64_t{i} * dim);
+      x = make_float4(x.x + a.x, x.y + a.y, x.z + b.x, x.w + b.y);
     }
     x = make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
     if (to.is_float32) {
