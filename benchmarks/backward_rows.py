@@ -21,7 +21,7 @@ class BackwardCalls:
     """FDMA's gradients of one mask and problem, whose forward call has just run."""
 
     def __init__(self, fdma: Any, torch: Any, problem: Any, plan: Any, in_order: Any) -> None:
-        """`in_order`: the plan of deterministic calls, where lists of keys are slower than tiles."""
+        """`in_order`: the plan of deterministic calls; lists of keys are slower in order."""
         self.torch = torch
         self.problem = problem
         torch.manual_seed(7)
