@@ -155,11 +155,14 @@ TEST(BackwardOverListedKeys, IsCapturedIntoAGraphAndReplayed) {
 }
 
 // Of lists whose keys come back, and are added up entry by entry, too; with a bias, whose gradient
-// has sums of its own; in groups of heads; more units than blocks.
+// has sums of its own; in groups of heads.
 TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
-  std::vector<MaskCase> masks = testing::scattered_cases(640, 640, 11);
+  std::vector<MaskCase> masks;
+  for (MaskCase& mask : testing::scattered_cases(300, 500, 11)) {
+    if (masks.size() < 4) masks.push_back(std::move(mask));
+  }
   masks.push_back(testing::case_of(
       "come back",
       testing::make_cells(700, 160,
@@ -167,7 +170,7 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       {128, 128}));
   masks.push_back(testing::case_of(
       "eviction",
-      testing::make_cells(900, 900,
+      testing::make_cells(700, 600,
                           [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
       {128, 128}));
   int num_listed = 0;
@@ -180,7 +183,7 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       choice.has_bias = (i + static_cast<std::size_t>(head_dim / 64)) % 3 == 0;
       BackwardChoice backward = listed();
       backward.deterministic = true;
-      const TrialHeads heads[] = {{2, 12, 12}, {1, 16, 2}, {2, 6, 2}};
+      const TrialHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
       BackwardTrial trial(machine, masks[i], heads[i % std::size(heads)], choice, backward);
       num_listed += trial.plan().is_listed() ? 1 : 0;
       num_sums += trial.plan().key_lists.sum_keys.size();
@@ -194,7 +197,7 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       EXPECT_EQ(trial.check(), "") << head_dim;
     }
   }
-  EXPECT_GT(num_listed, 10);
+  EXPECT_GT(num_listed, 6);
   EXPECT_GT(num_sums, 0U);
 }
 
