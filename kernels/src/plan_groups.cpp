@@ -61,7 +61,7 @@ Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
   const ColumnMode ordered = can_gather ? ColumnMode::automatic : kScan;
   if (columns == ColumnMode::reorder) return {kScan, ordered, true, true};
   if (!is_automatic) return {columns, kScan};
-  return {ordered, ordered, kSm90MovesKeys};
+  return {ordered, ordered, true};
 }
 
 class GroupsPlanner {
@@ -107,7 +107,7 @@ class GroupsPlanner {
     if (is_automatic && !is_hopeless && !is_worth_gathering(group.regions)) {
       group.regions = choose_regions(group.mask, ColumnMode::scan, costs_);
     }
-    if (!can_reorder || group.mask.column_offsets.empty()) return group;
+    if (!can_reorder || is_hopeless || group.mask.column_offsets.empty()) return group;
     group.ordered = order_by_lifetime(group.mask);
     group.ordered_regions = choose_regions(group.ordered.mask, ways.ordered, costs_);
     group.is_ordered.resize(group.regions.rows.size());

@@ -12,8 +12,6 @@ namespace fdma {
 
 /// The head sizes up to which sm90 gathers.
 inline constexpr std::int32_t kSm90GatherHeadDim = 128;
-/// Whether `automatic` moves keys for sm90 (KeyOrder).
-inline constexpr bool kSm90MovesKeys = false;
 
 /// What tiles of one kind cost, in full tiles: each of them, and a tile's worth of keys that they
 /// compute.

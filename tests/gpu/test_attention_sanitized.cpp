@@ -1,6 +1,6 @@
 // Few and small trials for compute-sanitizer, whose tools slow a kernel down a hundredfold: every
-// kind of segment, gathered keys, tails, key bias, both head sizes. References are computed on the
-// host, so that attention is the only kernel.
+// kind of segment, gathered and reordered keys, tails, key bias, both head sizes. References are
+// computed on the host, so that attention is the only kernel.
 #include <gtest/gtest.h>
 
 #include "gpu_machine.hpp"
@@ -37,6 +37,22 @@ TEST(AttentionSanitized, GatheredKeys) {
     EXPECT_EQ(testing::check_trial(machine, masks[i], {1, 2, 1}, choice, &counts), "");
   }
   EXPECT_GT(counts.gather_chunks, 0);
+}
+
+TEST(AttentionSanitized, ReorderedKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  const std::vector<testing::MaskCase> masks = testing::scattered_cases(200, 600, 6);
+  for (std::size_t i = 1; i < masks.size(); i += 3) {
+    testing::TrialChoice choice;
+    choice.columns = ColumnMode::reorder;
+    choice.head_dim = i % 2 == 0 ? 128 : 256;
+    choice.has_bias = i % 4 == 3;
+    choice.rows_per_head = 24;
+    EXPECT_EQ(testing::check_trial(machine, masks[i], {1, 2, 1}, choice, &counts), "");
+  }
+  EXPECT_GT(counts.moved_keys, 0);
 }
 
 TEST(AttentionSanitized, LengthsAtTheEdgesOfTiles) {

@@ -16,6 +16,7 @@
 #include "sm90/forward_kernels.hpp"
 #include "sm90/key_rows.hpp"
 #include "sm90/launch_checks.hpp"
+#include "sm90/move_keys.hpp"
 #include "sm90/tensor_map.hpp"
 #include "sm90/tile_rows.hpp"
 
@@ -118,6 +119,46 @@ Result<void> check_residual(const AttentionTensors& tensors) {
   return {};
 }
 
+// Moved rows of `tensor`, K or V.
+TensorView moved_view(const TensorView& tensor, std::int64_t max_keys, const void* data) {
+  const std::int64_t heads = tensor.extents[2], dim = tensor.extents[3];
+  TensorView moved = tensor;
+  moved.data = data;
+  moved.extents[1] = max_keys;
+  moved.strides = {heads * max_keys * dim, dim, max_keys * dim, 1};
+  return moved;
+}
+
+// Before the forward kernel, for plans with key orders: moves their rows, in place of the kernel
+// that zeroes the counter.
+Result<void> move_keys(const AttentionTensors& tensors, const AttentionCall& call,
+                       const DevicePlan::Impl& plan, int step_keys, char* workspace, Stream stream,
+                       ForwardParams& params) {
+  const sm90::Workspace places(plan);
+  const std::int64_t max_keys = plan.orders.max_keys;
+  sm90::MoveParams moved{};
+  moved.orders = plan.orders;
+  moved.k = params.k_gather;
+  moved.v = params.v_gather;
+  moved.batch = static_cast<std::int32_t>(plan.shape.batch);
+  moved.heads_kv = plan.shape.heads_kv;
+  moved.moved_k = reinterpret_cast<std::uint8_t*>(workspace + places.moved_k);
+  moved.moved_v = reinterpret_cast<std::uint8_t*>(workspace + places.moved_v);
+  moved.key_bias = call.key_bias;
+  moved.bias_batch_stride = call.bias_batch_stride;
+  moved.bias_head_stride = call.bias_head_stride;
+  moved.moved_bias = reinterpret_cast<float*>(workspace + places.moved_bias);
+  moved.counter = params.next_item;
+  const sm90::TileBox box{step_keys};
+  FDMA_TRY(params.moved_k,
+           sm90::make_named_map(moved_view(tensors.kv.k, max_keys, moved.moved_k), 1, box, "k"));
+  FDMA_TRY(params.moved_v,
+           sm90::make_named_map(moved_view(tensors.kv.v, max_keys, moved.moved_v), 1, box, "v"));
+  params.moved_bias = moved.moved_bias;
+  params.max_moved_keys = max_keys;
+  return sm90::check_cuda(sm90::move_keys(moved, stream), "launch of the kernel that moves keys");
+}
+
 // After the forward kernel: the rows whose keys were split.
 cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
                     cudaStream_t stream) {
@@ -192,6 +233,8 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
         sm90::order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
                               params.next_item, stream),
         "launch of the kernel that orders tile rows"));
+  } else if (impl.orders.max_keys > 0) {
+    FDMA_TRY_VOID(move_keys(tensors, call, impl, kernel.step_keys, base, stream, params));
   } else if (!is_kept) {
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
                                    "launch of the kernel that zeroes the counter"));

@@ -82,6 +82,17 @@ void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>&
   items = std::move(ordered);
 }
 
+// Items as kernels read them: which keys their tiles count.
+std::vector<WorkItem> items_on_device(const AttentionPlan& plan) {
+  std::vector<WorkItem> items = plan.items;
+  for (WorkItem& item : items) {
+    const KeyOrder* order = plan.key_order(item);
+    item.num_entries =
+        order == nullptr ? sm90::kTensorKeys : static_cast<std::int32_t>(order->num_keys);
+  }
+  return items;
+}
+
 // What kernels are told of a plan beside its arrays.
 Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   sm90::PlanArrays& arrays = impl.arrays;
@@ -145,8 +156,9 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
   split_entries(plan.gather_entries, keys, rows);
+  const std::vector<WorkItem> device_items = items_on_device(plan);
   Packing packing;
-  const std::int64_t items = packing.add(plan.items);
+  const std::int64_t items = packing.add(device_items);
   const std::int64_t segments = packing.add(plan.segments);
   const std::int64_t bitmaps = packing.add(plan.bitmaps);
   const std::int64_t row_offsets = packing.add(plan.row_offsets);
@@ -161,6 +173,9 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t gather_lists = packing.add(plan.gather_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
+  const std::int64_t key_orders = packing.add(plan.key_orders);
+  const std::int64_t ordered_keys = packing.add(plan.ordered_keys);
+  const std::int64_t order_of = packing.add(plan.order_of);
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
   VisitOrder order;
   KeyLists ordered_lists;
@@ -208,6 +223,13 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
     impl->gather = {reinterpret_cast<const GatherList*>(base + gather_lists),
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
+  }
+  impl->orders = {reinterpret_cast<const KeyOrder*>(base + key_orders),
+                  reinterpret_cast<const std::int32_t*>(base + ordered_keys),
+                  reinterpret_cast<const std::int32_t*>(base + order_of), 0};
+  for (const KeyOrder& order : plan.key_orders) {
+    impl->orders.max_keys =
+        std::max(impl->orders.max_keys, static_cast<std::int32_t>(order.num_keys));
   }
   impl->is_listed = plan.is_listed();
   impl->lists = {reinterpret_cast<const ListedKey*>(base + listed_keys),
@@ -268,10 +290,6 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const Upload
                                              std::string(to_string(plan.backend))};
   }
   FDMA_TRY_VOID(check_backend(Backend::sm90));
-  if (!plan.key_orders.empty()) {
-    return Error{ErrorCode::unsupported,
-                 "upload: sm90 moves no keys yet; make the plan with columns = scan"};
-  }
   try {
     return upload_arrays(plan, stream, options);
   } catch (const std::bad_alloc&) {

@@ -9,6 +9,8 @@ namespace fdma::sm90 {
 
 /// The arrays of an AttentionPlan that the kernels read. Offsets count as in the plan.
 struct PlanArrays {
+  /// Their num_entries is how many keys there are in the order that their tiles count keys in (its
+  /// rows are moved before the kernel), or kTensorKeys.
   const WorkItem* items;
   const PlanSegment* segments;
   const uint4* bitmaps;  ///< 128 of 16 bytes a bitmap: the words of two threads each
@@ -56,6 +58,17 @@ struct GatherArrays {
   const Interval* column_intervals = nullptr;
 };
 
+/// WorkItem::num_entries on the device where tiles count the keys of the tensors.
+inline constexpr std::int32_t kTensorKeys = 0;
+
+/// The orders of keys of a plan (KeyOrder).
+struct KeyOrdersOnDevice {
+  const KeyOrder* orders = nullptr;
+  const std::int32_t* keys = nullptr;      ///< AttentionPlan::ordered_keys
+  const std::int32_t* order_of = nullptr;  ///< [batch * heads_kv]
+  std::int32_t max_keys = 0;               ///< of an order; 0: no keys are moved
+};
+
 /// The lists of a backward plan over listed keys (key_lists.hpp).
 struct KeyListsOnDevice {
   const ListedKey* keys = nullptr;
@@ -90,6 +103,7 @@ struct DevicePlan::Impl {
   bool is_listed = false;       ///< backward, over listed keys: there are no items
   bool is_ordered = false;      ///< uploaded for deterministic calls
   sm90::KeyListsOnDevice lists;
+  sm90::KeyOrdersOnDevice orders;
 
   Impl() = default;
   Impl(const Impl&) = delete;

@@ -190,6 +190,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   struct Pending {
     int key_begin, kv_head, batch;
     int tail_warp;  ///< the mask warp that zeroes its tail, kNoTail, or kGathered
+    const CUtensorMap* map;
   } pending{};
   const auto load_pending = [&] {
     const int stage = v_ring.stage;
@@ -214,8 +215,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
       ptx::tma_load_5d(base + Layout::kV + stage * Layout::kVBytes + panel * Layout::kPanelBytesKey,
-                       &p.v, full, panel * kPanelColumns, 0, pending.key_begin, pending.kv_head,
-                       pending.batch, ptx::kEvictLast);
+                       pending.map, full, panel * kPanelColumns, 0, pending.key_begin,
+                       pending.kv_head, pending.batch, ptx::kEvictLast);
     }
     v_ring.advance();
   };
@@ -283,7 +284,12 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       item.step = next.step;
       item.first_tile = next.first_tile;
       item.partial = next.partial;
+      if (next.num_entries != kTensorKeys) {
+        item.kv_len = next.num_entries;
+        item.first_document = kMovedKeys;
+      }
     }
+    const bool is_moved = item.first_document == kMovedKeys;
     store_item(slot, item);
     if constexpr (kGather) {
       part = next_part;
@@ -340,9 +346,9 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
 #pragma unroll
           for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
             ptx::tma_load_5d(
-                base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey, &p.k,
-                k_full, panel * kPanelColumns, 0, key_begin, item.kv_head, item.batch,
-                ptx::kEvictLast);
+                base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey,
+                is_moved ? &p.moved_k : &p.k, k_full, panel * kPanelColumns, 0, key_begin,
+                item.kv_head, item.batch, ptx::kEvictLast);
           }
         }
         k_ring.advance();
@@ -352,7 +358,8 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
         pending = {key_begin, item.kv_head, item.batch,
                    is_gathered ? kGathered
                    : has_tail  ? mask_warp
-                               : kNoTail};
+                               : kNoTail,
+                   is_moved ? &p.moved_v : &p.v};
       }
       if (kGeneral || is_masked) mask_warp = next_mask_warp(mask_warp);
     }
@@ -382,12 +389,14 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
                                              const PublishedItem& item, const TilePlace& place,
                                              int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
+  const bool is_moved = item.first_document == kMovedKeys;
   const float* bias =
-      p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+      is_moved ? p.moved_bias + (item.batch * p.plan.heads_kv + item.kv_head) * p.max_moved_keys
+               : p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
   for (int i = lane; i < kTileKeys; i += kWarpSize) {
     const int key = place.key_begin + i;
     const float value =
-        p.key_bias != nullptr && key < place.kv_len ? __ldg(bias + key) * kLog2E : 0.0f;
+        p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) * kLog2E : 0.0f;
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value) : "memory");
   }
 }

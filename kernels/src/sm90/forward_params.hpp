@@ -44,6 +44,10 @@ struct ForwardParams {
   // Read by the gathering kernels only.
   GatherArrays gather;
   KeyRows k_gather, v_gather;
+  // Of moved keys (move_keys.hpp).
+  CUtensorMap moved_k, moved_v;
+  const float* moved_bias;  ///< [batch, heads_kv, max_moved_keys]
+  std::int64_t max_moved_keys;
 };
 
 inline constexpr int kTileRows = 128;
@@ -64,17 +68,20 @@ struct alignas(16) PublishedItem {
   std::int32_t head;       ///< of several the first
   std::int32_t batch;
   std::int32_t q_len;
-  std::int32_t kv_len;
+  std::int32_t kv_len;         ///< of the keys that its tiles count
   std::int32_t first_segment;  ///< of the plan, or kOwnSegments
   std::int32_t num_segments;
   std::int32_t step;
   std::int32_t first_tile;                     ///< tiles of its segments that are another item's
   std::int32_t partial;                        ///< where it leaves its result, or kWholeRow
-  std::int32_t first_document, last_document;  ///< of its rows; parametric plans
+  std::int32_t first_document, last_document;  ///< of its rows; parametric plans. Or kMovedKeys
   std::int32_t kv_head;
   std::int32_t head_in_group;  ///< head - kv_head * group_size
   std::int32_t num_heads;      ///< that share the tile and exist
 };
+
+/// In place of a first document: tiles count moved keys.
+inline constexpr std::int32_t kMovedKeys = -1;
 
 /// In place of a first segment: they lie behind the item in shared memory.
 inline constexpr std::int32_t kOwnSegments = -1;

@@ -86,7 +86,7 @@ __device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan
 }
 
 /// What one launch keeps in its workspace, in bytes from its begin: the counter of items, the tile
-/// rows of a parametric plan, partial results.
+/// rows of a parametric plan, partial results, moved keys.
 struct Workspace {
   explicit Workspace(const DevicePlan::Impl& plan)
       : partials{plan.shape.head_dim_v, static_cast<std::int32_t>(plan.num_partials)} {
@@ -98,11 +98,19 @@ struct Workspace {
                                                           static_cast<int>(sizeof(TileRow))
                                                     : 0);
     partial_lse = partial_out + partials.out_bytes();
-    bytes = aligned(partial_out + partials.bytes());
+    moved_k = aligned(partial_out + partials.bytes());
+    const std::int64_t moved =
+        plan.shape.batch * plan.shape.heads_kv * std::int64_t{plan.orders.max_keys};
+    moved_v = moved_k + aligned(moved * plan.shape.head_dim * 2);
+    moved_bias = moved_v + aligned(moved * plan.shape.head_dim_v * 2);
+    bytes = moved_bias + aligned(plan.score.kind == ScoreKind::key_bias ? moved * 4 : 0);
   }
 
   PartialLayout partials;
-  std::int64_t tile_rows, partial_out, partial_lse, bytes;
+  std::int64_t tile_rows, partial_out, partial_lse;
+  std::int64_t moved_k, moved_v;  ///< [batch, heads_kv, max_keys, head_dim or head_dim_v]
+  std::int64_t moved_bias;        ///< [batch, heads_kv, max_keys]
+  std::int64_t bytes;
 };
 
 /// Writes `rows` [batch, plan.max_tile_rows], those of a batch element by falling number of tiles
