@@ -9,8 +9,7 @@ are timed in turn by CUDA events, the GPU kept busy while the host prepares; med
 scaled_dot_product_attention, full and causal, on the same tensors, once a shape and call of this
 program; rows come in the order of their importance and take a second or two; and in part `flex`
 FlexAttention on the same mask and bias (topk_flex.py). Part `train`: both passes
-(topk_training.py). Part `eviction`: the zoo's random_eviction by tiles that are scanned, by
-gathered keys and by what the planner chooses.
+(topk_training.py). Part `ways`: masks of scattered keys by each way to read them (column_ways.py).
 
 Orders of scores: random (normal), drifting (newer keys better by 1 in 2,048), rising (newer keys
 always better: a sliding window, in which every key enters and leaves) and clustered (a level for
@@ -36,7 +35,7 @@ from typing import Any
 
 from attention_rows import chosen
 from bench_attention_gpu import Results, Timing, WrongResultError, commit_and_changes, gpu_state
-from mask_zoo import zoo_mask
+from column_ways import MASKS, measure_ways
 from topk_flex import measure_flex
 from topk_training import measure_training
 
@@ -94,8 +93,10 @@ def all_rows() -> Iterator[Row]:
     yield Row("flex", 131072, 32, 32, 128, WIDTH, "random")
     for tokens, ratio in CLAIMED_RATIOS[:0:-1]:
         yield Row("flex", tokens, 32, 32, 128, round(ratio * tokens), "random")
-    yield Row("eviction", 32768, 32, 32, 128, 0, "random")
-    yield Row("eviction", 131072, 32, 32, 128, 0, "random")
+    for tokens in (32768, 131072, 8192):
+        for mask in MASKS:
+            if (mask, tokens) != ("token_lists", 131072):  # a bitmap a tile: 1 GiB
+                yield Row("ways", tokens, 32, 32, 128, tokens // 64, mask)
     yield Row("topk", 1048576, 32, 8, 128, WIDTH, "random")
     for heads_kv in (32, 8):
         for order in ORDERS:
@@ -290,61 +291,16 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     return run
 
 
-def measure_eviction(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
-    """The zoo's random_eviction by each way to read its intervals."""
-    torch = problem.torch
-    mask = zoo_mask("random_eviction", row.tokens)
-    compiled = fdma.compile(mask.spec, row.tokens, tables=mask.tables)
-    calls: dict[str, Callable[[], object]] = {}
-    run: Run = {}
-    outputs = {}
-    for way in ("scan", "gather", "automatic"):
-        try:
-            plan = fdma.make_plan(
-                compiled,
-                batch=row.batch,
-                heads_q=row.heads,
-                heads_kv=row.heads_kv,
-                head_dim=row.head_dim,
-                dtype="bfloat16",
-                backend="sm90",
-                columns=way,
-            )
-            uploaded = fdma.upload(plan)
-        except (NotImplementedError, ValueError) as error:
-            run[f"{way}_refused"] = str(error)
-            continue
-        call = partial(
-            fdma.attention,
-            problem.q,
-            problem.k,
-            problem.v,
-            uploaded,
-            out=problem.out,
-            lse=problem.lse,
-        )
-        call()
-        outputs[way] = problem.out.clone()
-        calls[way] = call
-        run[f"{way}_plan_bytes"] = plan.nbytes
-    for way, out in outputs.items():
-        apart = float((out.float() - outputs["scan"].float()).abs().max())
-        if not apart < 0.05:
-            raise WrongResultError(f"{way} differs from scan by {apart:.3g}")
-    timing = Timing(torch, calls, quick)
-    return run | {f"{way}_ms": 1e3 * timing.median(way) for way in calls}
-
-
 MEASURES = {
     "topk": measure_topk,
     "train": measure_training,
     "flex": measure_flex,
-    "eviction": measure_eviction,
+    "ways": measure_ways,
 }
 
 
 def expected_seconds(row: Row) -> float:
-    return {"flex": 8.0, "eviction": 4.0, "train": 2.0}.get(row.part, 1.0) + row.tokens / 131072
+    return {"flex": 8.0, "ways": 6.0, "train": 2.0}.get(row.part, 1.0) + row.tokens / 131072
 
 
 def arguments() -> argparse.Namespace:

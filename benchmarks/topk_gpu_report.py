@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from column_ways import WAYS
 from select_gpu_report import bytes_text, time_text, tokens_text
 
 Run = dict[str, Any]
@@ -101,13 +102,22 @@ def other_table(result: Run, table: Table) -> str:
                 f"FlexAttention {row['flex_both_ms']:.4g} ms: {row['flex_training_speedup']:.1f}x",
             ]
         )
-    for row in rows_of(result, "eviction"):
-        ways = [
-            f"{way} {row[f'{way}_ms']:.3g} ms" if f"{way}_ms" in row else f"{way} refused"
-            for way in ("scan", "gather", "automatic")
-        ]
-        rows.append(["random_eviction", tokens_text(row["tokens"]), ", ".join(ways)])
     return table(["mask", "tokens", "times"], rows) if rows else "Not measured yet."
+
+
+def ways_table(result: Run, table: Table) -> str:
+    rows = []
+    for row in rows_of(result, "ways"):
+        best = min(row[f"{way}_ms"] for way in WAYS)
+        times = (f"{row[f'{way}_predicted_ms']:.3g} / {row[f'{way}_ms']:.3g}" for way in WAYS)
+        mask = f"topk, w = {row['width']:,}" if row["order"] == "topk" else row["order"]
+        sizes = (bytes_text(row[f"{way}_plan_bytes"]) for way in ("gather", "reorder"))
+        loss = f"{row['automatic_ms'] / best:.2f}"
+        rows.append([mask, tokens_text(row["tokens"]), *times, loss, *sizes])
+    if not rows:
+        return "Not measured yet."
+    header = ["mask", "tokens", *(f"{way}: predicted / measured ms" for way in WAYS)]
+    return table([*header, "automatic / best", "gather: plan", "reorder: plan"], rows)
 
 
 def training_table(result: Run, table: Table) -> str:
@@ -221,4 +231,5 @@ def tables(result: Run, table: Table) -> dict[str, str]:
         "topk-gpu-memory": memory_table(result, table),
         "topk-gpu-training": training_table(result, table),
         "topk-gpu-other": other_table(result, table),
+        "topk-gpu-ways": ways_table(result, table),
     }

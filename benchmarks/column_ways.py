@@ -1,0 +1,81 @@
+"""Part `ways` of bench_topk_gpu.py: masks of scattered keys by every way to read them.
+
+Each mask is planned with columns = scan, gather, reorder and automatic, the same for all heads;
+predicted and measured times side by side show where the ways cross over, and what automatic plans
+lose against the best. Masks, by the name in place of an order of scores: random_eviction of the
+zoo; topk, the width best of independent scores; token_lists, for each 128 queries the same random
+tokens, an eighth of those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from bench_attention_gpu import Timing, WrongResultError, predicted, profile_of
+from mask_zoo import zoo_mask
+
+Run = dict[str, Any]
+
+WAYS = ("scan", "gather", "reorder", "automatic")
+MASKS = ("random_eviction", "topk", "token_lists")
+PROFILE = "h200"
+STRETCH = 128
+SEED = 20261122
+LARGEST_DIFFERENCE = 0.05
+
+
+def compiled_mask(fdma: Any, name: str, tokens: int, width: int) -> Any:
+    random = np.random.default_rng(SEED)
+    if name == "topk":
+        scores = random.standard_normal(tokens, dtype=np.float32)
+        return fdma.compile(f"causal & topk(@scores, {width})", tokens, tables={"scores": scores})
+    if name == "token_lists":
+        seen = random.random((tokens // STRETCH, tokens), dtype=np.float32) < 1 / 8
+        return fdma.compile(f"causal & @seen[q // {STRETCH}, k]", tokens, tables={"seen": seen})
+    mask = zoo_mask(name, tokens)
+    return fdma.compile(mask.spec, tokens, tables=mask.tables)
+
+
+def measure_ways(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
+    """Milliseconds of each way, as predicted and as measured, and what its plan takes."""
+    compiled = compiled_mask(fdma, row.order, row.tokens, row.width)
+    profile = profile_of(fdma, PROFILE)
+    calls: dict[str, Callable[[], object]] = {}
+    run: Run = {}
+    expected = None
+    for way in WAYS:
+        plan = fdma.make_plan(
+            compiled,
+            batch=row.batch,
+            heads_q=row.heads,
+            heads_kv=row.heads_kv,
+            head_dim=row.head_dim,
+            dtype="bfloat16",
+            backend="sm90",
+            columns=way,
+        )
+        uploaded = fdma.upload(plan)
+        calls[way] = partial(
+            fdma.attention,
+            problem.q,
+            problem.k,
+            problem.v,
+            uploaded,
+            out=problem.out,
+            lse=problem.lse,
+        )
+        calls[way]()
+        if expected is None:
+            expected = problem.out.clone()
+        apart = float((problem.out - expected).abs().max())
+        if not apart < LARGEST_DIFFERENCE:
+            raise WrongResultError(f"{way} differs from scan by {apart:.3g}")
+        run[f"{way}_predicted_ms"] = predicted(fdma, plan, profile)["predicted_ms"]
+        run[f"{way}_plan_bytes"] = plan.nbytes
+        run[f"{way}_workspace_bytes"] = uploaded.launch_nbytes
+        run[f"{way}_tiles"] = plan.counts
+    timing = Timing(problem.torch, calls, quick)
+    return run | {f"{way}_ms": 1e3 * timing.median(way) for way in calls}
