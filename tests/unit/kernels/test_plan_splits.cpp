@@ -59,22 +59,32 @@ BlockMask compiled(const char* spec, std::int64_t q_len, std::int64_t kv_len) {
 }
 
 // What is wrong with the plan of a mask, with and without splits and packing.
+std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
+                       const PlanOptions& options, PlanCounts* counts) {
+  const AttentionPlan plan = plan_of(mask.mask, shape, options);
+  if (options.split == SplitMode::never && !plan.split_rows.empty()) return "split";
+  if (options.pack == PackMode::never && plan.heads_per_tile != 1) return "packed";
+  if (plan.heads_per_tile * plan.tile.block_q != 128) return "a tile of other than 128 rows";
+  if (const auto valid = validate(plan); !valid) return mask.name + ": " + valid.error().message;
+  const std::string error = testing::check_plan(plan, mask);
+  if (!error.empty() || counts == nullptr || plan.split_rows.empty()) return error;
+  counts->full_tiles += plan.counts.full_tiles;
+  counts->bitmap_tiles += plan.counts.bitmap_tiles;
+  counts->row_tiles += plan.counts.row_tiles;
+  counts->column_tiles += plan.counts.column_tiles;
+  return {};
+}
+
+// Split, packed, both or neither, with scattered keys scanned or not.
 std::string plan_error(const MaskCase& mask, const AttentionShape& shape, PlanCounts* counts = {}) {
   for (const SplitMode split : {SplitMode::automatic, SplitMode::never}) {
     for (const PackMode pack : {PackMode::automatic, PackMode::never}) {
-      const AttentionPlan plan = plan_of(mask.mask, shape, for_sm90(split, pack));
-      if (split == SplitMode::never && !plan.split_rows.empty()) return "split";
-      if (pack == PackMode::never && plan.heads_per_tile != 1) return "packed";
-      if (plan.heads_per_tile * plan.tile.block_q != 128) return "a tile of other than 128 rows";
-      if (const auto valid = validate(plan); !valid)
-        return mask.name + ": " + valid.error().message;
-      const std::string error = testing::check_plan(plan, mask);
-      if (!error.empty()) return error;
-      if (counts == nullptr || plan.split_rows.empty()) continue;
-      counts->full_tiles += plan.counts.full_tiles;
-      counts->bitmap_tiles += plan.counts.bitmap_tiles;
-      counts->row_tiles += plan.counts.row_tiles;
-      counts->column_tiles += plan.counts.column_tiles;
+      for (const ColumnMode columns : {ColumnMode::automatic, ColumnMode::scan}) {
+        PlanOptions options = for_sm90(split, pack);
+        options.columns = columns;
+        const std::string error = plan_error(mask, shape, options, counts);
+        if (!error.empty()) return error;
+      }
     }
   }
   return {};
