@@ -279,6 +279,30 @@ def test_graph_capture() -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("columns", ["scan", "gather", "reorder", "automatic"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_graph_capture_of_scattered_keys(columns: str, has_bias: bool) -> None:
+    shape = (1, 900, 900, 4, 2, 128)
+    q, k, v = tensors(5, *shape)
+    end = np.random.default_rng(5).integers(450, 901, 900).astype(np.int32)
+    mask = fdma.compile("causal & q < @end[k]", 900, tables={"end": end})
+    plan = plan_of(mask, q, k, columns=columns, key_bias=has_bias)
+    bias = torch.randn(1, 2, 900, device="cuda") if has_bias else None
+    out, lse = torch.empty_like(q), torch.empty(1, 4, 900, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention(q, k, v, plan, out=out, lse=lse, key_bias=bias)
+    for seed in (6, 7):
+        for tensor, new in zip((q, k, v), tensors(seed, *shape), strict=True):
+            tensor.copy_(new)
+        if bias is not None:
+            bias.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        check((out, lse), q, k, v, cells_of(mask), bias=bias)
+
+
+@needs_gpu
 def test_two_runs_give_the_same_bits() -> None:
     q, k, v = tensors(8, 2, 1024, 1024, 8, 8, 128)
     plan = plan_of(fdma.compile("causal & (q // 3) % 5 != (k // 7) % 5", 1024), q, k)
