@@ -2,11 +2,10 @@
 
 Most of the time of clang-tidy goes into the headers of the system, which every source of a folder
 includes again. So up to eight sources with the same flags are included by one made-up source and
-looked at together. The findings are those of each source alone (the header filter names sources
-too), but for two checks that look at the main file only: unused using-declarations and unused
-aliases of namespaces are looked for here. Sources with helpers of the same name do not compile
-together, and are kept apart; where that is not seen they are halved until they do: that costs time
-only.
+looked at together (the header filter names sources too). Where something is found, which may be
+that they do not go together, they are halved down to single sources, so that every finding is one
+of a source alone; sources with helpers of the same name are kept apart from the start. Two checks
+look at the main file only: unused using-declarations and aliases of namespaces are looked for here.
 
 BUILD_FOLDER has compile_commands.json, and gets the folder lint/. The exit code is 0 iff nothing
 was found.
@@ -104,11 +103,11 @@ class Linter:
             capture_output=True,
             text=True,
         )
-        if len(batch) > 1 and "[clang-diagnostic-error]" in run.stdout:
-            half = len(batch) // 2
-            return self.lint(batch[:half]) + self.lint(batch[half:])
         if run.returncode == 0:
             return []
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return self.lint(batch[:half]) + self.lint(batch[half:])
         lines = (run.stdout + run.stderr).splitlines()
         return [line for line in lines if not CHATTER.search(line)]
 
