@@ -95,7 +95,7 @@ def all_rows() -> Iterator[Row]:
         yield Row("flex", tokens, 32, 32, 128, round(ratio * tokens), "random")
     for tokens in (32768, 131072, 8192):
         for mask in MASKS:
-            if (mask, tokens) != ("token_lists", 131072):  # a bitmap a tile: 1 GiB
+            if (mask, tokens) != ("token_lists", 131072):  # a table of 128 MiB
                 yield Row("ways", tokens, 32, 32, 128, tokens // 64, mask)
     yield Row("topk", 1048576, 32, 8, 128, WIDTH, "random")
     for heads_kv in (32, 8):

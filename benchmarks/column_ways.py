@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from bench_attention_gpu import Timing, WrongResultError, predicted, profile_of
 from mask_zoo import zoo_mask
+from topk_gpu_report import WAYS
 
 Run = dict[str, Any]
 
-WAYS = ("scan", "gather", "reorder", "automatic")
 MASKS = ("random_eviction", "topk", "token_lists")
 PROFILE = "h200"
 STRETCH = 128

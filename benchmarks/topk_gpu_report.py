@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from column_ways import WAYS
 from select_gpu_report import bytes_text, time_text, tokens_text
 
 Run = dict[str, Any]
@@ -22,6 +21,8 @@ BEFORE_SHARE = 0.1
 # Times faster than full attention, claimed for the method and measured by the exploration.
 CLAIMED = {1024: "3.3-4.0", 4096: "5.0-6.7", 16384: "6.7-10", 65536: "8-13.3"}
 EXPLORED = {1024: 2.8, 4096: 7.2, 16384: 16.4, 65536: 34.9}
+# To read masks of scattered keys, as bench_topk_gpu.py measures them (column_ways.py).
+WAYS = ("scan", "gather", "reorder", "automatic")
 RATIO_OF = {1024: 0.2, 4096: 0.1, 16384: 0.05, 65536: 0.025}
 
 
