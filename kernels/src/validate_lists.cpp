@@ -93,6 +93,13 @@ Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int6
           fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
                       index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
     }
+    // Kernels tell runs of keys by their first and last.
+    if (i == 0 || i == list.num_full) continue;
+    const std::int32_t before = (&entry)[-1].key;
+    if (entry.key < before || (is_full && entry.key == before)) {
+      return wrong(fmt::format("gather list {}, entry {}: key {} behind key {}", index, i,
+                               entry.key, before));
+    }
   }
   for (std::int32_t i = list.num_entries; i % kGatherAlignment != 0; ++i) {
     const GatherEntry& gap = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];

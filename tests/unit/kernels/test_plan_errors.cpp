@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
@@ -259,7 +260,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
   const auto gather = make_plan(each.mask, shape, {}, options);
   ASSERT_TRUE(gather);
   ASSERT_GT(gather->counts.gather_chunks, 0);
-  ASSERT_GT(gather->gather_lists[0].num_full, 0);
+  ASSERT_GT(gather->gather_lists[0].num_full, 1);
   ASSERT_NE(gather->gather_lists[0].num_entries % kGatherAlignment, 0);
   expect_caught(
       *gather,
@@ -268,6 +269,9 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
        {"row_begin", [](auto& p) { p.gather_entries[0].row_begin = 1; }},
        {"row_end", [](auto& p) { p.gather_entries[0].row_end = 129; }},
        {"no rows", [](auto& p) { p.gather_entries[0].row_end = 0; }},
+       {"descending keys",
+        [](auto& p) { std::swap(p.gather_entries[0].key, p.gather_entries[1].key); }},
+       {"a key twice", [](auto& p) { p.gather_entries[1].key = p.gather_entries[0].key; }},
        {"an entry in the gap",
         [](auto& p) {
           p.gather_entries[static_cast<std::size_t>(p.gather_lists[0].num_entries)] = {1, 0, 128};
