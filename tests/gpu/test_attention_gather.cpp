@@ -108,6 +108,32 @@ TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
   }
 }
 
+// More chunks of keys that follow each other than a warp looks up at once, others behind them, with
+// and without several items a row.
+TEST(GatherOnGpu, IsAccurateWhereManyChunksFollowEachOther) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const auto cells = [](auto q, auto k) {
+    if (k < 35 * 256) return k % 256 >= 64 && k % 256 < 192;
+    return k % 5 == 0 && q % 128 > k % 7;
+  };
+  for (const std::int64_t q_len : {16, 300}) {
+    const MaskCase mask =
+        testing::case_of("runs", testing::make_cells(q_len, 9300, cells), {128, 128});
+    for (const std::int32_t head_dim : {64, 128}) {
+      for (const bool has_bias : {false, true}) {
+        TrialChoice choice = gathering(head_dim, DType::bfloat16);
+        choice.rows_per_head = 16;
+        choice.has_bias = has_bias;
+        PlanCounts counts;
+        ASSERT_EQ(testing::check_trial(machine, mask, {1, 4, 2}, choice, &counts), "")
+            << q_len << " queries, head_dim " << head_dim;
+        EXPECT_GT(counts.gather_chunks, 35);
+      }
+    }
+  }
+}
+
 // More than three items for each of 132 workers, of unlike lengths, some without keys.
 TEST(GatherOnGpu, IsAccurateWithManyItemsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();

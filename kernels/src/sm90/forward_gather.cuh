@@ -7,12 +7,18 @@
 // step and passes it round its group; indices are read a step ahead.
 //
 // Entries past the last of a list are zeros, and masked.
+//
+// A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
+// one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
+// Which chunks are such runs each warp looks up for 32 of an item at once: keys of a list ascend,
+// so that the first and the last key of a chunk tell.
 #pragma once
 
 #include <cstdint>
 
 #include "ptx/async_copy.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/mask_words.cuh"
@@ -169,8 +175,25 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* 
   }
 }
 
+/// Has the rows of a step copied that begin at `key`; `map` has boxes of a step. One thread, in
+/// place of its arrival.
+template <int kPanels, int kStepKeys>
+__device__ __forceinline__ void copy_run(std::uint32_t to, const void* map, std::uint32_t full,
+                                         int key, int kv_head, int batch) {
+  constexpr int kPanelBytes = kStepKeys * kPanelRowBytes;
+  ptx::mbarrier_arrive_expect(full, kPanels * kPanelBytes);
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    ptx::tma_load_5d(to + panel * kPanelBytes, map, full, panel * kPanelColumns, 0, key, kv_head,
+                     batch, ptx::kEvictLast);
+  }
+}
+
+/// Who has the rows of a step copied.
+enum class Copier : std::uint8_t { none, threads, engine };
+
 /// Copies the rows of the chunks of all items, in the order of load_tiles: K of a step, then V of
-/// the step before. Steps of tiles are waited for and left to the copy engine. One warpgroup.
+/// the step before. Steps of tiles are waited for and left to the loading thread. One warpgroup.
 template <class Layout>
 __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_t base,
                                             int thread) {
@@ -179,7 +202,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   const int group = thread / kRowThreads, piece = thread % kRowThreads;
   const std::uint32_t place =
       base + static_cast<std::uint32_t>(group * kPanelRowBytes + ((piece ^ group % 8) << 4));
-  // The index that a thread holds is of this entry of a step.
+  // The index that a thread holds is of this entry of a step; thread 0 holds the first.
   const int own_entry = group + kCopyRows * piece;
   const int k_bytes = p.k_gather.row_bytes - 16 * piece,
             v_bytes = p.v_gather.row_bytes - 16 * piece;
@@ -188,28 +211,42 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   const auto empty_phase_of = [](int index) {
     return static_cast<std::uint32_t>(index / Layout::kStages + 1) & 1;
   };
-
-  // The V that comes next, that of the step before.
-  bool is_pending = false;  // or it is of a tile, or there is none
-  int pending_key = kNoKey;
-  const std::uint8_t* pending_v = nullptr;
-  const auto copy_pending = [&] {
-    if (!is_pending) return;
-    const int stage = stage_of(step - 1);
-    ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, empty_phase_of(step - 1),
-                       "gather: V empty");
-    copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, pending_v,
-                                           p.v_gather.row_stride, v_bytes, pending_key);
-    ptx::copies_commit();
-  };
   // What this warp has copied is handed on.
   const auto hand_on = [&](std::uint32_t full) {
     ptx::fence_async_shared();
     __syncwarp();
     ptx::mbarrier_arrive_warp(full, lane);
   };
+  // For a step that is the copy engine's: thread 0 has it copied and arrives with that.
+  const auto arrive_for_run = [&](std::uint32_t full) {
+    if (thread != 0) ptx::mbarrier_arrive_warp(full, lane);
+  };
+
+  // The V that comes next, that of the step before.
+  Copier pending = Copier::none;
+  int pending_key = kNoKey, pending_head = 0, pending_batch = 0;
+  const auto copy_pending = [&] {
+    if (pending == Copier::none) return;
+    const int stage = stage_of(step - 1);
+    const std::uint32_t full = base + Layout::kVFull + 8 * stage;
+    ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, empty_phase_of(step - 1),
+                       "gather: V empty");
+    if (pending == Copier::engine) {
+      arrive_for_run(full);
+      if (thread == 0) {
+        copy_run<Layout::kPanelsV, kStepKeys>(base + Layout::kV + stage * Layout::kVBytes, &p.v,
+                                              full, pending_key, pending_head, pending_batch);
+      }
+      return;
+    }
+    const std::uint8_t* v = p.v_gather.data + pending_batch * p.v_gather.batch_stride +
+                            pending_head * p.v_gather.head_stride + 16 * piece;
+    copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, v,
+                                           p.v_gather.row_stride, v_bytes, pending_key);
+    ptx::copies_commit();
+  };
   const auto hand_pending_on = [&] {
-    if (!is_pending) return;
+    if (pending != Copier::threads) return;
     ptx::copies_wait<0>();
     hand_on(base + Layout::kVFull + 8 * stage_of(step - 1));
   };
@@ -230,38 +267,58 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     const int batch = static_cast<int>(header.w), kv_head = static_cast<int>(tail.y);
     const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
                             kv_head * p.k_gather.head_stride + 16 * piece;
-    const std::uint8_t* v = p.v_gather.data + batch * p.v_gather.batch_stride +
-                            kv_head * p.v_gather.head_stride + 16 * piece;
     const std::int32_t* keys = p.gather.keys + part.first_entry;
     const auto read_key = [&](int n) {
       const int entry = n * kStepKeys + own_entry;
       return entry < part.num_entries ? __ldcg(keys + entry) : kNoKey;
     };
+    // Which of 32 steps from n on are runs, a bit each, but the first, which gives time to look.
+    const auto find_runs = [&](int n) {
+      const int first = (n + lane) * kStepKeys, last = first + kStepKeys - 1;
+      const bool is_full = lane > 0 && last < min(part.num_full, part.num_entries);
+      return __ballot_sync(~0u,
+                           is_full && __ldcg(keys + last) - __ldcg(keys + first) == kStepKeys - 1);
+    };
     int key = read_key(0);
+    std::uint32_t runs = 0;
     const int end = (num_tiles - part.num_tiles) * kSteps;
     for (int n = -part.num_tiles * kSteps; n < end; ++n, ++step) {
       const int stage = stage_of(step);
+      const std::uint32_t full = base + Layout::kKFull + 8 * stage;
       ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, empty_phase_of(step),
                          "gather: K empty");
       const int next_key = n < 0 ? key : read_key(n + 1);
+      Copier copier = Copier::none;
       if (n >= 0) {
+        const int bit = n % kWarpSize;
+        copier = bit != 0 && (runs >> bit & 1) != 0 ? Copier::engine : Copier::threads;
+      }
+      if (copier == Copier::engine) {
+        arrive_for_run(full);
+        if (thread == 0) {
+          copy_run<Layout::kPanelsQk, kStepKeys>(base + Layout::kK + stage * Layout::kKBytes, &p.k,
+                                                 full, key, kv_head, batch);
+        }
+      } else if (copier == Copier::threads) {
         copy_rows<Layout::kPanelsQk, kStepKeys>(place + Layout::kK + stage * Layout::kKBytes, k,
                                                 p.k_gather.row_stride, k_bytes, key);
         ptx::copies_commit();
       }
       copy_pending();
-      if (n >= 0) {
-        if (is_pending) {
+      if (copier == Copier::threads) {
+        if (pending == Copier::threads) {
           ptx::copies_wait<1>();
         } else {
           ptx::copies_wait<0>();
         }
-        hand_on(base + Layout::kKFull + 8 * stage);
+        hand_on(full);
       }
       hand_pending_on();
-      is_pending = n >= 0;
+      if (n >= 0 && n % kWarpSize == 0) runs = find_runs(n);
+      pending = copier;
       pending_key = key;
-      pending_v = v;
+      pending_head = kv_head;
+      pending_batch = batch;
       key = next_key;
     }
   }
