@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "gpu_machine.hpp"
 #include "scattered_cases.hpp"
@@ -129,6 +130,36 @@ TEST(GatherOnGpu, IsAccurateWhereManyChunksFollowEachOther) {
         ASSERT_EQ(testing::check_trial(machine, mask, {1, 4, 2}, choice, &counts), "")
             << q_len << " queries, head_dim " << head_dim;
         EXPECT_GT(counts.gather_chunks, 35);
+      }
+    }
+  }
+}
+
+// Biases are terms of a product where elements are bfloat16: none is lost, whatever its size, nor
+// what is not finite; scales of either sign.
+TEST(GatherOnGpu, TakesAnyBiasAndScale) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const MaskCase& mask : testing::scattered_cases(260, 900, 51)) {
+    std::uint64_t seed = 1;
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      for (const float scale : {0.0F, 0.21F, -0.15F}) {
+        for (const double bias_scale : {1e-3, 1.0, 40.0}) {
+          TrialChoice choice = gathering(seed % 2 == 0 ? 64 : 128, dtype);
+          choice.has_bias = true;
+          choice.softmax_scale = scale;
+          choice.bias_scale = bias_scale;
+          choice.rows_per_head = 48;
+          choice.seed = seed++;
+          AttentionTrial trial(machine, mask, {1, 2, 1}, choice);
+          for (std::int64_t key = 0; key < 900; key += 3)
+            trial.bias().set(0, key, 0, 0, -kInfinity);
+          trial.bias().upload();
+          const auto ran = trial.run();
+          ASSERT_TRUE(ran) << ran.error().message;
+          ASSERT_EQ(trial.check(), "") << mask.name << " " << to_string(choice);
+        }
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/backward_rows.cuh"
+#include "sm90/bias_terms.cuh"
 #include "sm90/forward_load.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/forward_softmax.cuh"
@@ -142,6 +143,7 @@ template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
   using Layout = ForwardLayout<kDimQk, kDimV>;
+  constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
   using ScoreProduct = ptx::product<T, kStepKeys>;
   using OutProduct = ptx::product<T, kDimV>;
@@ -193,11 +195,20 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto issue_scores = [&] {
     const std::uint64_t q = matrix_descriptor(q_half(), 16, 1024);
     const std::uint64_t k = k_descriptor + stage_of(step) * kKAdvance;
+    std::uint32_t ones[4];
+    if constexpr (kTerms) ones_of_terms(ptx::opaque(lane), ones);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDimQk / 16; ++i) {
       ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
           s, q + k_major_advance(i, kHalfRows), k + k_major_advance(i, kStepKeys), i != 0);
+    }
+    if constexpr (kTerms) {
+      ScoreProduct::template registers<ptx::Major::k>(
+          s, ones,
+          terms_descriptor(base + Layout::kTerms + slots.stage * Layout::kTermBytes,
+                           base + Layout::kTermZeros),
+          1);
     }
     ptx::wgmma_commit();
   };
@@ -225,7 +236,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       if (is_last_step) release(base + Layout::kQEmpty);
     }
   };
-  // The mask of the step in hand, read while its product runs.
+  // The mask of the step in hand, read while its product runs, or before it where biases are terms
+  // of that.
   bool is_masked = false;
   std::uint32_t word0 = 0, word1 = 0;
   const auto is_first_of_tile = [&] { return kSteps == 1 || step % kSteps == 0; };
@@ -258,15 +270,28 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                  : "memory");
     if constexpr (!kGeneral) release_mask();
   };
+  const auto read_mask_early = [&] {
+    if constexpr (kTerms) read_mask();
+  };
+  const auto read_mask_late = [&] {
+    if constexpr (!kTerms) read_mask();
+  };
+  const float scale = kTerms ? fabsf(p.scale_log2) : kGeneral ? 1.0f : p.scale_log2;
   const auto softmax = [&]() -> float2 {
-    if constexpr (kGeneral) {
+    if constexpr (kTerms) {
+      release_mask();
+      if (p.scale_log2 < 0) {
+#pragma unroll
+        for (float& x : s) x = -x;
+      }
+    } else if constexpr (kGeneral) {
       scale_and_bias(s, p.scale_log2,
                      base + Layout::kBias + slots.stage * Layout::kBiasBytes +
                          step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
       if (is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_words(s, word0, word1);
-    return softmax_step(s, state, kGeneral ? 1.0f : p.scale_log2);
+    return softmax_step(s, state, scale);
   };
   const auto pack = [&] {
 #pragma unroll
@@ -285,8 +310,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   // The first scores of an item with nothing beside them.
   const auto first_scores = [&](int num_steps) {
     wait_for_scores_input(true);
+    read_mask_early();
     issue_scores();
-    read_mask();
+    read_mask_late();
     ptx::wgmma_wait<0>();
     scores_are_ready(num_steps == 1);
     softmax();
@@ -311,11 +337,12 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
 #pragma unroll 1
     for (int n = 1; n < num_steps; ++n, ++step) {
       wait_for_scores_input(false);
+      read_mask_early();
       wait_for_turn();
       issue_scores();
       issue_out();
       give_turn();
-      read_mask();
+      read_mask_late();
       ptx::wgmma_wait<1>();
       scores_are_ready(n == num_steps - 1);
       if constexpr (kReleasesEarly) release_k();
@@ -345,17 +372,20 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (Layout::kOverlapsItems) {
       num_steps = wait_for_item();
       has_next = num_steps != kNoItem;
-      if (has_next) wait_for_scores_input(true);
+      if (has_next) {
+        wait_for_scores_input(true);
+        read_mask_early();
+      }
     }
     wait_for_turn();
     if constexpr (Layout::kOverlapsItems) issue_scores();
     issue_out();
     give_turn();
     float inverse[2], lse[2];
-    finish_rows(state, kGeneral ? 1.0f : p.scale_log2, inverse, lse);
+    finish_rows(state, scale, inverse, lse);
     state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     if constexpr (Layout::kOverlapsItems) {
-      if (has_next) read_mask();
+      if (has_next) read_mask_late();
       ptx::wgmma_wait<1>();
       scores_are_ready(num_steps == 1);
       if (has_next) {

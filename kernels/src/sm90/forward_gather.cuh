@@ -20,6 +20,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
+#include "sm90/bias_terms.cuh"
 #include "sm90/forward_params.hpp"
 #include "sm90/mask_words.cuh"
 
@@ -87,19 +88,25 @@ __device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
 __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const ForwardParams& p,
                                                  const GatherPart& part, int chunk, int lane) {
   constexpr int kLaneRows = kTileRows / kWarpSize;
+  // All loads first: one after the other they take longer than the products of a chunk.
+  std::uint32_t queries[4];
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
+    queries[quad] = 0;
+    if (entry >= part.num_full && entry < part.num_entries) {
+      queries[quad] =
+          __ldcg(reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry + entry));
+    }
+  }
   std::uint32_t words[kLaneRows][4] = {};
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
     const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
-    int begin = 0, end = 0;
-    if (entry < part.num_full) {
-      end = kTileRows;
-    } else if (entry < part.num_entries) {
-      const auto rows =
-          __ldcg(reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry + entry));
-      begin = (rows & 255) << p.plan.pack_shift;
-      end = (rows >> 8) << p.plan.pack_shift;
-    }
+    const int begin = static_cast<int>(queries[quad] & 255) << p.plan.pack_shift;
+    const int end = entry < part.num_full
+                        ? kTileRows
+                        : static_cast<int>(queries[quad] >> 8) << p.plan.pack_shift;
     const bool is_whole = begin == 0 && end >= kTileRows;
     const std::uint32_t whole = __ballot_sync(~0u, is_whole);
     std::uint32_t others = __ballot_sync(~0u, !is_whole && begin < end);
@@ -122,34 +129,53 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
   for (int i = 0; i < kLaneRows; ++i) store_row_words(slot, lane + i * kWarpSize, words[i]);
 }
 
-/// The key biases of a chunk, times log2(e).
+/// The key biases of a chunk, times log2(e) or as terms. A lane loads its four keys side by side,
+/// then their biases: one after the other they take longer than the products of a chunk.
+template <bool kTerms>
 __device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const ForwardParams& p,
                                                    const PublishedItem& item,
                                                    const GatherPart& part, int chunk, int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
+  constexpr int kLaneKeys = kTileKeys / kWarpSize;
   const float* bias =
       p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
-#pragma unroll 1
-  for (int i = lane; i < kTileKeys; i += kWarpSize) {
-    const int entry = chunk * kTileKeys + i;
-    float value = 0.0f;
-    if (p.key_bias != nullptr && entry < part.num_entries) {
-      value = __ldg(bias + __ldcg(p.gather.keys + part.first_entry + entry)) * kLog2E;
+  const int num_biases = p.key_bias != nullptr ? part.num_entries : 0;
+  const int first = chunk * kTileKeys + lane;
+  int keys[kLaneKeys];
+  float values[kLaneKeys];
+#pragma unroll
+  for (int i = 0; i < kLaneKeys; ++i) {
+    const int entry = first + i * kWarpSize;
+    keys[i] = entry < num_biases ? __ldcg(p.gather.keys + part.first_entry + entry) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneKeys; ++i) {
+    values[i] = first + i * kWarpSize < num_biases ? __ldg(bias + keys[i]) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneKeys; ++i) {
+    const int at = lane + i * kWarpSize;
+    if constexpr (kTerms) {
+      store_words(to + 16 * at, bias_terms(values[i] * inverse_scale(p.scale_log2)));
+    } else {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * at), "f"(values[i] * kLog2E)
+                   : "memory");
     }
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value) : "memory");
   }
 }
 
 /// Mask and, in the general kernel, biases of a chunk; `item_address`, `gather_address`: what is
 /// published of its item.
-template <bool kGeneral>
+template <bool kGeneral, bool kTerms>
 __device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t biases,
                                             const ForwardParams& p, std::uint32_t item_address,
                                             std::uint32_t gather_address, int chunk, bool is_masked,
                                             int lane) {
   const GatherPart part = read_gather(gather_address);
   if (is_masked) write_chunk_mask(slot, p, part, chunk, lane);
-  if constexpr (kGeneral) write_chunk_biases(biases, p, read_item(item_address), part, chunk, lane);
+  if constexpr (kGeneral) {
+    write_chunk_biases<kTerms>(biases, p, read_item(item_address), part, chunk, lane);
+  }
 }
 
 constexpr int kNoKey = -1;

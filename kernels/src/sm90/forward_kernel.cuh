@@ -33,6 +33,14 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
+  constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
+  if constexpr (kTerms) {
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < Layout::kTermBytes;
+         i += static_cast<int>(blockDim.x) * 16) {
+      store_words(base + Layout::kTermZeros + i, make_uint4(0, 0, 0, 0));
+    }
+    ptx::fence_async_shared();
+  }
   if (threadIdx.x == 0) {
     ptx::let_next_grid_start();
     const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
@@ -61,7 +69,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
     ptx::give_registers<Count::kLoad>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     if (warp < kMaskWarps) {
-      make_masks<Layout, kGeneral, kGather>(p, base, warp, lane);
+      make_masks<Layout, kGeneral, kGather, kTerms>(p, base, warp, lane);
     } else if (warp == kMaskWarps) {
       if (lane == 0) load_tiles<Layout, kGeneral, kGather>(p, base);
     } else if constexpr (Layout::kQBuffers == 2) {
@@ -81,7 +89,9 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
 
 template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
-  constexpr int kBytes = ForwardLayout<kDimQk, kDimV>::kBytes;
+  using Layout = ForwardLayout<kDimQk, kDimV>;
+  constexpr int kBytes =
+      kHasBiasTerms<T, kGeneral, kGather> ? Layout::kBytesWithTerms : Layout::kBytes;
   const auto kernel = forward_kernel<T, kDimQk, kDimV, kGeneral, kGather>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

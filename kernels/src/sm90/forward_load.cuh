@@ -384,7 +384,8 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int fir
   ptx::mbarrier_arrive_warp(base + Layout::kVFull + 8 * stage, lane);
 }
 
-/// The key biases of a tile, times log2(e); 0 where there is none.
+/// The key biases of a tile, times log2(e) or as terms; 0 where there is none.
+template <bool kTerms>
 __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardParams& p,
                                              const PublishedItem& item, const TilePlace& place,
                                              int lane) {
@@ -395,15 +396,18 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
                : p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
   for (int i = lane; i < kTileKeys; i += kWarpSize) {
     const int key = place.key_begin + i;
-    const float value =
-        p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) * kLog2E : 0.0f;
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value) : "memory");
+    const float value = p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;
+    if constexpr (kTerms) {
+      store_words(to + 16 * i, bias_terms(value * inverse_scale(p.scale_log2)));
+    } else {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value * kLog2E) : "memory");
+    }
   }
 }
 
 /// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
 /// One of two warps.
-template <class Layout, bool kGeneral, bool kGather>
+template <class Layout, bool kGeneral, bool kGather, bool kTerms>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
   ptx::Ring<Layout::kMaskSlots> slots;
@@ -434,21 +438,24 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
         ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
                            "mask: slot empty");
-        const std::uint32_t biases = base + Layout::kBias + slots.stage * Layout::kBiasBytes;
+        const std::uint32_t biases =
+            base + (kTerms ? Layout::kTerms + slots.stage * Layout::kTermBytes
+                           : Layout::kBias + slots.stage * Layout::kBiasBytes);
         // Where registers are few, what follows from the lane is not kept between tiles.
         const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
         if (is_gathered) {
-          write_chunk<kGeneral>(slot, biases, p, item_slot, item_slot + Layout::kItemGather, chunk,
-                                is_masked, own_lane);
+          write_chunk<kGeneral, kTerms>(slot, biases, p, item_slot, item_slot + Layout::kItemGather,
+                                        chunk, is_masked, own_lane);
         } else {
           if (is_masked) {
             write_mask<4, kGather>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
                                    own_lane);
           }
           if constexpr (kGeneral) {
-            write_biases(biases, p, read_item(item_slot), place, kGather ? own_lane : lane);
+            write_biases<kTerms>(biases, p, read_item(item_slot), place, kGather ? own_lane : lane);
           }
         }
+        if constexpr (kTerms) ptx::fence_async_shared();
         __syncwarp();
         ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage, lane);
       }

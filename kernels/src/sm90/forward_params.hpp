@@ -83,6 +83,8 @@ struct alignas(16) PublishedItem {
 /// In place of a first document: tiles count moved keys.
 inline constexpr std::int32_t kMovedKeys = -1;
 
+inline constexpr int kMaxBlockBytes = 232448;  ///< of shared memory
+
 /// In place of a first segment: they lie behind the item in shared memory.
 inline constexpr std::int32_t kOwnSegments = -1;
 inline constexpr int kMaxOwnSegments = 6;
@@ -145,11 +147,18 @@ struct ForwardLayout {
   static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
   static constexpr int kEnd = kItemEmpty + 8 * kItemSlots;
 
+  /// Of gathering kernels for bfloat16: the biases of a slot's keys as terms (bias_terms.cuh), and
+  /// as many zeros behind the last.
+  static constexpr int kTermBytes = kTileKeys * 16;
+  static constexpr int kTerms = (kEnd + 127) / 128 * 128;
+  static constexpr int kTermZeros = kTerms + kMaskSlots * kTermBytes;
+
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
+  static constexpr int kBytesWithTerms = kTermZeros + kTermBytes + kAlignment;
   static_assert(sizeof(PublishedItem) <= kItemBand && kStages <= 4 && kItem % 16 == 0);
   static_assert(kQBuffers == 1 || kPanelsV <= kPanelsQk, "outputs leave through Q's buffer");
-  static_assert(kBytes <= 232448, "a block has 227 KB");
+  static_assert(kBytes <= kMaxBlockBytes && (kDimQk > 128 || kBytesWithTerms <= kMaxBlockBytes));
 };
 
 /// The first of two named barriers: whose turn it is to issue products.

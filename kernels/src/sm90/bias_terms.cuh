@@ -1,0 +1,56 @@
+// Key biases as part of the product of queries and keys. Read from shared memory by every thread,
+// for its columns, they take a third of the cycles in which shared memory feeds the products; so
+// they are a further k16 step instead: an operand in registers that is 1 in its first three
+// columns, times three 16-bit terms of each key whose sum is bias / scale, all 24 bits of it.
+//
+// Example     bias / scale = 1 + 2^-9 + 2^-17: terms 1, 2^-9, 2^-17
+// Fits not    float16, whose terms would overflow where a float32 does not
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace fdma::sm90 {
+
+/// True iff the kernel's biases are terms.
+template <class T, bool kGeneral, bool kGather>
+inline constexpr bool kHasBiasTerms = std::is_same_v<T, __nv_bfloat16> && (kGeneral && kGather);
+
+/// What a bias is multiplied with before it is cut into terms.
+__device__ __forceinline__ float inverse_scale(float scale_log2) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return kLog2E / scale_log2;
+}
+
+/// The first half of a key's eight columns: terms, and a zero; the other half is zeros. What is not
+/// finite has one term.
+__device__ __forceinline__ uint4 bias_terms(float value) {
+  const auto upper = [](float x) { return __float_as_uint(x) & 0xFFFF0000u; };
+  const std::uint32_t first = upper(value);
+  const float rest = fabsf(value) < INFINITY ? value - __uint_as_float(first) : 0.0f;
+  const std::uint32_t second = upper(rest);
+  const std::uint32_t third = upper(rest - __uint_as_float(second));
+  return make_uint4(first >> 16 | second, third >> 16, 0, 0);
+}
+
+/// This lane's fragment of the operand that they are multiplied with; before wgmma_fence.
+__device__ __forceinline__ void ones_of_terms(int lane, std::uint32_t (&fragment)[4]) {
+  constexpr std::uint32_t kOne = 0x3F80;  // bfloat16
+  const int pair = lane % 4;              // of columns
+  fragment[0] = fragment[1] = pair == 0 ? kOne << 16 | kOne : pair == 1 ? kOne : 0;
+  fragment[2] = fragment[3] = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(fragment[i])::"memory");
+}
+
+/// Descriptor of the terms of a slot, 8 keys in 128 bytes, without swizzle; the second half of a
+/// k16 step is `zeros`, behind them.
+__device__ __forceinline__ std::uint64_t terms_descriptor(std::uint32_t terms,
+                                                          std::uint32_t zeros) {
+  return std::uint64_t{(terms & 0x3FFFFu) >> 4} | std::uint64_t{(zeros - terms) >> 4} << 16 |
+         std::uint64_t{128 >> 4} << 32;
+}
+
+}  // namespace fdma::sm90
