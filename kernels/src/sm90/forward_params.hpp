@@ -80,8 +80,8 @@ struct alignas(16) PublishedItem {
   std::int32_t num_heads;      ///< that share the tile and exist
 };
 
-/// In place of a first document: tiles count moved keys.
-inline constexpr std::int32_t kMovedKeys = -1;
+/// In place of a first document (-1 is that of rows before the first): tiles count moved keys.
+inline constexpr std::int32_t kMovedKeys = -2;
 
 inline constexpr int kMaxBlockBytes = 232448;  ///< of shared memory
 
