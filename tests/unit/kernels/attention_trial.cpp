@@ -251,6 +251,7 @@ void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.gather_chunks += counts.gather_chunks;
   sum.gather_entries += counts.gather_entries;
   sum.empty_items += counts.empty_items;
+  sum.moved_keys += counts.moved_keys;
 }
 
 std::string check_trial(AttentionMachine& machine, const MaskCase& mask, const TrialHeads& heads,
