@@ -1098,8 +1098,8 @@ def estimate_plan(
     """
     The predicted time of this plan, of its direction: what `estimate` says as `masked`.
 
-    Backward with deterministic gradients, or with a pass over the keys for sums of rows
-    (`RowSums::keys`), where asked for.
+    Backward with deterministic gradients, or with a pass over the keys for the sums
+    of rows, where asked for.
     """
 
 def draw(
