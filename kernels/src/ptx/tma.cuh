@@ -43,11 +43,6 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-/// Global memory -> L2.
-__device__ __forceinline__ void bulk_prefetch(const void* from, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ void bulk_store(void* to, std::uint32_t from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
