@@ -262,7 +262,7 @@ void bind_estimate(nb::module_& module) {
                      "deterministic: bool = False, sums_keys: bool = False) -> dict[str, object]"),
              "The predicted time of this plan, of its direction: what `estimate` says as "
              "`masked`.\n\nBackward with deterministic gradients, or with a pass over the keys "
-             "for sums of rows\n(a pass of its own over the keys), where asked for.");
+             "for the sums\nof rows, where asked for.");
 }
 
 }  // namespace fdma::python
