@@ -1,4 +1,5 @@
-// DynamicMaskAttention: scores, selection and attention in one call, prepared for a shape.
+// DynamicMaskAttention: scores, selection and attention in one call, prepared for a shape. Long for
+// its signatures and descriptions, of the forward and the backward call.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

@@ -1,7 +1,8 @@
 // The warps that serve those that compute gradients: one thread has K, V, Q and dO copied to shared
 // memory, two warps make mask words, one warp does what the loading thread asks it for: takes units
 // (128 keys of a KV head), zeroes rows past a length, in deterministic calls adds dQ when it is a
-// unit's turn. Masks come before loads: the loading thread leaves out steps without a cell.
+// unit's turn. Masks come before loads: the loading thread leaves out steps without a cell. Long,
+// so that what these warps hand to each other is read in one place.
 #pragma once
 
 #include <cstdint>

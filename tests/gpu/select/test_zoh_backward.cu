@@ -1,5 +1,5 @@
 // Gradients of ZOH scores on the GPU against float64, within the bound that zoh_backward.hpp
-// states, in guarded memory.
+// states, in guarded memory. Long: each kernel has shapes and strides of its own.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gmock/gmock.h>
