@@ -75,7 +75,8 @@ class EitherWayIterator {
  public:
   FDMA_HOST_DEVICE EitherWayIterator(const PlanSegment* segments, const WorkItem& item,
                                      bool is_down)
-      : segment_(segments + item.first_segment + (is_down ? item.num_segments - 1 : 0)),
+      : segment_(segments + item.first_segment +
+                 (is_down && item.num_segments > 0 ? item.num_segments - 1 : 0)),
         num_left_(item.num_segments),
         step_(item.step) {}
 
