@@ -85,9 +85,7 @@ def test_gradients_are_those_of_the_host(mode: Literal["exp", "log"], dtype: str
         given = dict(zip(names, hosts, strict=True))
         fdma.zoh_scores_backward(*(x.cpu() for x in inputs), **given, mode=mode)
         for grad, host in zip(grads, hosts, strict=True):
-            # Sums of up to 300 terms: each side is exact to (n / 4 + 64) 2^-24 of their magnitudes.
-            atol = 1e-5 * host.abs().max().item()
-            torch.testing.assert_close(grad.cpu(), host, rtol=2e-4, atol=atol)
+            torch.testing.assert_close(grad.cpu(), host, rtol=2e-4, atol=2e-5)
         assert not grads[0][:, ::3].any()
         again = fdma.zoh_scores_backward(*inputs, mode=mode, ddt_proj=False)
         assert again[1] is None and torch.from_dlpack(again[0]).dtype == values.dtype

@@ -26,10 +26,6 @@ __device__ __forceinline__ void prefetch_l1(const void* address) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-__device__ __forceinline__ void prefetch_l2(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
 /// Launches a kernel that may overlap with the one before.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_overlapping(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,

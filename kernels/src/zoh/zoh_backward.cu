@@ -46,8 +46,7 @@ BackwardCall make_backward_call(const ZohShape& shape, const ZohBackwardTensors&
 
 std::int64_t zoh_backward_workspace_bytes(const ZohShape& shape) {
   const std::int64_t any = zoh::backward_any_workspace_bytes(shape);
-  return std::max(any, shape.is_per_head ? zoh::backward_rows_workspace_bytes(shape)
-                                         : zoh::backward_slices_workspace_bytes(shape));
+  return shape.is_per_head ? std::max(any, zoh::backward_rows_workspace_bytes(shape)) : any;
 }
 
 Result<void> zoh_scores_backward(const ZohBackwardTensors& tensors, ZohMode mode, void* workspace,
@@ -74,8 +73,6 @@ Result<void> zoh_scores_backward(const ZohBackwardTensors& tensors, ZohMode mode
                        zoh::has_aligned_rows(call.dvalues) && zoh::has_aligned_rows(call.other);
   if (is_rows) {
     zoh::launch_backward_rows(call, stream);
-  } else if (zoh::is_backward_slices(call)) {
-    FDMA_TRY_VOID(zoh::launch_backward_slices(call, stream));
   } else {
     FDMA_TRY_VOID(zoh::launch_backward_any(call, stream));
   }

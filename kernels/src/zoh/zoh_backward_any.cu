@@ -214,33 +214,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kAddColumns = 32;
-
-/// A warp has every eighth part of 32 elements of ddt_proj; those after the last have da_coef's.
+/// A thread has an element of ddt_proj; those after the last have da_coef's.
 __global__ void __launch_bounds__(kThreads)
-    add_parts(const __grid_constant__ BackwardCall call, SumParts parts) {
-  __shared__ float sums[kThreads / kAddColumns][kAddColumns];
+    add_parts(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
   const Call& forward = call.forward;
   const std::int64_t width =
       forward.is_per_head ? forward.head_dim : std::int64_t{forward.num_heads} * forward.head_dim;
   const std::int64_t count = width * forward.num_heads;
-  const int column = static_cast<int>(threadIdx.x) % kAddColumns;
-  const int first = static_cast<int>(threadIdx.x) / kAddColumns;
-  const std::int64_t at = std::int64_t{blockIdx.x} * kAddColumns + column;
+  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const bool is_weight = at < count;
-  const bool is_wanted = at < count + forward.num_heads &&
-                         (is_weight ? call.ddt_proj.data : call.da_coef.data) != nullptr;
-  const float* const from = is_weight ? parts.weights + at : parts.da + (at - count) * parts.num_da;
-  const std::int64_t num_parts = !is_wanted ? 0 : is_weight ? parts.num_weights : parts.num_da;
+  if (at >= count + forward.num_heads ||
+      (is_weight ? call.ddt_proj.data : call.da_coef.data) == nullptr) {
+    return;
+  }
+  const float* from =
+      is_weight ? arrays.weight_parts + at : arrays.da_parts + (at - count) * arrays.num_parts;
   float sum = 0;
-#pragma unroll 4
-  for (std::int64_t part = first; part < num_parts; part += kThreads / kAddColumns) {
+  for (std::int64_t part = 0; part < arrays.num_parts; ++part) {
     sum += from[is_weight ? part * count : part];
   }
-  sums[first][column] = sum;
-  __syncthreads();
-  if (first != 0 || !is_wanted) return;
-  for (int other = 1; other < kThreads / kAddColumns; ++other) sum += sums[other][column];
   if (is_weight) {
     const auto head = static_cast<int>(at / width);
     call.ddt_proj.store(call.ddt_proj.row(0, at - head * width, head), sum);
@@ -298,17 +290,9 @@ Result<void> launch_backward_any(const BackwardCall& call, Stream stream) {
                     forward.is_per_head ? heads : blocks(forward.num_heads, kTileHeads), parts);
     gather<<<grid, kThreads, 0, stream>>>(call, arrays);
   }
-  launch_add_parts(call, {arrays.da_parts, arrays.weight_parts, layout.num_parts, layout.num_parts},
-                   stream);
+  add_parts<<<blocks((width + 1) * forward.num_heads, kThreads), kThreads, 0, stream>>>(call,
+                                                                                        arrays);
   return {};
-}
-
-void launch_add_parts(const BackwardCall& call, const SumParts& parts, Stream stream) {
-  const Call& forward = call.forward;
-  const std::int64_t width =
-      forward.is_per_head ? forward.head_dim : std::int64_t{forward.num_heads} * forward.head_dim;
-  const std::int64_t blocks = ceil_div((width + 1) * forward.num_heads, kAddColumns);
-  add_parts<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(call, parts);
 }
 
 }  // namespace fdma::zoh

@@ -1,5 +1,4 @@
-// What the steps of zoh_backward_any.cu leave for one another in the workspace, and the last of
-// them for other ways too.
+// What the steps of zoh_backward_any.cu leave for one another in the workspace.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +20,6 @@ struct Arrays {
     return (batch * call.num_heads + head) * call.kv_len + flat - batch * call.kv_len;
   }
 };
-
-/// The sums of da_coef [heads, parts] and of ddt_proj [parts, heads, width] of parts of the keys.
-struct SumParts {
-  const float *da, *weights;
-  std::int64_t num_da, num_weights;
-};
-/// Both added up in the order of the parts, as far as they are wanted.
-void launch_add_parts(const BackwardCall& call, const SumParts& parts, Stream stream);
 
 /// dvalues and the parts of ddt_proj from ddt, in one pass over values, on tensor cores: a wide
 /// dt_proj and values of one type, 16 bytes at a time, at most 32 heads. Parts are a multiple of 64

@@ -75,15 +75,10 @@ inline bool has_aligned_rows(const ValueGradient& gradient) {
 /// One pass over values and their gradient, and the sum of what its blocks have: values that each
 /// head sees alone, 16 bytes at a time, all their gradients as well, rows of at most 1,024 bytes.
 void launch_backward_rows(const BackwardCall& call, Stream stream);
-/// One pass as well: a wide dt_proj and values of bfloat16, 16 bytes at a time, at most 32 heads
-/// and 4,096 elements a key.
-bool is_backward_slices(const BackwardCall& call);
-Result<void> launch_backward_slices(const BackwardCall& call, Stream stream);
 /// Any other call.
 Result<void> launch_backward_any(const BackwardCall& call, Stream stream);
 
 std::int64_t backward_rows_workspace_bytes(const ZohShape& shape);
-std::int64_t backward_slices_workspace_bytes(const ZohShape& shape);
 std::int64_t backward_any_workspace_bytes(const ZohShape& shape);
 
 }  // namespace fdma::zoh

@@ -230,8 +230,7 @@ TEST(DeviceZohBackward, ManyKeys) {
   check_case(wide, ZohMode::exp, false, random);
 }
 
-// Wide rows of one block to eight, the last with few elements; fewer keys than blocks take at once,
-// and several rounds of them.
+// Wide rows of up to 4,096 elements, whole blocks of them and a few more; one key and many tiles.
 TEST(DeviceZohBackward, WideRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(10);
