@@ -83,11 +83,15 @@ __device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
           static_cast<std::int64_t>(std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32)};
 }
 
-/// The words of a chunk. A lane holds four keys as write_columns does, and makes the words of rows
-/// lane, lane + 32, ..; keys that some rows see are handed round one by one.
+/// The words of a chunk. A lane holds four keys as write_columns does. Where the rows that see a
+/// key begin and end within the tile, its bit is toggled in the words of the row where they begin
+/// and of that where they end; a row's words are then the toggles of all rows up to it.
+///
+/// Example     keys 0 and 2 seen from row 0 and from row 5 on, key 0 up to row 9: toggles 1 at row
+///             0, 4 at row 5, 1 at row 9; words 1 in rows 0 to 4, 5 up to row 8, then 4
+/// Cost        some 150 instructions, for any number of such keys
 __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const ForwardParams& p,
                                                  const GatherPart& part, int chunk, int lane) {
-  constexpr int kLaneRows = kTileRows / kWarpSize;
   // All loads first: one after the other they take longer than the products of a chunk.
   std::uint32_t queries[4];
 #pragma unroll
@@ -99,7 +103,13 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
           __ldcg(reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry + entry));
     }
   }
-  std::uint32_t words[kLaneRows][4] = {};
+#pragma unroll
+  for (int i = lane; i < kWordQuads; i += kWarpSize) {
+    store_words(slot + 16 * i, make_uint4(0, 0, 0, 0));
+  }
+  __syncwarp();
+  const int own_quad = lane % 4;
+  std::uint32_t above = 0;  // the words of the rows above those of this lane, of its quad
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
     const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
@@ -107,26 +117,49 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
     const int end = entry < part.num_full
                         ? kTileRows
                         : static_cast<int>(queries[quad] >> 8) << p.plan.pack_shift;
-    const bool is_whole = begin == 0 && end >= kTileRows;
-    const std::uint32_t whole = __ballot_sync(~0u, is_whole);
-    std::uint32_t others = __ballot_sync(~0u, !is_whole && begin < end);
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) words[i][quad] = whole;
-    const int range = begin | end << 16;
-    while (others != 0) {
-      const int bit = __ffs(static_cast<int>(others)) - 1;
-      others &= others - 1;
-      const int rows = __shfl_sync(~0u, range, bit);
-      const int first = lane - (rows & 0xffff);
-      const auto count = static_cast<std::uint32_t>((rows >> 16) - (rows & 0xffff));
-#pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        if (static_cast<std::uint32_t>(first + i * kWarpSize) < count) words[i][quad] |= 1u << bit;
-      }
+    const std::uint32_t first = __ballot_sync(~0u, begin == 0 && end > 0);
+    if (own_quad == quad) above = first;
+    const auto toggle = [&](int row) {
+      asm volatile("red.shared.xor.b32 [%0], %1;" ::"r"(row_address(slot, row) + 8 * quad),
+                   "r"(1u << lane)
+                   : "memory");
+    };
+    if (begin < end) {
+      if (begin > 0) toggle(begin);
+      if (end < kTileRows) toggle(end);
     }
   }
+  __syncwarp();
+  // Four lanes, a quad each, take 16 rows.
+  constexpr int kHalf = 8;
+  const std::uint32_t own = row_address(slot, lane / 4 * (2 * kHalf)) + 8 * own_quad;
+  std::uint32_t upper[kHalf], lower[kHalf];  // rows, and those 8 below
+  std::uint32_t all = 0;
 #pragma unroll
-  for (int i = 0; i < kLaneRows; ++i) store_row_words(slot, lane + i * kWarpSize, words[i]);
+  for (int i = 0; i < kHalf; ++i) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(upper[i]), "=r"(lower[i])
+                 : "r"(own + 32 * i)
+                 : "memory");
+    all ^= upper[i] ^ lower[i];
+  }
+  std::uint32_t up_to = all;
+#pragma unroll
+  for (int distance = 4; distance < kWarpSize; distance *= 2) {
+    const std::uint32_t other = __shfl_up_sync(~0u, up_to, distance);
+    if (lane >= distance) up_to ^= other;
+  }
+  above ^= up_to ^ all;
+#pragma unroll
+  for (std::uint32_t& word : upper) word = above ^= word;
+#pragma unroll
+  for (std::uint32_t& word : lower) word = above ^= word;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(own + 32 * i), "r"(upper[i]),
+                 "r"(lower[i])
+                 : "memory");
+  }
 }
 
 /// The key biases of a chunk, times log2(e) or as terms. A lane loads its four keys side by side,

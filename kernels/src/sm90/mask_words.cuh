@@ -99,11 +99,16 @@ __device__ __forceinline__ std::uint32_t halves_with_cells(std::uint32_t slot, i
   return ((any & 0xFFFFu) != 0 ? 1u : 0u) | ((any >> 16) != 0 ? 2u : 0u);
 }
 
+/// Where the word of a row lies for the first thread of its quad; 8 bytes on, for the next.
+__device__ __forceinline__ std::uint32_t row_address(std::uint32_t slot, int row) {
+  return slot + 8 * (row / 16 * 32 + row % 8 * 4) + (row % 16 < 8 ? 0 : 4);
+}
+
 /// The words of a row, one for each thread of its quad or of the first of them.
 template <int kQuads>
 __device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
                                                 const std::uint32_t (&words)[kQuads]) {
-  const std::uint32_t address = slot + 8 * (row / 16 * 32 + row % 8 * 4) + (row % 16 < 8 ? 0 : 4);
+  const std::uint32_t address = row_address(slot, row);
 #pragma unroll
   for (int quad = 0; quad < kQuads; ++quad) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * quad), "r"(words[quad]) : "memory");
