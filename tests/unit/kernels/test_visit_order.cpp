@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "fdma/kernels/segment_iterator.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parse.hpp"
 #include "trial_cases.hpp"
 #include "visit_order.hpp"
 
@@ -93,6 +95,27 @@ TEST(VisitOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
   EXPECT_TRUE(made->walks_down);
   EXPECT_EQ(plan.items[static_cast<std::size_t>(made->units.front()) * 2].q_tile, 0);
   expect_valid(plan, 16);
+}
+
+// Last key tiles first, key tiles of long rows are far apart: what they read has left the cache.
+TEST(VisitOrder, WalksDownWhereTheCacheIsShort) {
+  for (const auto& [head_dim, walks_down] : {std::pair{256, true}, std::pair{64, false}}) {
+    AttentionShape shape;
+    shape.heads_q = shape.heads_kv = 4;
+    shape.head_dim = shape.head_dim_v = head_dim;
+    shape.q_lens = shape.kv_lens = {65536};
+    shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+    PlanOptions options;
+    options.backend = Backend::sm90;
+    options.direction = Direction::backward;
+    MaskShape lengths;
+    lengths.q_lens = lengths.kv_lens = shape.q_lens;
+    const auto plan = make_plan(*compile(*parse_mask("causal"), {}, lengths), shape, {}, options);
+    ASSERT_TRUE(plan);
+    const auto made = visit_order(*plan, 66);
+    ASSERT_TRUE(made);
+    EXPECT_EQ(made->walks_down, walks_down) << head_dim;
+  }
 }
 
 // Items of several heads side by side.
