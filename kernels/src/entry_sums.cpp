@@ -15,7 +15,7 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 // first_sum.
 using OldRows = std::vector<std::int32_t>;
 
-// Gives rows to the entries of tiles [first, end).
+// Gives rows to pairs of entries of tiles [first, end).
 OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& keys) {
   std::vector<std::pair<std::int32_t, std::int32_t>> entries;  // old row, entry
   for (std::int32_t i = first * kListTile; i < end * kListTile; ++i) {
@@ -24,16 +24,18 @@ OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& 
   }
   std::sort(entries.begin(), entries.end());
   OldRows rows;
+  bool is_second = false;  // of a pair
   for (const auto& [old_row, entry] : entries) {
-    keys[at(entry)].sum_row = static_cast<std::int32_t>(rows.size());
-    rows.push_back(old_row);
+    is_second = !is_second && !rows.empty() && rows.back() == old_row;
+    if (!is_second) rows.push_back(old_row);
+    keys[at(entry)].sum_row = static_cast<std::int32_t>(rows.size()) - 1;
   }
   return rows;
 }
 
 }  // namespace
 
-KeyLists with_sums_of_entries(const KeyLists& lists) {
+KeyLists with_sums_of_pairs(const KeyLists& lists) {
   KeyLists result = lists;
   result.sum_keys.clear();
   std::map<std::int32_t, OldRows> rows_of_tile;  // that a list begins with

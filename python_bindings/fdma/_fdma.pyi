@@ -882,7 +882,7 @@ class DynamicMaskAttention:
         out_residual: Array | None = None,
     ) -> None:
         """
-        Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() wrote it, unless reading is all. out_residual: of that call, if it had one. workspace: on a GPU, backward_workspace_nbytes bytes there, at a multiple of 256, that nothing else uses until the call's work is done.
+        Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() wrote it, unless reading is all. out_residual: of that call, if it had one. workspace: on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) there, at a multiple of 256, that nothing else uses until the call's work is done.
         """
 
     def to_mask(
@@ -916,6 +916,10 @@ class DynamicMaskAttention:
     @property
     def backward_workspace_nbytes(self) -> int:
         """Bytes of workspace of backward(); 0 on the host."""
+
+    @property
+    def deterministic_workspace_nbytes(self) -> int:
+        """The same of backward() with deterministic."""
 
 class CusparseAttention:
     """

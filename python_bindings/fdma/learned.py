@@ -257,9 +257,10 @@ def dynamic_mask_attention(
     PyTorch: gradients of q, k, v, dt_proj and a_coef; selection has none, and keys that no query
     keeps have gradients of 0. What a shape needs is prepared once, with and without gradients; a
     GPU is not waited for, and calls may be captured into a CUDA graph once their shape is known.
-    Sums of gradients have no fixed order on a GPU. With deterministic there, in torch.compile and
-    under autocast, and with masks that a GPU cannot select among, each call with gradients makes
-    its mask and plans on the host: a wait for the GPU, some milliseconds for 10,000 keys.
+    Sums of gradients have no fixed order on a GPU, unless deterministic is asked for. In
+    torch.compile and under autocast, and with masks that a GPU cannot select among, each call with
+    gradients makes its mask and plans on the host: a wait for the GPU, some milliseconds for 10,000
+    keys.
 
     Raises what `attention`, `zoh_scores` and `select_topk` raise.
 

@@ -41,7 +41,7 @@ def one_call(
 
     That is: arrays of JAX, element types that differ, lengths per batch element, masks that tell
     query heads apart, and on a GPU masks `among` that show a key again after hiding it. With
-    gradients also what torch.compile traces, autocast, and deterministic sums on a GPU.
+    gradients also what torch.compile traces, and autocast.
     """
     from .learned import framework
 
@@ -90,8 +90,6 @@ def one_call(
             _prepared[key] = held
     if not asked.gradients:
         return _run(held, name, tensors, dt_proj, a_coef, asked)
-    if asked.deterministic and device is not None and held.reading != "all":
-        return None
     return with_gradients(held, tensors, dt_proj, a_coef, asked)
 
 

@@ -86,6 +86,8 @@ def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         for x, is_wanted in zip((dt_proj, a_coef), ctx.needs_input_grad[3:5], strict=True)
     ]
     num_bytes = held.backward_workspace_nbytes
+    if asked.deterministic:
+        num_bytes = held.deterministic_workspace_nbytes
     workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
     held.backward(
         *(_readable(x, heads_first) for x in (q, k, v)),

@@ -362,7 +362,7 @@ void backward(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   MutableTensorView memory;
   if (held.is_on_device()) {
     memory = arrays.given("workspace", workspace);
-    const std::int64_t needed = attention.backward_workspace_bytes();
+    const std::int64_t needed = attention.backward_workspace_bytes(options);
     const std::int64_t bytes =
         memory.data == nullptr ? 0 : memory.extents[0] * size_bytes(memory.dtype);
     if (bytes < needed) {
@@ -469,7 +469,7 @@ void bind_dynamic_mask(nb::module_& module) {
            "Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and "
            "da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() "
            "wrote it, unless reading is all. out_residual: of that call, if it had one. workspace: "
-           "on a GPU, backward_workspace_nbytes bytes "
+           "on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) "
            "there, at a multiple of 256, that nothing else uses until the call's work is done.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
            nb::arg("block") = std::pair(128, 128), nb::arg("stream").none() = nb::none(),
@@ -498,7 +498,15 @@ void bind_dynamic_mask(nb::module_& module) {
       .def_prop_ro(
           "backward_workspace_nbytes",
           [](const HeldAttention& held) { return held.attention().backward_workspace_bytes(); },
-          "Bytes of workspace of backward(); 0 on the host.");
+          "Bytes of workspace of backward(); 0 on the host.")
+      .def_prop_ro(
+          "deterministic_workspace_nbytes",
+          [](const HeldAttention& held) {
+            BackwardOptions options;
+            options.deterministic = true;
+            return held.attention().backward_workspace_bytes(options);
+          },
+          "The same of backward() with deterministic.");
 }
 
 }  // namespace fdma::python

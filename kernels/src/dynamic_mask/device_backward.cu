@@ -1,4 +1,5 @@
-// The launches of a backward call: lists (five), attention (six; of M three), gradients of scores.
+// The launches of a backward call: lists (five; with an order six), attention (six; of M three),
+// gradients of scores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows,
   PlanOptions options;
   options.backend = Backend::sm90;
   options.direction = Direction::backward;
-  options.columns = ColumnMode::scan;  // lists have no order of additions
+  options.columns = ColumnMode::scan;
   const BlockShape tile{kSm90TileRows, kSm90TileKeys};
   const ScoreSpec score = score_of(spec.bias);
   if (is_all) {
@@ -89,30 +90,47 @@ Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const T
         key_lists_room(rows.num_rows(), shape.max_q_len(), rows.kv_len, spec.w, shape.group_size());
   }
   DeviceBackward made(std::move(uploaded), room);
-  made.set_layout(spec);
+  BackwardOptions ordinary, deterministic;
+  deterministic.deterministic = true;
+  made.layout_ = made.make_layout(spec, ordinary);
+  made.deterministic_layout_ = made.make_layout(spec, deterministic);
   return Result<DeviceBackward>(std::move(made));
 }
 
-void DeviceBackward::set_layout(const DynamicMaskSpec& spec) {
+KeyListsRoom DeviceBackward::room(const BackwardOptions& options) const {
+  KeyListsRoom room = *room_;
+  room.has_order = options.deterministic;
+  return room;
+}
+
+DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
+                                                   const BackwardOptions& options) const {
   const AttentionShape& shape = spec.shape;
+  Layout layout;
   const auto take = [&](std::int64_t bytes) {
-    const std::int64_t at = layout_.bytes;
-    layout_.bytes += ceil_div(bytes, kAlignment) * kAlignment;
+    const std::int64_t at = layout.bytes;
+    layout.bytes += ceil_div(bytes, kAlignment) * kAlignment;
     return at;
   };
-  layout_.scores = take(shape.batch * shape.heads_kv * shape.max_kv_len() * 4);
-  layout_.zoh = take(zoh_bytes(shape));
-  layout_.attention = take(plan_.workspace_bytes());
-  if (!room_) return;
-  const std::int64_t sum_bytes = room_->sums_capacity() * sm90::backward_dim(shape) * 4;
-  layout_.scratch = take(room_->workspace_bytes());
-  layout_.keys = take(room_->keys_capacity() * static_cast<std::int64_t>(sizeof(ListedKey)));
-  layout_.items = take(room_->items_capacity() * static_cast<std::int64_t>(sizeof(KeyItem)));
-  layout_.num_items = take(4);
-  layout_.sum_keys = take(room_->sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
-  layout_.num_sums = take(room_->num_rows * 4);
-  layout_.dk_sums = take(sum_bytes);
-  layout_.dv_sums = take(sum_bytes);
+  layout.scores = take(shape.batch * shape.heads_kv * shape.max_kv_len() * 4);
+  layout.zoh = take(zoh_bytes(shape));
+  layout.attention = take(plan_.workspace_bytes());
+  if (!room_) return layout;
+  const KeyListsRoom room = this->room(options);
+  const std::int64_t sum_bytes = room.sums_capacity() * sm90::backward_dim(shape) * 4;
+  layout.scratch = take(room.workspace_bytes());
+  layout.keys = take(room.keys_capacity() * static_cast<std::int64_t>(sizeof(ListedKey)));
+  layout.items = take(room.items_capacity() * static_cast<std::int64_t>(sizeof(KeyItem)));
+  layout.num_items = take(4);
+  layout.sum_keys = take(room.sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
+  layout.num_sums = take(room.num_rows * 4);
+  layout.dk_sums = take(sum_bytes);
+  layout.dv_sums = take(sum_bytes);
+  if (!room.has_order) return layout;
+  layout.dbias_sums = take(room.sums_capacity() * 4);
+  layout.first_ranks = take(room.items_capacity() * 4);
+  layout.ranks = take(room.ranks_capacity() * 4);
+  return layout;
 }
 
 Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
@@ -120,9 +138,10 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
                                  const std::int32_t* q_lens, void* workspace, Stream stream,
                                  const BackwardOptions& options) const {
   FDMA_TRY_VOID(check_backward(spec, tensors, options, Device::cuda));
+  const Layout& places = layout(options);
   if (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % kAlignment != 0) {
     return Error{ErrorCode::invalid_argument, "workspace: expected " +
-                                                  std::to_string(layout_.bytes) +
+                                                  std::to_string(places.bytes) +
                                                   " bytes of device memory at a multiple of 256"};
   }
   if (room_ && tensors.kept.data == nullptr) {
@@ -132,7 +151,7 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
   char* const base = static_cast<char*>(workspace);
   MutableTensorView dscores = tensors.dscores;
   if (dscores.data == nullptr) {
-    dscores = mutable_view(scores_view(spec, base + layout_.scores, Device::cuda));
+    dscores = mutable_view(scores_view(spec, base + places.scores, Device::cuda));
   }
   const bool has_bias = spec.bias != ScoreBias::none;
   const bool is_read = tensors.dt_proj.data != nullptr || tensors.dscores.data != nullptr;
@@ -144,43 +163,51 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
     FDMA_TRY_VOID(attend_to_listed(attention, static_cast<const Interval*>(tensors.kept.data),
                                    q_lens, base, stream, options));
   } else {
-    FDMA_TRY_VOID(attention_backward(plan_, attention, base + layout_.attention, stream, options));
+    FDMA_TRY_VOID(attention_backward(plan_, attention, base + places.attention, stream, options));
   }
   if (tensors.dt_proj.data == nullptr) return {};
   return zoh_scores_backward(zoh_tensors(spec, tensors, dscores.view()), zoh_mode_of(spec.bias),
-                             base + layout_.zoh, stream);
+                             base + places.zoh, stream);
 }
 
 Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, const Interval* kept,
                                               const std::int32_t* q_lens, char* base, Stream stream,
                                               const BackwardOptions& options) const {
+  const Layout& places = layout(options);
   KeyListsCall call;
-  call.room = *room_;
+  call.room = room(options);
   call.kept = kept;
   call.q_lens = q_lens;
   call.heads_kv = plan_.shape().heads_kv;
-  call.workspace = base + layout_.scratch;
-  call.keys = reinterpret_cast<ListedKey*>(base + layout_.keys);
-  call.items = reinterpret_cast<KeyItem*>(base + layout_.items);
-  call.num_items = reinterpret_cast<std::int32_t*>(base + layout_.num_items);
-  call.sum_keys = reinterpret_cast<SumKey*>(base + layout_.sum_keys);
-  call.num_sums = reinterpret_cast<std::int32_t*>(base + layout_.num_sums);
+  call.workspace = base + places.scratch;
+  call.keys = reinterpret_cast<ListedKey*>(base + places.keys);
+  call.items = reinterpret_cast<KeyItem*>(base + places.items);
+  call.num_items = reinterpret_cast<std::int32_t*>(base + places.num_items);
+  call.sum_keys = reinterpret_cast<SumKey*>(base + places.sum_keys);
+  call.num_sums = reinterpret_cast<std::int32_t*>(base + places.num_sums);
   sm90::BackwardLists lists{};
   lists.keys = call.keys;
   lists.items = call.items;
   lists.num_items = call.num_items;
-  lists.max_items = room_->items_capacity();
+  lists.max_items = call.room.items_capacity();
   lists.sums.keys = call.sum_keys;
-  lists.sums.dk = reinterpret_cast<float*>(base + layout_.dk_sums);
-  lists.sums.dv = reinterpret_cast<float*>(base + layout_.dv_sums);
-  lists.sums.rows_of_group = room_->sum_rows();
+  lists.sums.dk = reinterpret_cast<float*>(base + places.dk_sums);
+  lists.sums.dv = reinterpret_cast<float*>(base + places.dv_sums);
+  lists.sums.rows_of_group = call.room.sum_rows();
   lists.sums.num_rows = call.num_sums;
-  lists.sums.num_groups = static_cast<std::int32_t>(room_->num_rows);
+  lists.sums.num_groups = static_cast<std::int32_t>(call.room.num_rows);
   lists.seen = kept;
-  if (!options.deterministic) FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
+  if (options.deterministic) {
+    call.first_ranks = reinterpret_cast<std::int32_t*>(base + places.first_ranks);
+    call.ranks = reinterpret_cast<std::int32_t*>(base + places.ranks);
+    lists.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
+    lists.first_ranks = call.first_ranks;
+    lists.ranks = call.ranks;
+  }
+  FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
   BackwardOptions chosen = options;
   if (chosen.row_sums == fdma::RowSums::automatic) chosen.row_sums = fdma::RowSums::output;
-  return sm90::attention_backward_with_lists(plan_, tensors, base + layout_.attention, stream,
+  return sm90::attention_backward_with_lists(plan_, tensors, base + places.attention, stream,
                                              chosen, lists);
 }
 

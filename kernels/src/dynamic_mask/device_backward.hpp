@@ -22,7 +22,9 @@ class DeviceBackward {
                                      SelectionReading reading, Stream stream);
 
   std::int64_t size_bytes() const { return plan_.size_bytes(); }
-  std::int64_t workspace_bytes() const { return layout_.bytes; }
+  std::int64_t workspace_bytes(const BackwardOptions& options) const {
+    return layout(options).bytes;
+  }
   /// `q_lens`: [batch * heads_kv] on the device.
   Result<void> run(const DynamicMaskSpec& spec, const DynamicMaskBackwardTensors& tensors,
                    const std::int32_t* q_lens, void* workspace, Stream stream,
@@ -34,19 +36,24 @@ class DeviceBackward {
     std::int64_t scores = 0, zoh = 0, attention = 0;
     std::int64_t scratch = 0, keys = 0, items = 0, num_items = 0;
     std::int64_t sum_keys = 0, num_sums = 0, dk_sums = 0, dv_sums = 0;
+    std::int64_t dbias_sums = 0, first_ranks = 0, ranks = 0;  // of deterministic calls
     std::int64_t bytes = 0;
   };
 
   DeviceBackward(DevicePlan plan, std::optional<KeyListsRoom> room)
       : plan_(std::move(plan)), room_(room) {}
-  void set_layout(const DynamicMaskSpec& spec);
+  KeyListsRoom room(const BackwardOptions& options) const;
+  Layout make_layout(const DynamicMaskSpec& spec, const BackwardOptions& options) const;
+  const Layout& layout(const BackwardOptions& options) const {
+    return options.deterministic ? deterministic_layout_ : layout_;
+  }
   Result<void> attend_to_listed(const BackwardTensors& tensors, const Interval* kept,
                                 const std::int32_t* q_lens, char* base, Stream stream,
                                 const BackwardOptions& options) const;
 
   DevicePlan plan_;                   // of listed calls its header only
   std::optional<KeyListsRoom> room_;  // of listed calls
-  Layout layout_;
+  Layout layout_, deterministic_layout_;
 };
 
 }  // namespace fdma::dynamic_mask

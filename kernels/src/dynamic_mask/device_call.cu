@@ -75,8 +75,8 @@ class Sm90Call final : public DeviceCall {
     return topk_.to_host(kept, stream);
   }
 
-  std::int64_t backward_workspace_bytes() const override {
-    return backward_ ? backward_->workspace_bytes() : 0;
+  std::int64_t backward_workspace_bytes(const BackwardOptions& options) const override {
+    return backward_ ? backward_->workspace_bytes(options) : 0;
   }
   Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace, Stream stream,
                         const BackwardOptions& options) const override {

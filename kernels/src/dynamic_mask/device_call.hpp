@@ -22,7 +22,7 @@ class DeviceCall {
   virtual Result<void> run(const DynamicMaskTensors& tensors, void* workspace,
                            std::uint32_t* status, Stream stream,
                            const DynamicMaskOptions& options) const = 0;
-  virtual std::int64_t backward_workspace_bytes() const = 0;
+  virtual std::int64_t backward_workspace_bytes(const BackwardOptions& options) const = 0;
   virtual Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace,
                                 Stream stream, const BackwardOptions& options) const = 0;
   virtual Result<std::vector<ColumnIntervals>> to_host(const Interval* kept,

@@ -7,7 +7,8 @@
 //   4. order_blocks  blocks of some tiles are sorted by the first query; of each tile it is known
 //                    which queries see some of its keys and which see all, of each segment how many
 //                    tiles begin in it
-//   5. write_items   of each segment of a row: its items, longest first
+//   5. write_items   of each segment of a row: its items, longest first; of lists with an order
+//                    write_items_in_turn and write_ranks (items_in_turn.cuh)
 // All counts are added in a fixed order or are of integers, so the result is the same every run.
 //
 // Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 items
@@ -19,6 +20,7 @@
 #include <string>
 
 #include "dynamic_mask/device_key_lists.hpp"
+#include "dynamic_mask/items_in_turn.cuh"
 #include "dynamic_mask/ordered_keys.cuh"
 #include "sm90/cuda_error.hpp"
 
@@ -155,8 +157,12 @@ struct Places {
     tiles =
         take(room.num_rows * room.tiles_of_row() * static_cast<std::int64_t>(sizeof(TileRange)));
     segment_items = take(room.num_rows * room.num_segments() * 4);
+    const std::int64_t in_turn = room.has_order ? room.items_capacity() : 0;
+    unordered = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
+    in_order = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
   }
   std::int64_t counts, piece_sums, bin_begins, num_listed, tiles, segment_items;
+  std::int64_t unordered, in_order;
   std::int64_t bytes = 0;
 };
 
@@ -175,10 +181,12 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   const std::int64_t num_pieces = num_pieces_of(room.kv_len), num_segments = room.num_segments();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (room.num_rows * std::max(room.tiles_of_row(), num_segments) > kMost ||
-      room.items_capacity() > kMost || room.sums_capacity() > kMost) {
-    return Error{ErrorCode::unsupported, "key lists: " + std::to_string(room.num_rows) +
-                                             " rows of " + std::to_string(room.kv_len) +
-                                             " keys need more than 2^31 - 1 blocks"};
+      room.items_capacity() > kMost || room.sums_capacity() > kMost ||
+      room.ranks_capacity() > kMost) {
+    return Error{ErrorCode::unsupported,
+                 "key lists: " + std::to_string(room.num_rows) + " rows of " +
+                     std::to_string(room.kv_len) + " keys need more than 2^31 - 1 blocks" +
+                     (room.has_order ? ", or ranks of deterministic calls" : "")};
   }
   if (room.num_rows == 0 || num_pieces == 0 || num_segments == 0) {
     return sm90::check_cuda(cudaMemsetAsync(call.num_items, 0, sizeof(std::int32_t), stream),
@@ -210,6 +218,13 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   lists.num_items = call.num_items;
   lists.sum_keys = call.sum_keys;
   lists.num_sums = call.num_sums;
+  lists.q_tiles = static_cast<std::int32_t>(ceil_div(room.q_len, std::int64_t{kListTile}));
+  if (room.has_order) {
+    lists.unordered = reinterpret_cast<int4*>(base + places.unordered);
+    lists.in_order = reinterpret_cast<int4*>(base + places.in_order);
+    lists.first_ranks = call.first_ranks;
+    lists.ranks = call.ranks;
+  }
 
   const auto num_rows = static_cast<unsigned>(room.num_rows);
   const unsigned all_pieces = num_rows * lists.num_pieces;
@@ -223,9 +238,17 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   order_blocks<<<num_rows* static_cast<unsigned>(blocks_of_row), kPieceThreads, 0, stream>>>(
       lists, blocks_of_row);
   FDMA_TRY_VOID(check_launch("order_blocks"));
-  write_items<<<num_rows* static_cast<unsigned>(lists.num_segments), kPieceThreads, 0, stream>>>(
-      lists);
-  return check_launch("write_items");
+  const unsigned all_segments = num_rows * static_cast<unsigned>(lists.num_segments);
+  if (!room.has_order) {
+    write_items<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+    return check_launch("write_items");
+  }
+  write_items_in_turn<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("write_items_in_turn"));
+  const int rank_blocks = ceil_div(lists.q_tiles, kRankThreads);
+  write_ranks<<<num_rows* static_cast<unsigned>(rank_blocks), kRankThreads, 0, stream>>>(
+      lists, rank_blocks);
+  return check_launch("write_ranks");
 }
 
 }  // namespace fdma::dynamic_mask

@@ -22,18 +22,26 @@ struct KeyListsRoom {
   std::int64_t w = 0;              ///< keys that a query keeps at most
   std::int32_t segment_tiles = 0;  ///< tiles of 128 queries: a step of lifetime_shift or more of
                                    ///< them, at most kMaxSegmentTiles
+  bool has_order = false;          ///< of additions, so that gradients have the same bits every run
 
   std::int64_t cuts_of_row() const;   ///< at most
   std::int64_t tiles_of_row() const;  ///< of listed keys
   std::int64_t num_segments() const;
   std::int64_t keys_capacity() const;  ///< listed keys of all rows
   std::int64_t items_capacity() const;
-  std::int64_t sum_rows() const;       ///< of a row: keys that are listed several times
-  std::int64_t sums_capacity() const;  ///< rows of sums of all rows
+  /// Of a row: keys that are listed several times. In order two entries of a key share one, for
+  /// where two numbers are added to 0 it does not matter which is first.
+  std::int64_t sum_rows() const;
+  std::int64_t sums_capacity() const;   ///< rows of sums of all rows
+  std::int64_t ranks_capacity() const;  ///< each item may visit every tile of queries; 0: no order
   std::int64_t workspace_bytes() const;
 };
 /// Of rows of up to 64 million queries.
 inline constexpr std::int32_t kMaxSegmentTiles = 512;
+
+/// Rows whose items are computed side by side where they are in order: 132 blocks wait least by
+/// simulation (visit_order.cpp).
+inline constexpr std::int32_t kRowsTogether = 8;
 
 /// Room for a selection of w keys out of masks of the one-interval class. `group_size`: query heads
 /// of a KV head, which share the segments' memory.
@@ -57,14 +65,22 @@ struct KeyListsCall {
   std::int32_t* num_items = nullptr;  ///< one word
   SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row from row * sum_rows on
   std::int32_t* num_sums = nullptr;   ///< [num_rows]: rows of sums in use
+  /// With room.has_order, as KeyListArrays has them (backward_params.hpp).
+  std::int32_t* first_ranks = nullptr;  ///< [items_capacity]
+  std::int32_t* ranks = nullptr;        ///< [ranks_capacity]
 };
 
-/// Makes the lists that list_keys (key_lists.hpp) makes; the same every run. Five launches, nothing
-/// is waited for. Where more than w keys live at the end of a segment, entries beyond the room are
-/// left out.
+/// Makes the lists that list_keys (key_lists.hpp) makes; the same every run. Five launches, six
+/// with an order; nothing is waited for. Where more than w keys live at the end of a segment,
+/// entries beyond the room are left out.
 ///
-/// Errors  unsupported: more than 2^31 - 1 blocks; cuda
-/// Cost    8 B read a key, twice; 16 B written and read again for a listed key
+/// With an order: items of kRowsTogether rows lie side by side, segment by segment, the first of
+/// each row, the second of each row and so on (items_in_turn.cuh), and of each visit it is said how
+/// many items of the row visit the tile before. Rows of sums are those of pairs of entries.
+///
+/// Errors  unsupported: more than 2^31 - 1 blocks or ranks; cuda
+/// Cost    8 B read a key, twice; 16 B written and read again for a listed key; with an order 4 B a
+///         visit, and a look at each pair of items of a segment
 Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream);
 
 }  // namespace fdma::dynamic_mask

@@ -197,8 +197,8 @@ Result<void> DynamicMaskAttention::run(const DynamicMaskTensors& tensors, void* 
   }
 }
 
-std::int64_t DynamicMaskAttention::backward_workspace_bytes() const {
-  return impl_->on_device ? impl_->on_device->backward_workspace_bytes() : 0;
+std::int64_t DynamicMaskAttention::backward_workspace_bytes(const BackwardOptions& options) const {
+  return impl_->on_device ? impl_->on_device->backward_workspace_bytes(options) : 0;
 }
 
 Result<void> DynamicMaskAttention::backward(const DynamicMaskBackwardTensors& tensors,

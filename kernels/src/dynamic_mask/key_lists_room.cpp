@@ -23,8 +23,15 @@ std::int64_t KeyListsRoom::cuts_of_row() const {
 std::int64_t KeyListsRoom::tiles_of_row() const { return ceil_div(kv_len + cuts_of_row(), kTile); }
 std::int64_t KeyListsRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
 std::int64_t KeyListsRoom::items_capacity() const { return num_rows * tiles_of_row(); }
-std::int64_t KeyListsRoom::sum_rows() const { return std::min(kv_len, cuts_of_row()); }
+std::int64_t KeyListsRoom::sum_rows() const {
+  // Of a key that is cut c times: 1, or half of c + 1 and no more than c.
+  const std::int64_t cuts = cuts_of_row();
+  return std::min(cuts, kv_len + (has_order ? cuts / 2 : 0));
+}
 std::int64_t KeyListsRoom::sums_capacity() const { return num_rows * sum_rows(); }
+std::int64_t KeyListsRoom::ranks_capacity() const {
+  return has_order ? items_capacity() * ceil_div(q_len, kTile) : 0;
+}
 
 KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
                             std::int64_t w, std::int32_t group_size) {

@@ -36,8 +36,9 @@ struct Lists {
   std::int32_t num_tiles, num_segments;  // of a row at most
   std::int32_t segment_tiles, sum_rows;
   std::int32_t longest_short_life;
+  std::int32_t q_tiles;         // of a row at most
   std::uint32_t* counts;        // [rows, pieces, kBins]; then those before, of the row
-  std::int32_t* piece_sums;     // [rows, pieces], keys listed several times; then those before
+  std::int32_t* piece_sums;     // [rows, pieces], rows of sums; then those before
   std::int32_t* bin_begins;     // [rows, kBins]
   std::int32_t* num_listed;     // [rows]
   TileRange* tiles;             // [rows, num_tiles]
@@ -47,12 +48,20 @@ struct Lists {
   std::int32_t* num_items;
   SumKey* sum_keys;
   std::int32_t* num_sums;
+  // With an order, else null.
+  int4* unordered;  // [rows, num_tiles], of each segment its tiles: first and last query, tile
+  int4* in_order;   // the same: first and last query, item
+  std::int32_t *first_ranks, *ranks;
 
   __device__ int4* keys_of(std::int64_t row) const { return keys + row * num_tiles * kListTile; }
   __device__ int tiles_of(std::int64_t row) const {
     return (num_listed[row] + kListTile - 1) / kListTile;
   }
   __device__ int segment_queries() const { return segment_tiles * kListTile; }
+  // Of a key that is listed `num_parts` times.
+  __device__ int num_sums_of(int num_parts) const {
+    return num_parts < 2 ? 0 : ranks == nullptr ? 1 : (num_parts + 1) / 2;
+  }
 };
 
 // The kept keys of a piece: those of a warp lie side by side, 32 in a round.
@@ -110,7 +119,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
     const int last = keys.queries[i].y - 1;
     const int first_end = (keys.queries[i].x / segment + 1) * segment;
     if (cuts && first_end <= last) {
-      ++num_sums;
+      num_sums += call.num_sums_of(last / segment - first_end / segment + 2);
       for (int end = first_end; end <= last; end += segment) {
         atomicAdd(counts + ((end - 1) >> keys.shift), 1u);
       }
@@ -232,14 +241,18 @@ static __global__ void __launch_bounds__(kPieceThreads)
     return make_int2(cuts ? max(queries.x, s * segment) : queries.x,
                      min(queries.y, (s + 1) * segment));
   };
+  const auto num_sums_of = [&](const int2& segments) {
+    return segments.x < segments.y ? call.num_sums_of(segments.y - segments.x + 1) : 0;
+  };
   int num_sums = 0;
   for (int i = lane; i - lane < num_kept; i += kWarp) {
     const int2 queries = queries_of(i), segments = segments_of(queries);
-    num_sums += __popc(__ballot_sync(~0u, segments.x < segments.y));
+    num_sums += num_sums_of(segments);
     for (int s = segments.x; s <= segments.y; ++s) {
       atomicAdd(&places[warp][(part_of(queries, s).y - 1) >> keys.shift], 1);
     }
   }
+  num_sums = __reduce_add_sync(~0u, num_sums);
   if (lane == 0) warps[warp] = num_sums;
   __syncthreads();
   int sum_row = call.piece_sums[blockIdx.x];
@@ -260,16 +273,12 @@ static __global__ void __launch_bounds__(kPieceThreads)
   for (int i = lane; i - lane < num_kept; i += kWarp) {
     const int key = i < num_kept ? key_at(i) : 0;
     const int2 queries = queries_of(i), segments = segments_of(queries);
-    const std::uint32_t have_sums = __ballot_sync(~0u, segments.x < segments.y);
-    int sums = kNoSums;
-    if (segments.x < segments.y) {
-      const int at = sum_row + __popc(have_sums & lanes_below(lane));
-      if (at < call.sum_rows) {
-        sums = at;
-        call.sum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};
-      }
+    const int num_rows = num_sums_of(segments), rows_up_to = sum_up_to(num_rows, lane);
+    const int first_sum = sum_row + rows_up_to - num_rows;
+    for (int at = first_sum; at < min(first_sum + num_rows, call.sum_rows); ++at) {
+      call.sum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};
     }
-    sum_row += __popc(have_sums);
+    sum_row += __shfl_sync(~0u, rows_up_to, kWarp - 1);
     // Segment by segment: parts of a bin come in the order of their keys.
     const int last = __reduce_max_sync(~0u, segments.y);
     for (int s = __reduce_min_sync(~0u, segments.x); s <= last; ++s) {
@@ -282,7 +291,11 @@ static __global__ void __launch_bounds__(kPieceThreads)
       __syncwarp();
       if (bin >= 0) {
         const int before = __popc(same & lanes_below(lane));
-        if (at + before < capacity) out[at + before] = make_int4(key, part.x, part.y, sums);
+        const int sums = first_sum + (call.ranks == nullptr ? 0 : (s - segments.x) / 2);
+        const bool has_sums = num_rows > 0 && sums < call.sum_rows;
+        if (at + before < capacity) {
+          out[at + before] = make_int4(key, part.x, part.y, has_sums ? sums : kNoSums);
+        }
         if (before == 0) places[warp][bin] = at + __popc(same);
       }
       __syncwarp();

@@ -272,11 +272,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
   if (options.deterministic && lists != nullptr && lists->ranks == nullptr) {
-    return Error{ErrorCode::unsupported,
-                 impl.is_listed
-                     ? kWithoutOrder
-                     : "deterministic: lists that are made on the device have no order of "
-                       "additions; run it with backend = cpu"};
+    return Error{ErrorCode::unsupported, kWithoutOrder};
   }
   const bool is_parametric = impl.arrays.num_formulas > 0;  // the order is made in each call
   if (options.deterministic && lists == nullptr && !is_parametric && !impl.is_ordered) {

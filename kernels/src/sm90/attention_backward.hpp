@@ -15,8 +15,8 @@ struct BackwardLists {
   const std::int32_t* num_items;  ///< one word
   std::int64_t max_items;         ///< it is not larger
   KeySums sums;  ///< dim_qk and dim_v: backward_dim of the shape; memory of the call
-  /// For deterministic calls (KeyListArrays), or null. Sums have rows of dbias then, and no row two
-  /// entries.
+  /// For deterministic calls (KeyListArrays), or null. Sums have rows of dbias then, and no row
+  /// more than two entries.
   const std::int32_t* first_ranks;
   const std::int32_t* ranks;
   /// KeyGradientParams::seen, with the longest kv_len of the shape.

@@ -70,7 +70,7 @@ struct KeyListArrays {
   float* dbias_sums;              ///< [rows], or null: to dkey_bias at once
   KeyRows k, v;
   /// Deterministic calls: of each item its first entry of ranks; of each tile that an item visits
-  /// how many items before it, of its KV head, visit the same one. Each row of sums has one entry.
+  /// how many items before it, of its KV head, visit the same one. Two entries at most share a row.
   const std::int32_t* first_ranks;
   const std::int32_t* ranks;
 };

@@ -182,7 +182,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   if (is_ordered) {
     FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
     if (plan.is_listed()) {
-      ordered_lists = with_sums_of_entries(plan.key_lists);
+      ordered_lists = with_sums_of_pairs(plan.key_lists);
       take_in_order(order.units, ordered_lists.items);
       order.units.clear();
     }

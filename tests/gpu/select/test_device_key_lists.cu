@@ -1,14 +1,18 @@
-// Key-major lists made on the GPU: bit by bit those of the host.
+// Key-major lists made on the GPU: bit by bit those of the host, with and without an order of
+// additions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "device_array.hpp"
 #include "dynamic_mask/device_key_lists.hpp"
+#include "entry_sums.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "guarded_array.hpp"
 #include "key_lists.hpp"
@@ -27,6 +31,7 @@ struct Case {
   std::int32_t heads_kv = 1;
   std::int32_t segment = 8;
   std::int64_t w = -1;  ///< -1: the most keys that a query of some row keeps
+  bool has_order = false;
 
   std::int64_t num_rows() const { return static_cast<std::int64_t>(q_lens.size()); }
   std::int64_t most_kept() const {
@@ -45,6 +50,7 @@ struct Case {
     room.q_len = *std::max_element(q_lens.begin(), q_lens.end());
     room.segment_tiles = segment;
     room.w = w >= 0 ? w : most_kept();
+    room.has_order = has_order;
     return room;
   }
 };
@@ -82,6 +88,8 @@ struct Made {
     const GuardedBytes d_items(size(room.items_capacity(), sizeof(KeyItem)));
     const GuardedBytes d_sum_keys(size(room.sums_capacity(), sizeof(SumKey)));
     const GuardedBytes d_num_items(4), d_num_sums(size(room.num_rows, 4));
+    const GuardedBytes d_first_ranks(size(room.has_order ? room.items_capacity() : 0, 4));
+    const GuardedBytes d_ranks(size(room.ranks_capacity(), 4));
     KeyListsCall call;
     call.room = room;
     call.kept = d_kept.data();
@@ -93,6 +101,10 @@ struct Made {
     call.num_items = d_num_items.as<std::int32_t>();
     call.sum_keys = d_sum_keys.as<SumKey>();
     call.num_sums = d_num_sums.as<std::int32_t>();
+    if (room.has_order) {
+      call.first_ranks = d_first_ranks.as<std::int32_t>();
+      call.ranks = d_ranks.as<std::int32_t>();
+    }
     const Result<void> done = make_key_lists_on_device(call, nullptr);
     EXPECT_TRUE(done) << done.error().message;
     workspace.to_host();
@@ -101,20 +113,72 @@ struct Made {
     sum_keys = elements_of<SumKey>(d_sum_keys.to_host());
     num_sums = elements_of<std::int32_t>(d_num_sums.to_host());
     num_items = elements_of<std::int32_t>(d_num_items.to_host()).front();
+    first_ranks = elements_of<std::int32_t>(d_first_ranks.to_host());
+    ranks = elements_of<std::int32_t>(d_ranks.to_host());
   }
   std::vector<ListedKey> keys;
   std::vector<KeyItem> items;
   std::vector<SumKey> sum_keys;
-  std::vector<std::int32_t> num_sums;
+  std::vector<std::int32_t> num_sums, first_ranks, ranks;
   std::int32_t num_items = 0;
 };
 
-void expect_lists(const Case& c) {
+// Two entries of a key share a row of sums.
+HeadLists with_pairs(const HeadLists& lists) {
+  KeyLists of_head;
+  append_items(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
+  of_head = with_sums_of_pairs(of_head);
+  HeadLists pairs{of_head.keys, lists.items, {}};
+  for (const SumKey& each : of_head.sum_keys) pairs.sum_keys.push_back(each.key);
+  return pairs;
+}
+
+// Of some rows together: segment by segment, of each row those that begin last first, of these
+// those that end last; the first of each row, the second of each row and so on.
+void put_in_turn(const Case& c, std::vector<KeyItem>& items) {
+  const auto row_of = [&](const KeyItem& item) { return item.batch * c.heads_kv + item.kv_head; };
+  std::sort(items.begin(), items.end(), [&](const KeyItem& a, const KeyItem& b) {
+    const auto key_of = [&](const KeyItem& item) {
+      return std::tuple(row_of(item), item.begin_tile / c.segment, -item.begin_tile, -item.end_tile,
+                        item.key_tile);
+    };
+    return key_of(a) < key_of(b);
+  });
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> num_before;
+  std::vector<
+      std::pair<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, KeyItem>>
+      placed;
+  for (const KeyItem& item : items) {
+    const std::int32_t row = row_of(item), segment = item.begin_tile / c.segment;
+    const std::int32_t place = num_before[{row, segment}]++;
+    placed.push_back({{row / kRowsTogether, segment, place, row}, item});
+  }
+  std::sort(placed.begin(), placed.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(placed.begin(), placed.end(), items.begin(),
+                 [](const auto& each) { return each.second; });
+}
+
+void expect_ranks(const Made& made) {
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(made.num_items); ++i) {
+    const KeyItem& item = made.items[i];
+    for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
+      const std::int32_t expected = num_before[{item.batch, item.kv_head, tile}]++;
+      const auto visit = static_cast<std::size_t>(made.first_ranks[i] + tile - item.begin_tile);
+      ASSERT_LT(visit, made.ranks.size());
+      ASSERT_EQ(made.ranks[visit], expected) << "item " << i << " at tile " << tile;
+    }
+  }
+}
+
+void expect_lists_as_asked(const Case& c) {
   const KeyListsRoom room = c.room();
   const Made made(c);
   std::vector<KeyItem> expected_items;
   for (std::int64_t row = 0; row < c.num_rows(); ++row) {
-    const HeadLists expected = expected_row(c, row);
+    const HeadLists plain = expected_row(c, row);
+    const HeadLists expected = c.has_order ? with_pairs(plain) : plain;
     const auto first = static_cast<std::size_t>(row * room.tiles_of_row()) * kListTile;
     for (std::size_t i = 0; i < expected.keys.size(); ++i) {
       const ListedKey &got = made.keys[first + i], &want = expected.keys[i];
@@ -139,6 +203,7 @@ void expect_lists(const Case& c) {
     }
   }
   ASSERT_EQ(made.num_items, static_cast<std::int32_t>(expected_items.size()));
+  if (c.has_order) put_in_turn(c, expected_items);
   for (std::size_t i = 0; i < expected_items.size(); ++i) {
     const KeyItem &got = made.items[i], &want = expected_items[i];
     ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
@@ -147,6 +212,16 @@ void expect_lists(const Case& c) {
                          << ", expected key tile " << want.key_tile << " [" << want.begin_tile
                          << ", " << want.end_tile << ") full [" << want.full_begin << ", "
                          << want.full_end << ") sums " << want.first_sum;
+  }
+  if (c.has_order) expect_ranks(made);
+}
+
+void expect_lists(Case c) {
+  for (const bool has_order : {false, true}) {
+    SCOPED_TRACE(has_order ? "with an order" : "without an order");
+    c.has_order = has_order;
+    expect_lists_as_asked(c);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 
@@ -198,9 +273,34 @@ TEST(DeviceKeyLists, EntriesBeyondTheRoomAreLeftOut) {
   Case c = gpu_test::random_rows<Case>(random, 20000, 10000, 2, 9000, 1);
   c.segment = 3;
   c.w = 100;
-  const Made made(c);
-  for (const std::int32_t num_sums : made.num_sums) EXPECT_EQ(num_sums, c.room().sum_rows());
-  EXPECT_EQ(made.num_items, c.room().items_capacity());
+  for (const bool has_order : {false, true}) {
+    c.has_order = has_order;
+    const Made made(c);
+    for (const std::int32_t num_sums : made.num_sums) EXPECT_EQ(num_sums, c.room().sum_rows());
+    EXPECT_EQ(made.num_items, c.room().items_capacity());
+    if (has_order) expect_ranks(made);
+  }
+}
+
+// More rows than lie side by side, of different lengths.
+TEST(DeviceKeyLists, ManyRows) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(6);
+  Case c = gpu_test::random_rows<Case>(random, 5000, 6000, 2 * kRowsTogether + 3, 5000, 2);
+  for (std::size_t row = 0; row < c.q_lens.size(); row += 5) {
+    c.q_lens[row] = 3000;
+    for (std::int64_t key = 0; key < c.kv_len; ++key) {
+      Interval& queries =
+          c.kept[row * static_cast<std::size_t>(c.kv_len) + static_cast<std::size_t>(key)];
+      queries.end = std::min(queries.end, 3000);
+      if (queries.begin >= queries.end) queries = {0, 0};
+    }
+  }
+  for (const std::int32_t segment : {1, 8, 512}) {
+    SCOPED_TRACE(segment);
+    c.segment = segment;
+    expect_lists(c);
+  }
 }
 
 TEST(DeviceKeyLists, NobodyKeepsAKey) {

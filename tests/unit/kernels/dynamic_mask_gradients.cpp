@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -29,9 +30,7 @@ class GradientRun {
       : machine_(machine),
         call_(call),
         trial_(machine, call.mask, call.heads, call.choice, backward_choice(call.trial)),
-        workspace_(machine,
-                   std::vector<unsigned char>(
-                       static_cast<std::size_t>(call.object.backward_workspace_bytes()), 0xff)),
+        workspace_(machine, std::vector<unsigned char>(workspace_bytes(call), 0xff)),
         scores_(machine, call.scores),
         dscores_(machine, std::vector<float>(call.scores.size(), -1)),
         kept_(machine, call.kept) {}
@@ -47,37 +46,73 @@ class GradientRun {
       if (std::string wrong = run(false); !wrong.empty()) return wrong;
       if (trial_.result_bytes() != first) return "differs where it selects by itself";
     }
+    if (std::string wrong = check_bits(); !wrong.empty()) return wrong;
     return call_.trial.are_scores_made ? check_made_scores(of_scores) : "";
   }
 
  private:
+  static BackwardOptions deterministic() {
+    BackwardOptions options;
+    options.deterministic = true;
+    return options;
+  }
+  static std::size_t workspace_bytes(const GradientCall& call) {
+    return static_cast<std::size_t>(
+        std::max(call.object.backward_workspace_bytes(),
+                 call.object.backward_workspace_bytes(deterministic())));
+  }
+
+  // Deterministic calls, whatever was in memory.
+  std::string check_bits() {
+    is_deterministic_ = true;
+    std::vector<unsigned char> first;
+    std::vector<float> first_scores;
+    for (const unsigned char poison : {0xff, 0x00, 0x41}) {
+      workspace_.set(std::vector<unsigned char>(workspace_bytes(call_), poison));
+      if (std::string wrong = run(true, poison); !wrong.empty()) return "deterministic: " + wrong;
+      if (first.empty()) {
+        first = trial_.result_bytes();
+        first_scores = dscores_.fetch();
+        if (const std::string wrong = trial_.check(); !wrong.empty())
+          return "deterministic: " + wrong;
+      }
+      if (trial_.result_bytes() != first || dscores_.fetch() != first_scores)
+        return "deterministic: other bits";
+    }
+    is_deterministic_ = false;
+    return {};
+  }
   std::vector<std::int64_t> extents() const {
     return {call_.heads.batch, call_.heads.heads_kv, call_.kv_len};
   }
 
   // One call; dscores become those of the trial's bias.
-  std::string run(bool has_kept) {
-    const Result<void> done = trial_.run_by([&](const BackwardTensors& attention) {
-      tensors_.q = attention.q;
-      tensors_.kv = attention.kv;
-      tensors_.out = attention.out;
-      tensors_.lse = attention.lse;
-      tensors_.out_residual = attention.out_residual;
-      tensors_.dout = attention.dout;
-      tensors_.dlse = attention.dlse;
-      tensors_.dq = attention.dq;
-      tensors_.dk = attention.dk;
-      tensors_.dv = attention.dv;
-      tensors_.scores = scores_.view(DType::float32, extents()).view();
-      tensors_.dscores = dscores_.view(DType::float32, extents());
-      tensors_.kept = {};
-      if (has_kept) {
-        std::vector<std::int64_t> pairs = extents();
-        pairs.push_back(2);
-        tensors_.kept = kept_.view(DType::int32, pairs).view();
-      }
-      return call_.object.backward(tensors_, workspace_.data(), nullptr, trial_.options());
-    });
+  std::string run(bool has_kept, unsigned char poison = 0xff) {
+    BackwardOptions options = trial_.options();
+    options.deterministic = is_deterministic_;
+    const Result<void> done = trial_.run_by(
+        [&](const BackwardTensors& attention) {
+          tensors_.q = attention.q;
+          tensors_.kv = attention.kv;
+          tensors_.out = attention.out;
+          tensors_.lse = attention.lse;
+          tensors_.out_residual = attention.out_residual;
+          tensors_.dout = attention.dout;
+          tensors_.dlse = attention.dlse;
+          tensors_.dq = attention.dq;
+          tensors_.dk = attention.dk;
+          tensors_.dv = attention.dv;
+          tensors_.scores = scores_.view(DType::float32, extents()).view();
+          tensors_.dscores = dscores_.view(DType::float32, extents());
+          tensors_.kept = {};
+          if (has_kept) {
+            std::vector<std::int64_t> pairs = extents();
+            pairs.push_back(2);
+            tensors_.kept = kept_.view(DType::int32, pairs).view();
+          }
+          return call_.object.backward(tensors_, workspace_.data(), nullptr, options);
+        },
+        poison);
     return done ? set_bias_gradient(dscores_.fetch()) : done.error().message;
   }
 
@@ -141,6 +176,22 @@ class GradientRun {
     tensors_.a_coef = own_a_coef.view(DType::float32, a_extents).view();
     tensors_.ddt_proj = got_dt_proj.view(DType::float32, dt_extents);
     tensors_.da_coef = got_a_coef.view(DType::float32, a_extents);
+    std::vector<unsigned char> bits;
+    std::vector<float> first_dt_proj, first_a_coef;
+    is_deterministic_ = true;
+    for (const unsigned char poison : {0x00, 0xff}) {
+      workspace_.set(std::vector<unsigned char>(workspace_bytes(call_), poison));
+      if (std::string wrong = run(true, poison); !wrong.empty()) return "deterministic: " + wrong;
+      if (bits.empty()) {
+        bits = trial_.result_bytes();
+        first_dt_proj = got_dt_proj.fetch();
+        first_a_coef = got_a_coef.fetch();
+      }
+      if (trial_.result_bytes() != bits || got_dt_proj.fetch() != first_dt_proj ||
+          got_a_coef.fetch() != first_a_coef)
+        return "deterministic, of scores that are made: other bits";
+    }
+    is_deterministic_ = false;
     if (std::string wrong = run(true); !wrong.empty()) return wrong;
     const auto difference = [](std::string_view name, const std::vector<float>& got,
                                const std::vector<float>& expected) {
@@ -166,6 +217,7 @@ class GradientRun {
   MachineArray<float> scores_, dscores_;
   MachineArray<Interval> kept_;
   DynamicMaskBackwardTensors tensors_;
+  bool is_deterministic_ = false;
 };
 
 }  // namespace

@@ -26,8 +26,9 @@ struct GradientCall {
 };
 
 /// With the scores given: all gradients are within the bounds of float64, those of keys that no
-/// query keeps exactly 0; on the host the same bits where the call selects by itself. Where the
-/// trial makes its scores, they are made in another call, which adds what zoh_scores_backward makes
+/// query keeps exactly 0; deterministic calls are so as well and give the same bits, whatever
+/// memory held before; on the host also where the call selects by itself. Where the trial makes its
+/// scores, they are made in another call, which adds what zoh_scores_backward makes
 /// of the same gradients of scores. Empty, or what is wrong.
 std::string check_dynamic_mask_gradients(AttentionMachine& machine, const GradientCall& call);
 

@@ -391,6 +391,14 @@ std::vector<DynamicMaskTrial> dynamic_mask_trials() {
          .w = 40,
          .choice = plain});
   }
+  // Some live through three segments of queries of the lists of gradients.
+  trials.push_back({.name = "long lives",
+                    .lengths = {{2300, 2300}},
+                    .heads_q = 2,
+                    .heads_kv = 1,
+                    .w = 150,
+                    .reading = kGather,
+                    .choice = plain});
   trials.push_back({.name = "all keys",
                     .lengths = {{300, 300}},
                     .heads_q = 2,

@@ -24,6 +24,10 @@ class MachineArray {
   MachineArray& operator=(const MachineArray&) = delete;
 
   void* data() const { return memory_; }
+  void set(std::vector<T> values) {
+    values_ = std::move(values);
+    machine_.write(memory_, bytes(), size());
+  }
   const std::vector<T>& fetch() {
     machine_.read(bytes(), memory_, size());
     return values_;

@@ -175,25 +175,26 @@ class DynamicMaskAttention {
                    std::uint32_t* status = nullptr, Stream stream = nullptr,
                    const DynamicMaskOptions& options = {}) const;
 
-  /// Bytes of workspace of one backward call; 0 on the host, or without has_gradients.
-  std::int64_t backward_workspace_bytes() const;
+  /// Bytes of workspace of one backward call with these options; 0 on the host, or without
+  /// has_gradients. Deterministic calls need more: 4 bytes for each item of 128 listed keys and
+  /// tile of 128 queries, and where keys live long up to half as many rows of sums again for each
+  /// end of a segment (device_key_lists.hpp).
+  std::int64_t backward_workspace_bytes(const BackwardOptions& options = {}) const;
 
   /// The gradients of a call with the same tensors, selection taken as it was: a selection has no
   /// gradient, the scores that it adds have. On a GPU in the order of `stream`, without waiting; a
-  /// graph may capture it. `workspace`: backward_workspace_bytes() of device memory, 256-aligned,
-  /// of no other call at the same time. On a GPU RowSums::automatic is `output`, which with
-  /// out_residual is as good: without it half of the time again is too much for the last digits of
-  /// gradients of scores.
+  /// graph may capture it. `workspace`: backward_workspace_bytes(options) of device memory,
+  /// 256-aligned, of no other call at the same time. On a GPU RowSums::automatic is `output`, which
+  /// with out_residual is as good: without it half of the time again is too much for the last
+  /// digits of gradients of scores.
   ///
   /// Errors  those of attention_backward and zoh_scores_backward, by the names of the tensors;
-  ///         invalid_argument: made without has_gradients, no kept on a GPU; unsupported:
-  ///         options.deterministic on a GPU, unless reading() is all (dq, and dk and dv of
-  ///         long-lived keys, are sums in no fixed order there; on the host bits are always the
-  ///         same). Checked before anything is written
+  ///         invalid_argument: made without has_gradients, no kept on a GPU. Checked before
+  ///         anything is written
   /// Cost    10 head_dim FLOP for each (query, key) pair that is kept, times 1.1 to 1.4 for tiles
-  /// in
-  ///         which some keys have died; on a GPU kept keys are put in the order of their lifetimes
-  ///         first (device_key_lists.hpp), then every row of k, v, dk and dv is touched about once
+  ///         in which some keys have died; on a GPU kept keys are put in the order of their
+  ///         lifetimes first (device_key_lists.hpp), then every row of k, v, dk and dv is touched
+  ///         about once
   Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace = nullptr,
                         Stream stream = nullptr, const BackwardOptions& options = {}) const;
 

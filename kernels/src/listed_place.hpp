@@ -1,0 +1,24 @@
+// The order of items of key lists in deterministic calls, on host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/host_device.hpp"
+
+namespace fdma {
+
+/// The place of an item among those of its KV head that begin in the same segment of queries. Those
+/// that begin last come first: when others come to their tiles, they are there or gone. Of those
+/// that begin together, most at the begin of the segment, those that end last come first: others
+/// are done early, and wait for none that goes on.
+struct ListedPlace {
+  std::int32_t begin_tile, end_tile, key_tile;
+
+  friend FDMA_HOST_DEVICE bool operator<(const ListedPlace& a, const ListedPlace& b) {
+    if (a.begin_tile != b.begin_tile) return a.begin_tile > b.begin_tile;
+    if (a.end_tile != b.end_tile) return a.end_tile > b.end_tile;
+    return a.key_tile < b.key_tile;
+  }
+};
+
+}  // namespace fdma
