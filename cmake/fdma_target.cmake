@@ -7,6 +7,8 @@ function(fdma_compile_options target)
     # GCC 12 takes the inactive alternatives of a moved std::variant for uninitialised variables, and
     # at -O3 the concatenation of two strings for an overlapping copy.
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-restrict)
+    # Sources compiled together are taken for headers, whose types should not use what is private to one source.
+    target_compile_options(${target} PRIVATE $<$<BOOL:${FDMA_UNITED}>:-Wno-subobject-linkage>)
   endif()
   if(FDMA_BUILD_FUZZERS)
     target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
@@ -18,6 +20,19 @@ function(fdma_compile_options target)
   endif()
 endfunction()
 
+# fdma_united(<list> <name>): with FDMA_UNITED, the sources of the list become fewer that include them (united_sources.py), in
+# the folder united/<name> of the build. Made anew where a source changes, since what goes together may.
+function(fdma_united list name)
+  if(NOT FDMA_UNITED OR NOT ${list})
+    return()
+  endif()
+  set(script ${PROJECT_SOURCE_DIR}/cmake/united_sources.py)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${script} ${${list}})
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${PROJECT_BINARY_DIR}/united/${name} ${${list}}
+    OUTPUT_VARIABLE united COMMAND_ERROR_IS_FATAL ANY)
+  set(${list} ${united} PARENT_SCOPE)
+endfunction()
+
 # fdma_library(<name> INCLUDE dir SOURCES ... [LINK fdma::a ...] [PRIVATE_LINK lib ...])
 #
 # A library of FDMA with its public include folder. It sees the public headers of what LINK names and of nothing
@@ -25,6 +40,7 @@ endfunction()
 # FDMA_INCLUDE_DIR for the install rules and for the test that compiles each header alone.
 function(fdma_library name)
   cmake_parse_arguments(ARG "" "INCLUDE" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  fdma_united(ARG_SOURCES ${name})
   add_library(fdma_${name} STATIC ${ARG_SOURCES})
   add_library(fdma::${name} ALIAS fdma_${name})
   set_target_properties(fdma_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON
