@@ -1,11 +1,12 @@
 """python .ci/lint.py BUILD_FOLDER FILE..: clang-tidy over C++ sources, several at once.
 
 Most of the time of clang-tidy goes into the headers of the system, which every source of a folder
-includes again. So up to eight sources with the same flags are included by one made-up source and
-looked at together (the header filter names sources too). Where something is found, which may be
-that they do not go together, they are halved down to single sources, so that every finding is one
-of a source alone; sources with helpers of the same name are kept apart from the start. Two checks
-look at the main file only: unused using-declarations and aliases of namespaces are looked for here.
+includes again. So up to sixteen sources with the same flags that go together as sources compiled
+together do (cmake/united_sources.py) are included by one made-up source and looked at together (the
+header filter names sources too). Where something is found, which may be that they do not go
+together after all, they are halved down to single sources, so that every finding is one of a source
+alone. Two checks look at the main file only: unused using-declarations and aliases of namespaces
+are looked for here.
 
 BUILD_FOLDER has compile_commands.json, and gets the folder lint/. The exit code is 0 iff nothing
 was found.
@@ -21,16 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-BATCH = 8
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cmake"))
+from united_sources import batches, united
+
+BATCH = 16
 # Findings in these files are shown: those of .clang-tidy, and the sources.
 SHOWN = r"((formats|masks|tools|benchmarks)/.*\.hpp|(formats|kernels|masks|tools)/.*\.cpp)$"
-# What a source defines for itself, at its left margin: functions, types, constants.
-PRIVATE = re.compile(r"^namespace \{$.*?^\}  // namespace$", re.M | re.S)
-DEFINITION = re.compile(
-    r"^(?:(?:struct|class|enum class|using) |\w[\w:<>,&* ]*[ &*]|constexpr .* )(\w+)"
-    r"(?=\(| = | \{|;)",
-    re.M,
-)
 CHATTER = re.compile(
     r"^\d+ warnings? .*generated|^Suppressed |^Use -header-filter|^\d+ errors? generated"
 )
@@ -60,33 +57,15 @@ class Linter:
                 self.commands.setdefault(source, of_folder[source.parent])
 
     def batches(self) -> list[list[Path]]:
-        """Sources of one folder with the same flags, at most BATCH together, no name twice."""
-        batches: list[tuple[tuple[Any, ...], set[str], list[Path]]] = []
+        """Sources of one folder with the same flags, at most BATCH together."""
+        alike: dict[tuple[Any, ...], list[Path]] = {}
         for source, (directory, flags) in sorted(self.commands.items()):
-            text = source.read_text()
-            alike = (source.parent, directory, flags)
-            if "foreach_target.h" in text:  # includes itself once for every instruction set
-                alike = (source, directory, flags)
-            names = set(DEFINITION.findall("".join(PRIVATE.findall(text))))
-            for others, taken, batch in batches:
-                if others == alike and len(batch) < BATCH and not names & taken:
-                    taken |= names
-                    batch.append(source)
-                    break
-            else:
-                batches.append((alike, names, [source]))
-        return [batch for _, _, batch in batches]
+            alike.setdefault((source.parent, directory, *flags), []).append(source)
+        return [batch for sources in alike.values() for batch in batches(sources, BATCH)]
 
     def lint(self, batch: list[Path]) -> list[str]:
         """What clang-tidy says of the sources; nothing where all is well."""
-        name = batch[0]
-        if len(batch) > 1:
-            stem = re.sub(r"\W", "_", str(batch[0].with_suffix("")))
-            name = self.folder / f"{stem}_{len(batch)}.cpp"
-            lines = [
-                f'#include "{source}"  // NOLINT(bugprone-suspicious-include)\n' for source in batch
-            ]
-            name.write_text("".join(lines))
+        name = united(self.folder / re.sub(r"\W", "_", str(batch[0].parent)), batch)
         directory, flags = self.commands[batch[0]]
         run = subprocess.run(
             [
