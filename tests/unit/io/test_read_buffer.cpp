@@ -13,12 +13,12 @@ namespace fdma::io {
 namespace {
 
 /// A file with byte i = i * 7 modulo 251.
-class ReadBufferTest : public testing::Test {
+class ReadBufferTest : public ::testing::Test {
  protected:
   static constexpr std::int64_t kFileBytes = 5 << 20;
 
   void SetUp() override {
-    std::string name = testing::TempDir() + "/read_buffer_XXXXXX";
+    std::string name = ::testing::TempDir() + "/read_buffer_XXXXXX";
     descriptor_ = mkstemp(name.data());
     ASSERT_GE(descriptor_, 0);
     unlink(name.c_str());
@@ -34,7 +34,7 @@ class ReadBufferTest : public testing::Test {
   }
 
   void expect_piece(ReadBuffer& buffer, std::int64_t address, std::int64_t size) {
-    SCOPED_TRACE(testing::Message() << "address " << address << ", size " << size);
+    SCOPED_TRACE(::testing::Message() << "address " << address << ", size " << size);
     const Result<std::byte*> piece = buffer.read(descriptor_, address, size);
     ASSERT_TRUE(piece) << piece.error().message;
     const auto place = reinterpret_cast<std::uintptr_t>(*piece);

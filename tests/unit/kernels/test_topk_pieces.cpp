@@ -17,7 +17,7 @@
 namespace fdma::zoh {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Tree {
   std::vector<Arrivals::Word> words;
@@ -281,10 +281,10 @@ TEST(TopkPieces, EqualSelectionOnTheHost) {
         for (const std::int64_t w :
              {std::int64_t{1}, std::int64_t{2}, std::int64_t{7}, kv_len - 1, kv_len, kv_len + 5}) {
           if (w < 1) continue;
-          SCOPED_TRACE(testing::Message() << q_len << " x " << kv_len << " " << among.name
-                                          << ", scores " << name << ", w " << w);
+          SCOPED_TRACE(::testing::Message() << q_len << " x " << kv_len << " " << among.name
+                                            << ", scores " << name << ", w " << w);
           expect_selection(columns, scores, w);
-          if (testing::Test::HasFatalFailure()) return;
+          if (::testing::Test::HasFatalFailure()) return;
         }
       }
     }
@@ -320,11 +320,11 @@ TEST(TopkPieces, LongGroupsAndMany) {
         const ColumnIntervals among = groups(lengths, causal, hidden);
         for (const auto& [name, scores] : all_scores(among.kv_len, random)) {
           for (const std::int64_t w : {1, 5, 127, 128, 129, 2047, 2048, 2049, 5000}) {
-            SCOPED_TRACE(testing::Message()
+            SCOPED_TRACE(::testing::Message()
                          << lengths.size() << " groups, " << among.kv_len << " keys, causal "
                          << causal << ", hidden " << hidden << ", scores " << name << ", w " << w);
             expect_selection(among, scores, w);
-            if (testing::Test::HasFatalFailure()) return;
+            if (::testing::Test::HasFatalFailure()) return;
           }
         }
       }

@@ -55,7 +55,7 @@ TEST(MaskBuilder, BuildsNamedMasks) {
 }
 
 TEST(MaskBuilder, CompletesTheShorthandOfTopk) {
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   EXPECT_EQ(text_of(causal() & topk("s", 64)), "topk(@s, 64, among=causal)");
   EXPECT_EQ(text_of(causal() & topk("s", table("w")) & window(9)),
             "topk(@s, @w, among=causal & window(9))");
@@ -102,7 +102,7 @@ TEST(MaskBuilder, SharesValuesThatAreUsedTwice) {
 }
 
 TEST(MaskBuilder, RejectsWhatOnlyTheWholeShows) {
-  using testing::HasSubstr;
+  using ::testing::HasSubstr;
   EXPECT_THAT(text_of(window(q)), HasSubstr("error: window: w is one number"));
   EXPECT_THAT(text_of(loop("i") < 3), HasSubstr("\"i\" is used outside"));
   EXPECT_THAT(text_of(any_of("k", 3, loop("k") < 3)), HasSubstr("word of the language"));

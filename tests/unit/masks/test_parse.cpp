@@ -136,7 +136,7 @@ TEST(ParseMask, RejectsTopkWithoutAmongElsewhere) {
         "let t = topk(@s, 4); causal & t & at(t, q=k)"}) {
     const auto diagnostics = diagnostics_of(text);
     ASSERT_EQ(diagnostics.size(), 1u) << text;
-    EXPECT_THAT(diagnostics[0].message, testing::HasSubstr("among=")) << text;
+    EXPECT_THAT(diagnostics[0].message, ::testing::HasSubstr("among=")) << text;
   }
 }
 

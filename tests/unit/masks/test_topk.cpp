@@ -274,7 +274,7 @@ TEST(CompileTopk, RejectsWhatItCannotSelectFrom) {
     const auto mask = compile_text(text, tables, shape);
     ASSERT_FALSE(mask) << text;
     EXPECT_EQ(mask.error().code, code) << mask.error().message;
-    EXPECT_THAT(mask.error().message, testing::HasSubstr(message));
+    EXPECT_THAT(mask.error().message, ::testing::HasSubstr(message));
   };
   const TensorView good = view_of(scores, {8});
   expect_error("causal & topk(@s, 2)", {}, ErrorCode::invalid_argument,

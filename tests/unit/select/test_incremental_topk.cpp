@@ -20,7 +20,7 @@ namespace fdma {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using testing::IsEmpty;
 
 // The first `q_len` queries and `kv_len` keys.
@@ -109,11 +109,11 @@ TEST(IncrementalTopk, EqualsSelectionFromScratchAfterEveryAppend) {
       for (const auto& [name, scores] : all_scores(kv_len, random)) {
         for (const std::int64_t w :
              {std::int64_t{1}, std::int64_t{2}, std::int64_t{7}, kv_len, kv_len + 5}) {
-          SCOPED_TRACE(testing::Message() << q_len << " x " << kv_len << " " << among.name
-                                          << ", scores " << name << ", w " << w);
+          SCOPED_TRACE(::testing::Message() << q_len << " x " << kv_len << " " << among.name
+                                            << ", scores " << name << ", w " << w);
           follow(scores, w, columns, [] { return 1; });
           follow(scores, w, columns, [&] { return static_cast<std::int64_t>(random() % 9); });
-          if (testing::Test::HasFatalFailure()) return;
+          if (::testing::Test::HasFatalFailure()) return;
         }
       }
     }
@@ -127,9 +127,9 @@ TEST(IncrementalTopk, WidthsAroundTheSizeOfATile) {
       columns_of(cells_where(kLength, kLength, [](auto q, auto k) { return k <= q; }), kLength);
   for (const auto& [name, scores] : all_scores(kLength, random)) {
     for (const std::int64_t w : {127, 128, 129, 299, 300, 400}) {
-      SCOPED_TRACE(testing::Message() << name << ", w " << w);
+      SCOPED_TRACE(::testing::Message() << name << ", w " << w);
       follow(scores, w, causal, [] { return 37; });
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
@@ -171,7 +171,7 @@ TEST(IncrementalTopk, RandomMasksOfTheClass) {
     const auto literal = select_topk(scores, w, among);
     RC_ASSERT(literal);
     RC_ASSERT(cells_of(*literal) == selected_by_sorting(scores, w, cells_of(among)));
-    RC_ASSERT(!testing::Test::HasFatalFailure());
+    RC_ASSERT(!::testing::Test::HasFatalFailure());
   });
 }
 

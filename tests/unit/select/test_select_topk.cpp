@@ -107,7 +107,7 @@ TEST(SelectTopk, RejectsWhatItCannotRank) {
   const auto nan = select_topk(scores, 1, causal);
   ASSERT_FALSE(nan);
   EXPECT_EQ(nan.error().code, ErrorCode::invalid_argument);
-  EXPECT_THAT(nan.error().message, testing::HasSubstr("scores[1]"));
+  EXPECT_THAT(nan.error().message, ::testing::HasSubstr("scores[1]"));
   const auto zero = select_topk(std::vector<float>{1, 2, 3}, 0, causal);
   ASSERT_FALSE(zero);
   EXPECT_EQ(zero.error().code, ErrorCode::invalid_argument);

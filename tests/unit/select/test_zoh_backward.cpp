@@ -27,16 +27,16 @@ using select_test::rounding_error;
 using select_test::Tensor;
 using select_test::widened;
 using select_test::ZohProblem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 void check_case(const ZohShape& shape, DType dtype, DType weight_dtype, ZohMode mode,
                 bool in_float32, std::mt19937& random) {
-  SCOPED_TRACE(testing::Message() << shape.num_batches << " " << shape.kv_len << " "
-                                  << shape.num_heads_kv << " " << shape.head_dim << " "
-                                  << shape.is_per_head << " " << to_string(dtype) << " "
-                                  << to_string(mode));
+  SCOPED_TRACE(::testing::Message()
+               << shape.num_batches << " " << shape.kv_len << " " << shape.num_heads_kv << " "
+               << shape.head_dim << " " << shape.is_per_head << " " << to_string(dtype) << " "
+               << to_string(mode));
   const Inputs inputs(shape, dtype, weight_dtype, random);
   Outputs outputs(inputs, in_float32);
   const Result<void> result = outputs.run(inputs.tensors(), {mode});

@@ -17,7 +17,7 @@ namespace {
 
 using select_test::make_tensor;
 using select_test::Tensor;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Expected {
