@@ -88,17 +88,6 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     return group * kHalfRows + accumulator_cell(thread, 0).row;
   };
 
-  // Over listed keys: the entries of the thread's two rows.
-  const auto listed_keys = [&](const uint4& unit, int4(&keys)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      keys[i] = read_listed(p.lists.keys + static_cast<int>(unit.z) + key_row() + 8 * i);
-    }
-  };
-  const auto biases = [&] {
-    return base + Layout::kBiases + 8 * (group * kWarpgroupThreads + thread_now());
-  };
-
   // Where dQ is added from registers, in deterministic calls when it is the unit's turn.
   const auto step_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
@@ -180,20 +169,46 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     sums_parity ^= 1;  // these are read until all have come to the next barrier
   };
 
-  // Over listed keys: gradients of a unit's keys to where they go.
-  [[maybe_unused]] const auto give_listed = [&](const uint4& unit) {
+  // Over listed keys: those of unit `units`, in shared memory.
+  [[maybe_unused]] CountedRing<Layout::kKeySlots> units;
+  const auto entries = [&] {
+    return base + Layout::kEntries + units.stage() * Layout::kEntryBytes;
+  };
+  // Starts copying this warp's rows of K and V of the unit.
+  [[maybe_unused]] const auto bring_keys = [&] {
+    ptx::mbarrier_wait(base + Layout::kKeysFull + 8 * units.stage(), units.phase(),
+                       "compute: keys full");
+    ptx::mbarrier_wait(base + Layout::kKvEmpty, ~units.count & 1, "compute: K and V empty");
+    const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * kWarpRows;
+    const int2 place = load_words2(entries() + 8 * Layout::kUnitKeys);
+    copy_listed_rows<Layout::kPanelsQk>(base + Layout::kK, p.lists.k, place, entries(), row, lane);
+    copy_listed_rows<Layout::kPanelsV>(base + Layout::kV, p.lists.v, place, entries(), row, lane);
+    ptx::copies_commit();
+  };
+  // Those have landed.
+  [[maybe_unused]] const auto hand_on_keys = [&] {
+    ptx::copies_wait<0>();
+    ptx::fence_async_shared();
+    __syncwarp();
+    release(base + Layout::kKFull);
+  };
+  // Gradients of a unit's keys to where they go; the next unit's keys come meanwhile.
+  [[maybe_unused]] const auto give_listed = [&](const uint4& unit, bool is_last) {
     const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
     const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
     if (batch < 0) return;  // a block without units
-    int4 keys[2];
-    listed_keys(unit, keys);
-    if constexpr (kHasKeys) {
-      give_listed_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
-                                  p.lists.dk_sums, dk, p.scale, keys, first_sum, p.head_dim, lane);
-    }
+    int2 keys[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) keys[i] = load_words2(entries() + 8 * (key_row() + 8 * i));
+    units.advance();
+    if (!is_last) bring_keys();
     if constexpr (kHasValues) {
       give_listed_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
                                  p.lists.dv_sums, dv, 1.0f, keys, first_sum, p.head_dim_v, lane);
+    }
+    if constexpr (kHasKeys) {
+      give_listed_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                  p.lists.dk_sums, dk, p.scale, keys, first_sum, p.head_dim, lane);
     }
     if constexpr (kGeneral && kHasKeys) {
       const float2 sums = load_pair(bias_sums());
@@ -203,8 +218,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
-          const bool has_sums = p.lists.dbias_sums != nullptr && first_sum >= 0 && keys[i].w >= 0;
-          atomicAdd(has_sums ? p.lists.dbias_sums + (first_sum + keys[i].w)
+          const bool has_sums = p.lists.dbias_sums != nullptr && first_sum >= 0 && keys[i].y >= 0;
+          atomicAdd(has_sums ? p.lists.dbias_sums + (first_sum + keys[i].y)
                              : p.dkey_bias + batch * p.dbias_batch_stride +
                                    kv_head * p.dbias_head_stride + keys[i].x,
                     sum);
@@ -213,35 +228,22 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
   };
 
+  if constexpr (kListed) {
+    wait_for_step();
+    if (static_cast<int>(unit_at(ring.stage).x) >= 0) bring_keys();
+  }
   for (bool is_done = false; !is_done; phases ^= 1) {
 #pragma unroll
     for (float& x : dk) x = 0.0f;
 #pragma unroll
     for (float& x : dv) x = 0.0f;
     if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
-    const auto wait_for_keys = [&] {
-      ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
+    if constexpr (kListed) hand_on_keys();
+    ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
+    if constexpr (!kListed) {
       ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
-    };
-    if constexpr (!kListed) wait_for_keys();
-    uint4 step = wait_for_step();
-    if constexpr (kGeneral && kListed) {
-      constexpr float kLog2E = 1.44269504088896340736f;
-      float bias[2] = {0.0f, 0.0f};
-      const uint4 unit = unit_at(ring.stage);
-      if (p.key_bias != nullptr && static_cast<int>(unit.x) >= 0) {
-        int4 keys[2];
-        listed_keys(unit, keys);
-        const float* from = p.key_bias + static_cast<int>(unit.x) * p.bias_batch_stride +
-                            static_cast<int>(unit.y) * p.bias_head_stride;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (keys[i].x >= 0) bias[i] = __ldg(from + keys[i].x) * kLog2E;
-        }
-      }
-      store_pair(biases(), bias[0], bias[1]);
     }
-    if constexpr (kListed) wait_for_keys();  // which take longer than what is read of each key
+    uint4 step = wait_for_step();
 #pragma unroll 1
     while ((step.x & kStepEndsUnit) == 0) {
       const int stage = ring.stage;
@@ -287,9 +289,12 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::pin_registers(s);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
       if constexpr (kGeneral && kListed) {
-        const float2 pair = load_pair(biases());
-        bias[0] = pair.x;
-        bias[1] = pair.y;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          bias[i] =
+              __int_as_float(load_word(base + Layout::kBiases + units.stage() * Layout::kBiasBytes +
+                                       4 * (key_row() + 8 * i)));
+        }
       } else if constexpr (kGeneral) {
         if (p.key_bias != nullptr) {
           constexpr float kLog2E = 1.44269504088896340736f;
@@ -476,7 +481,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     ring.advance();
     is_done = (step.x & kStepEndsAll) != 0;
     if constexpr (kListed) {
-      give_listed(unit);
+      give_listed(unit, is_done);
     } else {
       const int lane = lane_now();
       const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       }
     };
     constexpr int kStages = Layout::kStages;
-    init(Layout::kKFull, 1, 1);
+    init(Layout::kKFull, 1, kListed ? kComputeWarps : 1);
     init(Layout::kVFull, 1, 1);
     init(Layout::kKvEmpty, 1, kComputeWarps);
     init(Layout::kQFull, kStages, 1);
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     for (int i = 0; i < Layout::kRequestSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
     }
+    init(Layout::kKeysFull, Layout::kKeySlots, 1);
     init(Layout::kSumsFull, 1, Layout::kSumWarps);
     ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
     for (int at = Layout::kTurns; at <= Layout::kNumTurns; at += 16) {

@@ -1,9 +1,9 @@
-// Listed keys (key_lists.hpp): what the warps that serve do in place of walking a plan. A unit is
-// a KeyItem. Its rows of K and V lie anywhere, so that the serving warp copies them itself, 16
-// bytes a lane; masks are made of the interval of each key, which the mask warps read once a unit.
-//
-// K and V of a unit serve up to 64 tiles of queries, so that copying them by one warp does not
-// show.
+// Listed keys (key_lists.hpp): what is done in place of walking a plan. A unit is a KeyItem. Its
+// rows of K and V lie anywhere, so that threads copy them, 16 bytes each: those that compute, whose
+// products have nothing to read meanwhile, before they add dV and dK of the last unit to memory,
+// through the same pipe. (A warp of its own took 7,500 to 10,000 cycles for them, with everybody
+// waiting.) The serving warp has looked up which rows they are. Masks are made of the interval of
+// each key, which the mask warps read once a unit.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@
 #include "sm90/mask_words.cuh"
 
 namespace fdma::sm90 {
+
+inline constexpr int kWarpRows = 16;  ///< of a tile: those of one warp that computes
 
 /// A listed key as words: key, q_begin, q_end, sum_row. Kernels before this one may have made it.
 __device__ __forceinline__ int4 read_listed(const ListedKey* key) {
@@ -130,64 +132,55 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
   }
 }
 
-/// Starts copying the rows of a tile of listed keys to `to`: of lane l and round n 16 bytes of row
-/// 4 n + l / 8 and its panels. `keys[i]` of lane l: key 32 i + l. Calls between() now and then.
-template <int kPanels, class Between>
-__device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows& rows, int batch,
-                                                 int kv_head, const int (&keys)[4], int lane,
-                                                 const Between& between) {
-  constexpr int kRowLanes = kPanelRowBytes / 16, kRoundRows = kWarpSize / kRowLanes;
-  const int sub = lane / kRowLanes, piece = lane % kRowLanes;
-  const std::uint8_t* from = rows.data + batch * rows.batch_stride + kv_head * rows.head_stride;
+/// Writes to shared memory what is known of the keys of the unit published in `slot`, to `entries`
+/// and `biases`. One warp.
+template <class Layout>
+__device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint32_t slot,
+                                             std::uint32_t entries, std::uint32_t biases,
+                                             int lane) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const PublishedItem unit = read_item(slot);
+  int4 keys[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-#pragma unroll 2
-    for (int round = 0; round < kWarpSize / kRoundRows; ++round) {
-      const int row = i * kWarpSize + round * kRoundRows + sub;
-      const int key = __shfl_sync(~0u, keys[i], round * kRoundRows + sub);
-      const std::uint8_t* row_from = from + max(key, 0) * rows.row_stride + 16 * piece;
-      const std::uint32_t row_to =
-          to + static_cast<std::uint32_t>(row * kPanelRowBytes + ((piece ^ row % 8) << 4));
-#pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
-        const int byte = panel * kPanelRowBytes + 16 * piece;
-        const bool exists = key >= 0 && byte < rows.row_bytes;
-        ptx::copy_16_async(row_to + panel * (kTileRows * kPanelRowBytes),
-                           row_from + (exists ? panel * kPanelRowBytes : -16 * piece),
-                           exists ? 16 : 0);
-      }
-    }
-    between();
+    keys[i] = read_listed(p.lists.keys + unit.q_begin + i * kWarpSize + lane);
   }
+  const float* from =
+      p.key_bias + unit.batch * p.bias_batch_stride + unit.kv_head * p.bias_head_stride;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t at = static_cast<std::uint32_t>(i * kWarpSize + lane);
+    const bool has_bias = p.key_bias != nullptr && keys[i].x >= 0;
+    store_word(biases + 4 * at, __float_as_int(has_bias ? __ldg(from + keys[i].x) * kLog2E : 0.0f));
+    store_words2(entries + 8 * at, keys[i].x, keys[i].w);
+  }
+  if (lane == 0) store_words2(entries + 8 * Layout::kUnitKeys, unit.batch, unit.kv_head);
 }
 
-/// Loads K and V of the unit published in `slot`; rows that do not exist are zeros. One warp, which
-/// calls between() while it copies: others may wait for what it does besides.
-template <class Layout, class Between>
-__device__ __forceinline__ void load_listed_keys(const BackwardParams& p, std::uint32_t base,
-                                                 std::uint32_t slot, int lane,
-                                                 const Between& between) {
-  const PublishedItem unit = read_item(slot);
-  int keys[4];
+/// Starts copying 16 rows of listed keys to those from `first_row` on of a tile: of lane l and
+/// round n 16 bytes of row 4 n + l / 8 and its panels; rows that do not exist are zeros. One warp.
+template <int kPanels>
+__device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows& rows, int2 place,
+                                                 std::uint32_t entries, int first_row, int lane) {
+  constexpr int kRowLanes = kPanelRowBytes / 16, kRoundRows = kWarpSize / kRowLanes;
+  const int piece = lane % kRowLanes;
+  const std::uint8_t* from = rows.data + place.x * rows.batch_stride + place.y * rows.head_stride;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    keys[i] = __ldcg(&p.lists.keys[unit.q_begin + i * kWarpSize + lane].key);
+  for (int round = 0; round < kWarpRows / kRoundRows; ++round) {
+    const int row = first_row + round * kRoundRows + lane / kRowLanes;
+    const int key = load_word(entries + 8 * row);
+    const std::uint8_t* row_from = from + max(key, 0) * rows.row_stride + 16 * piece;
+    const std::uint32_t row_to =
+        to + static_cast<std::uint32_t>(row * kPanelRowBytes + ((piece ^ row % 8) << 4));
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int byte = panel * kPanelRowBytes + 16 * piece;
+      const bool exists = key >= 0 && byte < rows.row_bytes;
+      ptx::copy_16_async(row_to + panel * (kTileRows * kPanelRowBytes),
+                         row_from + (exists ? panel * kPanelRowBytes : -16 * piece),
+                         exists ? 16 : 0);
+    }
   }
-  copy_listed_rows<Layout::kPanelsQk>(base + Layout::kK, p.lists.k, unit.batch, unit.kv_head, keys,
-                                      lane, between);
-  ptx::copies_commit();
-  copy_listed_rows<Layout::kPanelsV>(base + Layout::kV, p.lists.v, unit.batch, unit.kv_head, keys,
-                                     lane, between);
-  ptx::copies_commit();
-  const auto hand_on = [&](std::uint32_t full) {
-    ptx::fence_async_shared();
-    __syncwarp();
-    ptx::mbarrier_arrive_warp(full, lane);
-  };
-  ptx::copies_wait<1>();
-  hand_on(base + Layout::kKFull);
-  ptx::copies_wait<0>();
-  hand_on(base + Layout::kVFull);
 }
 
 }  // namespace fdma::sm90

@@ -1,8 +1,8 @@
 // The warps that serve those that compute gradients: one thread has K, V, Q and dO copied to shared
 // memory, two warps make mask words, one warp does what the loading thread asks it for: takes units
-// (128 keys of a KV head), zeroes rows past a length, in deterministic calls adds dQ when it is a
-// unit's turn. Masks come before loads: the loading thread leaves out steps without a cell. Long,
-// so that what these warps hand to each other is read in one place.
+// (128 keys of a KV head), looks up listed keys, zeroes rows past a length, in deterministic calls
+// adds dQ when it is a unit's turn. Masks come before loads: the loading thread leaves out steps
+// without a cell. Long, so that what these warps hand to each other is read in one place.
 #pragma once
 
 #include <cstdint>
@@ -207,8 +207,9 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage());
     item_ring.advance();
   };
-  // False: there will be no more. between(): what must not wait for the longest request.
-  const auto serve = [&](const auto& between) {
+  CountedRing<Layout::kKeySlots> key_ring;
+  // False: there will be no more.
+  const auto serve = [&] {
     const std::uint32_t slot =
         base + Layout::kRequest + ring.stage() * static_cast<int>(sizeof(ServeRequest));
     const uint4 request = load_words(slot);
@@ -217,8 +218,12 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       if (lane == 0) publish(static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1));
       __syncwarp();
     } else if (kListed && request.x == kRequestKeys) {
-      load_listed_keys<Layout>(p, base, static_cast<std::uint32_t>(load_word(slot + 16)), lane,
-                               between);
+      look_up_keys<Layout>(p, static_cast<std::uint32_t>(load_word(slot + 16)),
+                           base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes,
+                           base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
+      __syncwarp();
+      ptx::mbarrier_arrive_warp(base + Layout::kKeysFull + 8 * key_ring.stage(), lane);
+      key_ring.advance();
     } else {
       zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
                 static_cast<int>(request.w), lane);
@@ -238,14 +243,14 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     TurnTaker<Layout> turns(p, base);
     for (bool has_requests = true; turns.advance(lane);) {
       if (has_requests && ptx::mbarrier_test(request_full(), ring.phase())) {
-        has_requests = serve([&] { turns.advance(lane); });
+        has_requests = serve();
       }
     }
     return;
   }
   do {
     ptx::mbarrier_wait(request_full(), ring.phase(), "serve: request full");
-  } while (serve([] {}));
+  } while (serve());
 }
 
 /// Loads what each published unit needs. One thread.
@@ -332,12 +337,12 @@ class UnitLoader {
 
   __device__ __forceinline__ void load_keys() {
     const PublishedItem unit = unit_in_hand();
-    ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~item_ring_.count & 1, "load: K and V empty");
     if constexpr (kListed) {
       request(kRequestKeys, 0, 0, 0, item_slot());
       ptx::mbarrier_arrive(request_barrier_);
       return;
     }
+    ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~item_ring_.count & 1, "load: K and V empty");
     const int num_left = unit.q_len - unit.q_begin;
     const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
     const std::uint32_t k_full =
@@ -499,7 +504,7 @@ class UnitLoader {
     PublishedItem nothing{};
     if constexpr (kListed) nothing.batch = -1;
     store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0, 0);
-    arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
+    if constexpr (!kListed) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }
 

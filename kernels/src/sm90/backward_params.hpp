@@ -144,7 +144,7 @@ struct alignas(16) StepTurn {
 };
 inline constexpr std::int32_t kNoTurn = -1;
 
-/// In place of a tile: take the next unit; there are none any more; load the listed keys of the
+/// In place of a tile: take the next unit; there are none any more; look up the listed keys of the
 /// unit at address `full`.
 inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
 
@@ -207,10 +207,14 @@ struct BackwardLayout {
   /// Of each computing thread, general kernel only: dS of its two keys, summed over the queries.
   static constexpr int kBiasSums =
       kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
-  /// The same, over listed keys: their biases times log2(e).
-  static constexpr int kBiases = kBiasSums + 8 * 2 * kWarpgroupThreads;
+  /// Over listed keys, of units in turn: key and sum_row of each, then batch and KV head; biases
+  /// times log2(e). A slot is written when at most the end of the unit two before is not reached.
+  static constexpr int kKeySlots = 4;
+  static constexpr int kEntryBytes = 8 * kUnitKeys + 16, kBiasBytes = 4 * kUnitKeys;
+  static constexpr int kEntries = kBiasSums + 8 * 2 * kWarpgroupThreads;
+  static constexpr int kBiases = kEntries + kKeySlots * kEntryBytes;
   /// Of each mask slot: bit i is set iff columns [64 i, 64 i + 64) have a cell.
-  static constexpr int kMaskHalves = kBiases + 8 * 2 * kWarpgroupThreads;
+  static constexpr int kMaskHalves = kBiases + kKeySlots * kBiasBytes;
   static constexpr int kTurns = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
   static constexpr int kNumTurns = kTurns + kTurnSlots * static_cast<int>(sizeof(StepTurn));
   static constexpr int kBarriers = kNumTurns + 16;
@@ -231,7 +235,8 @@ struct BackwardLayout {
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
   static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
   static constexpr int kSumsEmpty = kSumsFull + 8;
-  static constexpr int kEnd = kSumsEmpty + 8;
+  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over listed keys: of each slot
+  static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch

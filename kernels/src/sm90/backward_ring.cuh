@@ -26,6 +26,19 @@ __device__ __forceinline__ void store_word(std::uint32_t address, int word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 
+__device__ __forceinline__ int2 load_words2(std::uint32_t address) {
+  int2 words;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(words.x), "=r"(words.y)
+               : "r"(address)
+               : "memory");
+  return words;
+}
+
+__device__ __forceinline__ void store_words2(std::uint32_t address, int a, int b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+
 /// Two floats side by side, as those of a thread's two queries of 8.
 __device__ __forceinline__ float2 load_pair(std::uint32_t address) {
   float2 pair;

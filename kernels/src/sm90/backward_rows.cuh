@@ -77,18 +77,18 @@ FDMA_HOST_DEVICE constexpr int listed_sum_place(int column) {
 }
 
 /// Both rows of a thread, of listed keys: added to sums where a key has a row of them, without the
-/// factor, else written. `keys`: entries of the two rows; `first_sum`: of the item.
+/// factor, else written. `keys`: key and sum_row of the two rows; `first_sum`: of the item.
 template <class T, int kDim>
 __device__ __forceinline__ void give_listed_rows(const RowsView& to, std::int64_t element,
                                                  float* sums, const float (&x)[kDim / 2],
-                                                 float factor, const int4 (&keys)[2], int first_sum,
+                                                 float factor, const int2 (&keys)[2], int first_sum,
                                                  int head_dim, int lane) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const bool has_sums = first_sum >= 0 && keys[i].w >= 0, exists = keys[i].x >= 0;
+    const bool has_sums = first_sum >= 0 && keys[i].y >= 0, exists = keys[i].x >= 0;
     if (has_sums && exists) {
       float* out =
-          sums + std::int64_t{first_sum + keys[i].w} * kDim + listed_sum_place(lane % 4 * 2);
+          sums + std::int64_t{first_sum + keys[i].y} * kDim + listed_sum_place(lane % 4 * 2);
 #pragma unroll
       for (int j = 0; j < kDim / 16; ++j) {
         ptx::reduce_add_x4(out + 16 * j, x[8 * j + 2 * i], x[8 * j + 2 * i + 1],
