@@ -140,6 +140,7 @@ void expect_products() {
 
 TEST(Wgmma, Bfloat16EqualsTheHostProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
+  expect_products<__nv_bfloat16, 32, 128>();
   expect_products<__nv_bfloat16, 64, 64>();
   expect_products<__nv_bfloat16, 64, 128>();
   expect_products<__nv_bfloat16, 80, 128>();
@@ -152,6 +153,7 @@ TEST(Wgmma, Bfloat16EqualsTheHostProduct) {
 
 TEST(Wgmma, Float16EqualsTheHostProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
+  expect_products<__half, 32, 64>();
   expect_products<__half, 64, 64>();
   expect_products<__half, 80, 128>();
   expect_products<__half, 128, 128>();

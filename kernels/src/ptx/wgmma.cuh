@@ -51,6 +51,7 @@ struct product;
 #define FDMA_OUT16(i) FDMA_OUT8(i), FDMA_OUT8(i + 8)
 #define FDMA_OUT32(i) FDMA_OUT16(i), FDMA_OUT16(i + 16)
 #define FDMA_OUT64(i) FDMA_OUT32(i), FDMA_OUT32(i + 32)
+#define FDMA_R0_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FDMA_R0_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17" \
   ", %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FDMA_R32_40 "%32, %33, %34, %35, %36, %37, %38, %39"
@@ -89,6 +90,12 @@ struct product;
     }                                                                                               \
   };
 #define FDMA_COMMA ,
+FDMA_WGMMA(__nv_bfloat16, "bf16", 32, FDMA_R0_16,
+           FDMA_OUT16(0),
+           "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+FDMA_WGMMA(__half, "f16", 32, FDMA_R0_16,
+           FDMA_OUT16(0),
+           "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 FDMA_WGMMA(__nv_bfloat16, "bf16", 64, FDMA_R0_32,
            FDMA_OUT32(0),
            "%32", "%33", "%34", "%35", "%36", "%37", "%38")
@@ -138,6 +145,7 @@ FDMA_WGMMA(__half, "f16", 256, FDMA_R0_32 ", " FDMA_R32_40 ", " FDMA_R40_64 ", "
 #undef FDMA_OUT16
 #undef FDMA_OUT32
 #undef FDMA_OUT64
+#undef FDMA_R0_16
 #undef FDMA_R0_32
 #undef FDMA_R32_40
 #undef FDMA_R40_48
