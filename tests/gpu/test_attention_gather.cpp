@@ -87,6 +87,52 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   }
 }
 
+// What keys of one head leave in shared memory reaches no other, of whose last chunks only the keys
+// of the list are computed: NaN in all keys and values of a head, more than three items a worker.
+TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  constexpr std::int64_t kQLen = 1400;
+  constexpr std::int32_t kBatch = 4, kHeads = 12, kBadHead = 5;
+  const MaskCase mask = testing::case_of(
+      "many",
+      testing::make_cells(kQLen, kQLen, [](auto q, auto k) { return k * 7 % 9 == q / 300; }),
+      {128, 128});
+  for (const std::int32_t head_dim : {64, 128}) {
+    for (const bool has_bias : {false, true}) {
+      TrialChoice choice = gathering(head_dim, DType::bfloat16);
+      choice.rows_per_head = 16;
+      choice.has_bias = has_bias;
+      choice.split = SplitMode::never;
+      AttentionTrial clean(machine, mask, {kBatch, kHeads, kHeads}, choice),
+          trial(machine, mask, {kBatch, kHeads, kHeads}, choice);
+      for (std::int64_t key = 0; key < kQLen; ++key) {
+        for (std::int64_t d = 0; d < head_dim; ++d) {
+          trial.k().set(0, key, kBadHead, d, std::numeric_limits<double>::quiet_NaN());
+          trial.v().set(0, key, kBadHead, d, std::numeric_limits<double>::quiet_NaN());
+        }
+      }
+      trial.k().upload();
+      trial.v().upload();
+      ASSERT_TRUE(clean.run());
+      ASSERT_EQ(clean.check(), "");
+      ASSERT_TRUE(trial.run());
+      for (std::int64_t b = 0; b < kBatch; ++b) {
+        for (std::int64_t h = 0; h < kHeads; ++h) {
+          if (b == 0 && h == kBadHead) continue;
+          for (std::int64_t row = 0; row < kQLen; row += 13) {
+            ASSERT_EQ(trial.lse().get(b, row, h), clean.lse().get(b, row, h));
+            for (std::int64_t d = 0; d < head_dim; d += 9) {
+              ASSERT_EQ(trial.out().get(b, row, h, d), clean.out().get(b, row, h, d))
+                  << "batch element " << b << ", row " << row << ", head " << h;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // Chunks of keys that follow each other, before and behind others, and at the end of the keys.
 TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
   FDMA_SKIP_WITHOUT_HOPPER();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
@@ -134,6 +135,22 @@ __device__ __forceinline__ void write_rows_out(const ForwardParams& p, const Pub
   }
 }
 
+/// True iff last steps of up to 32 and of up to 64 keys have scores of so many only: where ptxas
+/// has registers for such steps (else C7511).
+template <class T, int kDimV, bool kGather>
+inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
+                                                    (kDimV == 64 || kDimV == 128));
+
+/// How many keys of a step are computed, the first ones.
+template <int kCount>
+using Keys = std::integral_constant<int, kCount>;
+
+template <int kUsed, int kCount>
+__device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] {
+  static_assert(kUsed <= kCount);
+  return *reinterpret_cast<float(*)[kUsed]>(&registers);
+}
+
 /// Computes items until there are none. One of two warpgroups.
 ///
 /// Items follow each other without a gap, where registers allow: the scores of the next item's
@@ -145,8 +162,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   using Layout = ForwardLayout<kDimQk, kDimV>;
   constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
-  using ScoreProduct = ptx::product<T, kStepKeys>;
   using OutProduct = ptx::product<T, kDimV>;
+  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGather>;
+  constexpr Keys<kStepKeys> kAllKeys;
   constexpr int kStages = Layout::kStages;
   constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
   const int lane = thread % 32;
@@ -168,12 +186,12 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto ring_phase = [&](int size) {
     return static_cast<std::uint32_t>(item_index / size) & 1;
   };
-  const auto q_buffer = [&] { return item_index % Layout::kQBuffers; };
-  const auto item_slot = [&] {
-    return base + Layout::kItem + item_index % Layout::kItemSlots * Layout::kItemSlotBytes;
+  const auto q_buffer = [](int item) { return item % Layout::kQBuffers; };
+  const auto item_slot = [&](int item) {
+    return base + Layout::kItem + item % Layout::kItemSlots * Layout::kItemSlotBytes;
   };
-  const auto q_half = [&] {
-    return base + Layout::kQ + q_buffer() * Layout::kQBytes + group * (Layout::kQBytes / 2);
+  const auto q_half = [&](int item) {
+    return base + Layout::kQ + q_buffer(item) * Layout::kQBytes + group * (Layout::kQBytes / 2);
   };
   // Steps of the item in hand, or kNoItem. What else is known of it stays in shared memory until
   // its output is stored.
@@ -181,31 +199,44 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (item_index % Layout::kItemSlots),
                        ring_phase(Layout::kItemSlots), "compute: item full");
     int tiles;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot()) : "memory");
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot(item_index)) : "memory");
     return tiles == kNoItem ? kNoItem : tiles * kSteps;
+  };
+  // Keys of its last step, in whole units: the others have no probabilities.
+  const auto last_keys_of_item = [&] {
+    int keys = kStepKeys;
+    if constexpr (kGather) {
+      asm volatile("ld.shared.b32 %0, [%1];"
+                   : "=r"(keys)
+                   : "r"(item_slot(item_index) + Layout::kItemGather + GatherPart::kLastKeysAt)
+                   : "memory");
+    }
+    return keys;
   };
   const auto wait_for_scores_input = [&](bool is_first_step) {
     if (is_first_step) {
-      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(), ring_phase(Layout::kQBuffers),
-                         "compute: Q full");
+      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(item_index),
+                         ring_phase(Layout::kQBuffers), "compute: Q full");
     }
     ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(step), phase_of(step),
                        "compute: K full");
   };
-  const auto issue_scores = [&] {
-    const std::uint64_t q = matrix_descriptor(q_half(), 16, 1024);
+  const auto issue_scores = [&](auto keys) {
+    using Product = ptx::product<T, decltype(keys)::value>;
+    auto& scores = first_of<decltype(keys)::value / 2>(s);
+    const std::uint64_t q = matrix_descriptor(q_half(item_index), 16, 1024);
     const std::uint64_t k = k_descriptor + stage_of(step) * kKAdvance;
-    std::uint32_t ones[4];
+    [[maybe_unused]] std::uint32_t ones[4];
     if constexpr (kTerms) ones_of_terms(ptx::opaque(lane), ones);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDimQk / 16; ++i) {
-      ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-          s, q + k_major_advance(i, kHalfRows), k + k_major_advance(i, kStepKeys), i != 0);
+      Product::template shared<ptx::Major::k, ptx::Major::k>(
+          scores, q + k_major_advance(i, kHalfRows), k + k_major_advance(i, kStepKeys), i != 0);
     }
     if constexpr (kTerms) {
-      ScoreProduct::template registers<ptx::Major::k>(
-          s, ones,
+      Product::template registers<ptx::Major::k>(
+          scores, ones,
           terms_descriptor(base + Layout::kTerms + slots.stage * Layout::kTermBytes,
                            base + Layout::kTermZeros),
           1);
@@ -213,16 +244,34 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::wgmma_commit();
   };
   // Of the step before.
-  const auto issue_out = [&] {
-    const int stage = stage_of(step - 1);
-    ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage, phase_of(step - 1), "compute: V full");
-    const std::uint64_t v = v_descriptor + stage * kVAdvance;
+  const auto wait_for_values = [&] {
+    ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage_of(step - 1), phase_of(step - 1),
+                       "compute: V full");
+  };
+  const auto multiply_values = [&](int first_key, int end_key) {
+    const std::uint64_t v = v_descriptor + stage_of(step - 1) * kVAdvance;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kStepKeys / 16; ++i) {
+    for (int i = first_key / 16; i < end_key / 16; ++i) {
       OutProduct::template registers<ptx::Major::mn>(out, probabilities[i], v + mn_major_advance(i),
                                                      1);
     }
+  };
+  const auto issue_out = [&] {
+    wait_for_values();
+    multiply_values(0, kStepKeys);
+    ptx::wgmma_commit();
+  };
+  // Of the last step of an item. What is multiplied or not lies between fences, or ptxas adds some.
+  const auto issue_last_out = [&](int num_keys) {
+    if constexpr (!kGather) return issue_out();
+    wait_for_values();
+    multiply_values(0, kUnitKeys);
+#pragma unroll
+    for (int key = kUnitKeys; key < kStepKeys; key += kUnitKeys) {
+      if (key < num_keys) multiply_values(key, key + kUnitKeys);
+    }
+    ptx::wgmma_fence();
     ptx::wgmma_commit();
   };
   // Copies by threads take longer than those of the copy engine: with two stages they begin as soon
@@ -230,8 +279,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   constexpr bool kReleasesEarly = kGather && kStages == 2;
   const auto release_k = [&] { release(base + Layout::kKEmpty + 8 * stage_of(step)); };
   // With one buffer of Q it is free for the next item as soon as the last scores are there.
-  const auto scores_are_ready = [&](bool is_last_step) {
-    ptx::pin_registers(s);
+  const auto scores_are_ready = [&](auto keys, bool is_last_step) {
+    ptx::pin_registers(first_of<decltype(keys)::value / 2>(s));
     if constexpr (Layout::kQBuffers == 1) {
       if (is_last_step) release(base + Layout::kQEmpty);
     }
@@ -277,25 +326,26 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (!kTerms) read_mask();
   };
   const float scale = kTerms ? fabsf(p.scale_log2) : kGeneral ? 1.0f : p.scale_log2;
-  const auto softmax = [&]() -> float2 {
+  const auto softmax = [&](auto keys) -> float2 {
+    auto& scores = first_of<decltype(keys)::value / 2>(s);
     if constexpr (kTerms) {
       release_mask();
       if (p.scale_log2 < 0) {
 #pragma unroll
-        for (float& x : s) x = -x;
+        for (float& x : scores) x = -x;
       }
     } else if constexpr (kGeneral) {
-      scale_and_bias(s, p.scale_log2,
+      scale_and_bias(scores, p.scale_log2,
                      base + Layout::kBias + slots.stage * Layout::kBiasBytes +
                          step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
       if (is_last_of_tile()) release_mask();
     }
-    if (is_masked) apply_words(s, word0, word1);
-    return softmax_step(s, state, scale);
+    if (is_masked) apply_words(scores, word0, word1);
+    return softmax_step(scores, state, scale);
   };
-  const auto pack = [&] {
+  const auto pack = [&](auto keys) {
 #pragma unroll
-    for (int i = 0; i < kStepKeys / 4; ++i) {
+    for (int i = 0; i < decltype(keys)::value / 4; ++i) {
       probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
     }
   };
@@ -311,19 +361,45 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto first_scores = [&](int num_steps) {
     wait_for_scores_input(true);
     read_mask_early();
-    issue_scores();
+    issue_scores(kAllKeys);
     read_mask_late();
     ptx::wgmma_wait<0>();
-    scores_are_ready(num_steps == 1);
-    softmax();
+    scores_are_ready(kAllKeys, num_steps == 1);
+    softmax(kAllKeys);
     release_k();
-    pack();
+    pack(kAllKeys);
     ++step;
   };
   const auto take_output = [&] {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(out);
     release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
+  };
+  // The scores of a step beside the product of the step before.
+  const auto next_scores = [&](auto keys, bool is_last_step) {
+    wait_for_scores_input(false);
+    read_mask_early();
+    wait_for_turn();
+    issue_scores(keys);
+    issue_out();
+    give_turn();
+    read_mask_late();
+    ptx::wgmma_wait<1>();
+    scores_are_ready(keys, is_last_step);
+    if constexpr (kReleasesEarly) release_k();
+    const float2 factor = softmax(keys);
+    if constexpr (!kReleasesEarly) release_k();
+    take_output();
+    pack(keys);
+    if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
+#pragma unroll
+      for (int i = 0; i < kDimV / 8; ++i) {
+        out[4 * i] *= factor.x;
+        out[4 * i + 1] *= factor.x;
+        out[4 * i + 2] *= factor.y;
+        out[4 * i + 3] *= factor.y;
+      }
+    }
   };
 
   int num_steps = wait_for_item();
@@ -334,39 +410,32 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (!Layout::kOverlapsItems) first_scores(num_steps);
 #pragma unroll
     for (float& x : out) x = 0.0f;
+    if constexpr (kHasNarrow) {
+      int left = num_steps - 1;
+      const bool is_narrow = left > 0 && last_keys_of_item() <= 64;
+      if (is_narrow) --left;
 #pragma unroll 1
-    for (int n = 1; n < num_steps; ++n, ++step) {
-      wait_for_scores_input(false);
-      read_mask_early();
-      wait_for_turn();
-      issue_scores();
-      issue_out();
-      give_turn();
-      read_mask_late();
-      ptx::wgmma_wait<1>();
-      scores_are_ready(n == num_steps - 1);
-      if constexpr (kReleasesEarly) release_k();
-      const float2 factor = softmax();
-      if constexpr (!kReleasesEarly) release_k();
-      take_output();
-      pack();
-      if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
-#pragma unroll
-        for (int i = 0; i < kDimV / 8; ++i) {
-          out[4 * i] *= factor.x;
-          out[4 * i + 1] *= factor.x;
-          out[4 * i + 2] *= factor.y;
-          out[4 * i + 3] *= factor.y;
+      for (; left > 0; --left, ++step) next_scores(kAllKeys, false);
+      if (is_narrow) {
+        if (last_keys_of_item() <= 32) {
+          next_scores(Keys<32>{}, true);
+        } else {
+          next_scores(Keys<64>{}, true);
         }
+        ++step;
       }
+    } else {
+#pragma unroll 1
+      for (int n = 1; n < num_steps; ++n, ++step) next_scores(kAllKeys, n == num_steps - 1);
     }
 
     // The last product of this item and, if they overlap, the first of the next. After the last
     // item the scores are those of whatever lies in shared memory, and not used.
-    const std::uint32_t slot_before = item_slot(), q_before = q_half();
-    const std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer() + group);
-    const std::uint32_t item_empty =
-        base + Layout::kItemEmpty + 8 * (item_index % Layout::kItemSlots);
+    std::uint32_t slot_before = item_slot(item_index), q_before = q_half(item_index);
+    std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_index) + group);
+    std::uint32_t item_empty = base + Layout::kItemEmpty + 8 * (item_index % Layout::kItemSlots);
+    // Read twice: kept, it would take a register that ptxas has not.
+    const int last_keys = last_keys_of_item();
     ++item_index;
     bool has_next = false;
     if constexpr (Layout::kOverlapsItems) {
@@ -378,8 +447,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       }
     }
     wait_for_turn();
-    if constexpr (Layout::kOverlapsItems) issue_scores();
-    issue_out();
+    if constexpr (Layout::kOverlapsItems) issue_scores(kAllKeys);
+    issue_last_out(last_keys);
     give_turn();
     float inverse[2], lse[2];
     finish_rows(state, scale, inverse, lse);
@@ -387,19 +456,27 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (Layout::kOverlapsItems) {
       if (has_next) read_mask_late();
       ptx::wgmma_wait<1>();
-      scores_are_ready(num_steps == 1);
+      scores_are_ready(kAllKeys, num_steps == 1);
       if (has_next) {
         if constexpr (kReleasesEarly) release_k();
-        softmax();
+        softmax(kAllKeys);
         if constexpr (!kReleasesEarly) release_k();
       }
     }
     take_output();
     if constexpr (Layout::kOverlapsItems) {
-      pack();
+      pack(kAllKeys);
       ++step;
     }
     normalize(out, inverse);
+    if constexpr (kGather) {
+      // Found anew: kept, they would take registers that ptxas has not.
+      const int item_before = ptx::opaque(item_index) - 1;
+      slot_before = item_slot(item_before);
+      q_before = q_half(item_before);
+      out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_before) + group);
+      item_empty = base + Layout::kItemEmpty + 8 * (item_before % Layout::kItemSlots);
+    }
     const PublishedItem item = read_item(slot_before);
     __syncwarp();
     release(item_empty);

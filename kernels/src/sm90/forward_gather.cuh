@@ -6,7 +6,9 @@
 // sixteenth row, so that each thread writes at one place of the swizzle. A thread holds one index a
 // step and passes it round its group; indices are read a step ahead.
 //
-// Entries past the last of a list are zeros, and masked.
+// Of the last chunk of a list the units of 32 keys that hold entries are copied and computed: no
+// score of another is read, and no value of it multiplied. Entries past the last in its unit are
+// zeros, and masked.
 //
 // A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
 // one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
@@ -31,8 +33,9 @@ struct alignas(16) GatherPart {
   std::int32_t num_tiles;    ///< before the chunks
   std::int32_t num_entries;  ///< of its chunks
   std::int32_t num_full;     ///< entries that all rows see: at least this many are the first
-  std::int32_t unused;
+  std::int32_t last_keys;    ///< of its last tile or chunk, in whole units
   std::int64_t first_entry;
+  static constexpr int kLastKeysAt = 12;  ///< bytes
 
   __device__ __forceinline__ bool is_masked(int chunk) const {
     return (chunk + 1) * kTileKeys > num_full;
@@ -42,7 +45,7 @@ struct alignas(16) GatherPart {
 /// Finds what an item gathers and cuts its num_tiles at the end of the list.
 __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
   // An item without keys has one tile, of no cells.
-  GatherPart part{max(item.num_tiles, 1), 0, 0, 0, 0};
+  GatherPart part{max(item.num_tiles, 1), 0, 0, kTileKeys, 0};
   if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
   const PlanSegment* segment = p.plan.segments + item.first_segment;
   const PlanSegment* last = segment + item.num_segments - 1;
@@ -62,6 +65,10 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
   part.num_entries =
       min(list.z - first_chunk * kTileKeys, (item.num_tiles - part.num_tiles) * kTileKeys);
   part.num_full = list.w - first_chunk * kTileKeys;
+  if (part.num_entries > 0) {
+    const int last_entries = (part.num_entries - 1) % kTileKeys + 1;
+    part.last_keys = (last_entries + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+  }
   part.first_entry = first_entry + first_chunk * kTileKeys;
   if (item.num_tiles == 0) {
     item.num_segments = 0;
@@ -72,7 +79,7 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
 
 __device__ __forceinline__ void publish_gather(std::uint32_t to, const GatherPart& part) {
   const auto first = static_cast<std::uint64_t>(part.first_entry);
-  store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, 0));
+  store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_keys));
   store_words(to + 16, make_uint4(static_cast<std::uint32_t>(first),
                                   static_cast<std::uint32_t>(first >> 32), 0, 0));
 }
@@ -215,13 +222,16 @@ constexpr int kNoKey = -1;
 constexpr int kRowThreads = kPanelRowBytes / 16;         ///< that copy a row of a panel
 constexpr int kCopyRows = kGatherThreads / kRowThreads;  ///< rows that all threads copy at once
 
-/// Copies this thread's part of the rows of a step; `own_key`: the index it holds, or kNoKey, whose
-/// row is zeros.
+/// Copies this thread's part of the rows of a step, of the units that hold its `num_entries`;
+/// `own_key`: the index it holds, or kNoKey, whose row is zeros.
 template <int kPanels, int kStepKeys>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* from,
-                                          std::int64_t row_stride, int row_bytes, int own_key) {
+                                          std::int64_t row_stride, int row_bytes, int own_key,
+                                          int num_entries) {
 #pragma unroll
   for (int round = 0; round < kStepKeys / kCopyRows; ++round) {
+    const int row_begin = round * kCopyRows;
+    if (row_begin > 0 && row_begin % kUnitKeys == 0 && row_begin >= num_entries) break;
     const int key = __shfl_sync(~0u, own_key, round, kRowThreads);
     const std::uint8_t* row = from + max(key, 0) * row_stride;
 #pragma unroll
@@ -283,7 +293,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
 
   // The V that comes next, that of the step before.
   Copier pending = Copier::none;
-  int pending_key = kNoKey, pending_head = 0, pending_batch = 0;
+  int pending_key = kNoKey, pending_entries = 0, pending_head = 0, pending_batch = 0;
   const auto copy_pending = [&] {
     if (pending == Copier::none) return;
     const int stage = stage_of(step - 1);
@@ -301,7 +311,8 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     const std::uint8_t* v = p.v_gather.data + pending_batch * p.v_gather.batch_stride +
                             pending_head * p.v_gather.head_stride + 16 * piece;
     copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, v,
-                                           p.v_gather.row_stride, v_bytes, pending_key);
+                                           p.v_gather.row_stride, v_bytes, pending_key,
+                                           pending_entries);
     ptx::copies_commit();
   };
   const auto hand_pending_on = [&] {
@@ -347,6 +358,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
       ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, empty_phase_of(step),
                          "gather: K empty");
       const int next_key = n < 0 ? key : read_key(n + 1);
+      const int num_entries = part.num_entries - n * kStepKeys;
       Copier copier = Copier::none;
       if (n >= 0) {
         const int bit = n % kWarpSize;
@@ -360,7 +372,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
         }
       } else if (copier == Copier::threads) {
         copy_rows<Layout::kPanelsQk, kStepKeys>(place + Layout::kK + stage * Layout::kKBytes, k,
-                                                p.k_gather.row_stride, k_bytes, key);
+                                                p.k_gather.row_stride, k_bytes, key, num_entries);
         ptx::copies_commit();
       }
       copy_pending();
@@ -376,6 +388,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
       if (n >= 0 && n % kWarpSize == 0) runs = find_runs(n);
       pending = copier;
       pending_key = key;
+      pending_entries = num_entries;
       pending_head = kv_head;
       pending_batch = batch;
       key = next_key;

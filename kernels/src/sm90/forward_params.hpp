@@ -52,6 +52,7 @@ struct ForwardParams {
 
 inline constexpr int kTileRows = 128;
 inline constexpr int kTileKeys = 128;
+inline constexpr int kUnitKeys = 32;  ///< last chunks of gather lists have whole units
 inline constexpr int kHalfRows = 64;  ///< of one of the two warpgroups that compute
 inline constexpr int kForwardThreads = 384;
 inline constexpr int kGatherWarps = 4;  ///< that the gathering kernels have besides
