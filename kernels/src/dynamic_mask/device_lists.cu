@@ -4,10 +4,10 @@
 //                     and the last
 //   2. cut_lists      a block takes 16 consecutive tiles of a row. It finds the keys that live in
 //                     any of them once, from the pieces that reach into the group, and puts them
-//                     into shared memory in order; of each 32 it notes in which tiles all, some or
-//                     none are seen by all rows, and in which some by some rows only. Then each
-//                     warp goes over them for a tile of its own: 32 keys that all rows see are
-//                     copied, others picked; keys that some rows see follow behind.
+//                     into shared memory in order; of each 32 it notes for every tile which of
+//                     them all rows see, and which some. Then each warp goes over those marks for
+//                     a tile of its own: first the keys that all rows see, 32 at a time, for they
+//                     are most, then those that some rows see.
 // A group with more live keys than shared memory holds takes them in batches, twice.
 //
 // Example     128K tokens, w = 2,048, random scores: 10,600 of 131,072 keys are ever kept, 2,048 to
@@ -95,106 +95,107 @@ __global__ void __launch_bounds__(kCompactThreads)
 class TileList {
  public:
   __device__ TileList(const Kernel& call, int row, int first_tile, int tile_in_group, int lane)
-      : lane_(lane), bit_(tile_in_group) {
+      : call_(call), lane_(lane), bit_(tile_in_group) {
     const int tile = first_tile + tile_in_group;
-    exists_ = tile < call.num_tiles;
-    if (!exists_) return;
-    index_ = std::int64_t{row} * call.num_tiles + tile;
+    if (tile >= call.num_tiles) return;
+    index_ = row * call.num_tiles + tile;
     begin_ = tile_in_group * call.block_q;
     end_ = begin_ + max(min(call.block_q, call.q_lens[row] - tile * call.block_q), 0);
-    const std::int64_t first = call.first_entries[index_];
-    room_ = static_cast<int>(call.first_entries[index_ + 1] - first);
-    keys_ = call.keys + first;
-    rows_ = call.rows + first;
+    first_ = call.first_entries[index_];
+    room_ = static_cast<int>(call.first_entries[index_ + 1] - first_);
   }
 
   __device__ bool has_rows() const { return begin_ < end_; }
 
-  // Keys that all rows see, 32 steps at a time: those of which all are seen are copied.
+  // Keys that all rows see, 32 steps at a time: all of some that follow each other, or most.
   __device__ void add_full(const LiveList& live, int size) {
     for (int first = 0; first * kWarp < size; first += kWarp) {
-      const std::uint32_t tiles = marks(live, first, size).x;
-      const std::uint32_t all = __ballot_sync(~0u, (tiles >> bit_ & 1) != 0);
-      std::uint32_t some = __ballot_sync(~0u, (tiles >> (16 + bit_) & 1) != 0);
-      while (some != 0) {
-        const int step = __ffs(static_cast<int>(some)) - 1;
-        const int whole = __ffs(static_cast<int>(~(all >> step))) - 1;  // steps from here on
-        const int num_steps = whole < 0 ? kWarp : whole;
-        const int key = (first + step) * kWarp + lane_;
-        if (num_steps == 0) {
-          add_some(live, key, size);
-          some &= some - 1;
-          continue;
-        }
+      const std::uint32_t keys_of_lane = marks(live, first, size, bit_);
+      const int count = __popc(keys_of_lane), up_to = sum_up_to(count, lane_);
+      const int before = num_full_ + up_to - count;
+      num_full_ += __shfl_sync(~0u, up_to, kWarp - 1);
+      const std::uint32_t steps = __ballot_sync(~0u, keys_of_lane != 0);
+      if (steps == 0) continue;
+      const int begin = __ffs(static_cast<int>(steps)) - 1, end = kWarp - __clz(steps);
+      const bool are_whole = __all_sync(~0u, keys_of_lane == ~0u || keys_of_lane == 0);
+      if (are_whole && __popc(steps) == end - begin) {
+        const int at = __shfl_sync(~0u, before, begin) + lane_;
+        const std::int32_t* const from = live.keys + (first + begin) * kWarp + lane_;
 #pragma unroll 4
-        for (int i = 0; i < num_steps * kWarp; i += kWarp) {
-          const int at = num_full_ + i + lane_;
-          if (at < room_) keys_[at] = live.keys[key + i];
+        for (int i = 0; i < (end - begin) * kWarp; i += kWarp) {
+          if (at + i < room_) call_.keys[first_ + at + i] = from[i];
         }
-        num_full_ += num_steps * kWarp;
-        some &= step + num_steps < kWarp ? ~0u << (step + num_steps) : 0;
+        continue;
+      }
+#pragma unroll 4
+      for (int step = begin; step < end; ++step) {
+        const std::uint32_t keys = __shfl_sync(~0u, keys_of_lane, step);
+        const int at = __shfl_sync(~0u, before, step) + __popc(keys & lanes_below(lane_));
+        if ((keys >> lane_ & 1) != 0 && at < room_) {
+          call_.keys[first_ + at] = live.keys[(first + step) * kWarp + lane_];
+        }
       }
     }
   }
 
-  // After all of those: the others.
+  // After all of those the others: few of each step, then a lane has a step, or most of a few.
   __device__ void add_parts(const LiveList& live, int size) {
     for (int first = 0; first * kWarp < size; first += kWarp) {
-      std::uint32_t parts = __ballot_sync(~0u, (marks(live, first, size).y >> bit_ & 1) != 0);
-      for (; parts != 0; parts &= parts - 1) {
-        add_step_of_parts(live, (first + __ffs(static_cast<int>(parts)) - 1) * kWarp + lane_, size);
+      std::uint32_t keys_of_lane = marks(live, first, size, kGroupTiles + bit_);
+      const int count = __popc(keys_of_lane), up_to = sum_up_to(count, lane_);
+      int at = num_full_ + num_parts_ + up_to - count;
+      num_parts_ += __shfl_sync(~0u, up_to, kWarp - 1);
+      std::uint32_t steps = __ballot_sync(~0u, keys_of_lane != 0);
+      if (__reduce_max_sync(~0u, count) < __popc(steps)) {
+        for (; keys_of_lane != 0; keys_of_lane &= keys_of_lane - 1, ++at) {
+          const int key = __ffs(static_cast<int>(keys_of_lane)) - 1;
+          add_part(live, (first + lane_) * kWarp + key, at);
+        }
+        continue;
+      }
+      for (; steps != 0; steps &= steps - 1) {
+        const int step = __ffs(static_cast<int>(steps)) - 1;
+        const std::uint32_t keys = __shfl_sync(~0u, keys_of_lane, step);
+        const int to = __shfl_sync(~0u, at, step) + __popc(keys & lanes_below(lane_));
+        if ((keys >> lane_ & 1) != 0) add_part(live, (first + step) * kWarp + lane_, to);
       }
     }
   }
 
-  __device__ void finish(const Kernel& call) {
-    if (lane_ != 0 || !exists_) return;
+  __device__ void finish() {
+    if (lane_ != 0 || index_ < 0) return;
     const int size = num_full_ + num_parts_;
-    call.lists[index_] = {keys_ - call.keys, min(size, room_), min(num_full_, room_)};
-    if (size > room_ && call.status != nullptr) atomicOr(call.status, kListTooLong);
+    call_.lists[index_] = {first_, min(size, room_), min(num_full_, room_)};
+    if (size > room_ && call_.status != nullptr) atomicOr(call_.status, kListTooLong);
   }
 
  private:
+  __device__ void add_part(const LiveList& live, int key, int at) {
+    if (at >= room_) return;
+    const std::uint32_t queries = live.queries[key];
+    call_.keys[first_ + at] = live.keys[key];
+    call_.rows[first_ + at] =
+        make_uchar2(static_cast<unsigned char>(max(begin_of(queries) - begin_, 0)),
+                    static_cast<unsigned char>(min(end_of(queries), end_) - begin_));
+  }
   // Of the lane's one of 32 steps.
-  __device__ uint2 marks(const LiveList& live, int first, int size) const {
-    return (first + lane_) * kWarp < size ? live.steps[first + lane_] : make_uint2(0, 0);
-  }
-  __device__ bool is_full(std::uint32_t queries) const {
-    return begin_of(queries) <= begin_ && end_of(queries) >= end_;
-  }
-  __device__ void add_some(const LiveList& live, int key, int size) {
-    const bool is_here = key < size && is_full(live.queries[key]);
-    const std::uint32_t full = __ballot_sync(~0u, is_here);
-    const int at = num_full_ + __popc(full & lanes_below(lane_));
-    if (is_here && at < room_) keys_[at] = live.keys[key];
-    num_full_ += __popc(full);
-  }
-  __device__ void add_step_of_parts(const LiveList& live, int key, int size) {
-    const std::uint32_t queries = key < size ? live.queries[key] : 0;
-    const bool is_part = begin_of(queries) < end_ && end_of(queries) > begin_ && !is_full(queries);
-    const std::uint32_t parts = __ballot_sync(~0u, is_part);
-    const int at = num_full_ + num_parts_ + __popc(parts & lanes_below(lane_));
-    if (is_part && at < room_) {
-      keys_[at] = live.keys[key];
-      rows_[at] = make_uchar2(static_cast<unsigned char>(max(begin_of(queries) - begin_, 0)),
-                              static_cast<unsigned char>(min(end_of(queries), end_) - begin_));
-    }
-    num_parts_ += __popc(parts);
+  __device__ std::uint32_t marks(const LiveList& live, int first, int size, int word) const {
+    const int step = first + lane_;
+    return step * kWarp < size ? live.marks[step * kStepMarks + word] : 0;
   }
 
+  const Kernel& call_;
   int lane_, bit_;
-  bool exists_;
-  std::int64_t index_ = 0;
+  int index_ = -1;           // of the list; there is none
   int begin_ = 0, end_ = 0;  // queries, relative to the group
+  std::int64_t first_ = 0;
   int room_ = 0;
-  std::int32_t* keys_ = nullptr;
-  uchar2* rows_ = nullptr;
   int num_full_ = 0, num_parts_ = 0;
 };
 
 __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constant__ Kernel call) {
   __shared__ Shared shared;
-  extern __shared__ uint2 live_memory[];
+  extern __shared__ std::int32_t live_memory[];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   // Late groups first: under causal they have most to do.
@@ -202,10 +203,8 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   const int group = static_cast<int>((gridDim.x - 1 - blockIdx.x) / call.num_rows);
   const int q_begin = group * kGroupTiles * call.block_q;
   const int q_end = min(q_begin + kGroupTiles * call.block_q, call.q_lens[row]);
-  auto* const keys_memory =
-      reinterpret_cast<std::int32_t*>(live_memory + call.batch_entries / kWarp);
-  const LiveList live{
-      keys_memory, reinterpret_cast<std::uint32_t*>(keys_memory + call.batch_entries), live_memory};
+  auto* const queries = reinterpret_cast<std::uint32_t*>(live_memory + call.batch_entries);
+  const LiveList live{live_memory, queries, queries + call.batch_entries};
   LiveKeys keys(call, shared, live, row, q_begin, q_end);
   keys.restart();
   const bool is_one_batch = !keys.fill();
@@ -215,7 +214,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
       list.add_full(live, keys.size());
       list.add_parts(live, keys.size());
     }
-    list.finish(call);
+    list.finish();
     return;
   }
   for (bool has_more = true;; has_more = keys.fill()) {
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
     has_more = keys.fill();
     if (list.has_rows()) list.add_parts(live, keys.size());
   }
-  list.finish(call);
+  list.finish();
 }
 static_assert(kGroupTiles == kCutWarps);
 
@@ -254,7 +253,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   const std::int64_t num_pieces = num_pieces_of(call.kv_len);
   const std::int64_t num_groups = ceil_div(std::int64_t{call.num_tiles}, std::int64_t{kGroupTiles});
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  if (call.num_rows * std::max(num_pieces, num_groups) > kMostBlocks) {
+  if (call.num_rows * std::max<std::int64_t>(num_pieces, call.num_tiles) > kMostBlocks) {
     return Error{ErrorCode::unsupported, "lists: " + std::to_string(call.num_rows) + " rows of " +
                                              std::to_string(call.kv_len) +
                                              " keys need more than 2^31 - 1 blocks"};
@@ -282,7 +281,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
         kernel);
     FDMA_TRY_VOID(sm90::check_cuda(cudaGetLastError(), "launch of the kernel that compacts keys"));
   }
-  constexpr std::size_t kStepBytes = kWarp * 2 * sizeof(std::int32_t) + sizeof(uint2);
+  constexpr std::size_t kStepBytes = (2 * kWarp + kStepMarks) * sizeof(std::int32_t);
   const std::size_t bytes = static_cast<std::size_t>(kernel.batch_entries / kWarp) * kStepBytes;
   FDMA_TRY_VOID(
       sm90::check_cuda(cudaFuncSetAttribute(cut_lists, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -37,8 +37,12 @@ struct __align__(16) Piece {
 struct LiveList {
   std::int32_t* keys;
   std::uint32_t* queries;
-  uint2* steps;  // of 32 keys each: LiveKeys::mark_steps
+  std::uint32_t* marks;  // [steps of 32 keys, kStepMarks]: LiveKeys::mark_steps
 };
+// Words of a step: of each tile the keys that all its rows see, then of each those that some do.
+// One more, so that lanes that read the same word of each step find it in different banks.
+inline constexpr int kStepMarks = 2 * kGroupTiles + 1;
+static_assert(2 * kGroupTiles == kWarp);
 __device__ __forceinline__ int begin_of(std::uint32_t queries) {
   return static_cast<int>(queries & 0xFFFF);
 }
@@ -48,6 +52,17 @@ __device__ __forceinline__ int end_of(std::uint32_t queries) {
 // Bits [begin, end) of 16.
 __device__ __forceinline__ std::uint32_t bits(int begin, int end) {
   return begin < end ? (1u << end) - (1u << begin) : 0;
+}
+// Bit i of lane l to bit l of lane i: halves, quarters and so on of rows and columns change places.
+__device__ __forceinline__ std::uint32_t transposed(std::uint32_t word, int lane) {
+  std::uint32_t low = 0xFFFF;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2, low ^= low << step) {
+    const std::uint32_t other = __shfl_xor_sync(~0u, word, step);
+    word = (lane & step) == 0 ? (word & low) | (other & low) << step
+                              : (word & ~low) | (other & ~low) >> step;
+  }
+  return word;
 }
 
 struct Kernel {
@@ -213,8 +228,8 @@ class LiveKeys {
     size_ += __shfl_sync(~0u, sum, kWarp - 1);
   }
 
-  // Of every step of 32 live keys the tiles of the group in which all are seen by all rows, in
-  // which some are (the upper half of x), and in which some are seen by some rows only (y).
+  // Of every step of 32 live keys those that all rows of each tile of the group see, and those that
+  // some rows of it see.
   __device__ void mark_steps() const {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
     const int shift = 31 - __clz(call_.block_q), end_of_group = q_end_ - q_begin_;
@@ -229,9 +244,7 @@ class LiveKeys {
         full = bits((begin + call_.block_q - 1) >> shift, end_full);
         part = bits(begin >> shift, end_tile) & ~full;
       }
-      const std::uint32_t all = __reduce_and_sync(~0u, full), some = __reduce_or_sync(~0u, full);
-      part = __reduce_or_sync(~0u, part);
-      if (lane == 0) live_.steps[step] = make_uint2(all | some << 16, part);
+      live_.marks[step * kStepMarks + lane] = transposed(full | part << kGroupTiles, lane);
     }
   }
 
