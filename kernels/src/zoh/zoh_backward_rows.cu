@@ -1,62 +1,84 @@
 // Gradients of ZOH scores where each head sees its own values, dt_proj [heads_kv, head_dim]: one
 // pass over values and dvalues, bound by memory as zoh_scores.cu is.
 //
-//   backward_rows  a unit is kLanes lanes with a head; it goes from kKeys keys of that head to the
-//                  next that no other unit has. Their dscores come two steps ahead and say which
-//                  rows are read, one step ahead: those whose dscore is 0 are not. A row stays in
+//   backward_rows  a unit is a warp with a head; it goes from 32 keys of that head (or fewer, where
+//                  there are few in all) to the next that no other unit has. A lane looks at the
+//                  dscore of a key; those whose rows there is something to do for go into a queue,
+//                  and from there as many at a time as the warp has in flight. A row stays in
 //                  registers until its dt is known and then ends in dvalues and in the sums of the
 //                  lane, a part of ddt_proj for each of its elements
 //   add_units      units with one head in a block are added there, blocks here, both in an order
 //                  that depends on the shape alone
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "ptx/warpgroup.cuh"
+#include "sm90/lane_sums.cuh"
 #include "zoh/zoh_backward_call.cuh"
 #include "zoh/zoh_chunk.cuh"
 
 namespace fdma::zoh {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kMostFloats = kThreads * 2 * 8;  // of ddt_proj in a block
+constexpr int kThreads = 128;
+constexpr int kWarpThreads = 32;
+constexpr int kUnits = kThreads / kWarpThreads;
 
-/// With another gradient to be read there are half as many keys in flight, twice the bytes each.
-template <bool kAdds>
-constexpr int kKeys = kAdds ? 4 : 8;
+/// The gradient that is added to dvalues.
+enum class Other : std::uint8_t { none, same, wide };  ///< of the dtype of values; float32
+
+/// Rows that a lane has in flight: fewer, where there is another gradient of each.
+template <Other kOther>
+constexpr int kRows = kOther == Other::none   ? 8
+                      : kOther == Other::same ? 4
+                                              : 2;
 template <int kChunks>
-constexpr int kRowBlocks = kChunks == 1 ? 2 : 1;  // on a multiprocessor, by registers
+constexpr int kRowBlocks = kChunks == 1 ? 5 : 3;  // on a multiprocessor, by registers
 
 /// Floats of a head's sums in the workspace: ddt_proj, da_coef, and nothing.
 __host__ __device__ constexpr int sum_stride(int head_dim) { return (head_dim + 4) / 4 * 4; }
 
-/// Keys [key, key + kKeys) of a batch element; batches after the last have none.
+/// Keys [round * round_keys, (round + 1) * round_keys) of a batch element; batches after the last
+/// have none.
 struct Keys {
   int batch;
-  int round;  ///< key / kKeys
+  int round;
 };
 
-template <class T, int kLanes, int kChunks, bool kAdds>
+/// A key whose row is read or written.
+struct alignas(16) QueuedKey {
+  std::int32_t batch;
+  float dscore;
+  std::int64_t key;
+};
+constexpr int kQueueKeys = 64;  // of a warp: less than a batch are left when 32 more come
+
+template <class T, int kLanes, int kChunks, Other kOther>
 class Unit {
  public:
   static constexpr int kSize = Chunk<T>::kSize;
-  static constexpr int kCount = kKeys<kAdds>;
-  static constexpr int kShare = kLanes / kCount;  ///< lanes that hold the dt of a key
-  static constexpr int kUnits = kThreads / kLanes;
-  using Raw = uint4[kCount][kChunks];
+  static constexpr int kCount = kRows<kOther>;
+  static constexpr int kShare = kLanes / kCount;         ///< lanes that hold the dt of a key
+  static constexpr int kGroups = kWarpThreads / kLanes;  ///< that have a row at once
+  static constexpr int kBatch = kGroups * kCount;        ///< keys in flight
+  static constexpr int kOtherSize = kOther == Other::wide ? kSize / 4 : 1;  ///< 16 bytes each
+  static_assert(kBatch <= kWarpThreads && kShare > 0);
 
-  __device__ explicit Unit(const BackwardCall& call)
+  __device__ Unit(const BackwardCall& call, int round_keys, QueuedKey* queue)
       : call_(call),
+        queue_(queue),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
-        first_lane_(static_cast<int>(threadIdx.x) % 32 / kLanes * kLanes) {
+        warp_lane_(static_cast<int>(threadIdx.x) % kWarpThreads),
+        round_keys_(round_keys) {
     const Call& forward = call.forward;
-    const std::int64_t unit = std::int64_t{blockIdx.x} * kUnits + threadIdx.x / kLanes;
+    const std::int64_t unit = std::int64_t{blockIdx.x} * kUnits + threadIdx.x / kWarpThreads;
     head_ = static_cast<int>(unit % forward.num_heads);
     step_ = static_cast<int>(std::int64_t{gridDim.x} * kUnits / forward.num_heads);
-    rounds_per_batch_ = static_cast<int>((forward.kv_len + kCount - 1) / kCount);
-    // All lanes of a warp take part in each step: units too many have nothing.
+    rounds_per_batch_ = static_cast<int>((forward.kv_len + round_keys - 1) / round_keys);
     first_ = unit < std::int64_t{step_} * forward.num_heads
                  ? moved({0, 0}, static_cast<int>(unit / forward.num_heads))
-                 : Keys{forward.num_batches, 0};
+                 : Keys{forward.num_batches, 0};  // units too many have nothing
     a_ = forward.a_coef[head_ * forward.a_stride];
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -74,45 +96,60 @@ class Unit {
   }
 
   __device__ void run() {
-    const std::int64_t rounds = std::int64_t{rounds_per_batch_} * call_.forward.num_batches;
+    // Of keys whose dscore is 0 nothing is read, and they are written only with zeros or a copy.
+    const bool has_all = call_.dvalues.data != nullptr && !call_.is_in_place;
     Keys keys = first_;
-    float dscore = load_dscore(keys), next_dscore = load_dscore(moved(keys, step_));
-    Raw even, odd;
-    std::uint32_t live = __ballot_sync(0xFFFFFFFFu, dscore != 0), next_live;
-    load(keys, live, even);
-    const auto advance = [&](Raw& now, Raw& later) {
-      const Keys next = moved(keys, step_);
-      const float after_dscore = load_dscore(moved(next, step_));
-      next_live = __ballot_sync(0xFFFFFFFFu, next_dscore != 0);
-      load(next, next_live, later);
-      work(keys, dscore, live, now);
-      keys = next;
-      dscore = next_dscore;
-      live = next_live;
-      next_dscore = after_dscore;
-    };
-    for (std::int64_t begin = 0; begin < rounds; begin += 2 * std::int64_t{step_}) {
-      advance(even, odd);
-      advance(odd, even);
+    float next_dscore = load_dscore(keys);
+    int num_queued = 0;
+    while (keys.batch < call_.forward.num_batches) {
+      const float dscore = next_dscore;
+      const std::int64_t key = mine(keys);
+      const int batch = keys.batch;
+      const bool is_taken = dscore != 0 || (has_all && exists(keys));
+      keys = moved(keys, step_);
+      next_dscore = load_dscore(keys);
+      const std::uint32_t taken = __ballot_sync(~0u, is_taken);
+      const int before = __popc(taken & ((1u << warp_lane_) - 1));
+      __syncwarp();
+      if (is_taken) queue_[num_queued + before] = {batch, dscore, key};
+      __syncwarp();
+      num_queued += __popc(taken);
+      int first = 0;
+      for (; num_queued - first >= kBatch; first += kBatch) work(first, kBatch);
+      if (first == 0) continue;
+      // What is left, less than a batch, to the front.
+      num_queued -= first;
+      QueuedKey left{};
+      if (warp_lane_ < num_queued) left = queue_[first + warp_lane_];
+      __syncwarp();
+      if (warp_lane_ < num_queued) queue_[warp_lane_] = left;
+      __syncwarp();
     }
+    if (num_queued > 0) work(0, num_queued);
   }
 
   /// The sums of the block's units, each head's units added in their order, into the workspace:
   /// [blocks][min(heads, kUnits)][sum_stride]. Slot s is that of the block's s-th unit.
   __device__ void store_sums() {
-    __shared__ float all[kThreads * kChunks * kSize];
-    __shared__ float all_da[kUnits];
-    const int unit = static_cast<int>(threadIdx.x) / kLanes;
     constexpr int kRow = kLanes * kChunks * kSize;
+    __shared__ float all[kUnits * kRow];
+    __shared__ float all_da[kUnits];
+    const int unit = static_cast<int>(threadIdx.x) / kWarpThreads;
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) {
-      da_ += __shfl_xor_sync(0xFFFFFFFFu, da_, step);
+    for (int step = kWarpThreads / 2; step > 0; step /= 2) {
+      da_ += __shfl_xor_sync(~0u, da_, step);
     }
-    if (lane_ == 0) all_da[unit] = da_;
+    if (warp_lane_ == 0) all_da[unit] = da_;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) all[unit * kRow + element(c) + i] = sums_[c][i];
+      for (int i = 0; i < kSize; ++i) {
+#pragma unroll
+        for (int step = kWarpThreads / 2; step >= kLanes; step /= 2) {
+          sums_[c][i] += __shfl_xor_sync(~0u, sums_[c][i], step);
+        }
+        if (warp_lane_ < kLanes) all[unit * kRow + element(c) + i] = sums_[c][i];
+      }
     }
     __syncthreads();
     const int num_heads = call_.forward.num_heads, dim = call_.forward.head_dim;
@@ -140,44 +177,54 @@ class Unit {
     }
     return keys;
   }
-  __device__ std::int64_t first_key(const Keys& keys) const {
-    return std::int64_t{keys.round} * kCount;
-  }
 
-  /// The key whose dt this lane holds.
-  __device__ std::int64_t mine(const Keys& keys) const { return first_key(keys) + lane_ / kShare; }
+  /// The key whose dscore this lane looks at.
+  __device__ std::int64_t mine(const Keys& keys) const {
+    return std::int64_t{keys.round} * round_keys_ + warp_lane_;
+  }
+  __device__ bool exists(const Keys& keys) const {
+    return keys.batch < call_.forward.num_batches && warp_lane_ < round_keys_ &&
+           mine(keys) < call_.forward.kv_len;
+  }
   __device__ float load_dscore(const Keys& keys) const {
-    const bool is_inside =
-        keys.batch < call_.forward.num_batches && mine(keys) < call_.forward.kv_len;
-    return is_inside ? call_.dscore(keys.batch, head_, mine(keys)) : 0.0F;
-  }
-  __device__ bool is_live(std::uint32_t live, int i) const {
-    return (live >> (first_lane_ + i * kShare) & 1u) != 0;
+    return exists(keys) ? call_.dscore(keys.batch, head_, mine(keys)) : 0.0F;
   }
 
-  __device__ void load(const Keys& keys, std::uint32_t live, Raw& raw) const {
+  /// The first `num_keys` of the queue from `first` on. All lanes.
+  __device__ void work(int first, int num_keys) {
     const Call& forward = call_.forward;
-    const T* const row = static_cast<const T*>(forward.values.data) +
-                         keys.batch * forward.batch_stride + first_key(keys) * forward.key_stride +
-                         head_ * forward.head_stride;
+    const int group = warp_lane_ / kLanes;
+    uint4 raw[kCount][kChunks];
+    uint4 other[kOther == Other::none ? 1 : kCount][kChunks][kOtherSize];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
+      const int at = i * kGroups + group;
+      const QueuedKey key = queue_[first + min(at, num_keys - 1)];
+      const bool is_queued = at < num_keys, is_read = is_queued && key.dscore != 0;
+      const T* const row = static_cast<const T*>(forward.values.data) +
+                           key.batch * forward.batch_stride + key.key * forward.key_stride +
+                           head_ * forward.head_stride;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
+        const bool is_inside = element(c) < forward.head_dim;
         raw[i][c] = make_uint4(0, 0, 0, 0);
-        if (is_live(live, i) && element(c) < forward.head_dim) {
-          raw[i][c] =
-              __ldcs(reinterpret_cast<const uint4*>(row + i * forward.key_stride + element(c)));
+        if (is_read && is_inside) {
+          raw[i][c] = __ldcs(reinterpret_cast<const uint4*>(row + element(c)));
+        }
+        if constexpr (kOther != Other::none) {
+          using From = std::conditional_t<kOther == Other::wide, float, T>;
+          const From* const from = static_cast<const From*>(call_.other.data) +
+                                   call_.other.row(key.batch, key.key, head_) + element(c);
+#pragma unroll
+          for (int j = 0; j < kOtherSize; ++j) {
+            other[i][c][j] = make_uint4(0, 0, 0, 0);
+            if (is_queued && is_inside) {
+              other[i][c][j] = __ldcs(reinterpret_cast<const uint4*>(from) + j);
+            }
+          }
         }
       }
     }
-  }
-
-  __device__ void work(const Keys& keys, float dscore, std::uint32_t live, const Raw& raw) {
-    // Nothing is read of keys whose dscore is 0, and they are written only with zeros or a copy.
-    if (live == 0 && (call_.dvalues.data == nullptr || call_.is_in_place)) return;
-    float other[kAdds ? kCount : 1][kChunks][kSize];
-    if constexpr (kAdds) load_other(keys, live, other);
     float dts[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -190,71 +237,42 @@ class Unit {
         for (int j = 0; j < kSize; ++j) dts[i] = fmaf(x[j], weights_[c][j], dts[i]);
       }
     }
-    const Slopes slopes = slopes_of(call_.is_log, sum_each<kLanes>(dts, lane_), a_, dscore);
+    const int at = lane_ / kShare * kGroups + group;  // whose dt this lane gets
+    const float dscore = at < num_keys ? queue_[first + at].dscore : 0.0F;
+    const Slopes slopes = slopes_of(call_.is_log, sm90::sum_each<kLanes>(dts, lane_), a_, dscore);
     if (lane_ % kShare == 0) da_ += slopes.da;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float ddt = __shfl_sync(0xFFFFFFFFu, slopes.ddt, i * kShare, kLanes);
+      const float ddt = __shfl_sync(~0u, slopes.ddt, i * kShare, kLanes);
+      const int from = i * kGroups + group;
       if (ddt != 0) {
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
           float x[kSize];
-          Chunk<T>::widen(raw[i][c], x);
+          Chunk<T>::widen(opaque(raw[i][c]), x);  // not kept as floats since the first time
 #pragma unroll
           for (int j = 0; j < kSize; ++j) sums_[c][j] = fmaf(ddt, x[j], sums_[c][j]);
         }
       }
-      store(keys, i, ddt, other[kAdds ? i : 0]);
+      if (from < num_keys) store(queue_[first + from], ddt, other[kOther == Other::none ? 0 : i]);
     }
   }
 
-  __device__ bool is_stored(const Keys& keys, int i) const {
-    return keys.batch < call_.forward.num_batches && first_key(keys) + i < call_.forward.kv_len;
-  }
-
-  __device__ void load_other(const Keys& keys, std::uint32_t live,
-                             float (&other)[kCount][kChunks][kSize]) const {
-    const std::int64_t row = call_.other.row(keys.batch, first_key(keys), head_);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-        for (int j = 0; j < kSize; ++j) other[i][c][j] = 0;
-        const bool is_read = call_.is_in_place ? is_live(live, i) : is_stored(keys, i);
-        if (!is_read || element(c) >= call_.forward.head_dim) continue;
-        const std::int64_t at = row + i * call_.other.key_stride + element(c);
-        if (call_.other.dtype == call_.forward.values.dtype) {
-          const T* const from = static_cast<const T*>(call_.other.data) + at;
-          Chunk<T>::widen(__ldcs(reinterpret_cast<const uint4*>(from)), other[i][c]);
-        } else {
-#pragma unroll
-          for (int j = 0; j < kSize; j += 4) {
-            const float* const from = static_cast<const float*>(call_.other.data) + at + j;
-            const float4 four = __ldcs(reinterpret_cast<const float4*>(from));
-            other[i][c][j] = four.x;
-            other[i][c][j + 1] = four.y;
-            other[i][c][j + 2] = four.z;
-            other[i][c][j + 3] = four.w;
-          }
-        }
-      }
-    }
-  }
-
-  __device__ void store(const Keys& keys, int i, float ddt,
-                        const float (&other)[kChunks][kSize]) const {
-    const bool is_wanted = call_.dvalues.data != nullptr && is_stored(keys, i);
-    if (!is_wanted || (ddt == 0 && call_.is_in_place)) return;
-    const std::int64_t row = call_.dvalues.row(keys.batch, first_key(keys) + i, head_);
+  __device__ void store(const QueuedKey& key, float ddt,
+                        const uint4 (&other)[kChunks][kOtherSize]) const {
+    if (call_.dvalues.data == nullptr || (ddt == 0 && call_.is_in_place)) return;
+    const std::int64_t row = call_.dvalues.row(key.batch, key.key, head_);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       if (element(c) >= call_.forward.head_dim) continue;
       float x[kSize];
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        x[j] = ddt != 0 ? ddt * weights_[c][j] : 0.0F;
-        if constexpr (kAdds) x[j] += other[c][j];
+      for (int j = 0; j < kSize; ++j) x[j] = ddt != 0 ? ddt * weights_[c][j] : 0.0F;
+      if constexpr (kOther != Other::none) {
+        float added[kSize];
+        widen_other(other[c], added);
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) x[j] += added[j];
       }
       if (call_.dvalues.dtype == call_.forward.values.dtype) {
         T* const to = static_cast<T*>(call_.dvalues.data) + row + element(c);
@@ -270,18 +288,42 @@ class Unit {
     }
   }
 
+  static __device__ void widen_other(const uint4 (&other)[kOtherSize], float (&x)[kSize]) {
+    if constexpr (kOther == Other::wide) {
+#pragma unroll
+      for (int j = 0; j < kOtherSize; ++j) {
+        float four[4];
+        Chunk<float>::widen(other[j], four);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) x[4 * j + k] = four[k];
+      }
+    } else {
+      Chunk<T>::widen(other[0], x);
+    }
+  }
+
+  static __device__ uint4 opaque(uint4 x) {
+    x.x = ptx::opaque(x.x);
+    x.y = ptx::opaque(x.y);
+    x.z = ptx::opaque(x.z);
+    x.w = ptx::opaque(x.w);
+    return x;
+  }
+
   const BackwardCall& call_;
-  int lane_, first_lane_, head_;
-  int step_, rounds_per_batch_;
+  QueuedKey* queue_;
+  int lane_, warp_lane_, head_;  ///< lane_: of those that have a row
+  int round_keys_, step_, rounds_per_batch_;
   Keys first_;
   float a_, da_ = 0;
   float weights_[kChunks][kSize], sums_[kChunks][kSize];
 };
 
-template <class T, int kLanes, int kChunks, bool kAdds>
+template <class T, int kLanes, int kChunks, Other kOther>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>)
-    backward_rows(const __grid_constant__ BackwardCall call) {
-  Unit<T, kLanes, kChunks, kAdds> unit(call);
+    backward_rows(const __grid_constant__ BackwardCall call, int round_keys) {
+  __shared__ QueuedKey queues[kUnits][kQueueKeys];
+  Unit<T, kLanes, kChunks, kOther> unit(call, round_keys, queues[threadIdx.x / kWarpThreads]);
   unit.run();
   if (call.wants_sums()) unit.store_sums();
 }
@@ -320,30 +362,36 @@ __global__ void __launch_bounds__(kAddThreads)
   }
 }
 
-template <class T, int kLanes, int kChunks, bool kAdds>
+template <class T, int kLanes, int kChunks, Other kOther>
 void launch(const BackwardCall& call, Stream stream) {
-  constexpr std::int64_t kUnits = kThreads / kLanes;
+  constexpr std::int64_t kMostBlocks = kMultiprocessors * kRowBlocks<kChunks>;
+  constexpr int kLeastKeys = 8;
   const Call& forward = call.forward;
-  const std::int64_t rounds = ceil_div(forward.kv_len, kKeys<kAdds>) * forward.num_batches;
-  const std::int64_t needed = ceil_div(rounds * forward.num_heads, kUnits);
-  const std::int64_t blocks =
-      std::min(needed, std::max<std::int64_t>(kMultiprocessors * kRowBlocks<kChunks>,
-                                              ceil_div(forward.num_heads, kUnits)));
-  backward_rows<T, kLanes, kChunks, kAdds>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(call);
+  const auto num_rounds = [&](int round_keys) {
+    return ceil_div(forward.kv_len, std::int64_t{round_keys}) * forward.num_batches *
+           forward.num_heads;
+  };
+  int round_keys = kWarpThreads;
+  while (round_keys > kLeastKeys && num_rounds(round_keys) < kMostBlocks * kUnits) round_keys /= 2;
+  const std::int64_t blocks = std::min(
+      ceil_div(num_rounds(round_keys), std::int64_t{kUnits}),
+      std::max(kMostBlocks, ceil_div(std::int64_t{forward.num_heads}, std::int64_t{kUnits})));
+  backward_rows<T, kLanes, kChunks, kOther>
+      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(call, round_keys);
   if (!call.wants_sums()) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(forward.head_dim + 1, kColumns)),
                   static_cast<unsigned>(forward.num_heads));
-  add_units<<<grid, kAddThreads, 0, stream>>>(call, static_cast<int>(blocks),
-                                              static_cast<int>(kUnits));
+  add_units<<<grid, kAddThreads, 0, stream>>>(call, static_cast<int>(blocks), kUnits);
 }
 
 template <class T, int kLanes, int kChunks>
 void launch_with(const BackwardCall& call, Stream stream) {
-  if (call.other.data != nullptr) {
-    launch<T, kLanes, kChunks, true>(call, stream);
-  } else {
-    launch<T, kLanes, kChunks, false>(call, stream);
+  if (call.other.data == nullptr) {
+    launch<T, kLanes, kChunks, Other::none>(call, stream);
+  } else if (call.other.dtype == call.forward.values.dtype) {
+    launch<T, kLanes, kChunks, Other::same>(call, stream);
+  } else if constexpr (!std::is_same_v<T, float>) {
+    launch<T, kLanes, kChunks, Other::wide>(call, stream);
   }
 }
 
@@ -364,14 +412,12 @@ void launch_of(const BackwardCall& call, Stream stream) {
 }  // namespace
 
 std::int64_t backward_rows_workspace_bytes(const ZohShape& shape) {
-  // Slots of a block are at most its units, which hold kMostFloats elements, or as many as heads.
-  const std::int64_t most_blocks =
-      std::max<std::int64_t>(2 * kMultiprocessors, ceil_div(shape.num_heads_kv, 8));
-  const std::int64_t slots = std::min<std::int64_t>(shape.num_heads_kv, kThreads / 8);
+  const std::int64_t most_blocks = std::max<std::int64_t>(
+      kMultiprocessors * kRowBlocks<1>, ceil_div(shape.num_heads_kv, std::int64_t{kUnits}));
+  const std::int64_t slots = std::min<std::int64_t>(shape.num_heads_kv, kUnits);
   const std::int64_t row =
       sum_stride(static_cast<int>(std::min<std::int64_t>(shape.head_dim, 512)));
-  const std::int64_t floats = std::min(slots * row, std::int64_t{kMostFloats} + 4 * kThreads / 8);
-  return most_blocks * floats * std::int64_t{sizeof(float)};
+  return most_blocks * slots * row * std::int64_t{sizeof(float)};
 }
 
 void launch_backward_rows(const BackwardCall& call, Stream stream) {

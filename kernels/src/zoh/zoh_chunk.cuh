@@ -1,5 +1,5 @@
-// Rows of values 16 bytes at a time: whether they can be read so, what the bytes are in float32,
-// and the sums of a row over the lanes that share it.
+// Rows of values 16 bytes at a time: whether they can be read so, and what the bytes are in
+// float32.
 #pragma once
 
 #include "zoh/zoh_call.cuh"
@@ -62,28 +62,6 @@ struct Chunk<__half> {
     return make_uint4(pair(0), pair(2), pair(4), pair(6));
   }
 };
-
-/// The sums over kLanes lanes of kCount values each; lane l gets that of value l / (kLanes /
-/// kCount). Each step hands half of them to the lane opposite: 8 sums take 7 shuffles and a few,
-/// not 8 x 4.
-template <int kLanes, int kCount>
-__device__ float sum_each(float (&x)[kCount], int lane) {
-#pragma unroll
-  for (int half = kCount / 2, step = kLanes / 2; half > 0; half /= 2, step /= 2) {
-    const bool is_upper = (lane & step) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float given = is_upper ? x[i] : x[i + half];
-      const float kept = is_upper ? x[i + half] : x[i];
-      x[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, step);
-    }
-  }
-#pragma unroll
-  for (int step = kLanes / kCount / 2; step > 0; step /= 2) {
-    x[0] += __shfl_xor_sync(0xFFFFFFFFu, x[0], step);
-  }
-  return x[0];
-}
 
 inline bool is_multiple_of_16(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;

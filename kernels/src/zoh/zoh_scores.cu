@@ -12,6 +12,7 @@
 #include <string>
 
 #include "sm90/cuda_error.hpp"
+#include "sm90/lane_sums.cuh"
 #include "zoh/zoh_call.cuh"
 #include "zoh/zoh_chunk.cuh"
 
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
         for (int j = 0; j < kSize; ++j) sums[i] = fmaf(x[j], weights[c][j], sums[i]);
       }
     }
-    const float dt = sum_each<kLanes>(sums, lane);
+    const float dt = sm90::sum_each<kLanes>(sums, lane);
     const std::int64_t mine = key + lane / (kLanes / kKeys);
     if (lane % (kLanes / kKeys) == 0 && mine < end) store_score(call, batch, head, mine, dt);
   };
