@@ -21,7 +21,7 @@ struct KeySums {
   std::int64_t rows_of_group;
   const std::int32_t* num_rows;  ///< [num_groups]: those in use; null: all
   std::int32_t num_groups;
-  std::int32_t dim_qk, dim_v;  ///< columns of the main kernel, multiples of 4
+  std::int32_t dim_qk, dim_v;  ///< columns of the main kernel: the same, 64, 128 or 256
 };
 
 struct KeyGradientParams {
