@@ -124,6 +124,8 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   layout.num_items = take(4);
   layout.sum_keys = take(room.sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
   layout.num_sums = take(room.num_rows * 4);
+  layout.zero_counters =
+      take(room.num_rows * static_cast<std::int64_t>(sizeof(sm90::ZeroCounters)));
   layout.dk_sums = take(sum_bytes);
   layout.dv_sums = take(sum_bytes);
   if (!room.has_order) return layout;
@@ -203,6 +205,8 @@ Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, co
     lists.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
     lists.first_ranks = call.first_ranks;
     lists.ranks = call.ranks;
+  } else if (call.room.num_rows > 1) {
+    lists.zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
   }
   FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
   BackwardOptions chosen = options;

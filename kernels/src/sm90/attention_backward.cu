@@ -143,6 +143,8 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.turns = params.turns;
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
+  queries.zeroed_heads =
+      params.zeros.counters != nullptr ? params.group_size : params.places.heads_q;
   return queries;
 }
 
@@ -173,6 +175,23 @@ sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const Atte
 int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists) {
   if (lists == nullptr) return plan.arrays.num_items / plan.shape.group_size();
   return static_cast<int>(std::min<std::int64_t>(lists->max_items, plan.num_multiprocessors));
+}
+
+// Whether the main kernel writes zeros of sums of all KV heads but the first, and their counters.
+Result<void> set_zeros(const sm90::BackwardLists& lists, const BackwardCall& call,
+                       const AttentionShape& shape, int dim, BackwardParams& params,
+                       Stream stream) {
+  if (lists.zero_counters == nullptr || params.turns != nullptr || call.sums_keys ||
+      dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
+    return {};
+  }
+  params.zeros = {lists.zero_counters, lists.sums.num_rows, lists.sums.rows_of_group,
+                  lists.sums.num_groups, shape.heads_kv};
+  return sm90::check_cuda(
+      cudaMemsetAsync(lists.zero_counters, 0,
+                      static_cast<std::size_t>(lists.sums.num_groups) * sizeof(sm90::ZeroCounters),
+                      stream),
+      "cudaMemsetAsync");
 }
 
 // D from keys: its own counter of units and its own turns.
@@ -213,7 +232,12 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     lists->first_ranks,
                     lists->ranks};
     keys = key_gradient_params(call, shape, params, kernel.dim, *lists);
-    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(keys, stream),
+    if (num_units > 0) {
+      FDMA_TRY_VOID(set_zeros(*lists, call, shape, kernel.dim, params, stream));
+    }
+    sm90::KeyGradientParams zeroed = keys;
+    if (params.zeros.counters != nullptr) zeroed.sums.num_groups = 1;
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(zeroed, stream),
                                    "launch of the kernels that zero gradients"));
   }
   const QueryParams queries = query_params(call, shape, params, kernel.dim);
@@ -328,6 +352,7 @@ sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
           sums,
           plan.is_ordered ? plan.arrays.first_visits : nullptr,
           plan.is_ordered ? plan.arrays.ranks : nullptr,
+          nullptr,
           nullptr};
 }
 

@@ -21,6 +21,9 @@ struct BackwardLists {
   const std::int32_t* ranks;
   /// KeyGradientParams::seen, with the longest kv_len of the shape.
   const Interval* seen;
+  /// Room for a counter for each group of sums, which is a KV head: the main kernel of an ordinary
+  /// call may write zeros of sums itself (RowZeros); or null.
+  ZeroCounters* zero_counters;
 };
 
 /// attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Of the plan, a backward one,

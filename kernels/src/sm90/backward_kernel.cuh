@@ -69,9 +69,10 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
         make_unit_masks<Layout>(p, base, warp, lane);
       }
     } else if (warp == kServeWarp) {
-      serve_requests<Layout, kListed>(p, base, lane);
+      serve_requests<Layout, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base, lane);
     } else if (lane == 0) {
-      UnitLoader<Layout, kGeneral, kListed>(p, base).run();
+      UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base)
+          .run();
     }
   } else {
     ptx::take_registers<kBackwardComputeRegisters<kGradients>>();
@@ -82,7 +83,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
 
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
-  constexpr int kBytes = BackwardLayout<kDimQk, kDimV>::kBytes;
+  using Layout = BackwardLayout<kDimQk, kDimV>;
+  constexpr int kBytes =
+      kWritesZeros<Layout, kGradients, kListed> ? Layout::kBytesWithZeros : Layout::kBytes;
   const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kListed>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

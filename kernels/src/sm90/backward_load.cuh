@@ -15,6 +15,7 @@
 #include "sm90/backward_params.hpp"
 #include "sm90/backward_ring.cuh"
 #include "sm90/backward_turns.cuh"
+#include "sm90/backward_zeros.cuh"
 #include "sm90/forward_load.cuh"
 
 namespace fdma::sm90 {
@@ -190,7 +191,7 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
 }
 
 /// Does what UnitLoader asks for. One warp.
-template <class Layout, bool kListed>
+template <class Layout, bool kListed, bool kZeros>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
   CountedRing<Layout::kRequestSlots> ring;
@@ -208,6 +209,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     item_ring.advance();
   };
   CountedRing<Layout::kKeySlots> key_ring;
+  ZeroWriter<Layout> zeros(p, base);
+  const auto writes_zeros = [&] { return kZeros && p.zeros.counters != nullptr; };
   // False: there will be no more.
   const auto serve = [&] {
     const std::uint32_t slot =
@@ -223,6 +226,12 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
                            base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
       __syncwarp();
       ptx::mbarrier_arrive_warp(base + Layout::kKeysFull + 8 * key_ring.stage(), lane);
+      if (writes_zeros()) {
+        const int2 place =
+            load_words2(base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes +
+                        8 * Layout::kUnitKeys);
+        zeros.look_ahead(place.x * p.zeros.heads_kv + place.y);
+      }
       key_ring.advance();
     } else {
       zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
@@ -248,13 +257,21 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     }
     return;
   }
+  if (writes_zeros()) zeros.begin(lane);
   do {
+    while (writes_zeros() && zeros.has_work() &&
+           __any_sync(~0u, !ptx::mbarrier_test(request_full(), ring.phase()))) {
+      zeros.advance(lane);
+    }
     ptx::mbarrier_wait(request_full(), ring.phase(), "serve: request full");
   } while (serve());
+  if (!writes_zeros()) return;
+  zeros.look_at_all();
+  while (zeros.has_work()) zeros.advance(lane);
 }
 
 /// Loads what each published unit needs. One thread.
-template <class Layout, bool kGeneral, bool kListed>
+template <class Layout, bool kGeneral, bool kListed, bool kZeros>
 class UnitLoader {
  public:
   __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
@@ -265,6 +282,7 @@ class UnitLoader {
     if (!wait_for_unit()) end_without_units();
     while (wait_for_unit()) {
       load_keys();
+      if (kZeros && p.zeros.counters != nullptr) wait_for_zeros(p, row_in_hand());
 #pragma unroll 1
       for (int g = 0; g < p.group_size; ++g) load_queries(g);
       end_unit();
@@ -332,6 +350,10 @@ class UnitLoader {
     return full;
   }
 
+  __device__ __forceinline__ int row_in_hand() const {
+    const PublishedItem unit = unit_in_hand();
+    return unit.batch * p.zeros.heads_kv + unit.kv_head;
+  }
   /// The unit in hand, read anew at each use: it would take too many registers.
   __device__ __forceinline__ PublishedItem unit_in_hand() const { return read_item(item_slot()); }
 

@@ -75,6 +75,22 @@ struct KeyListArrays {
   const std::int32_t* ranks;
 };
 
+/// How many chunks of a KV head's sums have been taken to write zeros, and how many are written.
+struct alignas(8) ZeroCounters {
+  std::int32_t next, done;
+};
+
+/// Ordinary calls over lists whose items are together by KV head (a row: batch * heads_kv +
+/// kv_head), rows in their order: sums of all rows but the first, those of dQ and of listed keys,
+/// are not zero at launch, the main kernel sees to them (backward_zeros.cuh).
+struct RowZeros {
+  ZeroCounters* counters;        ///< [num_rows], 0 at launch; or null: sums are zero
+  const std::int32_t* num_sums;  ///< [num_rows]: rows of sums of listed keys
+  std::int64_t sums_of_row;      ///< from those of one KV head to the next
+  std::int32_t num_rows;
+  std::int32_t heads_kv;
+};
+
 /// Arguments of the main kernel. Strides in elements.
 struct BackwardParams {
   static constexpr bool kIsTransposed = true;  ///< rows of tiles are keys
@@ -101,6 +117,7 @@ struct BackwardParams {
   const TurnOffsets* turn_offsets;  ///< of a parametric plan: [batch, padded_q_len / kTileKeys]
   bool walks_down;                  ///< items, from the last query tile to the first
   KeyListArrays lists;  ///< read by the kernels over listed keys only, which read no plan
+  RowZeros zeros;       ///< the same
 };
 
 /// What a launch of the main kernel computes.
@@ -240,9 +257,17 @@ struct BackwardLayout {
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
+  /// What zeros are copied from, where the kernel writes some; to ask for in place of kBytes.
+  static constexpr int kZeros = (kEnd + 127) / 128 * 128;
+  static constexpr int kZeroBytes = 8192;
+  static constexpr int kBytesWithZeros = kZeros + kZeroBytes + kAlignment;
   static_assert(sizeof(PublishedItem) <= kItemBand && kItem % 16 == 0 && kRequest % 16 == 0);
-  static_assert(kBytes <= 232448, "a block has 227 KB");
+  static_assert((kAddsInBulk ? kBytesWithZeros : kBytes) <= 232448, "a block has 227 KB");
 };
+
+/// Whether the kernel can write zeros.
+template <class Layout, Gradients kGradients, bool kListed>
+inline constexpr bool kWritesZeros = kListed&& kGradients == Gradients::all&& Layout::kAddsInBulk;
 
 /// For Gradients::shifts, whose warpgroups take turns themselves.
 template <int kDimQk, int kDimV>

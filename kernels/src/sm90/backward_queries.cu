@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int h
   }
 }
 
-/// A block's part of the sums of all heads of the batch elements that it has.
+/// A block's part of the sums of zeroed_heads of the batch elements that it has.
 template <int kDim>
 __device__ __forceinline__ void zero_sums(const QueryPlaces& places, int batch, int block) {
   using Layout = PrepareLayout<kDim>;
@@ -214,7 +214,7 @@ cudaError_t launch_prepare(const QueryParams& params, cudaStream_t stream) {
   const auto kernel = params.out_residual.data != nullptr ? prepare_kernel<T, kDim, true>
                                                           : prepare_kernel<T, kDim, false>;
   const int zero_blocks = params.places.padded_q_len / kTileKeys *
-                          (kTileKeys * kDim / 4 / Layout::kZeroVectors) * params.places.heads_q;
+                          (kTileKeys * kDim / 4 / Layout::kZeroVectors) * params.zeroed_heads;
   dim3 blocks = blocks_of(params, Layout::kBlockRows);
   blocks.x += static_cast<unsigned>(zero_blocks);
   return ptx::launch_overlapping(kernel, blocks, dim3(Layout::kThreads), 0, stream, params,
