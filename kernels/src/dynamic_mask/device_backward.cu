@@ -59,6 +59,13 @@ bool has_short_rows(const AttentionShape& shape) {
                      [&](std::int64_t kv_len) { return kv_len < shape.max_kv_len(); });
 }
 
+// Whether the main kernel writes zeros of sums beside its items (RowZeros): those of the next KV
+// head come in time where the items of one keep all multiprocessors busy.
+bool writes_zeros(const KeyListsRoom& room) {
+  const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kListTile;
+  return room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
+}
+
 // All of dscores, of which attention writes what is below the lengths.
 Result<void> zero_scores(const MutableTensorView& dscores, Stream stream) {
   const auto bytes = [](std::int64_t elements) {
@@ -205,7 +212,7 @@ Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, co
     lists.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
     lists.first_ranks = call.first_ranks;
     lists.ranks = call.ranks;
-  } else if (call.room.num_rows > 1) {
+  } else if (writes_zeros(call.room)) {
     lists.zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
   }
   FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
