@@ -189,9 +189,10 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   const std::vector<double> item_us =
       item_times(plan, profile, costs, kernel.overlaps_masks, estimate.work);
   estimate.schedule = simulate_schedule(item_us, profile.num_workers, kernel.ahead_us);
-  slow_down(estimate.schedule, 1 + kernel.sustained_slowdown *
-                                       logarithmic_share(estimate.schedule.makespan_us,
-                                                         profile.burst_us, profile.sustained_us));
+  const double burst_makespan_us = estimate.schedule.makespan_us;
+  slow_down(estimate.schedule,
+            1 + kernel.sustained_slowdown *
+                    logarithmic_share(burst_makespan_us, profile.burst_us, profile.sustained_us));
   estimate.launch_us = kernel.launch_us;
   estimate.memory_bytes = memory_bytes(plan);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
@@ -199,9 +200,14 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   estimate.move_us = move_us(plan, profile);
   estimate.query_us = query_us(plan, profile);
   estimate.extra_us = extra_us(plan, profile, extras, estimate.schedule.makespan_us);
+  const double outside_us = estimate.launch_us + estimate.move_us + estimate.combine_us;
   const double items_us = estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
-  estimate.time_us = estimate.launch_us + estimate.move_us +
-                     std::max(items_us, estimate.memory_us) + estimate.combine_us;
+  estimate.time_us = outside_us + std::max(items_us, estimate.memory_us);
+  const double slowdown = profile.sustained_us > 0 ? kernel.sustained_slowdown : 0;
+  const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
+  const double sustained_items_us = sustained_makespan_us + estimate.query_us +
+                                    extra_us(plan, profile, extras, sustained_makespan_us);
+  estimate.sustained_us = outside_us + std::max(sustained_items_us, estimate.memory_us);
   return estimate;
 }
 

@@ -19,6 +19,16 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kNarrowestStripe = 16;
+/// sm90: of the last chunk of a list what it has, in units of so many keys, where its kernel can.
+constexpr std::int64_t kGatherUnit = 32;
+
+std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
+  if (skips_dead_keys) return 1;
+  const std::int32_t head_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
+  const bool has_units =
+      plan.shape.k_dtype == DType::bfloat16 && (head_dim == 64 || head_dim == 128);
+  return has_units ? kGatherUnit : plan.mask_tile().block_kv;
+}
 
 /// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
 class StripeKeys {
@@ -82,7 +92,8 @@ WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bo
     : plan_(plan),
       tile_(plan.mask_tile()),
       stripe_rows_(std::min(stripe_rows, tile_.block_q)),
-      skips_dead_keys_(skips_dead_keys) {
+      skips_dead_keys_(skips_dead_keys),
+      gather_step_(gather_step(plan, skips_dead_keys)) {
   if (plan_.is_parametric()) {
     count_formulas();
     return;
@@ -242,10 +253,10 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   const bool is_part = item.partial != kWholeRow;
   const bool knows_live_keys = skips_dead_keys_ && !is_part;
   const std::int64_t num_gathered = gathered_entries(plan_, item);
-  // Keys of chunks [first, end): the last chunk of a list is computed whole.
+  // Keys of chunks [first, end).
   const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
-    const std::int64_t step = skips_dead_keys_ ? 1 : block_kv;
-    return std::min(end * block_kv, ceil_div(num_gathered, step) * step) - first * block_kv;
+    return std::min(end * block_kv, ceil_div(num_gathered, gather_step_) * gather_step_) -
+           first * block_kv;
   };
   std::int64_t before = 0;  // tiles of segments so far, the item's or not
   PlanWork work;
@@ -329,7 +340,9 @@ double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks
   double masks_us = 0;
   double compute_us = 0;
   for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
-    masks_us += static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us;
+    const bool is_gather = kind == static_cast<std::size_t>(PlanSegmentKind::gather);
+    (is_gather ? compute_us : masks_us) +=
+        static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us;
     compute_us +=
         static_cast<double>(work.steps[kind].cells) / tile_cells * by_kind[kind]->compute_us;
   }

@@ -33,6 +33,7 @@ class WorkCounter {
   BlockShape tile_;           // rows and columns of the plan's mask, here queries and keys
   std::int64_t stripe_rows_;  // at most block_q
   bool skips_dead_keys_;
+  std::int64_t gather_step_;                // keys of a list are computed by so many
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
   // Of a parametric plan.

@@ -52,7 +52,8 @@ struct KernelCosts {
   /// As DeviceProfile::is_provisional, for this kernel alone.
   bool is_provisional = false;
   /// True where a worker finds masks while it computes other tiles: of an item, the longer of all
-  /// tile_us together and all compute_us together counts.
+  /// tile_us together and all compute_us together counts. The tile_us of a gather chunk is what it
+  /// costs to compute however few keys it has, and adds to compute_us.
   bool overlaps_masks = false;
   /// A worker takes its next item so long before it is done with the one in hand.
   double ahead_us = 0;

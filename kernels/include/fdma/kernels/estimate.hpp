@@ -65,6 +65,9 @@ struct PlanEstimate {
   double extra_us = 0;  ///< what BackwardExtras add to the items
   /// launch_us + move_us + max(makespan + query_us + extra_us, memory_us) + combine_us
   double time_us = 0;
+  /// time_us where calls follow one another without a pause, and the power limit has slowed the
+  /// card down before this one. Short calls take that much longer; on a CPU the same.
+  double sustained_us = 0;
   std::int64_t memory_bytes = 0;
 
   bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us + extra_us; }
