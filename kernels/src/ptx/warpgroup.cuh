@@ -61,6 +61,14 @@ __device__ __forceinline__ void stmatrix_x4(std::uint32_t address, std::uint32_t
                : "memory");
 }
 
+/// The other way: lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t address, std::uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
 /// Two floats as 16-bit elements, `low` in the low half; rounds to nearest even.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);

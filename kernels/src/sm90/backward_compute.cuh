@@ -3,7 +3,7 @@
 // With keys as rows, P^T and dS^T are in registers what the products dV += P^T dO and dK += dS^T Q
 // want as their first operand, and dK, dV stay in registers until the unit ends. Of each step:
 //
-//   S^T = K Q^T, dP^T = V dO^T           both issued
+//   S^T = K Q^T, dP^T = V dO^T           both issued; part of K is in registers
 //   P^T = 2^(S^T scale - lse)            while dP^T is computed; cells of the mask
 //   dS^T = P^T (dP^T - delta)            also to shared memory
 //   dV += P^T dO                         issued; then both warpgroups have written dS
@@ -47,6 +47,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   constexpr bool kHasKeys = kHasScores && !kAddsRows;           // dK and dQ
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kAlternates = Layout::kAlternates;
+  constexpr int kHeld = kHeldSteps<Layout, kListed>;          // of K
   constexpr bool kPacksLate = kSplitsRows || kGeneral;        // P: for want of registers
   constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // that dQ is computed in
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
@@ -243,6 +244,15 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if constexpr (!kListed) {
       ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
     }
+    [[maybe_unused]] std::uint32_t held_k[kHeld > 0 ? kHeld : 1][4];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int lane = lane_now(),
+                row = group * kHalfRows + thread_now() / 32 * kWarpRows + lane % 16;
+      ptx::ldmatrix_x4(
+          base + Layout::kK + swizzled_offset(row, 16 * i + lane / 16 * 8, Layout::kUnitKeys),
+          held_k[i]);
+    }
     uint4 step = wait_for_step();
 #pragma unroll 1
     while ((step.x & kStepEndsUnit) == 0) {
@@ -253,9 +263,13 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kDimQk / 16; ++i) {
-        ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
-            s, k_rows + k_major_advance(i, Layout::kUnitKeys),
-            q_rows + stage * kQAdvance + k_major_advance(i, kQueries), i != 0);
+        const std::uint64_t q_step = q_rows + stage * kQAdvance + k_major_advance(i, kQueries);
+        if (i < kHeld) {
+          ScoreProduct::template registers<ptx::Major::k>(s, held_k[i], q_step, i != 0);
+        } else {
+          ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+              s, k_rows + k_major_advance(i, Layout::kUnitKeys), q_step, i != 0);
+        }
       }
       ptx::wgmma_commit();
       ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");

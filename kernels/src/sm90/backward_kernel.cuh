@@ -10,13 +10,6 @@
 
 namespace fdma::sm90 {
 
-// Shifts keep no gradients in registers, and their loading thread finds ranks besides.
-template <Gradients kGradients>
-inline constexpr int kBackwardLoadRegisters = kGradients == Gradients::shifts ? 88 : 56;
-template <Gradients kGradients>
-inline constexpr int kBackwardComputeRegisters = (504 - kBackwardLoadRegisters<kGradients>) / 2;
-static_assert(kBackwardComputeRegisters<Gradients::all> == 224, "65536 registers, 384 threads");
-
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
@@ -53,29 +46,30 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kKeysFull, Layout::kKeySlots, 1);
     init(Layout::kSumsFull, 1, Layout::kSumWarps);
     ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
-    for (int at = Layout::kTurns; at <= Layout::kNumTurns; at += 16) {
+    for (int at = Layout::kTurns; at <= Layout::kServed; at += 16) {
       store_words(base + at, make_uint4(0, 0, 0, 0));
     }
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::give_registers<kBackwardLoadRegisters<kGradients>>();
+    ptx::give_registers<kBackwardLoadRegisters<kGradients, Layout, kListed>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
-    if (warp < kMaskWarps) {
-      if constexpr (kListed) {
-        make_listed_masks<Layout>(p, base, warp, lane);
-      } else {
-        make_unit_masks<Layout>(p, base, warp, lane);
+    // The loading thread first: then ptxas keeps what it counts in uniform registers.
+    if (warp == kLoadWarp) {
+      if (lane == 0) {
+        UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base)
+            .run();
       }
     } else if (warp == kServeWarp) {
       serve_requests<Layout, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base, lane);
-    } else if (lane == 0) {
-      UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base)
-          .run();
+    } else if constexpr (kListed) {
+      make_listed_masks<Layout>(p, base, warp, lane);
+    } else {
+      make_unit_masks<Layout>(p, base, warp);
     }
   } else {
-    ptx::take_registers<kBackwardComputeRegisters<kGradients>>();
+    ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kListed>>();
     compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kListed>(p, base,
                                                                    ptx::warp_index() / 4 - 1);
   }

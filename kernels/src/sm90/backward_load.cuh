@@ -71,110 +71,162 @@ class UnitTiles {
   std::int32_t kv_len_;
 };
 
-/// Of a tile of a unit: whether mask words are made. Queries past the end need none (their lse is
-/// +inf), keys past the end do.
-__device__ __forceinline__ bool needs_unit_words(const PublishedItem& unit, const TileStep& step) {
-  return step.kind != PlanSegmentKind::full || unit.q_len - unit.q_begin < kTileRows;
+/// Where a warp that makes masks is in a unit.
+struct alignas(16) MaskWalk {
+  UnitTiles tiles;
+  std::int32_t head;                   ///< of the group
+  std::int32_t num_left;               ///< tiles of this head
+  std::uint32_t num_masks, num_units;  ///< gone by so far
+};
+
+/// To shared memory and back, so that no register holds it meanwhile. All lanes of a warp.
+__device__ __forceinline__ void put_aside(std::uint32_t address, const MaskWalk& walk) {
+  uint4 words[sizeof(MaskWalk) / 16];
+  __builtin_memcpy(words, &walk, sizeof words);
+  if (ptx::thread_index() % 32 == 0) {
+    for (const uint4& each : words) {
+      store_words(address, each);
+      address += 16;
+    }
+  }
+}
+__device__ __forceinline__ void take_back(std::uint32_t address, MaskWalk& walk) {
+  __syncwarp();
+  uint4 words[sizeof(MaskWalk) / 16];
+  for (uint4& each : words) {
+    each = load_words(address);
+    address += 16;
+  }
+  __builtin_memcpy(&walk, words, sizeof words);
 }
 
 /// Makes the mask words of every second tile that needs them, and says which halves of its queries
 /// have a cell. One of two warps.
 template <class Layout>
 __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::uint32_t base,
-                                                int mask_warp, int lane) {
-  CountedRing<Layout::kMaskSlots> slots;
-  CountedRing<Layout::kItemSlots> item_ring;
-  int turn = 0;
-  for (;;) {
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage(), item_ring.phase(),
-                       "mask: item full");
-    const std::uint32_t item_slot =
-        base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
-    if (load_word(item_slot) == kNoItem) return;
+                                                int mask_warp) {
+  static_assert(sizeof(MaskWalk) <= Layout::kMaskWalkBytes);
+  const auto lane_now = [] { return ptx::thread_index() % 32; };
+  const auto item_slot = [&](std::uint32_t num_units) {
+    return base + Layout::kItem + num_units % Layout::kItemSlots * Layout::kItemSlotBytes;
+  };
+  for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (num_units % Layout::kItemSlots),
+                       num_units / Layout::kItemSlots & 1, "mask: item full");
+    if (load_word(item_slot(num_units)) == kNoItem) return;
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
-      const PublishedItem part = part_of(p.plan, item_slot, g);
-      UnitTiles walk(segments_of<Layout>(p.plan, part, item_slot), part, p.walks_down);
-      for (int n = 0; n < part.num_tiles; ++n) {
+      const PublishedItem part = part_of(p.plan, item_slot(num_units), g);
+      MaskWalk walk{
+          UnitTiles(segments_of<Layout>(p.plan, part, item_slot(num_units)), part, p.walks_down), g,
+          part.num_tiles, num_masks, num_units};
+      for (; walk.num_left > 0; --walk.num_left) {
         TileStep step;
         TilePlace place;
-        walk.next(step, place, p.walks_down);
-        if (!needs_unit_words(part, step)) continue;
-        if (turn == mask_warp) {
-          const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;
-          ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage(), slots.phase() ^ 1,
-                             "mask: slot empty");
-          if (step.kind == PlanSegmentKind::full) {
-            write_whole_rows(slot, part.q_len - part.q_begin,
-                             min(place.kv_len - place.key_begin, kTileKeys), ptx::opaque(lane));
-          } else {
-            write_mask<1>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
-                          ptx::opaque(lane));
-          }
-          const std::uint32_t halves = halves_with_cells(slot, ptx::opaque(lane));
-          if (lane == 0) {
-            store_word(base + Layout::kMaskHalves + 4 * slots.stage(), static_cast<int>(halves));
-          }
-          __syncwarp();
-          ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage(), lane);
+        walk.tiles.next(step, place, p.walks_down);
+        const std::uint32_t item = item_slot(walk.num_units);
+        // Queries past the end need no words (their lse is +inf), keys past the end do.
+        const int num_rows = load_word(item + 16) - load_word(item + 4);
+        if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
+        const std::uint32_t number = walk.num_masks++;
+        if (static_cast<int>(number % kMaskWarps) != mask_warp) continue;
+        const std::uint32_t parked = base + Layout::kMaskWalks + mask_warp * Layout::kMaskWalkBytes;
+        const std::uint32_t slot =
+            base + Layout::kMask + number % Layout::kMaskSlots * Layout::kMaskBytes;
+        ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * (number % Layout::kMaskSlots),
+                           ~(number / Layout::kMaskSlots) & 1, "mask: slot empty");
+        put_aside(parked, walk);
+        if (step.kind == PlanSegmentKind::full) {
+          write_whole_rows(slot, num_rows, min(place.kv_len - place.key_begin, kTileKeys),
+                           lane_now());
+        } else {
+          write_mask<1>(slot, p, item, item + Layout::kItemBand, step, place, lane_now());
         }
-        turn = next_mask_warp(turn);
-        slots.advance();
+        take_back(parked, walk);
+        const std::uint32_t made = (walk.num_masks - 1) % Layout::kMaskSlots;
+        const std::uint32_t halves =
+            halves_with_cells(base + Layout::kMask + made * Layout::kMaskBytes, lane_now());
+        if (lane_now() == 0) {
+          store_word(base + Layout::kMaskHalves + 4 * made, static_cast<int>(halves));
+        }
+        __syncwarp();
+        ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * made, lane_now());
       }
+      g = walk.head;
+      num_masks = walk.num_masks;
+      num_units = walk.num_units;
     }
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage()), lane);
-    item_ring.advance();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * (num_units % Layout::kItemSlots),
+                              lane_now());
   }
 }
 
-/// Of a tile row of a parametric plan: its place among those of its batch element, from bit 1 on,
-/// and whether its first key is near (formula_turns.hpp).
-__device__ __forceinline__ int row_turn(const BackwardParams& p, const WorkItem& item,
-                                        const int2& lengths, int first_key) {
-  const FormulaColumns columns =
-      formula_columns(p.plan, p.lengths, item.batch, lengths.x, lengths.y);
-  return 2 * item.q_tile + (columns.is_near(first_key) ? 1 : 0);
+template <class Layout>
+__device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int stage) {
+  return base + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
 }
 
-/// Publishes the unit of number `index` or of a later one, or that there is none. One thread.
-template <class Layout>
-__device__ __forceinline__ void publish_unit(const BackwardParams& p, std::uint32_t slot,
+/// Publishes an item of a plan. One thread. Each part of PublishedItem is stored as soon as it is
+/// known, here and below: registers are few.
+__device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
                                              int index) {
-  PublishedItem unit{};
+  const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
+  store_word(slot + 56, is_ordered ? __ldg(p.plan.first_visits + index) : 0);
+  if (is_ordered) index = __ldg(p.plan.units + index);
+  index *= p.group_size;
+  if (index >= p.plan.num_items) {
+    store_word(slot, kNoItem);
+    return;
+  }
+  const WorkItem* item = p.plan.items + index;
+  store_words2(slot + 40, index, 0);
+  store_words2(slot + 24, item->first_segment, item->num_segments);
+  store_words2(slot + 32, item->step, 0);
+  store_words2(slot, item->num_tiles, item->q_tile * kTileRows);
+  const int2 lengths = lengths_of(p.plan, p.lengths, item->batch);
+  store_words2(slot + 16, lengths.y, lengths.x);
+  store_words2(slot + 8, item->head, item->batch);
+  store_words2(slot + 48, 0, item->head / p.group_size);
+}
+
+/// Publishes the tile row of a parametric plan that is unit `index` or a later one, or that there
+/// is none. One thread.
+template <class Layout>
+__device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32_t slot,
+                                            int index) {
+  const TileRow* row;
   for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
-    const bool is_ordered =
-        p.turns != nullptr && p.plan.num_formulas == 0 && index < p.plan.num_items / p.group_size;
-    const int first_item = (is_ordered ? __ldg(p.plan.units + index) : index) * p.group_size;
-    const WorkItem item = read_work(p, first_item);
-    unit.num_tiles = item.num_tiles;
-    if (item.num_tiles == kNoItem) break;
-    const int2 lengths = lengths_of(p.plan, p.lengths, item.batch);
-    unit.q_begin = item.q_tile * kTileRows;
-    unit.head = item.head;
-    unit.batch = item.batch;
-    unit.q_len = lengths.y;
-    unit.kv_len = lengths.x;
-    unit.first_segment = item.first_segment;
-    unit.num_segments = item.num_segments;
-    unit.step = item.step;
-    unit.partial = first_item;
-    unit.kv_head = item.head / p.group_size;
-    if (is_ordered) unit.head_in_group = __ldg(p.plan.first_visits + index);
-    if (item.first_segment != kOwnSegments) break;
-    const TileRow* row = row_of(p, item);
-    const TileRowTiles tiles = row->tiles;
-    if (tiles.num_tiles == kNoRow) continue;
-    unit.num_tiles = tiles.num_tiles;
-    unit.q_begin = tiles.q_tile * kTileRows;
-    if (p.turns != nullptr) unit.head_in_group = row_turn(p, item, lengths, unit.q_begin);
-    unit.first_document = tiles.first_document;
-    unit.last_document = tiles.last_document;
-    unit.num_segments = store_segments(slot + Layout::kItemSegments, tiles);
-    store_band(slot + Layout::kItemBand, row->band);
+    const WorkItem item = read_work(p, index * p.group_size);
+    if (item.num_tiles == kNoItem) {
+      store_word(slot, kNoItem);
+      return;
+    }
+    row = row_of(p, item);
+    if (__ldcg(&row->tiles.num_tiles) == kNoRow) continue;
+    store_words2(slot + 8, item.head, item.batch);
+    store_words2(slot + 40, index * p.group_size, item.q_tile);
     break;
   }
-  store_item(slot, unit);
+  const int2 head = load_words2(slot + 8);
+  const int2 lengths = lengths_of(p.plan, p.lengths, head.y);
+  store_words2(slot + 16, lengths.y, lengths.x);
+  store_words2(slot + 48, row->tiles.last_document, head.x / p.group_size);
+  const int first_key = row->tiles.q_tile * kTileRows;
+  store_words2(slot, row->tiles.num_tiles, first_key);
+  store_words2(slot + 32, 0, 0);
+  if (p.turns != nullptr) {
+    const FormulaColumns columns = formula_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
+    store_word(slot + 56, 2 * load_word(slot + 44) + (columns.is_near(first_key) ? 1 : 0));
+  }
+  store_word(slot + 44, row->tiles.first_document);
+  int num_segments = 0;
+#pragma unroll 1
+  for (const FormulaWalk::Stretch& stretch : row->tiles.stretches) {
+    store_stretch(slot + Layout::kItemSegments, stretch, num_segments);
+  }
+  store_words2(slot + 24, kOwnSegments, num_segments);
+  store_band(slot + Layout::kItemBand, row->band);
 }
 
 /// Zeroes rows [first_row, num_rows) of panels of a tile. One warp.
@@ -190,38 +242,78 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
   ptx::fence_async_shared();
 }
 
-/// Does what UnitLoader asks for. One warp.
+/// Publishes a first unit, then does what UnitLoader asks for and adds dQ in turn. One warp.
 template <class Layout, bool kListed, bool kZeros>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
-  CountedRing<Layout::kRequestSlots> ring;
-  CountedRing<Layout::kItemSlots> item_ring;
-  const auto publish = [&](int index) {
-    ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage(), item_ring.phase() ^ 1,
-                       "serve: item empty");
-    const std::uint32_t slot = base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
-    if constexpr (kListed) {
-      publish_listed(p, slot, index);
-    } else {
-      publish_unit<Layout>(p, slot, index);
-    }
-    ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage());
-    item_ring.advance();
+  if (lane == 0) ptx::wait_for_grid_before();  // which counts units and orders tile rows
+  const auto takes_turns = [&] { return Layout::kAddsInBulk && p.turns != nullptr; };
+  // What it counts is in shared memory, to be read anew: registers are few.
+  const auto requests = [&] {
+    CountedRing<Layout::kRequestSlots> ring;
+    ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed));
+    return ring;
   };
-  CountedRing<Layout::kKeySlots> key_ring;
   ZeroWriter<Layout> zeros(p, base);
   const auto writes_zeros = [&] { return kZeros && p.zeros.counters != nullptr; };
-  // False: there will be no more.
-  const auto serve = [&] {
-    const std::uint32_t slot =
-        base + Layout::kRequest + ring.stage() * static_cast<int>(sizeof(ServeRequest));
-    const uint4 request = load_words(slot);
-    if (request.x == kRequestEnd) return false;
+  for (;;) {
+    CountedRing<Layout::kItemSlots> item_ring;
+    item_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 4));
+    __syncwarp();  // all have read it
+    const bool is_first = item_ring.count == 0;
+    uint4 request = make_uint4(kRequestUnit, 0, 0, 0);
+    if (!is_first) {
+      const auto ring = requests();
+      const std::uint32_t full = base + Layout::kRequestFull + 8 * ring.stage();
+      if (takes_turns()) {
+        TurnTaker<Layout> turns(p, base);
+        do {
+          if (!turns.advance(lane)) return;
+        } while (!ptx::mbarrier_test(full, ring.phase()));
+        turns.put_aside(lane);
+      } else {
+        while (writes_zeros() && zeros.has_work() &&
+               __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase()))) {
+          zeros.advance(lane);
+        }
+        ptx::mbarrier_wait(full, ring.phase(), "serve: request full");
+      }
+      request = load_words(request_slot<Layout>(base, ring.stage()));
+    }
+    if (request.x == kRequestEnd) {
+      if (takes_turns()) continue;  // until the last turn is taken
+      break;
+    }
     if (request.x == kRequestUnit) {
-      if (lane == 0) publish(static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1));
+      if (lane == 0) {
+        ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage(), item_ring.phase() ^ 1,
+                           "serve: item empty");
+        const std::uint32_t item =
+            base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
+        const int index = static_cast<int>(is_first ? blockIdx.x : gridDim.x) +
+                          (is_first ? 0 : atomicAdd(p.next_unit, 1));
+        store_word(base + Layout::kServed + 4, static_cast<int>(item_ring.count + 1));
+        if constexpr (kListed) {
+          publish_listed(p, item, index);
+        } else if (p.plan.num_formulas > 0) {
+          publish_row<Layout>(p, item, index);
+        } else {
+          publish_item(p, item, index);
+        }
+        const int count = load_word(base + Layout::kServed + 4) - 1;
+        ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * (count % Layout::kItemSlots));
+      }
       __syncwarp();
+      if (is_first) {
+        if (writes_zeros()) zeros.begin(lane);
+        continue;
+      }
     } else if (kListed && request.x == kRequestKeys) {
-      look_up_keys<Layout>(p, static_cast<std::uint32_t>(load_word(slot + 16)),
+      CountedRing<Layout::kKeySlots> key_ring;
+      key_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 8));
+      look_up_keys<Layout>(p,
+                           static_cast<std::uint32_t>(
+                               load_word(request_slot<Layout>(base, requests().stage()) + 16)),
                            base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes,
                            base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
       __syncwarp();
@@ -232,39 +324,20 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
                         8 * Layout::kUnitKeys);
         zeros.look_ahead(place.x * p.zeros.heads_kv + place.y);
       }
-      key_ring.advance();
+      if (lane == 0) store_word(base + Layout::kServed + 8, static_cast<int>(key_ring.count + 1));
     } else {
       zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
                 static_cast<int>(request.w), lane);
       __syncwarp();
+      const std::uint32_t slot = request_slot<Layout>(base, requests().stage());
       ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + 16)), lane);
     }
+    const auto ring = requests();
+    __syncwarp();
     ptx::mbarrier_arrive_warp(base + Layout::kRequestEmpty + 8 * ring.stage(), lane);
-    ring.advance();
-    return true;
-  };
-  if (lane == 0) {
-    ptx::wait_for_grid_before();  // which counts units and orders tile rows
-    publish(static_cast<int>(blockIdx.x));
+    if (lane == 0) store_word(base + Layout::kServed, static_cast<int>(ring.count + 1));
+    __syncwarp();
   }
-  const auto request_full = [&] { return base + Layout::kRequestFull + 8 * ring.stage(); };
-  if (Layout::kAddsInBulk && p.turns != nullptr) {
-    TurnTaker<Layout> turns(p, base);
-    for (bool has_requests = true; turns.advance(lane);) {
-      if (has_requests && ptx::mbarrier_test(request_full(), ring.phase())) {
-        has_requests = serve();
-      }
-    }
-    return;
-  }
-  if (writes_zeros()) zeros.begin(lane);
-  do {
-    while (writes_zeros() && zeros.has_work() &&
-           __any_sync(~0u, !ptx::mbarrier_test(request_full(), ring.phase()))) {
-      zeros.advance(lane);
-    }
-    ptx::mbarrier_wait(request_full(), ring.phase(), "serve: request full");
-  } while (serve());
   if (!writes_zeros()) return;
   zeros.look_at_all();
   while (zeros.has_work()) zeros.advance(lane);

@@ -165,7 +165,7 @@ inline constexpr std::int32_t kNoTurn = -1;
 /// unit at address `full`.
 inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
 
-inline constexpr int kServeWarp = 3;  ///< of the warpgroup that loads
+inline constexpr int kLoadWarp = 2, kServeWarp = 3;  ///< of the warpgroup that loads
 
 /// Up to this head size dQ of a step goes to memory through shared memory, by the copy engine.
 /// Beyond, there is no room for it: straight from registers.
@@ -197,6 +197,9 @@ struct BackwardLayout {
   /// The warpgroups compute dQ of a step in turn, and neither waits for the other at each step.
   static constexpr bool kAlternates = kAddsInBulk && kStepQueries == 64;
   static constexpr int kSumWarps = kAlternates ? kComputeWarps / 2 : kComputeWarps;  ///< of a step
+  /// Part of K is kept in registers: S^T reads both operands from shared memory else, as fast as
+  /// that goes.
+  static constexpr bool kHoldsKeys = kDimQk == 128 && kDimV == 128;
 
   static constexpr int kPanelBytesKey = kUnitKeys * 128;
   static constexpr int kPanelBytesQuery = kStepQueries * 128;
@@ -234,7 +237,12 @@ struct BackwardLayout {
   static constexpr int kMaskHalves = kBiases + kKeySlots * kBiasBytes;
   static constexpr int kTurns = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
   static constexpr int kNumTurns = kTurns + kTurnSlots * static_cast<int>(sizeof(StepTurn));
-  static constexpr int kBarriers = kNumTurns + 16;
+  static constexpr int kTaken = kNumTurns + 8;  ///< TurnTaker
+  /// What the serving warp counts: requests, units, units of listed keys.
+  static constexpr int kServed = kNumTurns + 16;
+  /// Of each warp that makes masks, while it does.
+  static constexpr int kMaskWalks = kServed + 16, kMaskWalkBytes = 48;
+  static constexpr int kBarriers = kMaskWalks + kMaskWarps * kMaskWalkBytes;
 
   // Barriers, 8 bytes each.
   static constexpr int kKFull = kBarriers;
@@ -273,10 +281,23 @@ inline constexpr bool kWritesZeros = kListed&& kGradients == Gradients::all&& La
 template <int kDimQk, int kDimV>
 struct ShiftLayout : BackwardLayout<kDimQk, kDimV> {
   static constexpr bool kAddsInBulk = false;
+  static constexpr bool kHoldsKeys = false;
 };
 template <Gradients kGradients, int kDimQk, int kDimV>
 using LayoutFor = std::conditional_t<kGradients == Gradients::shifts, ShiftLayout<kDimQk, kDimV>,
                                      BackwardLayout<kDimQk, kDimV>>;
+
+/// k16 steps of K that a launch keeps in registers, and the registers of a thread that loads and of
+/// one that computes: 65536 for 384 threads. What serves listed keys takes more than 24.
+template <class Layout, bool kListed>
+inline constexpr int kHeldSteps = Layout::kHoldsKeys && !kListed ? 4 : 0;
+template <Gradients kGradients, class Layout, bool kListed>
+inline constexpr int kBackwardLoadRegisters =
+    // Shifts keep no gradients in registers, and their loading thread finds ranks besides.
+    kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, kListed>;
+template <Gradients kGradients, class Layout, bool kListed>
+inline constexpr int kBackwardComputeRegisters =
+    (504 - kBackwardLoadRegisters<kGradients, Layout, kListed>) / 2;
 
 /// Named barriers: the warpgroups that compute have written dS (where they alternate two, one for
 /// each that waits); two for turns.

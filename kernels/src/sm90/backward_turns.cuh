@@ -46,12 +46,22 @@ __device__ __forceinline__ void put_sums(std::uint32_t to, const float (&dq)[kCo
   __syncwarp();
 }
 
-/// Adds dQ of a block's steps to memory in turn. One lane of the serving warp works.
+/// Adds dQ of a block's steps to memory in turn. One lane of the serving warp works. From one
+/// object to the next what it knows is in shared memory (kTaken).
 template <class Layout>
 class TurnTaker {
  public:
   __device__ __forceinline__ TurnTaker(const BackwardParams& params, std::uint32_t base)
-      : p_(params), base_(base) {}
+      : p_(params), base_(base) {
+    const int2 state = load_words2(base_ + Layout::kTaken);
+    num_taken_ = state.x;
+    is_turn_ = state.y != 0;
+  }
+  /// To be called before the next object is made.
+  __device__ __forceinline__ void put_aside(int lane) const {
+    if (lane == 0) store_words2(base_ + Layout::kTaken, num_taken_, is_turn_ ? 1 : 0);
+    __syncwarp();
+  }
 
   /// Does what can be done without a long wait; false after the last step. All lanes.
   __device__ __forceinline__ bool advance(int lane) {
@@ -62,45 +72,47 @@ class TurnTaker {
 
  private:
   __device__ __forceinline__ bool take() {
-    if (!is_known_) look();
-    if (!is_known_) return true;
-    if (sum_tile_ == kNoTurn) return false;
-    is_turn_ = is_turn_ || read_turn(turns()) == rank_;
+    const uint4 step = step_at(num_taken_);
+    if (!is_known(step, num_taken_)) return true;
+    const auto sum_tile = static_cast<int>(step.x);
+    if (sum_tile == kNoTurn) return false;
+    is_turn_ = is_turn_ || is_turn(step);
     if (!is_turn_ || !ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, num_taken_ & 1)) {
       return true;
     }
-    std::int32_t* const passed = turns();
-    ptx::bulk_reduce_add(p_.places.dq_sums + std::int64_t{sum_tile_} * (kSumRows * Layout::kDimQk),
+    ptx::bulk_reduce_add(p_.places.dq_sums + std::int64_t{sum_tile} * (kSumRows * Layout::kDimQk),
                          base_ + Layout::kSums, Layout::kSumBytes);
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
     ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
     ++num_taken_;
-    look();  // whose turn it is at the next step is read while this one is added
+    // Whose turn it is at the next step is read while this one is added.
+    const uint4 next = step_at(num_taken_);
+    is_turn_ = is_known(next, num_taken_) && static_cast<int>(next.x) != kNoTurn && is_turn(next);
     ptx::bulk_wait<0>();
-    pass_turn(passed);
+    pass_turn(turns(sum_tile));
     return true;
   }
 
-  /// The next step, if the loading thread has told of it, and whether it is its turn.
-  __device__ __forceinline__ void look() {
-    const uint4 next =
-        load_words(base_ + Layout::kTurns +
-                   num_taken_ % Layout::kTurnSlots * static_cast<int>(sizeof(StepTurn)));
-    is_known_ = static_cast<int>(next.z) == num_taken_ + 1;
-    sum_tile_ = static_cast<int>(next.x);
-    rank_ = static_cast<int>(next.y);
-    is_turn_ = is_known_ && sum_tile_ != kNoTurn && read_turn(turns()) == rank_;
+  /// What the loading thread has told of a step; not written again before the step is taken.
+  __device__ __forceinline__ uint4 step_at(int number) const {
+    return load_words(base_ + Layout::kTurns +
+                      number % Layout::kTurnSlots * static_cast<int>(sizeof(StepTurn)));
   }
-
-  __device__ __forceinline__ std::int32_t* turns() const {
-    return p_.turns + 2 * std::int64_t{sum_tile_};
+  __device__ __forceinline__ bool is_known(const uint4& step, int number) const {
+    return static_cast<int>(step.z) == number + 1;
+  }
+  __device__ __forceinline__ bool is_turn(const uint4& step) const {
+    return read_turn(turns(static_cast<int>(step.x))) == static_cast<int>(step.y);
+  }
+  __device__ __forceinline__ std::int32_t* turns(int sum_tile) const {
+    return p_.turns + 2 * std::int64_t{sum_tile};
   }
 
   const BackwardParams& p_;
   const std::uint32_t base_;
-  int sum_tile_ = 0, rank_ = 0, num_taken_ = 0;
-  bool is_known_ = false, is_turn_ = false;  // of the next step
+  int num_taken_;
+  bool is_turn_;  // of the next step
 };
 
 }  // namespace fdma::sm90

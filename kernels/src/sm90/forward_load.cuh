@@ -144,9 +144,9 @@ __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTil
   }
 }
 
-/// Writes the segments of a tile row behind its item; how many they are.
-__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
-  int count = 0;
+/// Writes the segments of a stretch of tiles behind `count` others at `to`, and counts them.
+__device__ __forceinline__ void store_stretch(std::uint32_t to, const FormulaWalk::Stretch& stretch,
+                                              int& count) {
   const auto store = [&](int first, int end, PlanSegmentKind kind) {
     if (first >= end) return;
     const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
@@ -158,14 +158,18 @@ __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTil
         : "memory");
     ++count;
   };
+  const int full_first = min(max(stretch.full_first, stretch.first), stretch.end);
+  const int full_end = min(max(stretch.full_end, full_first), stretch.end);
+  store(stretch.first, full_first, PlanSegmentKind::formula);
+  store(full_first, full_end, PlanSegmentKind::full);
+  store(full_end, stretch.end, PlanSegmentKind::formula);
+}
+
+/// Writes the segments of a tile row behind its item; how many they are.
+__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
+  int count = 0;
 #pragma unroll
-  for (const FormulaWalk::Stretch& stretch : row.stretches) {
-    const int full_first = min(max(stretch.full_first, stretch.first), stretch.end);
-    const int full_end = min(max(stretch.full_end, full_first), stretch.end);
-    store(stretch.first, full_first, PlanSegmentKind::formula);
-    store(full_first, full_end, PlanSegmentKind::full);
-    store(full_end, stretch.end, PlanSegmentKind::formula);
-  }
+  for (const FormulaWalk::Stretch& stretch : row.stretches) store_stretch(to, stretch, count);
   return count;
 }
 

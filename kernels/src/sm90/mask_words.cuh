@@ -62,10 +62,12 @@ __device__ __forceinline__ uint4 operator&(const uint4& a, const uint4& b) {
 constexpr int kWordQuads = 128;  ///< 16-byte pieces of a tile's words
 constexpr int kWarpSize = 32;
 
-/// A bitmap, or without one all cells; cut at kv_len. `limit` 0: no cell.
+/// A bitmap, or without one all cells; cut at kv_len. `limit` 0: no cell. kAtOnce: pieces of a lane
+/// that are read together.
+template <int kAtOnce>
 __device__ __forceinline__ void write_bitmap(std::uint32_t slot, const uint4* bitmap, int limit,
                                              int lane) {
-#pragma unroll
+#pragma unroll kAtOnce
   for (int i = lane; i < kWordQuads; i += kWarpSize) {
     const uint4 cells = bitmap == nullptr ? make_uint4(~0u, ~0u, ~0u, ~0u) : __ldg(bitmap + i);
     store_words(slot + 16 * i, cells & words_below(limit, 2 * (i % 2)));
@@ -278,6 +280,8 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
       }
       has_more = __any_sync(~0u, is_left);
     }
+    // Addresses of rows are made when they are needed.
+    if constexpr (kQuads < 4) lane = ptx::opaque(lane);
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       store_row_words(slot + 8 * first_quad, lane + i * kWarpSize, words[i]);
@@ -287,7 +291,8 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
 
 /// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
 /// what is published of its item. `p`: parameters of the forward or the backward kernel; kQuads:
-/// how many of the four quads write_columns takes at once; gathering plans have no formula.
+/// how many of the four quads write_columns takes at once, and pieces of a bitmap; gathering plans
+/// have no formula.
 template <int kQuads, bool kGather = false, class Params>
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                                            std::uint32_t item_address, std::uint32_t band_address,
@@ -301,7 +306,8 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
       write_columns<kQuads>(slot, p.plan, step.payload, place, lane);
       return;
     case PlanSegmentKind::bitmap:
-      write_bitmap(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit, lane);
+      write_bitmap<kQuads>(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit,
+                           lane);
       return;
     case PlanSegmentKind::formula: {
       if constexpr (!kGather) {
@@ -317,7 +323,7 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
       return;
     }
     default:
-      write_bitmap(slot, nullptr, limit, lane);
+      write_bitmap<kQuads>(slot, nullptr, limit, lane);
   }
 }
 
