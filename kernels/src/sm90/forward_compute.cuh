@@ -89,29 +89,33 @@ __device__ __forceinline__ void write_residual(const ForwardParams& p, const Pub
   }
 }
 
-/// Writes a warpgroup's 64 rows of output: to the half of Q's buffer from where store_tiles takes
-/// them, or to memory if they are not the copy engine's to store, or as a partial result; and lse.
-template <class T, class Layout, int kDimV>
+/// Puts a warpgroup's 64 rows of output into the half of Q's buffer from where store_tiles takes
+/// them.
+template <class T, int kDimV>
+__device__ __forceinline__ void put_rows_out(std::uint32_t q_half, const float (&out)[kDimV / 2],
+                                             int thread) {
+  const auto lane = static_cast<std::uint32_t>(thread) % 32,
+             row = static_cast<std::uint32_t>(thread) / 32 * 16 + lane % 16;
+  // Of columns 16 j and 8 behind the swizzle makes another place of the row: bits 5 and 6.
+  const std::uint32_t first = q_half + row * kPanelRowBytes + ((lane / 16 ^ row % 8) << 4);
+  constexpr int kOfPanel = kPanelColumns / 16;
+#pragma unroll
+  for (int j = 0; j < kDimV / 16; ++j) {
+    ptx::stmatrix_x4(
+        (first ^ j % kOfPanel * 32) + j / kOfPanel * (kHalfRows * kPanelRowBytes),
+        ptx::pack<T>(out[8 * j], out[8 * j + 1]), ptx::pack<T>(out[8 * j + 2], out[8 * j + 3]),
+        ptx::pack<T>(out[8 * j + 4], out[8 * j + 5]), ptx::pack<T>(out[8 * j + 6], out[8 * j + 7]));
+  }
+  ptx::fence_async_shared();
+}
+
+/// Writes a warpgroup's 64 rows of output to memory: as a partial result, or rows that are not the
+/// copy engine's to store.
+template <class T, int kDimV>
 __device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
                                                const float (&out)[kDimV / 2], const float (&lse)[2],
-                                               std::uint32_t q_half, int group, int thread) {
+                                               int group, int thread) {
   const int lane = thread % 32;
-  const bool is_copied = is_stored_by_copy<Layout>(p, item, group);
-  if constexpr (Layout::kQBuffers == 2) {
-    if (is_copied) {
-      const int stored_row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-      for (int j = 0; j < kDimV / 16; ++j) {
-        const int col = j * 16 + lane / 16 * 8;
-        ptx::stmatrix_x4(q_half + swizzled_offset(stored_row, col, kHalfRows),
-                         ptx::pack<T>(out[8 * j], out[8 * j + 1]),
-                         ptx::pack<T>(out[8 * j + 2], out[8 * j + 3]),
-                         ptx::pack<T>(out[8 * j + 4], out[8 * j + 5]),
-                         ptx::pack<T>(out[8 * j + 6], out[8 * j + 7]));
-      }
-      ptx::fence_async_shared();
-    }
-  }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
@@ -123,23 +127,32 @@ __device__ __forceinline__ void write_rows_out(const ForwardParams& p, const Pub
       if (lane % 4 == 0) p.partial_lse[at] = lse[i];
       continue;
     }
-    if (!is_copied) {
-      write_row<kDimV>(static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
-                           place.query * p.out_row_stride + place.head * p.out_head_stride,
-                       out, i, p.head_dim_v, lane);
-    }
-    if (p.lse != nullptr && lane % 4 == 0) {
-      p.lse[item.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
-            place.query * p.lse_row_stride] = lse[i];
-    }
+    write_row<kDimV>(static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
+                         place.query * p.out_row_stride + place.head * p.out_head_stride,
+                     out, i, p.head_dim_v, lane);
+  }
+}
+
+/// The logarithms of a warpgroup's 64 rows, to memory.
+__device__ __forceinline__ void write_lse(const ForwardParams& p, const PublishedItem& item,
+                                          const float (&lse)[2], int group, int thread) {
+  const int lane = thread % 32;
+  if (p.lse == nullptr || lane % 4 != 0 || item.partial != kWholeRow) return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
+    const RowPlace place = place_of(p, item, row);
+    if (!place.exists) continue;
+    p.lse[item.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
+          place.query * p.lse_row_stride] = lse[i];
   }
 }
 
 /// True iff last steps of up to 32 and of up to 64 keys have scores of so many only: where ptxas
 /// has registers for such steps (else C7511).
-template <class T, int kDimV, bool kGather>
+template <class T, int kDimV, bool kGeneral, bool kGather>
 inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
-                                                    (kDimV == 64 || kDimV == 128));
+                                                    (kDimV == 128 || (kDimV == 64 && kGeneral)));
 
 /// How many keys of a step are computed, the first ones.
 template <int kCount>
@@ -163,7 +176,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
   using OutProduct = ptx::product<T, kDimV>;
-  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGather>;
+  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGeneral, kGather>;
   constexpr Keys<kStepKeys> kAllKeys;
   constexpr int kStages = Layout::kStages;
   constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
@@ -330,10 +343,6 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     auto& scores = first_of<decltype(keys)::value / 2>(s);
     if constexpr (kTerms) {
       release_mask();
-      if (p.scale_log2 < 0) {
-#pragma unroll
-        for (float& x : scores) x = -x;
-      }
     } else if constexpr (kGeneral) {
       scale_and_bias(scores, p.scale_log2,
                      base + Layout::kBias + slots.stage * Layout::kBiasBytes +
@@ -446,13 +455,18 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
         read_mask_early();
       }
     }
+    float inverse[2], lse[2];
+    const auto finish_state = [&] {
+      finish_rows<kTerms>(state, scale, inverse, lse);
+      state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    };
+    // Beside the products where ptxas has registers for that.
+    if constexpr (kTerms) finish_state();
     wait_for_turn();
     if constexpr (Layout::kOverlapsItems) issue_scores(kAllKeys);
     issue_last_out(last_keys);
     give_turn();
-    float inverse[2], lse[2];
-    finish_rows(state, scale, inverse, lse);
-    state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    if constexpr (!kTerms) finish_state();
     if constexpr (Layout::kOverlapsItems) {
       if (has_next) read_mask_late();
       ptx::wgmma_wait<1>();
@@ -480,14 +494,31 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     const PublishedItem item = read_item(slot_before);
     __syncwarp();
     release(item_empty);
-    write_rows_out<T, Layout, kDimV>(p, item, out, lse, q_before, group, ptx::opaque(thread));
-    if constexpr (Layout::kQBuffers == 2) {
-      __syncwarp();
-      release(out_full);
+    const auto hand_on = [&] {
+      if constexpr (Layout::kQBuffers == 2) {
+        __syncwarp();
+        release(out_full);
+      }
+    };
+    // What is rare lies in one branch: a jump over each part of it would cost every item.
+    const bool is_copied = is_stored_by_copy<Layout>(p, item, group);
+    const bool has_residual = p.out_residual != nullptr;
+    if (!is_copied || has_residual || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {
+      zero_rows(out, inverse);
+      if (is_copied) {
+        put_rows_out<T, kDimV>(q_before, out, ptx::opaque(thread));
+      } else {
+        write_rows_out<T, kDimV>(p, item, out, lse, group, ptx::opaque(thread));
+      }
+      hand_on();
+      if (has_residual && item.partial == kWholeRow) {
+        write_residual<T, kDimV>(p, item, out, group, ptx::opaque(thread));
+      }
+    } else {
+      put_rows_out<T, kDimV>(q_before, out, ptx::opaque(thread));
+      hand_on();
     }
-    if (p.out_residual != nullptr && item.partial == kWholeRow) {
-      write_residual<T, kDimV>(p, item, out, group, ptx::opaque(thread));
-    }
+    write_lse(p, item, lse, group, ptx::opaque(thread));
     if constexpr (!Layout::kOverlapsItems) {
       num_steps = wait_for_item();
       has_next = num_steps != kNoItem;

@@ -8,7 +8,7 @@
 //
 // Of the last chunk of a list the units of 32 keys that hold entries are copied and computed: no
 // score of another is read, and no value of it multiplied. Entries past the last in its unit are
-// zeros, and masked.
+// copies of that, and masked.
 //
 // A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
 // one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
@@ -196,7 +196,7 @@ __device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const Forwa
   for (int i = 0; i < kLaneKeys; ++i) {
     const int at = lane + i * kWarpSize;
     if constexpr (kTerms) {
-      store_words(to + 16 * at, bias_terms(values[i] * inverse_scale(p.scale_log2)));
+      store_words(to + 16 * at, bias_terms(values[i] * inverse_scale(fabsf(p.scale_log2))));
     } else {
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * at), "f"(values[i] * kLog2E)
                    : "memory");
@@ -218,12 +218,11 @@ __device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t bi
   }
 }
 
-constexpr int kNoKey = -1;
 constexpr int kRowThreads = kPanelRowBytes / 16;         ///< that copy a row of a panel
 constexpr int kCopyRows = kGatherThreads / kRowThreads;  ///< rows that all threads copy at once
 
 /// Copies this thread's part of the rows of a step, of the units that hold its `num_entries`;
-/// `own_key`: the index it holds, or kNoKey, whose row is zeros.
+/// `own_key`: the index it holds.
 template <int kPanels, int kStepKeys>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* from,
                                           std::int64_t row_stride, int row_bytes, int own_key,
@@ -232,14 +231,13 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* 
   for (int round = 0; round < kStepKeys / kCopyRows; ++round) {
     const int row_begin = round * kCopyRows;
     if (row_begin > 0 && row_begin % kUnitKeys == 0 && row_begin >= num_entries) break;
-    const int key = __shfl_sync(~0u, own_key, round, kRowThreads);
-    const std::uint8_t* row = from + max(key, 0) * row_stride;
+    const auto key = static_cast<std::uint32_t>(__shfl_sync(~0u, own_key, round, kRowThreads));
+    const std::uint8_t* row = from + key * static_cast<std::uint64_t>(row_stride);
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
       ptx::copy_16_async(
           to + panel * (kStepKeys * kPanelRowBytes) + round * (kCopyRows * kPanelRowBytes),
-          row + panel * kPanelRowBytes,
-          key != kNoKey && row_bytes > panel * kPanelRowBytes ? 16 : 0);
+          row + panel * kPanelRowBytes, row_bytes > panel * kPanelRowBytes ? 16 : 0);
     }
   }
 }
@@ -293,7 +291,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
 
   // The V that comes next, that of the step before.
   Copier pending = Copier::none;
-  int pending_key = kNoKey, pending_entries = 0, pending_head = 0, pending_batch = 0;
+  int pending_key = 0, pending_entries = 0, pending_head = 0, pending_batch = 0;
   const auto copy_pending = [&] {
     if (pending == Copier::none) return;
     const int stage = stage_of(step - 1);
@@ -338,9 +336,10 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
                             kv_head * p.k_gather.head_stride + 16 * piece;
     const std::int32_t* keys = p.gather.keys + part.first_entry;
+    // Behind the last entry it is the last once more: what is copied for it is masked.
     const auto read_key = [&](int n) {
-      const int entry = n * kStepKeys + own_entry;
-      return entry < part.num_entries ? __ldcg(keys + entry) : kNoKey;
+      const int entry = min(n * kStepKeys + own_entry, part.num_entries - 1);
+      return entry >= 0 ? __ldcg(keys + entry) : 0;
     };
     // Which of 32 steps from n on are runs, a bit each, but the first, which gives time to look.
     const auto find_runs = [&](int n) {

@@ -65,6 +65,13 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
+  if constexpr (kGather) {
+    if (ptx::warp_index() >= kForwardThreads / kWarpSize) {
+      ptx::give_registers<Count::kRows>();
+      gather_rows<Layout>(p, base, ptx::thread_index() % kGatherThreads);
+      return;
+    }
+  }
   if (ptx::warp_index() < 4) {
     ptx::give_registers<Count::kLoad>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
@@ -74,11 +81,6 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
       if (lane == 0) load_tiles<Layout, kGeneral, kGather>(p, base);
     } else if constexpr (Layout::kQBuffers == 2) {
       if (lane == 0) store_tiles<Layout>(p, base);
-    }
-  } else if (kGather && ptx::warp_index() >= kForwardThreads / kWarpSize) {
-    if constexpr (kGather) {
-      ptx::give_registers<Count::kRows>();
-      gather_rows<Layout>(p, base, ptx::thread_index() % kGatherThreads);
     }
   } else {
     ptx::take_registers<Count::kCompute>();

@@ -402,10 +402,26 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
     const int key = place.key_begin + i;
     const float value = p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;
     if constexpr (kTerms) {
-      store_words(to + 16 * i, bias_terms(value * inverse_scale(p.scale_log2)));
+      store_words(to + 16 * i, bias_terms(value * inverse_scale(fabsf(p.scale_log2))));
     } else {
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value * kLog2E) : "memory");
     }
+  }
+}
+
+/// Gives the queries of an item the other sign; `stage`, `phase`: of their buffer. One warp, which
+/// hands on what lies in shared memory.
+template <class Layout>
+__device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, std::uint32_t phase,
+                                               int lane) {
+  constexpr std::uint32_t kSigns = 0x80008000;  // of two elements
+  ptx::mbarrier_wait(base + Layout::kQFull + 8 * stage, phase, "mask: Q full");
+  const std::uint32_t q = base + Layout::kQ + stage * Layout::kQBytes;
+#pragma unroll 1
+  for (int i = 16 * lane; i < Layout::kQBytes; i += 16 * kWarpSize) {
+    const uint4 words = load_words(q + i);
+    store_words(q + i,
+                make_uint4(words.x ^ kSigns, words.y ^ kSigns, words.z ^ kSigns, words.w ^ kSigns));
   }
 }
 
@@ -447,6 +463,14 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
                            : Layout::kBias + slots.stage * Layout::kBiasBytes);
         // Where registers are few, what follows from the lane is not kept between tiles.
         const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
+        if constexpr (kTerms) {
+          // Scores are those of the scale's absolute value. An item's first mask is waited for
+          // before its first product.
+          static_assert(Layout::kQBuffers == Layout::kItemSlots);
+          if (p.scale_log2 < 0 && left == item.num_tiles) {
+            negate_queries<Layout>(base, item_ring.stage, item_ring.phase, own_lane);
+          }
+        }
         if (is_gathered) {
           write_chunk<kGeneral, kTerms>(slot, biases, p, item_slot, item_slot + Layout::kItemGather,
                                         chunk, is_masked, own_lane);

@@ -101,8 +101,22 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
   return factor;
 }
 
+/// 1 / x and log2 x of a sum of exponentials without branches, or NaN of NaN. A sum is 1 at least:
+/// the exponential of the maximum was 1. The quotient is the nearest float; the logarithm is off by
+/// 2^-22 beside its rounding.
+__device__ __forceinline__ float2 inverse_and_log2(float sum) {
+  float near, log2_fraction;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(sum));
+  const std::uint32_t exponent = __float_as_uint(sum) & 0x7F800000u;
+  const float fraction = sum * __uint_as_float(0x7F000000u - exponent);  // in [1, 2)
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log2_fraction) : "f"(fraction));
+  return {fmaf(near, fmaf(-sum, near, 1.0f), near),
+          static_cast<float>(static_cast<int>(exponent >> 23) - 127) + log2_fraction};
+}
+
 /// After the last tile: what the output of each row is multiplied with (0 for a row without keys)
-/// and the natural logarithm of its sum.
+/// and the natural logarithm of its sum. `kStraight`: without branches.
+template <bool kStraight>
 __device__ __forceinline__ void finish_rows(const RowState& state, float scale, float (&inverse)[2],
                                             float (&lse)[2]) {
   constexpr float kLn2 = 0.693147180559945309417f;
@@ -111,20 +125,35 @@ __device__ __forceinline__ void finish_rows(const RowState& state, float scale, 
     float sum = state.sum[i];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    inverse[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
-    lse[i] = sum == 0.0f ? -INFINITY : (state.max[i] * scale + log2f(sum)) * kLn2;
+    if constexpr (kStraight) {
+      const float2 of_sum = inverse_and_log2(sum);
+      inverse[i] = sum == 0.0f ? 0.0f : of_sum.x;
+      lse[i] = sum == 0.0f ? -INFINITY : (state.max[i] * scale + of_sum.y) * kLn2;
+    } else {
+      inverse[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+      lse[i] = sum == 0.0f ? -INFINITY : (state.max[i] * scale + log2f(sum)) * kLn2;
+    }
   }
 }
 
-/// Rows whose factor is 0 become 0 whatever they hold: V of keys that no row sees may be NaN.
+/// The output of each row times its factor; where one is 0, zero_rows has to follow.
 template <int kCount>
 __device__ __forceinline__ void normalize(float (&out)[kCount], const float (&inverse)[2]) {
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {
 #pragma unroll
+    for (int e = 0; e < 4; ++e) out[4 * i + e] *= inverse[e / 2];
+  }
+}
+
+/// Rows whose factor is 0 become 0 whatever they hold: V of keys that no row sees may be NaN.
+template <int kCount>
+__device__ __forceinline__ void zero_rows(float (&out)[kCount], const float (&inverse)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+#pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float& x = out[4 * i + e];
-      x = inverse[e / 2] == 0.0f ? 0.0f : x * inverse[e / 2];
+      if (inverse[e / 2] == 0.0f) out[4 * i + e] = 0.0f;
     }
   }
 }
