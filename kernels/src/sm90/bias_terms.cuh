@@ -18,7 +18,8 @@ namespace fdma::sm90 {
 template <class T, bool kGeneral, bool kGather>
 inline constexpr bool kHasBiasTerms = std::is_same_v<T, __nv_bfloat16> && (kGeneral && kGather);
 
-/// What a bias is multiplied with before it is cut into terms.
+/// What a bias is multiplied with before it is cut into terms; `scale_log2`: the absolute value,
+/// for queries have the scale's sign (negate_queries).
 __device__ __forceinline__ float inverse_scale(float scale_log2) {
   constexpr float kLog2E = 1.44269504088896340736f;
   return kLog2E / scale_log2;

@@ -460,7 +460,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       finish_rows<kTerms>(state, scale, inverse, lse);
       state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     };
-    // Beside the products where ptxas has registers for that.
+    // With biases before the products: without branches beside them ptxas would have no registers.
     if constexpr (kTerms) finish_state();
     wait_for_turn();
     if constexpr (Layout::kOverlapsItems) issue_scores(kAllKeys);

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
+  // In this order ptxas has registers for all products (else C7511).
   if constexpr (kGather) {
     if (ptx::warp_index() >= kForwardThreads / kWarpSize) {
       ptx::give_registers<Count::kRows>();
