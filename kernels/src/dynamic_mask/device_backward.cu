@@ -1,5 +1,5 @@
-// The launches of a backward call: lists (five; with an order six), attention (six; of M three),
-// gradients of scores.
+// The launches of a backward call: lists (five; with an order six), attention (six, and one for
+// counters of zeros; of M three), gradients of scores.
 #include <cuda_runtime.h>
 
 #include <algorithm>

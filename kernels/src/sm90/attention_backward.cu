@@ -1,7 +1,8 @@
 // attention_backward on the GPU: checks the tensors, describes them to the copy engine, launches
 // three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
 // up dQ, the last one writes dQ. Over listed keys kernels before and after those see to the
-// gradients that the main one does not write (key_gradients.hpp). With RowSums::keys two more come
+// gradients that the main one does not write (key_gradients.hpp); zeros of most sums it writes
+// itself where device kernels made the lists (RowZeros). With RowSums::keys two more come
 // second: an instance of the main one that adds up rows of dS, and one that adds them to D.
 #include <cuda_runtime.h>
 
