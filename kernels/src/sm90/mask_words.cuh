@@ -6,6 +6,7 @@
 
 #include "fdma/kernels/segment_iterator.hpp"
 #include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
 #include "sm90/band_words.hpp"
 #include "sm90/forward_params.hpp"
 #include "sm90/fragment.hpp"
