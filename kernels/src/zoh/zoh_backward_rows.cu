@@ -3,10 +3,10 @@
 //
 //   backward_rows  a unit is a warp with a head; it goes from 32 keys of that head (or fewer, where
 //                  there are few in all) to the next that no other unit has. A lane looks at the
-//                  dscore of a key; those whose rows there is something to do for go into a queue,
-//                  and from there as many at a time as the warp has in flight. A row stays in
-//                  registers until its dt is known and then ends in dvalues and in the sums of the
-//                  lane, a part of ddt_proj for each of its elements
+//                  dscore of a key; keys that have one go into a queue, and from there as many at a
+//                  time as the warp has in flight. A row stays in registers until its dt is known
+//                  and then ends in dvalues and in the sums of the lane, a part of ddt_proj for
+//                  each of its elements
 //   add_units      units with one head in a block are added there, blocks here, both in an order
 //                  that depends on the shape alone
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Keys {
   int round;
 };
 
-/// A key whose row is read or written.
+/// A key whose dscore is not 0.
 struct alignas(16) QueuedKey {
   std::int32_t batch;
   float dscore;
@@ -96,7 +96,8 @@ class Unit {
   }
 
   __device__ void run() {
-    // Of keys whose dscore is 0 nothing is read, and they are written only with zeros or a copy.
+    // Of keys whose dscore is 0 nothing is read, and they are written only with zeros or a copy:
+    // not by way of the queue, so that the order of sums is the same whatever is wanted.
     const bool has_all = call_.dvalues.data != nullptr && !call_.is_in_place;
     Keys keys = first_;
     float next_dscore = load_dscore(keys);
@@ -105,7 +106,11 @@ class Unit {
       const float dscore = next_dscore;
       const std::int64_t key = mine(keys);
       const int batch = keys.batch;
-      const bool is_taken = dscore != 0 || (has_all && exists(keys));
+      const bool is_taken = dscore != 0;
+      if (has_all) {
+        const std::uint32_t passed = __ballot_sync(~0u, exists(keys) && !is_taken);
+        if (passed != 0) pass_over(keys, passed);
+      }
       keys = moved(keys, step_);
       next_dscore = load_dscore(keys);
       const std::uint32_t taken = __ballot_sync(~0u, is_taken);
@@ -190,6 +195,50 @@ class Unit {
     return exists(keys) ? call_.dscore(keys.batch, head_, mine(keys)) : 0.0F;
   }
 
+  /// dvalues of the marked keys of a round: zeros, or the other gradient. All lanes.
+  __device__ void pass_over(const Keys& keys, std::uint32_t marked) const {
+    while (marked != 0) {
+      std::int64_t passed[kCount];  // or -1
+      uint4 other[kOther == Other::none ? 1 : kCount][kChunks][kOtherSize];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        passed[i] = -1;
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          if (marked != 0 && warp_lane_ / kLanes == group) {
+            passed[i] = std::int64_t{keys.round} * round_keys_ + __ffs(marked) - 1;
+          }
+          marked &= marked - 1;
+        }
+        load_other(keys.batch, passed[i], passed[i] >= 0, other[kOther == Other::none ? 0 : i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (passed[i] < 0) continue;
+        store({keys.batch, 0.0F, passed[i]}, 0.0F, other[kOther == Other::none ? 0 : i]);
+      }
+    }
+  }
+
+  __device__ void load_other(int batch, std::int64_t key, bool is_read,
+                             uint4 (&other)[kChunks][kOtherSize]) const {
+    if constexpr (kOther != Other::none) {
+      using From = std::conditional_t<kOther == Other::wide, float, T>;
+      const From* const row =
+          static_cast<const From*>(call_.other.data) + call_.other.row(batch, key, head_);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+        for (int j = 0; j < kOtherSize; ++j) {
+          other[c][j] = make_uint4(0, 0, 0, 0);
+          if (is_read && element(c) < call_.forward.head_dim) {
+            other[c][j] = __ldcs(reinterpret_cast<const uint4*>(row + element(c)) + j);
+          }
+        }
+      }
+    }
+  }
+
   /// The first `num_keys` of the queue from `first` on. All lanes.
   __device__ void work(int first, int num_keys) {
     const Call& forward = call_.forward;
@@ -200,7 +249,7 @@ class Unit {
     for (int i = 0; i < kCount; ++i) {
       const int at = i * kGroups + group;
       const QueuedKey key = queue_[first + min(at, num_keys - 1)];
-      const bool is_queued = at < num_keys, is_read = is_queued && key.dscore != 0;
+      const bool is_queued = at < num_keys;
       const T* const row = static_cast<const T*>(forward.values.data) +
                            key.batch * forward.batch_stride + key.key * forward.key_stride +
                            head_ * forward.head_stride;
@@ -208,22 +257,11 @@ class Unit {
       for (int c = 0; c < kChunks; ++c) {
         const bool is_inside = element(c) < forward.head_dim;
         raw[i][c] = make_uint4(0, 0, 0, 0);
-        if (is_read && is_inside) {
+        if (is_queued && is_inside) {
           raw[i][c] = __ldcs(reinterpret_cast<const uint4*>(row + element(c)));
         }
-        if constexpr (kOther != Other::none) {
-          using From = std::conditional_t<kOther == Other::wide, float, T>;
-          const From* const from = static_cast<const From*>(call_.other.data) +
-                                   call_.other.row(key.batch, key.key, head_) + element(c);
-#pragma unroll
-          for (int j = 0; j < kOtherSize; ++j) {
-            other[i][c][j] = make_uint4(0, 0, 0, 0);
-            if (is_queued && is_inside) {
-              other[i][c][j] = __ldcs(reinterpret_cast<const uint4*>(from) + j);
-            }
-          }
-        }
       }
+      load_other(key.batch, key.key, is_queued, other[kOther == Other::none ? 0 : i]);
     }
     float dts[kCount];
 #pragma unroll
