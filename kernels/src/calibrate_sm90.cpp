@@ -7,7 +7,8 @@
 //      bandwidth of memory (query_passes.hpp) is left out of their times;
 //   2. long calls: full tiles in rows of calls without a pause, up to a third of a second, for what
 //      the power limit takes from the clock;
-// then the fits (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy.
+// then the fits (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy. Chunks of
+// gathered keys are not measured: their costs follow from those of full tiles (gather_costs.hpp).
 #include "calibrate_sm90.hpp"
 
 #include <fmt/format.h>
@@ -31,6 +32,8 @@
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
+#include "gather_costs.hpp"
+#include "plan_regions.hpp"
 #include "query_passes.hpp"
 
 namespace fdma {
@@ -131,6 +134,9 @@ class KernelCalibration {
     FDMA_TRY_VOID(time_long_calls(long_calls, kernel));
     std::this_thread::sleep_for(kLongRest);
     KernelCosts result{direction_, dtype, head_dim, costs.launch_us, {costs.tile}};
+    if (direction_ == Direction::forward && head_dim <= kSm90GatherHeadDim) {
+      result.tiles.front().gather = gather_costs(costs.tile.full);
+    }
     result.overlaps_masks = true;
     result.ahead_us = tiles_ahead(direction_, head_dim) * costs.tile.full.compute_us;
     return result;

@@ -2,8 +2,7 @@
 //
 // "h200". As fdma-maskc calibrate --backend sm90 measured it on H200s (700 W), forward and backward
 // on two of them, in bfloat16, which float16 shares; for masks that were not used to calibrate:
-// docs/performance.md. Chunks of gathered keys cost 1.1 full tiles, as an exploratory kernel took
-// for them, and five eighths of that however few keys they have. What the power limit takes
+// docs/performance.md. Chunks of gathered keys by gather_costs.hpp. What the power limit takes
 // backward was fitted between forward's bounds.
 //
 // "cpu". One core of some server with AVX2 at 2.5 GHz; for a rough idea before
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "fdma/kernels/device_profile.hpp"
+#include "gather_costs.hpp"
 
 namespace fdma {
 namespace {
@@ -71,14 +71,13 @@ DeviceProfile h200() {
       {.direction = Direction::forward,
        .head_dim = 64,
        .launch_us = 8.027,
-       .tile =
-           {{128, 128}, {0, 1.105}, {1.357, 1.3}, {1.424, 1.378}, {0, 1.363}, {0.76, 0.456}, 1.221},
+       .tile = {{128, 128}, {0, 1.105}, {1.357, 1.3}, {1.424, 1.378}, {0, 1.363}, {}, 1.221},
        .ahead_us = 6.075,
        .sustained_slowdown = 0.09488},
       {.direction = Direction::forward,
        .head_dim = 128,
        .launch_us = 11.78,
-       .tile = {{128, 128}, {0, 1.454}, {0, 1.635}, {1.793, 1.659}, {0, 1.663}, {1, 0.599}, 1.201},
+       .tile = {{128, 128}, {0, 1.454}, {0, 1.635}, {1.793, 1.659}, {0, 1.663}, {}, 1.201},
        .ahead_us = 5.088,
        .sustained_slowdown = 0.2004},
       {.direction = Direction::backward,
@@ -114,6 +113,8 @@ DeviceProfile h200() {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     for (const Measured& each : measured) {
       KernelCosts costs{each.direction, dtype, each.head_dim, each.launch_us, {each.tile}};
+      TileCosts& tile = costs.tiles.front();
+      if (each.direction == Direction::forward) tile.gather = gather_costs(tile.full);
       costs.overlaps_masks = true;
       costs.ahead_us = each.ahead_us;
       costs.sustained_slowdown = each.sustained_slowdown;

@@ -335,6 +335,17 @@ TEST(Estimate, CallsWithoutAPauseTakeWhatThePowerLimitTakes) {
   EXPECT_DOUBLE_EQ(cpu.time_us, cpu.sustained_us);
 }
 
+TEST(Estimate, ChunksOfTheH200sProfileCostMoreThanFullTiles) {
+  const DeviceProfile h200 = *shipped_profile("h200");
+  for (const KernelCosts& kernel : h200.kernels) {
+    const TileCosts& tile = kernel.tiles.front();
+    EXPECT_EQ(tile.can_gather(), kernel.direction == Direction::forward);
+    if (!tile.can_gather()) continue;
+    EXPECT_DOUBLE_EQ(tile.gather.tile_us + tile.gather.compute_us, 1.1 * tile.full.compute_us);
+    EXPECT_GT(tile.gather.tile_us, tile.gather.compute_us);
+  }
+}
+
 TEST(Estimate, LastChunkOfAListCountsUnitsOf32Keys) {
   // Queries 0 to 127 see keys 0, 3, 6, ..: 43 of 128, or 128 + 43.
   const auto cells_of = [](std::int64_t keys, DType dtype) {
