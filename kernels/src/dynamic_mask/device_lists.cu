@@ -24,6 +24,8 @@
 
 #include "dynamic_mask/device_lists.hpp"
 #include "dynamic_mask/live_keys.cuh"
+#include "ptx/addresses.cuh"
+#include "ptx/grid.cuh"
 #include "sm90/cuda_error.hpp"
 
 namespace fdma::dynamic_mask {
@@ -35,6 +37,8 @@ constexpr int kRoundsOfWarp = kPieceKeys / kCompactThreads;  // 32 keys each
 
 __global__ void __launch_bounds__(kCompactThreads)
     compact_kept(const __grid_constant__ Kernel call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
   __shared__ int counts[kCompactWarps], begins[kCompactWarps], ends[kCompactWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -47,7 +51,7 @@ __global__ void __launch_bounds__(kCompactThreads)
 #pragma unroll
   for (int i = 0; i < kRoundsOfWarp; ++i) {
     const std::int64_t key = first_key + first + i * kWarp;
-    queries[i] = key < call.kv_len ? __ldg(call.kept + row_at + key) : make_int2(0, 0);
+    queries[i] = key < call.kv_len ? call.kept[row_at + key] : make_int2(0, 0);
   }
 #pragma unroll
   for (int i = 0; i < kRoundsOfWarp; ++i) {
@@ -91,92 +95,134 @@ __global__ void __launch_bounds__(kCompactThreads)
   }
 }
 
+// What a list has so far.
+struct ListSize {
+  int num_full = 0, num_parts = 0;
+};
+
 // The list of one tile as its warp writes it.
 class TileList {
  public:
-  __device__ TileList(const Kernel& call, int row, int first_tile, int tile_in_group, int lane)
-      : call_(call), lane_(lane), bit_(tile_in_group) {
-    const int tile = first_tile + tile_in_group;
-    if (tile >= call.num_tiles) return;
-    index_ = row * call.num_tiles + tile;
-    begin_ = tile_in_group * call.block_q;
-    end_ = begin_ + max(min(call.block_q, call.q_lens[row] - tile * call.block_q), 0);
-    first_ = call.first_entries[index_];
-    room_ = static_cast<int>(call.first_entries[index_ + 1] - first_);
+  __device__ TileList(const Kernel& call, int row, int first_tile, int tile_in_group, int lane,
+                      ListSize& size)
+      : call_(call),
+        size_(size),
+        row_(row),
+        tile_(first_tile + tile_in_group),
+        bit_(tile_in_group),
+        lane_(lane) {
+    if (tile_ >= call.num_tiles) return;
+    const std::int64_t first = call.first_entries[index()];
+    room_ = static_cast<int>(call.first_entries[index() + 1] - first);
+    keys_ = ptx::global_address(call.keys + first);
   }
 
-  __device__ bool has_rows() const { return begin_ < end_; }
+  __device__ bool has_rows() const { return tile_ < call_.num_tiles && num_rows() > 0; }
 
   // Keys that all rows see, 32 steps at a time: all of some that follow each other, or most.
   __device__ void add_full(const LiveList& live, int size) {
     for (int first = 0; first * kWarp < size; first += kWarp) {
       const std::uint32_t keys_of_lane = marks(live, first, size, bit_);
       const int count = __popc(keys_of_lane), up_to = sum_up_to(count, lane_);
-      const int before = num_full_ + up_to - count;
-      num_full_ += __shfl_sync(~0u, up_to, kWarp - 1);
+      const int before = size_.num_full + up_to - count;
+      size_.num_full += __shfl_sync(~0u, up_to, kWarp - 1);
       const std::uint32_t steps = __ballot_sync(~0u, keys_of_lane != 0);
       if (steps == 0) continue;
       const int begin = __ffs(static_cast<int>(steps)) - 1, end = kWarp - __clz(steps);
+      const std::int32_t* const from = live.keys + first * kWarp + lane_;
       const bool are_whole = __all_sync(~0u, keys_of_lane == ~0u || keys_of_lane == 0);
       if (are_whole && __popc(steps) == end - begin) {
         const int at = __shfl_sync(~0u, before, begin) + lane_;
-        const std::int32_t* const from = live.keys + (first + begin) * kWarp + lane_;
-#pragma unroll 4
-        for (int i = 0; i < (end - begin) * kWarp; i += kWarp) {
-          if (at + i < room_) call_.keys[first_ + at + i] = from[i];
-        }
-        continue;
-      }
-#pragma unroll 4
-      for (int step = begin; step < end; ++step) {
-        const std::uint32_t keys = __shfl_sync(~0u, keys_of_lane, step);
-        const int at = __shfl_sync(~0u, before, step) + __popc(keys & lanes_below(lane_));
-        if ((keys >> lane_ & 1) != 0 && at < room_) {
-          call_.keys[first_ + at] = live.keys[(first + step) * kWarp + lane_];
-        }
+        copy(from + begin * kWarp, at, (end - begin) * kWarp);
+      } else if (size_.num_full <= room_) {
+        add_steps<true>(from, keys_of_lane, before, begin, end);
+      } else {
+        add_steps<false>(from, keys_of_lane, before, begin, end);
       }
     }
   }
 
-  // After all of those the others: few of each step, then a lane has a step, or most of a few.
+  // After all of those the others: most are few of their step, which a lane each writes; the rest
+  // step by step.
   __device__ void add_parts(const LiveList& live, int size) {
+    const int rows = num_rows();
+    const std::uint64_t rows_at = ptx::global_address(call_.rows + first_entry());
     for (int first = 0; first * kWarp < size; first += kWarp) {
       std::uint32_t keys_of_lane = marks(live, first, size, kGroupTiles + bit_);
       const int count = __popc(keys_of_lane), up_to = sum_up_to(count, lane_);
-      int at = num_full_ + num_parts_ + up_to - count;
-      num_parts_ += __shfl_sync(~0u, up_to, kWarp - 1);
-      std::uint32_t steps = __ballot_sync(~0u, keys_of_lane != 0);
-      if (__reduce_max_sync(~0u, count) < __popc(steps)) {
-        for (; keys_of_lane != 0; keys_of_lane &= keys_of_lane - 1, ++at) {
-          const int key = __ffs(static_cast<int>(keys_of_lane)) - 1;
-          add_part(live, (first + lane_) * kWarp + key, at);
-        }
-        continue;
-      }
-      for (; steps != 0; steps &= steps - 1) {
+      int at = size_.num_full + size_.num_parts + up_to - count;
+      size_.num_parts += __shfl_sync(~0u, up_to, kWarp - 1);
+      const bool is_dense = count > kFewOfStep;
+      for (std::uint32_t steps = __ballot_sync(~0u, is_dense); steps != 0; steps &= steps - 1) {
         const int step = __ffs(static_cast<int>(steps)) - 1;
         const std::uint32_t keys = __shfl_sync(~0u, keys_of_lane, step);
         const int to = __shfl_sync(~0u, at, step) + __popc(keys & lanes_below(lane_));
-        if ((keys >> lane_ & 1) != 0) add_part(live, (first + step) * kWarp + lane_, to);
+        if ((keys >> lane_ & 1) != 0)
+          add_part(live, (first + step) * kWarp + lane_, to, rows, rows_at);
       }
+      if (is_dense) keys_of_lane = 0;
+      for (; keys_of_lane != 0; keys_of_lane &= keys_of_lane - 1, ++at) {
+        const int key = __ffs(static_cast<int>(keys_of_lane)) - 1;
+        add_part(live, (first + lane_) * kWarp + key, at, rows, rows_at);
+      }
+      __syncwarp();
     }
   }
 
   __device__ void finish() {
-    if (lane_ != 0 || index_ < 0) return;
-    const int size = num_full_ + num_parts_;
-    call_.lists[index_] = {first_, min(size, room_), min(num_full_, room_)};
+    if (lane_ != 0 || tile_ >= call_.num_tiles) return;
+    const int size = size_.num_full + size_.num_parts;
+    call_.lists[index()] = {first_entry(), min(size, room_), min(size_.num_full, room_)};
     if (size > room_ && call_.status != nullptr) atomicOr(call_.status, kListTooLong);
   }
 
  private:
-  __device__ void add_part(const LiveList& live, int key, int at) {
+  static constexpr int kFewOfStep = 6;
+
+  __device__ int index() const { return row_ * call_.num_tiles + tile_; }
+  __device__ int begin() const { return bit_ * call_.block_q; }  // relative to the group
+  __device__ int num_rows() const {
+    return min(call_.block_q, call_.q_lens[row_] - tile_ * call_.block_q);
+  }
+
+  // All of some steps from the lane's first key on; its first one goes to `at`.
+  __device__ void copy(const std::int32_t* from, int at, int num_keys) {
+    const int end = min(num_keys, room_ - at);
+#pragma unroll 4
+    for (int i = 0; i < end; i += kWarp) store_key(at + i, from[i]);
+  }
+  // Steps [begin, end) of the 32 from `from` on: the keys of a step and how many entries are before
+  // them, a lane has those of one. By fours: steps beside them have no keys.
+  template <bool kHasRoom>
+  __device__ __forceinline__ void add_steps(const std::int32_t* from, std::uint32_t keys_of_lane,
+                                            int before, int begin, int end) {
+    const std::uint32_t below = lanes_below(lane_), own = 1u << lane_;
+    for (int first = begin & ~3; first < end; first += 4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t keys = __shfl_sync(~0u, keys_of_lane, first + i);
+        const int at = __shfl_sync(~0u, before, first + i) + __popc(keys & below);
+        if ((keys & own) != 0 && (kHasRoom || at < room_)) {
+          store_key(at, from[(first + i) * kWarp]);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void add_part(const LiveList& live, int key, int at, int num_rows,
+                                           std::uint64_t rows_at) {
     if (at >= room_) return;
     const std::uint32_t queries = live.queries[key];
-    call_.keys[first_ + at] = live.keys[key];
-    call_.rows[first_ + at] =
-        make_uchar2(static_cast<unsigned char>(max(begin_of(queries) - begin_, 0)),
-                    static_cast<unsigned char>(min(end_of(queries), end_) - begin_));
+    store_key(at, live.keys[key]);
+    const int first_row = max(begin_of(queries) - begin(), 0);
+    const int end_row = min(end_of(queries) - begin(), num_rows);
+    ptx::store_global_u16(rows_at + at * std::int64_t{sizeof(uchar2)}, first_row | end_row << 8);
+  }
+  __device__ __forceinline__ void store_key(int at, std::int32_t key) const {
+    ptx::store_global(keys_ + at * std::int64_t{sizeof(std::int32_t)}, key);
+  }
+  __device__ std::int64_t first_entry() const {
+    return static_cast<std::int64_t>(keys_ - ptx::global_address(call_.keys)) /
+           std::int64_t{sizeof(std::int32_t)};
   }
   // Of the lane's one of 32 steps.
   __device__ std::uint32_t marks(const LiveList& live, int first, int size, int word) const {
@@ -185,15 +231,15 @@ class TileList {
   }
 
   const Kernel& call_;
-  int lane_, bit_;
-  int index_ = -1;           // of the list; there is none
-  int begin_ = 0, end_ = 0;  // queries, relative to the group
-  std::int64_t first_ = 0;
+  ListSize& size_;
+  int row_, tile_, bit_, lane_;
+  std::uint64_t keys_ = 0;  // where they go
   int room_ = 0;
-  int num_full_ = 0, num_parts_ = 0;
 };
 
 __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constant__ Kernel call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
   __shared__ Shared shared;
   extern __shared__ std::int32_t live_memory[];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -207,26 +253,26 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   const LiveList live{live_memory, queries, queries + call.batch_entries};
   LiveKeys keys(call, shared, live, row, q_begin, q_end);
   keys.restart();
-  const bool is_one_batch = !keys.fill();
-  TileList list(call, row, group * kGroupTiles, warp, lane);
-  if (is_one_batch) {
+  // One batch mostly: else all for what all rows see, then all again for the others.
+  ListSize size;
+  bool is_first = true, adds_parts = false;
+  for (;;) {
+    const bool has_more = keys.fill();
+    const bool is_only = is_first && !has_more, is_last = !has_more && (adds_parts || is_only);
+    TileList list(call, row, group * kGroupTiles, warp, lane, size);
     if (list.has_rows()) {
-      list.add_full(live, keys.size());
-      list.add_parts(live, keys.size());
+      if (!adds_parts) list.add_full(live, keys.size());
+      if (adds_parts || is_only) list.add_parts(live, keys.size());
     }
-    list.finish();
-    return;
+    if (is_last) {
+      list.finish();
+      break;
+    }
+    is_first = false;
+    if (has_more) continue;
+    adds_parts = true;
+    keys.restart();
   }
-  for (bool has_more = true;; has_more = keys.fill()) {
-    if (list.has_rows()) list.add_full(live, keys.size());
-    if (!has_more) break;
-  }
-  keys.restart();
-  for (bool has_more = true; has_more;) {
-    has_more = keys.fill();
-    if (list.has_rows()) list.add_parts(live, keys.size());
-  }
-  list.finish();
 }
 static_assert(kGroupTiles == kCutWarps);
 
@@ -276,10 +322,14 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.keys = call.keys;
   kernel.rows = reinterpret_cast<uchar2*>(call.rows);
   kernel.status = call.status;
+  // Launches of less than two blocks a multiprocessor take longer where they overlap.
+  const bool overlaps = call.num_rows * std::min(num_pieces, num_groups) >= 264;
   if (num_pieces > 0) {
-    compact_kept<<<static_cast<unsigned>(call.num_rows * num_pieces), kCompactThreads, 0, stream>>>(
-        kernel);
-    FDMA_TRY_VOID(sm90::check_cuda(cudaGetLastError(), "launch of the kernel that compacts keys"));
+    const dim3 blocks(static_cast<unsigned>(call.num_rows * num_pieces));
+    FDMA_TRY_VOID(
+        sm90::check_cuda(ptx::launch_overlapping_if(overlaps, compact_kept, blocks,
+                                                    dim3(kCompactThreads), 0, stream, kernel),
+                         "launch of the kernel that compacts keys"));
   }
   constexpr std::size_t kStepBytes = (2 * kWarp + kStepMarks) * sizeof(std::int32_t);
   const std::size_t bytes = static_cast<std::size_t>(kernel.batch_entries / kWarp) * kStepBytes;
@@ -287,9 +337,10 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
       sm90::check_cuda(cudaFuncSetAttribute(cut_lists, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(bytes)),
                        "cudaFuncSetAttribute"));
-  cut_lists<<<static_cast<unsigned>(call.num_rows * num_groups), kCutThreads, bytes, stream>>>(
-      kernel);
-  return sm90::check_cuda(cudaGetLastError(), "launch of the kernel that cuts lists");
+  const dim3 blocks(static_cast<unsigned>(call.num_rows * num_groups));
+  return sm90::check_cuda(ptx::launch_overlapping_if(overlaps, cut_lists, blocks, dim3(kCutThreads),
+                                                     static_cast<int>(bytes), stream, kernel),
+                          "launch of the kernel that cuts lists");
 }
 
 }  // namespace fdma::dynamic_mask

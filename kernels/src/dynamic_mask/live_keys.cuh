@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "dynamic_mask/device_lists.hpp"
+#include "ptx/addresses.cuh"
 
 namespace fdma::dynamic_mask {
 
@@ -54,13 +55,16 @@ __device__ __forceinline__ std::uint32_t bits(int begin, int end) {
   return begin < end ? (1u << end) - (1u << begin) : 0;
 }
 // Bit i of lane l to bit l of lane i: halves, quarters and so on of rows and columns change places.
+// Of the other lane's word come the bits that this one does not keep, rotated to where they belong.
 __device__ __forceinline__ std::uint32_t transposed(std::uint32_t word, int lane) {
   std::uint32_t low = 0xFFFF;
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2, low ^= low << step) {
     const std::uint32_t other = __shfl_xor_sync(~0u, word, step);
-    word = (lane & step) == 0 ? (word & low) | (other & low) << step
-                              : (word & ~low) | (other & ~low) >> step;
+    const bool is_upper = (lane & step) != 0;
+    const std::uint32_t rotated = __funnelshift_l(other, other, is_upper ? kWarp - step : step);
+    const std::uint32_t keeps = is_upper ? ~low : low;
+    word = (word & keeps) | (rotated & ~keeps);
   }
   return word;
 }
@@ -107,13 +111,7 @@ class LiveKeys {
  public:
   __device__ LiveKeys(const Kernel& call, Shared& shared, const LiveList& live, int row,
                       int q_begin, int q_end)
-      : call_(call),
-        shared_(shared),
-        live_(live),
-        pieces_(call.pieces + std::int64_t{row} * call.num_pieces),
-        row_at_(row * call.kv_len),
-        q_begin_(q_begin),
-        q_end_(q_end) {}
+      : call_(call), shared_(shared), live_(live), row_(row), q_begin_(q_begin), q_end_(q_end) {}
 
   __device__ void restart() {
     window_ = -kWindowPieces;
@@ -150,13 +148,14 @@ class LiveKeys {
   // finds the piece of every 32nd candidate.
   __device__ void open_window() {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+    const Piece* const pieces = call_.pieces + std::int64_t{row_} * call_.num_pieces;
     int counts[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = window_ + 2 * lane + i;
       counts[i] = 0;
       if (at < num_pieces()) {
-        const int4 piece = __ldg(reinterpret_cast<const int4*>(pieces_ + at));
+        const int4 piece = *reinterpret_cast<const int4*>(pieces + at);
         if (piece.y < q_end_ && piece.z > q_begin_) counts[i] = piece.x;
       }
     }
@@ -193,39 +192,56 @@ class LiveKeys {
   // Appends those of the next kRound candidates that live, in their order.
   __device__ void take_round(std::int32_t* counts) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-    std::int32_t keys[kItems];
-    std::uint32_t queries[kItems], lives[kItems];
+    int keys[kItems];
+    int2 seen[kItems];
+    std::uint32_t lives[kItems];
+    const std::int64_t row_at = row_ * call_.kv_len;
+    const std::uint64_t queries_at = ptx::global_address(call_.kept_queries + row_at);
+    const std::uint64_t offsets_at = ptx::global_address(call_.kept_offsets + row_at);
+    const std::uint32_t before_at = ptx::shared_address(shared_.before);
+    const std::uint32_t pieces_at = ptx::shared_address(shared_.piece_of_chunk);
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int candidate = candidate_ + i * kCutThreads + thread;
-      int2 seen = make_int2(0, 0);
+      seen[i] = make_int2(0, 0);
       keys[i] = 0;
       if (candidate < num_candidates_) {
-        int piece = shared_.piece_of_chunk[candidate / kWarp];
-        while (shared_.before[piece + 1] <= candidate) ++piece;
-        const int first_key = (window_ + piece) * static_cast<int>(kPieceKeys);
-        const std::int64_t at = row_at_ + first_key + candidate - shared_.before[piece];
-        seen = call_.kept_queries[at];
-        keys[i] = first_key + call_.kept_offsets[at];
+        std::uint32_t piece =
+            ptx::load_shared_u8(pieces_at + static_cast<std::uint32_t>(candidate) / kWarp);
+        std::uint32_t at = before_at + piece * 4;
+        while (ptx::load_shared_s32(at + 4) <= candidate) at += 4;
+        piece = (at - before_at) / 4;
+        const int first_key = (window_ + static_cast<int>(piece)) * static_cast<int>(kPieceKeys);
+        const int place = first_key + candidate - ptx::load_shared_s32(at);
+        seen[i] = ptx::load_global_int2(queries_at + place * std::int64_t{sizeof(int2)});
+        keys[i] = first_key +
+                  ptx::load_global_u16(offsets_at + place * std::int64_t{sizeof(std::uint16_t)});
       }
-      const bool is_live = seen.x < q_end_ && seen.y > q_begin_;
-      queries[i] = static_cast<std::uint32_t>(max(seen.x - q_begin_, 0)) |
-                   static_cast<std::uint32_t>(min(seen.y, q_end_) - q_begin_) << 16;
-      lives[i] = __ballot_sync(~0u, is_live);
-      if (lane == 0) counts[i * kCutWarps + warp] = __popc(lives[i]);
+    }
+    const std::uint32_t counts_at = ptx::shared_address(counts);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      lives[i] = __ballot_sync(~0u, seen[i].x < q_end_ && seen[i].y > q_begin_);
+      if (lane == 0) {
+        ptx::store_shared(counts_at + (i * kCutWarps + warp) * 4,
+                          static_cast<std::uint32_t>(__popc(lives[i])));
+      }
     }
     __syncthreads();
     // Every warp adds up the counts of all, one for each lane.
-    const int count = counts[lane], sum = sum_up_to(count, lane), before = sum - count;
+    const int count = ptx::load_shared_s32(counts_at + lane * 4);
+    const std::uint32_t keys_at = ptx::shared_address(live_.keys + size_);
+    const std::uint32_t queries_from_keys = static_cast<std::uint32_t>(call_.batch_entries) * 4;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int to = size_ + __shfl_sync(~0u, before, i * kCutWarps + warp) +
-                     __popc(lives[i] & lanes_below(lane));
+      const int before = __reduce_add_sync(~0u, lane < i * kCutWarps + warp ? count : 0);
       if ((lives[i] >> lane & 1) == 0) continue;
-      live_.keys[to] = keys[i];
-      live_.queries[to] = queries[i];
+      const std::uint32_t to = keys_at + (before + __popc(lives[i] & lanes_below(lane))) * 4;
+      const int begin = max(seen[i].x - q_begin_, 0), end = min(seen[i].y, q_end_) - q_begin_;
+      ptx::store_shared(to, static_cast<std::uint32_t>(keys[i]));
+      ptx::store_shared(to + queries_from_keys, static_cast<std::uint32_t>(begin | end << 16));
     }
-    size_ += __shfl_sync(~0u, sum, kWarp - 1);
+    size_ += __reduce_add_sync(~0u, count);
   }
 
   // Of every step of 32 live keys those that all rows of each tile of the group see, and those that
@@ -253,8 +269,7 @@ class LiveKeys {
   const Kernel& call_;
   Shared& shared_;
   LiveList live_;
-  const Piece* pieces_;
-  std::int64_t row_at_;
+  int row_;
   int q_begin_, q_end_;
   int window_ = 0;          // its first piece
   int candidate_ = 0;       // next one, in the window

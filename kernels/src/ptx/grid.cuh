@@ -26,10 +26,11 @@ __device__ __forceinline__ void prefetch_l1(const void* address) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-/// Launches a kernel that may overlap with the one before.
+/// Launches a kernel that may overlap with the one before if `overlaps_before`.
 template <class... Parameters, class... Arguments>
-cudaError_t launch_overlapping(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
-                               int shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+cudaError_t launch_overlapping_if(bool overlaps_before, void (*kernel)(Parameters...), dim3 blocks,
+                                  dim3 threads, int shared_bytes, cudaStream_t stream,
+                                  Arguments&&... arguments) {
   cudaLaunchAttribute overlaps{};
   overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlaps.val.programmaticStreamSerializationAllowed = 1;
@@ -39,8 +40,16 @@ cudaError_t launch_overlapping(void (*kernel)(Parameters...), dim3 blocks, dim3 
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &overlaps;
-  config.numAttrs = 1;
+  config.numAttrs = overlaps_before ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+/// Launches a kernel that may overlap with the one before.
+template <class... Parameters, class... Arguments>
+cudaError_t launch_overlapping(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
+                               int shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  return launch_overlapping_if(true, kernel, blocks, threads, shared_bytes, stream,
+                               std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace fdma::ptx

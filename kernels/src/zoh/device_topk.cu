@@ -14,7 +14,7 @@ namespace fdma {
 struct DeviceTopk::Impl {
   std::int64_t num_batches = 0, num_heads = 0, kv_len = 0, w = 0;
   std::vector<std::int64_t> q_len_of, kv_len_of;  ///< of each row
-  std::int64_t num_pieces = 0, num_sorted = 0, most_parts = 0;
+  std::int64_t num_pieces = 0, num_sorted = 0, num_first = 0, most_parts = 0;
   int device = 0;
   std::int64_t size_bytes = 0;
   void* memory = nullptr;
@@ -51,6 +51,13 @@ Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, cons
   impl->num_pieces = static_cast<std::int64_t>(cut.pieces.size());
   impl->num_sorted = cut.num_sorted;
   impl->most_parts = cut.most_parts;
+  if (cut.num_sorted >= zoh::kHalvedPieces) {
+    impl->num_first = cut.num_sorted / 2;
+    while (impl->num_first < cut.num_sorted &&
+           cut.pieces[static_cast<std::size_t>(impl->num_first)].num_before > 0) {
+      ++impl->num_first;
+    }
+  }
   FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
   const auto bytes_of = [](const auto& array) {
     return static_cast<std::int64_t>(array.size() * sizeof(array[0]));
@@ -92,8 +99,11 @@ std::int64_t DeviceTopk::kv_len() const { return impl_->kv_len; }
 int DeviceTopk::device() const { return impl_->device; }
 std::int64_t DeviceTopk::size_bytes() const { return impl_->size_bytes; }
 std::int64_t DeviceTopk::workspace_bytes() const {
+  const std::int64_t ends =
+      impl_->most_parts <= zoh::kFewParts ? impl_->num_sorted * impl_->most_parts : 0;
   return impl_->num_sorted * (zoh::kPieceKeys + 1) *
-         static_cast<std::int64_t>(sizeof(std::uint64_t));
+             static_cast<std::int64_t>(sizeof(std::uint64_t)) +
+         ends * static_cast<std::int64_t>(sizeof(std::uint16_t));
 }
 
 Result<DeviceTopk> DeviceTopk::make(const TopkRows& rows, std::int64_t w, Stream stream) {
@@ -138,9 +148,12 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
   call.w = impl.w;
   call.runs = static_cast<std::uint64_t*>(workspace);
   call.worst = call.runs + impl.num_sorted * zoh::kPieceKeys;
+  if (impl.most_parts <= zoh::kFewParts) {
+    call.ends = reinterpret_cast<std::uint16_t*>(call.worst + impl.num_sorted);
+  }
   call.kept = reinterpret_cast<int2*>(kept);
   call.status = status;
-  return zoh::launch_topk(call, impl.num_pieces, impl.num_sorted, stream);
+  return zoh::launch_topk(call, impl.num_pieces, impl.num_sorted, impl.num_first, stream);
 }
 
 Result<std::vector<ColumnIntervals>> DeviceTopk::to_host(const Interval* kept,

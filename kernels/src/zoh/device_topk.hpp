@@ -10,6 +10,9 @@
 
 namespace fdma::zoh {
 
+/// Up to so many parts of a group a warp finds thresholds, and notes where they lie in each run.
+inline constexpr std::int64_t kFewParts = 512;
+
 /// Arguments of the kernels; all pointers are to device memory. Intervals are {begin, end}.
 struct TopkCall {
   const Piece* pieces;            ///< those to sort first; parts of a group follow one another
@@ -23,12 +26,19 @@ struct TopkCall {
   std::int64_t w;
   std::uint64_t* runs;   ///< [pieces to sort, kPieceKeys]
   std::uint64_t* worst;  ///< [pieces to sort]
+  std::uint16_t* ends;   ///< [pieces to sort, most_parts]: how many of each run up to the piece's
+                         ///< are `worst` or better, where that is not 0; null above kFewParts
   int2* kept;            ///< [rows, kv_len]
   std::uint32_t* status;
 };
 
-/// The launches of a call: the first `num_sorted` of `num_pieces` are parts or packed.
+/// From so many pieces to sort on they are two halves, and thresholds of one are found beside the
+/// sorting and the deaths of the other: two times what all multiprocessors sort at once.
+inline constexpr std::int64_t kHalvedPieces = 1056;
+
+/// The launches of a call: the first `num_sorted` of `num_pieces` are parts or packed. A half is
+/// the first `num_first` of those, of whole groups; 0: all at once.
 Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
-                         Stream stream);
+                         std::int64_t num_first, Stream stream);
 
 }  // namespace fdma::zoh

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
 
+#include "ptx/addresses.cuh"
 #include "zoh/arrivals.cuh"
 #include "zoh/device_topk.hpp"
 
@@ -18,8 +19,9 @@ struct Runs {
   int count;
   int last_size;
 
-  __device__ Runs(const TopkCall& call, const Piece& piece)
-      : first(call.runs + (std::int64_t{blockIdx.x} - piece.num_before) * kPieceKeys),
+  /// `index`: of the piece.
+  __device__ Runs(const TopkCall& call, const Piece& piece, std::int64_t index)
+      : first(call.runs + (index - piece.num_before) * kPieceKeys),
         count(piece.num_before + 1),
         last_size(piece.num_keys) {}
   __device__ const std::uint64_t* at(int i) const { return first + std::int64_t{i} * kPieceKeys; }
@@ -49,28 +51,39 @@ struct DeathStorage {
   typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
 };
 
-/// ends[i] = end_of_at_least(run, begin, end, ranks[i]), the items side by side; `begin` where
-/// is_left_out[i].
+/// ends[i] = end_of_at_least(run, begin, end, ranks[i]), the items side by side, in shared memory.
+/// What is left of the window has one size for all items and threads, whichever part it is: so no
+/// step asks where it ends.
 template <int kItems>
 __device__ __forceinline__ void find_ends(const std::uint64_t* run, int begin, int end,
                                           const std::uint64_t (&ranks)[kItems],
-                                          const bool (&is_left_out)[kItems], int (&ends)[kItems]) {
+                                          int (&ends)[kItems]) {
+  constexpr std::uint32_t kBytes = sizeof(std::uint64_t);
+  const auto first = static_cast<std::uint32_t>(__cvta_generic_to_shared(run + begin));
+  std::uint32_t places[kItems];
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) ends[i] = begin;
-  if (begin == end) return;
-  for (int step = 1 << (31 - __clz(end - begin)); step > 0; step /= 2) {
+  for (int i = 0; i < kItems; ++i) places[i] = first;
+  for (auto size = static_cast<std::uint32_t>(end - begin); size > 0;) {
+    const std::uint32_t half = (size + 1) / 2;
+    size -= half;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int next = ends[i] + step;
-      if (!is_left_out[i] && next <= end && run[next - 1] >= ranks[i]) ends[i] = next;
+      const std::uint32_t next = places[i] + half * kBytes;
+      if (ptx::load_shared_u64(next - kBytes) >= ranks[i]) places[i] = next;
     }
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    ends[i] = begin + static_cast<int>((places[i] - first) / kBytes);
   }
 }
 
 /// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, into
-/// storage.dying; returns how many.
+/// storage.dying; returns how many. `ends`: of the piece's group where it is known how many ranks
+/// of each run are `after` or better, else null; `ends_before`: the same of `before`.
 __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
-                                   std::uint64_t after) {
+                                   std::uint64_t after, const std::uint16_t* ends,
+                                   const std::uint16_t* ends_before, int num_entrants) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) storage.num_windows = 0;
   __syncthreads();
@@ -78,12 +91,15 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
   for (int base = 0; base < runs.count; base += kTopkThreads) {
     int begin = 0, end = 0;
     if (base + thread < runs.count) {
-      const std::uint64_t* run = runs.at(base + thread);
-      int ends[2];
-      find_ends(run, 0, runs.size(base + thread), {after, max(before, std::uint64_t{1})},
-                {false, false}, ends);
-      begin = ends[0];
-      end = ends[1];
+      const bool is_own = base + thread == runs.count - 1;
+      if (ends != nullptr && (is_own || ends_before != nullptr)) {
+        begin = ends[base + thread];
+        end = is_own ? num_entrants : ends_before[base + thread];
+      } else {
+        const std::uint64_t* run = runs.at(base + thread);
+        begin = end_of_at_least(run, 0, runs.size(base + thread), after);
+        end = end_of_at_least(run, begin, runs.size(base + thread), max(before, std::uint64_t{1}));
+      }
     }
     int offset, total;
     cub::BlockScan<int, kTopkThreads>(storage.scan).ExclusiveSum(end - begin, offset, total);
@@ -140,17 +156,13 @@ __device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int
   for (int w = 0; w < storage.num_windows; ++w) {
     const int2 window = storage.windows[w];
     const bool is_own_run = window.x == storage.own_window.x && window.y == storage.own_window.y;
-    bool is_inside[Dying::kItems];
     int ends[Dying::kItems];
+    find_ends(storage.dying, window.x, window.y, dying.ranks, ends);
 #pragma unroll
     for (int i = 0; i < Dying::kItems; ++i) {
       const int at = first + i * kTopkThreads;
-      is_inside[i] = at >= num_dying || (window.x <= at && at < window.y);
-    }
-    find_ends(storage.dying, window.x, window.y, dying.ranks, is_inside, ends);
-#pragma unroll
-    for (int i = 0; i < Dying::kItems; ++i) {
-      const int above = (is_inside[i] ? first + i * kTopkThreads : ends[i]) - window.x;
+      const bool is_inside = window.x <= at && at < window.y;
+      const int above = (is_inside ? at : ends[i]) - window.x;
       dying.places[i] += above;
       if (is_own_run) dying.better[i] += above;
     }
@@ -161,17 +173,15 @@ __device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int
 __device__ __forceinline__ void rank_in_order(const DeathStorage& storage, int first,
                                               int num_entrants, int num_dying, Dying& dying) {
   first += static_cast<int>(threadIdx.x);
-  bool is_left_out[Dying::kItems];
   std::uint64_t next[Dying::kItems];  // a key is not better than itself
 #pragma unroll
   for (int i = 0; i < Dying::kItems; ++i) {
     const int at = first + i * kTopkThreads;
-    is_left_out[i] = at >= num_dying;
     dying.ranks[i] = at < num_dying ? storage.dying[at] : 0;
     dying.places[i] = at;
     next[i] = dying.ranks[i] + 1;
   }
-  find_ends(storage.entrants, 0, num_entrants, next, is_left_out, dying.better);
+  find_ends(storage.entrants, 0, num_entrants, next, dying.better);
 }
 
 /// Puts few keys in descending order: the place of each is the number of better ones.

@@ -16,20 +16,25 @@
 // so that every key is written once: by its own piece where it is never kept or outlives its group,
 // else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
 // blocks run.
+// Step 2 waits for memory most of the time. Many pieces are two halves, of whole groups, and the
+// thresholds of one are found by the first blocks of the launch that sorts the other half, or that
+// finds its deaths: sort A; thresholds A, sort B; thresholds B, deaths A; deaths B.
 //
 // Fits        random scores: few keys of a late piece enter, step 3 does little
 // Fits        rising scores: every key enters and dies, but below all that enter in its piece
 // Fits less   scores that drift upwards: each piece asks 2,048 questions of a tree
 // Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
-//             of its pieces: quadratic in kv_len / 2,048, 30 to 50 us at 64 (32 rows)
+//             of its pieces: quadratic in kv_len / 2,048, 30 to 50 us at 64 (32 rows) by itself
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <new>
 #include <string>
 
 #include "gpu_check.hpp"
+#include "ptx/grid.cuh"
 #include "sm90/cuda_error.hpp"
 #include "zoh/device_topk.hpp"
 #include "zoh/dying_keys.cuh"
@@ -55,10 +60,161 @@ __device__ int local_of(const Piece& piece, std::uint64_t rank) {
                                          : key_of_rank(rank) - piece.first_key;
 }
 
-__global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
-  static_assert(kThreads == kSortThreads);
-  __shared__ SortStorage storage;
-  const Piece piece = call.pieces[blockIdx.x];
+// Threads of a block that find the threshold of one piece together.
+struct WorstTeam {
+  int counts[3];  // of three bits in turn, so that one barrier a bit is enough
+  std::uint32_t differing[2];
+};
+struct WorstStorage {
+  WorstTeam teams[kThreads / 32];  // one of a warp at least
+};
+// A team that has its block for itself needs no barrier of its own: a kernel that numbers barriers
+// by a register holds all sixteen, and then four blocks share a multiprocessor.
+template <bool kIsAlone>
+__device__ __forceinline__ void sync_team(int team, int num_threads) {
+  if constexpr (kIsAlone) {
+    __syncthreads();
+  } else if (num_threads == 32) {
+    __syncwarp();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(num_threads) : "memory");
+  }
+}
+
+// worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer. For groups
+// of at most as many parts as a block has threads: a thread has a run, its window of ranks whose
+// bits above the current one are those of `worst`, and the best and the worst rank in there.
+template <bool kIsAlone>
+__device__ __forceinline__ void find_worst_of_few(const TopkCall& call, WorstTeam& shared,
+                                                  int index, int team, int thread,
+                                                  int num_threads) {
+  const Piece piece = call.pieces[index];
+  if (piece.num_seen < call.w) {
+    if (thread == 0) call.worst[index] = 0;
+    return;
+  }
+  const Runs runs(call, piece, index);
+  if (thread < 3) shared.counts[thread] = 0;
+  if (thread < 2) shared.differing[thread] = 0;
+  const std::uint64_t* const run = runs.at(min(thread, runs.count - 1));
+  int begin = 0, end = thread < runs.count ? runs.size(thread) : 0;
+  std::uint64_t best = 0, least = 0, worst = runs.at(0)[0];
+  std::uint64_t differs = 0;
+  if (end > 0) {
+    best = run[0];
+    least = run[end - 1];
+    differs = (best ^ worst) | (least ^ worst);
+  }
+  sync_team<kIsAlone>(team, num_threads);
+  const auto high = __reduce_or_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(differs >> 32));
+  const auto low = __reduce_or_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(differs));
+  if (thread % 32 == 0) {
+    atomicOr(&shared.differing[0], low);
+    atomicOr(&shared.differing[1], high);
+  }
+  sync_team<kIsAlone>(team, num_threads);
+  const int top = shared.differing[1] != 0 ? 63 - __clz(static_cast<int>(shared.differing[1]))
+                                           : 31 - __clz(static_cast<int>(shared.differing[0]));
+  worst = top < 63 ? worst >> (top + 1) << (top + 1) : 0;
+  int total = piece.num_before * kPieceKeys + piece.num_keys;
+  int wanted = static_cast<int>(call.w);  // at most num_seen
+  for (int bit = top; bit >= 0 && total > 1; --bit) {
+    const std::uint64_t middle = worst | std::uint64_t{1} << bit;
+    int split = end;
+    std::uint64_t above_split = least, below_split = best;
+    if (begin < end && least < middle) {
+      split = begin;
+      if (best >= middle) {
+        // run[split - 1] is above, run[past] below: both are known.
+        int past = end - 1;
+        ++split;
+        above_split = best;
+        below_split = least;
+        while (split < past) {
+          const int probe = (split + past) / 2;
+          const std::uint64_t rank = run[probe];
+          if (rank >= middle) {
+            split = probe + 1;
+            above_split = rank;
+          } else {
+            past = probe;
+            below_split = rank;
+          }
+        }
+      }
+    }
+    const int count = __reduce_add_sync(0xFFFFFFFFu, split - begin);
+    int* const sum = &shared.counts[bit % 3];
+    if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
+    if (thread == 0) shared.counts[(bit + 2) % 3] = 0;  // the next bit's: the one before is read
+    sync_team<kIsAlone>(team, num_threads);
+    const int above = *sum;
+    if (wanted <= above) {
+      worst = middle;
+      total = above;
+      end = split;
+      least = above_split;
+    } else {
+      wanted -= above;
+      total -= above;
+      begin = split;
+      best = below_split;
+    }
+  }
+  if (begin < end) call.worst[index] = best;
+  if (thread < runs.count) {
+    call.ends[std::int64_t{index} * call.most_parts + thread] = static_cast<std::uint16_t>(end);
+  }
+}
+
+// What the blocks of a launch do: the first ones find thresholds, which waits for memory most of
+// the time, the others something else for pieces from `begin` on.
+struct Stage {
+  int worst_begin = 0, worst_end = 0;
+  int team_threads = 0;
+  int num_worst_blocks = 0;
+  int begin = 0;
+
+  __device__ int piece_of_block() const {
+    return begin + static_cast<int>(blockIdx.x) - num_worst_blocks;
+  }
+};
+
+// True: that was what this block is for.
+__device__ __forceinline__ bool find_thresholds(const TopkCall& call, const Stage& stage,
+                                                WorstStorage& storage) {
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  if (block >= stage.num_worst_blocks) return false;
+  const int team = thread / stage.team_threads;
+  const int index = stage.worst_begin + block * (kThreads / stage.team_threads) + team;
+  if (index < stage.worst_end) {
+    find_worst_of_few<false>(call, storage.teams[team], index, team, thread % stage.team_threads,
+                             stage.team_threads);
+  }
+  return true;
+}
+
+// Thresholds alone, of a piece by each block.
+__global__ void __launch_bounds__(kThreads)
+    find_worst_alone(const __grid_constant__ TopkCall call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  __shared__ WorstTeam team;
+  find_worst_of_few<true>(call, team, static_cast<int>(blockIdx.x), 0,
+                          static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+}
+
+__global__ void __launch_bounds__(kThreads, 4)
+    sort_pieces(const __grid_constant__ TopkCall call, const __grid_constant__ Stage stage) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  __shared__ union {
+    SortStorage sort;
+    WorstStorage worst;
+  } storage;
+  if (find_thresholds(call, stage, storage.worst)) return;
+  const int index = stage.piece_of_block();
+  const Piece piece = call.pieces[index];
   const int thread = static_cast<int>(threadIdx.x);
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
@@ -89,9 +245,9 @@ __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
     atomicOr(call.status, kTopkSawNan);
   }
   if (piece.kind == PieceKind::all_kept) return;
-  sort_piece(storage, ranks);
+  sort_piece(storage.sort, ranks);
   const int first = thread * kSortItems;
-  std::uint64_t* run = call.runs + std::int64_t{blockIdx.x} * kPieceKeys + first;
+  std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys + first;
   if (first + kSortItems <= piece.num_keys) {
     reinterpret_cast<ulonglong2*>(run)[0] = make_ulonglong2(ranks[0], ranks[1]);
     reinterpret_cast<ulonglong2*>(run)[1] = make_ulonglong2(ranks[2], ranks[3]);
@@ -103,91 +259,10 @@ __global__ void __launch_bounds__(kThreads) sort_pieces(TopkCall call) {
   }
 }
 
-// worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer. For groups
-// of at most as many parts as a block has threads: a thread has a run, its window of ranks whose
-// bits above the current one are those of `worst`, and the best and the worst rank in there.
-__global__ void __launch_bounds__(kThreads) find_worst_of_few(TopkCall call) {
-  __shared__ int counts[3];  // of three bits in turn, so that one barrier a bit is enough
-  __shared__ std::uint32_t differing[2];
-  const Piece piece = call.pieces[blockIdx.x];
-  if (piece.num_seen < call.w) {
-    if (threadIdx.x == 0) call.worst[blockIdx.x] = 0;
-    return;
-  }
-  const Runs runs(call, piece);
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < 3) counts[thread] = 0;
-  if (thread < 2) differing[thread] = 0;
-  const std::uint64_t* const run = runs.at(min(thread, runs.count - 1));
-  int begin = 0, end = thread < runs.count ? runs.size(thread) : 0;
-  std::uint64_t best = 0, least = 0, worst = runs.at(0)[0];
-  std::uint64_t differs = 0;
-  if (end > 0) {
-    best = run[0];
-    least = run[end - 1];
-    differs = (best ^ worst) | (least ^ worst);
-  }
-  __syncthreads();
-  const auto high = __reduce_or_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(differs >> 32));
-  const auto low = __reduce_or_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(differs));
-  if (thread % 32 == 0) {
-    atomicOr(&differing[0], low);
-    atomicOr(&differing[1], high);
-  }
-  __syncthreads();
-  const int top = differing[1] != 0 ? 63 - __clz(static_cast<int>(differing[1]))
-                                    : 31 - __clz(static_cast<int>(differing[0]));
-  worst = top < 63 ? worst >> (top + 1) << (top + 1) : 0;
-  std::int64_t total = std::int64_t{piece.num_before} * kPieceKeys + piece.num_keys;
-  std::int64_t wanted = call.w;
-  for (int bit = top; bit >= 0 && total > 1; --bit) {
-    const std::uint64_t middle = worst | std::uint64_t{1} << bit;
-    int split = end;
-    std::uint64_t above_split = least, below_split = best;
-    if (begin < end && least < middle) {
-      split = begin;
-      if (best >= middle) {
-        // run[split - 1] is above, run[past] below: both are known.
-        int past = end - 1;
-        ++split;
-        above_split = best;
-        below_split = least;
-        while (split < past) {
-          const int probe = (split + past) / 2;
-          const std::uint64_t rank = run[probe];
-          if (rank >= middle) {
-            split = probe + 1;
-            above_split = rank;
-          } else {
-            past = probe;
-            below_split = rank;
-          }
-        }
-      }
-    }
-    const int count = __reduce_add_sync(0xFFFFFFFFu, split - begin);
-    int* const sum = &counts[bit % 3];
-    if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
-    if (thread == 0) counts[(bit + 2) % 3] = 0;  // of the next bit: the one before is still read
-    __syncthreads();
-    const int above = *sum;
-    if (wanted <= above) {
-      worst = middle;
-      total = above;
-      end = split;
-      least = above_split;
-    } else {
-      wanted -= above;
-      total -= above;
-      begin = split;
-      best = below_split;
-    }
-  }
-  if (begin < end) call.worst[blockIdx.x] = best;
-}
-
 // The same for any number of parts.
-__global__ void find_worst(TopkCall call) {
+__global__ void find_worst(const __grid_constant__ TopkCall call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
   // Per run the elements whose bits above the current one are those of `worst`; the counts of three
   // bits in turn, so that one barrier a bit is enough.
   extern __shared__ ushort2 windows[];
@@ -198,7 +273,7 @@ __global__ void find_worst(TopkCall call) {
     if (threadIdx.x == 0) call.worst[blockIdx.x] = 0;
     return;
   }
-  const Runs runs(call, piece);
+  const Runs runs(call, piece, blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if (thread < 3) counts[thread] = 0;
   for (int i = thread; i < runs.count; i += threads) {
@@ -284,15 +359,20 @@ __device__ __forceinline__ void write_deaths(DeathStorage& storage, const TopkCa
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 3) find_deaths(TopkCall call) {
+__global__ void __launch_bounds__(kThreads, 3)
+    find_deaths(const __grid_constant__ TopkCall call, const __grid_constant__ Stage stage) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
   extern __shared__ __align__(16) unsigned char raw_storage[];
   DeathStorage& storage = *reinterpret_cast<DeathStorage*>(raw_storage);
-  const Piece piece = call.pieces[blockIdx.x];
+  if (find_thresholds(call, stage, *reinterpret_cast<WorstStorage*>(raw_storage))) return;
+  const int index = stage.piece_of_block();
+  const Piece piece = call.pieces[index];
   const int thread = static_cast<int>(threadIdx.x);
-  const std::uint64_t before = piece.num_before == 0 ? 0 : call.worst[blockIdx.x - 1];
-  const std::uint64_t after = call.worst[blockIdx.x];
-  const std::uint64_t in_the_end = call.worst[blockIdx.x + static_cast<unsigned>(piece.num_after)];
-  const Runs runs(call, piece);
+  const std::uint64_t before = piece.num_before == 0 ? 0 : call.worst[index - 1];
+  const std::uint64_t after = call.worst[index];
+  const std::uint64_t in_the_end = call.worst[index + piece.num_after];
+  const Runs runs(call, piece, index);
   const std::uint64_t* run = runs.at(piece.num_before);
   for (int i = thread; i < piece.num_keys; i += kThreads) {
     const std::uint64_t rank = run[i];
@@ -309,7 +389,13 @@ __global__ void __launch_bounds__(kThreads, 3) find_deaths(TopkCall call) {
   __syncthreads();
   const int num_entrants =
       end_of_at_least(storage.entrants, 0, piece.num_keys, max(before, std::uint64_t{1}));
-  const int num_dying = gather_dying(storage, runs, before, after);
+  const std::uint16_t* ends = nullptr;
+  const std::uint16_t* ends_before = nullptr;
+  if (call.ends != nullptr) {
+    ends = call.ends + std::int64_t{index} * call.most_parts;
+    if (before != 0) ends_before = ends - call.most_parts;
+  }
+  const int num_dying = gather_dying(storage, runs, before, after, ends, ends_before, num_entrants);
   if (num_dying == 0) return;
   number_arrivals<kThreads>(storage.arrivals, num_entrants,
                             [&](int i) { return local_of(piece, storage.entrants[i]); });
@@ -338,23 +424,77 @@ Result<void> prepare_topk(std::int64_t most_parts) {
       "cudaFuncSetAttribute");
 }
 
-Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
+namespace {
+
+// Thresholds of pieces [worst_begin, worst_end) beside what a launch does from piece `begin` on.
+Stage stage_of(const TopkCall& call, std::int64_t worst_begin, std::int64_t worst_end,
+               std::int64_t begin) {
+  Stage stage;
+  stage.team_threads =
+      std::max(32, static_cast<int>(std::bit_ceil(static_cast<std::uint32_t>(call.most_parts))));
+  stage.worst_begin = static_cast<int>(worst_begin);
+  stage.worst_end = static_cast<int>(worst_end);
+  const int teams = kThreads / stage.team_threads;
+  stage.num_worst_blocks = (stage.worst_end - stage.worst_begin + teams - 1) / teams;
+  stage.begin = static_cast<int>(begin);
+  return stage;
+}
+
+// Two pieces a multiprocessor: launches of fewer take longer where they overlap.
+bool overlaps(std::int64_t num_pieces) { return num_pieces >= 264; }
+
+Result<void> launch_sort(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
                          Stream stream) {
+  const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
+  return sm90::check_cuda(ptx::launch_overlapping_if(overlaps(num_pieces), sort_pieces, blocks,
+                                                     dim3(kThreads), 0, stream, call, stage),
+                          "launch of the kernel that sorts pieces");
+}
+
+Result<void> launch_deaths(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
+                           Stream stream) {
+  const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
+  return sm90::check_cuda(
+      ptx::launch_overlapping_if(overlaps(num_pieces), find_deaths, blocks, dim3(kThreads),
+                                 static_cast<int>(sizeof(DeathStorage)), stream, call, stage),
+      "launch of the kernel that finds deaths");
+}
+
+Result<void> launch_many_parts(const TopkCall& call, std::int64_t num_pieces,
+                               std::int64_t num_sorted, Stream stream) {
+  FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
+  FDMA_TRY_VOID(sm90::check_cuda(
+      ptx::launch_overlapping_if(overlaps(num_sorted), find_worst,
+                                 dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
+                                 static_cast<int>(call.most_parts * kWindowBytes), stream, call),
+      "launch of the kernel that finds thresholds"));
+  return launch_deaths(call, Stage(), num_sorted, stream);
+}
+
+}  // namespace
+
+Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
+                         std::int64_t num_first, Stream stream) {
   if (num_pieces == 0) return {};
   FDMA_TRY_VOID(prepare_topk(kMostParts));
-  sort_pieces<<<static_cast<unsigned>(num_pieces), kThreads, 0, stream>>>(call);
-  if (num_sorted > 0) {
-    const auto blocks = static_cast<unsigned>(num_sorted);
-    const auto parts = static_cast<std::size_t>(call.most_parts);
-    const std::size_t threads = std::clamp<std::size_t>((parts + 31) / 32 * 32, 32, kThreads);
-    if (parts <= kThreads) {
-      find_worst_of_few<<<blocks, static_cast<unsigned>(threads), 0, stream>>>(call);
-    } else {
-      find_worst<<<blocks, static_cast<unsigned>(threads), parts * kWindowBytes, stream>>>(call);
-    }
-    find_deaths<<<blocks, kThreads, sizeof(DeathStorage), stream>>>(call);
+  if (num_sorted == 0) return launch_sort(call, Stage(), num_pieces, stream);
+  if (call.most_parts > kFewParts) return launch_many_parts(call, num_pieces, num_sorted, stream);
+  const bool is_halved = 0 < num_first && num_first < num_sorted;
+  if (!is_halved) {
+    FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
+    FDMA_TRY_VOID(sm90::check_cuda(
+        ptx::launch_overlapping_if(
+            overlaps(num_sorted), find_worst_alone, dim3(static_cast<unsigned>(num_sorted)),
+            dim3((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32), 0, stream, call),
+        "launch of the kernel that finds thresholds"));
+    return launch_deaths(call, Stage(), num_sorted, stream);
   }
-  return sm90::check_cuda(cudaGetLastError(), "selection: launch");
+  FDMA_TRY_VOID(launch_sort(call, Stage(), num_first, stream));
+  FDMA_TRY_VOID(
+      launch_sort(call, stage_of(call, 0, num_first, num_first), num_pieces - num_first, stream));
+  FDMA_TRY_VOID(launch_deaths(call, stage_of(call, num_first, num_sorted, 0), num_first, stream));
+  return launch_deaths(call, stage_of(call, num_first, num_first, num_first),
+                       num_sorted - num_first, stream);
 }
 
 }  // namespace fdma::zoh

@@ -143,6 +143,37 @@ TEST(DeviceTopk, ManyTokens) {
   }
 }
 
+// So many rows that their pieces are sorted in two halves, which part between two rows or groups.
+TEST(DeviceTopk, HalvesOfManyPieces) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(6);
+  for (const ColumnIntervals& among :
+       {groups({131072 + 77}, true, 0), groups({50, 60000, 4096, 20000, 7, 30000}, true, 5)}) {
+    const auto kinds = all_scores(among.kv_len, random);
+    auto many = kinds;
+    const std::int64_t num_pieces = (among.kv_len + 2047) / 2048;
+    while (static_cast<std::int64_t>(many.size()) * num_pieces < 1056 + 2 * num_pieces) {
+      many.push_back(kinds[many.size() % kinds.size()]);
+    }
+    for (const std::int64_t w : {100, 2048}) {
+      expect_like_the_host(among, many, w);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+// More runs than a block has threads that sort, and fewer than it has to find thresholds.
+TEST(DeviceTopk, ManyParts) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(7);
+  for (const std::int32_t length : {200 * 1024 + 1, 600 * 1024 + 3}) {
+    const ColumnIntervals causal = groups({length}, true, 0);
+    auto kinds = all_scores(causal.kv_len, random);
+    kinds.resize(4);
+    expect_like_the_host(causal, kinds, 2048);
+  }
+}
+
 // More runs than the threads of a block.
 TEST(DeviceTopk, AMillionTokens) {
   FDMA_SKIP_WITHOUT_HOPPER();

@@ -1,0 +1,62 @@
+// Loads and stores by addresses (PTX ISA: cvta, ld, st). What many of them begin at stays an
+// address: from pointers the compiler adds up base and index anew for each where registers are few.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace fdma::ptx {
+
+__device__ __forceinline__ std::uint64_t global_address(const void* pointer) {
+  std::uint64_t address;
+  asm volatile("cvta.to.global.u64 %0, %1;" : "=l"(address) : "l"(pointer));
+  return address;
+}
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+  std::uint32_t kept;
+  asm volatile("mov.u32 %0, %1;" : "=r"(kept) : "r"(address));
+  return kept;
+}
+
+__device__ __forceinline__ int2 load_global_int2(std::uint64_t address) {
+  int2 value;
+  asm volatile("ld.global.v2.s32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "l"(address)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ int load_global_u16(std::uint64_t address) {
+  std::uint16_t value;
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_global(std::uint64_t address, std::int32_t value) {
+  asm volatile("st.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_global_u16(std::uint64_t address, std::uint32_t value) {
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<std::uint16_t>(value))
+               : "memory");
+}
+__device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ int load_shared_s32(std::uint32_t address) {
+  int value;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ std::uint64_t load_shared_u64(std::uint32_t address) {
+  std::uint64_t value;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+}  // namespace fdma::ptx
