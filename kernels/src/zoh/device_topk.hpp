@@ -10,7 +10,8 @@
 
 namespace fdma::zoh {
 
-/// Up to so many parts of a group a warp finds thresholds, and notes where they lie in each run.
+/// Up to so many parts of a group a thread has one of them while thresholds are found, and notes
+/// where they lie in its run.
 inline constexpr std::int64_t kFewParts = 512;
 
 /// Arguments of the kernels; all pointers are to device memory. Intervals are {begin, end}.
