@@ -1,5 +1,5 @@
-// The launches of a call: scores (one or two), selection (three or four), lists (two), attention (two or
-// three). What one leaves for the next lies in the workspace.
+// The launches of a call: scores (one or two), selection (three or four), lists (two), attention
+// (two or three). What one leaves for the next lies in the workspace.
 #include <cuda_runtime.h>
 
 #include <algorithm>
