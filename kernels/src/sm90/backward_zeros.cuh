@@ -6,9 +6,8 @@
 // one. The thread that loads lets no step of a row begin before all its chunks are counted. That is
 // safe, and ends:
 //
-//   - zeros are written by the copy engine, whose thread waits for the writes and then counts with
-//   a
-//     release; the thread that loads acquires, and whoever adds to sums waits for what it loads.
+//   - zeros are written by the copy engine, whose thread waits for the writes and then counts,
+//     releasing; the thread that loads acquires, and whoever adds to sums waits for what it loads.
 //     Fences between the copy engine's accesses and others are on both sides
 //   - chunks are taken and written without waiting for anybody. A block whose unit waits for a row
 //     takes chunks of that row itself until none is left; who took the others waits for nothing
