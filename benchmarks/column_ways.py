@@ -74,7 +74,7 @@ def measure_ways(fdma: Any, problem: Any, row: Any, quick: bool) -> Run:
         apart = float((problem.out - expected).abs().max())
         if not apart < LARGEST_DIFFERENCE:
             raise WrongResultError(f"{way} differs from scan by {apart:.3g}")
-        run[f"{way}_predicted_ms"] = fdma.estimate_plan(plan, profile)["sustained_us"] / 1e3
+        run[f"{way}_predicted_ms"] = fdma.estimate_plan(plan, profile)["sustained_time_us"] / 1e3
         run[f"{way}_plan_bytes"] = plan.nbytes
         run[f"{way}_workspace_bytes"] = uploaded.launch_nbytes
         run[f"{way}_tiles"] = plan.counts

@@ -207,7 +207,7 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
   const double sustained_items_us = sustained_makespan_us + estimate.query_us +
                                     extra_us(plan, profile, extras, sustained_makespan_us);
-  estimate.sustained_us = outside_us + std::max(sustained_items_us, estimate.memory_us);
+  estimate.sustained_time_us = outside_us + std::max(sustained_items_us, estimate.memory_us);
   return estimate;
 }
 

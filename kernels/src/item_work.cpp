@@ -19,15 +19,16 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kNarrowestStripe = 16;
-/// sm90: of the last chunk of a list what it has, in units of so many keys, where its kernel can.
+/// sm90: of the last chunk of a list what it has, in units of so many keys, where its kernel can
+/// (kHasNarrowSteps).
 constexpr std::int64_t kGatherUnit = 32;
 
 std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
   if (skips_dead_keys) return 1;
   const std::int32_t head_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
-  const bool has_units =
-      plan.shape.k_dtype == DType::bfloat16 && (head_dim == 64 || head_dim == 128);
-  return has_units ? kGatherUnit : plan.mask_tile().block_kv;
+  const bool has_units = head_dim <= 64 ? plan.score.kind == ScoreKind::key_bias : head_dim > 96;
+  return has_units && plan.shape.k_dtype == DType::bfloat16 ? kGatherUnit
+                                                            : plan.mask_tile().block_kv;
 }
 
 /// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).

@@ -1,7 +1,7 @@
 // A tile is gathered if its live keys, once for each row interval that sees them, cost less in a
 // list than the tile does: a tile that is computed whole costs the same with one live key as with
 // 128, a chunk of a list a little more than it, but holds 128 live keys of any number of tiles.
-// The last chunk of a list is computed whole, so a row gathers only where all of it gains.
+// The last chunk of a list costs much of a whole one, so a row gathers only where all of it gains.
 //
 // Live keys of column tiles are counted in one sweep down the tile rows, a change for each interval
 // that begins or ends; those of bitmaps and row panels once for each, however many rows share them.

@@ -70,7 +70,7 @@ nb::dict tile_dict(BlockShape tile) {
 nb::dict time_dict(const PlanEstimate& estimate) {
   nb::dict result;
   result["time_us"] = estimate.time_us;
-  result["sustained_us"] = estimate.sustained_us;
+  result["sustained_time_us"] = estimate.sustained_time_us;
   result["makespan_us"] = estimate.schedule.makespan_us;
   result["memory_us"] = estimate.memory_us;
   result["launch_us"] = estimate.launch_us;

@@ -116,7 +116,7 @@ Outcome<EstimateOptions> read_options(const Arguments& arguments) {
 
 Json time_json(const PlanEstimate& estimate) {
   return {{"time_us", estimate.time_us},
-          {"sustained_us", estimate.sustained_us},
+          {"sustained_time_us", estimate.sustained_time_us},
           {"makespan_us", estimate.schedule.makespan_us},
           {"memory_us", estimate.memory_us},
           {"launch_us", estimate.launch_us},

@@ -157,8 +157,9 @@ class TileList {
         const int step = __ffs(static_cast<int>(steps)) - 1;
         const std::uint32_t keys = __shfl_sync(~0u, keys_of_lane, step);
         const int to = __shfl_sync(~0u, at, step) + __popc(keys & lanes_below(lane_));
-        if ((keys >> lane_ & 1) != 0)
+        if ((keys >> lane_ & 1) != 0) {
           add_part(live, (first + step) * kWarp + lane_, to, rows, rows_at);
+        }
       }
       if (is_dense) keys_of_lane = 0;
       for (; keys_of_lane != 0; keys_of_lane &= keys_of_lane - 1, ++at) {
@@ -322,8 +323,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.keys = call.keys;
   kernel.rows = reinterpret_cast<uchar2*>(call.rows);
   kernel.status = call.status;
-  // Launches of less than two blocks a multiprocessor take longer where they overlap.
-  const bool overlaps = call.num_rows * std::min(num_pieces, num_groups) >= 264;
+  const bool overlaps = ptx::is_worth_overlap(call.num_rows * std::min(num_pieces, num_groups));
   if (num_pieces > 0) {
     const dim3 blocks(static_cast<unsigned>(call.num_rows * num_pieces));
     FDMA_TRY_VOID(

@@ -198,8 +198,8 @@ class LiveKeys {
     const std::int64_t row_at = row_ * call_.kv_len;
     const std::uint64_t queries_at = ptx::global_address(call_.kept_queries + row_at);
     const std::uint64_t offsets_at = ptx::global_address(call_.kept_offsets + row_at);
-    const std::uint32_t before_at = ptx::shared_address(shared_.before);
-    const std::uint32_t pieces_at = ptx::shared_address(shared_.piece_of_chunk);
+    const std::uint32_t before_at = ptx::kept_shared_address(shared_.before);
+    const std::uint32_t pieces_at = ptx::kept_shared_address(shared_.piece_of_chunk);
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const int candidate = candidate_ + i * kCutThreads + thread;
@@ -218,7 +218,7 @@ class LiveKeys {
                   ptx::load_global_u16(offsets_at + place * std::int64_t{sizeof(std::uint16_t)});
       }
     }
-    const std::uint32_t counts_at = ptx::shared_address(counts);
+    const std::uint32_t counts_at = ptx::kept_shared_address(counts);
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       lives[i] = __ballot_sync(~0u, seen[i].x < q_end_ && seen[i].y > q_begin_);
@@ -230,7 +230,7 @@ class LiveKeys {
     __syncthreads();
     // Every warp adds up the counts of all, one for each lane.
     const int count = ptx::load_shared_s32(counts_at + lane * 4);
-    const std::uint32_t keys_at = ptx::shared_address(live_.keys + size_);
+    const std::uint32_t keys_at = ptx::kept_shared_address(live_.keys + size_);
     const std::uint32_t queries_from_keys = static_cast<std::uint32_t>(call_.batch_entries) * 4;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {

@@ -1,8 +1,7 @@
 // The planner of a selection knows w and M, not the scores: it compares, for each number of heads
 // that may share a tile,
 //   gather   the most keys that a tile's list may have, in steps of 32 keys, each a sixth dearer
-//            than a key in its place; and making the lists. The last chunk is computed whole, but
-//            what it lacks is zeros: they take no copies and less power, which is what binds
+//            than a key in its place; and making the lists
 //   scan     all tiles in which M shows a key, which cost a tenth more with a mask
 // A list holds w keys and one for each query that lets another appear, so fewer queries in a tile
 // mean shorter lists, but more of them.

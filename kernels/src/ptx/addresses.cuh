@@ -13,7 +13,7 @@ __device__ __forceinline__ std::uint64_t global_address(const void* pointer) {
   asm volatile("cvta.to.global.u64 %0, %1;" : "=l"(address) : "l"(pointer));
   return address;
 }
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+__device__ __forceinline__ std::uint32_t kept_shared_address(const void* pointer) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
   std::uint32_t kept;
   asm volatile("mov.u32 %0, %1;" : "=r"(kept) : "r"(address));

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace fdma::ptx {
@@ -25,6 +26,10 @@ __device__ __forceinline__ void wait_for_grid_before() {
 __device__ __forceinline__ void prefetch_l1(const void* address) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
+
+/// Whether short kernels of so many blocks gain by overlapping: with less than two for each of an
+/// H100's or H200's 132 multiprocessors they took longer.
+constexpr bool is_worth_overlap(std::int64_t num_blocks) { return num_blocks >= 2 * 132; }
 
 /// Launches a kernel that may overlap with the one before if `overlaps_before`.
 template <class... Parameters, class... Arguments>

@@ -1,4 +1,4 @@
-// Loads from global memory, one instruction per function.
+// Loads from global memory.
 #pragma once
 
 #include <cstdint>

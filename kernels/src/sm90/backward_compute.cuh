@@ -3,7 +3,7 @@
 // With keys as rows, P^T and dS^T are in registers what the products dV += P^T dO and dK += dS^T Q
 // want as their first operand, and dK, dV stay in registers until the unit ends. Of each step:
 //
-//   S^T = K Q^T, dP^T = V dO^T           both issued; part of K is in registers
+//   S^T = K Q^T, dP^T = V dO^T           both issued; part of K may be in registers
 //   P^T = 2^(S^T scale - lse)            while dP^T is computed; cells of the mask
 //   dS^T = P^T (dP^T - delta)            also to shared memory
 //   dV += P^T dO                         issued; then both warpgroups have written dS

@@ -30,8 +30,8 @@ struct QueryParams {
   std::int32_t* turns;
   RowsView dq;
   float scale;
-  /// Of each batch element the first heads whose sums are set to 0: all, or those that the main
-  /// kernel finds zero at launch (RowZeros).
+  /// Of each batch element the first heads whose sums are set to 0: all, or as many as the first
+  /// KV head has, whose sums are to be zero at launch (RowZeros).
   std::int32_t zeroed_heads;
 
   FDMA_HOST_DEVICE std::int64_t num_rows() const {

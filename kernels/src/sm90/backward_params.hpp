@@ -57,10 +57,10 @@ FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
 /// or made by kernels before the launch.
 ///
 /// Of a key with a row of sums, float32 gradients (dk without the softmax scale) are added to row
-/// first_sum + sum_row, which is zero at launch; of others the rows of dk and dv are written, and
-/// dkey_bias where it is wanted. What is of no listed key is not touched: zeroing it, and moving
-/// sums to dk and dv, is for kernels before and after. dkey_bias is added to in place, having been
-/// zeroed, unless it has sums.
+/// first_sum + sum_row, which is zero at launch or by RowZeros; of others the rows of dk and dv are
+/// written, and dkey_bias where it is wanted. What is of no listed key is not touched: zeroing it,
+/// and moving sums to dk and dv, is for kernels before and after. dkey_bias is added to in place,
+/// having been zeroed, unless it has sums.
 struct KeyListArrays {
   const ListedKey* keys;
   const KeyItem* items;           ///< in the order in which blocks take them
@@ -82,7 +82,7 @@ struct alignas(8) ZeroCounters {
 
 /// Ordinary calls over lists whose items are together by KV head (a row: batch * heads_kv +
 /// kv_head), rows in their order: sums of all rows but the first, those of dQ and of listed keys,
-/// are not zero at launch, the main kernel sees to them (backward_zeros.cuh).
+/// need not be zero at launch, the main kernel sees to them (backward_zeros.cuh).
 struct RowZeros {
   ZeroCounters* counters;        ///< [num_rows], 0 at launch; or null: sums are zero
   const std::int32_t* num_sums;  ///< [num_rows]: rows of sums of listed keys

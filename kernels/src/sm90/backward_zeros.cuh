@@ -11,8 +11,8 @@
 //     Fences between the copy engine's accesses and others are on both sides
 //   - chunks are taken and written without waiting for anybody. A block whose unit waits for a row
 //     takes chunks of that row itself until none is left; who took the others waits for nothing
-//   - blocks without units go on until all rows are taken, for sums that nobody adds to are read,
-//   too
+//   - blocks that find no more units go on until all rows are taken, for sums that nobody adds to
+//     are read, too
 #pragma once
 
 #include <cstdint>

@@ -6,9 +6,9 @@
 // sixteenth row, so that each thread writes at one place of the swizzle. A thread holds one index a
 // step and passes it round its group; indices are read a step ahead.
 //
-// Of the last chunk of a list the units of 32 keys that hold entries are copied and computed: no
-// score of another is read, and no value of it multiplied. Entries past the last in its unit are
-// copies of that, and masked.
+// Of the last chunk of a list the units of 32 keys that hold entries are copied: no score of
+// another is used (kHasNarrowSteps: none is computed), and no value of it multiplied. Entries past
+// the last in its unit are copies of that, and masked.
 //
 // A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
 // one thread hands it to the copy engine, which needs no threads and a seventh less time for it.

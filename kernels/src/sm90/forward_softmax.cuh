@@ -101,8 +101,8 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
   return factor;
 }
 
-/// 1 / x and log2 x of a sum of exponentials without branches, or NaN of NaN. A sum is 1 at least:
-/// the exponential of the maximum was 1. The quotient is the nearest float; the logarithm is off by
+/// 1 / x and log2 x of a sum of exponentials without branches, or NaN of NaN. A sum is
+/// nearly 1 at least: the exponential of the maximum. The quotient is the nearest float; the logarithm is off by
 /// 2^-22 beside its rounding.
 __device__ __forceinline__ float2 inverse_and_log2(float sum) {
   float near, log2_fraction;

@@ -44,7 +44,8 @@ namespace fdma::zoh {
 namespace {
 
 constexpr int kThreads = kTopkThreads;
-static_assert(kPieceKeys <= 4 * kThreads);
+static_assert(kThreads == kSortThreads);
+static_assert(kFewParts <= kThreads, "a team of find_worst_of_few is of one block");
 // Shared memory of find_worst for each run: its window and where that splits.
 constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
 static_assert(kMostParts * kWindowBytes <= 224 * 1024);
@@ -259,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
-// The same for any number of parts.
+// Thresholds, as the first blocks of the other launches find them, for any number of parts.
 __global__ void find_worst(const __grid_constant__ TopkCall call) {
   ptx::let_next_grid_start();
   ptx::wait_for_grid_before();
@@ -440,13 +441,10 @@ Stage stage_of(const TopkCall& call, std::int64_t worst_begin, std::int64_t wors
   return stage;
 }
 
-// Two pieces a multiprocessor: launches of fewer take longer where they overlap.
-bool overlaps(std::int64_t num_pieces) { return num_pieces >= 264; }
-
 Result<void> launch_sort(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
                          Stream stream) {
   const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
-  return sm90::check_cuda(ptx::launch_overlapping_if(overlaps(num_pieces), sort_pieces, blocks,
+  return sm90::check_cuda(ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), sort_pieces, blocks,
                                                      dim3(kThreads), 0, stream, call, stage),
                           "launch of the kernel that sorts pieces");
 }
@@ -455,7 +453,7 @@ Result<void> launch_deaths(const TopkCall& call, const Stage& stage, std::int64_
                            Stream stream) {
   const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
   return sm90::check_cuda(
-      ptx::launch_overlapping_if(overlaps(num_pieces), find_deaths, blocks, dim3(kThreads),
+      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), find_deaths, blocks, dim3(kThreads),
                                  static_cast<int>(sizeof(DeathStorage)), stream, call, stage),
       "launch of the kernel that finds deaths");
 }
@@ -464,7 +462,7 @@ Result<void> launch_many_parts(const TopkCall& call, std::int64_t num_pieces,
                                std::int64_t num_sorted, Stream stream) {
   FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
   FDMA_TRY_VOID(sm90::check_cuda(
-      ptx::launch_overlapping_if(overlaps(num_sorted), find_worst,
+      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_worst,
                                  dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
                                  static_cast<int>(call.most_parts * kWindowBytes), stream, call),
       "launch of the kernel that finds thresholds"));
@@ -484,7 +482,7 @@ Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int
     FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
     FDMA_TRY_VOID(sm90::check_cuda(
         ptx::launch_overlapping_if(
-            overlaps(num_sorted), find_worst_alone, dim3(static_cast<unsigned>(num_sorted)),
+            ptx::is_worth_overlap(num_sorted), find_worst_alone, dim3(static_cast<unsigned>(num_sorted)),
             dim3((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32), 0, stream, call),
         "launch of the kernel that finds thresholds"));
     return launch_deaths(call, Stage(), num_sorted, stream);

@@ -5,7 +5,7 @@
 //                         as many thread blocks as documents
 // Groups in a packed piece are told apart by rank (ranking.hpp: later groups are better): then the
 // piece is one sequence in which a key of an earlier group is beaten by all that come after it, and
-// the end of its group comes first (topk_device.cu takes the earlier of the two).
+// the end of its group comes first (dying_keys.cuh takes the earlier of the two).
 #include "zoh/topk_pieces.hpp"
 
 #include <algorithm>

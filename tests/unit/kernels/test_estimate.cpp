@@ -323,16 +323,17 @@ TEST(Estimate, CallsWithoutAPauseTakeWhatThePowerLimitTakes) {
   const PlanEstimate one = (*estimate(mask, square_shape(4096, 32, 128), h200)).masked;
   ASSERT_LT(one.schedule.makespan_us, h200.burst_us);
   EXPECT_DOUBLE_EQ(one.time_us, one.launch_us + one.schedule.makespan_us);
-  EXPECT_DOUBLE_EQ(one.sustained_us, one.launch_us + (1 + slowdown) * one.schedule.makespan_us);
+  EXPECT_DOUBLE_EQ(one.sustained_time_us,
+                   one.launch_us + (1 + slowdown) * one.schedule.makespan_us);
   // Where a call is long it is slow by itself, and a processor without such a limit is never.
   AttentionShape many = square_shape(4096, 32, 128);
   many.batch = 2048;
   const PlanEstimate all = (*estimate(mask, many, h200)).masked;
   ASSERT_GT(all.schedule.makespan_us, h200.sustained_us);
-  EXPECT_DOUBLE_EQ(all.time_us, all.sustained_us);
+  EXPECT_DOUBLE_EQ(all.time_us, all.sustained_time_us);
   const PlanEstimate cpu =
       (*estimate(mask, square_shape(4096, 32, 128), *shipped_profile("cpu"))).masked;
-  EXPECT_DOUBLE_EQ(cpu.time_us, cpu.sustained_us);
+  EXPECT_DOUBLE_EQ(cpu.time_us, cpu.sustained_time_us);
 }
 
 TEST(Estimate, ChunksOfTheH200sProfileCostMoreThanFullTiles) {
@@ -348,7 +349,8 @@ TEST(Estimate, ChunksOfTheH200sProfileCostMoreThanFullTiles) {
 
 TEST(Estimate, LastChunkOfAListCountsUnitsOf32Keys) {
   // Queries 0 to 127 see keys 0, 3, 6, ..: 43 of 128, or 128 + 43.
-  const auto cells_of = [](std::int64_t keys, DType dtype) {
+  const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
+                           ScoreKind score = ScoreKind::none) {
     ColumnIntervals columns{128, 3 * keys, {0}, {}};
     for (std::int64_t key = 0; key < 3 * keys; ++key) {
       if (key % 3 == 0) columns.intervals.push_back({0, 128});
@@ -356,7 +358,7 @@ TEST(Estimate, LastChunkOfAListCountsUnitsOf32Keys) {
     }
     const BlockMask mask = make_block_mask({1, 1, {128}, {3 * keys}}, {128, 128},
                                            {segment_from_columns(columns, {128, 128})});
-    AttentionShape shape = square_shape(128, 1, 128);
+    AttentionShape shape = square_shape(128, 1, head_dim);
     shape.kv_lens = {3 * keys};
     shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
     PlanOptions options;
@@ -364,13 +366,16 @@ TEST(Estimate, LastChunkOfAListCountsUnitsOf32Keys) {
     options.columns = ColumnMode::gather;
     options.split = SplitMode::never;
     const PlanEstimate estimate =
-        *estimate_plan(*make_plan(mask, shape, {}, options), *shipped_profile("h200"));
+        *estimate_plan(*make_plan(mask, shape, {score}, options), *shipped_profile("h200"));
     const StepWork& work = estimate.work.of(PlanSegmentKind::gather);
     EXPECT_EQ(work.tiles, (keys + 127) / 128);
     return work.cells;
   };
   EXPECT_EQ(cells_of(43, DType::bfloat16), 128 * 64);
   EXPECT_EQ(cells_of(128 + 43, DType::bfloat16), 128 * (128 + 64));
+  EXPECT_EQ(cells_of(43, DType::bfloat16, 64, ScoreKind::key_bias), 128 * 64);
+  EXPECT_EQ(cells_of(43, DType::bfloat16, 64), 128 * 128);
+  EXPECT_EQ(cells_of(43, DType::bfloat16, 96), 128 * 128);
   EXPECT_EQ(cells_of(43, DType::float16), 128 * 128);
 }
 

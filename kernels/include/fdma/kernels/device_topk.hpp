@@ -59,10 +59,11 @@ class DeviceTopk {
   std::int64_t kv_len() const;
   int device() const;
   std::int64_t size_bytes() const;
-  /// Bytes of workspace of one call: 8 B a key and row, and 8 B per 2,048 of them.
+  /// Bytes of workspace of one call: 8 B a key and row, and up to 1 KiB per 2,048 of them.
   std::int64_t workspace_bytes() const;
 
-  /// Selects. Three launches, nothing is waited for, and a graph may capture them.
+  /// Selects. One launch, or three or four where keys may be dropped; nothing is waited for, and a
+  /// graph may capture them.
   ///
   /// Shapes  scores float32 [num_batches, num_heads_kv, kv_len] on the device, any strides; kept
   ///         [num_batches * num_heads_kv, kv_len]: the queries that keep a key, {0, 0} where there

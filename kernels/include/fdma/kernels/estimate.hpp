@@ -67,7 +67,7 @@ struct PlanEstimate {
   double time_us = 0;
   /// time_us where calls follow one another without a pause, and the power limit has slowed the
   /// card down before this one. Short calls take that much longer; on a CPU the same.
-  double sustained_us = 0;
+  double sustained_time_us = 0;
   std::int64_t memory_bytes = 0;
 
   bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us + extra_us; }

@@ -11,7 +11,7 @@ namespace fdma {
 
 /// Bytes of workspace of zoh_scores_backward, whatever dtypes and addresses: the size of the scores
 /// and up to 32 sums of ddt_proj in float32 (of 132 or more tiles of 128 x 32 one), 256 B at least;
-/// where each head sees its own values no less than the sums of 264 blocks, up to 4.3 MiB. At 128K
+/// where each head sees its own values no less than the sums of 660 blocks, up to 5.2 MiB. At 128K
 /// keys, 32 heads of 128 elements 16.1 and 20.1 MiB, where values of 16 bits take 1 GiB.
 std::int64_t zoh_backward_workspace_bytes(const ZohShape& shape);
 
