@@ -3,7 +3,7 @@
 // Products of one tile overlap the softmax of another in two ways. Inside a warpgroup S = Q K^T of
 // tile n is issued, then O += P V of tile n - 1, and the softmax of tile n runs while the second
 // product does. Between the warpgroups a pair of named barriers makes them take turns in issuing,
-// so that one computes its softmax while the products of the other run.
+// so that one has its softmax while the other's products run. Long: its parts share registers.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The warps that feed those that compute: one thread takes work items and has Q, K and V copied to
-// shared memory, two warps make the mask words of the tiles that need them. Loads and masks walk
-// the same segments, so that they agree without talking.
+// The warps that feed those that compute: one thread takes items and has Q, K and V copied to
+// shared memory, two warps make mask words of the tiles that need them. Loads and masks walk the
+// same segments, so that they agree without talking. Long, for both are read side by side.
 #pragma once
 
 #include <cstdint>
