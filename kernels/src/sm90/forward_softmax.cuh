@@ -102,8 +102,8 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
 }
 
 /// 1 / x and log2 x of a sum of exponentials without branches, or NaN of NaN. A sum is
-/// nearly 1 at least: the exponential of the maximum. The quotient is the nearest float; the logarithm is off by
-/// 2^-22 beside its rounding.
+/// nearly 1 at least: the exponential of the maximum. The quotient is the nearest float; the
+/// logarithm is off by 2^-22 beside its rounding.
 __device__ __forceinline__ float2 inverse_and_log2(float sum) {
   float near, log2_fraction;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(sum));

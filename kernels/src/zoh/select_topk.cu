@@ -444,17 +444,19 @@ Stage stage_of(const TopkCall& call, std::int64_t worst_begin, std::int64_t wors
 Result<void> launch_sort(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
                          Stream stream) {
   const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
-  return sm90::check_cuda(ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), sort_pieces, blocks,
-                                                     dim3(kThreads), 0, stream, call, stage),
-                          "launch of the kernel that sorts pieces");
+  return sm90::check_cuda(
+      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), sort_pieces, blocks,
+                                 dim3(kThreads), 0, stream, call, stage),
+      "launch of the kernel that sorts pieces");
 }
 
 Result<void> launch_deaths(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
                            Stream stream) {
   const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
   return sm90::check_cuda(
-      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), find_deaths, blocks, dim3(kThreads),
-                                 static_cast<int>(sizeof(DeathStorage)), stream, call, stage),
+      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), find_deaths, blocks,
+                                 dim3(kThreads), static_cast<int>(sizeof(DeathStorage)), stream,
+                                 call, stage),
       "launch of the kernel that finds deaths");
 }
 
@@ -481,9 +483,10 @@ Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int
   if (!is_halved) {
     FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
     FDMA_TRY_VOID(sm90::check_cuda(
-        ptx::launch_overlapping_if(
-            ptx::is_worth_overlap(num_sorted), find_worst_alone, dim3(static_cast<unsigned>(num_sorted)),
-            dim3((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32), 0, stream, call),
+        ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_worst_alone,
+                                   dim3(static_cast<unsigned>(num_sorted)),
+                                   dim3((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32), 0,
+                                   stream, call),
         "launch of the kernel that finds thresholds"));
     return launch_deaths(call, Stage(), num_sorted, stream);
   }
