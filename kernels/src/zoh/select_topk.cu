@@ -11,8 +11,7 @@
 //                     that die there are those from T before up to T after: one window of each run.
 //                     The keys of the piece above T before are its entrants. Of the dying keys, the
 //                     i-th best (from 0) dies with the (i + 1)-th last of the entrants that rank
-//                     above it, since w + i keys rank above it in all. A tree of the
-//                     entrants in the order of their ranks (ranking.hpp) answers that.
+//                     above it, since w + i rank above it in all: a tree tells (ranking.hpp).
 // so that every key is written once: by its own piece where it is never kept or outlives its group,
 // else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
 // blocks run.
