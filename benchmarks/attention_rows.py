@@ -116,7 +116,7 @@ def expected_seconds(row: Row) -> float:
     """About what a row takes, so that none is begun that cannot end in time."""
     if row.part == "backward" and isinstance(row.shape, Shape):
         is_dense = row.mask in ("full", "causal", "prefix_lm_causal", "qk_sparse")
-        return 2.0 + row.shape.tokens / 32768 * (3.0 if is_dense else 0.5)
+        return 3.0 + row.shape.tokens / 32768 * (3.5 if is_dense else 2.0)
     # FlexAttention's with its program in the cache (flex_programs.py).
     seconds = {"flex": 4.0, "backward_flex": 5.0, "cusparse": 15.0}
     return seconds.get(row.part, 4.0 + row.shape.tokens / 32768)

@@ -30,7 +30,10 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
     cudnn_full = {run["tokens"]: run["cudnn_tflops"] for run in runs if run["mask"] == "full"}
     rows = []
     for run in runs:
-        normal = run["fdma_tflops"] / cudnn_full[run["tokens"]]
+        # cuDNN's of the same row, for the card is not the same a minute later; that of another
+        # row where it was not measured.
+        full = run.get("cudnn_full_tflops", cudnn_full[run["tokens"]])
+        normal = run["fdma_tflops"] / full
         recorded = BACKWARD.floor(run["mask"], run["tokens"])
         wanted = BACKWARD.goal(run["mask"], run["tokens"])
         floor = goal = "-"

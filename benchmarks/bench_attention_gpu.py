@@ -60,8 +60,11 @@ ROUNDS = (3, 15)
 # Short kernels run several times between two events.
 SECONDS_A_SAMPLE = 3e-4
 MAX_LAUNCHES = 8
-# Longer calls are sampled twice and no more.
+# Where a call takes longer, each has its samples one after the other, behind a time in which the
+# same call brings the card to the power and clock of a long run.
 LONG_SECONDS = 0.1
+WARM_SECONDS = 1.0
+SAMPLED_SECONDS = 0.5
 # Keeps the GPU busy while the host queues a sample: about 1 ms at 1.9 GHz for each launch.
 SLEEP_CYCLES = 2_000_000
 SAMPLED_ROWS = 24
@@ -157,9 +160,13 @@ class Timing:
             self.seconds[name] = [self.sample(call, 1) for _ in range(2)]
             once = min(self.seconds[name])
             launches[name] = max(1, min(MAX_LAUNCHES, round(SECONDS_A_SAMPLE / once)))
-        if max(min(seconds) for seconds in self.seconds.values()) > LONG_SECONDS:
-            return
+        is_long = max(min(seconds) for seconds in self.seconds.values()) > LONG_SECONDS
         self.seconds = {name: [] for name in calls}
+        if is_long:
+            for name, call in calls.items():
+                self.sample_for(call, WARM_SECONDS, 1)
+                self.seconds[name] = self.sample_for(call, SAMPLED_SECONDS, 2)
+            return
         begin = time.perf_counter()
         names = list(calls)
         limit = 3 if quick else ROUNDS[1]
@@ -169,6 +176,13 @@ class Timing:
             rounds = len(self.seconds[names[0]])
             if rounds >= ROUNDS[0] and time.perf_counter() - begin > SECONDS_A_ROW:
                 break
+
+    def sample_for(self, call: Callable[[], object], seconds: float, least: int) -> list[float]:
+        """Samples of single calls until they add up to `seconds`, and so many at least."""
+        samples: list[float] = []
+        while len(samples) < least or sum(samples) < seconds:
+            samples.append(self.sample(call, 1))
+        return samples
 
     def sample(self, call: Callable[[], object], launches: int) -> float:
         """Seconds of one call, a mean of `launches` in a row."""
@@ -186,7 +200,9 @@ class Timing:
         return statistics.median(self.seconds[name])
 
     def ratio(self, name: str, other: str) -> float:
-        """How many times as long `other` takes, round by round."""
+        """How many times as long `other` takes, round by round where there are rounds."""
+        if len(self.seconds[name]) != len(self.seconds[other]):
+            return self.median(other) / self.median(name)
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         return statistics.median(b / a for a, b in pairs)
 
@@ -392,6 +408,8 @@ def measure_row(
         elif row.mask in ("full", "causal"):
             causal = row.mask == "causal"
             calls["cudnn"] = backward.of_peer(lambda *inputs: problem.cudnn(causal, *inputs))
+        if row.part == "backward" and row.mask != "full":
+            calls["cudnn_full"] = backward.of_peer(lambda *inputs: problem.cudnn(False, *inputs))
     elif row.part == "flex":
         flex, facts = flex_call(torch, problem, row.mask, predicate)
         begin = time.perf_counter()
@@ -452,9 +470,17 @@ def measure_row(
             # Above 1: FDMA does more useful work a second than cuDNN's full attention.
             "to_cudnn_full": run["fdma_tflops"] / full_tflops,
         }
+    if row.part == "backward":
+        seconds = timing.median("cudnn" if row.mask == "full" else "cudnn_full")
+        full_tflops = work * tflops(shape, shape.tokens**2, seconds)
+        run |= {
+            "cudnn_full_ms": seconds * 1e3,
+            "cudnn_full_tflops": full_tflops,
+            "to_cudnn_full": run["fdma_tflops"] / full_tflops,
+        }
     if "full" in calls:
         run["full_ms"] = timing.median("full") * 1e3
-    for peer in calls.keys() - {"fdma", "full"}:
+    for peer in calls.keys() - {"fdma", "full", "cudnn_full"}:
         run |= {
             f"{peer}_ms": timing.median(peer) * 1e3,
             f"{peer}_tflops": rate(peer),

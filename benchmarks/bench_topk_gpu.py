@@ -4,7 +4,8 @@
 
 A row is one shape, width w and order of scores. The whole call (fdma's DynamicMaskAttention: scores
 from v, selection, gather lists or none, attention with the scores as bias) and each of its stages
-are timed in turn by CUDA events, the GPU kept busy while the host prepares; medians. Rows of up to
+are timed in turn by CUDA events, the GPU kept busy while the host prepares; medians. `plain` is
+attention over the same keys without a bias, as other kernels are measured. Rows of up to
 64K tokens have 64K tokens in all, so many batch elements. Beside them: cuDNN's
 scaled_dot_product_attention, full and causal, on the same tensors, once a shape and call of this
 program; rows come in the order of their importance and take a second or two; and in part `flex`
@@ -182,19 +183,20 @@ class Problem:
         rest = self.torch.randint(0, tokens, (12,)).tolist()
         return sorted({*edges, *rest})
 
-    def check(self, scores: Any, kept: Any) -> Run:
+    def check(self, scores: Any, kept: Any, has_bias: bool = True) -> Run:
         """Of sampled queries of the first and the last head; what is wrong is an error."""
         torch, row = self.torch, self.row
         worst: Run = {"max_error": 0.0, "lse_max_error": 0.0}
         queries = self.sampled_queries()
         for b, h in ((0, 0), (row.batch - 1, row.heads - 1)):
             h_kv = h // (row.heads // row.heads_kv)
-            bias, intervals = scores[b, h_kv], kept[b, h_kv]
+            chosen_by, intervals = scores[b, h_kv], kept[b, h_kv]
+            bias = chosen_by if has_bias else torch.zeros_like(chosen_by)
             k, v = self.k[b, :, h_kv], self.v[b, :, h_kv]
             scale = row.head_dim**-0.5
             expected = []
             for query in queries:
-                order = torch.sort(bias[: query + 1], descending=True, stable=True).indices
+                order = torch.sort(chosen_by[: query + 1], descending=True, stable=True).indices
                 best = order[: row.width].sort().values
                 got = ((intervals[:, 0] <= query) & (query < intervals[:, 1])).nonzero()[:, 0]
                 if not torch.equal(best, got):
@@ -218,10 +220,8 @@ class Problem:
         return worst | {"rows_checked": 2 * len(queries)}
 
 
-def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
-    torch = problem.torch
-    begin = time.perf_counter()
-    held = fdma.DynamicMaskAttention(
+def prepared(fdma: Any, row: Row, bias: str = "exp") -> Any:
+    return fdma.DynamicMaskAttention(
         row.width,
         q_len=row.tokens,
         batch=row.batch,
@@ -229,8 +229,15 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
         heads_kv=row.heads_kv,
         head_dim=row.head_dim,
         dtype="bfloat16",
+        bias=bias,
         backend="sm90",
     )
+
+
+def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
+    torch = problem.torch
+    begin = time.perf_counter()
+    held = prepared(fdma, row)
     prepare_ms = 1e3 * (time.perf_counter() - begin)
     scores = problem.scores(row.order)
     tensors = (problem.q, problem.k, problem.v)
@@ -253,9 +260,20 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     if held.saw_nan():
         raise WrongResultError("a score was NaN")
     num_intervals = int((kept[..., 0] < kept[..., 1]).sum())
-    del kept
     together()
-    calls: dict[str, Callable[[], object]] = {"together": together}
+    # The same keys without scores added to logits, as published kernels are measured.
+    plain = prepared(fdma, row, bias="none")
+
+    def without_bias(first: str) -> None:
+        plain.run(*tensors, scores=scores, stages=(first, "attention"), **results)
+
+    without_bias("selection")
+    checked |= {f"plain_{name}": x for name, x in problem.check(scores, kept, False).items()}
+    calls: dict[str, Callable[[], object]] = {
+        "together": together,
+        "plain": partial(without_bias, "attention"),
+    }
+    del kept
     calls |= {
         stage: partial(made if stage == "scores" else given, stage, stage)
         for stage in STAGES
@@ -288,6 +306,9 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     for name, ms in problem.measure_cudnn().items():
         run[name] = ms
         run[name.replace("_ms", "_speedup")] = ms / run["together_ms"]
+    if "cudnn_full_ms" in run:
+        for part in ("attention", "plain"):
+            run[f"{part}_speedup"] = run["cudnn_full_ms"] / run[f"{part}_ms"]
     return run
 
 
