@@ -5,11 +5,11 @@
 A row is one shape, width w and order of scores. The whole call (fdma's DynamicMaskAttention: scores
 from v, selection, gather lists or none, attention with the scores as bias) and each of its stages
 are timed in turn by CUDA events, the GPU kept busy while the host prepares; medians. `plain` is
-attention over the same keys without a bias, as other kernels are measured. Rows of up to
-64K tokens have 64K tokens in all, so many batch elements. Beside them: cuDNN's
-scaled_dot_product_attention, full and causal, on the same tensors, once a shape and call of this
-program; rows come in the order of their importance and take a second or two; and in part `flex`
-FlexAttention on the same mask and bias (topk_flex.py). Part `train`: both passes
+attention over the same keys without a bias, as other kernels are measured. Rows of up to 64K tokens
+have 64K tokens in all, so many batch elements. Beside them: cuDNN's scaled_dot_product_attention,
+full and causal, on the same tensors, in turn with the rest, or, from 64K tokens on, once a shape
+and call of this program; rows come in the order of their importance and take a second or two; and
+in part `flex` FlexAttention on the same mask and bias (topk_flex.py). Part `train`: both passes
 (topk_training.py). Part `ways`: masks of scattered keys by each way to read them (column_ways.py).
 
 Orders of scores: random (normal), drifting (newer keys better by 1 in 2,048), rising (newer keys
@@ -50,7 +50,8 @@ TOTAL_TOKENS = 65536
 ORDERS = ("random", "drifting", "rising", "clustered")
 STAGES = ("scores", "selection", "lists", "attention")
 MAX_CUDNN_TOKENS = 131072
-LONG_TOKENS = 65536  # from here on cuDNN takes its time, and runs once after warming up
+LONG_TOKENS = 65536  # from here on cuDNN takes its time, and is no part of the rounds
+CUDNN_MASKS = {"full": False, "causal": True}
 A_COEF = -0.5
 
 # Of shapes that this call has timed already.
@@ -160,13 +161,14 @@ class Problem:
             )
 
     def measure_cudnn(self) -> Run:
-        """Milliseconds of full and causal attention: the least of some after one that warms up."""
+        """Milliseconds of full and causal attention, too long for rounds: the least of two after
+        one that warms up."""
         if self.row.tokens > MAX_CUDNN_TOKENS or self.cudnn_ms:
             return self.cudnn_ms
         cuda = self.torch.cuda
-        for name, is_causal in (("full", False), ("causal", True)):
+        for name, is_causal in CUDNN_MASKS.items():
             samples = []
-            for _ in range(2 if self.row.tokens >= LONG_TOKENS else 4):
+            for _ in range(3):
                 begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
                 begin.record()
                 self.cudnn(is_causal)
@@ -281,6 +283,9 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     }
     if held.reading == "all":
         del calls["selection"]
+    if row.tokens < LONG_TOKENS:
+        for name, is_causal in CUDNN_MASKS.items():
+            calls[f"cudnn_{name}"] = partial(problem.cudnn, is_causal)
     timing = Timing(torch, calls, quick)
     seen = torch.arange(1, row.tokens + 1, dtype=torch.float64)
     pairs = float(seen.clamp(max=row.width).sum()) * row.batch * row.heads
@@ -303,10 +308,11 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     before = sum(run.get(f"{stage}_ms", 0.0) for stage in STAGES[1:3])
     run["plan_share"] = before / attention_ms
     run["before_share"] = (before + run["scores_ms"]) / attention_ms
-    for name, ms in problem.measure_cudnn().items():
-        run[name] = ms
-        run[name.replace("_ms", "_speedup")] = ms / run["together_ms"]
+    if row.tokens >= LONG_TOKENS:
+        run |= problem.measure_cudnn()
     if "cudnn_full_ms" in run:
+        for name in CUDNN_MASKS:
+            run[f"cudnn_{name}_speedup"] = run[f"cudnn_{name}_ms"] / run["together_ms"]
         for part in ("attention", "plain"):
             run[f"{part}_speedup"] = run["cudnn_full_ms"] / run[f"{part}_ms"]
     return run
