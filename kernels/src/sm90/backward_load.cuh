@@ -269,7 +269,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         TurnTaker<Layout> turns(p, base);
         do {
           if (!turns.advance(lane)) return;
-        } while (!ptx::mbarrier_test(full, ring.phase()));
+        } while (!__all_sync(~0u, ptx::mbarrier_test(full, ring.phase())));
         turns.put_aside(lane);
       } else {
         while (writes_zeros() && zeros.has_work() &&

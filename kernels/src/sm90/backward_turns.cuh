@@ -59,6 +59,7 @@ class TurnTaker {
   }
   /// To be called before the next object is made.
   __device__ __forceinline__ void put_aside(int lane) const {
+    __syncwarp();  // all have read what it was
     if (lane == 0) store_words2(base_ + Layout::kTaken, num_taken_, is_turn_ ? 1 : 0);
     __syncwarp();
   }
