@@ -144,8 +144,9 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.turns = params.turns;
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
-  queries.zeroed_heads =
-      params.zeros.counters != nullptr ? params.group_size : params.places.heads_q;
+  const bool is_first_zeroed = params.zeros.counters != nullptr;  // the main kernel sees to others
+  queries.zeroed_heads = is_first_zeroed ? params.group_size : params.places.heads_q;
+  queries.zeroed_elements = is_first_zeroed ? 1 : queries.batch;
   return queries;
 }
 

@@ -30,9 +30,9 @@ struct QueryParams {
   std::int32_t* turns;
   RowsView dq;
   float scale;
-  /// Of each batch element the first heads whose sums are set to 0: all, or as many as the first
-  /// KV head has, whose sums are to be zero at launch (RowZeros).
-  std::int32_t zeroed_heads;
+  /// Sums that are set to 0: those of the first heads of the first batch elements. All, or of the
+  /// first KV head of the first element, whose sums are to be zero at launch (RowZeros).
+  std::int32_t zeroed_heads, zeroed_elements;
 
   FDMA_HOST_DEVICE std::int64_t num_rows() const {
     return std::int64_t{batch} * places.heads_q * places.padded_q_len;
@@ -41,7 +41,7 @@ struct QueryParams {
 
 inline constexpr int kNumCounters = 3;  ///< of units: of two launches of the main kernel, of shifts
 
-/// lse_log2, deltas, dq_sums = 0 of zeroed_heads, counters = 0; missing = -dlse.
+/// lse_log2, deltas, dq_sums = 0 where they are to be, counters = 0; missing = -dlse.
 template <class T>
 cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream);
 

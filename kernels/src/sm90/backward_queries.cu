@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int h
   }
 }
 
-/// A block's part of the sums of zeroed_heads of the batch elements that it has.
+/// A block's part of the sums of zeroed_heads of a batch element.
 template <int kDim>
 __device__ __forceinline__ void zero_sums(const QueryPlaces& places, int batch, int block) {
   using Layout = PrepareLayout<kDim>;
@@ -115,6 +115,7 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
   for (int batch = static_cast<int>(blockIdx.y); batch < p.batch;
        batch += static_cast<int>(gridDim.y)) {
     if (block < 0) {
+      if (batch >= p.zeroed_elements) return;
       zero_sums<kDim>(p.places, batch, static_cast<int>(blockIdx.x));
       continue;
     }
