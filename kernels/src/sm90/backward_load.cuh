@@ -5,6 +5,7 @@
 // without a cell. Long, so that what these warps hand to each other is read in one place.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ptx/grid.cuh"
@@ -20,6 +21,41 @@
 
 namespace fdma::sm90 {
 
+/// Byte offsets of what is stored or read part by part in the slot of a PublishedItem; pairs lie
+/// side by side.
+struct ItemAt {
+  static constexpr std::uint32_t kNumTiles = offsetof(PublishedItem, num_tiles);
+  static constexpr std::uint32_t kQBegin = offsetof(PublishedItem, q_begin);
+  static constexpr std::uint32_t kHead = offsetof(PublishedItem, head);
+  static constexpr std::uint32_t kBatch = offsetof(PublishedItem, batch);
+  static constexpr std::uint32_t kQLen = offsetof(PublishedItem, q_len);
+  static constexpr std::uint32_t kKvLen = offsetof(PublishedItem, kv_len);
+  static constexpr std::uint32_t kFirstSegment = offsetof(PublishedItem, first_segment);
+  static constexpr std::uint32_t kNumSegments = offsetof(PublishedItem, num_segments);
+  static constexpr std::uint32_t kStep = offsetof(PublishedItem, step);
+  static constexpr std::uint32_t kFirstTile = offsetof(PublishedItem, first_tile);
+  static constexpr std::uint32_t kPartial = offsetof(PublishedItem, partial);
+  static constexpr std::uint32_t kFirstDocument = offsetof(PublishedItem, first_document);
+  static constexpr std::uint32_t kLastDocument = offsetof(PublishedItem, last_document);
+  static constexpr std::uint32_t kKvHead = offsetof(PublishedItem, kv_head);
+  static constexpr std::uint32_t kHeadInGroup = offsetof(PublishedItem, head_in_group);
+  static constexpr std::uint32_t kNumHeads = offsetof(PublishedItem, num_heads);
+  static constexpr bool is_pair(std::uint32_t a, std::uint32_t b) {
+    return a % 8 == 0 && b == a + 4;
+  }
+};
+static_assert(ItemAt::is_pair(ItemAt::kNumTiles, ItemAt::kQBegin) &&
+              ItemAt::is_pair(ItemAt::kHead, ItemAt::kBatch) &&
+              ItemAt::is_pair(ItemAt::kQLen, ItemAt::kKvLen) &&
+              ItemAt::is_pair(ItemAt::kFirstSegment, ItemAt::kNumSegments) &&
+              ItemAt::is_pair(ItemAt::kStep, ItemAt::kFirstTile) &&
+              ItemAt::is_pair(ItemAt::kPartial, ItemAt::kFirstDocument) &&
+              ItemAt::is_pair(ItemAt::kLastDocument, ItemAt::kKvHead));
+
+/// The same of a ServeRequest, whose first four words are stored together.
+inline constexpr std::uint32_t kRequestBarrierAt = offsetof(ServeRequest, full);
+static_assert(kRequestBarrierAt == 16);
+
 /// The unit published in `slot` with the segments of its g-th query head, as far as walking its
 /// tiles takes. PublishedItem::partial is here the first item of the unit, head_in_group its first
 /// visit, q_len the keys and kv_len the queries of the element.
@@ -34,8 +70,8 @@ __device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::ui
   part.kv_len = static_cast<int>(b.y);
   part.first_segment = static_cast<int>(b.z);
   part.num_segments = static_cast<int>(b.w);
-  part.step = load_word(slot + 32);
-  part.partial = load_word(slot + 40);
+  part.step = load_word(slot + ItemAt::kStep);
+  part.partial = load_word(slot + ItemAt::kPartial);
   if (g > 0 && part.first_segment != kOwnSegments) {
     const WorkItem& item = plan.items[part.partial + g];
     part.num_tiles = item.num_tiles;
@@ -113,7 +149,7 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
   for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (num_units % Layout::kItemSlots),
                        num_units / Layout::kItemSlots & 1, "mask: item full");
-    if (load_word(item_slot(num_units)) == kNoItem) return;
+    if (load_word(item_slot(num_units) + ItemAt::kNumTiles) == kNoItem) return;
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
       const PublishedItem part = part_of(p.plan, item_slot(num_units), g);
@@ -126,7 +162,7 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
         walk.tiles.next(step, place, p.walks_down);
         const std::uint32_t item = item_slot(walk.num_units);
         // Queries past the end need no words (their lse is +inf), keys past the end do.
-        const int num_rows = load_word(item + 16) - load_word(item + 4);
+        const int num_rows = load_word(item + ItemAt::kQLen) - load_word(item + ItemAt::kQBegin);
         if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
         const std::uint32_t number = walk.num_masks++;
         if (static_cast<int>(number % kMaskWarps) != mask_warp) continue;
@@ -172,22 +208,22 @@ __device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int st
 __device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
                                              int index) {
   const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
-  store_word(slot + 56, is_ordered ? __ldg(p.plan.first_visits + index) : 0);
+  store_word(slot + ItemAt::kHeadInGroup, is_ordered ? __ldg(p.plan.first_visits + index) : 0);
   if (is_ordered) index = __ldg(p.plan.units + index);
   index *= p.group_size;
   if (index >= p.plan.num_items) {
-    store_word(slot, kNoItem);
+    store_word(slot + ItemAt::kNumTiles, kNoItem);
     return;
   }
   const WorkItem* item = p.plan.items + index;
-  store_words2(slot + 40, index, 0);
-  store_words2(slot + 24, item->first_segment, item->num_segments);
-  store_words2(slot + 32, item->step, 0);
-  store_words2(slot, item->num_tiles, item->q_tile * kTileRows);
+  store_words2(slot + ItemAt::kPartial, index, 0);
+  store_words2(slot + ItemAt::kFirstSegment, item->first_segment, item->num_segments);
+  store_words2(slot + ItemAt::kStep, item->step, 0);
+  store_words2(slot + ItemAt::kNumTiles, item->num_tiles, item->q_tile * kTileRows);
   const int2 lengths = lengths_of(p.plan, p.lengths, item->batch);
-  store_words2(slot + 16, lengths.y, lengths.x);
-  store_words2(slot + 8, item->head, item->batch);
-  store_words2(slot + 48, 0, item->head / p.group_size);
+  store_words2(slot + ItemAt::kQLen, lengths.y, lengths.x);
+  store_words2(slot + ItemAt::kHead, item->head, item->batch);
+  store_words2(slot + ItemAt::kLastDocument, 0, item->head / p.group_size);
 }
 
 /// Publishes the tile row of a parametric plan that is unit `index` or a later one, or that there
@@ -199,33 +235,34 @@ __device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32
   for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
     const WorkItem item = read_work(p, index * p.group_size);
     if (item.num_tiles == kNoItem) {
-      store_word(slot, kNoItem);
+      store_word(slot + ItemAt::kNumTiles, kNoItem);
       return;
     }
     row = row_of(p, item);
     if (__ldcg(&row->tiles.num_tiles) == kNoRow) continue;
-    store_words2(slot + 8, item.head, item.batch);
-    store_words2(slot + 40, index * p.group_size, item.q_tile);
+    store_words2(slot + ItemAt::kHead, item.head, item.batch);
+    store_words2(slot + ItemAt::kPartial, index * p.group_size, item.q_tile);
     break;
   }
-  const int2 head = load_words2(slot + 8);
+  const int2 head = load_words2(slot + ItemAt::kHead);
   const int2 lengths = lengths_of(p.plan, p.lengths, head.y);
-  store_words2(slot + 16, lengths.y, lengths.x);
-  store_words2(slot + 48, row->tiles.last_document, head.x / p.group_size);
+  store_words2(slot + ItemAt::kQLen, lengths.y, lengths.x);
+  store_words2(slot + ItemAt::kLastDocument, row->tiles.last_document, head.x / p.group_size);
   const int first_key = row->tiles.q_tile * kTileRows;
-  store_words2(slot, row->tiles.num_tiles, first_key);
-  store_words2(slot + 32, 0, 0);
+  store_words2(slot + ItemAt::kNumTiles, row->tiles.num_tiles, first_key);
+  store_words2(slot + ItemAt::kStep, 0, 0);
   if (p.turns != nullptr) {
     const FormulaColumns columns = formula_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
-    store_word(slot + 56, 2 * load_word(slot + 44) + (columns.is_near(first_key) ? 1 : 0));
+    store_word(slot + ItemAt::kHeadInGroup,
+               2 * load_word(slot + ItemAt::kFirstDocument) + (columns.is_near(first_key) ? 1 : 0));
   }
-  store_word(slot + 44, row->tiles.first_document);
+  store_word(slot + ItemAt::kFirstDocument, row->tiles.first_document);
   int num_segments = 0;
 #pragma unroll 1
   for (const FormulaWalk::Stretch& stretch : row->tiles.stretches) {
     store_stretch(slot + Layout::kItemSegments, stretch, num_segments);
   }
-  store_words2(slot + 24, kOwnSegments, num_segments);
+  store_words2(slot + ItemAt::kFirstSegment, kOwnSegments, num_segments);
   store_band(slot + Layout::kItemBand, row->band);
 }
 
@@ -312,8 +349,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       CountedRing<Layout::kKeySlots> key_ring;
       key_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 8));
       look_up_keys<Layout>(p,
-                           static_cast<std::uint32_t>(
-                               load_word(request_slot<Layout>(base, requests().stage()) + 16)),
+                           static_cast<std::uint32_t>(load_word(
+                               request_slot<Layout>(base, requests().stage()) + kRequestBarrierAt)),
                            base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes,
                            base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
       __syncwarp();
@@ -330,7 +367,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
                 static_cast<int>(request.w), lane);
       __syncwarp();
       const std::uint32_t slot = request_slot<Layout>(base, requests().stage());
-      ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + 16)), lane);
+      ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + kRequestBarrierAt)),
+                                lane);
     }
     const auto ring = requests();
     __syncwarp();
@@ -367,10 +405,9 @@ class UnitLoader {
 
  private:
   static constexpr int kLateTiles = 3;  // before the end of a unit the next one is taken
-  /// In a published unit: its next visit of a tile of queries (PublishedItem::head_in_group; of a
-  /// parametric plan row_turn, over listed keys where its ranks begin), and the rank of the one in
-  /// hand (num_heads). And its batch.
-  static constexpr std::uint32_t kBatch = 12, kVisit = 56, kRank = 60;
+  /// In a published unit: its next visit of a tile of queries (of a parametric plan row_turn, over
+  /// listed keys where its ranks begin), and the rank of the one in hand.
+  static constexpr std::uint32_t kVisit = ItemAt::kHeadInGroup, kRank = ItemAt::kNumHeads;
 
   __device__ __forceinline__ bool takes_turns() const {
     return (Layout::kAddsInBulk || kGeneral) && p.turns != nullptr;
@@ -392,7 +429,7 @@ class UnitLoader {
   __device__ __forceinline__ bool wait_for_unit() const {
     ptx::mbarrier_wait(base_ + Layout::kItemFull + 8 * item_ring_.stage(), item_ring_.phase(),
                        "load: item full");
-    return load_word(item_slot()) != kNoItem;
+    return load_word(item_slot() + ItemAt::kNumTiles) != kNoItem;
   }
 
   /// Asks the serving warp; request_barrier_ is what has to be arrived at then.
@@ -404,7 +441,7 @@ class UnitLoader {
     ptx::mbarrier_wait(base_ + Layout::kRequestEmpty + 8 * stage, request_ring_.phase() ^ 1,
                        "load: request empty");
     store_words(slot, make_uint4(tile, num_panels, first_row, num_rows));
-    store_words(slot + 16, make_uint4(full, 0, 0, 0));
+    store_words(slot + kRequestBarrierAt, make_uint4(full, 0, 0, 0));
     request_barrier_ = base_ + Layout::kRequestFull + 8 * stage;
     request_ring_.advance();
   }
@@ -524,7 +561,7 @@ class UnitLoader {
     } else if (p.plan.num_formulas > 0) {
       const auto* offsets = reinterpret_cast<const std::int32_t*>(p.turn_offsets);
       const int place =
-          load_word(item_slot() + kBatch) * (p.places.padded_q_len / kTileKeys) + tile;
+          load_word(item_slot() + ItemAt::kBatch) * (p.places.padded_q_len / kTileKeys) + tile;
       rank = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
     } else {
       store_word(item_slot() + kVisit, visit + 1);
