@@ -209,10 +209,10 @@ class LiveKeys {
         std::uint32_t piece =
             ptx::load_shared_u8(pieces_at + static_cast<std::uint32_t>(candidate) / kWarp);
         std::uint32_t at = before_at + piece * 4;
-        while (ptx::load_shared_s32(at + 4) <= candidate) at += 4;
+        while (ptx::load_word(at + 4) <= candidate) at += 4;
         piece = (at - before_at) / 4;
         const int first_key = (window_ + static_cast<int>(piece)) * static_cast<int>(kPieceKeys);
-        const int place = first_key + candidate - ptx::load_shared_s32(at);
+        const int place = first_key + candidate - ptx::load_word(at);
         seen[i] = ptx::load_global_int2(queries_at + place * std::int64_t{sizeof(int2)});
         keys[i] = first_key +
                   ptx::load_global_u16(offsets_at + place * std::int64_t{sizeof(std::uint16_t)});
@@ -223,13 +223,12 @@ class LiveKeys {
     for (int i = 0; i < kItems; ++i) {
       lives[i] = __ballot_sync(~0u, seen[i].x < q_end_ && seen[i].y > q_begin_);
       if (lane == 0) {
-        ptx::store_shared(counts_at + (i * kCutWarps + warp) * 4,
-                          static_cast<std::uint32_t>(__popc(lives[i])));
+        ptx::store_word(counts_at + (i * kCutWarps + warp) * 4, __popc(lives[i]));
       }
     }
     __syncthreads();
     // Every warp adds up the counts of all, one for each lane.
-    const int count = ptx::load_shared_s32(counts_at + lane * 4);
+    const int count = ptx::load_word(counts_at + lane * 4);
     const std::uint32_t keys_at = ptx::kept_shared_address(live_.keys + size_);
     const std::uint32_t queries_from_keys = static_cast<std::uint32_t>(call_.batch_entries) * 4;
 #pragma unroll
@@ -238,8 +237,8 @@ class LiveKeys {
       if ((lives[i] >> lane & 1) == 0) continue;
       const std::uint32_t to = keys_at + (before + __popc(lives[i] & lanes_below(lane))) * 4;
       const int begin = max(seen[i].x - q_begin_, 0), end = min(seen[i].y, q_end_) - q_begin_;
-      ptx::store_shared(to, static_cast<std::uint32_t>(keys[i]));
-      ptx::store_shared(to + queries_from_keys, static_cast<std::uint32_t>(begin | end << 16));
+      ptx::store_word(to, keys[i]);
+      ptx::store_word(to + queries_from_keys, begin | end << 16);
     }
     size_ += __reduce_add_sync(~0u, count);
   }

@@ -45,18 +45,62 @@ __device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
-__device__ __forceinline__ int load_shared_s32(std::uint32_t address) {
-  int value;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
 __device__ __forceinline__ std::uint64_t load_shared_u64(std::uint32_t address) {
   std::uint64_t value;
   asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
   return value;
 }
-__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+
+// Words of 32 bits in shared memory: one, two or four side by side.
+__device__ __forceinline__ int load_word(std::uint32_t address) {
+  int word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ void store_word(std::uint32_t address, int word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ int2 load_words2(std::uint32_t address) {
+  int2 words;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(words.x), "=r"(words.y)
+               : "r"(address)
+               : "memory");
+  return words;
+}
+
+__device__ __forceinline__ void store_words2(std::uint32_t address, int a, int b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+
+/// Two floats side by side, as those of a thread's two queries of 8.
+__device__ __forceinline__ float2 load_pair(std::uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(address)
+               : "memory");
+  return pair;
+}
+
+__device__ __forceinline__ void store_pair(std::uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
+
+__device__ __forceinline__ void store_words(std::uint32_t address, const uint4& words) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.x),
+               "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 load_words(std::uint32_t address) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address)
+               : "memory");
+  return words;
 }
 
 }  // namespace fdma::ptx

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fdma/kernels/segment_iterator.hpp"
+#include "ptx/addresses.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/band_words.hpp"
@@ -12,6 +13,8 @@
 #include "sm90/fragment.hpp"
 
 namespace fdma::sm90 {
+
+using ptx::load_words, ptx::store_words;
 
 /// Where a tile lies: keys [key_begin, key_begin + 128) and rows from q_begin of an element.
 struct TilePlace {
@@ -24,20 +27,6 @@ struct TilePlace {
 /// exist.
 __device__ __forceinline__ bool is_ragged(const TilePlace& place) {
   return place.kv_len - place.key_begin < kTileKeys;
-}
-
-__device__ __forceinline__ void store_words(std::uint32_t address, const uint4& words) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.x),
-               "r"(words.y), "r"(words.z), "r"(words.w)
-               : "memory");
-}
-__device__ __forceinline__ uint4 load_words(std::uint32_t address) {
-  uint4 words;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(address)
-               : "memory");
-  return words;
 }
 
 __device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
@@ -114,7 +103,7 @@ __device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
   const std::uint32_t address = row_address(slot, row);
 #pragma unroll
   for (int quad = 0; quad < kQuads; ++quad) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * quad), "r"(words[quad]) : "memory");
+    ptx::store_word(address + 8 * quad, static_cast<int>(words[quad]));
   }
 }
 
