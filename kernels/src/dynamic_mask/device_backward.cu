@@ -59,11 +59,12 @@ bool has_short_rows(const AttentionShape& shape) {
                      [&](std::int64_t kv_len) { return kv_len < shape.max_kv_len(); });
 }
 
-// Whether the main kernel writes zeros of sums beside its items (RowZeros): those of the next KV
-// head come in time where the items of one keep all multiprocessors busy.
+// Whether the main kernel writes zeros of sums beside its items (RowZeros), of lists without an
+// order: those of the next KV head come in time where the items of one keep all multiprocessors
+// busy.
 bool writes_zeros(const KeyListsRoom& room) {
   const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kListTile;
-  return room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
+  return !room.has_order && room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
 }
 
 // All of dscores, of which attention writes what is below the lengths.
@@ -131,8 +132,10 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   layout.num_items = take(4);
   layout.sum_keys = take(room.sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
   layout.num_sums = take(room.num_rows * 4);
-  layout.zero_counters =
-      take(room.num_rows * static_cast<std::int64_t>(sizeof(sm90::ZeroCounters)));
+  if (writes_zeros(room)) {
+    layout.zero_counters =
+        take(room.num_rows * static_cast<std::int64_t>(sizeof(sm90::ZeroCounters)));
+  }
   layout.dk_sums = take(sum_bytes);
   layout.dv_sums = take(sum_bytes);
   if (!room.has_order) return layout;
@@ -212,7 +215,8 @@ Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, co
     lists.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
     lists.first_ranks = call.first_ranks;
     lists.ranks = call.ranks;
-  } else if (writes_zeros(call.room)) {
+  }
+  if (writes_zeros(call.room)) {
     lists.zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
   }
   FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
