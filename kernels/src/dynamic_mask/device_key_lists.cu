@@ -180,13 +180,16 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   const KeyListsRoom& room = call.room;
   const std::int64_t num_pieces = num_pieces_of(room.kv_len), num_segments = room.num_segments();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (room.num_rows * std::max(room.tiles_of_row(), num_segments) > kMost ||
-      room.items_capacity() > kMost || room.sums_capacity() > kMost ||
-      room.ranks_capacity() > kMost) {
+  // All are counted in 32 bits, listed keys by the main kernel.
+  const std::int64_t count = std::max({room.keys_capacity(), room.num_rows * num_segments,
+                                       room.sums_capacity(), room.ranks_capacity()});
+  if (count > kMost) {
     return Error{ErrorCode::unsupported,
                  "key lists: " + std::to_string(room.num_rows) + " rows of " +
-                     std::to_string(room.kv_len) + " keys need more than 2^31 - 1 blocks" +
-                     (room.has_order ? ", or ranks of deterministic calls" : "")};
+                     std::to_string(room.kv_len) + " keys may need " + std::to_string(count) +
+                     (room.has_order ? " listed keys, sums or ranks of deterministic calls"
+                                     : " listed keys or sums") +
+                     ", expected at most 2^31 - 1"};
   }
   if (room.num_rows == 0 || num_pieces == 0 || num_segments == 0) {
     return sm90::check_cuda(cudaMemsetAsync(call.num_items, 0, sizeof(std::int32_t), stream),

@@ -78,7 +78,7 @@ struct KeyListsCall {
 /// each row, the second of each row and so on (items_in_turn.cuh), and of each visit it is said how
 /// many items of the row visit the tile before. Rows of sums are those of pairs of entries.
 ///
-/// Errors  unsupported: more than 2^31 - 1 blocks or ranks; cuda
+/// Errors  unsupported: room for more than 2^31 - 1 listed keys, sums or ranks; cuda
 /// Cost    8 B read a key, twice; 16 B written and read again for a listed key; with an order 4 B a
 ///         visit, and a look at each pair of items of a segment
 Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream);

@@ -370,5 +370,23 @@ TEST(DeviceKeyLists, RoomSufficesForSelections) {
   }
 }
 
+TEST(DeviceKeyLists, RejectsWhatIsNotCountedIn32Bits) {
+  const auto expect_error = [](std::int64_t num_rows, bool has_order, const char* message) {
+    KeyListsCall call;
+    call.room = key_lists_room(num_rows, 1 << 18, 1 << 18, 2048, 1);
+    call.room.has_order = has_order;
+    const Result<void> made = make_key_lists_on_device(call, nullptr);
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().code, ErrorCode::unsupported);
+    EXPECT_EQ(made.error().message, message);
+  };
+  expect_error(8192, false,
+               "key lists: 8192 rows of 262144 keys may need 3204448256 listed keys or sums, "
+               "expected at most 2^31 - 1");
+  expect_error(1024, true,
+               "key lists: 1024 rows of 262144 keys may need 6408896512 listed keys, sums or ranks "
+               "of deterministic calls, expected at most 2^31 - 1");
+}
+
 }  // namespace
 }  // namespace fdma::dynamic_mask
