@@ -1,8 +1,10 @@
 // Few and small trials for compute-sanitizer, whose tools slow a kernel down a hundredfold: every
-// kind of segment, gathered and reordered keys, tails, key bias, both head sizes. References are
+// kind of segment, gathered and reordered keys, tails, key bias, both head sizes; gradients of the
+// same, in order or not, over listed keys, with row sums of keys and residuals. References are
 // computed on the host, so that attention is the only kernel.
 #include <gtest/gtest.h>
 
+#include "backward_trial.hpp"
 #include "gpu_machine.hpp"
 #include "scattered_cases.hpp"
 #include "trial_cases.hpp"
@@ -63,6 +65,66 @@ TEST(AttentionSanitized, LengthsAtTheEdgesOfTiles) {
     testing::TrialChoice choice = trials[i].choice;
     choice.rows_per_head = 16;
     EXPECT_EQ(testing::check_trial(machine, *trials[i].mask, trials[i].heads, choice), "");
+  }
+}
+
+TEST(AttentionSanitized, Gradients) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  const std::vector<testing::TrialCase> trials = testing::small_trials();
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    for (const bool is_deterministic : {false, true}) {
+      testing::TrialChoice choice = trials[i].choice;
+      if (i % 3 == 0 && choice.head_dim == 64) choice.head_dim = 256;
+      choice.wants_residual = i % 2 == 0;
+      testing::BackwardChoice backward;
+      backward.deterministic = is_deterministic;
+      EXPECT_EQ(testing::check_backward_trial(machine, *trials[i].mask, trials[i].heads, choice,
+                                              backward, &counts),
+                "");
+    }
+  }
+  EXPECT_GT(counts.full_tiles, 0);
+  EXPECT_GT(counts.bitmap_tiles, 0);
+  EXPECT_GT(counts.row_tiles + counts.column_tiles, 0);
+}
+
+// Keys that come back, of 16 heads: tiles of keys are cut, their gradients added up.
+TEST(AttentionSanitized, GradientsOverListedKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  const testing::MaskCase mask = testing::case_of(
+      "come back",
+      testing::make_cells(700, 160,
+                          [](auto q, auto k) { return k % 3 != 1 && (q + 7 * k) % 300 < 150; }),
+      {128, 128});
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    for (const bool is_deterministic : {false, true}) {
+      testing::TrialChoice choice;
+      choice.head_dim = head_dim;
+      choice.has_bias = choice.wants_residual = head_dim == 128;
+      testing::BackwardChoice backward;
+      backward.columns = ColumnMode::reorder;
+      backward.deterministic = is_deterministic;
+      testing::BackwardTrial trial(machine, mask, {1, 16, 1}, choice, backward);
+      EXPECT_FALSE(trial.plan().key_lists.sum_keys.empty());
+      const auto ran = trial.run();
+      ASSERT_TRUE(ran) << ran.error().message;
+      EXPECT_EQ(trial.check(), "") << head_dim;
+    }
+  }
+}
+
+TEST(AttentionSanitized, RowSumsOfKeysAndResiduals) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  for (const std::int32_t head_dim : {64, 128}) {
+    testing::TrialChoice choice;
+    choice.head_dim = head_dim;
+    testing::BackwardChoice backward;
+    backward.deterministic = head_dim == 64;
+    EXPECT_EQ(testing::row_sums_error(machine, choice, backward), "") << head_dim;
   }
 }
 

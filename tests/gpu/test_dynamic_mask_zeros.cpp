@@ -1,5 +1,7 @@
 // Backward calls of Dynamic Mask Attention whose main kernel writes zeros of sums itself, beside
 // those with an order, for which kernels before it do: the same gradients, whatever is in memory.
+// The kernel does so for several KV heads where steps of 1,024 queries times tiles of w keys are
+// 132 at least.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,15 +9,19 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "device_array.hpp"
 #include "fdma/kernels/dynamic_mask_attention.hpp"
+#include "gpu_machine.hpp"
 
 namespace fdma {
 namespace {
 
 using gpu_test::DeviceArray;
+using gpu_test::require;
 
 std::uint16_t bfloat16_of(float x) {
   std::uint32_t bits;
@@ -28,6 +34,7 @@ struct Case {
   std::vector<std::int64_t> lengths;  // one, or of each batch element
   std::int32_t heads_q, heads_kv, head_dim;
   bool is_drifting;
+  std::int64_t w = 2048;
 };
 
 // Of one shape: the tensors of both calls.
@@ -42,7 +49,7 @@ class Calls {
     spec_.shape.head_dim = spec_.shape.head_dim_v = c.head_dim;
     spec_.shape.q_dtype = spec_.shape.k_dtype = spec_.shape.v_dtype = spec_.shape.out_dtype =
         DType::bfloat16;
-    spec_.w = 2048;
+    spec_.w = c.w;
     spec_.backend = Backend::sm90;
     spec_.has_gradients = true;
   }
@@ -120,77 +127,155 @@ void expect_same(const char* name, const std::vector<float>& got, const std::vec
   EXPECT_GT(largest, 0.01F) << name;
 }
 
+// A call with its gradients: what the forward pass leaves, and memory for the backward pass.
+class Trial {
+ public:
+  explicit Trial(const Case& c)
+      : calls_(c),
+        attention_(made(calls_.spec())),
+        q_(calls_.normal(calls_.num_queries())),
+        k_(calls_.normal(calls_.num_keys())),
+        v_(calls_.normal(calls_.num_keys())),
+        dout_(calls_.normal(calls_.num_queries())),
+        scores_(calls_.scores()),
+        out_(calls_.num_queries()),
+        dq_(calls_.num_queries()),
+        dk_(calls_.num_keys()),
+        dv_(calls_.num_keys()),
+        lse_(calls_.num_rows()),
+        dscores_(calls_.num_scores()),
+        kept_(2 * calls_.num_scores()) {
+    DynamicMaskTensors tensors;
+    tensors.q = calls_.queries(q_.data()).view();
+    tensors.kv.k = calls_.keys(k_.data()).view();
+    tensors.kv.v = calls_.keys(v_.data()).view();
+    tensors.scores = calls_.rows(scores_.data(), c.heads_kv).view();
+    tensors.out = calls_.queries(out_.data());
+    tensors.lse = calls_.rows(lse_.data(), c.heads_q);
+    tensors.kept = calls_.rows(kept_.data(), c.heads_kv, 2, DType::int32);
+    const DeviceArray<unsigned char> workspace(
+        static_cast<std::size_t>(attention_.workspace_bytes()));
+    const Result<void> forward = attention_.run(tensors, workspace.data());
+    if (!forward) throw std::runtime_error(forward.error().message);
+    require(cudaDeviceSynchronize(), "forward");
+
+    gradients_.q = tensors.q;
+    gradients_.kv = tensors.kv;
+    gradients_.scores = tensors.scores;
+    gradients_.kept = tensors.kept.view();
+    gradients_.out = tensors.out.view();
+    gradients_.lse = tensors.lse.view();
+    gradients_.dout = calls_.queries(dout_.data()).view();
+    gradients_.dq = calls_.queries(dq_.data());
+    gradients_.dk = calls_.keys(dk_.data());
+    gradients_.dv = calls_.keys(dv_.data());
+    gradients_.dscores = calls_.rows(dscores_.data(), c.heads_kv);
+    run(true, 0xFF);
+    exact_dq_ = widened(dq_);
+    exact_dk_ = widened(dk_);
+    exact_dv_ = widened(dv_);
+    exact_dscores_ = dscores_.to_host();
+  }
+
+  std::size_t workspace_bytes(bool is_deterministic) const {
+    return static_cast<std::size_t>(attention_.backward_workspace_bytes(options(is_deterministic)));
+  }
+  Result<void> backward(void* memory, Stream stream, bool is_deterministic) const {
+    return attention_.backward(gradients_, memory, stream, options(is_deterministic));
+  }
+  /// Fills the workspace and the gradients. Waits.
+  void poison(const DeviceArray<unsigned char>& memory, int byte) const {
+    require(cudaMemset(memory.data(), byte, memory.size()), "cudaMemset");
+    for (const auto* to : {&dq_, &dk_, &dv_}) {
+      require(cudaMemset(to->data(), 0x3F, to->size() * 2), "cudaMemset");
+    }
+    require(cudaDeviceSynchronize(), "cudaMemset");
+  }
+  void run(bool is_deterministic, int byte) const {
+    const DeviceArray<unsigned char> memory(workspace_bytes(is_deterministic));
+    poison(memory, byte);
+    const Result<void> done = backward(memory.data(), nullptr, is_deterministic);
+    EXPECT_TRUE(done) << done.error().message;
+    require(cudaDeviceSynchronize(), "backward");
+  }
+  /// Beside those of the call with an order.
+  void check() const {
+    expect_same("dq", widened(dq_), exact_dq_);
+    expect_same("dk", widened(dk_), exact_dk_);
+    expect_same("dv", widened(dv_), exact_dv_);
+    expect_same("dscores", dscores_.to_host(), exact_dscores_);
+  }
+
+ private:
+  static DynamicMaskAttention made(const DynamicMaskSpec& spec) {
+    Result<DynamicMaskAttention> attention = DynamicMaskAttention::make(spec);
+    if (!attention) throw std::runtime_error(attention.error().message);
+    return std::move(*attention);
+  }
+  static BackwardOptions options(bool is_deterministic) {
+    BackwardOptions options;
+    options.deterministic = is_deterministic;
+    return options;
+  }
+
+  Calls calls_;
+  DynamicMaskAttention attention_;
+  DeviceArray<std::uint16_t> q_, k_, v_, dout_;
+  DeviceArray<float> scores_;
+  DeviceArray<std::uint16_t> out_, dq_, dk_, dv_;
+  DeviceArray<float> lse_, dscores_;
+  DeviceArray<std::int32_t> kept_;
+  DynamicMaskBackwardTensors gradients_;
+  std::vector<float> exact_dq_, exact_dk_, exact_dv_, exact_dscores_;
+};
+
 class DynamicMaskZeros : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DynamicMaskZeros, AreWrittenInTime) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  Calls calls(GetParam());
-  const auto made = DynamicMaskAttention::make(calls.spec());
-  ASSERT_TRUE(made) << made.error().message;
-  const DynamicMaskAttention& attention = *made;
-  const DeviceArray<std::uint16_t> q(calls.normal(calls.num_queries())),
-      k(calls.normal(calls.num_keys())), v(calls.normal(calls.num_keys())),
-      dout(calls.normal(calls.num_queries()));
-  const DeviceArray<float> scores(calls.scores());
-  const DeviceArray<std::uint16_t> out(calls.num_queries()), dq(calls.num_queries()),
-      dk(calls.num_keys()), dv(calls.num_keys());
-  const DeviceArray<float> lse(calls.num_rows()), dscores(calls.num_scores());
-  const DeviceArray<std::int32_t> kept(2 * calls.num_scores());
-  const DeviceArray<unsigned char> workspace(static_cast<std::size_t>(attention.workspace_bytes()));
-  const std::int32_t heads_q = GetParam().heads_q, heads_kv = GetParam().heads_kv;
-
-  DynamicMaskTensors tensors;
-  tensors.q = calls.queries(q.data()).view();
-  tensors.kv.k = calls.keys(k.data()).view();
-  tensors.kv.v = calls.keys(v.data()).view();
-  tensors.scores = calls.rows(scores.data(), heads_kv).view();
-  tensors.out = calls.queries(out.data());
-  tensors.lse = calls.rows(lse.data(), heads_q);
-  tensors.kept = calls.rows(kept.data(), heads_kv, 2, DType::int32);
-  const Result<void> forward = attention.run(tensors, workspace.data());
-  ASSERT_TRUE(forward) << forward.error().message;
-
-  DynamicMaskBackwardTensors gradients;
-  gradients.q = tensors.q;
-  gradients.kv = tensors.kv;
-  gradients.scores = tensors.scores;
-  gradients.kept = tensors.kept.view();
-  gradients.out = tensors.out.view();
-  gradients.lse = tensors.lse.view();
-  gradients.dout = calls.queries(dout.data()).view();
-  gradients.dq = calls.queries(dq.data());
-  gradients.dk = calls.keys(dk.data());
-  gradients.dv = calls.keys(dv.data());
-  gradients.dscores = calls.rows(dscores.data(), heads_kv);
-  const auto run = [&](bool is_deterministic, int poison) {
-    BackwardOptions options;
-    options.deterministic = is_deterministic;
-    const auto bytes = static_cast<std::size_t>(attention.backward_workspace_bytes(options));
-    const DeviceArray<unsigned char> memory(bytes);
-    gpu_test::require(cudaMemset(memory.data(), poison, bytes), "cudaMemset");
-    for (const auto* to : {&dq, &dk, &dv}) {
-      gpu_test::require(cudaMemset(to->data(), 0x3F, to->size() * 2), "cudaMemset");
-    }
-    const Result<void> done = attention.backward(gradients, memory.data(), nullptr, options);
-    EXPECT_TRUE(done) << done.error().message;
-    gpu_test::require(cudaDeviceSynchronize(), "backward");
-  };
-  run(true, 0xFF);
-  const std::vector<float> exact_dq = widened(dq), exact_dk = widened(dk), exact_dv = widened(dv),
-                           exact_dscores = dscores.to_host();
+  const Trial trial(GetParam());
   for (const int poison : {0xFF, 0x41, 0x00}) {
-    run(false, poison);
-    expect_same("dq", widened(dq), exact_dq);
-    expect_same("dk", widened(dk), exact_dk);
-    expect_same("dv", widened(dv), exact_dv);
-    expect_same("dscores", dscores.to_host(), exact_dscores);
+    trial.run(false, poison);
+    trial.check();
   }
+}
+
+TEST_P(DynamicMaskZeros, AreWrittenInEveryReplayOfAGraph) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const Trial trial(GetParam());
+  const gpu_test::OwnedStream stream;
+  const DeviceArray<unsigned char> memory(trial.workspace_bytes(false));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
+  const Result<void> captured = trial.backward(memory.data(), stream.get(), false);
+  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
+  ASSERT_TRUE(captured) << captured.error().message;
+  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  for (const int poison : {0xFF, 0x41, 0xFF}) {
+    trial.poison(memory, poison);
+    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
+    stream.wait();
+    trial.check();
+  }
+  // And of what the replay before has left.
+  require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
+  stream.wait();
+  trial.check();
+  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DynamicMaskZeros,
                          ::testing::Values(Case{1, {9216}, 3, 3, 128, true},
                                            Case{1, {9000}, 4, 2, 64, false},
-                                           Case{2, {12288, 9000}, 2, 1, 128, true}));
+                                           Case{2, {12288, 9000}, 2, 1, 128, true},
+                                           Case{3, {9216, 5000, 9216}, 4, 2, 128, false}));
+
+// For sanitizers.
+INSTANTIATE_TEST_SUITE_P(Small, DynamicMaskZeros,
+                         ::testing::Values(Case{1, {4224}, 2, 2, 128, true, 4096},
+                                           Case{2, {4224, 4000}, 1, 1, 64, false, 4096}));
 
 }  // namespace
 }  // namespace fdma
