@@ -15,8 +15,9 @@ endif()
 # gives back what ptxas said as well, so that objects from it are checked like new ones.
 function(fdma_cuda_sources target)
   set(checked ${PROJECT_SOURCE_DIR}/cmake/nvcc_checked.sh)
-  if(FDMA_CUDA_BOUNDED_WAITS)
-    set(checked)  # the printf of a bounded wait serialises wgmma, which the check would refuse
+  if(FDMA_CUDA_BOUNDED_WAITS OR FDMA_CUDA_EVERY_LANE_ARRIVES)
+    # The printf of a bounded wait and the arrivals of all lanes serialise wgmma, which the check would refuse.
+    set(checked)
   endif()
   set(includes "$<REMOVE_DUPLICATES:$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>>")
   foreach(source ${ARGN})
