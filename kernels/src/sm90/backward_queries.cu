@@ -112,13 +112,16 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
   const int row = first_row + lane / Layout::kShare;  // whose sum this lane ends with
   const bool is_first = lane % Layout::kShare == 0;   // and writes
   if (block == 0 && blockIdx.y == 0 && thread < kNumCounters) p.next_units[thread] = 0;
+  if (block < 0) {
+#pragma unroll 1
+    for (int batch = static_cast<int>(blockIdx.y); batch < p.zeroed_elements;
+         batch += static_cast<int>(gridDim.y)) {
+      zero_sums<kDim>(p.places, batch, static_cast<int>(blockIdx.x));
+    }
+    return;
+  }
   for (int batch = static_cast<int>(blockIdx.y); batch < p.batch;
        batch += static_cast<int>(gridDim.y)) {
-    if (block < 0) {
-      if (batch >= p.zeroed_elements) return;
-      zero_sums<kDim>(p.places, batch, static_cast<int>(blockIdx.x));
-      continue;
-    }
     const int q_len = length_of(p, batch);
     const bool is_read = is_first && row < q_len;
     const float lse = ptx::load_if(
