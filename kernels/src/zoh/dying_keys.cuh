@@ -1,11 +1,12 @@
-// The keys that die in a piece (select_topk.cu): gathered from the runs of its group and put in
-// descending order, by a block.
+// The keys that die in a piece (select_topk.cu): gathered from the runs of its group and ranked, by
+// a block.
 #pragma once
 
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
 
 #include "ptx/addresses.cuh"
+#include "zoh/accepted_entrants.cuh"
 #include "zoh/arrivals.cuh"
 #include "zoh/device_topk.hpp"
 
@@ -41,7 +42,7 @@ struct DeathStorage {
     typename BlockSort<kTopkThreads, 2>::TempStorage sort_2;
     typename BlockSort<kTopkThreads, 4>::TempStorage sort_4;
   };
-  ArrivalStorage arrivals;
+  EntrantStorage arrivals;
   int starts[kTopkThreads];
   int offsets[kTopkThreads + 1];
   int num_windows;             ///< runs with dying keys
@@ -130,37 +131,47 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
   return filled;
 }
 
-/// Two dying keys of a thread: item i is the places[i]-th best (from 0) of all that die in the
-/// piece, and better[i] entrants rank above it.
+/// Two dying keys of a thread, those of a warp side by side: item i is the places[i]-th best (from
+/// 0) of all that die in the piece, and better[i] entrants rank above it.
 struct Dying {
   static constexpr int kItems = 2;
 
+  int first;  ///< of the warp
   std::uint64_t ranks[kItems];
   int places[kItems];
   int better[kItems];
+
+  /// The two are in the `half`-th half of storage.dying.
+  __device__ explicit Dying(int half)
+      : first((half * kTopkThreads + static_cast<int>(threadIdx.x) / 32 * 32) * kItems) {}
+  /// Where an item lies in storage.dying.
+  __device__ int at(int item) const {
+    return first + item * 32 + static_cast<int>(threadIdx.x) % 32;
+  }
 };
 
 /// From few windows: the place of a key is that in its own window plus how many of each other one
-/// are better. All entrants that stay rank above it, and those that die are a window. The items are
-/// storage.dying[first + thread], and those kTopkThreads further on.
-__device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int first,
-                                                int num_dying, Dying& dying) {
-  first += static_cast<int>(threadIdx.x);
+/// are better. All entrants that stay rank above it, and those that die are a window.
+__device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int num_dying,
+                                                Dying& dying) {
 #pragma unroll
   for (int i = 0; i < Dying::kItems; ++i) {
-    const int at = first + i * kTopkThreads;
-    dying.ranks[i] = at < num_dying ? storage.dying[at] : 0;
+    dying.ranks[i] = dying.at(i) < num_dying ? storage.dying[dying.at(i)] : 0;
     dying.places[i] = 0;
     dying.better[i] = storage.num_staying;
   }
   for (int w = 0; w < storage.num_windows; ++w) {
     const int2 window = storage.windows[w];
     const bool is_own_run = window.x == storage.own_window.x && window.y == storage.own_window.y;
-    int ends[Dying::kItems];
-    find_ends(storage.dying, window.x, window.y, dying.ranks, ends);
+    int ends[Dying::kItems] = {};
+    // Most warps lie in one window as a whole.
+    const int end = min(dying.first + Dying::kItems * 32, num_dying);
+    if (dying.first < window.x || end > window.y) {
+      find_ends(storage.dying, window.x, window.y, dying.ranks, ends);
+    }
 #pragma unroll
     for (int i = 0; i < Dying::kItems; ++i) {
-      const int at = first + i * kTopkThreads;
+      const int at = dying.at(i);
       const bool is_inside = window.x <= at && at < window.y;
       const int above = (is_inside ? at : ends[i]) - window.x;
       dying.places[i] += above;
@@ -170,13 +181,12 @@ __device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int
 }
 
 /// The same where storage.dying is in descending order.
-__device__ __forceinline__ void rank_in_order(const DeathStorage& storage, int first,
-                                              int num_entrants, int num_dying, Dying& dying) {
-  first += static_cast<int>(threadIdx.x);
+__device__ __forceinline__ void rank_in_order(const DeathStorage& storage, int num_entrants,
+                                              int num_dying, Dying& dying) {
   std::uint64_t next[Dying::kItems];  // a key is not better than itself
 #pragma unroll
   for (int i = 0; i < Dying::kItems; ++i) {
-    const int at = first + i * kTopkThreads;
+    const int at = dying.at(i);
     dying.ranks[i] = at < num_dying ? storage.dying[at] : 0;
     dying.places[i] = at;
     next[i] = dying.ranks[i] + 1;

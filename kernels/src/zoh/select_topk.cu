@@ -9,9 +9,9 @@
 //                     bit by bit from the top, windows into the runs narrow to one element
 //   3. find_deaths    with T before and after its piece, a block knows what happens in it. The keys
 //                     that die there are those from T before up to T after: one window of each run.
-//                     The keys of the piece above T before are its entrants. Of the dying keys, the
-//                     i-th best (from 0) dies with the (i + 1)-th last of the entrants that rank
-//                     above it, since w + i rank above it in all: a tree tells (ranking.hpp).
+//                     The keys of the piece above T before are its entrants. Each of them takes the
+//                     place of the worst key that is kept when it arrives, or comes too late; so
+//                     dying keys go in the order of their ranks (accepted_entrants.cuh)
 // so that every key is written once: by its own piece where it is never kept or outlives its group,
 // else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
 // blocks run.
@@ -20,8 +20,8 @@
 // finds its deaths: sort A; thresholds A, sort B; thresholds B, deaths A; deaths B.
 //
 // Fits        random scores: few keys of a late piece enter, step 3 does little
-// Fits        rising scores: every key enters and dies, but below all that enter in its piece
-// Fits less   scores that drift upwards: each piece asks 2,048 questions of a tree
+// Fits        rising scores: every key enters and dies, in the order of arrival
+// Fits less   scores that drift upwards: some enter and come too late, which takes some rounds
 // Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
 //             of its pieces: quadratic in kv_len / 2,048, 30 to 50 us at 64 (32 rows) by itself
 #include <cuda_runtime.h>
@@ -43,6 +43,7 @@ namespace fdma::zoh {
 namespace {
 
 constexpr int kThreads = kTopkThreads;
+constexpr int kDyingOfThread = kPieceKeys / kThreads;
 static_assert(kThreads == kSortThreads);
 static_assert(kFewParts <= kThreads, "a team of find_worst_of_few is of one block");
 // Shared memory of find_worst for each run: its window and where that splits.
@@ -316,49 +317,6 @@ __global__ void find_worst(const __grid_constant__ TopkCall call) {
   }
 }
 
-__device__ __forceinline__ void write_deaths(DeathStorage& storage, const TopkCall& call,
-                                             const Piece& piece, bool is_below, int num_entrants,
-                                             int num_dying) {
-  const bool is_merged = storage.num_windows <= kMostWindows;
-  if (!is_merged) order_dying(storage, num_dying);
-  const int2* queries = queries_of(call, piece);
-  int2* kept = row_of(call, piece);
-  const Arrivals tree = tree_of(storage.arrivals);
-  for (int first = 0; first < num_dying; first += Dying::kItems * kThreads) {
-    Dying dying;
-    if (is_merged) {
-      rank_in_windows(storage, first, num_dying, dying);
-    } else {
-      rank_in_order(storage, first, num_entrants, num_dying, dying);
-    }
-    int arrivals[Dying::kItems];
-    int locals[Dying::kItems];  // negative in an earlier piece
-    int2 intervals[Dying::kItems];
-#pragma unroll
-    for (int i = 0; i < Dying::kItems; ++i) {
-      if (first + static_cast<int>(threadIdx.x) + i * kThreads >= num_dying) continue;
-      locals[i] = local_of(piece, dying.ranks[i]);
-      intervals[i] = queries[locals[i]];  // on its way while the tree is asked
-    }
-#pragma unroll
-    for (int i = 0; i < Dying::kItems; ++i) {
-      const bool is_item = first + static_cast<int>(threadIdx.x) + i * kThreads < num_dying;
-      const int place = dying.places[i];
-      arrivals[i] = !is_item   ? -1
-                    : is_below ? num_entrants - 1 - place
-                               : tree.largest(dying.better[i], place + 1);
-    }
-#pragma unroll
-    for (int i = 0; i < Dying::kItems; ++i) {
-      if (arrivals[i] < 0) continue;
-      const int last = storage.arrivals.local_of_arrival[arrivals[i]];
-      int2 interval = intervals[i];
-      interval.y = min(interval.y, queries[last].x);
-      kept[locals[i]] = interval.x < interval.y ? interval : make_int2(0, 0);
-    }
-  }
-}
-
 __global__ void __launch_bounds__(kThreads, 3)
     find_deaths(const __grid_constant__ TopkCall call, const __grid_constant__ Stage stage) {
   ptx::let_next_grid_start();
@@ -374,6 +332,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   const std::uint64_t in_the_end = call.worst[index + piece.num_after];
   const Runs runs(call, piece, index);
   const std::uint64_t* run = runs.at(piece.num_before);
+  clear_entrants(storage.arrivals);
+  __syncthreads();
   for (int i = thread; i < piece.num_keys; i += kThreads) {
     const std::uint64_t rank = run[i];
     storage.entrants[i] = rank;
@@ -381,14 +341,15 @@ __global__ void __launch_bounds__(kThreads, 3)
     const int local = local_of(piece, rank);
     if (rank < before) {
       row_of(call, piece)[local] = make_int2(0, 0);
-    } else if (rank >= in_the_end) {
-      row_of(call, piece)[local] = queries_of(call, piece)[local];
+      continue;
     }
+    if (rank >= in_the_end) row_of(call, piece)[local] = queries_of(call, piece)[local];
+    atomicOr(&storage.arrivals.is_accepted[local / 32], 1u << local % 32);
   }
   if (after == 0) return;
   __syncthreads();
-  const int num_entrants =
-      end_of_at_least(storage.entrants, 0, piece.num_keys, max(before, std::uint64_t{1}));
+  number_accepted<kThreads>(storage.arrivals);
+  const int num_entrants = storage.arrivals.num_accepted;
   const std::uint16_t* ends = nullptr;
   const std::uint16_t* ends_before = nullptr;
   if (call.ends != nullptr) {
@@ -397,18 +358,63 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
   const int num_dying = gather_dying(storage, runs, before, after, ends, ends_before, num_entrants);
   if (num_dying == 0) return;
-  number_arrivals<kThreads>(storage.arrivals, num_entrants,
-                            [&](int i) { return local_of(piece, storage.entrants[i]); });
-  // Where all dying keys rank below all entrants, as with rising scores, the i-th best of them dies
-  // with the (i + 1)-th last of all entrants, and no tree is needed.
-  const std::uint64_t worst_entrant = storage.entrants[num_entrants - 1];
-  bool is_above = false;
-  for (int i = thread; i < num_dying; i += kThreads) {
-    is_above |= storage.dying[i] >= worst_entrant;
+  const bool is_merged = storage.num_windows <= kMostWindows;
+  if (!is_merged) order_dying(storage, num_dying);
+  Place places[kDyingOfThread];
+#pragma unroll
+  for (int half = 0; half < kDyingOfThread / Dying::kItems; ++half) {
+    Dying dying(half);
+    if (dying.first >= num_dying) {
+#pragma unroll
+      for (int i = 0; i < Dying::kItems; ++i) places[half * Dying::kItems + i] = Place();
+      continue;
+    }
+    if (is_merged) {
+      rank_in_windows(storage, num_dying, dying);
+    } else {
+      rank_in_order(storage, num_entrants, num_dying, dying);
+    }
+#pragma unroll
+    for (int i = 0; i < Dying::kItems; ++i) {
+      const int better = dying.better[i];
+      const bool is_entrant = dying.at(i) < num_dying && better < num_entrants &&
+                              storage.entrants[better] == dying.ranks[i];
+      places[half * Dying::kItems + i] = Place(dying.places[i], better, is_entrant);
+    }
   }
-  const bool is_below = __syncthreads_or(is_above) == 0;
-  if (!is_below) build_tree<kThreads>(storage.arrivals, num_entrants);
-  write_deaths(storage, call, piece, is_below, num_entrants, num_dying);
+  // Of an item; negative in an earlier piece.
+  const auto local_at = [&](int item) {
+    const int at = Dying(item / Dying::kItems).at(item % Dying::kItems);
+    return local_of(piece, storage.dying[at]);
+  };
+  for (;;) {
+    bool rejects = false;
+#pragma unroll
+    for (int i = 0; i < kDyingOfThread; ++i) {
+      if (!places[i].is_entrant()) continue;
+      const int local = local_at(i);
+      if (death_of(storage.arrivals, places[i]) > local) continue;
+      reject(storage.arrivals, places[i], local);
+      places[i].set_rejected();
+      rejects = true;
+    }
+    if (__syncthreads_or(rejects) == 0) break;
+    number_accepted<kThreads>(storage.arrivals);
+  }
+  const int2* queries = queries_of(call, piece);
+  int2* kept = row_of(call, piece);
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    if (Dying(i / Dying::kItems).at(i % Dying::kItems) >= num_dying) continue;
+    const int local = local_at(i);
+    int2 interval = make_int2(0, 0);
+    if (!places[i].is_rejected()) {
+      // By way of __ldg, which may come before the stores of other items.
+      interval = __ldg(queries + local);
+      interval.y = min(interval.y, __ldg(queries + death_of(storage.arrivals, places[i])).x);
+    }
+    kept[local] = interval.x < interval.y ? interval : make_int2(0, 0);
+  }
 }
 
 }  // namespace

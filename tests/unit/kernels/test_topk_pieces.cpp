@@ -219,25 +219,31 @@ class Emulation {
     }
     ASSERT_LE(dying.size(), static_cast<std::size_t>(num_entrants));
     std::sort(dying.begin(), dying.end(), std::greater<>());
-    std::vector<int> local_of_arrival, arrivals;
-    for (int i = 0; i < num_entrants; ++i) local_of_arrival.push_back(local_of(piece, run[i]));
-    std::sort(local_of_arrival.begin(), local_of_arrival.end());
-    for (int i = 0; i < num_entrants; ++i) {
-      arrivals.push_back(
-          static_cast<int>(std::lower_bound(local_of_arrival.begin(), local_of_arrival.end(),
-                                            local_of(piece, run[i])) -
-                           local_of_arrival.begin()));
+    std::vector<int> arrivals;  // indices in the piece of the entrants that are accepted
+    for (int i = 0; i < num_entrants; ++i) arrivals.push_back(local_of(piece, run[i]));
+    std::sort(arrivals.begin(), arrivals.end());
+    // The best first; those that are rejected leave both rows (accepted_entrants.cuh).
+    std::vector<int> locals;
+    for (const std::uint64_t rank : dying) locals.push_back(local_of(piece, rank));
+    for (int round = 1;; ++round) {
+      ASSERT_LE(round, kPieceBits + 1);
+      std::vector<int> staying, rejected;
+      for (std::size_t i = 0; i < locals.size(); ++i) {
+        const int last = arrivals[arrivals.size() - 1 - i];
+        (last <= locals[i] ? rejected : staying).push_back(locals[i]);
+      }
+      if (rejected.empty()) break;
+      for (const int local : rejected) {
+        std::erase(arrivals, local);
+        write(piece, local, {0, 0});
+      }
+      locals = staying;
     }
-    const Tree tree = tree_of(arrivals);
-    for (std::size_t i = 0; i < dying.size(); ++i) {
-      const int better = end_of_at_least(run, 0, num_entrants, dying[i] + 1);
-      ASSERT_GE(better, static_cast<int>(i) + 1);
-      const int arrival = tree.arrivals.largest(better, static_cast<int>(i) + 1);
-      const int last = local_of_arrival[static_cast<std::size_t>(arrival)];
-      const int local = local_of(piece, dying[i]);
-      Interval interval = queries_of(piece)[local];
+    for (std::size_t i = 0; i < locals.size(); ++i) {
+      const int last = arrivals[arrivals.size() - 1 - i];
+      Interval interval = queries_of(piece)[locals[i]];
       interval.end = std::min(interval.end, queries_of(piece)[last].begin);
-      write(piece, local, interval.begin < interval.end ? interval : Interval{0, 0});
+      write(piece, locals[i], interval.begin < interval.end ? interval : Interval{0, 0});
     }
   }
 
