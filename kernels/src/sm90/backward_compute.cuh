@@ -84,6 +84,14 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   const auto release = [&](std::uint32_t barrier) {
     ptx::mbarrier_arrive_warp(barrier, lane_now());
   };
+  // To who waits at a barrier. Racecheck follows no order by those who come and do not wait.
+  const auto hand_over = [&](int barrier) {
+    if constexpr (ptx::kWarpArrivals > 1) {
+      ptx::named_barrier_sync(barrier, kComputeThreads);
+    } else {
+      ptx::named_barrier_arrive(barrier, kComputeThreads);
+    }
+  };
   const auto key_row = [&] {
     const int thread = thread_now();
     return group * kHalfRows + accumulator_cell(thread, 0).row;
@@ -433,7 +441,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           ptx::wgmma_fence();
           issue_dk();
           wait_until_copied();  // of the step before: the other's dQ comes to the same place
-          ptx::named_barrier_arrive(kScoreBarrier + scores_at, kComputeThreads);
+          hand_over(kScoreBarrier + scores_at);
         } else {
           ptx::named_barrier_sync(kScoreBarrier + (kAlternates ? scores_at : 0), kComputeThreads);
           issue_dq(0);
