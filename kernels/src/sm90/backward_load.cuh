@@ -419,8 +419,9 @@ class UnitLoader {
     const int number = load_word(base_ + Layout::kNumTurns);
     const int slot = number % Layout::kTurnSlots;
     store_word(base_ + Layout::kNumTurns, number + 1);
-    store_words(base_ + Layout::kTurns + slot * static_cast<int>(sizeof(StepTurn)),
-                make_uint4(sum_tile, rank, number + 1, 0));
+    store_words2(base_ + Layout::kTurns + slot * static_cast<int>(sizeof(StepTurn)), sum_tile,
+                 rank);
+    ptx::mbarrier_arrive(base_ + Layout::kTurnsFull + 8 * slot);
   }
 
   __device__ __forceinline__ std::uint32_t item_slot() const {

@@ -153,11 +153,9 @@ struct alignas(16) ServeRequest {
 };
 /// Deterministic calls that add in bulk: a step of a unit as the loading thread tells the serving
 /// warp of it.
-struct alignas(16) StepTurn {
+struct alignas(8) StepTurn {
   std::int32_t sum_tile;  ///< of dq_sums: the first of the step; kNoTurn: there are no more steps
   std::int32_t rank;
-  std::int32_t number;  ///< of the step, counted from 1
-  std::int32_t unused;
 };
 inline constexpr std::int32_t kNoTurn = -1;
 
@@ -260,8 +258,9 @@ struct BackwardLayout {
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
   static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
   static constexpr int kSumsEmpty = kSumsFull + 8;
-  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over listed keys: of each slot
-  static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
+  static constexpr int kKeysFull = kSumsEmpty + 8;              ///< over listed keys: of each slot
+  static constexpr int kTurnsFull = kKeysFull + 8 * kKeySlots;  ///< deterministic calls: of each
+  static constexpr int kEnd = kTurnsFull + 8 * kTurnSlots;
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch

@@ -73,9 +73,9 @@ class TurnTaker {
 
  private:
   __device__ __forceinline__ bool take() {
-    const uint4 step = step_at(num_taken_);
-    if (!is_known(step, num_taken_)) return true;
-    const auto sum_tile = static_cast<int>(step.x);
+    if (!is_known(num_taken_)) return true;
+    const int2 step = step_at(num_taken_);
+    const int sum_tile = step.x;
     if (sum_tile == kNoTurn) return false;
     is_turn_ = is_turn_ || is_turn(step);
     if (!is_turn_ || !ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, num_taken_ & 1)) {
@@ -88,23 +88,28 @@ class TurnTaker {
     ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
     ++num_taken_;
     // Whose turn it is at the next step is read while this one is added.
-    const uint4 next = step_at(num_taken_);
-    is_turn_ = is_known(next, num_taken_) && static_cast<int>(next.x) != kNoTurn && is_turn(next);
+    is_turn_ = false;
+    if (is_known(num_taken_)) {
+      const int2 next = step_at(num_taken_);
+      is_turn_ = next.x != kNoTurn && is_turn(next);
+    }
     ptx::bulk_wait<0>();
     pass_turn(turns(sum_tile));
     return true;
   }
 
-  /// What the loading thread has told of a step; not written again before the step is taken.
-  __device__ __forceinline__ uint4 step_at(int number) const {
-    return load_words(base_ + Layout::kTurns +
-                      number % Layout::kTurnSlots * static_cast<int>(sizeof(StepTurn)));
+  /// Whether the loading thread has told of a step, and what; not written again before the step is
+  /// taken.
+  __device__ __forceinline__ bool is_known(int number) const {
+    return ptx::mbarrier_test(base_ + Layout::kTurnsFull + 8 * (number % Layout::kTurnSlots),
+                              number / Layout::kTurnSlots & 1);
   }
-  __device__ __forceinline__ bool is_known(const uint4& step, int number) const {
-    return static_cast<int>(step.z) == number + 1;
+  __device__ __forceinline__ int2 step_at(int number) const {
+    return load_words2(base_ + Layout::kTurns +
+                       number % Layout::kTurnSlots * static_cast<int>(sizeof(StepTurn)));
   }
-  __device__ __forceinline__ bool is_turn(const uint4& step) const {
-    return read_turn(turns(static_cast<int>(step.x))) == static_cast<int>(step.y);
+  __device__ __forceinline__ bool is_turn(const int2& step) const {
+    return read_turn(turns(step.x)) == step.y;
   }
   __device__ __forceinline__ std::int32_t* turns(int sum_tile) const {
     return p_.turns + 2 * std::int64_t{sum_tile};
