@@ -132,6 +132,21 @@ std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len) {
   return std::max({std::min(kMost, kOfGroup / group_size), step, 1});
 }
 
+std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w) {
+  // Of 128 columns a tile is 128 KB of Q, dO and sums for each query head. w / 128 items live at
+  // the same time: if they are few for some hundred blocks, two segments are read at a time.
+  constexpr std::int32_t kMostOfTwo = 64, kMostOfOne = 128;
+  constexpr std::int64_t kManyKeys = 32768;
+  const std::int32_t most = w < kManyKeys ? kMostOfTwo : kMostOfOne;
+  const std::int32_t width = std::max(shape.head_dim, shape.head_dim_v) > 128 ? 2 : 1;
+  std::int32_t segment = segment_tiles(shape.group_size(), shape.max_q_len());
+  while (2 * segment * shape.group_size() * width <= most &&
+         std::int64_t{segment} * kListTile * 3 / 2 <= w) {
+    segment *= 2;
+  }
+  return segment;
+}
+
 std::int64_t most_seen(std::span<const Interval> intervals, std::int64_t q_len) {
   std::vector<std::int64_t> changes(static_cast<std::size_t>(q_len) + 1, 0);
   for (const Interval& each : intervals) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "fdma/formats/attention_shape.hpp"
 #include "fdma/formats/interval.hpp"
 #include "fdma/kernels/key_lists.hpp"
 
@@ -13,6 +14,11 @@ namespace fdma {
 /// Tiles of queries of a segment: what the items of a KV head read of them stays in the cache, and
 /// few keys begin and end in one; no less than a step of lifetime_shift.
 std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len);
+
+/// The same where it is known that a query sees `w` keys at most. Keys live for about w queries
+/// then, and each end of a segment cuts those that live there: segments are as long, as far as the
+/// cache goes.
+std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w);
 
 /// The lists of one KV head. Items have batch and kv_head 0 and count key tiles and rows of sums
 /// from 0 on.

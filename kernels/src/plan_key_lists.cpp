@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -86,11 +87,21 @@ class ListsPlanner {
     if (!is_asked_for_ && !are_columns(mask_)) return false;
     const auto group_of_head = groups_of_kv_heads(mask_, shape);
     if (!group_of_head) return false;
+    std::int64_t w = 0;
+    for (const std::int32_t g : *group_of_head) {
+      Group& group = groups_[static_cast<std::size_t>(g)];
+      if (!group.columns) {
+        group.columns = columns_of_group(mask_, g);
+        group.w = most_seen(group.columns->intervals, group.columns->q_len);
+        w = std::max(w, group.w);
+      }
+    }
+    segment_ = segment_tiles(shape, w);
     std::int64_t visited = 0, listed = 0, num_items = 0, num_sums = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
       if (!group.is_listed) {
-        list(g, group);
+        list(group);
         num_keys += static_cast<std::int64_t>(group.lists.keys.size());
       }
       visited += group.visited;
@@ -114,17 +125,17 @@ class ListsPlanner {
 
  private:
   struct Group {
+    std::optional<ColumnIntervals> columns;
+    std::int64_t w = 0;  // keys that one query sees, at most
     bool is_listed = false;
     HeadLists lists;
     std::int64_t visited = 0, listed = 0;  // tiles
     std::int32_t first_tile = -1;
   };
 
-  void list(std::int32_t index, Group& group) const {
-    const ColumnIntervals columns = columns_of_group(mask_, index);
-    group.lists = list_keys(columns.offsets, columns.intervals, columns.q_len,
-                            segment_tiles(plan_.shape.group_size(), columns.q_len),
-                            most_seen(columns.intervals, columns.q_len));
+  void list(Group& group) const {
+    const ColumnIntervals& columns = *group.columns;
+    group.lists = list_keys(columns.offsets, columns.intervals, columns.q_len, segment_, group.w);
     group.is_listed = true;
     if (is_asked_for_) return;
     group.visited = tiles_of(columns);
@@ -145,6 +156,7 @@ class ListsPlanner {
   const BlockMask& mask_;
   AttentionPlan& plan_;
   bool is_asked_for_;
+  std::int32_t segment_ = 1;  // tiles
   std::vector<Group> groups_;
 };
 
@@ -171,6 +183,35 @@ PlanCounts count_key_lists(const AttentionPlan& plan) {
                                        [](const ListedKey& each) { return each.key >= 0; });
   }
   return counts;
+}
+
+std::int32_t listed_segment(const AttentionPlan& plan) {
+  const KeyLists& lists = plan.key_lists;
+  std::set<std::int32_t> known;  // tiles that lists begin with
+  std::int64_t w = 0;
+  for (std::size_t i = 0; i < lists.items.size();) {
+    const KeyItem& head = lists.items[i];
+    std::size_t end = i;
+    std::int32_t first_tile = head.key_tile;
+    for (; end < lists.items.size(); ++end) {
+      const KeyItem& item = lists.items[end];
+      if (item.batch != head.batch || item.kv_head != head.kv_head) break;
+      first_tile = std::min(first_tile, item.key_tile);
+    }
+    if (!known.insert(first_tile).second) {
+      i = end;
+      continue;
+    }
+    std::vector<Interval> intervals;
+    for (; i < end; ++i) {
+      const auto first = lists.keys.begin() + std::ptrdiff_t{lists.items[i].key_tile} * kListTile;
+      std::for_each(first, first + kListTile, [&](const ListedKey& each) {
+        intervals.push_back({each.q_begin, each.q_end});
+      });
+    }
+    w = std::max(w, most_seen(intervals, plan.shape.max_q_len()));
+  }
+  return segment_tiles(plan.shape, w);
 }
 
 Result<bool> plan_key_lists(const BlockMask& mask, const PlanOptions& options,

@@ -17,6 +17,9 @@ Result<bool> plan_key_lists(const BlockMask& mask, const PlanOptions& options, A
 /// What the items of plan.key_lists visit, for all heads.
 PlanCounts count_key_lists(const AttentionPlan& plan);
 
+/// Tiles of the segments of queries that plan.key_lists are cut at.
+std::int32_t listed_segment(const AttentionPlan& plan);
+
 /// internal, naming the first entry of plan.key_lists that breaks an invariant.
 Result<void> validate_key_lists(const AttentionPlan& plan);
 

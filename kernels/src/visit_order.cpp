@@ -44,8 +44,8 @@
 #include <tuple>
 
 #include "fdma/kernels/segment_iterator.hpp"
-#include "key_lists.hpp"
 #include "listed_place.hpp"
+#include "plan_key_lists.hpp"
 #include "plan_sections.hpp"
 
 namespace fdma {
@@ -61,6 +61,11 @@ constexpr std::int64_t kMaxSimulatedVisits = std::int64_t{1} << 22;
 // In times of a tile: beginning a unit; until others see an addition; that a dQ waits at no cost.
 constexpr double kUnitCost = 1.0, kTurnCost = 0.5, kSlack = 0.5;
 constexpr int kLongestStay = 4096;  // of which it is known how long it was
+// Of a visit whose tile has left the cache, in times of a tile, in the mean: units that read from
+// memory wait for it, and those behind them come close enough to find it in the cache. By
+// measurement on an H200: causal, 131,072 tokens, 8 heads, 199 ms up, where 84 % of visits are
+// such, and 163 down, where hardly any is; 4 heads up read 85 GB of memory, and 2.5 in no order.
+constexpr double kCostOfReading = 0.25;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -88,12 +93,8 @@ class ItemUnits {
     return sum;
   }
   std::int64_t heads_in_cache() const { return section_heads(plan_, PlanOptions().section_bytes); }
+  int num_passes() const { return 1; }
   static constexpr bool kMayWalkDown = true;
-  // Of a visit whose tile has left the cache, in times of a tile, in the mean: units that read from
-  // memory wait for it, and those behind them come close enough to find it in the cache. By
-  // measurement on an H200: causal, 131,072 tokens, 8 heads, 199 ms up, where 84 % of visits are
-  // such, and 163 down, where hardly any is; 4 heads up read 85 GB of memory, and 2.5 in no order.
-  static constexpr double kCostOfReading = 0.25;
 
   // Calls visit(row, tile) for each visit of a unit in turn.
   template <class Visit>
@@ -116,11 +117,11 @@ class ItemUnits {
   const AttentionPlan& plan_;
 };
 
-// The units of key lists. Rows number KV heads.
+// The units of key lists. Rows number query heads; a unit visits that of the first of a KV head for
+// all of them, and walks its tiles once for each: in so many passes.
 class ListedUnits {
  public:
-  explicit ListedUnits(const AttentionPlan& plan)
-      : plan_(plan), segment_(segment_tiles(plan.shape.group_size(), plan.shape.max_q_len())) {
+  explicit ListedUnits(const AttentionPlan& plan) : plan_(plan), segment_(listed_segment(plan)) {
     const std::int64_t num_segments =
         ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kListTile);
     std::vector<std::int32_t> num_before(at(num_rows() * num_segments));
@@ -139,7 +140,7 @@ class ListedUnits {
   }
 
   std::int64_t num_units() const { return static_cast<std::int64_t>(plan_.key_lists.items.size()); }
-  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_kv; }
+  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
   std::int64_t kv_row(std::int32_t unit) const {
     return std::int64_t{item(unit).batch} * plan_.shape.heads_kv + item(unit).kv_head;
   }
@@ -155,12 +156,12 @@ class ListedUnits {
     const std::int64_t head_bytes = std::int64_t{segment_} * kListTile * column_bytes(plan_);
     return std::max<std::int64_t>(1, PlanOptions().section_bytes / head_bytes);
   }
+  int num_passes() const { return plan_.shape.group_size(); }
   static constexpr bool kMayWalkDown = false;
-  static constexpr double kCostOfReading = 0;  // their segments fit in the cache
 
   template <class Visit>
   void for_each_visit(std::int32_t unit, bool /*is_down*/, const Visit& visit) const {
-    const std::int64_t row = kv_row(unit);
+    const std::int64_t row = kv_row(unit) * num_passes();
     for (std::int32_t tile = item(unit).begin_tile; tile < item(unit).end_tile; ++tile) {
       visit(row, tile);
     }
@@ -236,17 +237,19 @@ class OrderSearch {
       if (units_.kv_row(unit) >= num_heads) continue;
       double computed = workers.top() + kUnitCost, added = 0;
       workers.pop();
-      units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
-        double& turn = turns[at(row * num_q_tiles_ + tile)];
-        computed = std::max(computed + 1, added + kSlack);
-        added = std::max(computed, turn);
-        if (turn > 0) ++gaps[at(std::min<std::int64_t>(added - turn, kLongestStay - 1))];
-        turn = added + kTurnCost;
-      });
+      for (int pass = 0; pass < units_.num_passes(); ++pass) {
+        units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+          double& turn = turns[at((row + pass) * num_q_tiles_ + tile)];
+          computed = std::max(computed + 1, added + kSlack);
+          added = std::max(computed, turn);
+          if (turn > 0) ++gaps[at(std::min<std::int64_t>(added - turn, kLongestStay - 1))];
+          turn = added + kTurnCost;
+        });
+      }
       workers.push(std::max(computed, added));
       end = std::max({end, computed, added});
     }
-    return end + Units::kCostOfReading * num_read_again(gaps, end) / num_workers_;
+    return end + kCostOfReading * num_read_again(gaps, end) / num_workers_;
   }
 
   // The visits that come later after the one before than a tile stays in the cache.
@@ -263,7 +266,8 @@ class OrderSearch {
   VisitOrder best_order(std::int64_t num_visits) const {
     const std::int64_t heads = units_.heads_in_cache();
     const std::int64_t simulated = std::min(num_heads_, kMostTimesTheHeads * heads);
-    if (num_visits / num_heads_ * simulated > kMaxSimulatedVisits) return ordered(heads, false);
+    const std::int64_t num_steps = num_visits * units_.num_passes();
+    if (num_steps / num_heads_ * simulated > kMaxSimulatedVisits) return ordered(heads, false);
     VisitOrder best;
     double least = std::numeric_limits<double>::infinity();
     for (const bool is_down : {false, true}) {

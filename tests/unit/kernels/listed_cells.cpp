@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "key_lists.hpp"
+#include "plan_key_lists.hpp"
 
 namespace fdma::testing {
 namespace {
@@ -43,7 +43,7 @@ std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expecte
   std::map<std::pair<std::int32_t, std::int32_t>, int> items_of_key;  // by KV head and key
   std::set<std::pair<std::int32_t, std::int32_t>> summed;
   std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
-  const std::int32_t segment = segment_tiles(shape.group_size(), shape.max_q_len());
+  const std::int32_t segment = listed_segment(plan);
   for (std::size_t i = 0; i < lists.items.size(); ++i) {
     const KeyItem& item = lists.items[i];
     const std::string where = fmt::format("{}: item {}: ", expected.name, i);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "key_lists.hpp"
 #include "mask_cases.hpp"
 #include "plan_cells.hpp"
+#include "plan_key_lists.hpp"
 #include "scattered_cases.hpp"
 
 namespace fdma {
@@ -152,6 +154,28 @@ TEST(ListKeys, GivesOneRowOfSumsToAKeyOfSeveralIntervals) {
   }
 }
 
+TEST(SegmentTiles, AreAsLongAsKeysLive) {
+  const auto tiles = [](std::int32_t group_size, std::int64_t w, std::int32_t head_dim = 128) {
+    AttentionShape shape;
+    shape.heads_q = 2 * group_size;
+    shape.heads_kv = 2;
+    shape.q_lens = shape.kv_lens = {131072};
+    shape.head_dim = shape.head_dim_v = head_dim;
+    return segment_tiles(shape, w);
+  };
+  EXPECT_EQ(tiles(1, 0), segment_tiles(1, 131072));
+  EXPECT_EQ(tiles(1, 6143), 32);
+  EXPECT_EQ(tiles(1, 6144), 64);
+  EXPECT_EQ(tiles(1, 32767), 64);
+  EXPECT_EQ(tiles(1, 32768), 128);
+  EXPECT_EQ(tiles(1, 131072), 128);
+  EXPECT_EQ(tiles(4, 32767), 16);
+  EXPECT_EQ(tiles(4, 32768), 32);
+  EXPECT_EQ(tiles(8, 131072), 16);
+  EXPECT_EQ(tiles(1, 32767, 256), 32);
+  EXPECT_EQ(tiles(1, 32768, 256), 64);
+}
+
 BlockMask compiled(const char* spec, std::int64_t n) {
   MaskShape shape;
   shape.q_lens = {n};
@@ -186,6 +210,41 @@ BlockMask random_eviction(std::int32_t n) {
   mask.group_of = {0};
   mask.groups = std::vector<ColumnIntervals>{columns};
   return mask;
+}
+
+// Of two masks, one for each of two KV heads, the longer-lived keys say how long segments are.
+TEST(KeyListPlan, HasOneLengthOfSegments) {
+  constexpr std::int32_t kLength = 16384;
+  const auto ending = [](std::int32_t life) {
+    ColumnIntervals columns;
+    columns.q_len = columns.kv_len = kLength;
+    columns.offsets = {0};
+    std::mt19937 rng(5);
+    for (std::int32_t k = 0; k < kLength; ++k) {
+      const auto end = k + 1 + static_cast<std::int32_t>(pick(rng, 0, 2 * life));
+      columns.intervals.push_back({k, end < kLength ? end : kLength});
+      columns.offsets.push_back(k + 1);
+    }
+    return columns;
+  };
+  BlockMask mask;
+  mask.block = {128, 128};
+  mask.shape.num_heads = 2;
+  mask.shape.q_lens = mask.shape.kv_lens = {kLength};
+  mask.group_of = {0, 1};
+  mask.groups = std::vector<ColumnIntervals>{ending(1000), ending(8000)};
+  const auto plan = make_plan(mask, shape_for(mask, 1, 2, 2), {}, listed_options());
+  ASSERT_TRUE(plan);
+  ASSERT_TRUE(validate(*plan));
+  EXPECT_EQ(listed_segment(*plan), 64);
+  std::vector<std::int32_t> longest(2);
+  for (const KeyItem& item : plan->key_lists.items) {
+    std::int32_t& most = longest[static_cast<std::size_t>(item.kv_head)];
+    most = std::max(most, item.end_tile - item.begin_tile);
+    EXPECT_EQ(item.begin_tile / 64, (item.end_tile - 1) / 64);
+  }
+  EXPECT_LT(longest[0], 33);
+  EXPECT_GT(longest[1], 48);
 }
 
 TEST(KeyListPlan, IsMadeWhereItIsPredictedToPay) {
