@@ -20,15 +20,14 @@ Predicate = Callable[[Any, Any], Any]
 class BackwardCalls:
     """FDMA's gradients of one mask and problem, whose forward call has just run."""
 
-    def __init__(self, fdma: Any, torch: Any, problem: Any, plan: Any, in_order: Any) -> None:
-        """`in_order`: the plan of deterministic calls; lists of keys are slower in order."""
+    def __init__(self, fdma: Any, torch: Any, problem: Any, plan: Any) -> None:
         self.torch = torch
         self.problem = problem
         torch.manual_seed(7)
         self.dout = torch.randn_like(problem.out)
         self.gradients = [torch.full_like(x, torch.nan) for x in (problem.q, problem.k, problem.v)]
         self.plan = fdma.upload(plan, waits=True)
-        self.plan_in_order = fdma.upload(in_order, deterministic=True, waits=True)
+        self.plan_in_order = fdma.upload(plan, deterministic=True, waits=True)
         stream = torch.cuda.current_stream().cuda_stream
 
         def call(deterministic: bool) -> Callable[[], object]:

@@ -291,7 +291,6 @@ def planned(
     shape: Shape,
     form: str = "segments",
     direction: str = "forward",
-    columns: str = "automatic",
 ) -> Any:
     return fdma.make_plan(
         compiled,
@@ -302,7 +301,6 @@ def planned(
         backend="sm90",
         form=form,
         direction=direction,
-        columns=columns,
     )
 
 
@@ -311,11 +309,11 @@ def profile_of(fdma: Any, name: str) -> Any:
     return profiles.shipped(name) if name in profiles.shipped_names() else profiles.read(name)
 
 
-def predicted(fdma: Any, plan: Any, profile: Any, in_order: Any = None) -> Run:
-    """What is predicted for one call of the plan, and for a deterministic one of `in_order`."""
+def predicted(fdma: Any, plan: Any, profile: Any, is_backward: bool = False) -> Run:
+    """What is predicted for one call of the plan; backward for a deterministic one, too."""
     run: Run = {"predicted_ms": fdma.estimate_plan(plan, profile)["time_us"] / 1e3}
-    if in_order is not None:
-        found = fdma.estimate_plan(in_order, profile, deterministic=True)
+    if is_backward:
+        found = fdma.estimate_plan(plan, profile, deterministic=True)
         run["deterministic_predicted_ms"] = found["time_us"] / 1e3
     return run | {"predicted_by": profile.name}
 
@@ -392,8 +390,9 @@ def measure_row(
         begin = time.perf_counter()
         plan = planned(fdma, measured.compiled, shape, direction="backward")
         plan_ms = (time.perf_counter() - begin) * 1e3
-        in_order = planned(fdma, measured.compiled, shape, direction="backward", columns="scan")
-        backward = BackwardCalls(fdma, torch, problem, plan, in_order)
+        backward = BackwardCalls(fdma, torch, problem, plan)
+        backward.deterministic()
+        backward.errors(predicate)
         backward.plain()
         errors |= backward.errors(predicate)
         calls = {"fdma": backward.plain, "deterministic": backward.deterministic}
@@ -401,7 +400,7 @@ def measure_row(
             "tiles": plan.counts,
             "plan_bytes": backward.plan.nbytes,
             "plan_ms": plan_ms,
-        } | predicted(fdma, plan, profile, in_order)
+        } | predicted(fdma, plan, profile, is_backward=True)
         if row.part == "backward_flex":
             flex, facts = flex_call(torch, problem, row.mask, predicate)
             calls["flex"] = backward.of_peer(flex)
@@ -667,11 +666,8 @@ def predict(results: Results, options: argparse.Namespace) -> None:
         mask = zoo_mask(run["mask"], shape.tokens)
         compiled = fdma.compile(mask.spec, shape.tokens, tables=mask.tables)
         if run["part"].startswith("backward"):
-            plan, in_order = (
-                planned(fdma, compiled, shape, direction="backward", columns=columns)
-                for columns in ("automatic", "scan")
-            )
-            run |= predicted(fdma, plan, profile, in_order)
+            plan = planned(fdma, compiled, shape, direction="backward")
+            run |= predicted(fdma, plan, profile, is_backward=True)
         else:
             run |= predicted(fdma, planned(fdma, compiled, shape), profile)
     results.write()

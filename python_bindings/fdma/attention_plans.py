@@ -182,8 +182,6 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
         key_bias=geometry.has_bias,
         backend=geometry.backend,
         direction=geometry.direction,
-        # In a fixed order lists of keys, which automatic plans may have, are slower than tiles.
-        columns="scan" if geometry.deterministic else "automatic",
     )
     if place is None:
         return plan

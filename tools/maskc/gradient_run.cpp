@@ -136,8 +136,6 @@ Outcome<CallPlans> CallPlans::make(const BlockMask& mask, const AttentionProblem
   CallPlans plans;
   PlanChoice forward = choice, backward = choice;
   backward.options.direction = Direction::backward;
-  // In a fixed order lists of keys are slower than tiles.
-  if (gradients.is_deterministic) backward.options.columns = ColumnMode::scan;
   if (gradients.is_backward) {
     FDMA_TRY(plans.backward, make_chosen_plan(mask, problem, backward));
     forward.options.backend = plans.backward->backend;
