@@ -92,6 +92,20 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+/// What these words follow from is computed before what follows here: ptxas moves arithmetic over a
+/// wait as it likes, and asm statements without an instruction hold nothing. A store that never
+/// happens, for `value` is not negative, which ptxas does not know.
+__device__ __forceinline__ void compute_before(int value, const std::uint32_t (&words)[4]) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.eq.s32 p, %0, -1;\n"
+      "@p st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n"
+      "}" ::"r"(value),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
+}
+
 /// Four floats to consecutive addresses (16-aligned), relaxed at device scope.
 __device__ __forceinline__ void reduce_add_x4(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),

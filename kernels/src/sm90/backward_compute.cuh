@@ -92,6 +92,17 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::named_barrier_arrive(barrier, kComputeThreads);
     }
   };
+  // Where this thread stores dS of 16 queries from `query` on; of the next 16 of a panel it is 32
+  // bytes on, which the swizzle makes an exclusive or.
+  const auto scores_of = [&](int scores_at, int query) {
+    const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
+    return base + Layout::kScores + scores_at * Layout::kScoreBytes +
+           swizzled_offset(row, query + lane / 16 * 8, Layout::kUnitKeys);
+  };
+  const auto release_mask = [&](std::uint32_t words) {
+    release(base + Layout::kMaskEmpty +
+            8 * ((words - (base + Layout::kMask)) / Layout::kMaskBytes));
+  };
   const auto key_row = [&] {
     const int thread = thread_now();
     return group * kHalfRows + accumulator_cell(thread, 0).row;
@@ -266,7 +277,25 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     while ((step.x & kStepEndsUnit) == 0) {
       const int stage = ring.stage;
       phases ^= 2;
-      const int scores_at = kAlternates ? static_cast<int>(phases >> 1) : stage;
+      const int scores_at = kAlternates ? static_cast<int>(~phases >> 1 & 1) : stage;
+      if constexpr (kAlternates && kHasKeys) {
+        // Nothing to compute, and the other's turn to compute dQ: dS = 0.
+        if ((step.x & kStepIsEmpty << group) != 0 && scores_at != group) {
+          const std::uint32_t to = scores_of(scores_at, 0);
+#pragma unroll
+          for (int j = 0; j < kQueries / 16; ++j) ptx::stmatrix_x4(to ^ (32 * j), 0, 0, 0, 0);
+          ptx::fence_async_shared();
+          wait_until_copied();
+          hand_over(kScoreBarrier + scores_at);
+          if ((step.x & kStepReleasesMask) != 0) release_mask(step.y);
+          ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
+          ring.advance();
+          step = wait_for_step();
+          release(base + Layout::kOEmpty + 8 * stage);
+          release(base + Layout::kQEmpty + 8 * stage);
+          continue;
+        }
+      }
       float s[kQueries / 2], dp[kQueries / 2];
       ptx::wgmma_fence();
 #pragma unroll
@@ -303,8 +332,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         }
         if ((step.x & kStepReleasesMask) != 0) {
           __syncwarp();
-          const std::uint32_t slot = (step.y - (base + Layout::kMask)) / Layout::kMaskBytes;
-          release(base + Layout::kMaskEmpty + 8 * slot);
+          release_mask(step.y);
         }
       }
       ptx::wgmma_wait<kHasScores ? 1 : 0>();
@@ -360,6 +388,9 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
         }
       }
+      // A quarter of the exponentials before the wait for dP: with fewer or all of them there the
+      // loop is slower.
+      if constexpr (kHeld > 0 && !kPacksLate) ptx::compute_before(step.z, probabilities[0]);
       if constexpr (kAddsRows) {
         ptx::wgmma_wait<0>();
         ptx::pin_registers(dp);
@@ -394,17 +425,14 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
         }
         // dS^T as [key, query], panels of 64 queries.
-        const std::uint32_t scores_to = base + Layout::kScores + scores_at * Layout::kScoreBytes;
-        const int lane = lane_now(),
-                  stored_row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
+        const std::uint32_t scores_to = scores_of(scores_at, 0);
         if constexpr (kStages == 1) {  // both have read the dS before
           ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
         }
 #pragma unroll
         for (int j = 0; j < kQueries / 16; ++j) {
-          ptx::stmatrix_x4(
-              scores_to + swizzled_offset(stored_row, 16 * j + lane / 16 * 8, Layout::kUnitKeys),
-              scores[j][0], scores[j][1], scores[j][2], scores[j][3]);
+          ptx::stmatrix_x4(kAlternates ? scores_to ^ (32 * j) : scores_of(scores_at, 16 * j),
+                           scores[j][0], scores[j][1], scores[j][2], scores[j][3]);
         }
       }
       if constexpr (kHasValues) {

@@ -107,18 +107,19 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
           const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;
           ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage(), slots.phase() ^ 1,
                              "mask: slot empty");
-          std::uint32_t any = 0;
+          std::uint32_t quarters = 0;
 #pragma unroll
           for (int i = 0; i < kLaneKeys; ++i) {
             std::uint32_t words[4] = {0, 0, 0, 0};
             add_keys(words, begins[i] - place.key_begin, ends[i] - place.key_begin);
             store_row_words(slot, lane + i * kWarpSize, words);
-            any |= words[0] | words[1] | words[2] | words[3];
+            quarters |= quarter_bits(words[0] | words[1] | words[2] | words[3])
+                        << (i < kLaneKeys / 2 ? 0 : 2);
           }
-          any = __reduce_or_sync(~0u, any);
+          quarters = __reduce_or_sync(~0u, quarters);
           if (lane == 0) {
-            store_word(base + Layout::kMaskHalves + 4 * slots.stage(),
-                       ((any & 0xFFFFu) != 0 ? 1 : 0) | ((any >> 16) != 0 ? 2 : 0));
+            store_word(base + Layout::kMaskQuarters + 4 * slots.stage(),
+                       static_cast<int>(quarters));
           }
           __syncwarp();
           ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage(), lane);

@@ -136,8 +136,8 @@ __device__ __forceinline__ void take_back(std::uint32_t address, MaskWalk& walk)
   __builtin_memcpy(&walk, words, sizeof words);
 }
 
-/// Makes the mask words of every second tile that needs them, and says which halves of its queries
-/// have a cell. One of two warps.
+/// Makes the mask words of every second tile that needs them, and says which quarters of it have a
+/// cell. One of two warps.
 template <class Layout>
 __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::uint32_t base,
                                                 int mask_warp) {
@@ -180,10 +180,10 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
         }
         take_back(parked, walk);
         const std::uint32_t made = (walk.num_masks - 1) % Layout::kMaskSlots;
-        const std::uint32_t halves =
-            halves_with_cells(base + Layout::kMask + made * Layout::kMaskBytes, lane_now());
+        const std::uint32_t quarters =
+            quarters_with_cells(base + Layout::kMask + made * Layout::kMaskBytes, lane_now());
         if (lane_now() == 0) {
-          store_word(base + Layout::kMaskHalves + 4 * made, static_cast<int>(halves));
+          store_word(base + Layout::kMaskQuarters + 4 * made, static_cast<int>(quarters));
         }
         __syncwarp();
         ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * made, lane_now());
@@ -525,15 +525,15 @@ class UnitLoader {
       if (takes_turns()) find_rank(step.tile);
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
-      std::uint32_t mask = 0;
+      std::uint32_t mask = 0, quarters = 15;
       if (step.kind != PlanSegmentKind::full || is_ragged_unit) {
         mask = base_ + Layout::kMask + slots_.stage() * Layout::kMaskBytes;
         ptx::mbarrier_wait(base_ + Layout::kMaskFull + 8 * slots_.stage(), slots_.phase(),
                            "load: mask full");
+        quarters = static_cast<std::uint32_t>(
+            load_word(base_ + Layout::kMaskQuarters + 4 * slots_.stage()));
         // Where blocks take turns, all take theirs.
-        if (!takes_turns()) {
-          halves &= load_word(base_ + Layout::kMaskHalves + 4 * slots_.stage());
-        }
+        if (!takes_turns()) halves &= quarters | quarters >> 2;
         if (halves == 0) {
           for (std::uint32_t i = 0; i < kComputeWarps * ptx::kWarpArrivals; ++i) {
             ptx::mbarrier_arrive(base_ + Layout::kMaskEmpty + 8 * slots_.stage());
@@ -544,10 +544,14 @@ class UnitLoader {
       // Steps of 64 queries are the halves of a tile, one of 128 is the tile.
       std::uint32_t steps = Layout::kStepsOfTile == 2 ? halves : halves != 0 ? 1u : 0u;
 #pragma unroll 1
-      for (int i = 0; steps != 0; ++i, steps >>= 1) {
+      for (int i = 0; steps != 0; ++i, steps >>= 1, quarters >>= 1) {
         if ((steps & 1) == 0) continue;
-        load_step(g, place.key_begin + i * Layout::kStepQueries,
-                  (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0), mask);
+        int flags = (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0);
+        if constexpr (Layout::kAlternates) {
+          flags |= static_cast<int>(~quarters & 1) * kStepIsEmpty |
+                   static_cast<int>(~quarters & 4) * (kStepIsEmpty / 2);
+        }
+        load_step(g, place.key_begin + i * Layout::kStepQueries, flags, mask);
       }
     }
   }

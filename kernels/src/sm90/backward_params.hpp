@@ -142,6 +142,8 @@ inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last that reads t
 inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< of the words' columns
 inline constexpr std::int32_t kStepEndsUnit = 4;      ///< no queries: the unit is done
 inline constexpr std::int32_t kStepEndsAll = 8;       ///< and it was the last
+/// Shifted left by 0 or 1: no cell for that warpgroup that computes.
+inline constexpr std::int32_t kStepIsEmpty = 16;
 
 /// What the loading thread asks the serving warp for: to zero rows past a length that a copy brings
 /// along, before they are computed with; or one of those below.
@@ -231,9 +233,9 @@ struct BackwardLayout {
   static constexpr int kEntryBytes = 8 * kUnitKeys + 16, kBiasBytes = 4 * kUnitKeys;
   static constexpr int kEntries = kBiasSums + 8 * 2 * kWarpgroupThreads;
   static constexpr int kBiases = kEntries + kKeySlots * kEntryBytes;
-  /// Of each mask slot: bit i is set iff columns [64 i, 64 i + 64) have a cell.
-  static constexpr int kMaskHalves = kBiases + kKeySlots * kBiasBytes;
-  static constexpr int kTurns = kMaskHalves + (4 * kMaskSlots + 15) / 16 * 16;
+  /// Of each mask slot, which quarters have a cell: quarters_with_cells.
+  static constexpr int kMaskQuarters = kBiases + kKeySlots * kBiasBytes;
+  static constexpr int kTurns = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
   static constexpr int kNumTurns = kTurns + kTurnSlots * static_cast<int>(sizeof(StepTurn));
   static constexpr int kTaken = kNumTurns + 8;  ///< TurnTaker
   /// What the serving warp counts: requests, units, units of listed keys.

@@ -77,18 +77,27 @@ __device__ __forceinline__ void write_whole_rows(std::uint32_t slot, int num_row
   }
 }
 
-/// Which halves of the columns have a cell, of words that this warp has written: bit i for columns
-/// [64 i, 64 i + 64).
-__device__ __forceinline__ std::uint32_t halves_with_cells(std::uint32_t slot, int lane) {
-  __syncwarp();
-  std::uint32_t any = 0;
-#pragma unroll
-  for (int i = lane; i < kWordQuads; i += kWarpSize) {
-    const uint4 words = load_words(slot + 16 * i);
-    any |= words.x | words.y | words.z | words.w;
-  }
-  any = __reduce_or_sync(~0u, any);
+/// Bit j set iff `any`, words of a row, has a cell in columns [64 j, 64 j + 64).
+__device__ __forceinline__ std::uint32_t quarter_bits(std::uint32_t any) {
   return ((any & 0xFFFFu) != 0 ? 1u : 0u) | ((any >> 16) != 0 ? 2u : 0u);
+}
+
+/// Which quarters of a tile have a cell, of words that this warp has written: bit 2 i + j for rows
+/// [64 i, 64 i + 64) and columns [64 j, 64 j + 64).
+__device__ __forceinline__ std::uint32_t quarters_with_cells(std::uint32_t slot, int lane) {
+  __syncwarp();
+  std::uint32_t quarters = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t any = 0;
+#pragma unroll
+    for (int i = lane; i < kWordQuads / 2; i += kWarpSize) {
+      const uint4 words = load_words(slot + 16 * (half * (kWordQuads / 2) + i));
+      any |= words.x | words.y | words.z | words.w;
+    }
+    quarters |= quarter_bits(any) << 2 * half;
+  }
+  return __reduce_or_sync(~0u, quarters);
 }
 
 /// Where the word of a row lies for the first thread of its quad; 8 bytes on, for the next.
