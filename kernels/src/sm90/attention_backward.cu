@@ -2,8 +2,8 @@
 // three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
 // up dQ, the last one writes dQ. Over listed keys kernels before and after those see to the
 // gradients that the main one does not write (key_gradients.hpp); zeros of most sums it writes
-// itself where device kernels made the lists (RowZeros). With RowSums::keys two more come
-// second: an instance of the main one that adds up rows of dS, and one that adds them to D.
+// itself where KV heads have units for all multiprocessors (RowZeros). With RowSums::keys two more
+// come second: an instance of the main one that adds up rows of dS, and one that adds them to D.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -180,18 +180,16 @@ int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists)
 }
 
 // Whether the main kernel writes zeros of sums of all KV heads but the first, and their counters.
-Result<void> set_zeros(const sm90::BackwardLists& lists, const BackwardCall& call,
-                       const AttentionShape& shape, int dim, BackwardParams& params,
-                       Stream stream) {
-  if (lists.zero_counters == nullptr || params.turns != nullptr || call.sums_keys ||
+Result<void> set_zeros(const sm90::RowZeros& zeros, const BackwardCall& call, int dim,
+                       BackwardParams& params, Stream stream) {
+  if (zeros.counters == nullptr || params.turns != nullptr || call.sums_keys ||
       dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
     return {};
   }
-  params.zeros = {lists.zero_counters, lists.sums.num_rows, lists.sums.rows_of_group,
-                  lists.sums.num_groups, shape.heads_kv};
+  params.zeros = zeros;
   return sm90::check_cuda(
-      cudaMemsetAsync(lists.zero_counters, 0,
-                      static_cast<std::size_t>(lists.sums.num_groups) * sizeof(sm90::ZeroCounters),
+      cudaMemsetAsync(zeros.counters, 0,
+                      static_cast<std::size_t>(zeros.num_rows) * sizeof(sm90::ZeroCounters),
                       stream),
       "cudaMemsetAsync");
 }
@@ -210,7 +208,8 @@ Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_
 template <class T>
 Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params,
-                    const sm90::BackwardLists* lists, TurnOffsets* turn_offsets, Stream stream) {
+                    const sm90::BackwardLists* lists, TurnOffsets* turn_offsets,
+                    sm90::ZeroCounters* zero_counters, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, lists);
   const int dim = sm90::backward_dim(shape);
@@ -235,12 +234,19 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     lists->ranks};
     keys = key_gradient_params(call, shape, params, kernel.dim, *lists);
     if (num_units > 0) {
-      FDMA_TRY_VOID(set_zeros(*lists, call, shape, kernel.dim, params, stream));
+      const sm90::RowZeros zeros{lists->zero_counters, lists->sums.num_rows,
+                                 lists->sums.rows_of_group, lists->sums.num_groups, shape.heads_kv};
+      FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
     }
     sm90::KeyGradientParams zeroed = keys;
     if (params.zeros.counters != nullptr) zeroed.sums.num_groups = 1;
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(zeroed, stream),
                                    "launch of the kernels that zero gradients"));
+  } else if (plan.is_by_row) {
+    const sm90::RowZeros zeros{zero_counters, nullptr, 0,
+                               static_cast<std::int32_t>(shape.batch) * shape.heads_kv,
+                               shape.heads_kv};
+    FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
   }
   const QueryParams queries = query_params(call, shape, params, kernel.dim);
   const bool has_queries = params.places.padded_q_len > 0;
@@ -318,6 +324,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
                    static_cast<std::int32_t>(places.padded_q_len)};
   if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
   params.walks_down = options.deterministic && impl.arrays.walks_down;
+  auto* const zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
   TurnOffsets* turn_offsets = nullptr;
   if (is_parametric) {
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
@@ -327,8 +334,10 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
     params.turn_offsets = turn_offsets;
   }
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, turn_offsets, stream)
-             : launch<__half>(impl, call, tensors, params, lists, turn_offsets, stream);
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, turn_offsets,
+                                     zero_counters, stream)
+             : launch<__half>(impl, call, tensors, params, lists, turn_offsets, zero_counters,
+                              stream);
 }
 
 // The lists of an uploaded plan, with sums in its workspace.

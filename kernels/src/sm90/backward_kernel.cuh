@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     }
     init(Layout::kSumsFull, 1, Layout::kSumWarps);
     ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
-    for (int at = Layout::kNumTurns; at <= Layout::kServed; at += 16) {
+    for (int at = Layout::kNumTurns; at <= Layout::kZeroState; at += 16) {
       store_words(base + at, make_uint4(0, 0, 0, 0));
     }
     ptx::mbarrier_init_fence();
@@ -61,11 +61,10 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     // The loading thread first: then ptxas keeps what it counts in uniform registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
-        UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base)
-            .run();
+        UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients>>(p, base).run();
       }
     } else if (warp == kServeWarp) {
-      serve_requests<Layout, kListed, kWritesZeros<Layout, kGradients, kListed>>(p, base, lane);
+      serve_requests<Layout, kListed, kWritesZeros<Layout, kGradients>>(p, base, lane);
     } else if constexpr (kListed) {
       make_listed_masks<Layout>(p, base, warp, lane);
     } else {
@@ -82,7 +81,7 @@ template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, b
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
-      kWritesZeros<Layout, kGradients, kListed> ? Layout::kBytesWithZeros : Layout::kBytes;
+      kWritesZeros<Layout, kGradients> ? Layout::kBytesWithZeros : Layout::kBytes;
   const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kListed>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

@@ -291,7 +291,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed));
     return ring;
   };
-  ZeroWriter<Layout> zeros(p, base);
+  const ZeroWriter<Layout> zeros(p, base);
   const auto writes_zeros = [&] { return kZeros && p.zeros.counters != nullptr; };
   for (;;) {
     CountedRing<Layout::kItemSlots> item_ring;
@@ -309,9 +309,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         } while (!__all_sync(~0u, ptx::mbarrier_test(full, ring.phase())));
         turns.put_aside(lane);
       } else {
-        while (writes_zeros() && zeros.has_work() &&
-               __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase()))) {
-          zeros.advance(lane);
+        while (writes_zeros() && __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase())) &&
+               zeros.advance(lane)) {
         }
         ptx::mbarrier_wait(full, ring.phase(), "serve: request full");
       }
@@ -338,6 +337,14 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
           publish_item(p, item, index);
         }
         const int count = load_word(base + Layout::kServed + 4) - 1;
+        if (!kListed && writes_zeros()) {
+          const std::uint32_t taken =
+              base + Layout::kItem + count % Layout::kItemSlots * Layout::kItemSlotBytes;
+          if (load_word(taken + ItemAt::kNumTiles) != kNoItem) {
+            zeros.look_ahead(load_word(taken + ItemAt::kBatch) * p.zeros.heads_kv +
+                             load_word(taken + ItemAt::kKvHead));
+          }
+        }
         ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * (count % Layout::kItemSlots));
       }
       __syncwarp();
@@ -355,7 +362,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
                            base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
       __syncwarp();
       ptx::mbarrier_arrive_warp(base + Layout::kKeysFull + 8 * key_ring.stage(), lane);
-      if (writes_zeros()) {
+      if (writes_zeros() && lane == 0) {
         const int2 place =
             load_words2(base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes +
                         8 * Layout::kUnitKeys);
@@ -377,8 +384,9 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     __syncwarp();
   }
   if (!writes_zeros()) return;
-  zeros.look_at_all();
-  while (zeros.has_work()) zeros.advance(lane);
+  if (lane == 0) zeros.look_at_all();
+  while (zeros.advance(lane)) {
+  }
 }
 
 /// Loads what each published unit needs. One thread.
@@ -393,7 +401,7 @@ class UnitLoader {
     if (!wait_for_unit()) end_without_units();
     while (wait_for_unit()) {
       load_keys();
-      if (kZeros && p.zeros.counters != nullptr) wait_for_zeros(p, row_in_hand());
+      if (kZeros && p.zeros.counters != nullptr) wait_for_zeros_of_row();
 #pragma unroll 1
       for (int g = 0; g < p.group_size; ++g) load_queries(g);
       end_unit();
@@ -461,9 +469,12 @@ class UnitLoader {
     return full;
   }
 
-  __device__ __forceinline__ int row_in_hand() const {
+  __device__ __forceinline__ void wait_for_zeros_of_row() const {
     const PublishedItem unit = unit_in_hand();
-    return unit.batch * p.zeros.heads_kv + unit.kv_head;
+    const int row = unit.batch * p.zeros.heads_kv + unit.kv_head;
+    if (row <= load_word(base_ + Layout::kZeroedRow)) return;
+    wait_for_zeros(p, row);
+    store_word(base_ + Layout::kZeroedRow, row);
   }
   /// The unit in hand, read anew at each use: it would take too many registers.
   __device__ __forceinline__ PublishedItem unit_in_hand() const { return read_item(item_slot()); }

@@ -80,12 +80,12 @@ struct alignas(8) ZeroCounters {
   std::int32_t next, done;
 };
 
-/// Ordinary calls over lists whose items are together by KV head (a row: batch * heads_kv +
-/// kv_head), rows in their order: sums of all rows but the first, those of dQ and of listed keys,
-/// need not be zero at launch, the main kernel sees to them (backward_zeros.cuh).
+/// Ordinary calls over units that are together by KV head (a row: batch * heads_kv + kv_head), rows
+/// in their order: sums of all rows but the first, those of dQ and of listed keys, need not be zero
+/// at launch, the main kernel sees to them (backward_zeros.cuh).
 struct RowZeros {
   ZeroCounters* counters;        ///< [num_rows], 0 at launch; or null: sums are zero
-  const std::int32_t* num_sums;  ///< [num_rows]: rows of sums of listed keys
+  const std::int32_t* num_sums;  ///< [num_rows]: rows of sums of listed keys; or null: none
   std::int64_t sums_of_row;      ///< from those of one KV head to the next
   std::int32_t num_rows;
   std::int32_t heads_kv;
@@ -117,7 +117,7 @@ struct BackwardParams {
   const TurnOffsets* turn_offsets;  ///< of a parametric plan: [batch, padded_q_len / kTileKeys]
   bool walks_down;                  ///< items, from the last query tile to the first
   KeyListArrays lists;  ///< read by the kernels over listed keys only, which read no plan
-  RowZeros zeros;       ///< the same
+  RowZeros zeros;
 };
 
 /// What a launch of the main kernel computes.
@@ -240,8 +240,10 @@ struct BackwardLayout {
   static constexpr int kTaken = kNumTurns + 8;  ///< TurnTaker
   /// What the serving warp counts: requests, units, units of listed keys.
   static constexpr int kServed = kNumTurns + 16;
+  /// A KV head whose sums are known to be zero, of the loading thread; then ZeroWriter.
+  static constexpr int kZeroedRow = kServed + 12, kZeroState = kServed + 16;
   /// Of each warp that makes masks, while it does.
-  static constexpr int kMaskWalks = kServed + 16, kMaskWalkBytes = 48;
+  static constexpr int kMaskWalks = kZeroState + 16, kMaskWalkBytes = 48;
   static constexpr int kBarriers = kMaskWalks + kMaskWarps * kMaskWalkBytes;
 
   // Barriers, 8 bytes each.
@@ -275,8 +277,8 @@ struct BackwardLayout {
 };
 
 /// Whether the kernel can write zeros.
-template <class Layout, Gradients kGradients, bool kListed>
-inline constexpr bool kWritesZeros = kListed&& kGradients == Gradients::all&& Layout::kAddsInBulk;
+template <class Layout, Gradients kGradients>
+inline constexpr bool kWritesZeros = kGradients == Gradients::all&& Layout::kAddsInBulk;
 
 /// For Gradients::shifts, whose warpgroups take turns themselves.
 template <int kDimQk, int kDimV>

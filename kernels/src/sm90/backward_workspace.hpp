@@ -34,6 +34,8 @@ struct BackwardWorkspace {
     dk_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
     dv_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
     dbias_sums = add(plan.lists.num_sums * 4);
+    zero_counters = add(
+        plan.is_by_row ? shape.batch * shape.heads_kv * static_cast<int>(sizeof(ZeroCounters)) : 0);
     const bool is_parametric = plan.arrays.num_formulas > 0;
     tile_rows = add(is_parametric ? shape.batch * plan.arrays.max_tile_rows *
                                         static_cast<int>(sizeof(TileRow))
@@ -45,6 +47,7 @@ struct BackwardWorkspace {
 
   std::int64_t padded_q_len = 0;
   std::int64_t lse_log2, deltas, missing, turns, dq_sums, dk_sums, dv_sums, dbias_sums;
+  std::int64_t zero_counters;
   std::int64_t tile_rows, turn_offsets;
   std::int64_t bytes = 0;
 };

@@ -129,6 +129,25 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   return {};
 }
 
+// Backward, of a plan with items: whether they are together by KV head, in the order of these, and
+// each has units for all multiprocessors.
+bool is_by_row(const AttentionPlan& plan, int num_multiprocessors) {
+  const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
+  std::int64_t row = -1, num_units = num_multiprocessors;
+  for (std::size_t i = 0; i < plan.items.size(); i += group_size) {
+    const WorkItem& item = plan.items[i];
+    const std::int64_t row_of_item =
+        std::int64_t{item.batch} * plan.shape.heads_kv + item.head / plan.shape.group_size();
+    if (row_of_item != row) {
+      if (row_of_item < row || num_units < num_multiprocessors) return false;
+      row = row_of_item;
+      num_units = 0;
+    }
+    ++num_units;
+  }
+  return row > 0 && num_units >= num_multiprocessors;
+}
+
 Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
                                  const UploadOptions& options) {
   auto impl = std::make_unique<DevicePlan::Impl>();
@@ -239,6 +258,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
                  num_list_items.front(),
                  static_cast<std::int64_t>(lists.sum_keys.size())};
   impl->is_ordered = options.deterministic;
+  impl->is_by_row = plan.is_backward() && is_by_row(plan, impl->num_multiprocessors);
   if (is_ordered) {
     arrays.walks_down = order.walks_down;
     arrays.units = reinterpret_cast<const std::int32_t*>(base + units);

@@ -104,6 +104,8 @@ struct DevicePlan::Impl {
   bool is_ordered = false;      ///< uploaded for deterministic calls
   sm90::KeyListsOnDevice lists;
   sm90::KeyOrdersOnDevice orders;
+  /// Backward: items are together by KV head, which have some for each multiprocessor (RowZeros).
+  bool is_by_row = false;
 
   Impl() = default;
   Impl(const Impl&) = delete;
