@@ -209,17 +209,17 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunOverLongSegments) {
   GpuMachine machine;
   const MaskCase mask = testing::case_of(
       "live long",
-      testing::make_cells(600, 300,
+      testing::make_cells(450, 240,
                           [](auto q, auto k) { return k <= q && q < k + 230 + k * 61 % 200; }),
       {128, 128});
   TrialChoice choice;
-  choice.head_dim = 64;
+  choice.head_dim = 32;
   choice.has_bias = true;
   BackwardChoice backward = listed();
   backward.deterministic = true;
   BackwardTrial trial(machine, mask, {1, 64, 1}, choice, backward);
   ASSERT_TRUE(trial.plan().is_listed());
-  EXPECT_EQ(listed_segment(trial.plan()), 2 * segment_tiles(64, 600));
+  EXPECT_EQ(listed_segment(trial.plan()), 2 * segment_tiles(64, 450));
   EXPECT_FALSE(trial.plan().key_lists.sum_keys.empty());
   std::vector<unsigned char> bytes;
   for (const unsigned char poison : {0xff, 0x00, 0x41}) {
