@@ -24,9 +24,13 @@ FDMA_HOST_DEVICE inline std::uint32_t ascending_score(float score) {
   return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/// The rank of a key in a group of rows that is alone in its piece; ties go to the lower key.
+/// The rank of a key in a group of rows that is alone in its piece, from its ascending score; ties
+/// go to the lower key.
+FDMA_HOST_DEVICE inline std::uint64_t rank_of_ascending(std::uint32_t ascending, std::int32_t key) {
+  return std::uint64_t{ascending} << 32 | (~static_cast<std::uint32_t>(key));
+}
 FDMA_HOST_DEVICE inline std::uint64_t rank_of_key(float score, std::int32_t key) {
-  return std::uint64_t{ascending_score(score)} << 32 | (~static_cast<std::uint32_t>(key));
+  return rank_of_ascending(ascending_score(score), key);
 }
 FDMA_HOST_DEVICE inline std::int32_t key_of_rank(std::uint64_t rank) {
   return static_cast<std::int32_t>(~static_cast<std::uint32_t>(rank));
@@ -34,9 +38,13 @@ FDMA_HOST_DEVICE inline std::int32_t key_of_rank(std::uint64_t rank) {
 
 /// The rank in a piece that holds several groups, the `ordinal`-th from 1 on: later groups are
 /// better. `local` is the key's index in the piece.
-FDMA_HOST_DEVICE inline std::uint64_t packed_rank(std::uint32_t ordinal, float score, int local) {
-  return (std::uint64_t{ordinal} << 32 | ascending_score(score)) << kPieceBits |
+FDMA_HOST_DEVICE inline std::uint64_t packed_rank_of_ascending(std::uint32_t ordinal,
+                                                               std::uint32_t ascending, int local) {
+  return (std::uint64_t{ordinal} << 32 | ascending) << kPieceBits |
          static_cast<std::uint32_t>(kPieceKeys - 1 - local);
+}
+FDMA_HOST_DEVICE inline std::uint64_t packed_rank(std::uint32_t ordinal, float score, int local) {
+  return packed_rank_of_ascending(ordinal, ascending_score(score), local);
 }
 FDMA_HOST_DEVICE inline int local_of_packed_rank(std::uint64_t rank) {
   return kPieceKeys - 1 - static_cast<int>(rank & (kPieceKeys - 1));

@@ -4,7 +4,7 @@
 //   death(k) = the w-th smallest key among those of the group that rank above k
 //
 // (if it comes before k itself, k is never kept). Groups are cut into pieces of 2,048 keys; then
-//   1. sort_pieces    one thread block a piece sorts its ranks: a run
+//   1. sort_pieces    128 threads a piece sort its ranks (squad_sort.cuh): a run
 //   2. find_worst     per piece, the rank of the w-th best key of its group up to the piece's end:
 //                     bit by bit from the top, windows into the runs narrow to one element
 //   3. find_deaths    with T before and after its piece, a block knows what happens in it. The keys
@@ -37,14 +37,13 @@
 #include "sm90/cuda_error.hpp"
 #include "zoh/device_topk.hpp"
 #include "zoh/dying_keys.cuh"
-#include "zoh/piece_sort.cuh"
+#include "zoh/squad_sort.cuh"
 
 namespace fdma::zoh {
 namespace {
 
 constexpr int kThreads = kTopkThreads;
 constexpr int kDyingOfThread = kPieceKeys / kThreads;
-static_assert(kThreads == kSortThreads);
 static_assert(kFewParts <= kThreads, "a team of find_worst_of_few is of one block");
 // Shared memory of find_worst for each run: its window and where that splits.
 constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
@@ -55,6 +54,9 @@ __device__ int2* row_of(const TopkCall& call, const Piece& piece) {
 }
 __device__ const int2* queries_of(const TopkCall& call, const Piece& piece) {
   return call.queries + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+}
+__device__ const std::uint16_t* ordinals_of(const TopkCall& call, const Piece& piece) {
+  return call.ordinals + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
 }
 __device__ int local_of(const Piece& piece, std::uint64_t rank) {
   return piece.kind == PieceKind::packed ? local_of_packed_rank(rank)
@@ -83,13 +85,15 @@ __device__ __forceinline__ void sync_team(int team, int num_threads) {
 }
 
 // worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer. For groups
-// of at most as many parts as a block has threads: a thread has a run, its window of ranks whose
-// bits above the current one are those of `worst`, and the best and the worst rank in there.
+// of at most as many parts as a block has threads, past their first piece: a thread has a run, its
+// window of ranks whose bits above the current one are those of `worst`, and the best and the worst
+// rank in there.
 template <bool kIsAlone>
 __device__ __forceinline__ void find_worst_of_few(const TopkCall& call, WorstTeam& shared,
                                                   int index, int team, int thread,
                                                   int num_threads) {
   const Piece piece = call.pieces[index];
+  if (piece.num_before == 0) return;
   if (piece.num_seen < call.w) {
     if (thread == 0) call.worst[index] = 0;
     return;
@@ -169,16 +173,12 @@ __device__ __forceinline__ void find_worst_of_few(const TopkCall& call, WorstTea
 }
 
 // What the blocks of a launch do: the first ones find thresholds, which waits for memory most of
-// the time, the others something else for pieces from `begin` on.
+// the time, the others something else for pieces [begin, end).
 struct Stage {
   int worst_begin = 0, worst_end = 0;
   int team_threads = 0;
   int num_worst_blocks = 0;
-  int begin = 0;
-
-  __device__ int piece_of_block() const {
-    return begin + static_cast<int>(blockIdx.x) - num_worst_blocks;
-  }
+  int begin = 0, end = 0;
 };
 
 // True: that was what this block is for.
@@ -205,59 +205,189 @@ __global__ void __launch_bounds__(kThreads)
                           static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
 }
 
-__global__ void __launch_bounds__(kThreads, 4)
-    sort_pieces(const __grid_constant__ TopkCall call, const __grid_constant__ Stage stage) {
-  ptx::let_next_grid_start();
-  ptx::wait_for_grid_before();
-  __shared__ union {
-    SortStorage sort;
-    WorstStorage worst;
-  } storage;
-  if (find_thresholds(call, stage, storage.worst)) return;
-  const int index = stage.piece_of_block();
-  const Piece piece = call.pieces[index];
-  const int thread = static_cast<int>(threadIdx.x);
+// By what the keys of a piece are sorted: by the upper bits of their values, where that leaves few
+// equal ones; else by lower bits, upper ones and groups in turn.
+enum Digits : unsigned { kCoarse = 1, kLower = 2, kUpper = 4, kGroup = 8 };
+constexpr std::uint32_t kDigitEnd = 1u << kDigitBits;
+// More keys than that with equal upper bits are too many to be put in order one by one.
+constexpr int kMostEqual = 32;
+
+struct SortedValues {
+  std::uint32_t least = 0;  // of those that somebody sees
+  int shift = 0;            // of the upper bits
+  unsigned digits = 0;      // 0: all keys are kept, and not sorted
+
+  // The upper bits of what shared memory has of a key, counted from the least value; 0: nobody sees
+  // it.
+  __device__ std::uint32_t coarse(std::uint32_t stored) const {
+    return stored == 0 ? 0 : (stored - 1 - least >> shift) + 1;
+  }
+};
+
+// Reads the keys of a piece: their values, and 1 more, into shared memory.
+template <bool kIsBlock>
+__device__ __forceinline__ SortedValues read_values(const TopkCall& call,
+                                                    const Squad<kIsBlock>& squad,
+                                                    SquadStorage& storage, const Piece& piece) {
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
-  const std::uint16_t* ordinals =
-      call.ordinals + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+  const std::uint16_t* ordinals = ordinals_of(call, piece);
   const float* scores = call.scores + piece.row / call.num_heads * call.batch_stride +
                         piece.row % call.num_heads * call.head_stride +
                         piece.first_key * call.key_stride;
+  const bool is_packed = piece.kind == PieceKind::packed;
   bool saw_nan = false;
-  std::uint64_t ranks[kSortItems];  // in any order: they are sorted
-#pragma unroll
-  for (int item = 0; item < kSortItems; ++item) {
-    const int i = thread + item * kThreads;
-    ranks[item] = 0;
+  Range seen_values, seen_ordinals;
+#pragma unroll 4
+  for (int item = 0; item < kSquadItems; ++item) {
+    const int i = squad.dealt(item);
+    storage.values[i] = 0;
     if (i >= piece.num_keys) continue;
-    const int2 seen = queries[i];
+    const int2 seen = __ldg(queries + i);
     if (seen.x < seen.y) {
-      const float score = scores[i * call.key_stride];
+      const float score = __ldg(scores + i * call.key_stride);
       saw_nan |= isnan(score);
-      ranks[item] = piece.kind == PieceKind::packed ? packed_rank(ordinals[i], score, i)
-                                                    : rank_of_key(score, piece.first_key + i);
+      const std::uint32_t value = ascending_score(score);
+      seen_values.add(value);
+      if (is_packed) seen_ordinals.add(ordinals[i]);
+      storage.values[i] = value + 1;
       if (piece.kind == PieceKind::all_kept) kept[i] = seen;
     } else {
       kept[i] = make_int2(0, 0);
     }
   }
-  if (__syncthreads_or(saw_nan) != 0 && thread == 0 && call.status != nullptr) {
+  if (__any_sync(0xFFFFFFFFu, saw_nan) && squad.lane == 0 && call.status != nullptr) {
     atomicOr(call.status, kTopkSawNan);
   }
-  if (piece.kind == PieceKind::all_kept) return;
-  sort_piece(storage.sort, ranks);
-  const int first = thread * kSortItems;
-  std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys + first;
-  if (first + kSortItems <= piece.num_keys) {
-    reinterpret_cast<ulonglong2*>(run)[0] = make_ulonglong2(ranks[0], ranks[1]);
-    reinterpret_cast<ulonglong2*>(run)[1] = make_ulonglong2(ranks[2], ranks[3]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kSortItems; ++i) {
-      if (first + i < piece.num_keys) run[i] = ranks[i];
+  SortedValues sorted;
+  if (piece.kind == PieceKind::all_kept) return sorted;
+  const Range values = range_of_squad(squad, storage, seen_values);
+  sorted.least = values.least;
+  const std::uint32_t range = values.least <= values.most ? values.most - values.least : 0;
+  sorted.shift = max(32 - __clz(static_cast<int>(range)) - kDigitBits, 0);
+  if ((range >> sorted.shift) + 1 >= kDigitEnd) ++sorted.shift;
+  sorted.digits = kCoarse;
+  if (is_packed) {
+    const Range groups = range_of_squad(squad, storage, seen_ordinals);
+    if (groups.least < groups.most) {
+      sorted.digits = kLower | kGroup | (sorted.shift > 0 ? kUpper : 0u);
     }
   }
+  return sorted;
+}
+
+// After a sort by upper bits: the values in their order into storage.words; whether more than
+// kMostEqual are equal in them.
+template <bool kIsBlock>
+__device__ __forceinline__ bool are_many_equal(const Squad<kIsBlock>& squad, SquadStorage& storage,
+                                               const SortedValues& sorted, int num_keys) {
+#pragma unroll 4
+  for (int item = 0; item < kSquadItems; ++item) {
+    const int place = squad.dealt(item);
+    storage.words[place] = storage.values[storage.order[place]];
+  }
+  squad.sync();
+  Range equal;
+#pragma unroll 4
+  for (int item = 0; item < kSquadItems; ++item) {
+    const int place = squad.dealt(item);
+    if (place + kMostEqual >= num_keys) continue;
+    const std::uint32_t coarse = sorted.coarse(storage.words[place + kMostEqual]);
+    if (coarse != 0 && coarse == sorted.coarse(storage.words[place])) equal.add(1);
+  }
+  return range_of_squad(squad, storage, equal).most != 0;
+}
+
+// Where the key at a place goes among those whose upper bits are equal to its own.
+__device__ __forceinline__ int place_among_equal(const std::uint32_t* words,
+                                                 const SortedValues& sorted, int place,
+                                                 int num_keys) {
+  const std::uint32_t value = words[place];
+  const std::uint32_t coarse = sorted.coarse(value);
+  int to = place;
+  for (int at = place + 1; at < num_keys && sorted.coarse(words[at]) == coarse; ++at) {
+    to += words[at] > value ? 1 : 0;
+  }
+  for (int at = place - 1; at >= 0 && sorted.coarse(words[at]) == coarse; --at) {
+    to -= words[at] < value ? 1 : 0;
+  }
+  return to;
+}
+
+// Sorts the ranks of a piece by all threads of a squad.
+template <bool kIsBlock>
+__device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad<kIsBlock>& squad,
+                                           SquadStorage& storage, int index) {
+  SortedValues sorted = read_values(call, squad, storage, call.pieces[index]);
+  if (sorted.digits == 0) return;
+  bool has_equal = false;
+#pragma unroll 1
+  for (unsigned digit = kCoarse; digit <= sorted.digits; digit *= 2) {
+    if ((sorted.digits & digit) == 0) continue;
+    const Piece& piece = call.pieces[index];
+    sort_by_digit(squad, storage, piece.num_keys, digit <= kLower, [&](int key) {
+      const std::uint32_t stored = storage.values[key];
+      if (digit == kCoarse || stored == 0) return sorted.coarse(stored);
+      if (digit == kGroup) return std::uint32_t{ordinals_of(call, piece)[key]};
+      const std::uint32_t value = stored - sorted.least;
+      return digit == kLower ? value & (kDigitEnd - 1) : value >> kDigitBits;
+    });
+    if (digit != kCoarse || sorted.shift == 0) continue;
+    has_equal = !are_many_equal(squad, storage, sorted, piece.num_keys);
+    if (!has_equal) sorted.digits = kLower | kUpper;
+  }
+  const Piece piece = call.pieces[index];
+  const std::uint16_t* ordinals = ordinals_of(call, piece);
+  std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys;
+  // The threshold of a group's first piece is one of its ranks.
+  const bool has_threshold = piece.num_before == 0;
+  const auto last = static_cast<int>(min(call.w, std::int64_t{kPieceKeys} + 1)) - 1;
+#pragma unroll 2
+  for (int item = 0; item < kSquadItems; ++item) {
+    int place = squad.dealt(item);
+    if (place >= piece.num_keys) continue;
+    const int key = storage.order[place];
+    const std::uint32_t stored = storage.values[key];
+    std::uint64_t rank = 0;
+    if (stored != 0) {
+      rank = piece.kind == PieceKind::packed
+                 ? packed_rank_of_ascending(ordinals[key], stored - 1, key)
+                 : rank_of_ascending(stored - 1, piece.first_key + key);
+      if (has_equal) place = place_among_equal(storage.words, sorted, place, piece.num_keys);
+    }
+    run[place] = rank;
+    if (has_threshold && place == last) call.worst[index] = rank;
+  }
+  if (!has_threshold || squad.thread != 0) return;
+  if (last >= piece.num_keys) call.worst[index] = 0;
+  if (call.ends != nullptr) {
+    call.ends[std::int64_t{index} * call.most_parts] = static_cast<std::uint16_t>(call.w);
+  }
+}
+
+// By blocks of one squad.
+__global__ void __launch_bounds__(kSquadThreads, 8)
+    sort_pieces_alone(const __grid_constant__ TopkCall call, const __grid_constant__ Stage stage) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  __shared__ SquadStorage storage;
+  sort_piece(call, Squad<true>(), storage, stage.begin + static_cast<int>(blockIdx.x));
+}
+
+// By blocks of several, of which the first ones find thresholds.
+constexpr int kSquads = kThreads / kSquadThreads;
+constexpr int kSquadsBytes = kSquads * static_cast<int>(sizeof(SquadStorage));
+__global__ void __launch_bounds__(kThreads, 2)
+    sort_pieces(const __grid_constant__ TopkCall call, const __grid_constant__ Stage stage) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  extern __shared__ __align__(16) unsigned char raw_storage[];
+  if (find_thresholds(call, stage, *reinterpret_cast<WorstStorage*>(raw_storage))) return;
+  const Squad<false> squad;
+  const int block = static_cast<int>(blockIdx.x) - stage.num_worst_blocks;
+  const int index = stage.begin + block * kSquads + squad.index;
+  if (index >= stage.end) return;
+  sort_piece(call, squad, reinterpret_cast<SquadStorage*>(raw_storage)[squad.index], index);
 }
 
 // Thresholds, as the first blocks of the other launches find them, for any number of parts.
@@ -324,7 +454,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   extern __shared__ __align__(16) unsigned char raw_storage[];
   DeathStorage& storage = *reinterpret_cast<DeathStorage*>(raw_storage);
   if (find_thresholds(call, stage, *reinterpret_cast<WorstStorage*>(raw_storage))) return;
-  const int index = stage.piece_of_block();
+  const int index = stage.begin + static_cast<int>(blockIdx.x) - stage.num_worst_blocks;
   const Piece piece = call.pieces[index];
   const int thread = static_cast<int>(threadIdx.x);
   const std::uint64_t before = piece.num_before == 0 ? 0 : call.worst[index - 1];
@@ -424,6 +554,9 @@ Result<void> prepare_topk(std::int64_t most_parts) {
       sm90::check_cuda(cudaFuncSetAttribute(find_worst, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(most_parts * kWindowBytes)),
                        "cudaFuncSetAttribute"));
+  FDMA_TRY_VOID(sm90::check_cuda(
+      cudaFuncSetAttribute(sort_pieces, cudaFuncAttributeMaxDynamicSharedMemorySize, kSquadsBytes),
+      "cudaFuncSetAttribute"));
   return sm90::check_cuda(
       cudaFuncSetAttribute(find_deaths, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(sizeof(DeathStorage))),
@@ -432,9 +565,9 @@ Result<void> prepare_topk(std::int64_t most_parts) {
 
 namespace {
 
-// Thresholds of pieces [worst_begin, worst_end) beside what a launch does from piece `begin` on.
+// Thresholds of pieces [worst_begin, worst_end) beside what a launch does for pieces [begin, end).
 Stage stage_of(const TopkCall& call, std::int64_t worst_begin, std::int64_t worst_end,
-               std::int64_t begin) {
+               std::int64_t begin, std::int64_t end) {
   Stage stage;
   stage.team_threads =
       std::max(32, static_cast<int>(std::bit_ceil(static_cast<std::uint32_t>(call.most_parts))));
@@ -443,20 +576,33 @@ Stage stage_of(const TopkCall& call, std::int64_t worst_begin, std::int64_t wors
   const int teams = kThreads / stage.team_threads;
   stage.num_worst_blocks = (stage.worst_end - stage.worst_begin + teams - 1) / teams;
   stage.begin = static_cast<int>(begin);
+  stage.end = static_cast<int>(end);
+  return stage;
+}
+Stage stage_alone(std::int64_t begin, std::int64_t end) {
+  Stage stage;
+  stage.begin = static_cast<int>(begin);
+  stage.end = static_cast<int>(end);
   return stage;
 }
 
-Result<void> launch_sort(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
-                         Stream stream) {
-  const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
+Result<void> launch_sort(const TopkCall& call, const Stage& stage, Stream stream) {
+  const int num_pieces = stage.end - stage.begin;
+  const bool overlaps = ptx::is_worth_overlap(num_pieces);
+  const auto num_blocks = stage.num_worst_blocks + (num_pieces + kSquads - 1) / kSquads;
   return sm90::check_cuda(
-      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), sort_pieces, blocks,
-                                 dim3(kThreads), 0, stream, call, stage),
+      stage.num_worst_blocks == 0
+          ? ptx::launch_overlapping_if(overlaps, sort_pieces_alone,
+                                       dim3(static_cast<unsigned>(num_pieces)), dim3(kSquadThreads),
+                                       0, stream, call, stage)
+          : ptx::launch_overlapping_if(overlaps, sort_pieces,
+                                       dim3(static_cast<unsigned>(num_blocks)), dim3(kThreads),
+                                       kSquadsBytes, stream, call, stage),
       "launch of the kernel that sorts pieces");
 }
 
-Result<void> launch_deaths(const TopkCall& call, const Stage& stage, std::int64_t num_pieces,
-                           Stream stream) {
+Result<void> launch_deaths(const TopkCall& call, const Stage& stage, Stream stream) {
+  const int num_pieces = stage.end - stage.begin;
   const dim3 blocks(static_cast<unsigned>(stage.num_worst_blocks + num_pieces));
   return sm90::check_cuda(
       ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), find_deaths, blocks,
@@ -467,13 +613,13 @@ Result<void> launch_deaths(const TopkCall& call, const Stage& stage, std::int64_
 
 Result<void> launch_many_parts(const TopkCall& call, std::int64_t num_pieces,
                                std::int64_t num_sorted, Stream stream) {
-  FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
+  FDMA_TRY_VOID(launch_sort(call, stage_alone(0, num_pieces), stream));
   FDMA_TRY_VOID(sm90::check_cuda(
       ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_worst,
                                  dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
                                  static_cast<int>(call.most_parts * kWindowBytes), stream, call),
       "launch of the kernel that finds thresholds"));
-  return launch_deaths(call, Stage(), num_sorted, stream);
+  return launch_deaths(call, stage_alone(0, num_sorted), stream);
 }
 
 }  // namespace
@@ -482,25 +628,27 @@ Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int
                          std::int64_t num_first, Stream stream) {
   if (num_pieces == 0) return {};
   FDMA_TRY_VOID(prepare_topk(kMostParts));
-  if (num_sorted == 0) return launch_sort(call, Stage(), num_pieces, stream);
+  if (num_sorted == 0) return launch_sort(call, stage_alone(0, num_pieces), stream);
   if (call.most_parts > kFewParts) return launch_many_parts(call, num_pieces, num_sorted, stream);
+  if (call.most_parts == 1) {
+    FDMA_TRY_VOID(launch_sort(call, stage_alone(0, num_pieces), stream));
+    return launch_deaths(call, stage_alone(0, num_sorted), stream);
+  }
   const bool is_halved = 0 < num_first && num_first < num_sorted;
   if (!is_halved) {
-    FDMA_TRY_VOID(launch_sort(call, Stage(), num_pieces, stream));
+    FDMA_TRY_VOID(launch_sort(call, stage_alone(0, num_pieces), stream));
     FDMA_TRY_VOID(sm90::check_cuda(
         ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_worst_alone,
                                    dim3(static_cast<unsigned>(num_sorted)),
                                    dim3((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32), 0,
                                    stream, call),
         "launch of the kernel that finds thresholds"));
-    return launch_deaths(call, Stage(), num_sorted, stream);
+    return launch_deaths(call, stage_alone(0, num_sorted), stream);
   }
-  FDMA_TRY_VOID(launch_sort(call, Stage(), num_first, stream));
-  FDMA_TRY_VOID(
-      launch_sort(call, stage_of(call, 0, num_first, num_first), num_pieces - num_first, stream));
-  FDMA_TRY_VOID(launch_deaths(call, stage_of(call, num_first, num_sorted, 0), num_first, stream));
-  return launch_deaths(call, stage_of(call, num_first, num_first, num_first),
-                       num_sorted - num_first, stream);
+  FDMA_TRY_VOID(launch_sort(call, stage_alone(0, num_first), stream));
+  FDMA_TRY_VOID(launch_sort(call, stage_of(call, 0, num_first, num_first, num_pieces), stream));
+  FDMA_TRY_VOID(launch_deaths(call, stage_of(call, num_first, num_sorted, 0, num_first), stream));
+  return launch_deaths(call, stage_alone(num_first, num_sorted), stream);
 }
 
 }  // namespace fdma::zoh
