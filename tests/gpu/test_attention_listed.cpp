@@ -9,8 +9,6 @@
 
 #include "backward_trial.hpp"
 #include "gpu_machine.hpp"
-#include "key_lists.hpp"
-#include "plan_key_lists.hpp"
 #include "scattered_cases.hpp"
 #include "trial_cases.hpp"
 
@@ -201,34 +199,6 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   }
   EXPECT_GT(num_listed, 6);
   EXPECT_GT(num_sums, 0U);
-}
-
-// Keys that live longer than the shortest segments, which are longer for them.
-TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunOverLongSegments) {
-  FDMA_SKIP_WITHOUT_HOPPER();
-  GpuMachine machine;
-  const MaskCase mask = testing::case_of(
-      "live long",
-      testing::make_cells(450, 240,
-                          [](auto q, auto k) { return k <= q && q < k + 230 + k * 61 % 200; }),
-      {128, 128});
-  TrialChoice choice;
-  choice.head_dim = 32;
-  choice.has_bias = true;
-  BackwardChoice backward = listed();
-  backward.deterministic = true;
-  BackwardTrial trial(machine, mask, {1, 64, 1}, choice, backward);
-  ASSERT_TRUE(trial.plan().is_listed());
-  EXPECT_EQ(listed_segment(trial.plan()), 2 * segment_tiles(64, 450));
-  EXPECT_FALSE(trial.plan().key_lists.sum_keys.empty());
-  std::vector<unsigned char> bytes;
-  for (const unsigned char poison : {0xff, 0x00, 0x41}) {
-    const auto ran = trial.run(poison);
-    ASSERT_TRUE(ran) << ran.error().message;
-    if (bytes.empty()) bytes = trial.result_bytes();
-    EXPECT_TRUE(trial.result_bytes() == bytes);
-  }
-  EXPECT_EQ(trial.check(), "");
 }
 
 TEST(BackwardOverListedKeys, WantsAnOrderForDeterministicCalls) {
