@@ -62,7 +62,7 @@ SECONDS_A_SAMPLE = 3e-4
 MAX_LAUNCHES = 8
 # Where a call takes longer, each has its samples one after the other, behind a time in which the
 # same call brings the card to the power and clock of a long run.
-LONG_SECONDS = 0.1
+LONG_SECONDS = 0.05
 WARM_SECONDS = 1.0
 SAMPLED_SECONDS = 0.5
 # Keeps the GPU busy while the host queues a sample: about 1 ms at 1.9 GHz for each launch.
