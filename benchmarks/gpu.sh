@@ -208,6 +208,33 @@ python_tests() {
     tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 
+# Tests that the sanitizers run, a process for each line: program and filter.
+sanitized_tests() {
+  cat <<'LINES'
+test_gpu AttentionSanitized.GradientsOverListedKeys
+test_gpu AttentionSanitized.Gradients
+test_gpu AttentionSanitized.RowSumsOfKeysAndResiduals
+test_gpu AttentionSanitized.*-AttentionSanitized.Gradients*:AttentionSanitized.RowSums*
+test_gpu Small/DynamicMaskZeros.AreWrittenInEveryReplayOfAGraph/*
+test_gpu Small/DynamicMaskZeros.AreWrittenInTime/*
+select/test_gpu_select DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*
+select/test_gpu_select DeviceKeyLists.Pieces*:DeviceKeyLists.Nobody*
+select/test_gpu_select DeviceZohScores.Strides:DeviceZohScores.Extremes*
+select/test_gpu_select DeviceZohBackward.Strides:DeviceZohBackward.Gradients*:DeviceZohBackward.Keys*
+select/test_gpu_select DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*
+LINES
+}
+
+# sanitize_tests TOOL FOLDER PROGRAM FILTER: one of them; its output as a whole, that of others does not come between.
+sanitize_tests() {
+  local output code
+  output=$(compute-sanitizer --tool "$1" --error-exitcode 1 "$2/tests/gpu/$3" --gtest_brief=1 --gtest_filter="$4" 2>&1)
+  code=$?
+  printf '== %s %s\n%s\n' "$3" "$4" "$output"
+  return $code
+}
+
+# Most of a sanitizer's time is the CPU's: processes run side by side.
 sanitize() {
   local folder=$build
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer on PATH"; exit 77; }
@@ -215,10 +242,7 @@ sanitize() {
     folder=$build/racecheck
     configure "$folder" -DFDMA_CUDA_EVERY_LANE_ARRIVES=ON && ninja -C "$folder" test_gpu test_gpu_select || return 1
   fi
-  compute-sanitizer --tool "$1" --error-exitcode 1 "$folder/tests/gpu/test_gpu" --gtest_brief=1 \
-    --gtest_filter='AttentionSanitized.*:Small/DynamicMaskZeros.*' &&
-    compute-sanitizer --tool "$1" --error-exitcode 1 "$folder/tests/gpu/select/test_gpu_select" --gtest_brief=1 \
-      --gtest_filter='DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*:DeviceKeyLists.Pieces*:DeviceKeyLists.Nobody*:DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceZohBackward.Strides:DeviceZohBackward.Gradients*:DeviceZohBackward.Keys*:DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*'
+  sanitized_tests | xargs -P $((($(nproc) + 1) / 2)) -L 1 bash -c 'set -f; sanitize_tests "$@"' sanitize "$1" "$folder"
 }
 
 measure_select() {
@@ -255,7 +279,7 @@ measure() {
   "$python" "benchmarks/bench_${program}_gpu.py" "$build/python_bindings" "benchmarks/results/${program}_gpu.json" \
     "${choice[@]}" --rows "$rows" --max-seconds "$seconds" "$@"
 }
-export -f setup_all build_all test_shard test_suites need_module python_tests configure sanitize measure measure_select measure_estimate measure_masks flex_programs
+export -f setup_all build_all test_shard test_suites need_module python_tests configure sanitize sanitized_tests sanitize_tests measure measure_select measure_estimate measure_masks flex_programs
 if [ "${FDMA_SETUP:-1}" = 0 ]; then stages=${stages/setup/}; fi
 stage setup 20 bash -c setup_all && choose_python
 if stage build 20 bash -c build_all; then
