@@ -1,5 +1,5 @@
 // What selection on the GPU does, step by step on the host with the same functions: ranks, pieces,
-// windows, the tree of arrivals. Thread blocks become loops.
+// windows, the tree of arrivals, places of keys that die. Thread blocks become loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

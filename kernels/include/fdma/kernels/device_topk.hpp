@@ -62,16 +62,16 @@ class DeviceTopk {
   /// Bytes of workspace of one call: 8 B a key and row, and up to 1 KiB per 2,048 of them.
   std::int64_t workspace_bytes() const;
 
-  /// Selects. One launch, or three or four where keys may be dropped; nothing is waited for, and a
-  /// graph may capture them.
+  /// Selects. One launch, or two to four where keys may be dropped (two for rows of one piece);
+  /// nothing is waited for, and a graph may capture them.
   ///
   /// Shapes  scores float32 [num_batches, num_heads_kv, kv_len] on the device, any strides; kept
   ///         [num_batches * num_heads_kv, kv_len]: the queries that keep a key, {0, 0} where there
   ///         are none (past a mask's kv_len too); workspace: workspace_bytes(), 16-aligned, of no
   ///         other call at the same time; status: one word, or null: kTopkSawNan is or-ed in
   /// Errors  shape_mismatch, invalid_argument, unsupported, cuda. Checked before the launch
-  /// Cost    a sort of each 2,048 scores, a threshold per 2,048 keys, and a question of O(log w)
-  ///         steps for each key that is kept for a while and dropped later
+  /// Cost    a sort of each 2,048 scores, a threshold per 2,048 keys, and a few rounds over the
+  ///         keys of 2,048 that are kept for a while and dropped later
   Result<void> select(const TensorView& scores, Interval* kept, void* workspace,
                       std::uint32_t* status = nullptr, Stream stream = nullptr) const;
 
