@@ -17,7 +17,8 @@
 // blocks run.
 // Step 2 waits for memory most of the time. Many pieces are two halves, of whole groups, and the
 // thresholds of one are found by the first blocks of the launch that sorts the other half, or that
-// finds its deaths: sort A; thresholds A, sort B; thresholds B, deaths A; deaths B.
+// finds its deaths: sort A; thresholds A, sort B; thresholds B, deaths A; deaths B. So the file is
+// longer than most: a launch does two of the steps, and all read the same pieces and runs.
 //
 // Fits        random scores: few keys of a late piece enter, step 3 does little
 // Fits        rising scores: every key enters and dies, in the order of arrival

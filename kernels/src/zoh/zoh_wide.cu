@@ -16,6 +16,7 @@
 //             becomes infinite or NaN is summed again without tensor cores: infinity has no low
 //             part
 // Determined  a score depends neither on kv_len nor on the place of its key
+#include "ptx/addresses.cuh"
 #include "sm90/cuda_error.hpp"
 #include "zoh/zoh_call.cuh"
 
@@ -58,14 +59,6 @@ __device__ __forceinline__ void wait_for_all_but() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-__device__ __forceinline__ uint4 load_shared(std::uint32_t from) {
-  uint4 raw;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
-               : "r"(from)
-               : "memory");
-  return raw;
-}
 #define FDMA_MULTIPLY(shape)                                   \
   asm("mma.sync.aligned." shape                                \
       " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "        \
@@ -198,7 +191,7 @@ class Block {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = first_row_ + 16 * r + 8 * half + group_;
-          a[r][half] = load_shared(values_at(stage) + Sizes::place(row, chunk));
+          a[r][half] = ptx::load_words(values_at(stage) + Sizes::place(row, chunk));
         }
       }
       if constexpr (kIsSplit<T>) {
@@ -214,7 +207,7 @@ class Block {
 #pragma unroll
         for (int c = 0; c < kColumnTiles; ++c) {
           uint4 b, b_low;
-          split(load_shared(weights_at(stage) + Sizes::place(8 * c + group_, chunk)), b, b_low);
+          split(ptx::load_words(weights_at(stage) + Sizes::place(8 * c + group_, chunk)), b, b_low);
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) {
             multiply_both(parts[r][c], low[r], b);
@@ -225,7 +218,7 @@ class Block {
       } else {
 #pragma unroll
         for (int c = 0; c < kColumnTiles; ++c) {
-          const uint4 b = load_shared(weights_at(stage) + Sizes::place(8 * c + group_, chunk));
+          const uint4 b = ptx::load_words(weights_at(stage) + Sizes::place(8 * c + group_, chunk));
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) multiply_both(parts[r][c], a[r], b);
         }
