@@ -156,30 +156,6 @@ TEST(AttentionBackwardOnGpu, IsAccurateWithManyUnitsForEachBlock) {
   }
 }
 
-// KV heads of more units than there are multiprocessors, one after the other: blocks write zeros of
-// the next head's sums while they compute, and wait for those of theirs.
-TEST(AttentionBackwardOnGpu, IsAccurateWhereZerosAreWrittenMeanwhile) {
-  FDMA_SKIP_WITHOUT_HOPPER();
-  const MaskCase mask = testing::case_of(
-      "some queries for each key",
-      testing::make_cells(300, 17000, [](auto q, auto k) { return (k + 400) / 800 == q / 14; }),
-      {128, 128});
-  GpuMachine machine;
-  for (const std::int32_t head_dim : {128, 64}) {
-    TrialChoice choice = choice_of(DType::bfloat16, head_dim);
-    choice.has_bias = head_dim == 64;
-    choice.wants_residual = true;  // D from out
-    BackwardChoice backward;
-    backward.section_bytes = 1;
-    BackwardTrial trial(machine, mask, {1, 6, 3}, choice, backward);
-    for (const unsigned char poison : {0xff, 0x41}) {
-      const auto ran = trial.run(poison);
-      ASSERT_TRUE(ran) << ran.error().message;
-      EXPECT_EQ(trial.check(), "") << head_dim;
-    }
-  }
-}
-
 // By formulas, that is: key tiles are ordered and masked on the device.
 TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   FDMA_SKIP_WITHOUT_HOPPER();
