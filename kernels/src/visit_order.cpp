@@ -22,7 +22,8 @@
 // So both ways, with one, two and four times the heads that fit in the cache, are simulated on the
 // first heads of the plan, and the best is taken. Workers take units in their order; a tile's dQ is
 // computed in one unit of time, and added when all before it have been. A block keeps one dQ that
-// waits, and computes the next.
+// waits, and computes the next. What workers do and wait until they find no more of these heads
+// comes again with all other heads, the rest of the time until the last worker is done comes once.
 //
 // Items of key lists are walked up, those that begin in a segment of queries in the order of
 // ListedPlace: the first of each head, the second of each head and so on. Segments are short, so
@@ -61,6 +62,7 @@ constexpr std::int64_t kMaxSimulatedVisits = std::int64_t{1} << 22;
 // In times of a tile: beginning a unit; until others see an addition; that a dQ waits at no cost.
 constexpr double kUnitCost = 1.0, kTurnCost = 0.5, kSlack = 0.5;
 constexpr int kLongestStay = 4096;  // of which it is known how long it was
+constexpr int kGapsOfTile = 4;
 // Of a visit whose tile has left the cache, in times of a tile, in the mean: units that read from
 // memory wait for it, and those behind them come close enough to find it in the cache. By
 // measurement on an H200: causal, 131,072 tokens, 8 heads, 199 ms up, where 84 % of visits are
@@ -224,32 +226,40 @@ class OrderSearch {
     return order;
   }
 
-  // When the last worker is done with the units of the first `num_heads` KV heads, and what reading
-  // tiles again takes besides.
+  // How long workers take for the units of `num_heads` KV heads of many, simulated on the first.
   double simulated_time(const VisitOrder& order, std::int64_t num_heads) const {
     // Of each query tile: when the addition after those so far may be made.
     std::vector<double> turns(at(num_heads * rows_of_head_ * num_q_tiles_));
-    std::vector<std::int64_t> gaps(kLongestStay);  // between visits of a tile: how many of each
+    // Between visits of a tile: how many of each, in parts of the time of a tile.
+    std::vector<std::int64_t> gaps(kLongestStay * kGapsOfTile);
     std::priority_queue<double, std::vector<double>, std::greater<>> workers(
         std::greater<>(), std::vector<double>(static_cast<std::size_t>(num_workers_)));
-    double end = 0;
+    double end = 0, work = 0;
     for (const std::int32_t unit : order.units) {
       if (units_.kv_row(unit) >= num_heads) continue;
-      double computed = workers.top() + kUnitCost, added = 0;
+      const double begin = workers.top();
+      double computed = begin + kUnitCost, added = 0;
       workers.pop();
       for (int pass = 0; pass < units_.num_passes(); ++pass) {
         units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
           double& turn = turns[at((row + pass) * num_q_tiles_ + tile)];
           computed = std::max(computed + 1, added + kSlack);
           added = std::max(computed, turn);
-          if (turn > 0) ++gaps[at(std::min<std::int64_t>(added - turn, kLongestStay - 1))];
+          if (turn > 0) {
+            const double gap = kGapsOfTile * (added - turn + kTurnCost);
+            ++gaps[std::min(static_cast<std::size_t>(gap), gaps.size() - 1)];
+          }
           turn = added + kTurnCost;
         });
       }
-      workers.push(std::max(computed, added));
-      end = std::max({end, computed, added});
+      const double done = std::max(computed, added);
+      workers.push(done);
+      work += done - begin;
+      end = std::max(end, done);
     }
-    return end + kCostOfReading * num_read_again(gaps, end) / num_workers_;
+    work /= num_workers_;
+    const double share = static_cast<double>(num_heads) / static_cast<double>(num_heads_);
+    return work + kCostOfReading * num_read_again(gaps, work) / num_workers_ + share * (end - work);
   }
 
   // The visits that come later after the one before than a tile stays in the cache.
@@ -258,7 +268,7 @@ class OrderSearch {
     double num_tiles = 0;  // that are visited again within the stay
     for (std::size_t stay = 0; stay < gaps.size() && num_tiles < tiles_in_cache_; ++stay) {
       num_longer -= static_cast<double>(gaps[stay]);
-      num_tiles += num_longer / time;
+      num_tiles += num_longer / (time * kGapsOfTile);
     }
     return num_longer;
   }

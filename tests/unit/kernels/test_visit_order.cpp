@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <span>
 #include <tuple>
+#include <vector>
 
 #include "fdma/kernels/segment_iterator.hpp"
 #include "fdma/masks/lower.hpp"
@@ -95,6 +97,31 @@ TEST(VisitOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
   EXPECT_TRUE(made->walks_down);
   EXPECT_EQ(plan.items[static_cast<std::size_t>(made->units.front()) * 2].q_tile, 0);
   expect_valid(plan, 16);
+}
+
+// Few heads are simulated, and many more come: units that are long and last keep one worker each
+// from other heads, not from nothing. Of twice the heads side by side some leave the cache.
+TEST(VisitOrder, EndsOnceForAllHeads) {
+  AttentionShape shape;
+  shape.batch = 4;
+  shape.heads_q = shape.heads_kv = 32;
+  shape.q_lens = shape.kv_lens = {8192};
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  MaskShape lengths;
+  lengths.q_lens = lengths.kv_lens = shape.q_lens;
+  const auto plan = make_plan(*compile(*parse_mask("causal"), {}, lengths), shape, {}, options);
+  ASSERT_TRUE(plan);
+  const auto made = visit_order(*plan, 132);
+  ASSERT_TRUE(made);
+  EXPECT_FALSE(made->walks_down);
+  std::vector<std::int32_t> key_tiles;
+  for (const std::int32_t unit : std::span(made->units).first(8)) {
+    key_tiles.push_back(plan->items[static_cast<std::size_t>(unit)].q_tile);
+  }
+  EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{63, 63, 63, 63, 62, 62, 62, 62}));
 }
 
 // Last key tiles first, key tiles of long rows are far apart: what they read has left the cache.
