@@ -249,6 +249,17 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       testing::case_of("causal",
                        testing::make_cells(900, 900, [](auto q, auto k) { return k <= q; }),
                        {128, 128}),
+      // Halves of query tiles without a step, between and at ends of units.
+      testing::case_of(
+          "halves of tiles in turn",
+          testing::make_cells(700, 500, [](auto q, auto k) { return (q / 64 + k / 128) % 2 == 0; }),
+          {128, 128}),
+      testing::case_of("a few that see all and are seen by all, and a window",
+                       testing::make_cells(900, 900,
+                                           [](auto q, auto k) {
+                                             return k < 16 || q < 16 || (q - k < 90 && k - q < 90);
+                                           }),
+                       {128, 128}),
       // Walked down.
       testing::case_of(
           "the last document sees everything",

@@ -90,6 +90,22 @@ TEST(AttentionSanitized, Gradients) {
   EXPECT_GT(counts.row_tiles + counts.column_tiles, 0);
 }
 
+// Half tiles of queries without a step, of which the turn is passed on all the same.
+TEST(AttentionSanitized, GradientsInOrderOfHalfTiles) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  const testing::MaskCase mask = testing::case_of(
+      "halves of tiles in turn",
+      testing::make_cells(500, 300, [](auto q, auto k) { return (q / 64 + k / 128) % 2 == 0; }),
+      {128, 128});
+  testing::TrialChoice choice;
+  choice.head_dim = 128;
+  choice.wants_residual = true;
+  testing::BackwardChoice backward;
+  backward.deterministic = true;
+  EXPECT_EQ(testing::check_backward_trial(machine, mask, {1, 8, 4}, choice, backward), "");
+}
+
 // Keys that come back, of 16 heads: tiles of keys are cut, their gradients added up.
 TEST(AttentionSanitized, GradientsOverListedKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();

@@ -291,6 +291,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
           ring.advance();
           step = wait_for_step();
+          __syncwarp();
           release(base + Layout::kOEmpty + 8 * stage);
           release(base + Layout::kQEmpty + 8 * stage);
           continue;

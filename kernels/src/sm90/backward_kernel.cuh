@@ -44,12 +44,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
     }
     init(Layout::kKeysFull, Layout::kKeySlots, 1);
-    for (int i = 0; i < Layout::kTurnSlots; ++i) {
-      ptx::mbarrier_init(base + Layout::kTurnsFull + 8 * i, 1);
-    }
     init(Layout::kSumsFull, 1, Layout::kSumWarps);
     ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
-    for (int at = Layout::kNumTurns; at <= Layout::kZeroState; at += 16) {
+    for (int at = Layout::kTurns; at <= Layout::kZeroState; at += 16) {
       store_words(base + at, make_uint4(0, 0, 0, 0));
     }
     ptx::mbarrier_init_fence();

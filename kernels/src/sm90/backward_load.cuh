@@ -10,6 +10,7 @@
 
 #include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/relaxed.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward_listed.cuh"
@@ -423,13 +424,12 @@ class UnitLoader {
   __device__ __forceinline__ bool tells_turns() const {
     return Layout::kAddsInBulk && takes_turns();
   }
-  __device__ __forceinline__ void store_turn(int sum_tile, int rank) {
-    const int number = load_word(base_ + Layout::kNumTurns);
-    const int slot = number % Layout::kTurnSlots;
-    store_word(base_ + Layout::kNumTurns, number + 1);
-    store_words2(base_ + Layout::kTurns + slot * static_cast<int>(sizeof(StepTurn)), sum_tile,
-                 rank);
-    ptx::mbarrier_arrive(base_ + Layout::kTurnsFull + 8 * slot);
+  /// Tells the serving warp whose turn it is at the next step; `flags`: kTurnIsEmpty or 0.
+  __device__ __forceinline__ void store_turn(int sum_tile, int rank, std::uint32_t flags = 0) {
+    const auto number = static_cast<std::uint32_t>(load_word(base_ + Layout::kNumTurns));
+    store_word(base_ + Layout::kNumTurns, static_cast<int>(number + 1));
+    ptx::exchange_shared(turn_slot<Layout>(base_, number), static_cast<std::uint32_t>(sum_tile),
+                         static_cast<std::uint32_t>(rank) | flags | turn_lap<Layout>(number));
   }
 
   __device__ __forceinline__ std::uint32_t item_slot() const {
@@ -536,15 +536,22 @@ class UnitLoader {
       if (takes_turns()) find_rank(step.tile);
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
-      std::uint32_t mask = 0, quarters = 15;
+      std::uint32_t mask = 0, quarters = 15, empty_halves = 0;
       if (step.kind != PlanSegmentKind::full || is_ragged_unit) {
         mask = base_ + Layout::kMask + slots_.stage() * Layout::kMaskBytes;
         ptx::mbarrier_wait(base_ + Layout::kMaskFull + 8 * slots_.stage(), slots_.phase(),
                            "load: mask full");
         quarters = static_cast<std::uint32_t>(
             load_word(base_ + Layout::kMaskQuarters + 4 * slots_.stage()));
-        // Where blocks take turns, all take theirs.
-        if (!takes_turns()) halves &= quarters | quarters >> 2;
+        const std::uint32_t live = halves & (quarters | quarters >> 2);
+        if (!takes_turns()) {
+          halves = live;
+        } else if (tells_turns() && Layout::kStepsOfTile == 2 && live != 0) {
+          // Where blocks take turns, all take theirs, if with one half without a step. Tiles of two
+          // are few: they have their steps, so that the ring of turns is never full.
+          empty_halves = halves & ~live;
+          halves = live;
+        }
         if (halves == 0) {
           for (std::uint32_t i = 0; i < kComputeWarps * ptx::kWarpArrivals; ++i) {
             ptx::mbarrier_arrive(base_ + Layout::kMaskEmpty + 8 * slots_.stage());
@@ -555,14 +562,19 @@ class UnitLoader {
       // Steps of 64 queries are the halves of a tile, one of 128 is the tile.
       std::uint32_t steps = Layout::kStepsOfTile == 2 ? halves : halves != 0 ? 1u : 0u;
 #pragma unroll 1
-      for (int i = 0; steps != 0; ++i, steps >>= 1, quarters >>= 1) {
+      for (int i = 0; (steps | empty_halves) != 0;
+           ++i, steps >>= 1, empty_halves >>= 1, quarters >>= 1) {
+        const int query = place.key_begin + i * Layout::kStepQueries;
+        if ((empty_halves & 1) != 0) {
+          store_turn(sum_tile_of(unit_in_hand(), g, query), rank(), kTurnIsEmpty);
+        }
         if ((steps & 1) == 0) continue;
         int flags = (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0);
         if constexpr (Layout::kAlternates) {
           flags |= static_cast<int>(~quarters & 1) * kStepIsEmpty |
                    static_cast<int>(~quarters & 4) * (kStepIsEmpty / 2);
         }
-        load_step(g, place.key_begin + i * Layout::kStepQueries, flags, mask);
+        load_step(g, query, flags, mask);
       }
     }
   }
@@ -585,6 +597,10 @@ class UnitLoader {
     }
     store_word(item_slot() + kRank, rank);
   }
+  /// Where dQ of queries from `query` on of the g-th query head is summed.
+  __device__ __forceinline__ int sum_tile_of(const PublishedItem& unit, int g, int query) const {
+    return static_cast<int>((p.places.first_row(unit.batch, unit.head + g) + query) / kSumRows);
+  }
   __device__ __forceinline__ int rank() const {
     return takes_turns() ? load_word(item_slot() + kRank) : 0;
   }
@@ -605,7 +621,6 @@ class UnitLoader {
     const std::int64_t row = p.places.first_row(unit.batch, unit.head + g) + query;
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
     store_step(unit, flags, mask, static_cast<int>(row / kSumRows), rank());
-    if (tells_turns()) store_turn(static_cast<int>(row / kSumRows), rank());
     const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
     const std::uint32_t q_full =
         begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
@@ -630,6 +645,8 @@ class UnitLoader {
     ptx::bulk_load(base_ + Layout::kDeltas + stage * Layout::kRowBytes, p.places.deltas + row,
                    Layout::kRowBytes, o_full);
     ring_.advance();
+    // Last, for the serving warp asks for it when dQ is there, a step later.
+    if (tells_turns()) store_turn(static_cast<int>(row / kSumRows), rank());
   }
 
   /// A step without queries, which says that the unit is done and whether another follows. Goes on

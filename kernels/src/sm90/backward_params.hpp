@@ -153,13 +153,12 @@ struct alignas(16) ServeRequest {
   std::int32_t first_row, num_rows;
   std::uint32_t full;  ///< the barrier of the tile, for which the warp arrives
 };
-/// Deterministic calls that add in bulk: a step of a unit as the loading thread tells the serving
-/// warp of it.
-struct alignas(8) StepTurn {
-  std::int32_t sum_tile;  ///< of dq_sums: the first of the step; kNoTurn: there are no more steps
-  std::int32_t rank;
-};
+/// Deterministic calls that add in bulk: what the loading thread tells the serving warp of a step
+/// of a unit, in 64 bits that are one access: the sum tile (the first of the step, or kNoTurn:
+/// there are no more steps), above it the rank, which is less than 2^30, and two bits.
 inline constexpr std::int32_t kNoTurn = -1;
+inline constexpr std::uint32_t kTurnIsEmpty = 1u << 30;  ///< no dQ is added: the turn is passed on
+inline constexpr std::uint32_t kTurnLap = 1u << 31;  ///< 1 the first time round the ring, then 0
 
 /// In place of a tile: take the next unit; there are none any more; look up the listed keys of the
 /// unit at address `full`.
@@ -192,7 +191,9 @@ struct BackwardLayout {
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kRequestSlots = 4;
-  static constexpr int kTurnSlots = 4;  ///< more than the steps under way
+  /// More than the steps under way (three: whoever loads waits for the end of the step two before)
+  /// with the empty ones, at most two before each and behind the last: nobody waits for a slot.
+  static constexpr int kTurnSlots = 16;
   static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
   /// The warpgroups compute dQ of a step in turn, and neither waits for the other at each step.
   static constexpr bool kAlternates = kAddsInBulk && kStepQueries == 64;
@@ -236,7 +237,7 @@ struct BackwardLayout {
   /// Of each mask slot, which quarters have a cell: quarters_with_cells.
   static constexpr int kMaskQuarters = kBiases + kKeySlots * kBiasBytes;
   static constexpr int kTurns = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
-  static constexpr int kNumTurns = kTurns + kTurnSlots * static_cast<int>(sizeof(StepTurn));
+  static constexpr int kNumTurns = kTurns + 8 * kTurnSlots;
   static constexpr int kTaken = kNumTurns + 8;  ///< TurnTaker
   /// What the serving warp counts: requests, units, units of listed keys.
   static constexpr int kServed = kNumTurns + 16;
@@ -262,9 +263,8 @@ struct BackwardLayout {
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
   static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
   static constexpr int kSumsEmpty = kSumsFull + 8;
-  static constexpr int kKeysFull = kSumsEmpty + 8;              ///< over listed keys: of each slot
-  static constexpr int kTurnsFull = kKeysFull + 8 * kKeySlots;  ///< deterministic calls: of each
-  static constexpr int kEnd = kTurnsFull + 8 * kTurnSlots;
+  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over listed keys: of each slot
+  static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch

@@ -6,12 +6,16 @@
 // Deterministic calls add in the order of the plan (visit_order.hpp): a counter for each 64 rows
 // says how many units have added. The serving warp waits for the unit's turn, adds the step as a
 // whole and passes the turn on, while the next step is computed: nobody who computes waits until
-// an addition is visible, and for turns only where they come a step late.
+// an addition is visible, and for turns only where they come a step late. What the serving warp
+// does between an addition and the next block's is what blocks wait for: one fence, and nothing
+// that can be read meanwhile. Half a query tile that no key of the unit sees has a turn and no
+// step.
 #pragma once
 
 #include <cstdint>
 
 #include "ptx/mbarrier.cuh"
+#include "ptx/relaxed.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/backward_params.hpp"
@@ -26,10 +30,36 @@ __device__ __forceinline__ std::int32_t read_turn(const std::int32_t* turns) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
   return turn;
 }
+/// The same, but what they added is visible behind a fence_turns.
+__device__ __forceinline__ std::int32_t read_turn_early(const std::int32_t* turns) {
+  std::int32_t turn;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
+  return turn;
+}
 
 /// Says that one more has added; its additions are visible to whoever reads it.
 __device__ __forceinline__ void pass_turn(std::int32_t* turns) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+}
+/// The same, if additions came before a fence_turns, or of one that adds nothing and has read that
+/// it was its turn: this reads and writes, and so hands on what those before have said.
+__device__ __forceinline__ void pass_turn_late(std::int32_t* turns) {
+  asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+}
+
+/// One fence that takes a turn read before it and gives one passed behind it: it takes as long as
+/// an addition, and what waits for the turn waits for it.
+__device__ __forceinline__ void fence_turns() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/// The slot of a step that the loading thread tells the serving warp of, counted from 0, and its
+/// kTurnLap.
+template <class Layout>
+__device__ __forceinline__ std::uint32_t turn_slot(std::uint32_t base, std::uint32_t number) {
+  return base + Layout::kTurns + 8 * (number % Layout::kTurnSlots);
+}
+template <class Layout>
+__device__ __forceinline__ std::uint32_t turn_lap(std::uint32_t number) {
+  return (number / Layout::kTurnSlots & 1) == 0 ? kTurnLap : 0;
 }
 
 /// A warp's part of dQ of a step, registers of an accumulator, to its place in shared memory.
@@ -54,13 +84,18 @@ class TurnTaker {
   __device__ __forceinline__ TurnTaker(const BackwardParams& params, std::uint32_t base)
       : p_(params), base_(base) {
     const int2 state = load_words2(base_ + Layout::kTaken);
-    num_taken_ = state.x;
-    is_turn_ = state.y != 0;
+    num_taken_ = static_cast<std::uint32_t>(state.x);
+    is_turn_ = (state.y & 1) != 0;
+    sums_phase_ = static_cast<std::uint32_t>(state.y) >> 1;
+    step_ = load_step();
   }
   /// To be called before the next object is made.
   __device__ __forceinline__ void put_aside(int lane) const {
     __syncwarp();  // all have read what it was
-    if (lane == 0) store_words2(base_ + Layout::kTaken, num_taken_, is_turn_ ? 1 : 0);
+    if (lane == 0) {
+      store_words2(base_ + Layout::kTaken, static_cast<int>(num_taken_),
+                   static_cast<int>(sums_phase_ << 1) | (is_turn_ ? 1 : 0));
+    }
     __syncwarp();
   }
 
@@ -73,43 +108,53 @@ class TurnTaker {
 
  private:
   __device__ __forceinline__ bool take() {
-    if (!is_known(num_taken_)) return true;
-    const int2 step = step_at(num_taken_);
-    const int sum_tile = step.x;
+    if (!is_known()) {
+      step_ = load_step();
+      if (!is_known()) return true;
+    }
+    const int sum_tile = sum_tile_of_step();
     if (sum_tile == kNoTurn) return false;
-    is_turn_ = is_turn_ || is_turn(step);
-    if (!is_turn_ || !ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, num_taken_ & 1)) {
+    is_turn_ = is_turn_ || read_turn(turns(sum_tile)) == rank_of_step();
+    if (!is_turn_) return true;
+    if ((step_.y & kTurnIsEmpty) != 0) {
+      pass_turn_late(turns(sum_tile));
+      go_on();
       return true;
     }
+    if (!ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, sums_phase_)) return true;
     ptx::bulk_reduce_add(p_.places.dq_sums + std::int64_t{sum_tile} * (kSumRows * Layout::kDimQk),
                          base_ + Layout::kSums, Layout::kSumBytes);
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
     ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
-    ++num_taken_;
+    sums_phase_ ^= 1;
+    go_on();
     // Whose turn it is at the next step is read while this one is added.
-    is_turn_ = false;
-    if (is_known(num_taken_)) {
-      const int2 next = step_at(num_taken_);
-      is_turn_ = next.x != kNoTurn && is_turn(next);
-    }
+    std::int32_t turn = 0;
+    const bool is_next_known = is_known() && sum_tile_of_step() != kNoTurn;
+    if (is_next_known) turn = read_turn_early(turns(sum_tile_of_step()));
     ptx::bulk_wait<0>();
-    pass_turn(turns(sum_tile));
+    fence_turns();
+    pass_turn_late(turns(sum_tile));
+    is_turn_ = is_next_known && turn == rank_of_step();
     return true;
   }
 
-  /// Whether the loading thread has told of a step, and what; not written again before the step is
-  /// taken.
-  __device__ __forceinline__ bool is_known(int number) const {
-    return ptx::mbarrier_test(base_ + Layout::kTurnsFull + 8 * (number % Layout::kTurnSlots),
-                              number / Layout::kTurnSlots & 1);
+  /// The next step, as far as the loading thread has told of it.
+  __device__ __forceinline__ uint2 load_step() const {
+    return ptx::load_shared_relaxed(turn_slot<Layout>(base_, num_taken_));
   }
-  __device__ __forceinline__ int2 step_at(int number) const {
-    return load_words2(base_ + Layout::kTurns +
-                       number % Layout::kTurnSlots * static_cast<int>(sizeof(StepTurn)));
+  __device__ __forceinline__ void go_on() {
+    ++num_taken_;
+    is_turn_ = false;
+    step_ = load_step();
   }
-  __device__ __forceinline__ bool is_turn(const int2& step) const {
-    return read_turn(turns(step.x)) == step.y;
+  __device__ __forceinline__ bool is_known() const {
+    return (step_.y & kTurnLap) == turn_lap<Layout>(num_taken_);
+  }
+  __device__ __forceinline__ int sum_tile_of_step() const { return static_cast<int>(step_.x); }
+  __device__ __forceinline__ int rank_of_step() const {
+    return static_cast<int>(step_.y & ~(kTurnLap | kTurnIsEmpty));
   }
   __device__ __forceinline__ std::int32_t* turns(int sum_tile) const {
     return p_.turns + 2 * std::int64_t{sum_tile};
@@ -117,8 +162,10 @@ class TurnTaker {
 
   const BackwardParams& p_;
   const std::uint32_t base_;
-  int num_taken_;
-  bool is_turn_;  // of the next step
+  std::uint32_t num_taken_;
+  uint2 step_;                // the next one
+  std::uint32_t sums_phase_;  // of its dQ
+  bool is_turn_;              // at it
 };
 
 }  // namespace fdma::sm90

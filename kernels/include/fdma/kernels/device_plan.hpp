@@ -78,9 +78,9 @@ Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& t
 /// options.deterministic: the same bits every run, somewhat slower; a plan that is not parametric
 /// must have been uploaded for it.
 ///
-/// A value that is not finite in q, k, v or dout reaches gradients of all rows and keys of a
-/// visited tile, whether they see each other or not; what lies past an element's lengths never
-/// matters.
+/// A value that is not finite in q, k, v or dout may reach gradients of any row and key of a
+/// visited tile, whether they see each other or not: which ones may differ from run to run, of
+/// deterministic calls, too. What lies past an element's lengths never matters.
 ///
 /// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
 ///         forward calls), cuda. Checked before the launch
