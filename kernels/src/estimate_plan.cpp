@@ -109,12 +109,12 @@ double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
   return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
 }
 
-/// Shares of the time of the items, as measured on an H200 (docs/performance.md): turns cost 1 to
-/// 15 % there. On a CPU the order is the same always, and a pass over the keys is 2 of the 5
+/// Shares of the time of the items, as measured on an H200 (docs/performance.md): turns cost up to
+/// 20 % there. On a CPU the order is the same always, and a pass over the keys is 2 of the 5
 /// products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
-  constexpr double kTurns = 0.06;
+  constexpr double kTurns = 0.04;
   constexpr double kKeyPass = 0.5;
   constexpr double kWideKeyPass = 0.35;  // head sizes above 128
   constexpr double kKeyPassOnCpu = 0.4;

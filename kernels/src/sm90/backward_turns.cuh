@@ -47,8 +47,8 @@ __device__ __forceinline__ void pass_turn_late(std::int32_t* turns) {
   asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
 }
 
-/// One fence that takes a turn read before it and gives one passed behind it: it takes as long as
-/// an addition, and what waits for the turn waits for it.
+/// One fence that takes a turn read before it and gives one passed behind it: who waits for the
+/// turn waits for the fence.
 __device__ __forceinline__ void fence_turns() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 /// The slot of a step that the loading thread tells the serving warp of, counted from 0, and its
