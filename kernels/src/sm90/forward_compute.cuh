@@ -457,7 +457,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     }
     float inverse[2], lse[2];
     const auto finish_state = [&] {
-      finish_rows<kTerms>(state, scale, inverse, lse);
+      finish_rows<kGather>(state, scale, inverse, lse);
       state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     };
     // With biases before the products: without branches beside them ptxas would have no registers.
