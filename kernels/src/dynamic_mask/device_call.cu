@@ -1,4 +1,4 @@
-// The launches of a call: scores (one or two), selection (two to four), lists (two), attention
+// The launches of a call: scores (one or two), selection (two or three), lists (two), attention
 // (two or three). What one leaves for the next lies in the workspace.
 #include <cuda_runtime.h>
 

@@ -20,6 +20,14 @@ __device__ __forceinline__ std::uint32_t kept_shared_address(const void* pointer
   return kept;
 }
 
+/// An integer that the compiler does not know to be the same each time, so that what follows from
+/// it in a loop does not stay in registers.
+__device__ __forceinline__ int renewed(int value) {
+  int same;
+  asm volatile("mov.s32 %0, %1;" : "=r"(same) : "r"(value));
+  return same;
+}
+
 __device__ __forceinline__ int2 load_global_int2(std::uint64_t address) {
   int2 value;
   asm volatile("ld.global.v2.s32 {%0, %1}, [%2];"

@@ -14,7 +14,7 @@ namespace fdma {
 struct DeviceTopk::Impl {
   std::int64_t num_batches = 0, num_heads = 0, kv_len = 0, w = 0;
   std::vector<std::int64_t> q_len_of, kv_len_of;  ///< of each row
-  std::int64_t num_pieces = 0, num_sorted = 0, num_first = 0, most_parts = 0;
+  std::int64_t num_pieces = 0, num_sorted = 0, most_parts = 0;
   int device = 0;
   std::int64_t size_bytes = 0;
   void* memory = nullptr;
@@ -35,6 +35,10 @@ namespace {
 using sm90::check_cuda;
 constexpr std::int64_t kAlignment = 256;
 
+bool has_samples(std::int64_t most_parts) {
+  return 1 < most_parts && most_parts <= zoh::kSampledParts;
+}
+
 std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 
 Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, const zoh::CutRows& cut,
@@ -51,13 +55,6 @@ Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, cons
   impl->num_pieces = static_cast<std::int64_t>(cut.pieces.size());
   impl->num_sorted = cut.num_sorted;
   impl->most_parts = cut.most_parts;
-  if (cut.num_sorted >= zoh::kHalvedPieces) {
-    impl->num_first = cut.num_sorted / 2;
-    while (impl->num_first < cut.num_sorted &&
-           cut.pieces[static_cast<std::size_t>(impl->num_first)].num_before > 0) {
-      ++impl->num_first;
-    }
-  }
   FDMA_TRY_VOID(check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
   const auto bytes_of = [](const auto& array) {
     return static_cast<std::int64_t>(array.size() * sizeof(array[0]));
@@ -101,7 +98,8 @@ std::int64_t DeviceTopk::size_bytes() const { return impl_->size_bytes; }
 std::int64_t DeviceTopk::workspace_bytes() const {
   const std::int64_t ends =
       impl_->most_parts <= zoh::kFewParts ? impl_->num_sorted * impl_->most_parts : 0;
-  return impl_->num_sorted * (zoh::kPieceKeys + 1) *
+  const std::int64_t samples = has_samples(impl_->most_parts) ? zoh::kSamples : 0;
+  return impl_->num_sorted * (zoh::kPieceKeys + samples + 1) *
              static_cast<std::int64_t>(sizeof(std::uint64_t)) +
          ends * static_cast<std::int64_t>(sizeof(std::uint16_t));
 }
@@ -148,12 +146,16 @@ Result<void> DeviceTopk::select(const TensorView& scores, Interval* kept, void* 
   call.w = impl.w;
   call.runs = static_cast<std::uint64_t*>(workspace);
   call.worst = call.runs + impl.num_sorted * zoh::kPieceKeys;
+  if (has_samples(impl.most_parts)) {
+    call.samples = call.worst;
+    call.worst += impl.num_sorted * zoh::kSamples;
+  }
   if (impl.most_parts <= zoh::kFewParts) {
     call.ends = reinterpret_cast<std::uint16_t*>(call.worst + impl.num_sorted);
   }
   call.kept = reinterpret_cast<int2*>(kept);
   call.status = status;
-  return zoh::launch_topk(call, impl.num_pieces, impl.num_sorted, impl.num_first, stream);
+  return zoh::launch_topk(call, impl.num_pieces, impl.num_sorted, stream);
 }
 
 Result<std::vector<ColumnIntervals>> DeviceTopk::to_host(const Interval* kept,

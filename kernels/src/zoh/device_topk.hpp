@@ -13,6 +13,8 @@ namespace fdma::zoh {
 /// Up to so many parts of a group a thread has one of them while thresholds are found, and notes
 /// where they lie in its run.
 inline constexpr std::int64_t kFewParts = 512;
+/// Up to so many, samples of their runs are in shared memory meanwhile.
+inline constexpr std::int64_t kSampledParts = 64;
 
 /// Arguments of the kernels; all pointers are to device memory. Intervals are {begin, end}.
 struct TopkCall {
@@ -25,21 +27,17 @@ struct TopkCall {
   std::int32_t most_parts;  ///< parts of the longest group
   std::int64_t kv_len;
   std::int64_t w;
-  std::uint64_t* runs;   ///< [pieces to sort, kPieceKeys]
-  std::uint64_t* worst;  ///< [pieces to sort]
-  std::uint16_t* ends;   ///< [pieces to sort, most_parts]: how many of each run up to the piece's
-                         ///< are `worst` or better, where that is not 0; null above kFewParts
-  int2* kept;            ///< [rows, kv_len]
+  std::uint64_t* runs;     ///< [pieces to sort, kPieceKeys]
+  std::uint64_t* worst;    ///< [pieces to sort]
+  std::uint64_t* samples;  ///< [pieces to sort, kSamples], null above kSampledParts, and for one
+  std::uint16_t* ends;     ///< [pieces to sort, most_parts]: how many of each run up to the piece's
+                           ///< are `worst` or better, where that is not 0; null above kFewParts
+  int2* kept;              ///< [rows, kv_len]
   std::uint32_t* status;
 };
 
-/// From so many pieces to sort on they are two halves, and thresholds of one are found beside the
-/// sorting and the deaths of the other: two times what all multiprocessors sort at once.
-inline constexpr std::int64_t kHalvedPieces = 1056;
-
-/// The launches of a call: the first `num_sorted` of `num_pieces` are parts or packed. A half is
-/// the first `num_first` of those, of whole groups; 0: all at once.
+/// The launches of a call: the first `num_sorted` of `num_pieces` are parts or packed.
 Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
-                         std::int64_t num_first, Stream stream);
+                         Stream stream);
 
 }  // namespace fdma::zoh

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
 
-#include "ptx/addresses.cuh"
 #include "zoh/accepted_entrants.cuh"
 #include "zoh/arrivals.cuh"
 #include "zoh/device_topk.hpp"
@@ -29,66 +28,36 @@ struct Runs {
   __device__ int size(int i) const { return i + 1 == count ? last_size : kPieceKeys; }
 };
 
-/// Dying keys come from windows of runs: those of these few windows are merged.
-inline constexpr int kMostWindows = 6;
+/// Dying keys come from windows of runs: those of so many windows are merged.
+inline constexpr int kMostWindows = 16;
 /// As few keys from more windows are counted, one against all; the rest is sorted.
 inline constexpr int kMostCounted = 256;
 
 struct DeathStorage {
-  std::uint64_t entrants[kPieceKeys];  ///< the run of the piece
+  alignas(16) std::uint64_t dying[kPieceKeys];
   union {
-    std::uint64_t dying[kPieceKeys];
+    alignas(16) std::uint64_t merged[kPieceKeys];
     typename BlockSort<kTopkThreads, 1>::TempStorage sort_1;
     typename BlockSort<kTopkThreads, 2>::TempStorage sort_2;
     typename BlockSort<kTopkThreads, 4>::TempStorage sort_4;
   };
+  alignas(16) std::uint16_t fates[kPieceKeys];  ///< of its keys (select_topk.cu)
   EntrantStorage arrivals;
   int starts[kTopkThreads];
   int offsets[kTopkThreads + 1];
-  int num_windows;             ///< runs with dying keys
-  int2 windows[kMostWindows];  ///< their places in `dying`, in any order
-  int2 own_window;             ///< that of the piece's own run
-  int num_staying;             ///< of the entrants: those that do not die in their piece
+  int num_windows;               ///< runs with dying keys
+  int bounds[kMostWindows + 1];  ///< where those of each begin in `dying`, if there are so few
   typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
 };
 
-/// ends[i] = end_of_at_least(run, begin, end, ranks[i]), the items side by side, in shared memory.
-/// What is left of the window has one size for all items and threads, whichever part it is: so no
-/// step asks where it ends.
-template <int kItems>
-__device__ __forceinline__ void find_ends(const std::uint64_t* run, int begin, int end,
-                                          const std::uint64_t (&ranks)[kItems],
-                                          int (&ends)[kItems]) {
-  constexpr std::uint32_t kBytes = sizeof(std::uint64_t);
-  const auto first = static_cast<std::uint32_t>(__cvta_generic_to_shared(run + begin));
-  std::uint32_t places[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) places[i] = first;
-  for (auto size = static_cast<std::uint32_t>(end - begin); size > 0;) {
-    const std::uint32_t half = (size + 1) / 2;
-    size -= half;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const std::uint32_t next = places[i] + half * kBytes;
-      if (ptx::load_shared_u64(next - kBytes) >= ranks[i]) places[i] = next;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    ends[i] = begin + static_cast<int>((places[i] - first) / kBytes);
-  }
-}
-
-/// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, into
-/// storage.dying; returns how many. `ends`: of the piece's group where it is known how many ranks
-/// of each run are `after` or better, else null; `ends_before`: the same of `before`.
+/// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, run after run
+/// into storage.dying; returns how many. `ends`: of the piece's group where it is known how many
+/// ranks of each run are `after` or better, else null; `ends_before`: the same of `before`.
 __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
                                    std::uint64_t after, const std::uint16_t* ends,
                                    const std::uint16_t* ends_before, int num_entrants) {
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) storage.num_windows = 0;
-  __syncthreads();
-  int filled = 0;
+  int filled = 0, num_windows = 0;
   for (int base = 0; base < runs.count; base += kTopkThreads) {
     int begin = 0, end = 0;
     if (base + thread < runs.count) {
@@ -102,18 +71,16 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
         end = end_of_at_least(run, begin, runs.size(base + thread), max(before, std::uint64_t{1}));
       }
     }
+    // Keys below, windows above.
+    constexpr int kWindow = 1 << 16;
     int offset, total;
-    cub::BlockScan<int, kTopkThreads>(storage.scan).ExclusiveSum(end - begin, offset, total);
-    if (begin < end) {
-      const int window = atomicAdd(&storage.num_windows, 1);
-      if (window < kMostWindows) {
-        storage.windows[window] = make_int2(filled + offset, filled + offset + end - begin);
-      }
-    }
-    if (base + thread == runs.count - 1) {
-      storage.own_window = make_int2(filled + offset, filled + offset + end - begin);
-      storage.num_staying = begin;
-    }
+    cub::BlockScan<int, kTopkThreads>(storage.scan)
+        .ExclusiveSum(end - begin + (begin < end ? kWindow : 0), offset, total);
+    const int window = num_windows + offset / kWindow;
+    offset %= kWindow;
+    if (begin < end && window < kMostWindows) storage.bounds[window] = filled + offset;
+    num_windows += total / kWindow;
+    total %= kWindow;
     storage.starts[thread] = begin - offset;
     storage.offsets[thread] = offset;
     __syncthreads();
@@ -128,70 +95,64 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
     filled += total;
     __syncthreads();
   }
+  if (thread == 0) {
+    storage.num_windows = num_windows;
+    if (num_windows <= kMostWindows) storage.bounds[num_windows] = filled;
+  }
+  __syncthreads();
   return filled;
 }
 
-/// Two dying keys of a thread, those of a warp side by side: item i is the places[i]-th best (from
-/// 0) of all that die in the piece, and better[i] entrants rank above it.
-struct Dying {
-  static constexpr int kItems = 2;
-
-  int first;  ///< of the warp
-  std::uint64_t ranks[kItems];
-  int places[kItems];
-  int better[kItems];
-
-  /// The two are in the `half`-th half of storage.dying.
-  __device__ explicit Dying(int half)
-      : first((half * kTopkThreads + static_cast<int>(threadIdx.x) / 32 * 32) * kItems) {}
-  /// Where an item lies in storage.dying.
-  __device__ int at(int item) const {
-    return first + item * 32 + static_cast<int>(threadIdx.x) % 32;
-  }
-};
-
-/// From few windows: the place of a key is that in its own window plus how many of each other one
-/// are better. All entrants that stay rank above it, and those that die are a window.
-__device__ __forceinline__ void rank_in_windows(const DeathStorage& storage, int num_dying,
-                                                Dying& dying) {
-#pragma unroll
-  for (int i = 0; i < Dying::kItems; ++i) {
-    dying.ranks[i] = dying.at(i) < num_dying ? storage.dying[dying.at(i)] : 0;
-    dying.places[i] = 0;
-    dying.better[i] = storage.num_staying;
-  }
-  for (int w = 0; w < storage.num_windows; ++w) {
-    const int2 window = storage.windows[w];
-    const bool is_own_run = window.x == storage.own_window.x && window.y == storage.own_window.y;
-    int ends[Dying::kItems] = {};
-    // Most warps lie in one window as a whole.
-    const int end = min(dying.first + Dying::kItems * 32, num_dying);
-    if (dying.first < window.x || end > window.y) {
-      find_ends(storage.dying, window.x, window.y, dying.ranks, ends);
-    }
-#pragma unroll
-    for (int i = 0; i < Dying::kItems; ++i) {
-      const int at = dying.at(i);
-      const bool is_inside = window.x <= at && at < window.y;
-      const int above = (is_inside ? at : ends[i]) - window.x;
-      dying.places[i] += above;
-      if (is_own_run) dying.better[i] += above;
+/// Two by two, windows of `from` become windows of `to`: each begins where `stride` of the windows
+/// at first did. A thread has four keys, from where a search along its diagonal says that they
+/// begin.
+__device__ __forceinline__ void merge_windows(const DeathStorage& storage,
+                                              const std::uint64_t* from, std::uint64_t* to,
+                                              int stride, int num_keys) {
+  constexpr int kItems = kPieceKeys / kTopkThreads;
+  static_assert(kItems == 4);
+  const int out = static_cast<int>(threadIdx.x) * kItems;
+  if (out >= num_keys) return;
+  const auto bound = [&](int window) { return storage.bounds[min(window, storage.num_windows)]; };
+  int window = 0;
+  while (bound(window + 2 * stride) <= out) window += 2 * stride;
+  int begin = bound(window), middle = bound(window + stride), end = bound(window + 2 * stride);
+  const int diagonal = out - begin;
+  int low = max(0, diagonal - (end - middle)), high = min(diagonal, middle - begin);
+  while (low < high) {
+    const int probe = (low + high) / 2;
+    if (from[begin + probe] >= from[middle + diagonal - 1 - probe]) {
+      low = probe + 1;
+    } else {
+      high = probe;
     }
   }
-}
-
-/// The same where storage.dying is in descending order.
-__device__ __forceinline__ void rank_in_order(const DeathStorage& storage, int num_entrants,
-                                              int num_dying, Dying& dying) {
-  std::uint64_t next[Dying::kItems];  // a key is not better than itself
+  int a = begin + low, b = middle + diagonal - low;
+  // No rank is 0.
+  std::uint64_t x_a = a < middle ? from[a] : 0, x_b = b < end ? from[b] : 0;
+  std::uint64_t x[kItems];
 #pragma unroll
-  for (int i = 0; i < Dying::kItems; ++i) {
-    const int at = dying.at(i);
-    dying.ranks[i] = at < num_dying ? storage.dying[at] : 0;
-    dying.places[i] = at;
-    next[i] = dying.ranks[i] + 1;
+  for (int i = 0; i < kItems; ++i) {
+    if (x_a == 0 && x_b == 0 && out + i < num_keys) {
+      window += 2 * stride;
+      a = end;
+      middle = bound(window + stride);
+      b = middle;
+      end = bound(window + 2 * stride);
+      x_a = from[a];
+      x_b = b < end ? from[b] : 0;
+    }
+    x[i] = max(x_a, x_b);
+    if (x_a >= x_b) {
+      ++a;
+      x_a = a < middle ? from[a] : 0;
+    } else {
+      ++b;
+      x_b = b < end ? from[b] : 0;
+    }
   }
-  find_ends(storage.entrants, 0, num_entrants, next, dying.better);
+  *reinterpret_cast<ulonglong2*>(to + out) = make_ulonglong2(x[0], x[1]);
+  *reinterpret_cast<ulonglong2*>(to + out + 2) = make_ulonglong2(x[2], x[3]);
 }
 
 /// Puts few keys in descending order: the place of each is the number of better ones.
@@ -225,8 +186,20 @@ __device__ __forceinline__ void sort_dying(DeathStorage& storage, Storage& sort_
   __syncthreads();
 }
 
-/// Puts dying keys from more than kMostWindows windows in descending order.
-__device__ __forceinline__ void order_dying(DeathStorage& storage, int num_dying) {
+/// Puts dying keys in descending order; returns where they are then.
+__device__ __forceinline__ const std::uint64_t* order_dying(DeathStorage& storage, int num_dying) {
+  const int num_windows = storage.num_windows;
+  if (num_windows <= 4 || (num_windows <= kMostWindows && num_dying > 64)) {
+    std::uint64_t *from = storage.dying, *to = storage.merged;
+    for (int stride = 1; stride < num_windows; stride *= 2) {
+      merge_windows(storage, from, to, stride, num_dying);
+      __syncthreads();
+      std::uint64_t* const merged = to;
+      to = from;
+      from = merged;
+    }
+    return from;
+  }
   if (num_dying <= kMostCounted) {
     order_few(storage, num_dying);
   } else if (num_dying <= kTopkThreads) {
@@ -236,6 +209,7 @@ __device__ __forceinline__ void order_dying(DeathStorage& storage, int num_dying
   } else {
     sort_dying<4>(storage, storage.sort_4, num_dying);
   }
+  return storage.dying;
 }
 
 }  // namespace fdma::zoh

@@ -24,6 +24,14 @@ FDMA_HOST_DEVICE inline std::uint32_t ascending_score(float score) {
   return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
+/// The score of an ascending one; of NaN some NaN.
+FDMA_HOST_DEVICE inline float score_of_ascending(std::uint32_t ascending) {
+  const std::uint32_t bits = ascending ^ ((ascending >> 31) != 0 ? 0x80000000u : 0xFFFFFFFFu);
+  float score;
+  memcpy(&score, &bits, sizeof score);
+  return score;
+}
+
 /// The rank of a key in a group of rows that is alone in its piece, from its ascending score; ties
 /// go to the lower key.
 FDMA_HOST_DEVICE inline std::uint64_t rank_of_ascending(std::uint32_t ascending, std::int32_t key) {
@@ -70,6 +78,28 @@ FDMA_HOST_DEVICE inline int split_window(const std::uint64_t* run, int begin, in
   if (begin == end || run[end - 1] >= rank) return end;
   if (run[begin] < rank) return begin;
   return end_of_at_least(run, begin + 1, end - 1, rank);
+}
+
+/// Samples of a run: its first 32 ranks, then 16 from each stretch that is as long as all before.
+/// So a place is known from samples to at most a 16th of itself, and whatever w ranks are the best
+/// of some runs, samples tell to w / 16 how many are above one of them.
+inline constexpr int kSamples = 128;
+/// Their places, and behind them the end of the run.
+FDMA_HOST_DEVICE inline int sample_place(int sample) {
+  return sample < 32 ? sample : (32 + 2 * (sample % 16)) << (sample / 16 - 2);
+}
+/// The first sample from a place on.
+FDMA_HOST_DEVICE inline int sample_from(int place) {
+  int sample = place < 32 ? place : 32;
+  for (int length = 32; length <= place && sample < kSamples; length *= 2, sample += 16) {
+    if (place <= 2 * length) return sample + (place - length + length / 16 - 1) / (length / 16);
+  }
+  return sample;
+}
+/// The last one up to a place.
+FDMA_HOST_DEVICE inline int sample_up_to(int place) {
+  const int sample = sample_from(place);
+  return sample < kSamples && sample_place(sample) == place ? sample : sample - 1;
 }
 
 /// Arrivals 0..m-1 in the order of their ranks, for one question: which is the j-th largest of the

@@ -23,29 +23,16 @@ inline constexpr int kSquadWarpKeys = 32 * kSquadItems;
 inline constexpr int kDigitBits = 32 - kPieceBits;  ///< of a value, in a word
 
 struct SquadStorage {
-  std::uint32_t values[kPieceKeys];             ///< of each key, 0: seen by nobody
-  std::uint32_t words[kPieceKeys];              ///< on their way between warps
-  alignas(16) std::uint16_t order[kPieceKeys];  ///< the key at each place
+  alignas(16) std::uint32_t values[kPieceKeys];  ///< of each key, 0: seen by nobody
+  std::uint32_t words[kPieceKeys];               ///< on their way between warps
+  alignas(16) std::uint16_t order[kPieceKeys];   ///< the key at each place
   std::uint32_t least[kSquadWarps], most[kSquadWarps];
 };
 
-/// The threads that sort a piece: a block, or a quarter of one.
-template <bool kIsBlock>
+/// The threads that sort a piece: a block.
 struct Squad {
-  int index, thread, lane, warp;
+  int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
-  __device__ Squad()
-      : index(kIsBlock ? 0 : static_cast<int>(threadIdx.x) / kSquadThreads),
-        thread(static_cast<int>(threadIdx.x) % kSquadThreads),
-        lane(thread % 32),
-        warp(thread / 32) {}
-  __device__ __forceinline__ void sync() const {
-    if constexpr (kIsBlock) {
-      __syncthreads();
-    } else {
-      asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(kSquadThreads) : "memory");
-    }
-  }
   /// The place of an item when keys are dealt out so that lanes have neighbours.
   __device__ int dealt(int item) const { return warp * kSquadWarpKeys + item * 32 + lane; }
 };
@@ -73,13 +60,24 @@ __device__ __forceinline__ void clean_thread(std::uint32_t (&x)[kSquadItems]) {
     }
   }
 }
-template <int kSize>
-__device__ __forceinline__ void merge_thread(std::uint32_t (&x)[kSquadItems]) {
+/// Descending order of a thread's words, by Batcher's odd-even merges: 63 comparisons, where merges
+/// of one direction as below take 80.
+template <int kSize, int kStep>
+__device__ __forceinline__ void merge_odd_even(std::uint32_t (&x)[kSquadItems]) {
+  constexpr int kFirst = kStep % kSize;
 #pragma unroll
-  for (int i = 0; i < kSquadItems; ++i) {
-    if ((i & (kSize / 2)) == 0) order_words(x[i], x[i ^ (kSize - 1)]);
+  for (int i = kFirst; i + kStep < kSquadItems; ++i) {
+    if ((i - kFirst) / kStep % 2 == 0 && i / (2 * kSize) == (i + kStep) / (2 * kSize)) {
+      order_words(x[i], x[i + kStep]);
+    }
   }
-  clean_thread<kSize / 2>(x);
+  if constexpr (kStep > 1) merge_odd_even<kSize, kStep / 2>(x);
+}
+__device__ __forceinline__ void sort_thread(std::uint32_t (&x)[kSquadItems]) {
+  merge_odd_even<1, 1>(x);
+  merge_odd_even<2, 2>(x);
+  merge_odd_even<4, 4>(x);
+  merge_odd_even<8, 8>(x);
 }
 
 /// What `exchange` brings of each item, in pairs of items that lie symmetrically.
@@ -97,16 +95,12 @@ __device__ __forceinline__ void mirror(std::uint32_t (&x)[kSquadItems], bool is_
 
 /// Descending order of the words of a squad, thread after thread. Of pieces with fewer keys the
 /// words from `num_keys` on are smaller than all before and in order.
-template <bool kIsBlock>
-__device__ __forceinline__ void sort_words(const Squad<kIsBlock>& squad, std::uint32_t* words,
+__device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* words,
                                            std::uint32_t (&x)[kSquadItems], int num_keys) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   const int first_of_warp = squad.warp * kSquadWarpKeys;
   if (first_of_warp < num_keys) {
-    merge_thread<2>(x);
-    merge_thread<4>(x);
-    merge_thread<8>(x);
-    merge_thread<16>(x);
+    sort_thread(x);
   }
 #pragma unroll 1
   for (int size = 2 * kSquadItems; size <= kPieceKeys; size *= 2) {
@@ -121,10 +115,10 @@ __device__ __forceinline__ void sort_words(const Squad<kIsBlock>& squad, std::ui
       }
     } else {
       const auto put = [&] {
-        squad.sync();
+        __syncthreads();
 #pragma unroll
         for (int i = 0; i < kSquadItems; ++i) words[i * kSquadThreads + squad.thread] = x[i];
-        squad.sync();
+        __syncthreads();
       };
       put();
       const int mirrored = squad.thread ^ (threads - 1);
@@ -155,38 +149,24 @@ __device__ __forceinline__ void sort_words(const Squad<kIsBlock>& squad, std::ui
   }
 }
 
-/// Sorts the keys in storage.order, or those of the piece in their own order if `is_first`, by
-/// digit_of(key), below 2^kDigitBits and 0 for all past num_keys: the largest first, equal ones in
-/// the order that they have.
-template <bool kIsBlock, class DigitOf>
-__device__ __forceinline__ void sort_by_digit(const Squad<kIsBlock>& squad, SquadStorage& storage,
-                                              int num_keys, bool is_first, DigitOf digit_of) {
-  constexpr std::uint32_t kLast = kPieceKeys - 1;
-  // By way of shared memory, so that few of the digits are on their way at a time.
-#pragma unroll 4
-  for (int i = 0; i < kSquadItems; ++i) {
-    const int place = squad.dealt(i);
-    const int key = is_first ? place : storage.order[place];
-    storage.words[place] =
-        digit_of(key) << kPieceBits | (kLast - static_cast<std::uint32_t>(place));
-  }
-  std::uint32_t x[kSquadItems];
-#pragma unroll
-  for (int i = 0; i < kSquadItems; ++i) x[i] = storage.words[squad.dealt(i)];
-  sort_words(squad, storage.words, x, num_keys);
-#pragma unroll
-  for (int i = 0; i < kSquadItems; ++i) {
-    x[i] = kLast - (x[i] & kLast);
-    if (!is_first) x[i] = storage.order[x[i]];
-  }
-  squad.sync();
+/// A word of a key: its digit, below 2^kDigitBits and 0 for all that come last, and where the key
+/// lies now, which keeps the order of equal ones.
+__device__ __forceinline__ std::uint32_t word_of_digit(std::uint32_t digit, int place) {
+  return digit << kPieceBits | (kPieceKeys - 1 - static_cast<std::uint32_t>(place));
+}
+__device__ __forceinline__ std::uint32_t place_of_word(std::uint32_t word) {
+  return kPieceKeys - 1 - (word & (kPieceKeys - 1));
+}
+
+/// Keys in their order, thread after thread, into storage.order. Behind a barrier.
+__device__ __forceinline__ void store_order(const Squad& squad, SquadStorage& storage,
+                                            const std::uint32_t (&keys)[kSquadItems]) {
 #pragma unroll
   for (int i = 0; i < kSquadItems; i += 8) {
     *reinterpret_cast<uint4*>(storage.order + squad.thread * kSquadItems + i) =
-        make_uint4(x[i] | x[i + 1] << 16, x[i + 2] | x[i + 3] << 16, x[i + 4] | x[i + 5] << 16,
-                   x[i + 6] | x[i + 7] << 16);
+        make_uint4(keys[i] | keys[i + 1] << 16, keys[i + 2] | keys[i + 3] << 16,
+                   keys[i + 4] | keys[i + 5] << 16, keys[i + 6] | keys[i + 7] << 16);
   }
-  squad.sync();
 }
 
 /// The least and the greatest of what each thread has.
@@ -198,8 +178,7 @@ struct Range {
     most = max(most, value);
   }
 };
-template <bool kIsBlock>
-__device__ __forceinline__ Range range_of_squad(const Squad<kIsBlock>& squad, SquadStorage& storage,
+__device__ __forceinline__ Range range_of_squad(const Squad& squad, SquadStorage& storage,
                                                 const Range& mine) {
   const std::uint32_t least = __reduce_min_sync(0xFFFFFFFFu, mine.least);
   const std::uint32_t most = __reduce_max_sync(0xFFFFFFFFu, mine.most);
@@ -207,14 +186,14 @@ __device__ __forceinline__ Range range_of_squad(const Squad<kIsBlock>& squad, Sq
     storage.least[squad.warp] = least;
     storage.most[squad.warp] = most;
   }
-  squad.sync();
+  __syncthreads();
   Range all;
 #pragma unroll
   for (int i = 0; i < kSquadWarps; ++i) {
     all.least = min(all.least, storage.least[i]);
     all.most = max(all.most, storage.most[i]);
   }
-  squad.sync();
+  __syncthreads();
   return all;
 }
 

@@ -60,9 +60,11 @@ class Cutter {
 
  private:
   void add(PieceKind kind, std::int32_t first_key, std::int32_t end_key, std::int32_t num_before,
-           std::int32_t num_after, std::int32_t num_seen) {
-    mask_.pieces.push_back(
-        {0, 0, first_key, end_key - first_key, kind, num_before, num_after, num_seen});
+           std::int32_t num_after, std::int32_t num_seen, std::int32_t num_groups) {
+    bool is_seen_whole = true;
+    for (std::int32_t key = first_key; key < end_key; ++key) is_seen_whole &= is_seen(key);
+    mask_.pieces.push_back({0, 0, first_key, end_key - first_key, kind, num_before, num_after,
+                            num_seen, num_groups, is_seen_whole ? 1 : 0});
   }
 
   void cut_long(const Group& group) {
@@ -73,7 +75,8 @@ class Cutter {
       const std::int32_t first = group.first_key + i * kPieceKeys;
       const std::int32_t end = i + 1 == count ? group.end_key : first + kPieceKeys;
       for (std::int32_t key = first; key < end; ++key) num_seen += is_seen(key) ? 1 : 0;
-      add(all_kept ? PieceKind::all_kept : PieceKind::part, first, end, i, count - 1 - i, num_seen);
+      add(all_kept ? PieceKind::all_kept : PieceKind::part, first, end, i, count - 1 - i, num_seen,
+          1);
     }
   }
 
@@ -91,7 +94,8 @@ class Cutter {
     }
     const std::int32_t first = packed_.front().first_key, end = packed_.back().end_key;
     if (first < end) {
-      add(all_kept ? PieceKind::all_kept : PieceKind::packed, first, end, 0, 0, num_seen);
+      add(all_kept ? PieceKind::all_kept : PieceKind::packed, first, end, 0, 0, num_seen,
+          static_cast<std::int32_t>(packed_.size()));
     }
     packed_.clear();
   }

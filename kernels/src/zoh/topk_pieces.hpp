@@ -28,6 +28,8 @@ struct Piece {
   std::int32_t num_after;   ///< and after it
   std::int32_t num_seen;  ///< keys of its group (packed: of the piece) that anybody sees, up to its
                           ///< end
+  std::int32_t num_groups = 1;     ///< that it has keys of
+  std::int32_t is_seen_whole = 0;  ///< 1: somebody sees each of its keys
 };
 
 /// One M, ready for pieces of any row.

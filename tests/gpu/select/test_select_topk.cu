@@ -143,8 +143,8 @@ TEST(DeviceTopk, ManyTokens) {
   }
 }
 
-// So many rows that their pieces are sorted in two halves, which part between two rows or groups.
-TEST(DeviceTopk, HalvesOfManyPieces) {
+// So many rows that launches overlap, of groups that begin anywhere in what a block looks at.
+TEST(DeviceTopk, ManyRowsOfPieces) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);
   for (const ColumnIntervals& among :
@@ -162,7 +162,76 @@ TEST(DeviceTopk, HalvesOfManyPieces) {
   }
 }
 
-// More runs than a block has threads that sort, and fewer than it has to find thresholds.
+// The same with a piece a row: no thresholds are looked for.
+TEST(DeviceTopk, ManyRowsOfOnePiece) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(8);
+  for (const ColumnIntervals& among :
+       {groups({1000}, true, 0), groups({2048}, true, 7), groups({300, 900, 1, 700}, true, 0)}) {
+    const auto kinds = all_scores(among.kv_len, random);
+    auto many = kinds;
+    while (many.size() < 300) many.push_back(kinds[many.size() % kinds.size()]);
+    for (const std::int64_t w : {1, 205}) {
+      expect_like_the_host(among, many, w);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+// Values of very different size, or nearly equal ones: what a piece is sorted by differs.
+TEST(DeviceTopk, ScoresOfEveryScale) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (const std::int32_t length : {2048, 7003}) {
+    const ColumnIntervals causal = groups({length}, true, 0);
+    std::vector<std::pair<std::string, std::vector<float>>> kinds;
+    const auto add = [&](const char* name, auto score_of) {
+      std::vector<float> scores;
+      for (std::int32_t key = 0; key < length; ++key) scores.push_back(score_of(key));
+      kinds.emplace_back(name, std::move(scores));
+    };
+    constexpr float kMost = std::numeric_limits<float>::max();
+    add("one far away", [&](int key) { return key % 1000 == 3 ? -1e9F : normal(random); });
+    add("some infinite", [&](int key) {
+      return key % 50 == 3 ? -std::numeric_limits<float>::infinity() : normal(random);
+    });
+    add("exponential", [&](int) { return std::exp(20 * normal(random)); });
+    add("from end to end", [&](int key) { return key % 2 == 0 ? kMost : -kMost * normal(random); });
+    add("denormal", [&](int) { return 1e-40F * normal(random); });
+    add("two and noise", [&](int key) { return key % 2 == 0 ? 1e4F : 1e-4F * normal(random); });
+    add("of 8 bits", [&](int) { return std::round(normal(random) * 64) / 64; });
+    add("runs of equal ones", [&](int key) { return std::sin(static_cast<float>(key / 20)); });
+    add("pairs", [&](int key) { return 1e3F + 1e-4F * static_cast<float>(key * 31 % length / 2); });
+    add("close", [&](int) { return 1 + 1e-7F * std::abs(normal(random)); });
+    for (const std::int64_t w : {1, 100, 2048}) {
+      expect_like_the_host(causal, kinds, w);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+// The faster scores drift, the fewer pieces are those from which the keys come that die in one.
+TEST(DeviceTopk, DriftingAtEverySpeed) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(10);
+  std::normal_distribution<float> normal;
+  const ColumnIntervals causal = groups({60001}, true, 0);
+  std::vector<std::pair<std::string, std::vector<float>>> kinds;
+  for (float step = 1e-5F; step < 1; step *= 1.7F) {
+    std::vector<float> scores;
+    for (int key = 0; key < 60001; ++key) {
+      scores.push_back(normal(random) + step * static_cast<float>(key));
+    }
+    kinds.emplace_back("step " + std::to_string(step), std::move(scores));
+  }
+  for (const std::int64_t w : {300, 2048, 9000}) {
+    expect_like_the_host(causal, kinds, w);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// More runs than a block has samples of, and fewer than it has threads to find thresholds.
 TEST(DeviceTopk, ManyParts) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(7);

@@ -226,7 +226,7 @@ class Emulation {
     std::vector<int> locals;
     for (const std::uint64_t rank : dying) locals.push_back(local_of(piece, rank));
     for (int round = 1;; ++round) {
-      ASSERT_LE(round, kPieceBits + 1);
+      ASSERT_LE(round, num_entrants + 1);  // each but the last rejects one at least
       std::vector<int> staying, rejected;
       for (std::size_t i = 0; i < locals.size(); ++i) {
         const int last = arrivals[arrivals.size() - 1 - i];
@@ -344,6 +344,9 @@ TEST(TopkPieces, RanksOfSpecialScores) {
   EXPECT_EQ(ascending_score(-0.0F), ascending_score(0.0F));
   EXPECT_LT(ascending_score(nan), ascending_score(-kInfinity));
   EXPECT_EQ(ascending_score(-nan), ascending_score(nan));
+  for (const float score : {-kInfinity, -3.5F, 0.0F, 1e-40F, 7.0F, kInfinity}) {
+    EXPECT_EQ(score_of_ascending(ascending_score(score)), score);
+  }
   EXPECT_LT(ascending_score(-kInfinity), ascending_score(-1));
   EXPECT_LT(ascending_score(-1), ascending_score(-std::numeric_limits<float>::denorm_min()));
   EXPECT_LT(ascending_score(-std::numeric_limits<float>::denorm_min()), ascending_score(0));
@@ -354,6 +357,44 @@ TEST(TopkPieces, RanksOfSpecialScores) {
   EXPECT_GT(packed_rank(1, nan, kPieceKeys - 1), 0U);
   EXPECT_GT(packed_rank(2, nan, 5), packed_rank(1, kInfinity, 4));
   EXPECT_EQ(local_of_packed_rank(packed_rank(2048, 7, 2047)), 2047);
+}
+
+// A rank's place follows from the samples at least as well as its better to a 16th.
+TEST(Samples, AreDenserWhereFewRanksAreBetter) {
+  EXPECT_EQ(sample_place(kSamples), kPieceKeys);
+  for (int place = 0; place < 2 * kPieceKeys; ++place) {
+    int from = 0;
+    while (from < kSamples && sample_place(from) < place) ++from;
+    EXPECT_EQ(sample_from(place), from) << place;
+    int up_to = kSamples - 1;
+    while (sample_place(up_to) > place) --up_to;
+    EXPECT_EQ(sample_up_to(place), up_to) << place;
+  }
+  for (int i = 0; i < kSamples; ++i) {
+    EXPECT_LT(sample_place(i), sample_place(i + 1));
+    EXPECT_LE(sample_place(i + 1) - sample_place(i), std::max(1, sample_place(i) / 16)) << i;
+  }
+}
+
+TEST(CutRows, PiecesThatAreReadWithoutTheirMask) {
+  const auto pieces_of = [](const ColumnIntervals& among) {
+    const auto cut = cut_mask(among, 5);
+    EXPECT_TRUE(cut);
+    return cut->pieces;
+  };
+  for (const Piece& piece : pieces_of(groups({5000}, true, 0))) {
+    EXPECT_EQ(piece.is_seen_whole, 1);
+    EXPECT_EQ(piece.num_groups, 1);
+  }
+  // Keys 0, 4500, .. are hidden.
+  const std::vector<Piece> hidden = pieces_of(groups({5000}, true, 4500));
+  ASSERT_EQ(hidden.size(), 3U);
+  EXPECT_EQ(hidden[0].is_seen_whole, 0);
+  EXPECT_EQ(hidden[1].is_seen_whole, 1);
+  EXPECT_EQ(hidden[2].is_seen_whole, 0);
+  const std::vector<Piece> packed = pieces_of(groups({10, 20, 2000}, true, 0));
+  ASSERT_EQ(packed.size(), 1U);
+  EXPECT_EQ(packed[0].num_groups, 3);
 }
 
 TEST(CutRows, RowsWithMasksOfTheirOwn) {

@@ -37,7 +37,7 @@ inline constexpr std::uint32_t kTopkSawNan = 1;
 /// Example     scores 3, 1, 2 under causal, w = 1: kept {[0, 3), none, none}, none written {0, 0}
 /// Invariants  what select_topk (select_topk.hpp) returns for the same scores, bit for bit, for
 ///             every M of the one-interval class (one_interval.hpp); the same bits every run
-/// Owner       owns its device memory (size_bytes): 10 B a key and mask, 32 B per 2,048 keys and
+/// Owner       owns its device memory (size_bytes): 10 B a key and mask, 40 B per 2,048 keys and
 /// row
 class DeviceTopk {
  public:
@@ -59,10 +59,10 @@ class DeviceTopk {
   std::int64_t kv_len() const;
   int device() const;
   std::int64_t size_bytes() const;
-  /// Bytes of workspace of one call: 8 B a key and row, and up to 1 KiB per 2,048 of them.
+  /// Bytes of workspace of one call: 8 B a key and row, and up to 1.2 KiB per 2,048 of them.
   std::int64_t workspace_bytes() const;
 
-  /// Selects. One launch, or two to four where keys may be dropped (two for rows of one piece);
+  /// Selects. One launch, or three where keys may be dropped (two for rows of one piece);
   /// nothing is waited for, and a graph may capture them.
   ///
   /// Shapes  scores float32 [num_batches, num_heads_kv, kv_len] on the device, any strides; kept
