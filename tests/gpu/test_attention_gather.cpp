@@ -276,13 +276,10 @@ TEST(GatherOnGpu, HasTheSameBitsTwice) {
   }
 }
 
-// Lists in buffers of the caller, shorter than what items and segments say.
-TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
-  FDMA_SKIP_WITHOUT_HOPPER();
+// Lists in buffers of the caller, shorter than what items and segments say. `num_shared`: keys of a
+// list that lie apart from the others, at most, in whole chunks that all rows see.
+std::string check_device_lists(const MaskCase& mask, const TrialChoice& choice, int num_shared) {
   GpuMachine machine;
-  const MaskCase mask = testing::scattered_cases(300, 900, 41).front();
-  TrialChoice choice = gathering(128, DType::bfloat16);
-  choice.split = SplitMode::never;
   AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
   AttentionPlan plan = trial.plan();
   // What items and segments say is more than the lists have, by a chunk and a half or more.
@@ -290,14 +287,31 @@ TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
     if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
   }
   for (WorkItem& item : plan.items) item.num_tiles += 2;
+  std::vector<sm90::GatherListOnDevice> lists;
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
-  for (const GatherEntry& entry : plan.gather_entries) {
+  const auto add = [&](const GatherEntry& entry) {
     keys.push_back(entry.key);
     rows.push_back(
         {static_cast<unsigned char>(entry.row_begin), static_cast<unsigned char>(entry.row_end)});
+  };
+  bool is_any_shared = false;
+  for (const GatherList& list : plan.gather_lists) {
+    const auto begin = plan.gather_entries.begin() + list.first_entry;
+    const std::int32_t shared = std::min(num_shared, list.num_full / 128 * 128);
+    is_any_shared |= shared > 0;
+    const auto shared_at = static_cast<std::int64_t>(keys.size());
+    std::for_each(begin, begin + shared, add);
+    for (int i = 0; i < 48; ++i) add({0, 0, 0});
+    const std::int64_t first_entry = static_cast<std::int64_t>(keys.size()) - shared;
+    lists.push_back(
+        {sm90::GatherListOnDevice::place_of(first_entry, shared, first_entry - shared_at),
+         list.num_entries, list.num_full});
+    std::for_each(begin + shared, begin + list.num_entries, add);
+    while (keys.size() % kGatherAlignment != 0) add({0, 0, 0});
   }
-  const gpu_test::DeviceArray<GatherList> d_lists(plan.gather_lists);
+  if (is_any_shared != (num_shared > 0)) return "expected other lists";
+  const gpu_test::DeviceArray<sm90::GatherListOnDevice> d_lists(lists);
   const gpu_test::DeviceArray<std::int32_t> d_keys(keys);
   const gpu_test::DeviceArray<uchar2> d_rows(rows);
   plan.gather_lists.clear();
@@ -306,16 +320,44 @@ TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
   const gpu_test::Workspace workspace(device_plan);
   const auto refused =
       attention_forward(device_plan, trial.tensors(), workspace.data(), nullptr, trial.options());
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+  if (refused || refused.error().code != ErrorCode::invalid_argument) return "ran without lists";
   trial.poison(0xff);
-  const sm90::GatherArrays lists{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
+  const sm90::GatherArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
   const auto ran = sm90::attention_forward_with_lists(
-      device_plan, trial.tensors(), workspace.data(), nullptr, trial.options(), lists);
-  ASSERT_TRUE(ran) << ran.error().message;
+      device_plan, trial.tensors(), workspace.data(), nullptr, trial.options(), arrays);
+  if (!ran) return ran.error().message;
   trial.fetch();
   workspace.require_canaries();
-  EXPECT_EQ(trial.check(), "");
+  return trial.check();
+}
+
+TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  TrialChoice choice = gathering(128, DType::bfloat16);
+  choice.split = SplitMode::never;
+  const MaskCase mask = testing::scattered_cases(300, 900, 41).front();
+  EXPECT_EQ(check_device_lists(mask, choice, 0), "");
+}
+
+// Scattered keys, and a run of them that the copy engine takes.
+TEST(GatherOnGpu, TakesChunksOfOtherLists) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const auto cells = [](auto q, auto k) {
+    return k % 3 == 0 || (k > 700 && k < 1400) || (k % 7 == 0 && k < 5 * q);
+  };
+  const MaskCase mask = testing::case_of("long", testing::make_cells(300, 2500, cells), {128, 128});
+  for (const int num_shared : {0, 128, 256, 640, 1280}) {
+    for (const std::int32_t head_dim : {64, 128}) {
+      for (const DType dtype : {DType::bfloat16, DType::float16}) {
+        SCOPED_TRACE(::testing::Message() << num_shared << " keys, head_dim " << head_dim);
+        TrialChoice choice = gathering(head_dim, dtype);
+        choice.split = SplitMode::never;
+        EXPECT_EQ(check_device_lists(mask, choice, num_shared), "");
+        choice.has_bias = true;
+        EXPECT_EQ(check_device_lists(mask, choice, num_shared), "");
+      }
+    }
+  }
 }
 
 }  // namespace

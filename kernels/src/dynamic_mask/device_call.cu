@@ -130,7 +130,8 @@ class Sm90Call final : public DeviceCall {
     layout_.scratch = take(std::max(topk_.workspace_bytes(),
                                     is_gather ? lists_workspace_bytes(num_rows_, kv_len_) : 0));
     if (is_gather) {
-      layout_.lists = take(num_rows_ * num_tiles_ * static_cast<std::int64_t>(sizeof(GatherList)));
+      layout_.lists = take(num_rows_ * num_tiles_ *
+                           static_cast<std::int64_t>(sizeof(sm90::GatherListOnDevice)));
       layout_.keys = take(num_entries_ * 4);
       layout_.rows = take(num_entries_ * static_cast<std::int64_t>(sizeof(RowRange)));
     }
@@ -196,7 +197,7 @@ class Sm90Call final : public DeviceCall {
     call.block_q = block_q_;
     call.batch_entries = batch_entries(most_entries_, block_q_);
     call.workspace = base + layout_.scratch;
-    call.lists = reinterpret_cast<GatherList*>(base + layout_.lists);
+    call.lists = reinterpret_cast<sm90::GatherListOnDevice*>(base + layout_.lists);
     call.keys = reinterpret_cast<std::int32_t*>(base + layout_.keys);
     call.rows = reinterpret_cast<RowRange*>(base + layout_.rows);
     call.status = status;
@@ -211,7 +212,7 @@ class Sm90Call final : public DeviceCall {
     }
     sm90::GatherArrays made{};
     if (reading_ == SelectionReading::gather) {
-      made.lists = reinterpret_cast<const GatherList*>(base + layout_.lists);
+      made.lists = reinterpret_cast<const sm90::GatherListOnDevice*>(base + layout_.lists);
       made.keys = reinterpret_cast<const std::int32_t*>(base + layout_.keys);
       made.rows = reinterpret_cast<const uchar2*>(base + layout_.rows);
     } else {

@@ -6,7 +6,7 @@
 #include "fdma/formats/interval.hpp"
 #include "fdma/formats/result.hpp"
 #include "fdma/kernels/backends.hpp"
-#include "fdma/kernels/plan.hpp"
+#include "sm90/device_plan.hpp"
 
 namespace fdma::dynamic_mask {
 
@@ -37,21 +37,22 @@ struct ListsCall {
                                                 ///< multiples of 8
   void* workspace = nullptr;                    ///< lists_workspace_bytes, 16-aligned
 
-  GatherList* lists = nullptr;      ///< [num_rows, num_tiles]
-  std::int32_t* keys = nullptr;     ///< [entries]
-  RowRange* rows = nullptr;         ///< [entries]; of keys that not all rows see
-  std::uint32_t* status = nullptr;  ///< or null; kListTooLong is or-ed in
+  sm90::GatherListOnDevice* lists = nullptr;  ///< [num_rows, num_tiles]
+  std::int32_t* keys = nullptr;               ///< [entries]
+  RowRange* rows = nullptr;                   ///< [entries]; of keys that not all rows see
+  std::uint32_t* status = nullptr;            ///< or null; kListTooLong is or-ed in
 };
 
 /// The entries of a batch for tiles of which each holds at most `most_entries` keys: all live keys
 /// of a group where they fit.
 std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q);
 
-/// Bytes of workspace: 10 for each key and row, 16 for each 2,048 of them.
+/// Bytes of workspace: 10 for each key (of each row up to 3 more), 16 for each 2,048 of them.
 std::int64_t lists_workspace_bytes(std::int64_t num_rows, std::int64_t kv_len);
 
-/// Makes every list: keys that all rows of the tile see first (num_full), each part by ascending
-/// key; the same every run. Two launches, nothing is waited for.
+/// Makes every list: keys that all rows of the tile see first (num_full), of these those in common
+/// with tiles before it (GatherListOnDevice); each part by ascending key; the same every run. Two
+/// launches, nothing is waited for.
 ///
 /// Errors  cuda
 Result<void> make_lists(const ListsCall& call, Stream stream);

@@ -18,12 +18,16 @@ inline constexpr std::int64_t kPieceKeys = 2048;
 inline constexpr int kGroupTiles = 16;
 inline constexpr int kCutThreads = 512;
 inline constexpr int kCutWarps = kCutThreads / kWarp;
-inline constexpr int kItems = 2;  // candidates that a thread looks at in one round
+inline constexpr int kItems = 4;  // candidates side by side that a thread looks at in one round
 inline constexpr int kRound = kItems * kCutThreads;
 inline constexpr int kWindowPieces = 2 * kWarp;  // pieces whose counts are in shared memory
 inline constexpr int kWindowChunks = kWindowPieces * kPieceKeys / kWarp;  // of 32 candidates
+inline constexpr int kFew = 4;  // tiles that may have keys in common, or all of the group
+inline constexpr int kCounts = kGroupTiles + kGroupTiles / kFew + 1;
+inline constexpr int kStagedKeys = 512;
+inline constexpr int kChunkKeys = 128;  // of the attention kernel
 inline constexpr std::int32_t kSingleBatch = 14 * 1024, kManyBatches = 6 * 1024;
-static_assert(kItems * kCutWarps == kWarp);
+static_assert(kPieceKeys % kItems == 0 && kRound <= kManyBatches);
 
 // A piece after compaction.
 struct __align__(16) Piece {
@@ -77,10 +81,12 @@ struct Kernel {
   const std::int32_t* q_lens;
   std::int32_t num_tiles, block_q, batch_entries;
   const std::int64_t* first_entries;
-  Piece* pieces;                // [rows, num_pieces]
-  int2* kept_queries;           // [rows, kv_len], of a piece its kept keys
-  std::uint16_t* kept_offsets;  // [rows, kv_len], from the first key of the piece
-  GatherList* lists;
+  Piece* pieces;  // [rows, num_pieces]
+  // [rows, row_keys], of a piece its kept keys and, up to the next multiple of kItems, none.
+  int2* kept_queries;
+  std::uint16_t* kept_offsets;  // from the first key of the piece
+  std::int64_t row_keys;        // kv_len, or the next multiple of kItems
+  sm90::GatherListOnDevice* lists;
   std::int32_t* keys;
   uchar2* rows;
   std::uint32_t* status;
@@ -88,11 +94,25 @@ struct Kernel {
 
 __device__ __forceinline__ std::uint32_t lanes_below(int lane) { return (1u << lane) - 1; }
 
+// What neighbouring tiles of a group have in common: of the keys that all of their rows see the
+// first ones, whole chunks of them. They are written once, into the room of the first tile.
+struct Common {
+  int first_tile, last_tile;  // of the group
+  int num_keys;
+};
+
 // Shared memory of cut_lists beside the live keys, which follow.
 struct Shared {
+  std::int64_t first_entries[kGroupTiles + 1];  // of the group's lists; behind its last the end
+  std::int32_t first_list, num_lists;           // of the group
+  std::int32_t num_tiles;                       // that have rows
+  // Of the batch: keys that all rows see of each tile, of each four and of all.
+  std::int32_t counts[kCounts];
+  Common common[kGroupTiles];              // of each tile, read and written by its warp
   std::int32_t before[kWindowPieces + 1];  // candidates in the pieces of the window before this one
   std::uint8_t piece_of_chunk[kWindowChunks];  // that has the first of 32 candidates
-  std::int32_t round_counts[2][kItems * kCutWarps];
+  std::int32_t round_counts[2][kCutWarps];
+  std::uint16_t staged[kCutWarps][kStagedKeys];  // of each tile's list, from the first of 32 steps
 };
 
 // Inclusive sums over the lanes of a warp.
@@ -132,10 +152,10 @@ class LiveKeys {
         open_window();
         continue;
       }
-      if (size_ + kRound > call_.batch_entries) break;
-      take_round(shared_.round_counts[round % 2]);
+      if (!take_round(shared_.round_counts[round % 2])) break;
       candidate_ += kRound;
     }
+    if (threadIdx.x < kCounts) shared_.counts[threadIdx.x] = 0;
     __syncthreads();
     mark_steps();
     __syncthreads();
@@ -156,7 +176,9 @@ class LiveKeys {
       counts[i] = 0;
       if (at < num_pieces()) {
         const int4 piece = *reinterpret_cast<const int4*>(pieces + at);
-        if (piece.y < q_end_ && piece.z > q_begin_) counts[i] = piece.x;
+        if (piece.y < q_end_ && piece.z > q_begin_) {
+          counts[i] = (piece.x + kItems - 1) / kItems * kItems;
+        }
       }
     }
     const int sum = sum_up_to(counts[0] + counts[1], lane);
@@ -189,65 +211,78 @@ class LiveKeys {
     return begin;
   }
 
-  // Appends those of the next kRound candidates that live, in their order.
-  __device__ void take_round(std::int32_t* counts) {
+  // Appends those of the next kRound candidates that live, in their order. False: there is no room.
+  __device__ __forceinline__ bool take_round(std::int32_t* counts) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-    int keys[kItems];
-    int2 seen[kItems];
-    std::uint32_t lives[kItems];
-    const std::int64_t row_at = row_ * call_.kv_len;
-    const std::uint64_t queries_at = ptx::global_address(call_.kept_queries + row_at);
-    const std::uint64_t offsets_at = ptx::global_address(call_.kept_offsets + row_at);
-    const std::uint32_t before_at = ptx::kept_shared_address(shared_.before);
-    const std::uint32_t pieces_at = ptx::kept_shared_address(shared_.piece_of_chunk);
+    const int candidate = candidate_ + kItems * thread;
+    int4 queries[2] = {};
+    uint2 offsets = {};
+    int first_key = 0;
+    if (candidate < num_candidates_) {
+      const std::uint32_t from =
+          ptx::load_shared_u8(ptx::kept_shared_address(shared_.piece_of_chunk) +
+                              static_cast<unsigned>(candidate) / kWarp);
+      const std::uint32_t before_at = ptx::kept_shared_address(shared_.before);
+      std::uint32_t at = before_at + from * 4;
+      while (ptx::load_word(at + 4) <= candidate) at += 4;
+      const int piece = window_ + static_cast<int>(at - before_at) / 4;
+      first_key = piece * static_cast<int>(kPieceKeys);
+      const std::int64_t place =
+          row_ * call_.row_keys + (first_key + candidate - ptx::load_word(at));
+      const auto* const from_queries = reinterpret_cast<const int4*>(call_.kept_queries + place);
+      queries[0] = from_queries[0];
+      queries[1] = from_queries[1];
+      offsets = *reinterpret_cast<const uint2*>(call_.kept_offsets + place);
+    }
+    const int begins[kItems] = {queries[0].x, queries[0].z, queries[1].x, queries[1].z};
+    const int ends[kItems] = {queries[0].y, queries[0].w, queries[1].y, queries[1].w};
+    int before = 0, count = 0;  // lives of lanes below, of the warp
+    bool lives[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int candidate = candidate_ + i * kCutThreads + thread;
-      seen[i] = make_int2(0, 0);
-      keys[i] = 0;
-      if (candidate < num_candidates_) {
-        std::uint32_t piece =
-            ptx::load_shared_u8(pieces_at + static_cast<std::uint32_t>(candidate) / kWarp);
-        std::uint32_t at = before_at + piece * 4;
-        while (ptx::load_word(at + 4) <= candidate) at += 4;
-        piece = (at - before_at) / 4;
-        const int first_key = (window_ + static_cast<int>(piece)) * static_cast<int>(kPieceKeys);
-        const int place = first_key + candidate - ptx::load_word(at);
-        seen[i] = ptx::load_global_int2(queries_at + place * std::int64_t{sizeof(int2)});
-        keys[i] = first_key +
-                  ptx::load_global_u16(offsets_at + place * std::int64_t{sizeof(std::uint16_t)});
-      }
+      lives[i] = begins[i] < q_end_ && ends[i] > q_begin_;
+      const std::uint32_t of_lanes = __ballot_sync(~0u, lives[i]);
+      before += __popc(of_lanes & lanes_below(lane));
+      count += __popc(of_lanes);
     }
     const std::uint32_t counts_at = ptx::kept_shared_address(counts);
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      lives[i] = __ballot_sync(~0u, seen[i].x < q_end_ && seen[i].y > q_begin_);
-      if (lane == 0) {
-        ptx::store_word(counts_at + (i * kCutWarps + warp) * 4, __popc(lives[i]));
-      }
-    }
+    if (lane == 0) ptx::store_word(counts_at + warp * 4, count);
     __syncthreads();
     // Every warp adds up the counts of all, one for each lane.
-    const int count = ptx::load_word(counts_at + lane * 4);
-    const std::uint32_t keys_at = ptx::kept_shared_address(live_.keys + size_);
+    count = lane < kCutWarps ? ptx::load_word(counts_at + lane * 4) : 0;
+    before += __reduce_add_sync(~0u, lane < warp ? count : 0);
+    count = __reduce_add_sync(~0u, count);
+    if (size_ + count > call_.batch_entries) return false;
+    std::uint32_t to = ptx::kept_shared_address(live_.keys + size_) + before * 4;
     const std::uint32_t queries_from_keys = static_cast<std::uint32_t>(call_.batch_entries) * 4;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int before = __reduce_add_sync(~0u, lane < i * kCutWarps + warp ? count : 0);
-      if ((lives[i] >> lane & 1) == 0) continue;
-      const std::uint32_t to = keys_at + (before + __popc(lives[i] & lanes_below(lane))) * 4;
-      const int begin = max(seen[i].x - q_begin_, 0), end = min(seen[i].y, q_end_) - q_begin_;
-      ptx::store_word(to, keys[i]);
+      if (!lives[i]) continue;
+      const std::uint32_t two = i < 2 ? offsets.x : offsets.y;
+      const int begin = max(begins[i] - q_begin_, 0), end = min(ends[i], q_end_) - q_begin_;
+      ptx::store_word(to, first_key + static_cast<int>(i % 2 == 0 ? two & 0xFFFF : two >> 16));
       ptx::store_word(to + queries_from_keys, begin | end << 16);
+      to += 4;
     }
-    size_ += __reduce_add_sync(~0u, count);
+    size_ += count;
+    return true;
   }
 
   // Of every step of 32 live keys those that all rows of each tile of the group see, and those that
-  // some rows of it see.
+  // some rows of it see; and how many all rows see, of all steps.
   __device__ void mark_steps() const {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
     const int shift = 31 - __clz(call_.block_q), end_of_group = q_end_ - q_begin_;
+    // A lane counts for a tile, a four or all: keys that the first and the last tile of it see.
+    const int last_tile = max((end_of_group - 1) >> shift, 0);
+    int first = lane, last = lane;
+    if (lane >= kGroupTiles) {
+      const bool is_of_all = lane == kCounts - 1;
+      first = is_of_all ? 0 : (lane - kGroupTiles) * kFew;
+      last = is_of_all ? last_tile : first + kFew - 1;
+    }
+    last = min(last, last_tile);
+    int count = 0;
     for (int step = warp; step * kWarp < size_; step += kCutWarps) {
       std::uint32_t full = 0, part = 0;
       if (step * kWarp + lane < size_) {
@@ -259,8 +294,11 @@ class LiveKeys {
         full = bits((begin + call_.block_q - 1) >> shift, end_full);
         part = bits(begin >> shift, end_tile) & ~full;
       }
-      live_.marks[step * kStepMarks + lane] = transposed(full | part << kGroupTiles, lane);
+      const std::uint32_t marks = transposed(full | part << kGroupTiles, lane);
+      live_.marks[step * kStepMarks + lane] = marks;
+      count += __popc(__shfl_sync(~0u, marks, first) & __shfl_sync(~0u, marks, last));
     }
+    if (lane < kCounts && first <= last) atomicAdd(&shared_.counts[lane], count);
   }
 
   __device__ int num_pieces() const { return static_cast<int>(call_.num_pieces); }

@@ -75,6 +75,17 @@ void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int
   }
 }
 
+// Those of a plan have nothing in common.
+std::vector<sm90::GatherListOnDevice> lists_on_device(const std::vector<GatherList>& lists) {
+  std::vector<sm90::GatherListOnDevice> on_device;
+  on_device.reserve(lists.size());
+  for (const GatherList& list : lists) {
+    on_device.push_back({sm90::GatherListOnDevice::place_of(list.first_entry, 0, 0),
+                         list.num_entries, list.num_full});
+  }
+  return on_device;
+}
+
 void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>& items) {
   std::vector<KeyItem> ordered;
   ordered.reserve(items.size());
@@ -175,6 +186,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
   split_entries(plan.gather_entries, keys, rows);
+  const std::vector<sm90::GatherListOnDevice> device_lists = lists_on_device(plan.gather_lists);
   const std::vector<WorkItem> device_items = items_on_device(plan);
   Packing packing;
   const std::int64_t items = packing.add(device_items);
@@ -189,7 +201,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t formulas = packing.add(plan.formulas);
   const std::int64_t borders = packing.add(plan.borders);
   const std::int64_t lengths_at = packing.add(lengths);
-  const std::int64_t gather_lists = packing.add(plan.gather_lists);
+  const std::int64_t gather_lists = packing.add(device_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
   const std::int64_t key_orders = packing.add(plan.key_orders);
@@ -239,7 +251,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
   arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
   if (!plan.gather_lists.empty()) {
-    impl->gather = {reinterpret_cast<const GatherList*>(base + gather_lists),
+    impl->gather = {reinterpret_cast<const sm90::GatherListOnDevice*>(base + gather_lists),
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/host_device.hpp"
 
 namespace fdma::sm90 {
 
@@ -42,15 +43,38 @@ struct PlanArrays {
   bool walks_down;   ///< items of deterministic calls, from their last tile to the first
 };
 
+/// A gather list (GatherList) on the device. Its first chunks, of 128 entries that all rows see,
+/// may be those of a list before it: entry i is entry first_entry + i of the arrays, but that its
+/// key is `distance` entries before that where i < num_shared. These three are one word, as the
+/// kernel keeps it, which has no register for more. Lists of split rows share nothing.
+struct alignas(16) GatherListOnDevice {
+  static constexpr int kEntryBits = 36, kChunkBits = 7;
+  static constexpr std::int32_t kMaxShared = 128 * ((1 << kChunkBits) - 1);
+  /// Past the last distance; a multiple of 8, as distances are.
+  static constexpr std::int64_t kEndDistance = std::int64_t{8} << (64 - kEntryBits - kChunkBits);
+
+  std::uint64_t place;  ///< from the lowest bit: first_entry, num_shared / 128, distance / 8
+  std::int32_t num_entries;
+  std::int32_t num_full;
+
+  FDMA_HOST_DEVICE static constexpr std::uint64_t place_of(std::int64_t first_entry,
+                                                           std::int32_t num_shared,
+                                                           std::int64_t distance) {
+    return static_cast<std::uint64_t>(first_entry) |
+           static_cast<std::uint64_t>(num_shared / 128) << kEntryBits |
+           static_cast<std::uint64_t>(distance / 8) << (kEntryBits + kChunkBits);
+  }
+};
+
 /// Lists that a kernel before the launch may have made, for items and segments that stay the same:
 /// the gather lists that segments of kind gather name, and intervals of column tables.
 ///
-/// How many chunks of 128 keys an item reads follows from its list (GatherList::num_entries, 0
-/// possible): the segment's end_tile, and with it WorkItem::num_tiles, is an upper bound. Keys are
-/// below the kv_len of the batch element.
+/// How many chunks of 128 keys an item reads follows from its list (num_entries, 0 possible): the
+/// segment's end_tile, and with it WorkItem::num_tiles, is an upper bound. Keys are below the
+/// kv_len of the batch element.
 struct GatherArrays {
-  const GatherList* lists;   ///< [payload of the segment]
-  const std::int32_t* keys;  ///< of each entry
+  const GatherListOnDevice* lists;  ///< [payload of the segment]
+  const std::int32_t* keys;         ///< of each entry
   /// {row_begin, row_end} of each entry, in queries of the tile; those of a list's first num_full
   /// entries are not read.
   const uchar2* rows;

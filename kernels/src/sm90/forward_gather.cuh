@@ -14,6 +14,9 @@
 // one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
 // Which chunks are such runs each warp looks up for 32 of an item at once: keys of a list ascend,
 // so that the first and the last key of a chunk tell.
+//
+// The first chunks of a list may be those of another (GatherListOnDevice): only their keys are
+// read.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +37,21 @@ struct alignas(16) GatherPart {
   std::int32_t num_entries;  ///< of its chunks
   std::int32_t num_full;     ///< entries that all rows see: at least this many are the first
   std::int32_t last_keys;    ///< of its last tile or chunk, in whole units
-  std::int64_t first_entry;
+  std::uint64_t place;       ///< GatherListOnDevice::place
   static constexpr int kLastKeysAt = 12;  ///< bytes
+
+  __device__ __forceinline__ std::int64_t first_entry() const {
+    constexpr std::uint64_t kEntries = (std::uint64_t{1} << GatherListOnDevice::kEntryBits) - 1;
+    return static_cast<std::int64_t>(place & kEntries);
+  }
+  /// Where the key of an entry is, from first_entry on.
+  __device__ __forceinline__ int key_place(int entry) const {
+    constexpr int kLowBits = GatherListOnDevice::kEntryBits - 32;
+    constexpr int kChunkBits = GatherListOnDevice::kChunkBits;
+    const auto shared = static_cast<std::uint32_t>(place >> 32) >> kLowBits;
+    const int num_shared = static_cast<int>(shared % (1u << kChunkBits)) * kTileKeys;
+    return entry - (entry < num_shared ? static_cast<int>(shared >> kChunkBits) * 8 : 0);
+  }
 
   __device__ __forceinline__ bool is_masked(int chunk) const {
     return (chunk + 1) * kTileKeys > num_full;
@@ -56,8 +72,8 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
              item.step * (segment->step_end - segment->step_first);
   }
   const int4 list = __ldcg(reinterpret_cast<const int4*>(p.gather.lists + last->payload));
-  const std::int64_t first_entry =
-      static_cast<std::int64_t>(static_cast<std::uint32_t>(list.x)) | std::int64_t{list.y} << 32;
+  const std::uint64_t place =
+      static_cast<std::uint32_t>(list.x) | std::uint64_t{static_cast<std::uint32_t>(list.y)} << 32;
   const int num_chunks = (list.z + kTileKeys - 1) / kTileKeys;
   const int first_chunk = max(item.first_tile - tiles, 0);
   item.num_tiles = min(max(tiles + num_chunks - item.first_tile, 0), item.num_tiles);
@@ -69,7 +85,7 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
     const int last_entries = (part.num_entries - 1) % kTileKeys + 1;
     part.last_keys = (last_entries + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
   }
-  part.first_entry = first_entry + first_chunk * kTileKeys;
+  part.place = place + static_cast<std::uint32_t>(first_chunk * kTileKeys);
   if (item.num_tiles == 0) {
     item.num_segments = 0;
     part.num_tiles = 1;
@@ -78,16 +94,14 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkIt
 }
 
 __device__ __forceinline__ void publish_gather(std::uint32_t to, const GatherPart& part) {
-  const auto first = static_cast<std::uint64_t>(part.first_entry);
   store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_keys));
-  store_words(to + 16, make_uint4(static_cast<std::uint32_t>(first),
-                                  static_cast<std::uint32_t>(first >> 32), 0, 0));
+  store_words(to + 16, make_uint4(static_cast<std::uint32_t>(part.place),
+                                  static_cast<std::uint32_t>(part.place >> 32), 0, 0));
 }
 __device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
   const uint4 counts = load_words(from), entry = load_words(from + 16);
   return {static_cast<int>(counts.x), static_cast<int>(counts.y), static_cast<int>(counts.z),
-          static_cast<int>(counts.w),
-          static_cast<std::int64_t>(std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32)};
+          static_cast<int>(counts.w), std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32};
 }
 
 /// The words of a chunk. A lane holds four keys as write_columns does. Where the rows that see a
@@ -106,8 +120,8 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
     const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
     queries[quad] = 0;
     if (entry >= part.num_full && entry < part.num_entries) {
-      queries[quad] =
-          __ldcg(reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry + entry));
+      queries[quad] = __ldcg(
+          reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry() + entry));
     }
   }
 #pragma unroll
@@ -186,7 +200,8 @@ __device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const Forwa
 #pragma unroll
   for (int i = 0; i < kLaneKeys; ++i) {
     const int entry = first + i * kWarpSize;
-    keys[i] = entry < num_biases ? __ldcg(p.gather.keys + part.first_entry + entry) : 0;
+    keys[i] =
+        entry < num_biases ? __ldcg(p.gather.keys + part.first_entry() + part.key_place(entry)) : 0;
   }
 #pragma unroll
   for (int i = 0; i < kLaneKeys; ++i) {
@@ -335,18 +350,18 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
     const int batch = static_cast<int>(header.w), kv_head = static_cast<int>(tail.y);
     const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
                             kv_head * p.k_gather.head_stride + 16 * piece;
-    const std::int32_t* keys = p.gather.keys + part.first_entry;
+    const std::int32_t* keys = p.gather.keys + part.first_entry();
+    const auto key_of = [&](int entry) { return __ldcg(keys + part.key_place(entry)); };
     // Behind the last entry it is the last once more: what is copied for it is masked.
     const auto read_key = [&](int n) {
       const int entry = min(n * kStepKeys + own_entry, part.num_entries - 1);
-      return entry >= 0 ? __ldcg(keys + entry) : 0;
+      return entry >= 0 ? key_of(entry) : 0;
     };
     // Which of 32 steps from n on are runs, a bit each, but the first, which gives time to look.
     const auto find_runs = [&](int n) {
       const int first = (n + lane) * kStepKeys, last = first + kStepKeys - 1;
       const bool is_full = lane > 0 && last < min(part.num_full, part.num_entries);
-      return __ballot_sync(~0u,
-                           is_full && __ldcg(keys + last) - __ldcg(keys + first) == kStepKeys - 1);
+      return __ballot_sync(~0u, is_full && key_of(last) - key_of(first) == kStepKeys - 1);
     };
     int key = read_key(0);
     std::uint32_t runs = 0;

@@ -41,6 +41,7 @@ struct Case {
 struct List {
   std::vector<GatherEntry> entries;
   std::int32_t num_full = 0;
+  std::int32_t num_shared = 0;  ///< first entries that are those of another list
   friend bool operator==(const List&, const List&) = default;
 };
 
@@ -75,6 +76,20 @@ std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
   return values;
 }
 
+// What a list says of its place (GatherListOnDevice), in entries.
+struct Place {
+  std::int64_t first_entry, distance;
+  std::int32_t num_shared;
+};
+Place place_of(const sm90::GatherListOnDevice& list) {
+  constexpr int kEntryBits = sm90::GatherListOnDevice::kEntryBits;
+  constexpr int kChunkBits = sm90::GatherListOnDevice::kChunkBits;
+  const std::uint64_t shared = list.place >> kEntryBits;
+  return {static_cast<std::int64_t>(list.place & ((std::uint64_t{1} << kEntryBits) - 1)),
+          static_cast<std::int64_t>(shared >> kChunkBits) * 8,
+          static_cast<std::int32_t>(shared & ((1U << kChunkBits) - 1)) * 128};
+}
+
 // What the kernels make; the rows of keys that all rows see are not written, but known.
 struct Made {
   std::vector<List> lists;
@@ -92,7 +107,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   const DeviceArray<std::int64_t> first_entries(first);
   const GuardedBytes workspace(
       static_cast<std::size_t>(lists_workspace_bytes(c.num_rows(), c.kv_len)));
-  const GuardedBytes lists(num_lists * sizeof(GatherList)), keys(num_entries * 4),
+  const GuardedBytes lists(num_lists * sizeof(sm90::GatherListOnDevice)), keys(num_entries * 4),
       rows(num_entries * 2);
   const DeviceArray<std::uint32_t> status(std::vector<std::uint32_t>{0});
   ListsCall call;
@@ -105,7 +120,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   call.batch_entries = c.batch != 0 ? c.batch : batch_entries(room, c.block_q);
   call.first_entries = first_entries.data();
   call.workspace = workspace.as<void>();
-  call.lists = lists.as<GatherList>();
+  call.lists = lists.as<sm90::GatherListOnDevice>();
   call.keys = keys.as<std::int32_t>();
   call.rows = rows.as<RowRange>();
   call.status = status.data();
@@ -114,38 +129,57 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   Made made;
   made.status = status.to_host().front();
   workspace.to_host();
-  const auto all_lists = elements_of<GatherList>(lists.to_host());
+  const auto all_lists = elements_of<sm90::GatherListOnDevice>(lists.to_host());
   const auto all_keys = elements_of<std::int32_t>(keys.to_host());
   const auto all_rows = elements_of<RowRange>(rows.to_host());
   for (std::size_t i = 0; i < num_lists; ++i) {
-    const GatherList& list = all_lists[i];
-    EXPECT_EQ(list.first_entry, first[i]);
-    List out{{}, list.num_full};
+    const sm90::GatherListOnDevice& list = all_lists[i];
+    const Place place = place_of(list);
+    List out{{}, list.num_full, place.num_shared};
+    EXPECT_EQ(place.first_entry + place.num_shared, first[i]);
+    EXPECT_EQ(place.distance % room, place.num_shared == 0 ? 0 : (room - place.num_shared) % room);
+    EXPECT_LE(place.num_shared, list.num_full);
     const auto row = static_cast<std::int32_t>(i) / c.num_tiles();
     const std::int32_t tile = static_cast<std::int32_t>(i) % c.num_tiles();
     const std::int32_t num_rows =
         std::min(c.block_q, c.q_lens[static_cast<std::size_t>(row)] - tile * c.block_q);
     for (std::int32_t e = 0; e < list.num_entries; ++e) {
-      const auto at = static_cast<std::size_t>(list.first_entry + e);
+      const auto at = static_cast<std::size_t>(place.first_entry + e);
+      const std::size_t key_at =
+          at - static_cast<std::size_t>(e < place.num_shared ? place.distance : 0);
       const bool is_written = e >= list.num_full;
       const RowRange range =
           is_written ? all_rows[at] : RowRange{0, static_cast<std::uint8_t>(num_rows)};
-      out.entries.push_back({all_keys[at], range.begin, range.end});
+      out.entries.push_back({all_keys[key_at], range.begin, range.end});
     }
     made.lists.push_back(std::move(out));
   }
   return made;
 }
 
+// What tiles have in common comes first, in whole chunks, then the rest of what all rows see: each
+// by key.
+void put_in_order(List& list) {
+  const auto by_key = [](const GatherEntry& a, const GatherEntry& b) { return a.key < b.key; };
+  const auto begin = list.entries.begin(), end = begin + list.num_full;
+  const auto rest = std::is_sorted_until(begin, end, by_key);
+  if (rest != end) EXPECT_EQ((rest - begin) % 128, 0);
+  if (list.num_shared > 0) EXPECT_TRUE(rest == end || rest - begin == list.num_shared);
+  EXPECT_TRUE(std::is_sorted(rest, end, by_key));
+  std::inplace_merge(begin, rest, end, by_key);
+  list.num_shared = 0;
+}
+
 void expect_lists(const Case& c) {
   const std::vector<List> expected = lists_by_definition(c);
   std::size_t most = 1;
   for (const List& list : expected) most = std::max(most, list.entries.size());
-  const Made made = lists_on_gpu(c, static_cast<std::int64_t>((most + 7) / 8 * 8));
+  Made made = lists_on_gpu(c, static_cast<std::int64_t>((most + 7) / 8 * 8));
   EXPECT_EQ(made.status, 0U);
   ASSERT_EQ(made.lists.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(made.lists[i].num_full, expected[i].num_full) << "list " << i;
+    put_in_order(made.lists[i]);
     ASSERT_EQ(made.lists[i], expected[i]) << "list " << i;
   }
 }
@@ -202,6 +236,71 @@ TEST(DeviceLists, KeysThatLiveFromTheStart) {
   expect_lists(c);
 }
 
+// `num_long` keys that all queries see, from the first on; of each tile `num_short` others, which
+// live through it.
+Case long_and_short_lives(std::vector<std::int32_t> q_lens, std::int32_t block_q, int num_long,
+                          int num_short) {
+  Case c;
+  c.block_q = block_q;
+  c.batch = 14336;
+  c.q_lens = std::move(q_lens);
+  c.kv_len = num_long + static_cast<std::int64_t>(c.num_tiles()) * num_short;
+  for (const std::int32_t q_len : c.q_lens) {
+    for (int i = 0; i < num_long; ++i) c.kept.push_back({0, q_len});
+    for (std::int32_t tile = 0; tile < c.num_tiles(); ++tile) {
+      const std::int32_t begin = std::min(tile * block_q, q_len);
+      for (int i = 0; i < num_short; ++i) {
+        c.kept.push_back({begin, std::min(begin + block_q, q_len)});
+      }
+    }
+  }
+  return c;
+}
+
+TEST(DeviceLists, ShareWholeChunks) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  for (const int num_long : {0, 1, 127, 128, 129, 255, 256, 257, 1000, 4000}) {
+    for (const int num_short : {0, 1, 40, 300}) {
+      for (const std::int32_t block_q : {128, 32}) {
+        // Groups of 16 tiles, one of 15 and a bit, and one of one tile; a row without queries.
+        const std::vector<std::int32_t> q_lens{block_q * 16 * 3, block_q * 32 - 5, block_q * 16 + 1,
+                                               0};
+        SCOPED_TRACE(testing::Message() << num_long << " long lives, " << num_short
+                                        << " of each tile, tiles of " << block_q);
+        const Case c = long_and_short_lives(q_lens, block_q, num_long, num_short);
+        expect_lists(c);
+        if (testing::Test::HasFatalFailure()) return;
+        const Made made = lists_on_gpu(c, std::max((num_long + num_short + 7) / 8 * 8, 8));
+        for (std::size_t i = 0; i < made.lists.size(); ++i) {
+          const std::int32_t tile = static_cast<std::int32_t>(i) % c.num_tiles();
+          const std::int32_t q_len = q_lens[i / static_cast<std::size_t>(c.num_tiles())];
+          const bool is_sharing = tile % 16 > 0 && tile * block_q < q_len;
+          ASSERT_EQ(made.lists[i].num_shared, is_sharing ? num_long / 128 * 128 : 0)
+              << "list " << i;
+        }
+      }
+    }
+  }
+}
+
+// A window of keys moves on: four tiles have more in common than sixteen have.
+TEST(DeviceLists, ShareByFoursWhereKeysDie) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  constexpr std::int32_t kLength = 9000, kLife = 2048;
+  Case c;
+  c.kv_len = kLength;
+  c.q_lens = {kLength};
+  for (std::int32_t key = 0; key < kLength; ++key) {
+    c.kept.push_back({key, std::min(key + kLife, kLength)});
+  }
+  expect_lists(c);
+  const Made made = lists_on_gpu(c, kLife + 128);
+  for (std::size_t tile = 16; tile < 64; ++tile) {
+    // Alive from the first query of four tiles to the last: kLife - 511.
+    ASSERT_EQ(made.lists[tile].num_shared, tile % 4 == 0 ? 0 : 12 * 128) << "tile " << tile;
+  }
+}
+
 TEST(DeviceLists, SayWhenOneIsTooLong) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(4);
@@ -247,11 +346,12 @@ TEST(DeviceLists, EqualThoseOfTheHostsPlans) {
                              : Interval{0, 0});
   }
   const std::vector<TileRoom> rooms = tile_rooms(causal, kWidth, 128);
-  const Made made = lists_on_gpu(c, 232);
+  Made made = lists_on_gpu(c, 232);
   ASSERT_EQ(made.lists.size(), plan->gather_lists.size());
   for (std::size_t i = 0; i < made.lists.size(); ++i) {
     const GatherList& list = plan->gather_lists[i];
     ASSERT_EQ(made.lists[i].num_full, list.num_full);
+    put_in_order(made.lists[i]);
     ASSERT_EQ(made.lists[i].entries,
               std::vector<GatherEntry>(
                   plan->gather_entries.begin() + list.first_entry,

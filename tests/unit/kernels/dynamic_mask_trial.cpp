@@ -377,6 +377,19 @@ std::vector<DynamicMaskTrial> dynamic_mask_trials() {
          .w = 90,
          .document = 150,
          .choice = plain});
+    add({.name = "keys in common",
+         .lengths = {{2500, 2500}, {600, 2200}},
+         .heads_q = 4,
+         .heads_kv = 2,
+         .w = 400,
+         .choice = wide});
+    add({.name = "keys in common, drifting",
+         .lengths = {{3000, 3000}},
+         .heads_q = 2,
+         .heads_kv = 2,
+         .w = 700,
+         .order = drifting,
+         .choice = half});
     add({.name = "one key", .lengths = {{300, 300}}, .w = 1, .choice = plain});
     add({.name = "one query",
          .lengths = {{1, 1000}},
