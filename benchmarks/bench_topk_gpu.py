@@ -9,7 +9,8 @@ attention over the same keys without a bias, as other kernels are measured. Rows
 have 64K tokens in all, so many batch elements. Beside them: cuDNN's scaled_dot_product_attention,
 full and causal, on the same tensors, in turn with the rest, or, from 64K tokens on, once a shape
 and call of this program; rows come in the order of their importance and take a second or two; and
-in part `flex` FlexAttention on the same mask and bias (topk_flex.py). Part `train`: both passes
+in part `flex` FlexAttention on the same mask and bias (topk_flex.py). Part `alone`: attention and
+cuDNN each by itself, the cache cleared before each call (topk_alone.py). Part `train`: both passes
 (topk_training.py). Part `ways`: masks of scattered keys by each way to read them (column_ways.py).
 
 Orders of scores: random (normal), drifting (newer keys better by 1 in 2,048), rising (newer keys
@@ -37,6 +38,7 @@ from typing import Any
 from attention_rows import chosen
 from bench_attention_gpu import Results, Timing, WrongResultError, commit_and_changes, gpu_state
 from column_ways import MASKS, measure_ways
+from topk_alone import measure_alone
 from topk_flex import measure_flex
 from topk_training import measure_training
 
@@ -47,6 +49,7 @@ RATIOS = (0.2, 0.1, 0.05, 0.025)
 CLAIMED_RATIOS = tuple(zip((1024, 4096, 16384, 65536), RATIOS, strict=True))
 WIDTH = 2048
 TOTAL_TOKENS = 65536
+TOTAL_TOKENS_ALONE = 32768
 ORDERS = ("random", "drifting", "rising", "clustered")
 STAGES = ("scores", "selection", "lists", "attention")
 MAX_CUDNN_TOKENS = 131072
@@ -70,7 +73,8 @@ class Row:
 
     @property
     def batch(self) -> int:
-        return max(1, TOTAL_TOKENS // self.tokens)
+        total = TOTAL_TOKENS_ALONE if self.part == "alone" else TOTAL_TOKENS
+        return max(1, total // self.tokens)
 
     @property
     def shape(self) -> str:
@@ -87,6 +91,8 @@ def all_rows() -> Iterator[Row]:
             yield Row("topk", 131072, 32, heads_kv, 128, WIDTH, order)
     for tokens, ratio in CLAIMED_RATIOS:
         yield Row("topk", tokens, 32, 32, 128, round(ratio * tokens), "random")
+    for tokens, ratio in CLAIMED_RATIOS:
+        yield Row("alone", tokens, 32, 32, 128, round(ratio * tokens), "random")
     for heads_kv in (32, 8):
         for order in ORDERS:
             yield Row("train", 131072, 32, heads_kv, 128, WIDTH, order)
@@ -318,8 +324,9 @@ def measure_topk(fdma: Any, problem: Problem, row: Row, quick: bool) -> Run:
     return run
 
 
-MEASURES = {
+MEASURES: dict[str, Callable[[Any, Problem, Row, bool], Run]] = {
     "topk": measure_topk,
+    "alone": partial(measure_alone, prepared),
     "train": measure_training,
     "flex": measure_flex,
     "ways": measure_ways,
@@ -327,7 +334,9 @@ MEASURES = {
 
 
 def expected_seconds(row: Row) -> float:
-    return {"flex": 8.0, "ways": 6.0, "train": 2.0}.get(row.part, 1.0) + row.tokens / 131072
+    return {"flex": 8.0, "ways": 6.0, "train": 2.0, "alone": 3.0}.get(
+        row.part, 1.0
+    ) + row.tokens / 131072
 
 
 def arguments() -> argparse.Namespace:
