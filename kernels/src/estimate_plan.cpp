@@ -110,8 +110,8 @@ double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
 }
 
 /// Shares of the time of the items, as measured on an H200 (docs/performance.md): turns cost up to
-/// 20 % there. On a CPU the order is the same always, and a pass over the keys is 2 of the 5
-/// products.
+/// 15 % there by masks of the zoo. On a CPU the order is the same always, and a pass over the keys
+/// is 2 of the 5 products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
   constexpr double kTurns = 0.04;

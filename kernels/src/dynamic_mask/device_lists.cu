@@ -374,6 +374,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   }
 }
 static_assert(kGroupTiles == kCutWarps);
+static_assert(kSingleBatch <= sm90::GatherListOnDevice::kMaxShared);
 
 std::int64_t row_keys_of(std::int64_t kv_len) {
   return ceil_div(kv_len, std::int64_t{kItems}) * kItems;

@@ -29,7 +29,7 @@ struct ListsCall {
   std::int64_t kv_len = 0;
   const std::int32_t* q_lens = nullptr;  ///< [num_rows]
   std::int32_t num_tiles = 0;            ///< of the longest row
-  std::int32_t block_q = 0;              ///< queries of a tile, at most 128
+  std::int32_t block_q = 0;              ///< queries of a tile, a power of two up to 128
   /// Live keys of a group of tiles that are held in shared memory at a time; the result does not
   /// depend on it. See batch_entries.
   std::int32_t batch_entries = 0;
@@ -50,9 +50,9 @@ std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q);
 /// Bytes of workspace: 10 for each key (of each row up to 3 more), 16 for each 2,048 of them.
 std::int64_t lists_workspace_bytes(std::int64_t num_rows, std::int64_t kv_len);
 
-/// Makes every list: keys that all rows of the tile see first (num_full), of these those in common
-/// with tiles before it (GatherListOnDevice); each part by ascending key; the same every run. Two
-/// launches, nothing is waited for.
+/// Makes every list: keys that all rows of the tile see first (num_full), of these first whole
+/// chunks that it has in common with other tiles of its group (GatherListOnDevice); each part by
+/// ascending key; the same every run. Two launches, nothing is waited for.
 ///
 /// Errors  cuda
 Result<void> make_lists(const ListsCall& call, Stream stream);

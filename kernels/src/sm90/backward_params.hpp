@@ -192,7 +192,8 @@ struct BackwardLayout {
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kRequestSlots = 4;
   /// More than the steps under way (three: whoever loads waits for the end of the step two before)
-  /// with the empty ones, at most two before each and behind the last: nobody waits for a slot.
+  /// with the empty ones, at most two before each and behind the last, and the end: 12, so nobody
+  /// waits for a slot.
   static constexpr int kTurnSlots = 16;
   static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
   /// The warpgroups compute dQ of a step in turn, and neither waits for the other at each step.

@@ -9,7 +9,7 @@
 // an addition is visible, and for turns only where they come a step late. What the serving warp
 // does between an addition and the next block's is what blocks wait for: one fence, and nothing
 // that can be read meanwhile. Half a query tile that no key of the unit sees has a turn and no
-// step.
+// step, if the other half is seen.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@
 //
 // A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
 // one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
-// Which chunks are such runs each warp looks up for 32 of an item at once: keys of a list ascend,
-// so that the first and the last key of a chunk tell.
+// Which chunks are such runs each warp looks up for 32 of an item at once: the keys of a chunk
+// ascend, so that its first and its last one tell.
 //
 // The first chunks of a list may be those of another (GatherListOnDevice): only their keys are
 // read.

@@ -10,8 +10,8 @@
 
 namespace fdma::zoh {
 
-/// Up to so many parts of a group a thread has one of them while thresholds are found, and notes
-/// where they lie in its run.
+/// Up to so many parts of a group it is noted where thresholds lie in their runs; of more than
+/// kSampledParts a thread has one.
 inline constexpr std::int64_t kFewParts = 512;
 /// Up to so many, samples of their runs are in shared memory meanwhile.
 inline constexpr std::int64_t kSampledParts = 64;

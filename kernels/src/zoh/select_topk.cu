@@ -5,10 +5,10 @@
 //
 // (if it comes before k itself, k is never kept). Groups are cut into pieces of 2,048 keys; then
 //   1. sort_pieces      128 threads a piece sort its ranks (sort_pieces.cuh): a run
-//   2. find_thresholds  per piece, the rank of the w-th best key of its group up to the piece's
-//   end:
-//                       bit by bit from the top, by samples of the runs (thresholds.cuh; groups of
-//                       many pieces: searched_thresholds.cuh)
+//   2. find_worst_by_samples, _of_few, _of_many
+//                       per piece, the rank of the w-th best key of its group up to the piece's
+//                       end, by samples of the runs (thresholds.cuh); in groups of more than 64
+//                       pieces bit by bit from the top (searched_thresholds.cuh)
 //   3. find_deaths      with T before and after its piece, a block knows what happens in it. The
 //                       keys that die there are those from T before up to T after: one window of
 //                       each run. The keys of the piece above T before are its entrants. Each of
@@ -22,9 +22,8 @@
 // Fits        random scores: few keys of a late piece enter, step 3 does little
 // Fits        rising scores: every key enters and dies, in the order of arrival
 // Fits less   scores that drift upwards: some enter and come too late, which takes some rounds
-// Cost        8 B written and read a key by the sort; step 2 looks at samples of each run of a
-// group
-//             from each of its pieces: quadratic in kv_len / 2,048, 18 to 31 us at 64 (32 rows)
+// Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
+//             of its pieces: quadratic in kv_len / 2,048, by samples 18 to 31 us at 64 (32 rows)
 #include <cuda_runtime.h>
 
 #include <algorithm>

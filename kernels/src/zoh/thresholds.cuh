@@ -74,7 +74,8 @@ __device__ __forceinline__ std::uint64_t least_of_warp(std::uint64_t rank) {
   return ~greatest_of_warp(~rank);
 }
 
-/// By a warp.
+/// By a warp: worst[index], the rank of the w-th best key of a group up to the end of piece `index`
+/// (0: there are fewer), and where that lies in each run (`ends`).
 __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdStorage::Warp& shared,
                                                const std::uint64_t* samples, const Piece& piece,
                                                int index) {

@@ -40,7 +40,7 @@ struct CutMask {
 };
 
 /// Parts of a group at most: a window into each lies in the shared memory of a block
-/// (select_topk.cu).
+/// (searched_thresholds.cuh).
 inline constexpr std::int64_t kMostParts = 32 * 1024;
 
 /// Cuts M for selection of w keys.

@@ -136,10 +136,13 @@ TEST(DeviceTopk, GroupsLongerAndShorterThanAPiece) {
 TEST(DeviceTopk, ManyTokens) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
-  const ColumnIntervals causal = groups({131072 + 77}, true, 0);
-  for (const std::int64_t w : {64, 2048, 26214}) {
-    expect_like_the_host(causal, all_scores(causal.kv_len, random), w);
-    if (testing::Test::HasFatalFailure()) return;
+  // 33 pieces; 64, the most whose thresholds are found by samples; 65.
+  for (const std::int32_t length : {64 * 1024 + 1, 131072, 131072 + 77}) {
+    const ColumnIntervals causal = groups({length}, true, 0);
+    for (const std::int64_t w : {64, 2048, 26214}) {
+      expect_like_the_host(causal, all_scores(causal.kv_len, random), w);
+      if (testing::Test::HasFatalFailure()) return;
+    }
   }
 }
 
@@ -147,8 +150,8 @@ TEST(DeviceTopk, ManyTokens) {
 TEST(DeviceTopk, ManyRowsOfPieces) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);
-  for (const ColumnIntervals& among :
-       {groups({131072 + 77}, true, 0), groups({50, 60000, 4096, 20000, 7, 30000}, true, 5)}) {
+  for (const ColumnIntervals& among : {groups({131072}, true, 0), groups({131072 + 77}, true, 0),
+                                       groups({50, 60000, 4096, 20000, 7, 30000}, true, 5)}) {
     const auto kinds = all_scores(among.kv_len, random);
     auto many = kinds;
     const std::int64_t num_pieces = (among.kv_len + 2047) / 2048;
