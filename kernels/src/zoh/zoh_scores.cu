@@ -28,23 +28,27 @@ constexpr int kKeys = 8;  // that a lane of score_rows sums at a time
 template <int kChunks>
 constexpr int kRowBlocks = kChunks == 1 ? 2 : 1;
 
+// Eight keys of a batch element, those from 8 * group on.
+struct Keys {
+  int batch, group;
+};
+
 // A unit is kLanes lanes with a head; it goes from eight keys of that head to the next eight that
-// no other unit has, and loads those while it sums these. Heads fastest, so that a block reads
-// whole rows of all heads. A lane has every kLanes-th chunk of a row, kChunks of them.
+// no other unit has, and loads those while it sums these, through all batch elements. Heads
+// fastest, so that a block reads whole rows of all heads. A lane has every kLanes-th chunk of a
+// row, kChunks of them.
 template <class T, int kLanes, int kChunks>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call call) {
   constexpr int kSize = Chunk<T>::kSize;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t unit =
-      (std::int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
-  const std::int64_t units_per_head =
-      std::int64_t{gridDim.x} * (kThreads / kLanes) / call.num_heads;
-  const int head = static_cast<int>(unit % call.num_heads);
-  const std::int64_t step = units_per_head * kKeys;
-  const auto batch = static_cast<int>(blockIdx.y);
+  const int unit =
+      (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) / kLanes;
+  const int units_per_head = static_cast<int>(gridDim.x) * (kThreads / kLanes) / call.num_heads;
+  const int head = unit % call.num_heads;
+  const int num_groups = static_cast<int>((call.kv_len + kKeys - 1) / kKeys);
   // All lanes of a warp take part in each round: keys past the end, and units too many, read
   // nothing.
-  const std::int64_t end = unit < units_per_head * call.num_heads ? call.kv_len : 0;
+  const int num_batches = unit < units_per_head * call.num_heads ? call.num_batches : 0;
   float weights[kChunks][kSize];
   bool is_inside[kChunks];
 #pragma unroll
@@ -58,22 +62,25 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
                        : 0.0F;
     }
   }
-  const T* const row = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
-                       head * call.head_stride + lane * kSize;
-  const auto load = [&](std::int64_t key, uint4(&raw)[kKeys][kChunks]) {
+  const T* const rows =
+      static_cast<const T*>(call.values.data) + head * call.head_stride + lane * kSize;
+  const auto end_of = [&](const Keys& keys) { return keys.batch < num_batches ? call.kv_len : 0; };
+  const auto load = [&](const Keys& keys, uint4(&raw)[kKeys][kChunks]) {
+    const std::int64_t first = std::int64_t{keys.group} * kKeys, end = end_of(keys);
+    const T* const row = rows + keys.batch * call.batch_stride + first * call.key_stride;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         raw[i][c] = make_uint4(0, 0, 0, 0);
-        if (key + i < end && is_inside[c]) {
-          raw[i][c] = __ldcs(reinterpret_cast<const uint4*>(row + (key + i) * call.key_stride +
-                                                            c * kLanes * kSize));
+        if (first + i < end && is_inside[c]) {
+          raw[i][c] = __ldcs(
+              reinterpret_cast<const uint4*>(row + i * call.key_stride + c * kLanes * kSize));
         }
       }
     }
   };
-  const auto score = [&](std::int64_t key, const uint4(&raw)[kKeys][kChunks]) {
+  const auto score = [&](const Keys& keys, const uint4(&raw)[kKeys][kChunks]) {
     float sums[kKeys];
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
@@ -87,17 +94,33 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
       }
     }
     const float dt = sm90::sum_each<kLanes>(sums, lane);
-    const std::int64_t mine = key + lane / (kLanes / kKeys);
-    if (lane % (kLanes / kKeys) == 0 && mine < end) store_score(call, batch, head, mine, dt);
+    const std::int64_t mine = std::int64_t{keys.group} * kKeys + lane / (kLanes / kKeys);
+    if (lane % (kLanes / kKeys) == 0 && mine < end_of(keys)) {
+      store_score(call, keys.batch, head, mine, dt);
+    }
+  };
+  const Keys step{units_per_head / num_groups, units_per_head % num_groups};
+  const auto next = [&](Keys keys) {
+    keys.batch += step.batch;
+    keys.group += step.group;
+    if (keys.group >= num_groups) {
+      keys.group -= num_groups;
+      ++keys.batch;
+    }
+    return keys;
   };
   uint4 even[kKeys][kChunks], odd[kKeys][kChunks];
-  std::int64_t key = unit / call.num_heads * kKeys;
-  load(key, even);
-  for (std::int64_t begin = 0; begin < call.kv_len; begin += 2 * step, key += 2 * step) {
-    load(key + step, odd);
-    score(key, even);
-    load(key + 2 * step, even);
-    score(key + step, odd);
+  const int first = unit / call.num_heads;
+  Keys keys{first / num_groups, first % num_groups};
+  load(keys, even);
+  const std::int64_t end = std::int64_t{num_groups} * call.num_batches;
+  for (std::int64_t begin = 0; begin < end; begin += 2 * units_per_head) {
+    const Keys odd_keys = next(keys);
+    load(odd_keys, odd);
+    score(keys, even);
+    keys = next(odd_keys);
+    load(keys, even);
+    score(odd_keys, odd);
   }
 }
 
@@ -162,12 +185,12 @@ __global__ void __launch_bounds__(kThreads) score_any(Call call) {
 template <class T, int kLanes, int kChunks>
 void launch_rows(const Call& call, Stream stream) {
   constexpr std::int64_t kUnits = kThreads / kLanes;
-  const std::int64_t needed = ceil_div(ceil_div(call.kv_len, kKeys) * call.num_heads, kUnits);
+  const std::int64_t needed =
+      ceil_div(ceil_div(call.kv_len, kKeys) * call.num_batches * call.num_heads, kUnits);
   const std::int64_t resident = kMultiprocessors * kRowBlocks<kChunks>;
-  const std::int64_t blocks = std::min(
-      needed, std::max(ceil_div(resident, call.num_batches), ceil_div(call.num_heads, kUnits)));
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(call.num_batches));
-  score_rows<T, kLanes, kChunks><<<grid, kThreads, 0, stream>>>(call);
+  const auto blocks =
+      static_cast<unsigned>(std::min(needed, std::max(resident, ceil_div(call.num_heads, kUnits))));
+  score_rows<T, kLanes, kChunks><<<blocks, kThreads, 0, stream>>>(call);
 }
 
 template <class T>

@@ -133,6 +133,20 @@ TEST(DeviceZohScores, LongerThanOneUnit) {
   expect_scores(values, make_tensor(DType::bfloat16, {8, 512}, random, 0.1), a_coef);
 }
 
+// Units go from one batch element to the next, or past several.
+TEST(DeviceZohScores, ManyBatchElements) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 random(3);
+  for (const auto& [batches, kv_len, heads] :
+       {std::array<std::int64_t, 3>{37, 531, 8}, {23, 1024, 5}, {9001, 8, 2}, {20000, 3, 1}}) {
+    SCOPED_TRACE(testing::Message() << batches << " of " << kv_len << ", heads " << heads);
+    const Tensor values = make_tensor(DType::bfloat16, {batches, kv_len, heads, 64}, random);
+    const Tensor a_coef = make_tensor(DType::float32, {heads}, random);
+    expect_scores(values, make_tensor(DType::bfloat16, {heads, 64}, random), a_coef);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 // So many that the wide dt_proj is that of many keys (zoh_scores.cu), for 16 bits.
 TEST(DeviceZohScores, WideOfManyKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
