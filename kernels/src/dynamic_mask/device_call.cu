@@ -201,6 +201,7 @@ class Sm90Call final : public DeviceCall {
     call.keys = reinterpret_cast<std::int32_t*>(base + layout_.keys);
     call.rows = reinterpret_cast<RowRange*>(base + layout_.rows);
     call.status = status;
+    call.counter = sm90::item_counter(base + layout_.attention);
     return make_lists(call, stream);
   }
 
@@ -211,14 +212,17 @@ class Sm90Call final : public DeviceCall {
       return attention_forward(plan_, tensors, workspace, stream, options);
     }
     sm90::GatherArrays made{};
-    if (reading_ == SelectionReading::gather) {
+    const bool is_gather = reading_ == SelectionReading::gather;
+    if (is_gather) {
       made.lists = reinterpret_cast<const sm90::GatherListOnDevice*>(base + layout_.lists);
       made.keys = reinterpret_cast<const std::int32_t*>(base + layout_.keys);
       made.rows = reinterpret_cast<const uchar2*>(base + layout_.rows);
     } else {
       made.column_intervals = kept;
     }
-    return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options, made);
+    // The kernels that make lists have zeroed the counter.
+    return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options, made,
+                                              is_gather);
   }
 
   DynamicMaskSpec spec_;

@@ -346,6 +346,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
     shared.num_tiles = max(q_end - q_begin + call.block_q - 1, 0) / call.block_q;
   }
   ptx::wait_for_grid_before();
+  if (blockIdx.x == 0 && threadIdx.x == 0 && call.counter != nullptr) *call.counter = 0;
   auto* const queries = reinterpret_cast<std::uint32_t*>(live_memory + call.batch_entries);
   const LiveList live{live_memory, queries, queries + call.batch_entries};
   LiveKeys keys(call, shared, live, row, q_begin, q_end);
@@ -427,6 +428,7 @@ Result<void> make_lists(const ListsCall& call, Stream stream) {
   kernel.keys = call.keys;
   kernel.rows = reinterpret_cast<uchar2*>(call.rows);
   kernel.status = call.status;
+  kernel.counter = call.counter;
   const bool overlaps = ptx::is_worth_overlap(call.num_rows * std::min(num_pieces, num_groups));
   if (num_pieces > 0) {
     const dim3 blocks(static_cast<unsigned>(call.num_rows * num_pieces));

@@ -41,6 +41,7 @@ struct ListsCall {
   std::int32_t* keys = nullptr;               ///< [entries]
   RowRange* rows = nullptr;                   ///< [entries]; of keys that not all rows see
   std::uint32_t* status = nullptr;            ///< or null; kListTooLong is or-ed in
+  std::int32_t* counter = nullptr;            ///< or null; set to 0, as attention wants to find it
 };
 
 /// The entries of a batch for tiles of which each holds at most `most_entries` keys: all live keys

@@ -90,6 +90,7 @@ struct Kernel {
   std::int32_t* keys;
   uchar2* rows;
   std::uint32_t* status;
+  std::int32_t* counter;
 };
 
 __device__ __forceinline__ std::uint32_t lanes_below(int lane) { return (1u << lane) - 1; }

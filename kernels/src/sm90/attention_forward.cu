@@ -194,10 +194,10 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   return sm90::combine_partials(combined, stream);
 }
 
-// `is_kept`: the counter in the workspace is zero, as every launch leaves it.
+// `has_counter`: the counter in the workspace is 0, as every launch leaves it.
 Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
                  Stream stream, const AttentionOptions& options, const GatherArrays& gather,
-                 bool is_kept = false) {
+                 bool has_counter = false) {
   const DevicePlan::Impl& impl = plan.impl();
   const AttentionShape& shape = impl.shape;
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
@@ -223,7 +223,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
   if (gather.column_intervals != nullptr) params.plan.column_intervals = gather.column_intervals;
-  params.next_item = reinterpret_cast<std::int32_t*>(base);
+  params.next_item = sm90::item_counter(workspace);
   params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
   params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
   if (impl.arrays.num_formulas > 0) {
@@ -235,7 +235,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
         "launch of the kernel that orders tile rows"));
   } else if (impl.orders.max_keys > 0) {
     FDMA_TRY_VOID(move_keys(tensors, call, impl, kernel.step_keys, base, stream, params));
-  } else if (!is_kept) {
+  } else if (!has_counter) {
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
                                    "launch of the kernel that zeroes the counter"));
   }
@@ -253,9 +253,11 @@ namespace sm90 {
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
                                           void* workspace, Stream stream,
                                           const AttentionOptions& options,
-                                          const GatherArrays& gather) {
-  return run(plan, tensors, workspace, stream, options, gather);
+                                          const GatherArrays& gather, bool has_counter) {
+  return run(plan, tensors, workspace, stream, options, gather, has_counter);
 }
+
+std::int32_t* item_counter(void* workspace) { return static_cast<std::int32_t*>(workspace); }
 
 }  // namespace sm90
 

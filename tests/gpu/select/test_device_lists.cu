@@ -110,6 +110,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   const GuardedBytes lists(num_lists * sizeof(sm90::GatherListOnDevice)), keys(num_entries * 4),
       rows(num_entries * 2);
   const DeviceArray<std::uint32_t> status(std::vector<std::uint32_t>{0});
+  const DeviceArray<std::int32_t> counter(std::vector<std::int32_t>{7});
   ListsCall call;
   call.kept = kept.data();
   call.num_rows = c.num_rows();
@@ -124,8 +125,10 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   call.keys = keys.as<std::int32_t>();
   call.rows = rows.as<RowRange>();
   call.status = status.data();
+  call.counter = counter.data();
   const Result<void> done = make_lists(call, nullptr);
   EXPECT_TRUE(done) << done.error().message;
+  EXPECT_EQ(counter.to_host().front(), 0);
   Made made;
   made.status = status.to_host().front();
   workspace.to_host();
