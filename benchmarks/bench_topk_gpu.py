@@ -99,7 +99,7 @@ def all_rows() -> Iterator[Row]:
     for tokens, ratio in CLAIMED_RATIOS:
         yield Row("train", tokens, 32, 32, 128, round(ratio * tokens), "random")
     yield Row("flex", 131072, 32, 32, 128, WIDTH, "random")
-    for tokens, ratio in CLAIMED_RATIOS[:0:-1]:
+    for tokens, ratio in CLAIMED_RATIOS[::-1]:
         yield Row("flex", tokens, 32, 32, 128, round(ratio * tokens), "random")
     for tokens in (32768, 131072, 8192):
         for mask in MASKS:

@@ -168,7 +168,8 @@ __device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] 
 ///
 /// Items follow each other without a gap, where registers allow: the scores of the next item's
 /// first step are issued with the last product of this one, whose output is written while they are
-/// computed.
+/// computed. That product goes first, and its output is there before the scores; but where biases
+/// are terms of the scores these go first, which is faster so.
 template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
@@ -177,6 +178,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
   using OutProduct = ptx::product<T, kDimV>;
   constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGeneral, kGather>;
+  constexpr bool kOverlaps = Layout::kOverlapsItems, kOutFirst = kOverlaps && !kTerms;
   constexpr Keys<kStepKeys> kAllKeys;
   constexpr int kStages = Layout::kStages;
   constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
@@ -379,10 +381,19 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     pack(kAllKeys);
     ++step;
   };
+  // The product of the step before is there.
   const auto take_output = [&] {
-    ptx::wgmma_wait<0>();
     ptx::pin_registers(out);
     release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
+  };
+  // The first scores of an item, if there is one.
+  const auto take_first_scores = [&](bool is_item, bool is_last_step) {
+    scores_are_ready(kAllKeys, is_last_step);
+    if (is_item) {
+      if constexpr (kReleasesEarly) release_k();
+      softmax(kAllKeys);
+      if constexpr (!kReleasesEarly) release_k();
+    }
   };
   // The scores of a step beside the product of the step before.
   const auto next_scores = [&](auto keys, bool is_last_step) {
@@ -398,6 +409,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (kReleasesEarly) release_k();
     const float2 factor = softmax(keys);
     if constexpr (!kReleasesEarly) release_k();
+    ptx::wgmma_wait<0>();
     take_output();
     pack(keys);
     if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
@@ -414,9 +426,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   int num_steps = wait_for_item();
   if (num_steps == kNoItem) return;
   if (group == 0) ptx::named_barrier_arrive(kOrderBarrier + 1, kOrderThreads);
-  if constexpr (Layout::kOverlapsItems) first_scores(num_steps);
+  if constexpr (kOverlaps) first_scores(num_steps);
   for (;;) {
-    if constexpr (!Layout::kOverlapsItems) first_scores(num_steps);
+    if constexpr (!kOverlaps) first_scores(num_steps);
 #pragma unroll
     for (float& x : out) x = 0.0f;
     if constexpr (kHasNarrow) {
@@ -447,7 +459,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     const int last_keys = last_keys_of_item();
     ++item_index;
     bool has_next = false;
-    if constexpr (Layout::kOverlapsItems) {
+    if constexpr (kOverlaps) {
       num_steps = wait_for_item();
       has_next = num_steps != kNoItem;
       if (has_next) {
@@ -463,24 +475,26 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     // With biases before the products: without branches beside them ptxas would have no registers.
     if constexpr (kTerms) finish_state();
     wait_for_turn();
-    if constexpr (Layout::kOverlapsItems) issue_scores(kAllKeys);
+    if constexpr (kOverlaps && !kOutFirst) issue_scores(kAllKeys);
     issue_last_out(last_keys);
     give_turn();
+    if constexpr (kOutFirst) issue_scores(kAllKeys);
     if constexpr (!kTerms) finish_state();
-    if constexpr (Layout::kOverlapsItems) {
-      if (has_next) read_mask_late();
+    if constexpr (kOutFirst) {
       ptx::wgmma_wait<1>();
-      scores_are_ready(kAllKeys, num_steps == 1);
-      if (has_next) {
-        if constexpr (kReleasesEarly) release_k();
-        softmax(kAllKeys);
-        if constexpr (!kReleasesEarly) release_k();
+      take_output();
+    } else {
+      if constexpr (kOverlaps) {
+        if (has_next) read_mask_late();
+        ptx::wgmma_wait<1>();
+        take_first_scores(has_next, num_steps == 1);
       }
-    }
-    take_output();
-    if constexpr (Layout::kOverlapsItems) {
-      pack(kAllKeys);
-      ++step;
+      ptx::wgmma_wait<0>();
+      take_output();
+      if constexpr (kOverlaps) {
+        pack(kAllKeys);
+        ++step;
+      }
     }
     normalize(out, inverse);
     if constexpr (kGather) {
@@ -519,7 +533,14 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       hand_on();
     }
     write_lse(p, item, lse, group, ptx::opaque(thread));
-    if constexpr (!Layout::kOverlapsItems) {
+    if constexpr (kOutFirst) {
+      if (has_next) read_mask_late();
+      ptx::wgmma_wait<0>();
+      take_first_scores(has_next, num_steps == 1);
+      pack(kAllKeys);
+      ++step;
+    }
+    if constexpr (!kOverlaps) {
       num_steps = wait_for_item();
       has_next = num_steps != kNoItem;
     }
