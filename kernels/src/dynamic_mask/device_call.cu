@@ -1,5 +1,5 @@
 // The launches of a call: scores (one or two), selection (two or three), lists (two), attention
-// (two or three). What one leaves for the next lies in the workspace.
+// (one to three). What one leaves for the next lies in the workspace.
 #include <cuda_runtime.h>
 
 #include <algorithm>
