@@ -221,7 +221,7 @@ select/test_gpu_select DeviceTopk.Batch*:DeviceTopk.Nan*:DeviceTopk.Any*
 select/test_gpu_select DeviceTopk.ScoresOfEveryScale:DeviceTopk.CapturedInAGraph*
 select/test_gpu_select DeviceLists.Share*:DeviceLists.Batches*:DeviceLists.Keys*
 select/test_gpu_select DeviceKeyLists.Pieces*:DeviceKeyLists.Nobody*
-select/test_gpu_select DeviceZohScores.Strides:DeviceZohScores.Extremes*
+select/test_gpu_select DeviceZohScores.Strides:DeviceZohScores.Extremes*:DeviceZohScores.Many*
 select/test_gpu_select DeviceZohBackward.Strides:DeviceZohBackward.Gradients*:DeviceZohBackward.Keys*
 select/test_gpu_select DeviceIncrementalTopk.All*:DeviceIncrementalTopk.Replays*
 LINES
