@@ -3,7 +3,8 @@
 //   bitmaps   random cells: nothing else is as small;
 //   rows      one interval a row, all different: a panel takes 8 bytes for each, distinct bitmaps
 //             block_q * block_kv / 8 a tile;
-//   columns   keys with one random lifetime over several tile rows: 16 bytes a key in all.
+//   columns   keys with one random lifetime over several tile rows: 16 bytes a key in all. What is
+//             gathered are such tiles, too.
 #include "calibrate_masks.hpp"
 
 #include <algorithm>
@@ -96,7 +97,7 @@ BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
 
 constexpr BlockShape kOverlapTile{128, 128};
 constexpr std::int64_t kOverlapRows = kOverlapTileRows * kOverlapTile.block_q;
-/// Of masks with few partial tiles, one tile in this many.
+/// Of masks with few partial tiles or keys, one in this many.
 constexpr std::int64_t kFewPartial = 4;
 
 /// Whether tiles of column `tile` are partial where not all are.
@@ -164,6 +165,37 @@ BlockMask overlap_lifetimes(bool is_all, std::mt19937_64& random) {
   return as_block_mask(segment_from_columns(keys, kOverlapTile));
 }
 
+/// One key in this many is alive, somewhere among them.
+constexpr std::int64_t kScattered = 8;
+
+/// `num_keys` keys that live in every tile row: in all of its rows, or where `needs_masks` one in
+/// kFewPartial from a row of its upper half to one of its lower half.
+BlockMask scattered_keys(std::int64_t num_keys, bool needs_masks, std::mt19937_64& random) {
+  const std::int64_t side = kOverlapTile.block_q;
+  const auto below = [&](std::int64_t bound) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(bound));
+  };
+  ColumnIntervals keys;
+  keys.q_len = kOverlapRows;
+  keys.kv_len = num_keys * kScattered;
+  keys.offsets.push_back(0);
+  const auto add = [&](std::int64_t begin, std::int64_t end) {
+    keys.intervals.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
+  };
+  for (std::int64_t i = 0; i < num_keys; ++i) {
+    const std::int64_t alive = below(kScattered);
+    const bool is_partial = needs_masks && i % kFewPartial == 0;
+    for (std::int64_t key = 0; key < kScattered; ++key) {
+      if (key == alive && !is_partial) add(0, keys.q_len);
+      for (std::int64_t row = 0; key == alive && is_partial && row < kOverlapTileRows; ++row) {
+        add(row * side + 1 + below(side / 2), (row + 1) * side - below(side / 2 - 1));
+      }
+      keys.offsets.push_back(static_cast<std::int64_t>(keys.intervals.size()));
+    }
+  }
+  return as_block_mask(segment_from_columns(keys, kOverlapTile));
+}
+
 }  // namespace
 
 std::vector<CalibrationMask> calibration_masks(BlockShape tile) {
@@ -200,6 +232,23 @@ std::vector<OverlapMask> overlap_masks() {
     }
     masks.push_back({overlap_row_intervals(is_all, random), PlanSegmentKind::rows, is_all});
     masks.push_back({overlap_lifetimes(is_all, random), PlanSegmentKind::columns, is_all});
+  }
+  return masks;
+}
+
+std::vector<OverlapMask> gather_masks() {
+  struct Lists {
+    std::int64_t whole_chunks, last_keys;
+  };
+  constexpr Lists kLists[] = {{3, 32}, {3, 64}, {3, 96}, {4, 0}, {8, 0}, {15, 32}, {16, 0}};
+  std::mt19937_64 random(20261124);
+  std::vector<OverlapMask> masks;
+  for (const bool needs_masks : {false, true}) {
+    for (const Lists& lists : kLists) {
+      const std::int64_t num_keys = lists.whole_chunks * kOverlapTile.block_kv + lists.last_keys;
+      masks.push_back(
+          {scattered_keys(num_keys, needs_masks, random), PlanSegmentKind::gather, true});
+    }
   }
   return masks;
 }

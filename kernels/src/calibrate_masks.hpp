@@ -31,7 +31,13 @@ struct OverlapMask {
 };
 std::vector<OverlapMask> overlap_masks();
 
-/// Each overlap mask has so many tile rows, or a multiple of them.
+/// Masks of scattered keys for ColumnMode::gather, in tiles of 128 x 128 and tile rows whose lists
+/// have the same number of entries: lists of few and of many chunks with last ones of 32, 64, 96
+/// and 128 keys, once of keys that all rows of a tile see and once with a fourth of them that some
+/// rows see, which end a list as chunks that need masks.
+std::vector<OverlapMask> gather_masks();
+
+/// Each overlap and gather mask has so many tile rows, or a multiple of them.
 inline constexpr std::int64_t kOverlapTileRows = 32;
 
 }  // namespace fdma

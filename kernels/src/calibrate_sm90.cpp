@@ -4,11 +4,11 @@
 //      each sample the card rests, so that it runs at full clocks, and then makes one call that
 //      does not count while the host queues those that do. Backward calls get the transposed masks,
 //      of which the plan has the rows again, and what the kernels around the main one take by the
-//      bandwidth of memory (query_passes.hpp) is left out of their times;
-//   2. long calls: full tiles in rows of calls without a pause, up to a third of a second, for what
-//      the power limit takes from the clock;
-// then the fits (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy. Chunks of
-// gathered keys are not measured: their costs follow from those of full tiles (gather_costs.hpp).
+//      bandwidth of memory (query_passes.hpp) is left out of their times. Where the kernel gathers,
+//      the gather masks in the same rounds;
+//   2. long calls: full tiles, and chunks, in rows of calls without a pause, up to a third of a
+//      second, for what the power limit takes from the clock;
+// then the fits (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy.
 #include "calibrate_sm90.hpp"
 
 #include <fmt/format.h>
@@ -32,7 +32,6 @@
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_stream.hpp"
-#include "gather_costs.hpp"
 #include "plan_regions.hpp"
 #include "query_passes.hpp"
 
@@ -86,28 +85,25 @@ struct Workload {
 
   /// `mask`: as the call gets it.
   static Result<Workload> make(const BlockMask& mask, const AttentionShape& shape, bool is_all,
-                               int num_workers, Direction direction) {
+                               ColumnMode columns, int num_workers, Direction direction) {
     PlanOptions options;
     options.direction = direction;
     options.backend = Backend::sm90;
     options.num_workers = num_workers;
     options.split = SplitMode::never;
     options.pack = PackMode::never;
-    options.columns = ColumnMode::scan;
+    options.columns = columns;
     FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape, {}, options));
-    const double share = 1.0 / num_workers;
-    EvenCall call;
-    call.items = share * static_cast<double>(plan.items.size());
-    call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
-    call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
-    call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
-    call.of(PlanSegmentKind::columns) = share * static_cast<double>(plan.counts.column_tiles);
-    call.is_all_partial = is_all;
     FDMA_TRY(DevicePlan uploaded, upload(plan));
     FDMA_TRY(DeviceMemory workspace, DeviceMemory::allocate(uploaded.workspace_bytes()));
-    return Workload{call, shape, std::move(uploaded), std::move(workspace), {}};
+    return Workload{
+        even_call(plan, num_workers, is_all), shape, std::move(uploaded), std::move(workspace), {}};
   }
 };
+
+/// LongCall::kernel of a kernel's full tiles and of its chunks.
+std::size_t tiles_of(std::size_t kernel) { return 2 * kernel; }
+std::size_t chunks_of(std::size_t kernel) { return 2 * kernel + 1; }
 
 /// The kernels of one direction, dtype and head size.
 class KernelCalibration {
@@ -131,12 +127,15 @@ class KernelCalibration {
       calls.back().us -= query_pass_us(workload.shape);
     }
     const EvenCosts costs = fit_even_calls(calls, kTile);
-    FDMA_TRY_VOID(time_long_calls(long_calls, kernel));
+    FDMA_TRY_VOID(time_long_calls(
+        longest([](const EvenCall& call) { return call.of(PlanSegmentKind::full); }), long_calls,
+        tiles_of(kernel)));
+    if (costs.tile.can_gather()) {
+      FDMA_TRY_VOID(time_long_calls(longest([](const EvenCall& call) { return call.chunks; }),
+                                    long_calls, chunks_of(kernel)));
+    }
     std::this_thread::sleep_for(kLongRest);
     KernelCosts result{direction_, dtype, head_dim, costs.launch_us, {costs.tile}};
-    if (direction_ == Direction::forward && head_dim <= kSm90GatherHeadDim) {
-      result.tiles.front().gather = gather_costs(costs.tile.full);
-    }
     result.overlaps_masks = true;
     result.ahead_us = tiles_ahead(direction_, head_dim) * costs.tile.full.compute_us;
     return result;
@@ -147,6 +146,9 @@ class KernelCalibration {
     const std::int32_t heads =
         num_workers_ / std::gcd(num_workers_, static_cast<int>(kOverlapTileRows));
     std::vector<OverlapMask> masks = overlap_masks();
+    if (direction_ == Direction::forward && head_dim <= kSm90GatherHeadDim) {
+      for (OverlapMask& each : gather_masks()) masks.push_back(std::move(each));
+    }
     std::vector<AttentionShape> shapes;
     for (OverlapMask& each : masks) {
       if (direction_ == Direction::backward) {
@@ -156,12 +158,10 @@ class KernelCalibration {
     }
     FDMA_TRY(tensors_, CalibrationTensors::make(shapes, direction_));
     for (std::size_t i = 0; i < masks.size(); ++i) {
-      FDMA_TRY(Workload workload,
-               Workload::make(masks[i].mask, shapes[i], masks[i].is_all, num_workers_, direction_));
-      const bool is_longest =
-          workloads_.empty() || workload.call.of(PlanSegmentKind::full) >
-                                    workloads_[longest_full_].call.of(PlanSegmentKind::full);
-      if (is_longest) longest_full_ = workloads_.size();
+      const ColumnMode columns =
+          masks[i].kind == PlanSegmentKind::gather ? ColumnMode::gather : ColumnMode::scan;
+      FDMA_TRY(Workload workload, Workload::make(masks[i].mask, shapes[i], masks[i].is_all, columns,
+                                                 num_workers_, direction_));
       workloads_.push_back(std::move(workload));
     }
     return {};
@@ -224,8 +224,16 @@ class KernelCalibration {
     return {};
   }
 
-  Result<void> time_long_calls(std::vector<LongCall>& calls, std::size_t kernel) {
-    const Workload& workload = workloads_[longest_full_];
+  /// The workload with the most of something.
+  template <class Amount>
+  const Workload& longest(Amount amount) const {
+    return *std::max_element(
+        workloads_.begin(), workloads_.end(),
+        [&](const Workload& a, const Workload& b) { return amount(a.call) < amount(b.call); });
+  }
+
+  Result<void> time_long_calls(const Workload& workload, std::vector<LongCall>& calls,
+                               std::size_t kernel) {
     const double once_us = workload.call.us;
     std::vector<double> lengths_us(std::begin(kLongUs), std::end(kLongUs));
     if (options_.quick) lengths_us.assign(std::begin(kQuickLongUs), std::end(kQuickLongUs));
@@ -256,7 +264,6 @@ class KernelCalibration {
   StreamTimer& timer_;
   std::optional<CalibrationTensors> tensors_;
   std::vector<Workload> workloads_;
-  std::size_t longest_full_ = 0;
 };
 
 /// Bytes read and written a microsecond by a copy.
@@ -312,11 +319,12 @@ Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options) {
       }
     }
   }
-  const Slowdown slowdown = fit_slowdown(long_calls, profile.kernels.size());
+  const Slowdown slowdown = fit_slowdown(long_calls, 2 * profile.kernels.size());
   profile.burst_us = slowdown.burst_us;
   profile.sustained_us = slowdown.sustained_us;
   for (std::size_t i = 0; i < profile.kernels.size(); ++i) {
-    profile.kernels[i].sustained_slowdown = slowdown.shares[i];
+    profile.kernels[i].sustained_slowdown = slowdown.shares[tiles_of(i)];
+    profile.kernels[i].gather_slowdown = slowdown.shares[chunks_of(i)];
   }
   if (options.progress) options.progress(total, total);
   FDMA_TRY_VOID(validate(profile));

@@ -3,6 +3,8 @@
 // Costs. While masks are found in time a call takes launch + items * item + sum over kinds of tiles
 // * compute, which calls with one partial tile among four full ones show. Calls whose every tile is
 // partial take longer if the warps that find masks cannot keep up; what a mask takes them follows.
+// What calls that gather take beside launch and items, chunks cost: each one, and the keys that it
+// computes.
 //
 // Slowdown. For a given burst the share of slowdown is known for each call, and what it is a share
 // of follows by least squares; bursts are tried, each 3 % longer than the one before.
@@ -10,6 +12,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "calibrate_fit.hpp"
 #include "item_work.hpp"
@@ -18,6 +21,9 @@ namespace fdma {
 namespace {
 
 constexpr std::size_t kKinds = 4;
+/// Of a whole chunk's costs, what it takes however few keys it has, where kernels compute none but
+/// whole ones: as head size 128 showed on an H200.
+constexpr double kChunkShare = 0.35;
 /// Masks that take this much longer than the computation are what a call waits for.
 constexpr double kClearlyLonger = 1.01;
 constexpr double kFirstBurstUs = 100;
@@ -53,12 +59,51 @@ SharesAndLoss fit_shares(const std::vector<LongCall>& calls, std::size_t num_ker
   return fit;
 }
 
+StepCosts fit_chunks(const std::vector<EvenCall>& calls, const EvenCosts& costs) {
+  const auto has_less = [](const EvenCall& call) { return call.chunk_tiles < call.chunks; };
+  const bool has_parts = std::any_of(calls.begin(), calls.end(), has_less);
+  std::vector<Measurement> measurements;
+  for (const EvenCall& call : calls) {
+    if (call.chunks <= 0) continue;
+    Measurement each{{call.chunks}, call.us - costs.launch_us - call.items * costs.tile.item_us};
+    if (has_parts) each.amounts.push_back(call.chunk_tiles);
+    measurements.push_back(std::move(each));
+  }
+  if (measurements.empty()) return {};
+  const std::vector<double> fitted = fit_not_negative(measurements);
+  if (has_parts) return {fitted[0], fitted[1]};
+  return {kChunkShare * fitted[0], (1 - kChunkShare) * fitted[0]};
+}
+
 }  // namespace
+
+EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_partial) {
+  const double share = 1.0 / num_workers;
+  EvenCall call;
+  call.items = share * static_cast<double>(plan.items.size());
+  call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
+  call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
+  call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
+  call.of(PlanSegmentKind::columns) = share * static_cast<double>(plan.counts.column_tiles);
+  call.is_all_partial = is_all_partial;
+  if (plan.gather_lists.empty()) return call;
+  const WorkCounter counter(plan, plan.tile.block_q, false);
+  StepWork chunks;
+  for (const WorkItem& item : plan.items) {
+    const StepWork each = counter.of(item).of(PlanSegmentKind::gather);
+    chunks.tiles += each.tiles;
+    chunks.cells += each.cells;
+  }
+  call.chunks = share * static_cast<double>(chunks.tiles);
+  call.chunk_tiles =
+      share * static_cast<double>(chunks.cells) / (plan.tile.block_q * plan.tile.block_kv);
+  return call;
+}
 
 EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
   std::vector<Measurement> measurements;
   for (const EvenCall& call : calls) {
-    if (call.is_all_partial) continue;
+    if (call.is_all_partial || call.chunks > 0) continue;
     Measurement each{{1, call.items}, call.us};
     each.amounts.insert(each.amounts.end(), call.tiles.begin(), call.tiles.end());
     measurements.push_back(std::move(each));
@@ -91,6 +136,7 @@ EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
     steps_of(costs.tile, static_cast<std::size_t>(most - call.tiles.begin())).tile_us =
         tiles_us / partial_tiles;
   }
+  costs.tile.gather = fit_chunks(calls, costs);
   return costs;
 }
 

@@ -27,6 +27,12 @@ Result<void> check_time(const std::string& where, std::string_view member, doubl
                              may_be_zero ? "0 or more" : "more than 0", kMaxMicroseconds, value));
 }
 
+Result<void> check_slowdown(const std::string& where, std::string_view member, double value) {
+  if (value >= 0 && value <= kMaxSlowdown) return {};
+  return invalid(
+      fmt::format("{}.{}: expected 0 to {}, got {}", where, member, kMaxSlowdown, value));
+}
+
 /// The costs of a tile shape by name.
 struct NamedSteps {
   const char* name;
@@ -71,10 +77,8 @@ Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
   }
   FDMA_TRY_VOID(check_time(where, "launch_us", kernel.launch_us, true));
   FDMA_TRY_VOID(check_time(where, "ahead_us", kernel.ahead_us, true));
-  if (!(kernel.sustained_slowdown >= 0 && kernel.sustained_slowdown <= kMaxSlowdown)) {
-    return invalid(fmt::format("{}.sustained_slowdown: expected 0 to {}, got {}", where,
-                               kMaxSlowdown, kernel.sustained_slowdown));
-  }
+  FDMA_TRY_VOID(check_slowdown(where, "sustained_slowdown", kernel.sustained_slowdown));
+  FDMA_TRY_VOID(check_slowdown(where, "gather_slowdown", kernel.gather_slowdown));
   if (kernel.tiles.empty()) {
     return invalid(fmt::format("{}.tiles: expected at least one tile shape, got none", where));
   }
@@ -224,6 +228,7 @@ Result<KernelCosts> kernel_costs(const DeviceProfile& profile, Direction directi
   costs.launch_us = between(low->launch_us, high->launch_us, weight);
   costs.ahead_us = between(low->ahead_us, high->ahead_us, weight);
   costs.sustained_slowdown = between(low->sustained_slowdown, high->sustained_slowdown, weight);
+  costs.gather_slowdown = between(low->gather_slowdown, high->gather_slowdown, weight);
   costs.is_provisional = low->is_provisional || high->is_provisional;
   costs.tiles = interpolate(*low, *high, weight);
   if (costs.tiles.empty()) {

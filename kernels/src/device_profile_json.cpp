@@ -157,7 +157,8 @@ Result<T> named(Result<T> parsed, const Members& members, const char* member) {
 Result<KernelCosts> kernel_from(const Json& document, const std::string& where) {
   const Members members(document, where);
   FDMA_TRY_VOID(members.check_names({"direction", "dtype", "head_dim", "launch_us", "provisional",
-                                     "overlaps_masks", "ahead_us", "sustained_slowdown", "tiles"}));
+                                     "overlaps_masks", "ahead_us", "sustained_slowdown",
+                                     "gather_slowdown", "tiles"}));
   KernelCosts kernel;
   FDMA_TRY(const std::string direction, members.text("direction"));
   FDMA_TRY(kernel.direction, named(parse_direction(direction), members, "direction"));
@@ -176,6 +177,9 @@ Result<KernelCosts> kernel_from(const Json& document, const std::string& where) 
   }
   if (members.has("sustained_slowdown")) {
     FDMA_TRY(kernel.sustained_slowdown, members.number("sustained_slowdown"));
+  }
+  if (members.has("gather_slowdown")) {
+    FDMA_TRY(kernel.gather_slowdown, members.number("gather_slowdown"));
   }
   FDMA_TRY(const Json* tiles, members.list("tiles"));
   for (std::size_t i = 0; i < tiles->size(); ++i) {
@@ -213,6 +217,7 @@ std::string to_json(const DeviceProfile& profile) {
     entry["overlaps_masks"] = kernel.overlaps_masks;
     entry["ahead_us"] = kernel.ahead_us;
     entry["sustained_slowdown"] = kernel.sustained_slowdown;
+    entry["gather_slowdown"] = kernel.gather_slowdown;
     entry["tiles"] = Json::array();
     for (const TileCosts& costs : kernel.tiles) entry["tiles"].push_back(tile_json(costs));
     document["kernels"].push_back(std::move(entry));

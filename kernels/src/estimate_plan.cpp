@@ -129,6 +129,19 @@ double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
   return share * makespan_us;
 }
 
+/// What a power limit takes from calls that last long: of chunks and of all else, by what they
+/// take.
+double sustained_slowdown(const KernelCosts& kernel, const TileCosts& costs, const PlanWork& work,
+                          double busy_us) {
+  if (busy_us <= 0) return kernel.sustained_slowdown;
+  const StepWork& chunks = work.of(PlanSegmentKind::gather);
+  const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
+  const double chunks_us = static_cast<double>(chunks.tiles) * costs.gather.tile_us +
+                           static_cast<double>(chunks.cells) / tile_cells * costs.gather.compute_us;
+  return kernel.sustained_slowdown +
+         chunks_us / busy_us * (kernel.gather_slowdown - kernel.sustained_slowdown);
+}
+
 void slow_down(Schedule& schedule, double factor) {
   schedule.makespan_us *= factor;
   schedule.busy_us *= factor;
@@ -190,9 +203,12 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
       item_times(plan, profile, costs, kernel.overlaps_masks, estimate.work);
   estimate.schedule = simulate_schedule(item_us, profile.num_workers, kernel.ahead_us);
   const double burst_makespan_us = estimate.schedule.makespan_us;
-  slow_down(estimate.schedule,
-            1 + kernel.sustained_slowdown *
-                    logarithmic_share(burst_makespan_us, profile.burst_us, profile.sustained_us));
+  const double slowdown =
+      profile.sustained_us > 0
+          ? sustained_slowdown(kernel, costs, estimate.work, estimate.schedule.busy_us)
+          : 0;
+  slow_down(estimate.schedule, 1 + slowdown * logarithmic_share(burst_makespan_us, profile.burst_us,
+                                                                profile.sustained_us));
   estimate.launch_us = kernel.launch_us;
   estimate.memory_bytes = memory_bytes(plan);
   estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
@@ -203,7 +219,6 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   const double outside_us = estimate.launch_us + estimate.move_us + estimate.combine_us;
   const double items_us = estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
   estimate.time_us = outside_us + std::max(items_us, estimate.memory_us);
-  const double slowdown = profile.sustained_us > 0 ? kernel.sustained_slowdown : 0;
   const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
   const double sustained_items_us = sustained_makespan_us + estimate.query_us +
                                     extra_us(plan, profile, extras, sustained_makespan_us);

@@ -124,7 +124,7 @@ const Command& calibrate_command() {
           "\n"
           "On a CPU it takes about two seconds for each combination of element type, head size and "
           "tile shape (five shapes); a profile holds for the number of threads that it was "
-          "measured with. On a GPU it takes about five seconds for each combination of direction, "
+          "measured with. On a GPU it takes five to ten seconds for each combination of direction, "
           "element type and head size. The machine should be idle.",
       .options = {{.name = "output",
                    .letter = 'o',

@@ -23,27 +23,22 @@ constexpr BlockShape kTile{128, 128};
 constexpr int kWorkers = 132;
 
 /// A backward plan has the rows of `mask` if the call gets it transposed.
-AttentionPlan plan_of(const OverlapMask& mask, Direction direction = Direction::forward) {
+AttentionPlan plan_of(const OverlapMask& mask, Direction direction = Direction::forward,
+                      std::int32_t head_dim = 128) {
   const int heads = kWorkers / std::gcd(kWorkers, static_cast<int>(kOverlapTileRows));
   PlanOptions options;
   options.direction = direction;
   options.backend = Backend::sm90;
   options.split = SplitMode::never;
   options.pack = PackMode::never;
-  options.columns = ColumnMode::scan;
+  options.columns = mask.kind == PlanSegmentKind::gather ? ColumnMode::gather : ColumnMode::scan;
   const BlockMask called = direction == Direction::forward ? mask.mask : *transpose(mask.mask);
-  return *make_plan(called, calibration_shape(called, DType::bfloat16, 128, heads), {}, options);
+  return *make_plan(called, calibration_shape(called, DType::bfloat16, head_dim, heads), {},
+                    options);
 }
 
 EvenCall call_of(const AttentionPlan& plan, const OverlapMask& mask) {
-  EvenCall call;
-  call.items = static_cast<double>(plan.items.size()) / kWorkers;
-  call.of(PlanSegmentKind::full) = static_cast<double>(plan.counts.full_tiles) / kWorkers;
-  call.of(PlanSegmentKind::bitmap) = static_cast<double>(plan.counts.bitmap_tiles) / kWorkers;
-  call.of(PlanSegmentKind::rows) = static_cast<double>(plan.counts.row_tiles) / kWorkers;
-  call.of(PlanSegmentKind::columns) = static_cast<double>(plan.counts.column_tiles) / kWorkers;
-  call.is_all_partial = mask.is_all;
-  return call;
+  return even_call(plan, kWorkers, mask.is_all);
 }
 
 class OverlapMasks : public ::testing::TestWithParam<Direction> {};
@@ -70,6 +65,30 @@ TEST_P(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
 INSTANTIATE_TEST_SUITE_P(Both, OverlapMasks,
                          ::testing::Values(Direction::forward, Direction::backward));
 
+TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
+  std::vector<double> last_keys[2];  // of lists without masks, and with
+  for (const OverlapMask& mask : gather_masks()) {
+    const AttentionPlan plan = plan_of(mask);
+    EXPECT_EQ(plan.items.size() % kWorkers, 0U);
+    ASSERT_EQ(plan.gather_lists.size(), static_cast<std::size_t>(kOverlapTileRows));
+    const GatherList& first = plan.gather_lists.front();
+    for (const GatherList& list : plan.gather_lists) {
+      EXPECT_EQ(list.num_entries, first.num_entries);
+      EXPECT_EQ(list.num_full, first.num_full);
+    }
+    const bool needs_masks = first.num_full < first.num_entries;
+    EXPECT_EQ(first.num_full, needs_masks ? 3 * first.num_entries / 4 : first.num_entries);
+    const EvenCall call = call_of(plan, mask);
+    EXPECT_EQ(std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0), 0);
+    EXPECT_DOUBLE_EQ(call.chunks, call.items * plan.items.front().num_tiles);
+    EXPECT_DOUBLE_EQ(call.chunk_tiles, call.items * first.num_entries / 128);
+    last_keys[needs_masks ? 1 : 0].push_back((first.num_entries - 1) % 128 + 1);
+  }
+  for (const std::vector<double>& each : last_keys) {
+    for (const double keys : {32, 64, 96, 128}) EXPECT_THAT(each, ::testing::Contains(keys));
+  }
+}
+
 /// A device whose masks of rows take longer than their computation.
 DeviceProfile known_device() {
   DeviceProfile profile;
@@ -78,23 +97,31 @@ DeviceProfile known_device() {
   profile.memory_bytes_per_us = 1e12;
   profile.stripe_rows = 128;
   KernelCosts kernel{Direction::forward, DType::bfloat16, 128, 7, {}};
-  kernel.tiles.push_back({kTile, {0, 1.5}, {0, 1.6}, {2.25, 1.625}, {0, 1.75}, {0, 0}, 1.375, 0});
+  kernel.tiles.push_back(
+      {kTile, {0, 1.5}, {0, 1.6}, {2.25, 1.625}, {0, 1.75}, {0.875, 0.75}, 1.375, 0});
   kernel.overlaps_masks = true;
   kernel.ahead_us = 5;
   profile.kernels.push_back(kernel);
   return profile;
 }
 
-TEST(FitEvenCalls, FindsWhatTheEstimatorWasGiven) {
-  const DeviceProfile known = known_device();
+/// The calls of `masks` on a device with one kernel, of its head size.
+std::vector<EvenCall> calls_of(const std::vector<OverlapMask>& masks, const DeviceProfile& device) {
   std::vector<EvenCall> calls;
-  for (const OverlapMask& mask : overlap_masks()) {
-    const AttentionPlan plan = plan_of(mask);
+  for (const OverlapMask& mask : masks) {
+    const AttentionPlan plan = plan_of(mask, Direction::forward, device.kernels.front().head_dim);
     EvenCall call = call_of(plan, mask);
-    call.us = estimate_plan(plan, known)->time_us;
+    call.us = estimate_plan(plan, device)->time_us;
     calls.push_back(call);
   }
-  const EvenCosts fitted = fit_even_calls(calls, kTile);
+  return calls;
+}
+
+TEST(FitEvenCalls, FindsWhatTheEstimatorWasGiven) {
+  const DeviceProfile known = known_device();
+  std::vector<OverlapMask> masks = overlap_masks();
+  for (OverlapMask& each : gather_masks()) masks.push_back(std::move(each));
+  const EvenCosts fitted = fit_even_calls(calls_of(masks, known), kTile);
   const TileCosts& exact = known.kernels[0].tiles[0];
   EXPECT_NEAR(fitted.launch_us, 7, 1e-3);
   EXPECT_NEAR(fitted.tile.item_us, exact.item_us, 1e-3);
@@ -105,7 +132,24 @@ TEST(FitEvenCalls, FindsWhatTheEstimatorWasGiven) {
   EXPECT_NEAR(fitted.tile.rows.tile_us, exact.rows.tile_us, 0.05);
   EXPECT_EQ(fitted.tile.bitmap.tile_us, 0);
   EXPECT_EQ(fitted.tile.columns.tile_us, 0);
-  EXPECT_FALSE(fitted.tile.can_gather());
+  EXPECT_NEAR(fitted.tile.gather.tile_us, exact.gather.tile_us, 1e-3);
+  EXPECT_NEAR(fitted.tile.gather.compute_us, exact.gather.compute_us, 1e-3);
+}
+
+TEST(FitEvenCalls, ChunksCostNothingWhereNoCallGathers) {
+  EXPECT_FALSE(fit_even_calls(calls_of(overlap_masks(), known_device()), kTile).tile.can_gather());
+}
+
+// Kernels of head size 64 compute whole chunks: no call tells what a part of one would save.
+TEST(FitEvenCalls, FindsWhatWholeChunksCost) {
+  DeviceProfile known = known_device();
+  known.kernels[0].head_dim = 64;
+  std::vector<OverlapMask> masks = overlap_masks();
+  for (OverlapMask& each : gather_masks()) masks.push_back(std::move(each));
+  const StepCosts gather = fit_even_calls(calls_of(masks, known), kTile).tile.gather;
+  EXPECT_NEAR(gather.tile_us + gather.compute_us, 0.875 + 0.75, 1e-3);
+  EXPECT_GT(gather.tile_us, 0);
+  EXPECT_GT(gather.compute_us, 0);
 }
 
 TEST(FitEvenCalls, KindsThatNoCallHoldsCostWhatOthersDo) {

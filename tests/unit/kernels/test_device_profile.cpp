@@ -75,14 +75,16 @@ TEST(DeviceProfile, WhatOnlySomeKernelsHaveMayBeMissing) {
   profile.kernels[1].overlaps_masks = true;
   profile.kernels[1].ahead_us = 2.5;
   profile.kernels[1].sustained_slowdown = 0.125;
+  profile.kernels[1].gather_slowdown = 0.0625;
   EXPECT_EQ(*profile_from_json(to_json(profile)), profile);
   // Profiles that were written before these members existed.
   std::string old = plain;
   for (const char* line : {" \"burst_us\": 0.0,\n", " \"sustained_us\": 0.0,\n"}) {
     old = replaced(old, line, "");
   }
-  for (const char* member : {"\"provisional\": false", "\"overlaps_masks\": false",
-                             "\"ahead_us\": 0.0", "\"sustained_slowdown\": 0.0"}) {
+  for (const char* member :
+       {"\"provisional\": false", "\"overlaps_masks\": false", "\"ahead_us\": 0.0",
+        "\"sustained_slowdown\": 0.0", "\"gather_slowdown\": 0.0"}) {
     for (int kernel = 0; kernel < 2; ++kernel) {
       old = replaced(old, std::string("   ") + member + ",\n", "");
     }
@@ -106,6 +108,8 @@ TEST(DeviceProfile, RejectsLimitsOutsideTheirRange) {
             "kernels[1].ahead_us: expected 0 or more microseconds up to 1000000000, got -1");
   EXPECT_EQ(message([](DeviceProfile& p) { p.kernels[0].sustained_slowdown = -0.5; }),
             "kernels[0].sustained_slowdown: expected 0 to 100, got -0.5");
+  EXPECT_EQ(message([](DeviceProfile& p) { p.kernels[0].gather_slowdown = 101; }),
+            "kernels[0].gather_slowdown: expected 0 to 100, got 101");
   EXPECT_THAT(message([](DeviceProfile& p) {
                 p.kernels[0].sustained_slowdown = std::numeric_limits<double>::quiet_NaN();
               }),

@@ -336,49 +336,6 @@ TEST(Estimate, CallsWithoutAPauseTakeWhatThePowerLimitTakes) {
   EXPECT_DOUBLE_EQ(cpu.time_us, cpu.sustained_time_us);
 }
 
-TEST(Estimate, ChunksOfTheH200sProfileCostMoreThanFullTiles) {
-  const DeviceProfile h200 = *shipped_profile("h200");
-  for (const KernelCosts& kernel : h200.kernels) {
-    const TileCosts& tile = kernel.tiles.front();
-    EXPECT_EQ(tile.can_gather(), kernel.direction == Direction::forward);
-    if (!tile.can_gather()) continue;
-    EXPECT_DOUBLE_EQ(tile.gather.tile_us + tile.gather.compute_us, 1.1 * tile.full.compute_us);
-    EXPECT_GT(tile.gather.tile_us, tile.gather.compute_us);
-  }
-}
-
-TEST(Estimate, LastChunkOfAListCountsUnitsOf32Keys) {
-  // Queries 0 to 127 see keys 0, 3, 6, ..: 43 of 128, or 128 + 43.
-  const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
-                           ScoreKind score = ScoreKind::none) {
-    ColumnIntervals columns{128, 3 * keys, {0}, {}};
-    for (std::int64_t key = 0; key < 3 * keys; ++key) {
-      if (key % 3 == 0) columns.intervals.push_back({0, 128});
-      columns.offsets.push_back(static_cast<std::int64_t>(columns.intervals.size()));
-    }
-    const BlockMask mask = make_block_mask({1, 1, {128}, {3 * keys}}, {128, 128},
-                                           {segment_from_columns(columns, {128, 128})});
-    AttentionShape shape = square_shape(128, 1, head_dim);
-    shape.kv_lens = {3 * keys};
-    shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
-    PlanOptions options;
-    options.backend = Backend::sm90;
-    options.columns = ColumnMode::gather;
-    options.split = SplitMode::never;
-    const PlanEstimate estimate =
-        *estimate_plan(*make_plan(mask, shape, {score}, options), *shipped_profile("h200"));
-    const StepWork& work = estimate.work.of(PlanSegmentKind::gather);
-    EXPECT_EQ(work.tiles, (keys + 127) / 128);
-    return work.cells;
-  };
-  EXPECT_EQ(cells_of(43, DType::bfloat16), 128 * 64);
-  EXPECT_EQ(cells_of(128 + 43, DType::bfloat16), 128 * (128 + 64));
-  EXPECT_EQ(cells_of(43, DType::bfloat16, 64, ScoreKind::key_bias), 128 * 64);
-  EXPECT_EQ(cells_of(43, DType::bfloat16, 64), 128 * 128);
-  EXPECT_EQ(cells_of(43, DType::bfloat16, 96), 128 * 128);
-  EXPECT_EQ(cells_of(43, DType::float16), 128 * 128);
-}
-
 TEST(Estimate, ComparesTilesAndColumnModesFastestFirst) {
   std::mt19937 rng(5);
   const MaskCase mask = case_of("lifetimes", random_lifetimes(rng, 400, 600, 2), {32, 32});

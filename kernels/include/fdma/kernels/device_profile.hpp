@@ -59,6 +59,8 @@ struct KernelCosts {
   double ahead_us = 0;
   /// Share of its time by which a call that lasts DeviceProfile::sustained_us is slower.
   double sustained_slowdown = 0;
+  /// The same of gather chunks, which lose less: of a call, each by what it takes of it.
+  double gather_slowdown = 0;
   friend bool operator==(const KernelCosts&, const KernelCosts&) = default;
 };
 
