@@ -48,8 +48,9 @@ TEST(EstimateGather, ChunksOfTheH200sProfileCostMoreThanFullTiles) {
     const TileCosts& tile = kernel.tiles.front();
     EXPECT_EQ(tile.can_gather(), kernel.direction == Direction::forward);
     if (!tile.can_gather()) continue;
-    EXPECT_DOUBLE_EQ(tile.gather.tile_us + tile.gather.compute_us, 1.1 * tile.full.compute_us);
-    EXPECT_GT(tile.gather.tile_us, tile.gather.compute_us);
+    const double chunk_us = tile.gather.tile_us + tile.gather.compute_us;
+    EXPECT_NEAR(chunk_us / tile.full.compute_us, 1.2, 0.05) << kernel.head_dim;
+    EXPECT_LT(kernel.gather_slowdown, kernel.sustained_slowdown) << kernel.head_dim;
   }
 }
 
