@@ -33,6 +33,10 @@ inline constexpr int kMostWindows = 16;
 /// As few keys from more windows are counted, one against all; the rest is sorted.
 inline constexpr int kMostCounted = 256;
 
+/// Steps of the values of dying keys, and how many keys one may have: else windows are merged.
+inline constexpr int kDyingSteps = 8 * kTopkThreads;
+inline constexpr int kMostOfStep = 12;
+
 struct DeathStorage {
   alignas(16) std::uint64_t dying[kPieceKeys];
   union {
@@ -48,6 +52,8 @@ struct DeathStorage {
   int num_windows;               ///< runs with dying keys
   int bounds[kMostWindows + 1];  ///< where those of each begin in `dying`, if there are so few
   typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
+  /// Keys of each step of values, then before each.
+  alignas(16) std::uint16_t steps[kDyingSteps + 2];
 };
 
 /// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, run after run
@@ -155,6 +161,95 @@ __device__ __forceinline__ void merge_windows(const DeathStorage& storage,
   *reinterpret_cast<ulonglong2*>(to + out + 2) = make_ulonglong2(x[2], x[3]);
 }
 
+/// Puts keys, which lie from `before` up to below `after`, in descending order: by equal steps of
+/// their values, and those of one step each by how many are better. False: a step has too many, and
+/// nothing is changed.
+__device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dying,
+                                               std::uint64_t before, std::uint64_t after) {
+  constexpr unsigned kAll = 0xFFFFFFFFu;
+  constexpr int kItems = kPieceKeys / kTopkThreads, kWarps = kTopkThreads / 32;
+  const auto value_of = [](std::uint64_t rank) {
+    return score_of_ascending(static_cast<std::uint32_t>(rank >> 32));
+  };
+  const float most = value_of(after), distance = most - value_of(before);
+  const float scale = static_cast<float>(kDyingSteps - 1) / distance;
+  if (before == 0 || !(distance > 0) || !isfinite(distance) || !isfinite(scale)) return false;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  uint4* const mine = reinterpret_cast<uint4*>(storage.steps) + thread;
+  static_assert(kDyingSteps * sizeof(storage.steps[0]) == kTopkThreads * sizeof(uint4));
+  *mine = make_uint4(0, 0, 0, 0);
+  __syncthreads();
+  const auto step_of = [&](std::uint64_t rank) {
+    return min(static_cast<int>((most - value_of(rank)) * scale), kDyingSteps - 1);
+  };
+  int steps[kItems];  // and above them which key of the step it is
+  bool is_crowded = false;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int place = i * kTopkThreads + thread;
+    if (place >= num_dying) continue;
+    steps[i] = step_of(storage.dying[place]);
+    const int shift = steps[i] % 2 * 16;
+    const std::uint32_t counts =
+        atomicAdd(reinterpret_cast<std::uint32_t*>(storage.steps) + steps[i] / 2, 1u << shift);
+    const auto index = static_cast<int>(counts >> shift & 0xFFFF);
+    is_crowded |= index >= kMostOfStep;
+    steps[i] |= index << 16;
+  }
+  if (__syncthreads_or(is_crowded) != 0) return false;
+  // Of eight steps a thread.
+  uint4 counts = *mine;
+  const auto add = [](std::uint32_t word) { return (word & 0xFFFF) + (word >> 16); };
+  const std::uint32_t sums[4] = {add(counts.x), add(counts.y), add(counts.z), add(counts.w)};
+  const auto all = static_cast<int>(sums[0] + sums[1] + sums[2] + sums[3]);
+  int up_to = all;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(kAll, up_to, static_cast<unsigned>(step));
+    if (lane >= step) up_to += other;
+  }
+  if (lane == 31) storage.starts[warp] = up_to;
+  __syncthreads();
+  const int of_warp = lane < warp ? storage.starts[lane % kWarps] : 0;
+  auto first = static_cast<std::uint32_t>(up_to - all + __reduce_add_sync(kAll, of_warp));
+  const auto before_word = [&first](std::uint32_t word, std::uint32_t sum) {
+    const std::uint32_t begins = first | first + (word & 0xFFFF) << 16;
+    first += sum;
+    return begins;
+  };
+  counts.x = before_word(counts.x, sums[0]);
+  counts.y = before_word(counts.y, sums[1]);
+  counts.z = before_word(counts.z, sums[2]);
+  counts.w = before_word(counts.w, sums[3]);
+  *mine = counts;
+  if (thread == 0) storage.steps[kDyingSteps] = static_cast<std::uint16_t>(num_dying);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int place = i * kTopkThreads + thread;
+    if (place >= num_dying) continue;
+    storage.merged[storage.steps[steps[i] & 0xFFFF] + (steps[i] >> 16)] = storage.dying[place];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int at = i * kTopkThreads + thread;
+    if (at >= num_dying) continue;
+    const std::uint64_t rank = storage.merged[at];
+    const int step = step_of(rank), end = storage.steps[step + 1];
+    int place = storage.steps[step];
+    if (end - place > 1) {
+#pragma unroll 1
+      for (int other = storage.steps[step]; other < end; ++other) {
+        place += storage.merged[other] > rank ? 1 : 0;
+      }
+    }
+    storage.dying[place] = rank;
+  }
+  __syncthreads();
+  return true;
+}
+
 /// Puts few keys in descending order: the place of each is the number of better ones.
 __device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -186,9 +281,15 @@ __device__ __forceinline__ void sort_dying(DeathStorage& storage, Storage& sort_
   __syncthreads();
 }
 
-/// Puts dying keys in descending order; returns where they are then.
-__device__ __forceinline__ const std::uint64_t* order_dying(DeathStorage& storage, int num_dying) {
+/// Puts dying keys, from `before` up to below `after`, in descending order; returns where they are
+/// then.
+__device__ __forceinline__ const std::uint64_t* order_dying(DeathStorage& storage, int num_dying,
+                                                            std::uint64_t before,
+                                                            std::uint64_t after) {
   const int num_windows = storage.num_windows;
+  if (num_windows > 2 && num_dying > 64 && order_by_steps(storage, num_dying, before, after)) {
+    return storage.dying;
+  }
   if (num_windows <= 4 || (num_windows <= kMostWindows && num_dying > 64)) {
     std::uint64_t *from = storage.dying, *to = storage.merged;
     for (int stride = 1; stride < num_windows; stride *= 2) {

@@ -133,7 +133,7 @@ __device__ __forceinline__ void settle_deaths(const TopkCall& call, const Piece&
   }
   const int num_dying = gather_dying(storage, runs, before, after, ends, ends_before, num_entrants);
   if (num_dying == 0) return;
-  const std::uint64_t* const dying = order_dying(storage, num_dying);
+  const std::uint64_t* const dying = order_dying(storage, num_dying, before, after);
   // Keys of earlier pieces are negative.
   constexpr int kNone = INT_MIN;
   const int thread = static_cast<int>(threadIdx.x);
