@@ -286,6 +286,46 @@ TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   }
 }
 
+// Half tiles without a step behind one another, from one tile of queries to the next, at both ends
+// of units and beside halves with one: turns are passed on as they come. More units than
+// multiprocessors, each query head by itself or two of a KV head.
+TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunWhereHalvesOfTilesAreEmptyOnEitherSide) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  std::mt19937 rng(7);
+  const std::uint64_t random_halves = std::uint64_t{rng()} << 32 | rng();
+  const MaskCase masks[] = {
+      testing::case_of(
+          "tiles of halves of two tiles",
+          testing::make_cells(440, 600,
+                              [](auto q, auto k) { return ((q + 64) / 128 + k / 128) % 2 == 0; }),
+          {128, 128}),
+      testing::case_of("random halves",
+                       testing::make_cells(440, 600,
+                                           [&](auto q, auto k) {
+                                             return (random_halves >> (q / 64 * 5 + k / 128) & 1) ==
+                                                    1;
+                                           }),
+                       {128, 128})};
+  GpuMachine machine;
+  BackwardChoice backward;
+  backward.deterministic = true;
+  for (const MaskCase& mask : masks) {
+    for (const TrialHeads& heads : {TrialHeads{7, 8, 4}, TrialHeads{14, 2, 2}}) {
+      for (const std::int32_t head_dim : {64, 128}) {
+        BackwardTrial trial(machine, mask, heads, choice_of(DType::bfloat16, head_dim), backward);
+        std::vector<unsigned char> bytes;
+        for (const unsigned char poison : {0xff, 0x00, 0x41}) {
+          const auto ran = trial.run(poison);
+          ASSERT_TRUE(ran) << ran.error().message;
+          if (bytes.empty()) bytes = trial.result_bytes();
+          EXPECT_TRUE(trial.result_bytes() == bytes) << mask.name << " " << head_dim;
+        }
+        EXPECT_EQ(trial.check(), "") << head_dim << " " << heads.heads_q << " heads";
+      }
+    }
+  }
+}
+
 TEST(AttentionBackwardOnGpu, IsCapturedIntoAGraphAndReplayed) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 rng(4);
