@@ -44,15 +44,12 @@ FDMA_HOST_DEVICE inline std::int32_t key_of_rank(std::uint64_t rank) {
   return static_cast<std::int32_t>(~static_cast<std::uint32_t>(rank));
 }
 
-/// The rank in a piece that holds several groups, the `ordinal`-th from 1 on: later groups are
+/// The same in a piece that holds several groups, the `ordinal`-th from 1 on: later groups are
 /// better. `local` is the key's index in the piece.
 FDMA_HOST_DEVICE inline std::uint64_t packed_rank_of_ascending(std::uint32_t ordinal,
                                                                std::uint32_t ascending, int local) {
   return (std::uint64_t{ordinal} << 32 | ascending) << kPieceBits |
          static_cast<std::uint32_t>(kPieceKeys - 1 - local);
-}
-FDMA_HOST_DEVICE inline std::uint64_t packed_rank(std::uint32_t ordinal, float score, int local) {
-  return packed_rank_of_ascending(ordinal, ascending_score(score), local);
 }
 FDMA_HOST_DEVICE inline int local_of_packed_rank(std::uint64_t rank) {
   return kPieceKeys - 1 - static_cast<int>(rank & (kPieceKeys - 1));

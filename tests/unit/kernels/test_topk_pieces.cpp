@@ -1,5 +1,5 @@
 // What selection on the GPU does, step by step on the host with the same functions: ranks, pieces,
-// windows, the tree of arrivals, places of keys that die. Thread blocks become loops.
+// samples, windows, the tree of arrivals, places of keys that die. Thread blocks become loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -138,11 +138,11 @@ class Emulation {
       }
       const auto key = static_cast<std::size_t>(piece.first_key + i);
       const float score = scores[static_cast<std::size_t>(piece.row * kv_len_) + key];
-      run[i] =
-          piece.kind == PieceKind::packed
-              ? packed_rank(cut_.ordinals[static_cast<std::size_t>(piece.mask * kv_len_) + key],
-                            score, i)
-              : rank_of_key(score, piece.first_key + i);
+      run[i] = piece.kind == PieceKind::packed
+                   ? packed_rank_of_ascending(
+                         cut_.ordinals[static_cast<std::size_t>(piece.mask * kv_len_) + key],
+                         ascending_score(score), i)
+                   : rank_of_key(score, piece.first_key + i);
       if (piece.kind == PieceKind::all_kept) write(piece, i, seen);
     }
     std::sort(run, run + piece.num_keys, std::greater<>());
@@ -157,6 +157,7 @@ class Emulation {
     return i == piece.num_before ? piece.num_keys : kPieceKeys;
   }
 
+  // As searched_thresholds.cuh does, bit by bit.
   void find_worst(std::size_t at) {
     const Piece& piece = cut_.pieces[at];
     worst_[at] = 0;
@@ -191,6 +192,35 @@ class Emulation {
       const Interval& window = windows[static_cast<std::size_t>(i)];
       if (window.begin < window.end) worst_[at] = run_of(at, piece, i)[window.begin];
     }
+    if (piece.num_before > 0) expect_known_from_samples(at, piece);
+  }
+
+  // What thresholds.cuh takes from samples: between which of them the threshold lies, and how many
+  // ranks are as good, to a 16th of w.
+  void expect_known_from_samples(std::size_t at, const Piece& piece) const {
+    const auto w = static_cast<int>(w_);
+    const std::uint64_t worst = worst_[at];
+    const auto sample = [&](int i, int number) {
+      const int place = sample_place(number);
+      return place < size_of(piece, i) ? run_of(at, piece, i)[place] : 0;
+    };
+    const int enough = sample_from((w - 1) / piece.num_before);
+    const int few = std::min(sample_up_to((w - 1) / (piece.num_before + 1)), kSamples - 1);
+    std::uint64_t low = enough < kSamples ? ~std::uint64_t{0} : 0, high = 0;
+    int least = 0, most = 0;
+    for (int i = 0; i <= piece.num_before; ++i) {
+      if (enough < kSamples && i < piece.num_before) low = std::min(low, sample(i, enough));
+      high = std::max(high, sample(i, few));
+      int count = 0;
+      while (count < kSamples && sample(i, count) >= worst) ++count;
+      if (count > 0) least += sample_place(count - 1) + 1;
+      most += std::min(sample_place(count), size_of(piece, i));
+    }
+    EXPECT_LE(low, worst);
+    EXPECT_GE(high, worst);
+    EXPECT_LE(least, w);
+    EXPECT_GE(most, w);
+    EXPECT_LE(most - least, w / 16);
   }
 
   void find_deaths(std::size_t at) {
@@ -354,9 +384,12 @@ TEST(TopkPieces, RanksOfSpecialScores) {
   EXPECT_GT(rank_of_key(1, 3), rank_of_key(1, 4));
   EXPECT_EQ(key_of_rank(rank_of_key(-2, 123456)), 123456);
   EXPECT_GT(rank_of_key(nan, 2147483646), 0U);
-  EXPECT_GT(packed_rank(1, nan, kPieceKeys - 1), 0U);
-  EXPECT_GT(packed_rank(2, nan, 5), packed_rank(1, kInfinity, 4));
-  EXPECT_EQ(local_of_packed_rank(packed_rank(2048, 7, 2047)), 2047);
+  const auto packed = [](std::uint32_t ordinal, float score, int local) {
+    return packed_rank_of_ascending(ordinal, ascending_score(score), local);
+  };
+  EXPECT_GT(packed(1, nan, kPieceKeys - 1), 0U);
+  EXPECT_GT(packed(2, nan, 5), packed(1, kInfinity, 4));
+  EXPECT_EQ(local_of_packed_rank(packed(2048, 7, 2047)), 2047);
 }
 
 // From samples a place is known to a 16th of itself.
