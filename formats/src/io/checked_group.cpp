@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+
+#include "dataset_storage.hpp"
 
 namespace fdma::io {
 namespace {
 
-// Deflate shrinks by 1032 at most; a dataset that claims more than this factor has no data.
-constexpr std::int64_t kMaxCompression = 1040;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{64} << 20;
 constexpr std::size_t kMaxNames = std::size_t{1} << 20;
 
@@ -185,20 +184,13 @@ Result<void> CheckedArrays::check_bytes(const DatasetInfo& info, std::int64_t el
   if (num_filters != num_deflate + num_shuffle || num_deflate > 1 || num_shuffle > 1) {
     return corrupt(where, "its filters are not shuffle and deflate, once each");
   }
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t stored = std::min(info.storage_bytes, input_->size_bytes);
-  const std::int64_t factor = num_deflate > 0 ? kMaxCompression : 1;
-  const std::int64_t limit = stored > kMax / factor ? kMax : stored * factor;
-  if (info.num_elements > limit / element_bytes) {
+  if (info.num_elements > most_bytes(*input_, info, num_deflate > 0) / element_bytes) {
     return corrupt(where, fmt::format("extents {} need {} bytes each, but the file holds only {} "
                                       "bytes of it",
-                                      extents_text(info.extents), element_bytes, stored));
+                                      extents_text(info.extents), element_bytes,
+                                      std::min(info.storage_bytes, input_->size_bytes)));
   }
-  std::int64_t chunk_bytes = element_bytes;
-  for (const std::int64_t side : info.chunk) {
-    chunk_bytes = chunk_bytes > kMaxChunkBytes / side ? kMaxChunkBytes + 1 : chunk_bytes * side;
-  }
-  if (!info.chunk.empty() && chunk_bytes > kMaxChunkBytes) {
+  if (chunk_bytes(info, element_bytes, kMaxChunkBytes) > kMaxChunkBytes) {
     return corrupt(where, fmt::format("chunks {} are larger than {} bytes",
                                       extents_text(info.chunk), kMaxChunkBytes));
   }

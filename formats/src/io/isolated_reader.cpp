@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "child_process.hpp"
+#include "dataset_storage.hpp"
 #include "isolated_program.hpp"
 #include "isolation_protocol.hpp"
 #include "mask_message.hpp"
@@ -47,16 +48,15 @@ std::int64_t file_size(const std::string& path) {
 }
 
 // 1 GiB for the reader itself (slabs, a window of packed rows, HDF5's caches), what its threads
-// take, and what the file can hold: deflate shrinks by 1032 at most.
+// take, and what the file can hold.
 std::int64_t default_memory_bytes(std::int64_t file_bytes) {
   constexpr std::int64_t kBase = std::int64_t{1} << 30;
   constexpr std::int64_t kPerThread = std::int64_t{32} << 20;
-  constexpr std::int64_t kMaxCompression = 1040;
   const std::int64_t machine =
       std::int64_t{sysconf(_SC_PHYS_PAGES)} * std::int64_t{sysconf(_SC_PAGESIZE)};
   const std::int64_t threads = std::max(1u, std::thread::hardware_concurrency());
   const std::int64_t held =
-      file_bytes > machine / kMaxCompression ? machine : file_bytes * kMaxCompression;
+      file_bytes > machine / io::kMaxCompression ? machine : file_bytes * io::kMaxCompression;
   return std::max(kBase, std::min(machine, kBase + threads * kPerThread + held));
 }
 

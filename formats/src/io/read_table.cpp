@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "dataset_storage.hpp"
 #include "fdma/io/dense_dataset.hpp"
 #include "untrusted_file.hpp"
 
@@ -13,10 +14,8 @@ namespace {
 
 // A dataset can claim any extents (unwritten chunks read as zeros); tables are far below this.
 constexpr std::int64_t kMaxTableBytes = std::int64_t{1} << 33;
-// Up to here memory is taken on its word, beyond only for what the file can hold: deflate shrinks
-// by 1032 at most.
+// Up to here memory is taken on its word, beyond only for what the file can hold.
 constexpr std::int64_t kMaxUnwrittenBytes = std::int64_t{64} << 20;
-constexpr std::int64_t kMaxCompression = 1040;
 
 Result<OwnedTable> read_checked(const std::string& path, const std::string& dataset) {
   const std::string where = fmt::format("'{}:{}'", path, dataset);

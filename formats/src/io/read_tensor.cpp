@@ -1,13 +1,12 @@
 // Reading tensors. A dataset may claim any extents, so memory is taken only for bytes that the file
-// can hold: those stored, or 1040 times as many where deflate is among the filters (it shrinks by
-// 1032 at most).
+// can hold (dataset_storage.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <new>
 
 #include "checked_group.hpp"
+#include "dataset_storage.hpp"
 #include "fdma/io/tensor_dataset.hpp"
 #include "tensor_type.hpp"
 #include "untrusted_file.hpp"
@@ -16,8 +15,6 @@ namespace fdma {
 namespace io {
 namespace {
 
-constexpr std::int64_t kMaxCompression = 1040;
-constexpr std::int64_t kMaxChunkBytes = std::int64_t{256} << 20;
 constexpr std::size_t kMaxNamesListed = 12;
 
 struct TensorSource {
@@ -63,51 +60,6 @@ Result<DType> dtype_of(const DatasetInfo& info, const std::string& where) {
                            where, found)};
 }
 
-Result<void> check_storage(const InputFile& input, const DatasetInfo& info,
-                           std::int64_t element_bytes, const std::string& where) {
-  bool is_deflated = false;
-  const int num_filters = H5Pget_nfilters(info.creation.get());
-  for (int i = 0; i < num_filters; ++i) {
-    unsigned flags = 0, config = 0;
-    std::size_t num_values = 0;
-    const H5Z_filter_t filter = H5Pget_filter2(info.creation.get(), static_cast<unsigned>(i),
-                                               &flags, &num_values, nullptr, 0, nullptr, &config);
-    switch (filter) {
-      case H5Z_FILTER_DEFLATE:
-        if (is_deflated) return corrupt(where, "deflated twice");
-        is_deflated = true;
-        break;
-      case H5Z_FILTER_SHUFFLE:
-      case H5Z_FILTER_FLETCHER32:
-        break;
-      default:
-        return Error{ErrorCode::unsupported,
-                     fmt::format("{}: filter {}; a tensor is stored plainly or with gzip, shuffle "
-                                 "and fletcher32",
-                                 where, static_cast<int>(filter))};
-    }
-  }
-  std::int64_t chunk_bytes = element_bytes;
-  for (const std::int64_t side : info.chunk) {
-    chunk_bytes = chunk_bytes > kMaxChunkBytes / side ? kMaxChunkBytes + 1 : chunk_bytes * side;
-  }
-  if (!info.chunk.empty() && chunk_bytes > kMaxChunkBytes) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{}: chunks {} take more than {} bytes each", where,
-                             extents_text(info.chunk), kMaxChunkBytes)};
-  }
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t stored = std::min(info.storage_bytes, input.size_bytes);
-  const std::int64_t factor = is_deflated ? kMaxCompression : 1;
-  const std::int64_t limit = stored > kMax / factor ? kMax : stored * factor;
-  if (info.num_elements > limit / element_bytes) {
-    return corrupt(where, fmt::format("extents {} of {} bytes each, but the file holds only {} "
-                                      "bytes of it (values never written, or cut off)",
-                                      extents_text(info.extents), element_bytes, stored));
-  }
-  return {};
-}
-
 Result<TensorSource> open_tensor(const std::string& path, const std::string& dataset) {
   TensorSource source;
   source.where = fmt::format("'{}:{}'", path, dataset);
@@ -128,8 +80,8 @@ Result<TensorSource> open_tensor(const std::string& path, const std::string& dat
   }
   source.spec.rank = static_cast<int>(extents.size());
   std::copy(extents.begin(), extents.end(), source.spec.extents.begin());
-  FDMA_TRY_VOID(
-      check_storage(source.input, source.info, size_bytes(source.spec.dtype), source.where));
+  FDMA_TRY_VOID(check_storage(source.input, source.info, size_bytes(source.spec.dtype), "a tensor",
+                              source.where));
   return source;
 }
 

@@ -1,13 +1,14 @@
 // Reading a peer's group. Links are walked one by one and storage is inspected before anything is
-// read (untrusted_file.hpp); memory is taken only for bytes that the file can hold.
+// read (untrusted_file.hpp); memory is taken only for bytes that the file can hold
+// (dataset_storage.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <new>
 
 #include "fdma/io/peer_group.hpp"
 #include "io/checked_group.hpp"
+#include "io/dataset_storage.hpp"
 #include "io/tensor_type.hpp"
 #include "io/untrusted_file.hpp"
 
@@ -15,8 +16,6 @@ namespace fdma {
 namespace io {
 namespace {
 
-constexpr std::int64_t kMaxCompression = 1040;  // deflate shrinks by 1032 at most
-constexpr std::int64_t kMaxChunkBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kMaxAttributeElements = 8192;  // an object header holds 64 KiB in all
 constexpr std::size_t kMaxFields = 64;
 
@@ -64,46 +63,6 @@ Result<ElementType> element_type(hid_t type, const std::string& where) {
       fmt::format("{}: type {}, expected booleans, integers or floats", where, type_text(type))};
 }
 
-Result<void> check_storage(const InputFile& input, const DatasetInfo& info,
-                           std::int64_t element_bytes, const std::string& where) {
-  int num_deflate = 0;
-  const int num_filters = H5Pget_nfilters(info.creation.get());
-  for (int i = 0; i < num_filters; ++i) {
-    unsigned flags = 0, config = 0;
-    std::size_t num_values = 0;
-    const H5Z_filter_t filter = H5Pget_filter2(info.creation.get(), static_cast<unsigned>(i),
-                                               &flags, &num_values, nullptr, 0, nullptr, &config);
-    if (filter == H5Z_FILTER_DEFLATE) {
-      ++num_deflate;
-    } else if (filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32) {
-      return Error{ErrorCode::unsupported,
-                   fmt::format("{}: filter {}; a field is stored plainly or with gzip, shuffle and "
-                               "fletcher32",
-                               where, static_cast<int>(filter))};
-    }
-  }
-  if (num_deflate > 1) return corrupt(where, "deflated twice");
-  std::int64_t chunk_bytes = element_bytes;
-  for (const std::int64_t side : info.chunk) {
-    chunk_bytes = chunk_bytes > kMaxChunkBytes / side ? kMaxChunkBytes + 1 : chunk_bytes * side;
-  }
-  if (!info.chunk.empty() && chunk_bytes > kMaxChunkBytes) {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("{}: chunks {} take more than {} bytes each", where,
-                             extents_text(info.chunk), kMaxChunkBytes)};
-  }
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t stored = std::min(info.storage_bytes, input.size_bytes);
-  const std::int64_t factor = num_deflate > 0 ? kMaxCompression : 1;
-  const std::int64_t limit = stored > kMax / factor ? kMax : stored * factor;
-  if (info.num_elements > limit / element_bytes) {
-    return corrupt(where, fmt::format("extents {} of {} bytes each, but the file holds only {} "
-                                      "bytes of it (values never written, or cut off)",
-                                      extents_text(info.extents), element_bytes, stored));
-  }
-  return {};
-}
-
 Result<OwnedTable> allocate(DType dtype, const std::vector<std::int64_t>& extents,
                             std::int64_t num_elements, const std::string& where) {
   if (extents.size() > static_cast<std::size_t>(kMaxRank)) {
@@ -142,7 +101,7 @@ Result<OwnedTable> read_dataset(const InputFile& input, hid_t group, const std::
       check_storage(input, info,
                     std::max<std::int64_t>(size_bytes(element.dtype),
                                            static_cast<std::int64_t>(H5Tget_size(info.type.get()))),
-                    where));
+                    "a field", where));
   FDMA_TRY(OwnedTable array, allocate(element.dtype, info.extents, info.num_elements, where));
   if (info.num_elements > 0 && H5Dread(info.dataset.get(), element.memory.get(), H5S_ALL, H5S_ALL,
                                        H5P_DEFAULT, array.bytes.data()) < 0) {
