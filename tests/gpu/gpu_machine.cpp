@@ -72,6 +72,19 @@ void Workspace::require_canaries() const {
   }
 }
 
+CapturedGraph::CapturedGraph(const OwnedStream& stream, const std::function<Result<void>()>& call,
+                             int times)
+    : stream_(stream) {
+  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
+  Result<void> captured = call();
+  for (int time = 1; time < times && captured; ++time) captured = call();
+  cudaGraph_t graph = nullptr;
+  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
+  if (!captured) throw std::runtime_error(captured.error().message);
+  require(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
+}
+
 DevicePlan uploaded(const AttentionPlan& plan, Stream stream) {
   Result<DevicePlan> result = upload(plan, stream);
   if (!result) throw std::runtime_error(result.error().message);

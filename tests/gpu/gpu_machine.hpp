@@ -1,6 +1,8 @@
 // Attention trials on the GPU.
 #pragma once
 
+#include <functional>
+
 #include "attention_machine.hpp"
 #include "device_array.hpp"
 #include "fdma/kernels/device_plan.hpp"
@@ -61,6 +63,29 @@ class OwnedStream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+/// What a call puts into a stream, to be launched there again and again. Throws where the call
+/// fails or cannot be captured; nothing runs before a launch.
+class CapturedGraph {
+ public:
+  /// The call `times` in a row, as layers have them.
+  CapturedGraph(const OwnedStream& stream, const std::function<Result<void>()>& call,
+                int times = 1);
+  ~CapturedGraph() { cudaGraphExecDestroy(executable_); }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void launch() const { require(cudaGraphLaunch(executable_, stream_.get()), "cudaGraphLaunch"); }
+  /// Launches and waits.
+  void replay() const {
+    launch();
+    stream_.wait();
+  }
+
+ private:
+  const OwnedStream& stream_;
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 /// The plan on the device; throws where that fails.

@@ -18,9 +18,9 @@
 namespace fdma {
 namespace {
 
+using gpu_test::CapturedGraph;
 using gpu_test::GpuMachine;
 using gpu_test::OwnedStream;
-using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
 using testing::BackwardChoice;
@@ -340,29 +340,20 @@ TEST(AttentionBackwardOnGpu, IsCapturedIntoAGraphAndReplayed) {
   const DevicePlan plan = uploaded(trial.plan(), stream.get());
   const Workspace workspace(plan);
   stream.wait();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
-  // Two launches in a row, as layers have them.
-  for (int launch = 0; launch < 2; ++launch) {
-    const auto captured =
-        attention_backward(plan, trial.tensors(), workspace.data(), stream.get(), trial.options());
-    ASSERT_TRUE(captured) << captured.error().message;
-  }
-  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
-  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const auto call = [&] {
+    return attention_backward(plan, trial.tensors(), workspace.data(), stream.get(),
+                              trial.options());
+  };
+  const CapturedGraph graph(stream, call, 2);
   for (int replay = 0; replay < 3; ++replay) {
     for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
       tensor->poison(0xff);
     }
-    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-    stream.wait();
+    graph.replay();
     workspace.require_canaries();
     for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
     EXPECT_EQ(trial.check(), "") << replay;
   }
-  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 TEST(AttentionBackwardOnGpu, RejectsWhatItDoesNotTake) {

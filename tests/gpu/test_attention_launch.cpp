@@ -196,18 +196,11 @@ TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {
   const Workspace workspace(plan);
   stream.wait();
 
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
-  // Two launches in a row, as layers have them.
-  const auto captured =
-      attention_forward(plan, trial.tensors(), workspace.data(), stream.get(), trial.options());
-  const auto again =
-      attention_forward(plan, trial.tensors(), workspace.data(), stream.get(), trial.options());
-  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
-  ASSERT_TRUE(captured) << captured.error().message;
-  ASSERT_TRUE(again) << again.error().message;
-  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const auto call = [&] {
+    return attention_forward(plan, trial.tensors(), workspace.data(), stream.get(),
+                             trial.options());
+  };
+  const gpu_test::CapturedGraph graph(stream, call, 2);
 
   // Nothing ran yet.
   trial.poison(0x41);
@@ -215,8 +208,7 @@ TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {
   EXPECT_EQ(trial.out().stray_writes(), "");
   for (int replay = 0; replay < 3; ++replay) {
     trial.poison(0xff);
-    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-    stream.wait();
+    graph.replay();
     trial.fetch();
     EXPECT_EQ(trial.result_bytes(), bytes) << replay;
   }
@@ -225,13 +217,10 @@ TEST_P(AttentionLaunch, IsCapturedIntoAGraphAndReplayedWithNewInputs) {
   trial.v().randomize(11 * 4 + 2, 1);
   trial.bias().randomize(11 * 4 + 3, 1);
   trial.poison(0xff);
-  require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-  stream.wait();
+  graph.replay();
   workspace.require_canaries();
   trial.fetch();
   EXPECT_EQ(trial.result_bytes(), other_bytes);
-  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 TEST_P(AttentionLaunch, PlansMoveAndSayWhatTheyAre) {

@@ -15,9 +15,9 @@
 namespace fdma {
 namespace {
 
+using gpu_test::CapturedGraph;
 using gpu_test::GpuMachine;
 using gpu_test::OwnedStream;
-using gpu_test::require;
 using gpu_test::uploaded;
 using gpu_test::Workspace;
 using testing::BackwardChoice;
@@ -132,26 +132,19 @@ TEST(BackwardOverListedKeys, IsCapturedIntoAGraphAndReplayed) {
   const DevicePlan plan = uploaded(trial.plan(), stream.get());
   const Workspace workspace(plan);
   stream.wait();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
-  const auto captured =
-      attention_backward(plan, trial.tensors(), workspace.data(), stream.get(), trial.options());
-  ASSERT_TRUE(captured) << captured.error().message;
-  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
-  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const CapturedGraph graph(stream, [&] {
+    return attention_backward(plan, trial.tensors(), workspace.data(), stream.get(),
+                              trial.options());
+  });
   for (int replay = 0; replay < 3; ++replay) {
     for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
       tensor->poison(0xff);
     }
-    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-    stream.wait();
+    graph.replay();
     workspace.require_canaries();
     for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
     EXPECT_EQ(trial.check(), "") << replay;
   }
-  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 // Of lists whose keys come back, and are added up entry by entry, too; with a bias, whose gradient

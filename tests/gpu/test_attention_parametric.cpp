@@ -169,11 +169,8 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
     AttentionTensors tensors = trial.tensors();
     given.add_to(tensors);
     trial.poison(0xff);
-    require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
-    const auto ran = attention_forward(plan, tensors, workspace.data(), stream.get());
-    cudaGraph_t graph = nullptr;
-    require(cudaStreamEndCapture(stream.get(), &graph), "end of capture");
-    ASSERT_TRUE(ran) << ran.error().message;
+    const gpu_test::CapturedGraph graph(
+        stream, [&] { return attention_forward(plan, tensors, workspace.data(), stream.get()); });
     const auto copy = [](const DeviceArray<std::int32_t>& to,
                          const std::vector<std::int32_t>& from) {
       require(cudaMemcpy(to.data(), from.data(), from.size() * 4, cudaMemcpyHostToDevice), "copy");
@@ -181,12 +178,8 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
     copy(given.q_lens, call.q_lens);
     copy(given.kv_lens, call.kv_lens);
     copy(given.borders, call.borders);
-    cudaGraphExec_t ready = nullptr;
-    require(cudaGraphInstantiate(&ready, graph, 0), "instantiation");
-    for (int i = 0; i < 2; ++i) require(cudaGraphLaunch(ready, stream.get()), "launch");
-    stream.wait();
-    require(cudaGraphExecDestroy(ready), "graph");
-    require(cudaGraphDestroy(graph), "graph");
+    graph.launch();
+    graph.replay();
     trial.fetch();
     EXPECT_EQ(trial.check(), "") << replay;
   }

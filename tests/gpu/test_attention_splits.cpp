@@ -235,22 +235,16 @@ TEST(AttentionSplits, GiveTheSameBitsInAGraphReplayedManyTimes) {
   const Workspace workspace(plan);
   const OwnedStream stream;
   require(cudaDeviceSynchronize(), "upload");
-  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
-  ASSERT_TRUE(
-      attention_forward(plan, trial.tensors(), workspace.data(), stream.get(), trial.options()));
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require(cudaStreamEndCapture(stream.get(), &graph), "capture");
-  require(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+  const gpu_test::CapturedGraph graph(stream, [&] {
+    return attention_forward(plan, trial.tensors(), workspace.data(), stream.get(),
+                             trial.options());
+  });
   trial.poison(0xff);
-  for (int replay = 0; replay < 200; ++replay)
-    require(cudaGraphLaunch(executable, stream.get()), "launch");
+  for (int replay = 0; replay < 200; ++replay) graph.launch();
   stream.wait();
   workspace.require_canaries();
   trial.fetch();
   EXPECT_EQ(trial.result_bytes(), wanted);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 namespace fdma {
 namespace {
 
+using gpu_test::CapturedGraph;
 using gpu_test::GpuMachine;
 using gpu_test::OwnedStream;
 using gpu_test::require;
@@ -136,25 +137,14 @@ TEST(AttentionZerosOnGpu, AreWrittenByEveryReplayOfAGraph) {
   BackwardTrial trial(machine, mask, {1, 6, 3}, choice_of(128), head_by_head());
   const Calls calls(trial);
   const OwnedStream stream;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
-  // Two launches in a row, as layers have them.
-  for (int launch = 0; launch < 2; ++launch) {
-    const auto captured = calls.run(trial, stream.get());
-    ASSERT_TRUE(captured) << captured.error().message;
-  }
-  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
-  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const CapturedGraph graph(
+      stream, [&] { return calls.run(trial, stream.get()); }, 2);
   for (const unsigned char byte : {0xff, 0x41, 0xff}) {
     poison(trial, byte);
-    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-    stream.wait();
+    graph.replay();
     calls.expect_written_meanwhile();
     EXPECT_EQ(fetched_error(trial), "") << int{byte};
   }
-  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 }  // namespace

@@ -245,25 +245,16 @@ TEST_P(DynamicMaskZeros, AreWrittenInEveryReplayOfAGraph) {
   const Trial trial(GetParam());
   const gpu_test::OwnedStream stream;
   const DeviceArray<unsigned char> memory(trial.workspace_bytes(false));
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "begin capture");
-  const Result<void> captured = trial.backward(memory.data(), stream.get(), false);
-  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
-  ASSERT_TRUE(captured) << captured.error().message;
-  require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  const gpu_test::CapturedGraph graph(
+      stream, [&] { return trial.backward(memory.data(), stream.get(), false); });
   for (const int poison : {0xFF, 0x41, 0xFF}) {
     trial.poison(memory, poison);
-    require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-    stream.wait();
+    graph.replay();
     trial.check();
   }
   // And of what the replay before has left.
-  require(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
-  stream.wait();
+  graph.replay();
   trial.check();
-  require(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DynamicMaskZeros,
