@@ -94,23 +94,6 @@ TEST(DeviceTopk, EqualsTheHostForEveryMaskOfTheClass) {
   }
 }
 
-// Groups of the given lengths in keys; every `hidden`-th key is seen by nobody.
-ColumnIntervals groups(const std::vector<std::int32_t>& lengths, bool causal, int hidden) {
-  ColumnIntervals mask{0, 0, {0}, {}};
-  std::int32_t begin = 0;
-  for (const std::int32_t length : lengths) {
-    for (std::int32_t i = 0; i < length; ++i) {
-      if (hidden == 0 || (begin + i) % hidden != 0) {
-        mask.intervals.push_back({causal ? begin + i : begin, begin + length});
-      }
-      mask.offsets.push_back(static_cast<std::int64_t>(mask.intervals.size()));
-    }
-    begin += length;
-  }
-  mask.q_len = mask.kv_len = begin;
-  return mask;
-}
-
 TEST(DeviceTopk, GroupsLongerAndShorterThanAPiece) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);

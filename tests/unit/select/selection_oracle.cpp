@@ -103,6 +103,22 @@ std::vector<NamedCells> all_among(std::int64_t q_len, std::int64_t kv_len, std::
   return all;
 }
 
+ColumnIntervals groups(const std::vector<std::int32_t>& lengths, bool causal, int hidden) {
+  ColumnIntervals mask{0, 0, {0}, {}};
+  std::int32_t begin = 0;
+  for (const std::int32_t length : lengths) {
+    for (std::int32_t i = 0; i < length; ++i) {
+      if (hidden == 0 || (begin + i) % hidden != 0) {
+        mask.intervals.push_back({causal ? begin + i : begin, begin + length});
+      }
+      mask.offsets.push_back(static_cast<std::int64_t>(mask.intervals.size()));
+    }
+    begin += length;
+  }
+  mask.q_len = mask.kv_len = begin;
+  return mask;
+}
+
 std::vector<std::pair<std::string, std::vector<float>>> all_scores(std::int64_t kv_len,
                                                                    std::mt19937& random) {
   const auto count = static_cast<std::size_t>(kv_len);

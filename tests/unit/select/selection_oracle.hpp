@@ -39,6 +39,10 @@ struct NamedCells {
 /// Every kind of M: one interval a key in growing sets, and keys that come and go.
 std::vector<NamedCells> all_among(std::int64_t q_len, std::int64_t kv_len, std::mt19937& random);
 
+/// Groups of rows of these lengths in keys; every `hidden`-th key is seen by nobody (0: all are
+/// seen). A key is seen from its own query on where `causal`, else by all of its group.
+ColumnIntervals groups(const std::vector<std::int32_t>& lengths, bool causal, int hidden);
+
 /// Every kind of scores: random, tied, constant, sorted, alternating, signed zeros, infinite, ..
 std::vector<std::pair<std::string, std::vector<float>>> all_scores(std::int64_t kv_len,
                                                                    std::mt19937& random);
