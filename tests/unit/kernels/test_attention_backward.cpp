@@ -103,31 +103,8 @@ TEST(AttentionBackward, IsAccurateForMasksPerHead) {
   }
 }
 
-// Keys that no row of a tile sees between two that rows see, and keys that come alive late: a walk
-// that asks the wrong tile whether it is alive gets these wrong.
 TEST(AttentionBackward, IsAccurateWhereKeysDieAndComeBackOrComeLate) {
-  const auto tile = [](auto i) { return i / 128; };
-  const std::pair<const char*, Cells> cases[] = {
-      {"dies and comes back",
-       testing::make_cells(900, 500,
-                           [&](auto q, auto k) { return tile(k) != 1 || tile(q) % 3 != 1; })},
-      {"comes alive in the last tile",
-       testing::make_cells(900, 500, [&](auto q, auto k) { return tile(k) != 2 || q >= 897; })},
-      {"alive in the first rows alone",
-       testing::make_cells(900, 500,
-                           [&](auto q, auto k) { return tile(k) != 0 ? q % 3 != 0 : q < 3; })},
-      {"every other key tile is empty",
-       testing::make_cells(700, 600, [&](auto q, auto k) { return tile(k) % 2 == 1 && k <= q; })},
-      {"window that leaves keys behind",
-       testing::make_cells(900, 900, [](auto q, auto k) { return k <= q && q - k < 70; })},
-      {"documents",
-       testing::make_cells(900, 900, [](auto q, auto k) { return q / 190 == k / 190 && k <= q; })},
-      {"one row sees one key",
-       testing::make_cells(300, 300, [](auto q, auto k) { return q == 299 && k == 1; })},
-      {"nothing", testing::make_cells(200, 300, [](auto, auto) { return false; })},
-  };
-  for (const auto& [name, cells] : cases) {
-    const MaskCase mask = testing::case_of(name, cells, {128, 128});
+  for (const MaskCase& mask : testing::walk_cases()) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       TrialChoice choice = small_choice(dtype);
       choice.has_bias = dtype == DType::float32;

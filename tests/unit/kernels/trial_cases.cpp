@@ -248,6 +248,31 @@ MaskCase column_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len)
   return case_of(fmt::format("columns {}x{}", q_len, kv_len), cells, kBlock);
 }
 
+std::vector<MaskCase> walk_cases() {
+  const auto tile = [](auto i) { return i / 128; };
+  std::vector<MaskCase> cases;
+  const auto add = [&](const char* name, std::int64_t q_len, std::int64_t kv_len,
+                       const auto& condition) {
+    cases.push_back(case_of(name, make_cells(q_len, kv_len, condition), kBlock));
+  };
+  add("dies and comes back", 900, 500,
+      [&](auto q, auto k) { return tile(k) != 1 || tile(q) % 3 != 1; });
+  add("comes alive in the last tile", 900, 500,
+      [&](auto q, auto k) { return tile(k) != 2 || q >= 897; });
+  add("alive in the first rows alone", 900, 500,
+      [&](auto q, auto k) { return tile(k) != 0 ? q % 3 != 0 : q < 3; });
+  add("halves of tiles in turn", 700, 500,
+      [](auto q, auto k) { return (q / 64 + k / 128) % 2 == 0; });
+  add("every other key tile is empty", 700, 600,
+      [&](auto q, auto k) { return tile(k) % 2 == 1 && k <= q; });
+  add("window that leaves keys behind", 900, 900,
+      [](auto q, auto k) { return k <= q && q - k < 70; });
+  add("documents", 900, 900, [](auto q, auto k) { return q / 190 == k / 190 && k <= q; });
+  add("one row sees one key", 300, 300, [](auto q, auto k) { return q == 299 && k == 1; });
+  add("nothing", 200, 300, [](auto, auto) { return false; });
+  return cases;
+}
+
 MaskCase block_sparse_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
                            double full_share, double noise_share) {
   Cells cells(q_len, kv_len);

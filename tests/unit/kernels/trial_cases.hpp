@@ -61,6 +61,11 @@ MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
 /// Several query intervals per key (columns) after a full tile; some rows see no key.
 MaskCase column_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
 
+/// Keys that no row of a tile sees between two that rows see, keys that come alive late, tiles and
+/// halves of tiles without a cell: a walk that asks the wrong tile whether it is alive gets these
+/// wrong.
+std::vector<MaskCase> walk_cases();
+
 /// Random tiles of 128 x 128, full, empty or noise, with these shares of full and noise.
 MaskCase block_sparse_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
                            double full_share, double noise_share);
