@@ -127,3 +127,16 @@ def tile_classes(cells: Cells, block: tuple[int, int]) -> NDArray[np.int8]:
             tile = cells[r * block[0] : (r + 1) * block[0], c * block[1] : (c + 1) * block[1]]
             classes[r, c] = 2 if tile.all() else int(tile.any())
     return classes
+
+
+def flash_mask_cells(rows: Any, causal: bool, q_len: int) -> Any:
+    """[batch, heads, q_len, kv_len] of startend_row_indices, by the published rule."""
+    i = np.arange(q_len)[None, None, :, None]
+    j = np.arange(rows.shape[2])[None, None, None, :]
+    column = [rows[:, :, None, :, c] for c in range(rows.shape[3])]
+    if causal:
+        masked = (i >= column[0]) if len(column) == 1 else (i >= column[0]) & (i < column[1])
+        return ~(masked | (j > i + rows.shape[2] - q_len))
+    if len(column) == 2:
+        return ~((i >= column[0]) | (i < column[1]))
+    return ~(((i >= column[0]) & (i < column[1])) | ((i >= column[2]) & (i < column[3])))

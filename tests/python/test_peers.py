@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mask_examples import flash_mask_cells
 from maskc_tool import maskc, maskc_json, needs_tool
 from peer_groups import fill, read, write_dense
 
@@ -169,19 +170,6 @@ def test_flex_rejects(tmp_path: Path, change: dict[str, Any], status: int) -> No
     fill(tmp_path / "flex.h5", "g", **fields)
     complaint(tmp_path, "flex.h5:/g", "--from", "flex", status=status)
     assert not (tmp_path / "out.h5").exists()
-
-
-def flash_mask_cells(rows: Any, causal: bool, q_len: int) -> Any:
-    """[batch, heads, q_len, kv_len] of startend_row_indices, by the published rule."""
-    i = np.arange(q_len)[None, None, :, None]
-    j = np.arange(rows.shape[2])[None, None, None, :]
-    column = [rows[:, :, None, :, c] for c in range(rows.shape[3])]
-    if causal:
-        masked = (i >= column[0]) if len(column) == 1 else (i >= column[0]) & (i < column[1])
-        return ~(masked | (j > i + rows.shape[2] - q_len))
-    if len(column) == 2:
-        return ~((i >= column[0]) | (i < column[1]))
-    return ~(((i >= column[0]) & (i < column[1])) | ((i >= column[2]) & (i < column[3])))
 
 
 @pytest.mark.parametrize(("causal", "columns"), [(True, 1), (True, 2), (False, 2), (False, 4)])

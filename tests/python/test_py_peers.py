@@ -14,6 +14,7 @@ from typing import Any
 import fdma_module
 import numpy as np
 import pytest
+from mask_examples import flash_mask_cells
 
 fdma = pytest.importorskip("fdma")
 
@@ -24,19 +25,6 @@ def dense(cells: Any) -> Any:
 
 
 # FlashMask.
-
-
-def flash_mask_cells(rows: Any, causal: bool, q_len: int) -> Any:
-    """[batch, heads, q_len, kv_len] of startend_row_indices, by the published rule."""
-    i = np.arange(q_len)[None, None, :, None]
-    j = np.arange(rows.shape[2])[None, None, None, :]
-    column = [rows[:, :, None, :, c] for c in range(rows.shape[3])]
-    if causal:
-        masked = (i >= column[0]) if len(column) == 1 else (i >= column[0]) & (i < column[1])
-        return ~(masked | (j > i + rows.shape[2] - q_len))
-    if len(column) == 2:
-        return ~((i >= column[0]) | (i < column[1]))
-    return ~(((i >= column[0]) & (i < column[1])) | ((i >= column[2]) & (i < column[3])))
 
 
 FORMS = [(True, 1), (True, 2), (False, 2), (False, 4)]

@@ -8,11 +8,13 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "mask_cases.hpp"
+#include "plan_mutations.hpp"
 
 namespace fdma {
 namespace {
 
 using testing::Cells;
+using testing::expect_caught;
 using ::testing::HasSubstr;
 using testing::MaskCase;
 
@@ -127,22 +129,6 @@ TEST(MakePlan, NamesItsOptions) {
               HasSubstr("columns: expected automatic, scan, gather or reorder, got 'x'"));
 }
 
-/// One field changed, and what the error has to name.
-struct Mutation {
-  const char* what;
-  std::function<void(AttentionPlan&)> change;
-};
-
-void expect_caught(const AttentionPlan& plan, const std::vector<Mutation>& mutations) {
-  ASSERT_TRUE(validate(plan)) << validate(plan).error().message;
-  for (const Mutation& mutation : mutations) {
-    AttentionPlan changed = plan;
-    mutation.change(changed);
-    const auto valid = validate(changed);
-    EXPECT_FALSE(valid.has_value()) << mutation.what;
-  }
-}
-
 TEST(ValidatePlan, RejectsOneChangedFieldOfItems) {
   const MaskCase each = causal_case(100, 100);
   PlanOptions options;
@@ -171,7 +157,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfItems) {
                         {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
                         {"counts.full_tiles", [](auto& p) { p.counts.full_tiles += 1; }},
                         {"counts.empty_items", [](auto& p) { p.counts.empty_items += 1; }},
-                        {"tile", [](auto& p) { p.tile.block_q = 24; }},
+                        {"tile", [](auto& p) { p.tile.block_q = 24; }, ErrorCode::invalid_argument},
                         {"a tile of other bitmaps", [](auto& p) { p.tile.block_kv = 48; }},
                         {"heads", [](auto& p) { p.shape.heads_q = 3; }},
                         {"lengths", [](auto& p) { p.shape.kv_lens = {60}; }}});

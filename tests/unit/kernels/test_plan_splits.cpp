@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "bitmap_order.hpp"
@@ -17,6 +16,7 @@
 #include "item_work.hpp"
 #include "mask_zoo.hpp"
 #include "plan_cells.hpp"
+#include "plan_mutations.hpp"
 #include "plan_splits.hpp"
 #include "sm90/partials.hpp"
 #include "trial_cases.hpp"
@@ -24,6 +24,7 @@
 namespace fdma {
 namespace {
 
+using testing::expect_caught;
 using ::testing::HasSubstr;
 using testing::MaskCase;
 
@@ -366,22 +367,6 @@ TEST(SplitPlans, AreShownByTheirText) {
   EXPECT_THAT(text, HasSubstr("split rows 2, partial results 16\n"));
   EXPECT_THAT(text, HasSubstr("item 1: batch 0 heads [0, 3) q_tile 0, 1 tiles from 1 on, partial 1:"
                               " full [0, 7), rows 0 [7, 8)\n"));
-}
-
-struct Mutation {
-  const char* what;
-  std::function<void(AttentionPlan&)> change;
-};
-
-void expect_caught(const AttentionPlan& plan, const std::vector<Mutation>& mutations) {
-  ASSERT_TRUE(validate(plan)) << validate(plan).error().message;
-  for (const Mutation& mutation : mutations) {
-    AttentionPlan changed = plan;
-    mutation.change(changed);
-    const auto valid = validate(changed);
-    ASSERT_FALSE(valid) << mutation.what;
-    EXPECT_EQ(valid.error().code, ErrorCode::internal) << mutation.what;
-  }
 }
 
 TEST(ValidatePlan, RejectsOneChangedFieldOfSplitRows) {
