@@ -234,6 +234,10 @@ OptionSpec format_option(std::string_view help) {
           .choices = {"segment", "parametric", "bitset", "bcsr", "columns", "dense"}};
 }
 
+OptionSpec threads_option() {
+  return {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."};
+}
+
 OptionSpec json_option() {
   return {.name = "json", .help = "Print one JSON document instead of text (docs/json-schema.md)."};
 }

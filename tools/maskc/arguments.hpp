@@ -52,9 +52,10 @@ std::optional<std::int64_t> parse_integer(std::string_view text);
 std::optional<std::string_view> nearest(std::string_view word,
                                         const std::vector<std::string_view>& candidates);
 
-/// The --block, --format and --json options as every verb that has them describes them.
+/// The --block, --format, --threads and --json options as every verb that has them describes them.
 OptionSpec block_option(std::string_view help);
 OptionSpec format_option(std::string_view help);
+OptionSpec threads_option();
 OptionSpec json_option();
 
 }  // namespace fdma::maskc

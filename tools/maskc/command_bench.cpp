@@ -299,8 +299,7 @@ const Command& bench_command() {
     made.options.push_back(
         block_option("Blocks in which a dense dataset is read (default 128x128)."));
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
-    made.options.push_back(
-        {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."});
+    made.options.push_back(threads_option());
     made.options.push_back(json_option());
     return made;
   }();

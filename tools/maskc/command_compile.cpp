@@ -200,7 +200,7 @@ const Command& compile_command() {
             .choices = {"expr", "ir", "segments"}},
            {.name = "explain",
             .help = "Print which engine lowers each distinct program, in what time, to what."},
-           {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."},
+           threads_option(),
            json_option()},
       .examples =
           {{"fdma-maskc compile --spec 'causal & window(1024)' --q-len 8192 -o window.h5",

@@ -276,8 +276,7 @@ const Command& convert_command() {
                       "A compiled mask in smaller blocks:"}},
         .run = run};
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
-    made.options.push_back(
-        {.name = "threads", .value = "N", .help = "Threads to use (default: all cores)."});
+    made.options.push_back(threads_option());
     made.options.push_back(json_option());
     return made;
   }();

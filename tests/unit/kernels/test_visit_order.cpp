@@ -34,6 +34,20 @@ AttentionPlan plan_of(const testing::MaskCase& mask, std::int64_t batch, std::in
   return *std::move(plan);
 }
 
+// Of the causal mask; lengths, heads and head sizes are those of `shape`.
+AttentionPlan causal_plan(AttentionShape shape) {
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  MaskShape lengths;
+  lengths.q_lens = shape.q_lens;
+  lengths.kv_lens = shape.kv_lens;
+  auto plan = make_plan(*compile(*parse_mask("causal"), {}, lengths), shape, {}, options);
+  EXPECT_TRUE(plan);
+  return *std::move(plan);
+}
+
 // Every unit once, every visit ranked by the units before it.
 void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
   const auto made = visit_order(plan, num_workers);
@@ -106,20 +120,13 @@ TEST(VisitOrder, EndsOnceForAllHeads) {
   shape.batch = 4;
   shape.heads_q = shape.heads_kv = 32;
   shape.q_lens = shape.kv_lens = {8192};
-  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
-  PlanOptions options;
-  options.backend = Backend::sm90;
-  options.direction = Direction::backward;
-  MaskShape lengths;
-  lengths.q_lens = lengths.kv_lens = shape.q_lens;
-  const auto plan = make_plan(*compile(*parse_mask("causal"), {}, lengths), shape, {}, options);
-  ASSERT_TRUE(plan);
-  const auto made = visit_order(*plan, 132);
+  const AttentionPlan plan = causal_plan(shape);
+  const auto made = visit_order(plan, 132);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> key_tiles;
   for (const std::int32_t unit : std::span(made->units).first(8)) {
-    key_tiles.push_back(plan->items[static_cast<std::size_t>(unit)].q_tile);
+    key_tiles.push_back(plan.items[static_cast<std::size_t>(unit)].q_tile);
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{63, 63, 63, 63, 62, 62, 62, 62}));
 }
@@ -131,15 +138,8 @@ TEST(VisitOrder, WalksDownWhereTheCacheIsShort) {
     shape.heads_q = shape.heads_kv = 4;
     shape.head_dim = shape.head_dim_v = head_dim;
     shape.q_lens = shape.kv_lens = {65536};
-    shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
-    PlanOptions options;
-    options.backend = Backend::sm90;
-    options.direction = Direction::backward;
-    MaskShape lengths;
-    lengths.q_lens = lengths.kv_lens = shape.q_lens;
-    const auto plan = make_plan(*compile(*parse_mask("causal"), {}, lengths), shape, {}, options);
-    ASSERT_TRUE(plan);
-    const auto made = visit_order(*plan, 66);
+    const AttentionPlan plan = causal_plan(shape);
+    const auto made = visit_order(plan, 66);
     ASSERT_TRUE(made);
     EXPECT_EQ(made->walks_down, walks_down) << head_dim;
   }
