@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "dense_elements.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/io/dense_dataset.hpp"
 #include "h5_edits.hpp"
@@ -17,8 +18,10 @@
 namespace fdma {
 namespace {
 
+using testing::Element;
 using testing::FileEdit;
 using ::testing::HasSubstr;
+using testing::kElements;
 using testing::TemporaryFolder;
 using testing::Type;
 
@@ -27,30 +30,6 @@ Status must(Status status) {
   EXPECT_GE(status, 0);
   return status;
 }
-
-struct Element {
-  const char* name;
-  hid_t (*make_type)();
-  bool is_floating;
-};
-const Element kElements[] = {
-    {"boolean", testing::make_boolean_type, false},
-    {"int8", [] { return H5Tcopy(H5T_STD_I8LE); }, false},
-    {"uint8", [] { return H5Tcopy(H5T_STD_U8LE); }, false},
-    {"int16", [] { return H5Tcopy(H5T_STD_I16LE); }, false},
-    {"uint16_big", [] { return H5Tcopy(H5T_STD_U16BE); }, false},
-    {"int32", [] { return H5Tcopy(H5T_STD_I32LE); }, false},
-    {"int32_big", [] { return H5Tcopy(H5T_STD_I32BE); }, false},
-    {"int64", [] { return H5Tcopy(H5T_STD_I64LE); }, false},
-    {"uint64_big", [] { return H5Tcopy(H5T_STD_U64BE); }, false},
-    {"bitfield8", [] { return H5Tcopy(H5T_STD_B8LE); }, false},
-    {"float16", [] { return testing::make_half_type(H5T_ORDER_LE); }, true},
-    {"float16_big", [] { return testing::make_half_type(H5T_ORDER_BE); }, true},
-    {"float32", [] { return H5Tcopy(H5T_IEEE_F32LE); }, true},
-    {"float32_big", [] { return H5Tcopy(H5T_IEEE_F32BE); }, true},
-    {"float64", [] { return H5Tcopy(H5T_IEEE_F64LE); }, true},
-    {"float64_big", [] { return H5Tcopy(H5T_IEEE_F64BE); }, true},
-};
 
 /// How a dataset is stored. Filters by letter, in their order: s shuffle, f fletcher32, z deflate,
 /// n nbit (HDF5's affair).
@@ -221,7 +200,6 @@ DenseReadOptions random_options(const Storage& storage, std::mt19937_64& random)
 }
 
 class DirectRead : public ::testing::TestWithParam<Element> {};
-std::ostream& operator<<(std::ostream& out, const Element& element) { return out << element.name; }
 INSTANTIATE_TEST_SUITE_P(EveryElement, DirectRead, ::testing::ValuesIn(kElements),
                          [](const auto& p) { return std::string(p.param.name); });
 

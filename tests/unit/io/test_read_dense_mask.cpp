@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "dense_elements.hpp"
 #include "fdma/io/dense_dataset.hpp"
 #include "h5_edits.hpp"
 #include "mask_fixtures.hpp"
@@ -16,8 +17,10 @@ namespace {
 
 using testing::Cells;
 using testing::DatasetSpec;
+using testing::Element;
 using testing::FileEdit;
 using ::testing::HasSubstr;
+using testing::kElements;
 using testing::TemporaryFolder;
 using testing::Type;
 using testing::write_dataset;
@@ -61,32 +64,7 @@ std::string error_of(const std::string& path, const DenseReadOptions& options, E
   return read.error().message;
 }
 
-struct Kind {
-  const char* name;
-  hid_t (*make_type)();
-  bool is_floating;
-};
-const Kind kKinds[] = {
-    {"boolean", testing::make_boolean_type, false},
-    {"int8", [] { return H5Tcopy(H5T_STD_I8LE); }, false},
-    {"uint8", [] { return H5Tcopy(H5T_STD_U8LE); }, false},
-    {"int16", [] { return H5Tcopy(H5T_STD_I16LE); }, false},
-    {"uint16_big", [] { return H5Tcopy(H5T_STD_U16BE); }, false},
-    {"int32_big", [] { return H5Tcopy(H5T_STD_I32BE); }, false},
-    {"uint32", [] { return H5Tcopy(H5T_STD_U32LE); }, false},
-    {"int64", [] { return H5Tcopy(H5T_STD_I64LE); }, false},
-    {"uint64_big", [] { return H5Tcopy(H5T_STD_U64BE); }, false},
-    {"bitfield8", [] { return H5Tcopy(H5T_STD_B8LE); }, false},
-    {"float16", [] { return testing::make_half_type(H5T_ORDER_LE); }, true},
-    {"float16_big", [] { return testing::make_half_type(H5T_ORDER_BE); }, true},
-    {"float32", [] { return H5Tcopy(H5T_IEEE_F32LE); }, true},
-    {"float32_big", [] { return H5Tcopy(H5T_IEEE_F32BE); }, true},
-    {"float64", [] { return H5Tcopy(H5T_IEEE_F64LE); }, true},
-    {"float64_big", [] { return H5Tcopy(H5T_IEEE_F64BE); }, true},
-};
-std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
-
-class EveryKind : public ::testing::TestWithParam<Kind> {
+class EveryKind : public ::testing::TestWithParam<Element> {
  protected:
   // Writes cells as /mask: 0 and 1, or 0 and assorted values that mask.
   void write(const std::string& path, const std::vector<bool>& cells, const DatasetSpec& spec) {
@@ -107,7 +85,7 @@ class EveryKind : public ::testing::TestWithParam<Kind> {
     write_dataset(file, "/mask", spec, type, H5T_NATIVE_DOUBLE, values.data());
   }
 };
-INSTANTIATE_TEST_SUITE_P(ReadDenseMask, EveryKind, ::testing::ValuesIn(kKinds),
+INSTANTIATE_TEST_SUITE_P(ReadDenseMask, EveryKind, ::testing::ValuesIn(kElements),
                          [](const auto& p) { return std::string(p.param.name); });
 
 TEST_P(EveryKind, MatchesTheCells) {
