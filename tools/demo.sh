@@ -54,7 +54,7 @@ run render out.h5 -o mask.png
 run render out.h5 -o mask.html
 
 echo
-echo "== What it will save on a GPU (a provisional profile)"
+echo "== What it will save on a GPU, an H200 as it was measured"
 run estimate out.h5 --heads 32 --head-dim 128 --device h200
 
 echo

@@ -126,7 +126,7 @@ Outcome<BackwardChoice> backward_choice(const Arguments& arguments, const char* 
   }
   if (is_backward && arguments.has("keep-window")) {
     return usage_failure(fmt::format(
-        "{}: not together with --keep-window, whose call computes no gradients", option));
+        "{}: not together with --keep-window, whose gradients are not computed here", option));
   }
   return choice;
 }
