@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ptx/grid.cuh"
+#include "ptx/warp_sums.cuh"
 #include "sm90/tile_rows.hpp"
 
 namespace fdma::sm90 {
@@ -109,11 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     own[i] = sum;
     sum += counts[thread * kPerThread + i];
   }
-  int before = sum;
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int other = __shfl_up_sync(~0u, before, distance);
-    if (thread % 32 >= distance) before += other;
-  }
+  const int before = ptx::sum_up_to(sum, thread % 32);
   if (thread % 32 == 31) sums[thread / 32] = before;
   __syncthreads();
   int base = before - sum;

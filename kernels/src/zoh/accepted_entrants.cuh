@@ -21,6 +21,7 @@
 
 #include <cstdint>
 
+#include "ptx/warp_sums.cuh"
 #include "zoh/ranking.hpp"
 
 namespace fdma::zoh {
@@ -40,12 +41,7 @@ struct EntrantStorage {
 __device__ __forceinline__ int sum_ones(const std::uint32_t (&words)[2], std::uint32_t (&before)[2],
                                         int lane) {
   const int first = __popc(words[0]), both = first + __popc(words[1]);
-  int sum = both;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, sum, static_cast<unsigned>(step));
-    if (lane >= step) sum += other;
-  }
+  const int sum = ptx::sum_up_to(both, lane);
   before[0] = static_cast<std::uint32_t>(sum - both);
   before[1] = static_cast<std::uint32_t>(sum - both + first);
   return __shfl_sync(0xFFFFFFFFu, sum, 31);

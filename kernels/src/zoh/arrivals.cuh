@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cub/block/block_merge_sort.cuh>
 
+#include "ptx/warp_sums.cuh"
 #include "zoh/ranking.hpp"
 
 namespace fdma::zoh {
@@ -33,12 +34,7 @@ __device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums
   if (threadIdx.x >= 32) return;
   const int lane = static_cast<int>(threadIdx.x);
   const int first = __popc(words[2 * lane]), both = first + __popc(words[2 * lane + 1]);
-  int sum = both;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, sum, static_cast<unsigned>(step));
-    if (lane >= step) sum += other;
-  }
+  const int sum = ptx::sum_up_to(both, lane);
   sums[2 * lane] = static_cast<std::uint16_t>(sum - both);
   sums[2 * lane + 1] = static_cast<std::uint16_t>(sum - both + first);
 }

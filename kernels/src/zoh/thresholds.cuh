@@ -18,6 +18,7 @@
 
 #include "ptx/async_copy.cuh"
 #include "ptx/grid.cuh"
+#include "ptx/warp_sums.cuh"
 #include "zoh/device_topk.hpp"
 #include "zoh/dying_keys.cuh"
 
@@ -201,12 +202,7 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
 #pragma unroll
   for (int k = 0; k < kRunsOfLane; ++k) {
     const int run = k * 32 + lane;
-    int sum = mine[k].end - mine[k].begin;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(kAll, sum, static_cast<unsigned>(step));
-      if (lane >= step) sum += other;
-    }
+    const int sum = ptx::sum_up_to(mine[k].end - mine[k].begin, lane);
     shared.ends[run] = mine[k].begin;
     shared.begins[run] = static_cast<std::uint16_t>(mine[k].begin);
     shared.offsets[run] = static_cast<std::uint16_t>(filled + sum - (mine[k].end - mine[k].begin));
