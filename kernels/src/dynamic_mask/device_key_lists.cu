@@ -22,6 +22,7 @@
 #include "dynamic_mask/device_key_lists.hpp"
 #include "dynamic_mask/items_in_turn.cuh"
 #include "dynamic_mask/ordered_keys.cuh"
+#include "ptx/warp_sums.cuh"
 #include "sm90/cuda_error.hpp"
 
 namespace fdma::dynamic_mask {
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
     for (int i = 0; i < kRanksOfLane * kPieceWarps; ++i) {
       sum += places[i % kPieceWarps][lane * kRanksOfLane + i / kPieceWarps];
     }
-    int at = before + sum_up_to(sum, lane) - sum;
+    int at = before + ptx::sum_up_to(sum, lane) - sum;
 #pragma unroll
     for (int i = 0; i < kRanksOfLane * kPieceWarps; ++i) {
       int& place = places[i % kPieceWarps][lane * kRanksOfLane + i / kPieceWarps];

@@ -31,6 +31,7 @@
 #include "dynamic_mask/live_keys.cuh"
 #include "ptx/addresses.cuh"
 #include "ptx/grid.cuh"
+#include "ptx/warp_sums.cuh"
 #include "ptx/warpgroup.cuh"
 #include "sm90/cuda_error.hpp"
 
@@ -172,7 +173,7 @@ class TileList {
         if (adds_parts) part = marks(step, kGroupTiles + bit_);
       }
       if (!__any_sync(~0u, (full | part) != 0)) continue;
-      const int counts = __popc(full) | __popc(part) << 16, up_to = sum_up_to(counts, lane_);
+      const int counts = __popc(full) | __popc(part) << 16, up_to = ptx::sum_up_to(counts, lane_);
       const int before = up_to - counts, all = __shfl_sync(~0u, up_to, kWarp - 1);
       const int num_full = all & 0xFFFF, num_parts = all >> 16, room = this->room();
       if (num_full + num_parts > kStagedKeys) {
@@ -228,7 +229,7 @@ class TileList {
     for (int first = 0; first * kWarp < size; first += kWarp) {
       const int step = first + lane_;
       const std::uint32_t keys_of_lane = step * kWarp < size ? common_marks(step) : 0;
-      const int num = __popc(keys_of_lane), up_to = sum_up_to(num, lane_);
+      const int num = __popc(keys_of_lane), up_to = ptx::sum_up_to(num, lane_);
       const int entry = before + up_to - num;
       for (; four < first + kWarp; four += 4 * num_sharing) {
         write_four<false>(first, four - first, keys_of_lane, entry, num_keys, to);

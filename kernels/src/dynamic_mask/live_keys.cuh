@@ -9,6 +9,7 @@
 
 #include "dynamic_mask/device_lists.hpp"
 #include "ptx/addresses.cuh"
+#include "ptx/warp_sums.cuh"
 
 namespace fdma::dynamic_mask {
 
@@ -116,16 +117,6 @@ struct Shared {
   std::uint16_t staged[kCutWarps][kStagedKeys];  // of each tile's list, from the first of 32 steps
 };
 
-// Inclusive sums over the lanes of a warp.
-__device__ __forceinline__ int sum_up_to(int value, int lane) {
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int other = __shfl_up_sync(~0u, value, step);
-    if (lane >= step) value += other;
-  }
-  return value;
-}
-
 // Goes over the keys of a row that live in a group of tiles, batch by batch. All threads of the
 // block take part in every call.
 class LiveKeys {
@@ -182,7 +173,7 @@ class LiveKeys {
         }
       }
     }
-    const int sum = sum_up_to(counts[0] + counts[1], lane);
+    const int sum = ptx::sum_up_to(counts[0] + counts[1], lane);
     num_candidates_ = __shfl_sync(~0u, sum, kWarp - 1);
     candidate_ = 0;
     __syncthreads();  // the window before it is done with

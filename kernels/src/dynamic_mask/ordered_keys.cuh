@@ -9,6 +9,7 @@
 #include "dynamic_mask/live_keys.cuh"
 #include "fdma/kernels/key_lists.hpp"
 #include "key_cuts.hpp"
+#include "ptx/warp_sums.cuh"
 #include "zoh/piece_sort.cuh"
 
 namespace fdma::dynamic_mask {
@@ -146,11 +147,11 @@ struct RowSums {
   __device__ int before(int value) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    const int up_to = sum_up_to(value, lane);
+    const int up_to = ptx::sum_up_to(value, lane);
     __syncthreads();  // the sums before these have been read
     if (lane == kWarp - 1) warps[warp] = up_to;
     __syncthreads();
-    const int of_warps = sum_up_to(warps[lane], lane);
+    const int of_warps = ptx::sum_up_to(warps[lane], lane);
     all = __shfl_sync(~0u, of_warps, kWarp - 1);
     const int earlier = __shfl_sync(~0u, of_warps, max(warp - 1, 0));
     return up_to - value + (warp > 0 ? earlier : 0);
@@ -273,7 +274,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   for (int i = lane; i - lane < num_kept; i += kWarp) {
     const int key = i < num_kept ? key_at(i) : 0;
     const int2 queries = queries_of(i), segments = segments_of(queries);
-    const int num_rows = num_sums_of(segments), rows_up_to = sum_up_to(num_rows, lane);
+    const int num_rows = num_sums_of(segments), rows_up_to = ptx::sum_up_to(num_rows, lane);
     const int first_sum = sum_row + rows_up_to - num_rows;
     for (int at = first_sum; at < min(first_sum + num_rows, call.sum_rows); ++at) {
       call.sum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};

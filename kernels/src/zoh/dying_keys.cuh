@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
 
+#include "ptx/warp_sums.cuh"
 #include "zoh/accepted_entrants.cuh"
 #include "zoh/arrivals.cuh"
 #include "zoh/device_topk.hpp"
@@ -202,12 +203,7 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
   const auto add = [](std::uint32_t word) { return (word & 0xFFFF) + (word >> 16); };
   const std::uint32_t sums[4] = {add(counts.x), add(counts.y), add(counts.z), add(counts.w)};
   const auto all = static_cast<int>(sums[0] + sums[1] + sums[2] + sums[3]);
-  int up_to = all;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(kAll, up_to, static_cast<unsigned>(step));
-    if (lane >= step) up_to += other;
-  }
+  const int up_to = ptx::sum_up_to(all, lane);
   if (lane == 31) storage.starts[warp] = up_to;
   __syncthreads();
   const int of_warp = lane < warp ? storage.starts[lane % kWarps] : 0;
