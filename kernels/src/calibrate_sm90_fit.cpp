@@ -21,8 +21,8 @@ namespace fdma {
 namespace {
 
 constexpr std::size_t kKinds = 4;
-/// Of a whole chunk's costs, what it takes however few keys it has, where kernels compute none but
-/// whole ones: as head size 128 showed on an H200.
+/// Of a whole chunk's costs, what it takes however few keys it has, where calls do not tell, for
+/// kernels compute none but whole ones: as head size 128 showed on an H200.
 constexpr double kChunkShare = 0.35;
 /// Masks that take this much longer than the computation are what a call waits for.
 constexpr double kClearlyLonger = 1.01;
@@ -64,14 +64,15 @@ StepCosts fit_chunks(const std::vector<EvenCall>& calls, const EvenCosts& costs)
   const bool has_parts = std::any_of(calls.begin(), calls.end(), has_less);
   std::vector<Measurement> measurements;
   for (const EvenCall& call : calls) {
-    if (call.chunks <= 0) continue;
-    Measurement each{{call.chunks}, call.us - costs.launch_us - call.items * costs.tile.item_us};
+    const double chunks_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
+    if (call.chunks <= 0 || chunks_us <= 0) continue;
+    Measurement each{{call.chunks}, chunks_us};
     if (has_parts) each.amounts.push_back(call.chunk_tiles);
     measurements.push_back(std::move(each));
   }
   if (measurements.empty()) return {};
   const std::vector<double> fitted = fit_not_negative(measurements);
-  if (has_parts) return {fitted[0], fitted[1]};
+  if (has_parts && fitted[1] > 0) return {fitted[0], fitted[1]};
   return {kChunkShare * fitted[0], (1 - kChunkShare) * fitted[0]};
 }
 

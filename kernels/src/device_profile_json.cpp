@@ -178,6 +178,7 @@ Result<KernelCosts> kernel_from(const Json& document, const std::string& where) 
   if (members.has("sustained_slowdown")) {
     FDMA_TRY(kernel.sustained_slowdown, members.number("sustained_slowdown"));
   }
+  kernel.gather_slowdown = kernel.sustained_slowdown;
   if (members.has("gather_slowdown")) {
     FDMA_TRY(kernel.gather_slowdown, members.number("gather_slowdown"));
   }

@@ -79,10 +79,13 @@ CapturedGraph::CapturedGraph(const OwnedStream& stream, const std::function<Resu
   Result<void> captured = call();
   for (int time = 1; time < times && captured; ++time) captured = call();
   cudaGraph_t graph = nullptr;
-  require(cudaStreamEndCapture(stream.get(), &graph), "end capture");
+  const cudaError_t ended = cudaStreamEndCapture(stream.get(), &graph);
+  const cudaError_t made =
+      captured && graph != nullptr ? cudaGraphInstantiate(&executable_, graph, 0) : cudaSuccess;
+  if (graph != nullptr) cudaGraphDestroy(graph);
   if (!captured) throw std::runtime_error(captured.error().message);
-  require(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-  require(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  require(ended, "end capture");
+  require(made, "cudaGraphInstantiate");
 }
 
 DevicePlan uploaded(const AttentionPlan& plan, Stream stream) {

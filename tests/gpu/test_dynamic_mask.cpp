@@ -1,4 +1,4 @@
-// Dynamic Mask Attention on the GPU: whole calls against float64, graphs, stages.
+// Dynamic Mask Attention on the GPU: whole calls against float64.
 #include <gtest/gtest.h>
 
 #include "dynamic_mask_trial.hpp"

@@ -35,7 +35,10 @@ class Browser:
     def __init__(self, width: int, height: int) -> None:
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        self._profile = tempfile.TemporaryDirectory(prefix="fdma-browser-")
+        # Its processes may write there for a moment after it has ended.
+        self._profile = tempfile.TemporaryDirectory(
+            prefix="fdma-browser-", ignore_cleanup_errors=True
+        )
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         flags = [

@@ -212,6 +212,36 @@ def test_on_a_gpu_eager_and_captured(reading: Literal["gather", "scan", "automat
 
 
 @needs_gpu
+@pytest.mark.parametrize("reading", ["gather", "scan"])
+def test_on_a_gpu_stages_go_on_with_what_others_left(reading: Literal["gather", "scan"]) -> None:
+    """With more items than multiprocessors, which are counted from 0 by every launch."""
+    size = (2, 4096, 4, 64)
+    q, k, v = (on_gpu(*size, seed=seed) for seed in (1, 2, 3))
+    scores = on_gpu(2, 4, 4096, seed=4).float()
+    out, lse = torch.empty_like(q), torch.empty((2, 4, 4096), device="cuda")
+    held = fdma.DynamicMaskAttention(
+        300,
+        q_len=4096,
+        batch=2,
+        heads_q=4,
+        heads_kv=4,
+        head_dim=64,
+        dtype="bfloat16",
+        backend="sm90",
+        reading=reading,
+    )
+    held.run(q, k, v, scores=scores, out=out, lse=lse)
+    whole = out.clone(), lse.clone()
+    for stages in (("attention", "attention"), ("lists", "lists"), ("lists", "attention")):
+        for _ in range(2):
+            out.fill_(float("nan"))
+            held.run(q, k, v, scores=scores, stages=stages, out=out, lse=lse)
+        if stages[1] == "lists":
+            held.run(q, k, v, scores=scores, stages=("attention", "attention"), out=out, lse=lse)
+        assert torch.equal(out, whole[0]) and torch.equal(lse, whole[1])
+
+
+@needs_gpu
 def test_on_a_gpu_masks_of_several_intervals_name_the_host() -> None:
     among = fdma.compile("causal & window(20)", q_len=64)
     with pytest.raises(NotImplementedError, match="backend = cpu"):

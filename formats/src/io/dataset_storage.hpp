@@ -20,8 +20,8 @@ std::int64_t most_bytes(const InputFile& input, const DatasetInfo& info, bool is
 std::int64_t chunk_bytes(const DatasetInfo& info, std::int64_t element_bytes, std::int64_t most);
 
 /// The file can hold these elements, plainly or with gzip, shuffle and fletcher32, in chunks of 256
-/// MiB at most. `what` the dataset is: "a tensor". Errors: unsupported (another filter, larger
-/// chunks), corrupt_file.
+/// MiB at most. In messages `what` is what the dataset holds ("a tensor"), and `where` begins them.
+/// Errors: unsupported (another filter, larger chunks), corrupt_file.
 Result<void> check_storage(const InputFile& input, const DatasetInfo& info,
                            std::int64_t element_bytes, std::string_view what,
                            const std::string& where);

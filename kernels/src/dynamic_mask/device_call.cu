@@ -1,5 +1,5 @@
-// The launches of a call: scores (one or two), selection (two or three), lists (two), attention
-// (one to three). What one leaves for the next lies in the workspace.
+// The launches of a call: scores (one), selection (two or three, and one that drops keys), lists
+// (two), attention (one to three). What one leaves for the next lies in the workspace.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -220,7 +220,7 @@ class Sm90Call final : public DeviceCall {
     } else {
       made.column_intervals = kept;
     }
-    // The kernels that make lists have zeroed the counter.
+    // Lists have zeroed the counter, or the last attention has left it so.
     return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options, made,
                                               is_gather);
   }

@@ -34,7 +34,8 @@ inline constexpr int kMostWindows = 16;
 /// As few keys from more windows are counted, one against all; the rest is sorted.
 inline constexpr int kMostCounted = 256;
 
-/// Steps of the values of dying keys, and how many keys one may have: else windows are merged.
+/// Steps of the values of dying keys, and how many keys one may have: else they are ordered by
+/// their windows, as above.
 inline constexpr int kDyingSteps = 8 * kTopkThreads;
 inline constexpr int kMostOfStep = 12;
 

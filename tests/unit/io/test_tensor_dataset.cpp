@@ -189,6 +189,30 @@ TEST(TensorDataset, RejectsExtentsThatTheFileDoesNotHold) {
   expect_error(path, "/chunk", ErrorCode::unsupported, "chunks [536870912]");
 }
 
+TEST(TensorDataset, RejectsFiltersThatNoTensorIsStoredWith) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("t.h5");
+  const auto write = [](FileEdit& file, const char* name, const auto& add_filters) {
+    const std::vector<float> values(8, 1.0F);
+    const hsize_t chunk = 4;
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(creation, 1, &chunk);
+    add_filters(creation);
+    file.dataset(name, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {8}, values.data(), creation);
+    H5Pclose(creation);
+  };
+  {
+    FileEdit file = FileEdit::create(path);
+    write(file, "/bits", [](hid_t creation) { H5Pset_nbit(creation); });
+    write(file, "/twice", [](hid_t creation) {
+      H5Pset_deflate(creation, 1);
+      H5Pset_deflate(creation, 1);
+    });
+  }
+  expect_error(path, "/bits", ErrorCode::unsupported, "filter 5; a tensor is stored plainly");
+  expect_error(path, "/twice", ErrorCode::corrupt_file, "deflated twice");
+}
+
 // Truncations and every changed byte of a small file give an error or a tensor, never a
 // crash.
 TEST(TensorDataset, SurvivesDamage) {

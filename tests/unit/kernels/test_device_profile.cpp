@@ -77,6 +77,10 @@ TEST(DeviceProfile, WhatOnlySomeKernelsHaveMayBeMissing) {
   profile.kernels[1].sustained_slowdown = 0.125;
   profile.kernels[1].gather_slowdown = 0.0625;
   EXPECT_EQ(*profile_from_json(to_json(profile)), profile);
+  const std::string of_tiles = replaced(to_json(profile), "   \"gather_slowdown\": 0.0625,\n", "");
+  const Result<DeviceProfile> without_chunks = profile_from_json(of_tiles);
+  ASSERT_TRUE(without_chunks) << without_chunks.error().message;
+  EXPECT_EQ(without_chunks->kernels[1].gather_slowdown, 0.125);
   // Profiles that were written before these members existed.
   std::string old = plain;
   for (const char* line : {" \"burst_us\": 0.0,\n", " \"sustained_us\": 0.0,\n"}) {

@@ -38,14 +38,15 @@ struct CalibrateOptions {
 CalibrateOptions calibrate_options(Backend backend);
 
 /// Runs attention over synthetic masks (full rows of several lengths; bitmaps, row intervals and
-/// column intervals) and fits the costs of the profile to the times, none negative. The machine
-/// should be idle: of several runs of each mask the fastest counts on a CPU, the median on a GPU.
+/// column intervals, scanned and gathered) and fits the costs of the profile to the times, none
+/// negative. The machine should be idle: of several runs of each mask the fastest counts on a CPU,
+/// the median on a GPU.
 ///
 /// Errors  invalid_argument for empty lists or values outside their range; unsupported for a
 ///         backend that is not there and what its kernels do not do; io (cancelled), out_of_memory,
 ///         cuda
 /// Cost    about 2 seconds for each combination of direction, dtype, head size and tile shape; of
-///         sm90 about 5 for each combination of direction, dtype and head size, and 1 GiB of device
+///         sm90 5 to 10 for each combination of direction, dtype and head size, and 1 GiB of device
 ///         memory, backward 2
 Result<DeviceProfile> calibrate(const CalibrateOptions& options = {});
 

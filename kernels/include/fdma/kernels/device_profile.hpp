@@ -59,7 +59,8 @@ struct KernelCosts {
   double ahead_us = 0;
   /// Share of its time by which a call that lasts DeviceProfile::sustained_us is slower.
   double sustained_slowdown = 0;
-  /// The same of gather chunks, which lose less: of a call, each by what it takes of it.
+  /// The same of gather chunks, which lose less: of a call, each by what it takes of it. Files
+  /// without it: that of tiles.
   double gather_slowdown = 0;
   friend bool operator==(const KernelCosts&, const KernelCosts&) = default;
 };
@@ -90,7 +91,8 @@ struct DeviceProfile {
   std::int32_t stripe_rows = 16;  ///< a multiple of 16
   bool skips_dead_keys = false;
   /// Calls of up to burst_us run at full clocks. A power limit slows those of sustained_us and more
-  /// by the sustained_slowdown of their kernel, in between by the logarithm. Both 0: no such limit.
+  /// by the sustained_slowdown of their kernel, chunks by its gather_slowdown, in between by the
+  /// logarithm. Both 0: no such limit.
   double burst_us = 0;
   double sustained_us = 0;
   std::vector<KernelCosts> kernels;
