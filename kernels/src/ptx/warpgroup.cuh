@@ -106,6 +106,18 @@ __device__ __forceinline__ void compute_before(int value, const std::uint32_t (&
       : "memory");
 }
 
+/// The same for two floats.
+__device__ __forceinline__ void compute_before(int value, float a, float b) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.eq.s32 p, %0, -1;\n"
+      "@p st.shared.v2.f32 [%0], {%1, %2};\n"
+      "}" ::"r"(value),
+      "f"(a), "f"(b)
+      : "memory");
+}
+
 /// Four floats to consecutive addresses (16-aligned), relaxed at device scope.
 __device__ __forceinline__ void reduce_add_x4(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),

@@ -154,6 +154,20 @@ template <class T, int kDimV, bool kGeneral, bool kGather>
 inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
                                                     (kDimV == 128 || (kDimV == 64 && kGeneral)));
 
+/// How many times four exponentials of a step are computed before the product of the step before is
+/// waited for, as measured: ptxas, left alone, puts all behind it, and with too many the registers
+/// end. A step of 128 columns is a tenth faster with 6 than with 0.
+template <int kDimQk, bool kGeneral, bool kGather>
+inline constexpr int kFirstQuads = kDimQk == 64    ? 1
+                                   : kDimQk == 96  ? (kGather    ? 2
+                                                      : kGeneral ? 1
+                                                                 : 3)
+                                   : kDimQk == 128 ? (kGather    ? 1
+                                                      : kGeneral ? 7
+                                                                 : 6)
+                                   : kDimQk == 192 ? 3
+                                                   : 2;
+
 /// How many keys of a step are computed, the first ones.
 template <int kCount>
 using Keys = std::integral_constant<int, kCount>;
@@ -194,6 +208,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   // Counted over all items: they give stages and phases.
   int step = 0, item_index = 0;
 
+  // Read anew at each use: no register is left for it.
+  const auto own_thread = [] { return ptx::thread_index() % kWarpgroupThreads; };
   const auto release = [&](std::uint32_t barrier) { ptx::mbarrier_arrive_warp(barrier, lane); };
   const auto stage_of = [](int index) { return index % kStages; };
   const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
@@ -289,9 +305,6 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::wgmma_fence();
     ptx::wgmma_commit();
   };
-  // Copies by threads take longer than those of the copy engine: with two stages they begin as soon
-  // as the scores are there, else after the softmax.
-  constexpr bool kReleasesEarly = kGather && kStages == 2;
   const auto release_k = [&] { release(base + Layout::kKEmpty + 8 * stage_of(step)); };
   // With one buffer of Q it is free for the next item as soon as the last scores are there.
   const auto scores_are_ready = [&](auto keys, bool is_last_step) {
@@ -330,7 +343,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                  : "=r"(word0), "=r"(word1)
                  : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
-                       (group * kWarpgroupThreads + (ptx::opaque(thread))) * 8)
+                       (group * kWarpgroupThreads + own_thread()) * 8)
                  : "memory");
     if constexpr (!kGeneral) release_mask();
   };
@@ -341,7 +354,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (!kTerms) read_mask();
   };
   const float scale = kTerms ? fabsf(p.scale_log2) : kGeneral ? 1.0f : p.scale_log2;
-  const auto softmax = [&](auto keys) -> float2 {
+  // To scores that are there: what else is added to them, and the mask.
+  const auto finish_scores = [&](auto keys) {
     auto& scores = first_of<decltype(keys)::value / 2>(s);
     if constexpr (kTerms) {
       release_mask();
@@ -352,11 +366,14 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       if (is_last_of_tile()) release_mask();
     }
     if (is_masked) apply_words(scores, word0, word1);
-    return softmax_step(scores, state, scale);
   };
-  const auto pack = [&](auto keys) {
+  const auto softmax = [&] {
+    finish_scores(kAllKeys);
+    softmax_first(s, state, scale);
+  };
+  const auto pack = [&] {
 #pragma unroll
-    for (int i = 0; i < decltype(keys)::value / 4; ++i) {
+    for (int i = 0; i < kStepKeys / 4; ++i) {
       probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
     }
   };
@@ -376,9 +393,9 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     read_mask_late();
     ptx::wgmma_wait<0>();
     scores_are_ready(kAllKeys, num_steps == 1);
-    softmax(kAllKeys);
+    softmax();
     release_k();
-    pack(kAllKeys);
+    pack();
     ++step;
   };
   // The product of the step before is there.
@@ -390,9 +407,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto take_first_scores = [&](bool is_item, bool is_last_step) {
     scores_are_ready(kAllKeys, is_last_step);
     if (is_item) {
-      if constexpr (kReleasesEarly) release_k();
-      softmax(kAllKeys);
-      if constexpr (!kReleasesEarly) release_k();
+      release_k();
+      softmax();
     }
   };
   // The scores of a step beside the product of the step before.
@@ -406,21 +422,15 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     read_mask_late();
     ptx::wgmma_wait<1>();
     scores_are_ready(keys, is_last_step);
-    if constexpr (kReleasesEarly) release_k();
-    const float2 factor = softmax(keys);
-    if constexpr (!kReleasesEarly) release_k();
-    ptx::wgmma_wait<0>();
-    take_output();
-    pack(keys);
-    if (__any_sync(~0u, factor.x != 1.0f || factor.y != 1.0f)) {
-#pragma unroll
-      for (int i = 0; i < kDimV / 8; ++i) {
-        out[4 * i] *= factor.x;
-        out[4 * i + 1] *= factor.x;
-        out[4 * i + 2] *= factor.y;
-        out[4 * i + 3] *= factor.y;
-      }
-    }
+    release_k();
+    finish_scores(keys);
+    constexpr int kNumKeys = decltype(keys)::value;
+    constexpr int kFirst = kFirstQuads<kDimQk, kGeneral, kGather>;
+    weigh<T, kFirst, kNumKeys == kStepKeys>(first_of<kNumKeys / 2>(s), state, scale, probabilities,
+                                            out, static_cast<int>(base), [&] {
+                                              ptx::wgmma_wait<0>();
+                                              take_output();
+                                            });
   };
 
   int num_steps = wait_for_item();
@@ -492,7 +502,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       ptx::wgmma_wait<0>();
       take_output();
       if constexpr (kOverlaps) {
-        pack(kAllKeys);
+        pack();
         ++step;
       }
     }
@@ -520,24 +530,24 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if (!is_copied || has_residual || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {
       zero_rows(out, inverse);
       if (is_copied) {
-        put_rows_out<T, kDimV>(q_before, out, ptx::opaque(thread));
+        put_rows_out<T, kDimV>(q_before, out, own_thread());
       } else {
-        write_rows_out<T, kDimV>(p, item, out, lse, group, ptx::opaque(thread));
+        write_rows_out<T, kDimV>(p, item, out, lse, group, own_thread());
       }
       hand_on();
       if (has_residual && item.partial == kWholeRow) {
-        write_residual<T, kDimV>(p, item, out, group, ptx::opaque(thread));
+        write_residual<T, kDimV>(p, item, out, group, own_thread());
       }
     } else {
-      put_rows_out<T, kDimV>(q_before, out, ptx::opaque(thread));
+      put_rows_out<T, kDimV>(q_before, out, own_thread());
       hand_on();
     }
-    write_lse(p, item, lse, group, ptx::opaque(thread));
+    write_lse(p, item, lse, group, own_thread());
     if constexpr (kOutFirst) {
       if (has_next) read_mask_late();
       ptx::wgmma_wait<0>();
       take_first_scores(has_next, num_steps == 1);
-      pack(kAllKeys);
+      pack();
       ++step;
     }
     if constexpr (!kOverlaps) {

@@ -1,18 +1,35 @@
-// Online softmax of one tile in the accumulator registers of a warpgroup: a thread has two rows, r
+// Online softmax of one step in the accumulator registers of a warpgroup: a thread has two rows, r
 // and r + 8, of 64 and 32 columns of each; register 4 j + 2 i + e is row i, column 8 j + e.
 //
 // The maximum that exponents refer to follows the true one lazily: as long as the true maximum of a
 // row grows by less than 2^kSlack, sums and outputs keep their scale, and the correction of the
-// output (head_dim multiplications a row) is left out. P is then at most 2^kSlack, within 16 bits.
+// output (head_dim multiplications a row) is left out. P is then at most 2^kSlack, within its type.
+//
+// So lazily that the maximum of a step need not be known: of most steps it is below what exponents
+// refer to, or little above. weigh computes exponentials at once; where none is too large, which
+// their sum says, they are the weights. Else, and for rows that have seen no key, the maximum is
+// found, and where it has to be raised the exponentials are computed once more.
+//
+// Example     logits 3, 1 of the first step, 20, 2 of the second (in powers of 2), kSlack 32: the
+//             exponents of both refer to 3; the second step's sum, 2^17 + 2^-1, is no reason to
+//             look
+// Fits not    the first step of an item, which has no maximum before it: softmax_first
+// Cost        a step of 128 keys has 66 of some 460 instructions less, and no shuffles; a step that
+//             is computed again some 300 more
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "ptx/warpgroup.cuh"
 
 namespace fdma::sm90 {
 
-inline constexpr float kSlack = 8.0f;
+/// Sums of 2^17 such weights, times values, are far from the largest float32; float16 ends at 2^16.
+template <class T>
+inline constexpr float kSlack = std::is_same_v<T, __nv_bfloat16> ? 32.0f : 8.0f;
 
 /// Of a thread's two rows: the maximum of the logits that exponents refer to, and the sum of the
 /// exponentials in the thread's own columns.
@@ -56,10 +73,9 @@ __device__ __forceinline__ void scale_and_bias(float (&s)[kCount], float scale,
   }
 }
 
-/// s <- 2^(s * scale - max); updates the state and returns what the output of each row has to be
-/// multiplied with. scale > 0.
+/// The largest score of each of the thread's rows in a step.
 template <int kCount>
-__device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& state, float scale) {
+__device__ __forceinline__ float2 row_maxima(const float (&s)[kCount]) {
   float max0 = s[0], max1 = s[2];
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
@@ -71,18 +87,17 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
     max0 = fmaxf(max0, __shfl_xor_sync(~0u, max0, distance));
     max1 = fmaxf(max1, __shfl_xor_sync(~0u, max1, distance));
   }
-  float2 factor = make_float2(1.0f, 1.0f);
-  if ((max0 - state.max[0]) * scale > kSlack) {
-    factor.x = state.max[0] == -INFINITY ? 0.0f : ptx::exp2_approx((state.max[0] - max0) * scale);
-    state.max[0] = max0;
-    state.sum[0] *= factor.x;
-  }
-  if ((max1 - state.max[1]) * scale > kSlack) {
-    factor.y = state.max[1] == -INFINITY ? 0.0f : ptx::exp2_approx((state.max[1] - max1) * scale);
-    state.max[1] = max1;
-    state.sum[1] *= factor.y;
-  }
-  // A row that has seen nothing yet: every logit is -inf, any finite reference gives 0.
+  return {max0, max1};
+}
+
+/// The first step of an item, whose state is {-inf, 0}: s <- 2^(s * scale - max). scale > 0.
+template <int kCount>
+__device__ __forceinline__ void softmax_first(float (&s)[kCount], RowState& state, float scale) {
+  const auto [max0, max1] = row_maxima(s);
+  // Compared with -inf, and in this way, for ptxas to have registers for all products (else C7511).
+  if ((max0 - state.max[0]) * scale > 0.0f) state.max[0] = max0;
+  if ((max1 - state.max[1]) * scale > 0.0f) state.max[1] = max1;
+  // A row that sees no key yet: every logit is -inf, any finite reference gives 0.
   const float base0 = state.max[0] == -INFINITY ? 0.0f : state.max[0] * scale;
   const float base1 = state.max[1] == -INFINITY ? 0.0f : state.max[1] * scale;
   float sum0 = 0.0f, sum1 = 0.0f;
@@ -98,12 +113,99 @@ __device__ __forceinline__ float2 softmax_step(float (&s)[kCount], RowState& sta
   }
   state.sum[0] += sum0;
   state.sum[1] += sum1;
-  return factor;
+}
+
+/// The exponentials of a step as elements T; their sum in the thread's columns of each row.
+/// `wait`: until `probabilities` may be written; 4 * kFirst exponentials are computed before it,
+/// and `value`, not negative, holds them there (ptx::compute_before).
+template <class T, int kFirst, bool kHold, int kCount, int kPieces, class Wait>
+__device__ __forceinline__ float2 exponentials(const float (&s)[kCount], const RowState& state,
+                                               float scale,
+                                               std::uint32_t (&probabilities)[kPieces][4],
+                                               int value, const Wait& wait) {
+  const float base0 = state.max[0] == -INFINITY ? 0.0f : state.max[0] * scale;
+  const float base1 = state.max[1] == -INFINITY ? 0.0f : state.max[1] * scale;
+  float2 sum = make_float2(0.0f, 0.0f);
+  const auto compute = [&](int j, float(&x)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      x[e] = ptx::exp2_approx(fmaf(s[4 * j + e], scale, e < 2 ? -base0 : -base1));
+    }
+    sum.x += x[0];
+    sum.y += x[2];
+    sum.x += x[1];
+    sum.y += x[3];
+  };
+  const auto store = [&](int j, const float(&x)[4]) {
+    probabilities[j / 2][j % 2 * 2] = ptx::pack<T>(x[0], x[1]);
+    probabilities[j / 2][j % 2 * 2 + 1] = ptx::pack<T>(x[2], x[3]);
+  };
+  float first[kFirst > 0 ? kFirst : 1][4];
+#pragma unroll
+  for (int j = 0; j < kFirst; ++j) compute(j, first[j]);
+  if constexpr (kHold) ptx::compute_before(value, sum.x, sum.y);
+  wait();
+#pragma unroll
+  for (int j = 0; j < kFirst; ++j) store(j, first[j]);
+#pragma unroll
+  for (int j = kFirst; j < kCount / 4; ++j) {
+    float x[4];
+    compute(j, x);
+    store(j, x);
+  }
+  return sum;
+}
+
+/// Raises what exponents refer to where the maximum of a step is too large for it; sums and outputs
+/// follow. False iff the exponentials that were computed will do, in all rows of the warp.
+template <class T, int kCount, int kOut>
+__device__ __forceinline__ bool raise_maximum(const float (&s)[kCount], RowState& state,
+                                              float scale, float (&out)[kOut]) {
+  const auto [max0, max1] = row_maxima(s);
+  const float max[2] = {max0, max1};
+  float factor[2] = {1.0f, 1.0f};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (!((max[i] - state.max[i]) * scale > kSlack<T>)) continue;
+    const bool is_first = state.max[i] == -INFINITY;
+    if (is_first && fabsf(max[i] * scale) <= kSlack<T>) {
+      state.max[i] = 0.0f;  // what the exponents of a row without keys refer to
+      continue;
+    }
+    factor[i] = is_first ? 0.0f : ptx::exp2_approx((state.max[i] - max[i]) * scale);
+    state.max[i] = max[i];
+    state.sum[i] *= factor[i];
+  }
+  if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return false;
+#pragma unroll
+  for (int j = 0; j < kOut / 4; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) out[4 * j + e] *= factor[e / 2];
+  }
+  return true;
+}
+
+/// The weights of a step after the first, as elements T; updates state and outputs. scale > 0.
+/// `wait`: until these and `probabilities` are there, with the first exponentials (exponentials).
+template <class T, int kFirst, bool kHold, int kCount, int kPieces, int kOut, class Wait>
+__device__ __forceinline__ void weigh(const float (&s)[kCount], RowState& state, float scale,
+                                      std::uint32_t (&probabilities)[kPieces][4],
+                                      float (&out)[kOut], int value, const Wait& wait) {
+  // Of a thread's 32 weights one is above 2^kSlack where their sum is above 32 * 2^kSlack.
+  constexpr float kLargeSum = kSlack < T >> 8.0f ? 0x1p37f : 0x1p13f;
+  float2 sum = exponentials<T, kFirst, kHold>(s, state, scale, probabilities, value, wait);
+  const bool is_large = fmaxf(sum.x, sum.y) > kLargeSum;
+  const bool is_first = fminf(state.max[0], state.max[1]) == -INFINITY;
+  if (__any_sync(~0u, is_large || is_first) && raise_maximum<T>(s, state, scale, out)) {
+    sum = exponentials<T, 0, false>(s, state, scale, probabilities, value, [] {});
+  }
+  state.sum[0] += sum.x;
+  state.sum[1] += sum.y;
 }
 
 /// 1 / x and log2 x of a sum of exponentials without branches, or NaN of NaN. A sum is
-/// nearly 1 at least: the exponential of the maximum. The quotient is the nearest float; the
-/// logarithm is off by 2^-22 beside its rounding.
+/// nearly 2^-kSlack at least: the exponential of the maximum. The quotient is the nearest float;
+/// the logarithm is off by 2^-22 beside its rounding.
 __device__ __forceinline__ float2 inverse_and_log2(float sum) {
   float near, log2_fraction;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(sum));
