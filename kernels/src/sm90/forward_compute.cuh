@@ -1,8 +1,8 @@
 // The two warpgroups that compute: each 64 query rows of an item against all its key tiles.
 //
 // Products of one tile overlap the softmax of another in two ways. Inside a warpgroup S = Q K^T of
-// tile n is issued, then O += P V of tile n - 1, and the softmax of tile n runs while the second
-// product does. Between the warpgroups a pair of named barriers makes them take turns in issuing,
+// tile n is issued, then O += P V of tile n - 1, and the softmax of tile n begins while the second
+// product runs. Between the warpgroups a pair of named barriers makes them take turns in issuing,
 // so that one has its softmax while the other's products run. Long: its parts share registers.
 #pragma once
 
@@ -158,15 +158,12 @@ inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloa
 /// waited for, as measured: ptxas, left alone, puts all behind it, and with too many the registers
 /// end. A step of 128 columns is a tenth faster with 6 than with 0.
 template <int kDimQk, bool kGeneral, bool kGather>
-inline constexpr int kFirstQuads = kDimQk == 64    ? 1
-                                   : kDimQk == 96  ? (kGather    ? 2
-                                                      : kGeneral ? 1
-                                                                 : 3)
-                                   : kDimQk == 128 ? (kGather    ? 1
-                                                      : kGeneral ? 7
-                                                                 : 6)
-                                   : kDimQk == 192 ? 3
-                                                   : 2;
+FDMA_HOST_DEVICE constexpr int first_quads() {
+  if (kDimQk == 64) return 1;
+  if (kDimQk == 96) return kGather ? 2 : kGeneral ? 1 : 3;
+  if (kDimQk == 128) return kGather ? 1 : kGeneral ? 7 : 6;
+  return kDimQk == 192 ? 3 : 2;
+}
 
 /// How many keys of a step are computed, the first ones.
 template <int kCount>
@@ -425,7 +422,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     release_k();
     finish_scores(keys);
     constexpr int kNumKeys = decltype(keys)::value;
-    constexpr int kFirst = kFirstQuads<kDimQk, kGeneral, kGather>;
+    constexpr int kFirst = first_quads<kDimQk, kGeneral, kGather>();
     weigh<T, kFirst, kNumKeys == kStepKeys>(first_of<kNumKeys / 2>(s), state, scale, probabilities,
                                             out, static_cast<int>(base), [&] {
                                               ptx::wgmma_wait<0>();

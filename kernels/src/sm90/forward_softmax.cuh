@@ -30,6 +30,10 @@ namespace fdma::sm90 {
 /// Sums of 2^17 such weights, times values, are far from the largest float32; float16 ends at 2^16.
 template <class T>
 inline constexpr float kSlack = std::is_same_v<T, __nv_bfloat16> ? 32.0f : 8.0f;
+/// 32 * 2^kSlack: a thread's sum of the 32 weights of a row is above it only where one of them is
+/// above 2^kSlack.
+template <class T>
+inline constexpr float kLargeSum = std::is_same_v<T, __nv_bfloat16> ? 0x1p37f : 0x1p13f;
 
 /// Of a thread's two rows: the maximum of the logits that exponents refer to, and the sum of the
 /// exponentials in the thread's own columns.
@@ -191,10 +195,8 @@ template <class T, int kFirst, bool kHold, int kCount, int kPieces, int kOut, cl
 __device__ __forceinline__ void weigh(const float (&s)[kCount], RowState& state, float scale,
                                       std::uint32_t (&probabilities)[kPieces][4],
                                       float (&out)[kOut], int value, const Wait& wait) {
-  // Of a thread's 32 weights one is above 2^kSlack where their sum is above 32 * 2^kSlack.
-  constexpr float kLargeSum = kSlack < T >> 8.0f ? 0x1p37f : 0x1p13f;
   float2 sum = exponentials<T, kFirst, kHold>(s, state, scale, probabilities, value, wait);
-  const bool is_large = fmaxf(sum.x, sum.y) > kLargeSum;
+  const bool is_large = fmaxf(sum.x, sum.y) > kLargeSum<T>;
   const bool is_first = fminf(state.max[0], state.max[1]) == -INFINITY;
   if (__any_sync(~0u, is_large || is_first) && raise_maximum<T>(s, state, scale, out)) {
     sum = exponentials<T, 0, false>(s, state, scale, probabilities, value, [] {});
