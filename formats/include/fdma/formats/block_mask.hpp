@@ -79,6 +79,10 @@ struct BlockMask {
   std::vector<std::int32_t> group_of;
   Storage groups;
   std::string spec;  ///< the text that it was compiled from, or empty; not part of any hash
+  /// The mask was written with b (h). Where num_batches (num_heads) is 1 it then is the mask of one
+  /// element (head) and does not serve several: make_plan refuses. Not part of any hash.
+  bool is_per_batch = false;
+  bool is_per_head = false;
 
   MaskFormat format() const { return static_cast<MaskFormat>(groups.index()); }
   std::int64_t num_groups() const;
