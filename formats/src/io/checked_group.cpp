@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "dataset_storage.hpp"
+#include "dataset_values.hpp"
 
 namespace fdma::io {
 namespace {
@@ -202,11 +203,7 @@ Result<void> CheckedArrays::read_values(const DatasetInfo& info, ArrayType type,
   const hid_t memory = type == ArrayType::int32   ? H5T_NATIVE_INT32
                        : type == ArrayType::int64 ? H5T_NATIVE_INT64
                                                   : H5T_NATIVE_UINT64;
-  if (info.num_elements > 0 &&
-      H5Dread(info.dataset.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
-    return hdf5_error(place(name), "cannot read its values");
-  }
-  return {};
+  return io::read_values(*input_, info, memory, out, Gaps::refused, place(name));
 }
 
 Result<std::string> CheckedArrays::read_text(const std::string& name, std::size_t max_bytes) {

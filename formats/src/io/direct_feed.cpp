@@ -343,6 +343,7 @@ Result<std::unique_ptr<SlabFeed>> make_direct_feed(const InputFile& input,
     std::optional<FilterPipeline> pipeline = FilterPipeline::of(info.creation.get(), chunk_bytes);
     if (!pipeline) return none;
     FDMA_TRY(RawChunks chunks, RawChunks::open(input, dataset, where));
+    FDMA_TRY_VOID(chunks.check());
     FDMA_TRY(std::vector<std::byte> fill,
              fill_values(info, size, std::min(geometry.chunk[3], geometry.extents[3]), where));
     geometry = std::move(direct);

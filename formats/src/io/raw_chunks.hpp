@@ -6,17 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "chunk_tree.hpp"
 #include "untrusted_file.hpp"
 
 namespace fdma::io {
-
-/// The stored bytes of one chunk.
-struct ChunkPlace {
-  std::int64_t address = 0;  ///< in the file
-  std::int64_t size = 0;
-  std::uint32_t filter_mask = 0;  ///< bit i: filter i was skipped
-  bool is_stored = false;         ///< false: never written, all cells are the fill value
-};
 
 struct ChunkNotes;
 
@@ -37,6 +30,19 @@ class RawChunks {
   RawChunks& operator=(RawChunks&&) noexcept;
   ~RawChunks();
 
+  /// Counts the chunks that are stored. What HDF5 does not find in a damaged index counts as never
+  /// written, so the index is checked as a whole: each of its chunks lies at a multiple of the
+  /// chunk's sides inside the extents and is found there, once; no chunk lies over another one, or
+  /// where the file's structures begin.
+  ///
+  /// Cost        the version 1 B-tree is read once more; with another index every chunk of the
+  ///             extents is looked up. Memory 16 B for each run of chunks that are adjacent in
+  ///             the file
+  /// Errors      corrupt_file
+  Result<std::int64_t> check();
+  /// Visits every chunk that is stored. Errors: corrupt_file; what `visit` returns.
+  Result<void> visit(const ChunkVisit& visit);
+
   /// The chunk whose first element is at `begin`. The place lies inside the file and takes
   /// max_bytes at most. Errors: corrupt_file.
   Result<ChunkPlace> find(const std::vector<std::int64_t>& begin, std::int64_t max_bytes);
@@ -44,9 +50,15 @@ class RawChunks {
  private:
   RawChunks();
 
-  std::unique_ptr<ChunkNotes> notes_;  // outlives file_ and dataset_, whose driver points to it
+  bool has_tree() const;
+  Result<void> visit_tree(const ChunkVisit& visit) const;
+  Result<void> visit_slots(const ChunkVisit& visit);
+  /// The chunks, or the chunk, whose bytes hold `address`, in words.
+  Result<std::string> chunks_at(std::int64_t address);
+
+  std::unique_ptr<ChunkNotes> notes_;  // outlives file_ and info_, whose driver points to it
   Handle file_;
-  Handle dataset_;
+  DatasetInfo info_;
   std::string where_;
   std::vector<hsize_t> offset_;
 };

@@ -16,6 +16,7 @@
 #include <new>
 #include <variant>
 
+#include "dataset_values.hpp"
 #include "dense_element.hpp"
 #include "dense_geometry.hpp"
 #include "fdma/io/dense_dataset.hpp"
@@ -131,6 +132,7 @@ Result<std::variant<BlockMask, std::int64_t>> read_checked(const std::string& pa
   }
   if (!feed) {
     if (geometry.cache_bytes > cache_bytes) return {geometry.cache_bytes};
+    FDMA_TRY_VOID(check_chunks(input, info, where));
     feed = make_library_feed(info, geometry, element, where);
   }
   SlabConsumer consumer(element, geometry, options, feed->shares_words());

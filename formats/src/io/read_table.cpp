@@ -5,6 +5,7 @@
 #include <new>
 
 #include "dataset_storage.hpp"
+#include "dataset_values.hpp"
 #include "fdma/io/dense_dataset.hpp"
 #include "untrusted_file.hpp"
 
@@ -80,10 +81,7 @@ Result<OwnedTable> read_checked(const std::string& path, const std::string& data
                              where, extents_text(info.extents), bytes, stored)};
   }
   table.bytes.resize(static_cast<std::size_t>(bytes));
-  if (info.num_elements > 0 && H5Dread(info.dataset.get(), memory.get(), H5S_ALL, H5S_ALL,
-                                       H5P_DEFAULT, table.bytes.data()) < 0) {
-    return hdf5_error(where, "cannot read its values");
-  }
+  FDMA_TRY_VOID(read_values(input, info, memory.get(), table.bytes.data(), Gaps::filled, where));
   if (table.dtype == DType::boolean) {
     for (std::size_t i = 0; i < table.bytes.size(); ++i) {
       if (table.bytes[i] > std::byte{1}) {

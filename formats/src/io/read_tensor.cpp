@@ -7,6 +7,7 @@
 
 #include "checked_group.hpp"
 #include "dataset_storage.hpp"
+#include "dataset_values.hpp"
 #include "fdma/io/tensor_dataset.hpp"
 #include "tensor_type.hpp"
 #include "untrusted_file.hpp"
@@ -116,10 +117,8 @@ Result<OwnedTensor> read_tensor(const std::string& path, const std::string& data
   if (!tensor) {
     return Error{tensor.error().code, fmt::format("{}: {}", source.where, tensor.error().message)};
   }
-  if (source.info.num_elements > 0 && H5Dread(source.info.dataset.get(), source.info.type.get(),
-                                              H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor->data()) < 0) {
-    return io::hdf5_error(source.where, "cannot read its values");
-  }
+  FDMA_TRY_VOID(io::read_values(source.input, source.info, source.info.type.get(), tensor->data(),
+                                io::Gaps::filled, source.where));
   return tensor;
 }
 

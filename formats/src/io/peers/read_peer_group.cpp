@@ -9,6 +9,7 @@
 #include "fdma/io/peer_group.hpp"
 #include "io/checked_group.hpp"
 #include "io/dataset_storage.hpp"
+#include "io/dataset_values.hpp"
 #include "io/tensor_type.hpp"
 #include "io/untrusted_file.hpp"
 
@@ -103,10 +104,8 @@ Result<OwnedTable> read_dataset(const InputFile& input, hid_t group, const std::
                                            static_cast<std::int64_t>(H5Tget_size(info.type.get()))),
                     "a field", where));
   FDMA_TRY(OwnedTable array, allocate(element.dtype, info.extents, info.num_elements, where));
-  if (info.num_elements > 0 && H5Dread(info.dataset.get(), element.memory.get(), H5S_ALL, H5S_ALL,
-                                       H5P_DEFAULT, array.bytes.data()) < 0) {
-    return hdf5_error(where, "cannot read its values");
-  }
+  FDMA_TRY_VOID(
+      read_values(input, info, element.memory.get(), array.bytes.data(), Gaps::filled, where));
   FDMA_TRY_VOID(check_booleans(array, where));
   return array;
 }

@@ -1,0 +1,105 @@
+#include "dataset_values.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <new>
+
+#include "dataset_storage.hpp"
+#include "fdma/formats/interval.hpp"
+#include "filter_pipeline.hpp"
+#include "raw_chunks.hpp"
+#include "read_buffer.hpp"
+
+namespace fdma::io {
+namespace {
+
+// The name by which an object was opened.
+Result<std::string> name_of(hid_t object, const std::string& where) {
+  const ssize_t size = H5Iget_name(object, nullptr, 0);
+  if (size <= 0) return hdf5_error(where, "HDF5 does not give its name");
+  std::string name(static_cast<std::size_t>(size) + 1, '\0');
+  if (H5Iget_name(object, name.data(), name.size()) < 0) {
+    return hdf5_error(where, "HDF5 does not give its name");
+  }
+  name.pop_back();
+  return name;
+}
+
+// The filters of chunks whose size after inflating can be checked here. HDF5's own check of the
+// other ones is left to it, and so are chunks at the edge that no filter was applied to.
+std::optional<FilterPipeline> pipeline_of(const DatasetInfo& info, std::int64_t chunk_bytes) {
+  unsigned options = 0;
+  if (H5Pget_chunk_opts(info.creation.get(), &options) < 0 || options != 0) return std::nullopt;
+  std::optional<FilterPipeline> pipeline = FilterPipeline::of(info.creation.get(), chunk_bytes);
+  if (pipeline && !pipeline->has_deflate()) pipeline.reset();
+  return pipeline;
+}
+
+Result<std::int64_t> check_chunks_of(const InputFile& input, const DatasetInfo& info,
+                                     const std::string& where) {
+  if (info.chunk.empty() || info.num_elements == 0) return std::int64_t{0};
+  FDMA_TRY(const std::string name, name_of(info.dataset.get(), where));
+  FDMA_TRY(RawChunks chunks, RawChunks::open(input, name, where));
+  const std::int64_t bytes =
+      chunk_bytes(info, static_cast<std::int64_t>(H5Tget_size(info.type.get())),
+                  std::numeric_limits<std::uint32_t>::max());
+  const std::optional<FilterPipeline> pipeline = pipeline_of(info, bytes);
+  FDMA_TRY(const std::int64_t num_stored, chunks.check());
+  if (!pipeline) return num_stored;
+  FDMA_TRY(const int descriptor, descriptor_of(input));
+  ReadBuffer stored;
+  DecodeScratch scratch;
+  FDMA_TRY_VOID(chunks.visit([&](const std::vector<std::int64_t>& begin,
+                                 const ChunkPlace& place) -> Result<void> {
+    const auto wrong = [&](ErrorCode code, const std::string& text) {
+      return Error{code, fmt::format("{}: chunk {} {}", where, extents_text(begin), text)};
+    };
+    // Memory is taken for what the bytes can inflate to.
+    if (place.size > pipeline->max_stored_bytes() || bytes / kMaxCompression > place.size) {
+      return wrong(ErrorCode::corrupt_file, fmt::format("takes {} bytes in the file, expected what "
+                                                        "inflates to {}",
+                                                        place.size, bytes));
+    }
+    FDMA_TRY(const std::byte* const read, stored.read(descriptor, place.address, place.size));
+    const Result<const std::byte*> values =
+        pipeline->decode(read, place.size, place.filter_mask, scratch);
+    if (!values) return wrong(values.error().code, values.error().message);
+    return {};
+  }));
+  return num_stored;
+}
+
+}  // namespace
+
+Result<std::int64_t> check_chunks(const InputFile& input, const DatasetInfo& info,
+                                  const std::string& where) {
+  try {
+    return check_chunks_of(input, info, where);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, fmt::format("{}: out of memory", where)};
+  }
+}
+
+Result<void> read_values(const InputFile& input, const DatasetInfo& info, hid_t memory_type,
+                         void* out, Gaps gaps, const std::string& where) {
+  if (info.num_elements == 0) return {};
+  FDMA_TRY(const std::int64_t num_stored, check_chunks(input, info, where));
+  if (gaps == Gaps::refused && !info.chunk.empty()) {
+    std::int64_t num_chunks = 1;
+    for (std::size_t d = 0; d < info.chunk.size(); ++d) {
+      num_chunks *= ceil_div(info.extents[d], info.chunk[d]);
+    }
+    if (num_stored != num_chunks) {
+      return Error{ErrorCode::corrupt_file,
+                   fmt::format("{}: {} chunks are stored, expected all {} of the extents {}", where,
+                               num_stored, num_chunks, extents_text(info.extents))};
+    }
+  }
+  if (H5Dread(info.dataset.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
+    return hdf5_error(where, "cannot read its values");
+  }
+  return {};
+}
+
+}  // namespace fdma::io

@@ -1,0 +1,26 @@
+// Values of a dataset through the HDF5 library, whose silence about damaged chunks is made up for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "untrusted_file.hpp"
+
+namespace fdma::io {
+
+/// Counts the chunks that are stored; 0 unless the dataset is chunked. HDF5 takes a chunk that it
+/// does not find in a damaged index for one that was never written, and what a chunk inflates to
+/// for a whole one: here the index is checked (RawChunks::check), and that deflated chunks have
+/// the size of a chunk. Errors: corrupt_file, out_of_memory.
+Result<std::int64_t> check_chunks(const InputFile& input, const DatasetInfo& info,
+                                  const std::string& where);
+
+/// Chunks that were never written.
+enum class Gaps { filled, refused };
+
+/// All values of a dataset into `out`, as elements of `memory_type`. Errors: as check_chunks;
+/// corrupt_file (cannot be read, gaps that are refused).
+Result<void> read_values(const InputFile& input, const DatasetInfo& info, hid_t memory_type,
+                         void* out, Gaps gaps, const std::string& where);
+
+}  // namespace fdma::io
