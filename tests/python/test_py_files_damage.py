@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -311,3 +312,20 @@ def test_a_child_that_goes_astray(
     monkeypatch.setattr(isolated_load, "_PROGRAM", program)
     with pytest.raises(OSError, match=words):
         fdma.load(intact, "bcsr", isolate=True)
+
+
+def test_chunks_whose_keys_lead_nowhere(tmp_path: Path) -> None:
+    """HDF5 takes them for never written; the array must not be read as if they were zeros."""
+    path = tmp_path / "large.h5"
+    cells = (np.arange(4000)[:, None] * 7 + np.arange(4000) ** 2) % 5 < 2
+    fdma.save(path, {"m": fdma.BlockMask.from_dense(cells).to_format("dense")})
+    right = path.read_bytes()
+    tree = right.index(b"TREE\1")
+    children = int.from_bytes(right[tree + 6 : tree + 8], "little")
+    assert children > 1
+    for at, value in [(tree + 6, children - 1), (tree + 24 + 8, 2**40), (tree + 24 + 8, 1)]:
+        path.write_bytes(right[:at] + value.to_bytes(8, "little")[: 2 if at == tree + 6 else 8])
+        damaged = path.read_bytes()
+        path.write_bytes(damaged + right[len(damaged) :])
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            fdma.load(path)
