@@ -57,6 +57,9 @@ struct Command {
 const Command& compile_command();
 const Command& convert_command();
 const Command& combine_command();
+const Command& pack_command();
+const Command& rm_command();
+const Command& ls_command();
 const Command& inspect_command();
 const Command& check_command();
 const Command& diff_command();

@@ -4,12 +4,12 @@
 #include <cstdio>
 
 #include "arguments.hpp"
+#include "destination.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/calibrate.hpp"
 #include "number_text.hpp"
 #include "progress.hpp"
-#include "staged_file.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -31,8 +31,8 @@ Outcome<std::vector<DType>> read_dtypes(const Arguments& arguments, std::vector<
 }
 
 Status write_text(const std::string& path, const std::string& text) {
-  FDMA_TRY(StagedFile staged, StagedFile::create(path));
-  std::FILE* file = std::fopen(staged.path().c_str(), "wb");
+  FDMA_TRY(PendingFile pending, open_destination(path));
+  std::FILE* file = std::fopen(pending.temporary_path().c_str(), "wb");
   if (file == nullptr) {
     return CommandFailure{ExitCode::file, fmt::format("{}: cannot write", path)};
   }
@@ -40,7 +40,8 @@ Status write_text(const std::string& path, const std::string& text) {
   if (std::fclose(file) != 0 || !is_written) {
     return CommandFailure{ExitCode::file, fmt::format("{}: cannot write", path)};
   }
-  return staged.commit();
+  FDMA_TRY_VOID(pending.commit());
+  return Nothing{};
 }
 
 /// What --backend says; auto: the GPU where there is one.
@@ -92,7 +93,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   options.quick = arguments.has("quick");
   const auto output = arguments.find("output");
   if (output && *output != "-") {
-    FDMA_TRY([[maybe_unused]] const StagedFile probe, StagedFile::create(*output));
+    FDMA_TRY_VOID(check_plain_destination(*output));
   }
   DeviceProfile profile;
   {

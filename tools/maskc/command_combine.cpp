@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "arguments.hpp"
+#include "destination.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/formats/set_algebra.hpp"
@@ -165,7 +166,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(Request request, read_request(arguments));
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   // A destination that cannot be written is an error before the reading, not after it.
-  FDMA_TRY_VOID(check_destination(*output));
+  FDMA_TRY(const ResolvedAddress first, resolve_address(arguments.operands()[1]));
+  const std::string name = arguments.find("name").value_or(name_of(first));
+  FDMA_TRY_VOID(check_mask_destination(*output, name, arguments.has("force")));
   std::vector<MaskOperand> masks;
   for (std::size_t i = 1; i < arguments.operands().size(); ++i) {
     FDMA_TRY(MaskOperand mask, read_operand(arguments.operands()[i], dense, session.quiet));
@@ -175,7 +178,6 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY_VOID(check_dense_options(
       arguments, std::any_of(masks.begin(), masks.end(),
                              [](const MaskOperand& mask) { return mask.is_dense; })));
-  const std::string name = arguments.find("name").value_or(masks.front().name);
   const bool is_quiet = session.quiet || arguments.has("verbose");
   // Masks of many heads have a measure of their own; a single one only goes on.
   const bool has_groups = std::any_of(masks.begin(), masks.end(), [](const MaskOperand& mask) {
@@ -201,14 +203,17 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   document["mask"]["allowed_pairs"] = statistics.tiles.allowed_pairs;
   document["mask"]["total_pairs"] = statistics.total_pairs;
   const std::string summary = summary_text(*output, name, result, statistics);
-  FDMA_TRY_VOID(write_operand(*output, name, std::move(result)));
+  FDMA_TRY(const AddedMasks added,
+           write_to_mask_file(*output, name, std::move(result), arguments.has("force")));
+  document["output_masks"] = added.names;
   if (arguments.has("json")) {
     session.out = json_text(document);
   } else if (!session.quiet) {
-    session.out = masks.size() == 1
-                      ? fmt::format("{}{} of {}\n", summary, request.op.name, masks.front().label)
-                      : fmt::format("{}{} {} {}\n", summary, masks.front().label, request.op.name,
-                                    masks.back().label);
+    session.out = summary + added_text(*output, added);
+    session.out +=
+        masks.size() == 1
+            ? fmt::format("{} of {}\n", request.op.name, masks.front().label)
+            : fmt::format("{} {} {}\n", masks.front().label, request.op.name, masks.back().label);
   }
   return ExitCode::ok;
 }
@@ -238,8 +243,10 @@ const Command& combine_command() {
         .options = {{.name = "output",
                      .letter = 'o',
                      .value = "FILE",
-                     .help = "The HDF5 file to write.",
+                     .help = "The HDF5 file to write; a mask file that is there keeps its other "
+                             "masks.",
                      .takes_file = true},
+                    force_masks_option(),
                     {.name = "by",
                      .value = "DQ,DK",
                      .help = "shift: query rows and keys to move by, either of any sign: --by=-1,0 "

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "arguments.hpp"
+#include "destination.hpp"
 #include "engine_report.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
@@ -45,6 +46,10 @@ CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
   return {exit_code_of(error.code), std::move(message)};
 }
 
+std::string mask_name(const Arguments& arguments) {
+  return arguments.find("name").value_or("mask");
+}
+
 // Converts and writes; says so in `session` or `document`.
 Status write_compiled(BlockMask mask, const LowerOptions& options, const std::string& spec,
                       double seconds, const Arguments& arguments, Session& session,
@@ -56,15 +61,18 @@ Status write_compiled(BlockMask mask, const LowerOptions& options, const std::st
     FDMA_TRY(mask, convert(mask, format, options.block));
   }
   mask.spec = spec;
-  const std::string name = arguments.find("name").value_or("mask");
+  const std::string name = mask_name(arguments);
   document["mask"] = mask_json(name, mask);
   document["mask"]["allowed_pairs"] = statistics.tiles.allowed_pairs;
   document["mask"]["total_pairs"] = statistics.total_pairs;
   document["compile_seconds"] = seconds;
   const std::string summary = summary_text(output, name, mask, statistics);
-  FDMA_TRY_VOID(write_operand(output, name, std::move(mask)));
+  FDMA_TRY(const AddedMasks added,
+           write_to_mask_file(output, name, std::move(mask), arguments.has("force")));
+  document["output_masks"] = added.names;
   if (!session.quiet && !arguments.has("json")) {
-    session.out += fmt::format("{}compiled in {}\n", summary, duration_text(seconds));
+    session.out += fmt::format("{}{}compiled in {}\n", summary, added_text(output, added),
+                               duration_text(seconds));
   }
   return Nothing{};
 }
@@ -99,7 +107,9 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
                     arguments.has("explain") ? "--explain" : "--dump ir"));
   }
 
-  if (output) FDMA_TRY_VOID(check_destination(*output));
+  if (output) {
+    FDMA_TRY_VOID(check_mask_destination(*output, mask_name(arguments), arguments.has("force")));
+  }
   const Tables views = tables.views();
   std::optional<MaskIr> ir;
   BlockMask mask;
@@ -131,6 +141,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   Json document;
   document["output"] = output ? Json(*output) : Json(nullptr);
+  document["output_masks"] = nullptr;
   if (arguments.has("explain")) {
     FDMA_TRY(const std::vector<EngineReport> reports, explain_engines(*ir, options));
     document["programs"] = Json::array();
@@ -186,8 +197,9 @@ const Command& compile_command() {
            {.name = "output",
             .letter = 'o',
             .value = "FILE",
-            .help = "The HDF5 file to write.",
+            .help = "The HDF5 file to write; a mask file that is there keeps its other masks.",
             .takes_file = true},
+           force_masks_option(),
            {.name = "name",
             .value = "NAME",
             .help = "Name of the mask in the file: /masks/NAME (default mask)."},

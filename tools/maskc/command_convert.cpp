@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "arguments.hpp"
+#include "destination.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/mask_statistics.hpp"
 #include "fdma/io/peer_group.hpp"
@@ -16,7 +17,6 @@
 #include "peer_format.hpp"
 #include "progress.hpp"
 #include "spec_source.hpp"
-#include "staged_file.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -77,11 +77,37 @@ Outcome<MaskOperand> read_peer(const PeerFormat& peer, const Arguments& argument
   return input;
 }
 
-Outcome<MaskOperand> read_input(const Arguments& arguments, const PeerFormat* peer, bool quiet) {
-  if (peer != nullptr) return read_peer(*peer, arguments, quiet);
+// Where --to writes: "/block_mask".
+std::string group_of(const PeerFormat& peer, const Arguments& arguments) {
+  std::string group = arguments.find("name").value_or(std::string(peer.group));
+  if (!group.empty() && group.front() != '/') group.insert(0, "/");
+  return group;
+}
+
+// A destination that cannot be written is an error before the reading, not after it.
+Status check_output(const Arguments& arguments, const PeerFormat* to, const std::string& name) {
+  const std::string output = *arguments.find("output");
+  if (to == nullptr) {
+    return check_mask_destination(output, arguments.find("name").value_or(name),
+                                  arguments.has("force"));
+  }
+  const std::string group = group_of(*to, arguments);
+  return check_result_destination(
+      output, fmt::format("the arrays of {}", group),
+      [&](const std::string& dataset) { return dataset.starts_with(group + "/"); },
+      arguments.has("force"));
+}
+
+Outcome<MaskOperand> read_input(const Arguments& arguments, const PeerFormat* peer,
+                                const PeerFormat* to, bool quiet) {
+  if (peer != nullptr) {
+    FDMA_TRY_VOID(check_output(arguments, to, "mask"));
+    return read_peer(*peer, arguments, quiet);
+  }
   FDMA_TRY(DenseReadOptions dense, dense_read_options(arguments));
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(arguments.operands().front()));
   FDMA_TRY_VOID(check_dense_options(arguments, resolved.is_dense));
+  FDMA_TRY_VOID(check_output(arguments, to, name_of(resolved)));
   return read_resolved(resolved, dense, quiet);
 }
 
@@ -109,24 +135,12 @@ Status check_options(const Arguments& arguments, const PeerFormat* from, const P
   return Nothing{};
 }
 
-// Writes one group of arrays in a new file; all or nothing.
-Status write_peer(const std::string& path, const std::string& group, const PeerGroup& arrays) {
-  FDMA_TRY(StagedFile file, StagedFile::create(path));
-  const Result<void> written = write_peer_group(file.path(), group, arrays);
-  if (!written) {
-    return Error{written.error().code, file.with_destination(written.error().message)};
-  }
-  FDMA_TRY_VOID(file.commit());
-  return Nothing{};
-}
-
 Outcome<ExitCode> export_peer(const PeerFormat& peer, const MaskOperand& input,
                               const Arguments& arguments, Session& session) {
   const std::string output = *arguments.find("output");
   const BlockMask& mask = input.mask;
   FDMA_TRY(const BlockShape block, arguments.block(mask.block));
-  std::string group = arguments.find("name").value_or(std::string(peer.group));
-  if (!group.empty() && group.front() != '/') group.insert(0, "/");
+  const std::string group = group_of(peer, arguments);
   const Waiting waiting("exporting", session.quiet || arguments.has("verbose"));
   FDMA_TRY(const PeerGroup arrays, peer.write(mask, {block}));
   Json document;
@@ -146,7 +160,7 @@ Outcome<ExitCode> export_peer(const PeerFormat& peer, const MaskOperand& input,
     bytes += static_cast<std::int64_t>(array.bytes.size());
   }
   written["bytes"] = bytes;
-  FDMA_TRY_VOID(write_peer(output, group, arrays));
+  FDMA_TRY_VOID(write_peer_group(output, group, arrays));
   if (arguments.has("json")) {
     session.out = json_text(document);
   } else if (!session.quiet) {
@@ -163,9 +177,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   const PeerFormat* to = find_peer_format(arguments.find("to").value_or(""));
   FDMA_TRY_VOID(check_options(arguments, from, to));
   FDMA_TRY([[maybe_unused]] const DenseReadOptions dense, dense_read_options(arguments));
-  // A destination that cannot be written is an error before the reading, not after it.
-  FDMA_TRY_VOID(check_destination(*output));
-  FDMA_TRY(MaskOperand input, read_input(arguments, from, session.quiet));
+  FDMA_TRY(MaskOperand input, read_input(arguments, from, to, session.quiet));
   if (to != nullptr) return export_peer(*to, input, arguments, session);
   FDMA_TRY(const MaskFormat format,
            arguments.format(input.is_dense ? MaskFormat::segment : input.mask.format()));
@@ -185,11 +197,14 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   document["mask"]["allowed_pairs"] = statistics.tiles.allowed_pairs;
   document["mask"]["total_pairs"] = statistics.total_pairs;
   const std::string summary = summary_text(*output, name, input.mask, statistics);
-  FDMA_TRY_VOID(write_operand(*output, name, std::move(input.mask)));
+  FDMA_TRY(const AddedMasks added,
+           write_to_mask_file(*output, name, std::move(input.mask), arguments.has("force")));
+  document["output_masks"] = added.names;
   if (arguments.has("json")) {
     session.out = json_text(document);
   } else if (!session.quiet) {
-    session.out = fmt::format("{}converted from {}\n", summary, input.label);
+    session.out =
+        fmt::format("{}{}converted from {}\n", summary, added_text(*output, added), input.label);
   }
   return ExitCode::ok;
 }
@@ -235,8 +250,13 @@ const Command& convert_command() {
         .options = {{.name = "output",
                      .letter = 'o',
                      .value = "FILE",
-                     .help = "The HDF5 file to write.",
+                     .help = "The HDF5 file to write; a mask file that is there keeps its other "
+                             "masks, and arrays of --to are replaced by those of the same group.",
                      .takes_file = true},
+                    {.name = "force",
+                     .help = "Replace a mask of that name that FILE holds already, or a FILE that "
+                             "holds no masks (with --to: other things); without it they are "
+                             "errors."},
                     format_option("Format to store (default: that of INPUT; segment for a dense "
                                   "dataset)."),
                     block_option("Block of query rows by keys, multiples of 16 (default: that of "

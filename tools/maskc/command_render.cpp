@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "arguments.hpp"
+#include "destination.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/draw.hpp"
 #include "json_output.hpp"
 #include "mask_operand.hpp"
 #include "picture_output.hpp"
-#include "staged_file.hpp"
 #include "terminal_view.hpp"
 
 namespace fdma::maskc {
@@ -52,6 +52,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   PictureKind kind = PictureKind::png;
   if (output != "-") {
     FDMA_TRY(kind, picture_kind(output));
+    FDMA_TRY_VOID(check_plain_destination(output));
   } else if (arguments.has("json")) {
     return usage_failure("--json describes a picture's file: give --output FILE");
   }
@@ -86,9 +87,10 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   }
   if (output == "-") return ExitCode::ok;
   const SegmentMask segments = segment_of_group(operand.mask, group, operand.mask.block);
-  FDMA_TRY(StagedFile file, StagedFile::create(output));
-  Outcome<PictureReport> report = write_picture(
-      kind, file.path(), {segments, operand.mask, operand.label, pair, num_pairs}, options);
+  FDMA_TRY(PendingFile file, open_destination(output));
+  Outcome<PictureReport> report =
+      write_picture(kind, file.temporary_path(),
+                    {segments, operand.mask, operand.label, pair, num_pairs}, options);
   if (!report) {
     return CommandFailure{report.error().exit_code, file.with_destination(report.error().message)};
   }

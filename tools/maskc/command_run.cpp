@@ -3,10 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <cmath>
-#include <filesystem>
+#include <set>
 
 #include "attention_check.hpp"
 #include "attention_run.hpp"
+#include "destination.hpp"
 #include "dynamic_mask_run.hpp"
 #include "element_values.hpp"
 #include "fdma/formats/hash.hpp"
@@ -16,7 +17,6 @@
 #include "number_text.hpp"
 #include "parallel_rows.hpp"
 #include "progress.hpp"
-#include "staged_file.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -154,17 +154,13 @@ Outcome<float> read_scale(const Arguments& arguments) {
   return scale;
 }
 
-// The result must not take the place of what it is made from.
-Status check_output(const std::string& output, const std::string& mask_file,
-                    const AttentionProblem& problem) {
-  FDMA_TRY_VOID(check_destination(output));
-  for (const std::string& input : {mask_file, problem.file}) {
-    std::error_code error;
-    if (input.empty() || !std::filesystem::equivalent(output, input, error)) continue;
-    return usage_failure(
-        fmt::format("--output: {} is an input of this run; give another file", output));
-  }
-  return Nothing{};
+// A result takes the place of another one only.
+Status check_output(const std::string& output, bool force) {
+  static const std::set<std::string, std::less<>> kResults{"/out", "/lse", "/dq",
+                                                           "/dk",  "/dv",  "/dkey_bias"};
+  return check_result_destination(
+      output, "results of run",
+      [](const std::string& dataset) { return kResults.contains(dataset); }, force);
 }
 
 // `gradients`: null without --backward.
@@ -185,12 +181,7 @@ Status write_result(const std::string& path, const AttentionProblem& problem,
       tensors.push_back({"dkey_bias", gradients->dkey_bias.view()});
     }
   }
-  FDMA_TRY(StagedFile file, StagedFile::create(path));
-  const Result<void> written = write_tensors(file.path(), tensors, fields);
-  if (!written) {
-    return Error{written.error().code, file.with_destination(written.error().message)};
-  }
-  FDMA_TRY_VOID(file.commit());
+  FDMA_TRY_VOID(write_tensors(path, tensors, fields));
   spdlog::info("wrote {}", path);
   return Nothing{};
 }
@@ -223,7 +214,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
                               : *dtype == kDtypes[2] ? DType::bfloat16
                                                      : DType::float32;
   }
-  if (output) FDMA_TRY_VOID(check_output(*output, resolved.address.file, problem));
+  if (output) FDMA_TRY_VOID(check_output(*output, arguments.has("force")));
   std::optional<DynamicMaskCall> call;
   CallPlans plans;
   if (selection.w > 0) {
@@ -391,8 +382,13 @@ const Command& run_command() {
     made.options.push_back({.name = "output",
                             .letter = 'o',
                             .value = "FILE",
-                            .help = "The HDF5 file to write out and lse (and gradients) to.",
+                            .help = "The HDF5 file to write out and lse (and gradients) to; "
+                                    "results of another run are replaced.",
                             .takes_file = true});
+    made.options.push_back(
+        {.name = "force",
+         .help = "Replace a FILE that holds other things than results; without it that is an "
+                 "error."});
     made.options.push_back({.name = "out-dtype",
                             .value = "DTYPE",
                             .help = "Element type of out (default: that of q).",

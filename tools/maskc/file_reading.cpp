@@ -87,6 +87,10 @@ Result<OwnedTensor> read_tensor_file(const std::string& path, const std::string&
                                   : read_tensor(path, dataset, expected);
 }
 
+Result<FileContents> list_datasets_of_file(const std::string& path) {
+  return isolates_foreign_files() ? reader().list_datasets(path) : list_datasets(path);
+}
+
 Result<std::vector<std::string>> list_masks_of_any_file(const std::string& path) {
   return isolates_foreign_files() ? reader().list_masks(path) : list_masks(path);
 }

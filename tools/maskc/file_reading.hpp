@@ -8,6 +8,7 @@
 #include "arguments.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/io/dense_dataset.hpp"
+#include "fdma/io/file_contents.hpp"
 #include "fdma/io/peer_group.hpp"
 #include "fdma/io/tensor_dataset.hpp"
 #include "outcome.hpp"
@@ -30,6 +31,7 @@ Result<bool> has_object_in_file(const std::string& path, const std::string& obje
 Result<TensorSpec> describe_tensor_file(const std::string& path, const std::string& dataset);
 Result<OwnedTensor> read_tensor_file(const std::string& path, const std::string& dataset,
                                      const TensorSpec& expected);
+Result<FileContents> list_datasets_of_file(const std::string& path);
 /// The masks of a file that may be anybody's.
 Result<std::vector<std::string>> list_masks_of_any_file(const std::string& path);
 

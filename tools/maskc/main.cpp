@@ -15,10 +15,11 @@
 
 #include "arguments.hpp"
 #include "command.hpp"
+#include "destination.hpp"
 #include "fdma/io/isolated_reader.hpp"
 #include "file_reading.hpp"
 #include "help_text.hpp"
-#include "staged_file.hpp"
+#include "interrupts.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -95,6 +96,8 @@ int run_command(const Command& command, const std::vector<std::string>& words) {
   session.quiet = arguments->has("quiet");
   const Status reading = set_up_file_reading(*arguments);
   if (!reading) return report(command.name, reading.error().exit_code, reading.error().message);
+  const Status apart = check_inputs_stay(command, *arguments);
+  if (!apart) return report(command.name, apart.error().exit_code, apart.error().message);
   start_interrupt_handling(session.verb);
   const Outcome<ExitCode> outcome = command.run(*arguments, session);
   if (!outcome) {

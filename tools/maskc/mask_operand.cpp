@@ -7,10 +7,8 @@
 #include <filesystem>
 
 #include "available_memory.hpp"
-#include "fdma/io/mask_file.hpp"
 #include "file_reading.hpp"
 #include "progress.hpp"
-#include "staged_file.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -133,6 +131,10 @@ Outcome<ResolvedAddress> resolve_address(const std::string& text) {
   return resolved;
 }
 
+std::string name_of(const ResolvedAddress& resolved) {
+  return resolved.names.empty() ? "mask" : resolved.names.front();
+}
+
 Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseReadOptions& dense,
                                    bool quiet) {
   const std::string& file = resolved.address.file;
@@ -150,7 +152,7 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
     return operand;
   }
   operand.is_dense = true;
-  operand.name = "mask";
+  operand.name = name_of(resolved);
   operand.label = fmt::format("{}:{}", file, resolved.dataset);
   DenseReadOptions options = dense;
   Progress progress("reading " + operand.label, "B", quiet);
@@ -176,33 +178,6 @@ Outcome<MaskOperand> read_operand(const std::string& text, const DenseReadOption
                                   bool quiet) {
   FDMA_TRY(const ResolvedAddress resolved, resolve_address(text));
   return read_resolved(resolved, dense, quiet);
-}
-
-Status check_destination(const std::string& path) {
-  if (path == "-") {
-    return usage_failure("--output: an HDF5 file cannot be written to a pipe; give a file name");
-  }
-  if (path.find(":/") != std::string::npos) {
-    return usage_failure(fmt::format(
-        "--output: expected the name of a file without a place in it, got '{}' (masks and groups "
-        "are named by --name)",
-        path));
-  }
-  FDMA_TRY([[maybe_unused]] const StagedFile probe, StagedFile::create(path));
-  return Nothing{};
-}
-
-Status write_operand(const std::string& path, std::string name, BlockMask mask) {
-  FDMA_TRY(StagedFile file, StagedFile::create(path));
-  std::vector<NamedMask> masks;
-  masks.push_back({std::move(name), std::move(mask)});
-  const Result<void> written = write_masks(file.path(), masks);
-  if (!written) {
-    return Error{written.error().code, file.with_destination(written.error().message)};
-  }
-  FDMA_TRY_VOID(file.commit());
-  spdlog::info("wrote {}", path);
-  return Nothing{};
 }
 
 std::string lengths_text(const MaskShape& shape) {

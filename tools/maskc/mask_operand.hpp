@@ -48,19 +48,15 @@ struct ResolvedAddress {
 /// mask; anything else after a colon is a dense dataset. Failures: file, usage.
 Outcome<ResolvedAddress> resolve_address(const std::string& text);
 
+/// MaskOperand::name of what will be read there.
+std::string name_of(const ResolvedAddress& resolved);
+
 /// Reads one mask. `dense` matters for dense datasets only. A dense value that is neither keep nor
 /// drop is a mask_wrong failure; several masks in a file, none of them named, is a usage failure.
 Outcome<MaskOperand> read_operand(const std::string& text, const DenseReadOptions& dense,
                                   bool quiet);
 Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseReadOptions& dense,
                                    bool quiet);
-
-/// Failure: that of write_operand, before the work: usage for "-" and the empty name, file for a
-/// place that cannot be written.
-Status check_destination(const std::string& path);
-
-/// Writes one mask as /masks/<name> of a new file; all or nothing.
-Status write_operand(const std::string& path, std::string name, BlockMask mask);
 
 /// "8192 x 8192", or "1..4096 x 8192" where lengths differ by element.
 std::string lengths_text(const MaskShape& shape);

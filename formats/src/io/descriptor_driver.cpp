@@ -27,7 +27,8 @@ herr_t query_features(const H5FD_t*, unsigned long* flags) {
 }
 
 haddr_t get_eof(const H5FD_t* file, H5FD_mem_t) {
-  return std::max(Driver::as_file(file)->eof, Driver::as_file(file)->eoa);
+  const Driver::File* self = Driver::as_file(file);
+  return std::max({self->eof, self->eoa, self->state->size_bytes});
 }
 
 herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
@@ -72,7 +73,7 @@ herr_t truncate_file(H5FD_t* file, hid_t, hbool_t) {
       ftruncate(self->state->descriptor, static_cast<off_t>(self->eoa)) != 0) {
     self->state->error_number = errno;
   }
-  self->eof = self->eoa;
+  self->eof = self->state->size_bytes = self->eoa;
   return 0;
 }
 

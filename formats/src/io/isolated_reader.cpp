@@ -335,6 +335,10 @@ Result<OwnedTensor> IsolatedReader::read_tensor(const std::string& path, const s
   return tensor;
 }
 
+Result<FileContents> IsolatedReader::list_datasets(const std::string& path) {
+  return connection_->call(Request::contents, path, {}, io::read_contents_message);
+}
+
 std::int64_t IsolatedReader::num_crashes() const { return connection_->num_crashes(); }
 
 }  // namespace fdma

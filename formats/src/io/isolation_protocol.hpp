@@ -21,8 +21,9 @@ enum class Request : std::uint64_t {
   object,
   tensor_spec,
   tensor,
+  contents,
 };
-inline constexpr auto kLastRequest = static_cast<std::uint64_t>(Request::tensor);
+inline constexpr auto kLastRequest = static_cast<std::uint64_t>(Request::contents);
 
 enum class Answer : std::uint64_t { started, progress, error, result };
 inline constexpr auto kLastAnswer = static_cast<std::uint64_t>(Answer::result);

@@ -216,6 +216,31 @@ Result<std::vector<std::string>> read_names_message(MessageReader& in) {
   return names;
 }
 
+void write_message(MessageWriter& out, const FileContents& contents) {
+  out.flag(contents.is_complete);
+  out.number(contents.datasets.size());
+  for (const DatasetEntry& entry : contents.datasets) {
+    out.text(entry.path);
+    out.text(entry.type);
+    out.array(entry.extents);
+  }
+}
+
+Result<FileContents> read_contents_message(MessageReader& in) {
+  constexpr std::uint64_t kMaxExtents = 32;  // of HDF5
+  FileContents contents;
+  FDMA_TRY(contents.is_complete, in.flag());
+  FDMA_TRY(const std::uint64_t count, in.number(kMaxNames));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    DatasetEntry entry;
+    FDMA_TRY(entry.path, in.text(kMaxErrorBytes));
+    FDMA_TRY(entry.type, in.text(kMaxNameBytes));
+    FDMA_TRY_VOID(in.array(entry.extents, kMaxExtents));
+    contents.datasets.push_back(std::move(entry));
+  }
+  return contents;
+}
+
 void write_message(MessageWriter& out, const Error& error) {
   out.number(static_cast<std::uint64_t>(error.code));
   out.text(std::string_view(error.message).substr(0, kMaxErrorBytes));

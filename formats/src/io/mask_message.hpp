@@ -7,6 +7,7 @@
 
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/io/dense_dataset.hpp"
+#include "fdma/io/file_contents.hpp"
 #include "fdma/io/peer_group.hpp"
 #include "message_stream.hpp"
 
@@ -29,6 +30,9 @@ Result<PeerGroup> read_peer_message(MessageReader& in);
 
 void write_message(MessageWriter& out, const std::vector<std::string>& names);
 Result<std::vector<std::string>> read_names_message(MessageReader& in);
+
+void write_message(MessageWriter& out, const FileContents& contents);
+Result<FileContents> read_contents_message(MessageReader& in);
 
 void write_message(MessageWriter& out, const Error& error);
 Result<void> read_error_message(MessageReader& in, Error& error);

@@ -5,20 +5,25 @@
 #include <algorithm>
 #include <new>
 
-#include "pending_file.hpp"
+#include "write_error.hpp"
 
 namespace fdma::io {
 namespace {
 
-void create_and_fill(WriteTarget& target,
-                     const std::function<void(hid_t file, const WriteTarget& target)>& fill) {
+void open_and_fill(WriteTarget& target, const Fill& fill) {
+  const bool is_new = target.size_bytes == 0;
   const Handle access = make_descriptor_access(&target);
-  need(access && H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST, H5F_LIBVER_V18) >= 0 &&
+  // A file of others may hold structures that are newer than those of ours.
+  need(access &&
+           H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST,
+                                is_new ? H5F_LIBVER_V18 : H5F_LIBVER_LATEST) >= 0 &&
            H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG) >= 0,
        "set-up");
   const Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
   need(creation && H5Pset_obj_track_times(creation.get(), false) >= 0, "set-up");
-  Handle file(H5Fcreate("fdma-output", H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
+  Handle file(is_new ? H5Fcreate("fdma-output", H5F_ACC_TRUNC, creation.get(), access.get())
+                     : H5Fopen("fdma-output", H5F_ACC_RDWR, access.get()),
+              H5Fclose);
   need(static_cast<bool>(file), "file");
   fill(file.get(), target);
   need(file.reset() >= 0, "close");
@@ -39,21 +44,26 @@ void need(bool ok, const char* what) {
   if (!ok) throw WriteFailed{what};
 }
 
-Result<void> write_file(const std::string& path,
-                        const std::function<void(hid_t file, const WriteTarget& target)>& fill) {
+Result<void> fill_file(PendingFile& file, std::int64_t size_bytes, const std::string& path,
+                       const Fill& fill) {
+  WriteTarget target{file.descriptor(), 0, static_cast<haddr_t>(size_bytes)};
+  try {
+    open_and_fill(target, fill);
+  } catch (const WriteFailed& failed) {
+    if (target.error_number == 0) {
+      return Error{ErrorCode::io, fmt::format("cannot write '{}': HDF5 refused ({}): {}", path,
+                                              failed.what, last_reason())};
+    }
+  }
+  if (target.error_number != 0) return write_error(path, target.error_number);
+  return {};
+}
+
+Result<void> write_file(const std::string& path, const Fill& fill) {
   try {
     const Session session;
     FDMA_TRY(PendingFile file, PendingFile::create(path));
-    WriteTarget target{file.descriptor()};
-    try {
-      create_and_fill(target, fill);
-    } catch (const WriteFailed& failed) {
-      if (target.error_number == 0) {
-        return Error{ErrorCode::io, fmt::format("cannot write '{}': HDF5 refused ({}): {}", path,
-                                                failed.what, last_reason())};
-      }
-    }
-    if (target.error_number != 0) return write_error(path, target.error_number);
+    FDMA_TRY_VOID(fill_file(file, 0, path, fill));
     return file.commit();
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, fmt::format("out of memory writing '{}'", path)};

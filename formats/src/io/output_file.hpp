@@ -9,6 +9,7 @@
 
 #include "descriptor_driver.hpp"
 #include "fdma/formats/result.hpp"
+#include "fdma/io/pending_file.hpp"
 #include "h5_handle.hpp"
 
 namespace fdma::io {
@@ -20,11 +21,16 @@ struct WriteFailed {
 /// Throws WriteFailed unless `ok`.
 void need(bool ok, const char* what);
 
+/// Lets `fill` write into `file`: into a new HDF5 file (size_bytes 0), or into the one of so many
+/// bytes that it holds. `path` is its name in messages. Errors: io.
+using Fill = std::function<void(hid_t file, const WriteTarget& target)>;
+Result<void> fill_file(PendingFile& file, std::int64_t size_bytes, const std::string& path,
+                       const Fill& fill);
+
 /// Creates a file, lets `fill` write into it, syncs it and moves it to `path`; on failure nothing
 /// at `path` changes. `fill` may throw WriteFailed, and should stop when target.error_number is
 /// set: HDF5 itself does not see failures of the disk. Errors: io, out_of_memory.
-Result<void> write_file(const std::string& path,
-                        const std::function<void(hid_t file, const WriteTarget& target)>& fill);
+Result<void> write_file(const std::string& path, const Fill& fill);
 
 /// True for what may name an object: 1 to 255 bytes without '/' and zero bytes, not "." or "..".
 bool is_link_name(const std::string& name);

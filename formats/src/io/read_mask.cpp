@@ -12,14 +12,13 @@
 #include "fdma/formats/validate.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "mask_schema.hpp"
+#include "masks_group.hpp"
 #include "stored_mask.hpp"
 #include "untrusted_file.hpp"
 
 namespace fdma {
 namespace io {
-namespace {
 
-// "a, b, c and 12 more"
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
   std::string text;
@@ -43,6 +42,14 @@ Result<Handle> open_masks_group(const InputFile& input) {
   }
   return group;
 }
+
+Error no_such_mask(const std::string& path, const std::string& name,
+                   const std::vector<std::string>& names) {
+  return {ErrorCode::io, fmt::format("'{}' holds no mask '{}'; it holds: {}", path, name,
+                                     names.empty() ? "none" : some_of(names))};
+}
+
+namespace {
 
 // The arrays of one group of a mask, and the handle that keeps them open.
 class GroupArrays {
@@ -203,8 +210,7 @@ Result<BlockMask> read_mask(const std::string& path, const std::string& name) {
     }
     const std::string& chosen = name.empty() ? names[0] : name;
     if (!std::binary_search(names.begin(), names.end(), chosen)) {
-      return Error{ErrorCode::io, fmt::format("'{}' holds no mask '{}'; it holds: {}", path, chosen,
-                                              names.empty() ? "none" : io::some_of(names))};
+      return io::no_such_mask(path, chosen, names);
     }
     return io::read_one(input, group.get(), chosen);
   } catch (const std::bad_alloc&) {

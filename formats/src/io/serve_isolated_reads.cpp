@@ -23,6 +23,7 @@
 #include <limits>
 
 #include "child_process.hpp"
+#include "fdma/io/file_contents.hpp"
 #include "fdma/io/isolated_reader.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "isolated_program.hpp"
@@ -154,6 +155,8 @@ class Server {
         return send(describe_tensor(path, name));
       case Request::tensor:
         return send(read_tensor(path, name, spec));
+      case Request::contents:
+        return send(list_datasets(path));
     }
   }
 

@@ -9,6 +9,7 @@
 #include "fdma/formats/validate.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "mask_schema.hpp"
+#include "mask_writing.hpp"
 #include "output_file.hpp"
 
 namespace fdma {
@@ -180,7 +181,9 @@ class MaskWriter {
   const WriteOptions& options_;
 };
 
-Result<void> check_arguments(const std::vector<NamedMask>& masks) {
+}  // namespace
+
+Result<void> check_masks(const std::vector<NamedMask>& masks) {
   std::set<std::string> names;
   for (const NamedMask& named : masks) {
     if (!is_link_name(named.name)) {
@@ -207,17 +210,20 @@ Result<void> check_arguments(const std::vector<NamedMask>& masks) {
   return {};
 }
 
-}  // namespace
+void write_mask(hid_t masks, const NamedMask& named, const WriteTarget& target,
+                const WriteOptions& options) {
+  MaskWriter(target, options).write(masks, named);
+}
+
 }  // namespace io
 
 Result<void> write_masks(const std::string& path, const std::vector<NamedMask>& masks,
                          const WriteOptions& options) {
   try {
-    FDMA_TRY_VOID(io::check_arguments(masks));
+    FDMA_TRY_VOID(io::check_masks(masks));
     return io::write_file(path, [&](hid_t file, const io::WriteTarget& target) {
       const io::Handle group = io::create_group(file, io::kMasksGroup);
-      io::MaskWriter writer(target, options);
-      for (const NamedMask& named : masks) writer.write(group.get(), named);
+      for (const NamedMask& named : masks) io::write_mask(group.get(), named, target, options);
     });
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, fmt::format("out of memory writing '{}'", path)};

@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "fdma/io/mask_file.hpp"
-#include "io/pending_file.hpp"
+#include "fdma/io/pending_file.hpp"
 #include "mask_fixtures.hpp"
 
 namespace fdma {
@@ -309,7 +309,7 @@ TEST(WriteMasks, LeavesNothingOnAFullDisk) {
 TEST(RemovePendingFiles, RemovesWhatASignalInterrupts) {
   const TemporaryFolder folder;
   const int code = exit_code_of([&] {
-    auto file = io::PendingFile::create(folder.file("m.h5"));
+    auto file = PendingFile::create(folder.file("m.h5"));
     if (!file || folder.names().size() != 1) return 10;
     remove_pending_files();
     if (!folder.names().empty()) return 11;
@@ -322,7 +322,7 @@ TEST(RemovePendingFiles, RemovesWhatASignalInterrupts) {
 TEST(RemovePendingFiles, LeavesFinishedFilesAndThoseOfOtherProcesses) {
   const TemporaryFolder folder;
   ASSERT_TRUE(write_masks(folder.file("done.h5"), {{"m", make_mask(MaskFormat::bcsr)}}));
-  auto pending = io::PendingFile::create(folder.file("mine.h5"));
+  auto pending = PendingFile::create(folder.file("mine.h5"));
   ASSERT_TRUE(pending);
   EXPECT_EQ(exit_code_of([&] {
               remove_pending_files();
@@ -335,12 +335,12 @@ TEST(RemovePendingFiles, LeavesFinishedFilesAndThoseOfOtherProcesses) {
 TEST(PendingFile, DisappearsUnlessCommitted) {
   const TemporaryFolder folder;
   {
-    const auto file = io::PendingFile::create(folder.file("m.h5"));
+    const auto file = PendingFile::create(folder.file("m.h5"));
     ASSERT_TRUE(file);
     EXPECT_EQ(folder.names().size(), 1u);
   }
   EXPECT_THAT(folder.names(), IsEmpty());
-  auto file = io::PendingFile::create(folder.file("m.h5"));
+  auto file = PendingFile::create(folder.file("m.h5"));
   ASSERT_TRUE(file);
   ASSERT_TRUE(file->commit());
   EXPECT_THAT(folder.names(), ElementsAre("m.h5"));

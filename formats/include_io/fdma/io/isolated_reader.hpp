@@ -11,6 +11,7 @@
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/formats/result.hpp"
 #include "fdma/io/dense_dataset.hpp"
+#include "fdma/io/file_contents.hpp"
 #include "fdma/io/peer_group.hpp"
 #include "fdma/io/tensor_dataset.hpp"
 
@@ -72,6 +73,7 @@ class IsolatedReader {
   Result<TensorSpec> describe_tensor(const std::string& path, const std::string& dataset);
   Result<OwnedTensor> read_tensor(const std::string& path, const std::string& dataset,
                                   const TensorSpec& expected);
+  Result<FileContents> list_datasets(const std::string& path);
 
   /// Reading processes that ended otherwise than by being told to.
   std::int64_t num_crashes() const;
