@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from .block_mask import BlockMask
 from .mask_state import core_of
-from .replaced_file import replaced_file
+from .replaced_file import FileAppearedError, replaced_file
 
 __all__ = ["list_masks", "load", "save"]
 
@@ -34,11 +34,12 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
     """Writes masks into an HDF5 file under their names; what else the file holds stays.
 
     Names have 1 to 255 bytes and no '/'. A name that is there already is an error, unless
-    `overwrite` replaces that mask. The file appears whole or not at all; of two programs that save
-    into one file at the same time, the last one wins.
+    `overwrite` replaces that mask. The file appears whole or not at all, with mode, owner and group
+    of the one that it replaces. Programs that save into one file at the same time (fdma-maskc is
+    one) wait for each other, so that it holds the masks of all at the end.
 
     Errors: FileExistsError (a name), ValueError (names), TypeError, OSError (the operating system,
-    or a file that is no HDF5), ImportError without h5py.
+    a file that is no HDF5, or one that is open for writing), ImportError without h5py.
 
     >>> import fdma
     >>> import h5py
@@ -52,14 +53,19 @@ def save(path: AnyPath, masks: Mapping[str, BlockMask], *, overwrite: bool = Fal
 
     path = os.fsdecode(path)
     check_names(masks)
-    if Path(path).exists():
-        _check_is_hdf5(h5py, path)
-    with replaced_file(path) as (disk, exists), _explained(path, "write"):
-        # The oldest structures that serve, so that HDF5 1.8 and all since read a new file.
-        libver = ("earliest", "latest" if exists else "v108")
-        with h5py.File(disk, "r+" if exists else "w", libver=libver) as file:
-            for name, mask in masks.items():
-                write_mask(file, name, mask, overwrite=overwrite, path=path)
+    while True:
+        if Path(path).exists():
+            _check_is_hdf5(h5py, path)
+        try:
+            with replaced_file(path) as (disk, exists), _explained(path, "write"):
+                # The oldest structures that serve, so that HDF5 1.8 and all since read a new file.
+                libver = ("earliest", "latest" if exists else "v108")
+                with h5py.File(disk, "r+" if exists else "w", libver=libver) as file:
+                    for name, mask in masks.items():
+                        write_mask(file, name, mask, overwrite=overwrite, path=path)
+            return
+        except FileAppearedError:
+            continue
 
 
 def load(path: AnyPath, name: str | None = None, *, isolate: bool = False) -> BlockMask:

@@ -7,10 +7,13 @@ disk to itself and discards what comes after it; once HDF5 has closed the file, 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import secrets
 import shutil
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,47 +78,161 @@ class DiskFile:
         """At the end, by `replaced_file`."""
 
 
+class FileAppearedError(Exception):
+    """Another program has put a file where there was none when writing began."""
+
+
 @contextmanager
 def replaced_file(path: str) -> Iterator[tuple[DiskFile, bool]]:
     """What to write to, and whether it holds what is at `path` now; it goes there at the end.
 
-    Through a symbolic link the file behind it is replaced, and permissions stay. If anything fails
-    nothing at `path` changes and no other file is left. Errors: OSError.
+    Through a symbolic link the file behind it is replaced, or made; mode, owner and group stay as
+    far as this process may set them. Nobody else who takes the same lock (fdma-maskc does) changes
+    the file in between. If anything fails nothing at `path` changes and no other file is left.
+    Errors: OSError; FileAppearedError, if there was no file and is one now: then start again.
     """
     target = Path(os.path.realpath(path))
-    exists = target.exists()
     if target.is_dir():
         raise IsADirectoryError(f"cannot write '{path}': a folder")
-    if exists and not target.is_file():
-        raise OSError(f"cannot write '{path}': not a regular file")
-    name = os.fsencode(target.name)[:200].decode(errors="ignore")
-    temporary = target.with_name(f".{name}.fdma-{os.getpid()}-{secrets.token_hex(4)}")
-    with _explained(path):
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+    if target.is_symlink():  # what realpath makes of links that lead in a circle
+        raise OSError(errno.ELOOP, f"cannot write '{path}': {os.strerror(errno.ELOOP)}")
+    shown = f"{path}' -> '{target}" if Path(path).is_symlink() else path
+    with _locked(target, path) as replaced:
+        name = os.fsencode(target.name)[:200].decode(errors="ignore")
+        temporary = target.with_name(f".{name}.fdma-{os.getpid()}-{secrets.token_hex(4)}")
+        with _explained(shown):
+            # Nobody else may open what is to be private before it has its mode.
+            mode = 0o600 if replaced else 0o666
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            file = DiskFile(descriptor)
-            if exists:
-                with _explained(path):
-                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-                    shutil.copyfile(target, temporary)
             try:
-                yield file, exists
-            except Exception:
-                if file.error is None:
-                    raise
+                file = DiskFile(descriptor)
+                if replaced is not None:
+                    with _explained(path):
+                        shutil.copyfile(target, temporary)
+                        _take_permissions(descriptor, replaced)
+                try:
+                    yield file, replaced is not None
+                except Exception:
+                    if file.error is None:
+                        raise
+                with _explained(path):
+                    if file.error is not None:  # what HDF5 said of it is beside the point
+                        raise file.error
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             with _explained(path):
-                if file.error is not None:  # what HDF5 said of it is beside the point
-                    raise file.error
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        with _explained(path):
-            temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+                if replaced is None:
+                    _move_if_new(temporary, target)
+                else:
+                    temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     _sync_folder(target.parent)
+
+
+_LOCKED_BYTE = 1 << 62
+"""Of the lock: no file has it. HDF5 locks by flock, which does not meet it."""
+
+
+@contextmanager
+def _locked(target: Path, path: str) -> Iterator[os.stat_result | None]:
+    """The state of the file, which no other writer that asks for the lock replaces, or None."""
+    descriptor = _open_locked(target, path)
+    try:
+        if descriptor is not None:
+            yield os.fstat(descriptor)
+        else:
+            yield target.stat() if target.exists() else None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open_locked(target: Path, path: str) -> int | None:
+    """None: there is no file, or none that may be opened for writing, though perhaps replaced.
+
+    Who waited for a writer finds that it has locked what was replaced, and starts again.
+    """
+    while True:
+        try:
+            descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, PermissionError):
+            return None
+        except OSError as error:
+            raise OSError(error.errno, f"cannot write '{path}': {error.strerror}") from None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(f"cannot write '{path}': not a regular file")
+            _lock(descriptor)
+            if target.exists() and os.path.samestat(status, target.stat()):
+                _check_no_writer(descriptor, path)
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _check_no_writer(descriptor: int, path: str) -> None:
+    """What a program with the file open for writing still has to write would be lost."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as HDF5 locks what it reads
+    except BlockingIOError:
+        raise OSError(
+            f"cannot write '{path}': it is open for writing, here or in another program"
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+
+
+def _lock(descriptor: int) -> None:
+    """File systems and systems that cannot lock are used without."""
+    command = getattr(fcntl, "F_OFD_SETLKW", None)
+    if command is None:
+        return
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, command, lock)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+            raise
+
+
+def _take_permissions(descriptor: int, replaced: os.stat_result) -> None:
+    """Where the group cannot be kept, the new one may do no more than everybody."""
+    mode = stat.S_IMODE(replaced.st_mode)
+    created = os.fstat(descriptor)
+    if created.st_uid != replaced.st_uid:
+        try:
+            os.fchown(descriptor, replaced.st_uid, -1)
+        except OSError:
+            mode &= ~stat.S_ISUID
+    if created.st_gid != replaced.st_gid:
+        try:
+            os.fchown(descriptor, -1, replaced.st_gid)
+        except OSError:
+            mode &= ~stat.S_ISGID & (~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3)
+    os.fchmod(descriptor, mode)
+
+
+def _move_if_new(temporary: Path, target: Path) -> None:
+    """Errors: FileAppearedError; OSError."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise FileAppearedError from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if target.exists():
+            raise FileAppearedError from None
+        temporary.replace(target)
+    else:
+        temporary.unlink()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,82 @@ for target in sys.argv[1:]:
     assert done.stdout.count("cannot write") == 2, done
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    mask = fdma.compile("causal", 64)
+    before = os.umask(0o027)
+    try:
+        mask.save(path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o7777 == 0o640
+    for mode in (0o600, 0o604, 0o755):
+        path.chmod(mode)
+        mask.save(path, name=f"after {mode:o}")
+        assert path.stat().st_mode & 0o7777 == mode
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 23456)
+        mask.save(path, name="theirs")
+        assert (path.stat().st_uid, path.stat().st_gid) == (12345, 23456)
+    assert len(fdma.list_masks(path)) == (5 if os.geteuid() == 0 else 4)
+
+
+def test_links_stay_links(tmp_path: Path) -> None:
+    mask = fdma.compile("causal", 64)
+    (tmp_path / "real").mkdir()
+    for name, target in (("new", "real/new.h5"), ("lost", "absent/new.h5"), ("a", "b"), ("b", "a")):
+        (tmp_path / name).symlink_to(target)
+    mask.save(tmp_path / "new")
+    mask.save(tmp_path / "new", name="second")
+    assert (tmp_path / "new").is_symlink()
+    assert fdma.list_masks(tmp_path / "real" / "new.h5") == ["mask", "second"]
+    with pytest.raises(FileNotFoundError, match=r"lost' -> '.*absent/new.h5'"):
+        mask.save(tmp_path / "lost")
+    with pytest.raises(OSError, match=r"'.*/a'.*Too many levels"):
+        mask.save(tmp_path / "a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "lost", "new", "real"]
+
+
+def test_a_file_that_is_open_for_writing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    mask = fdma.compile("causal", 64)
+    mask.save(path)
+    with h5py.File(path, "r+"), pytest.raises(OSError, match="open for writing"):
+        mask.save(path, name="b")
+    with h5py.File(path, "r"):
+        mask.save(path, name="b")
+    assert fdma.list_masks(path) == ["b", "mask"]
+
+
+@needs_tool
+def test_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
+    """Processes of Python and of the tool, and threads, from an absent file on: no mask is lost."""
+    program = """
+import sys, fdma
+mask = fdma.compile("causal", 64)
+for i in range(5):
+    mask.save("m.h5", name=f"{sys.argv[1]}-{i}")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(fdma_module.FOLDER)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, name], env=environment, cwd=tmp_path)
+        for name in "ab"
+    ]
+    mask = fdma.compile("causal", 64)
+    with ThreadPoolExecutor(3) as pool:
+        saved = [pool.submit(mask.save, tmp_path / "m.h5", name=f"thread-{i}") for i in range(6)]
+        for i in range(6):
+            words = ["-s", "causal", "--q-len", "64", "--name", f"tool-{i}", "-o", "m.h5"]
+            maskc(tmp_path, "compile", *words)
+        for each in saved:
+            each.result()
+    assert [process.wait(timeout=60) for process in running] == [0, 0]
+    names = [f"{word}-{i}" for word, count in (("a", 5), ("b", 5), ("thread", 6), ("tool", 6))
+             for i in range(count)]  # fmt: skip
+    assert fdma.list_masks(tmp_path / "m.h5") == sorted(names)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
 
 
 def test_memory_is_taken_only_for_what_is_there(tmp_path: Path) -> None:
