@@ -57,7 +57,7 @@ void leave(int slot) {
 // Held while a temporary file is made and while one is moved into place, so that stop_writing()
 // meets neither halfway.
 std::mutex moves_mutex;
-std::int64_t num_moved = 0;  // guarded by moves_mutex
+pid_t moved_by = 0;  // the process that has put a file in place; guarded by moves_mutex
 
 // The folder part of a path, "." if it has none.
 std::string folder_of(const std::string& path) {
@@ -127,7 +127,7 @@ void remove_pending_files() noexcept {
 
 bool stop_writing() {
   std::unique_lock lock(moves_mutex);
-  if (num_moved > 0) return false;
+  if (moved_by == getpid()) return false;
   remove_pending_files();
   lock.release();  // for ever
   return true;
@@ -215,7 +215,7 @@ Result<bool> PendingFile::move(bool only_if_new) {
     if (failed != 0) return write_error(path_, failed);
     temporary_.clear();
     leave(std::exchange(slot_, -1));
-    ++num_moved;
+    moved_by = getpid();
   }
   const int folder = open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {  // the file is complete either way; not every file system can sync a folder

@@ -346,6 +346,131 @@ TEST(PendingFile, DisappearsUnlessCommitted) {
   EXPECT_THAT(folder.names(), ElementsAre("m.h5"));
 }
 
+mode_t mode_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(stat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 07777;
+}
+
+TEST(PendingFile, HasTheModeOfTheFileThatItReplaces) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.h5");
+  testing::write_bytes(path, "private");
+  for (const mode_t mode : {mode_t{0600}, mode_t{0640}, mode_t{0604}, mode_t{0755}}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    auto file = PendingFile::create(path);
+    ASSERT_TRUE(file);
+    EXPECT_EQ(mode_of(file->temporary_path()), mode);
+    ASSERT_TRUE(file->commit());
+    EXPECT_EQ(mode_of(path), mode);
+  }
+}
+
+TEST(PendingFile, HasWhatTheUmaskLeavesWhereItIsNew) {
+  const TemporaryFolder folder;
+  const mode_t before = umask(0027);
+  auto file = PendingFile::create(folder.file("m.h5"));
+  umask(before);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file->commit());
+  EXPECT_EQ(mode_of(folder.file("m.h5")), 0640u);
+}
+
+TEST(PendingFile, HasOwnerAndGroupOfTheFileThatItReplaces) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may give files to others";
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.h5");
+  testing::write_bytes(path, "theirs");
+  ASSERT_EQ(chown(path.c_str(), 12345, 23456), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  auto file = PendingFile::create(path);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file->commit());
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, 12345u);
+  EXPECT_EQ(status.st_gid, 23456u);
+  EXPECT_EQ(status.st_mode & 07777, 0640u);
+}
+
+TEST(PendingFile, GivesAGroupThatIsNotKeptNoMoreThanEverybody) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may become somebody else";
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.h5");
+  testing::write_bytes(path, "for the group");
+  ASSERT_EQ(chown(path.c_str(), 12345, 23456), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);
+  EXPECT_EQ(exit_code_of([&] {
+              if (setgid(34567) != 0 || setuid(12345) != 0) return 10;
+              auto file = PendingFile::create(path);
+              if (!file) return 11;
+              return file->commit() ? 0 : 12;
+            }),
+            0);
+  EXPECT_EQ(mode_of(path), 0600u);
+}
+
+TEST(PendingFile, KeepsALinkWhoseTargetIsNotThereYet) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("real"));
+  ASSERT_EQ(symlink("real/new.h5", folder.file("first.h5").c_str()), 0);
+  ASSERT_EQ(symlink(folder.file("first.h5").c_str(), folder.file("link.h5").c_str()), 0);
+  auto file = PendingFile::create(folder.file("link.h5"));
+  ASSERT_TRUE(file) << file.error().message;
+  ASSERT_TRUE(file->commit());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link.h5")));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("first.h5")));
+  EXPECT_TRUE(std::filesystem::is_regular_file(folder.file("real/new.h5")));
+}
+
+TEST(PendingFile, RejectsLinksThatLeadNowhere) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(symlink("b.h5", folder.file("a.h5").c_str()), 0);
+  ASSERT_EQ(symlink("a.h5", folder.file("b.h5").c_str()), 0);
+  ASSERT_EQ(symlink("absent/new.h5", folder.file("c.h5").c_str()), 0);
+  const auto circle = PendingFile::create(folder.file("a.h5"));
+  ASSERT_FALSE(circle);
+  EXPECT_EQ(circle.error().message,
+            "cannot write '" + folder.file("a.h5") + "': Too many levels of symbolic links");
+  const auto absent = PendingFile::create(folder.file("c.h5"));
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().message, "cannot write '" + folder.file("c.h5") + "' -> '" +
+                                        folder.file("absent/new.h5") +
+                                        "': No such file or directory");
+  EXPECT_THAT(folder.names(), UnorderedElementsAre("a.h5", "b.h5", "c.h5"));
+}
+
+TEST(PendingFile, CommitsAsNewOnlyWhereNothingIs) {
+  const TemporaryFolder folder;
+  auto mine = PendingFile::create(folder.file("m.h5"));
+  auto other = PendingFile::create(folder.file("m.h5"));
+  ASSERT_TRUE(mine && other);
+  EXPECT_TRUE(*other->commit_if_new());
+  testing::write_bytes(folder.file("m.h5"), "other");
+  const auto moved = mine->commit_if_new();
+  ASSERT_TRUE(moved);
+  EXPECT_FALSE(*moved);
+  EXPECT_EQ(testing::read_bytes(folder.file("m.h5")), "other");
+}
+
+TEST(StopWriting, StopsBeforeTheFirstFileOnly) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(exit_code_of([&] {
+              auto file = PendingFile::create(folder.file("m.h5"));
+              if (!file || folder.names().size() != 1) return 10;
+              return stop_writing() && folder.names().empty() ? 0 : 11;
+            }),
+            0);
+  EXPECT_EQ(exit_code_of([&] {
+              if (!write_masks(folder.file("m.h5"), {{"m", make_mask(MaskFormat::bcsr)}}))
+                return 10;
+              return stop_writing() ? 11 : 0;
+            }),
+            0);
+  EXPECT_THAT(folder.names(), ElementsAre("m.h5"));
+}
+
 TEST(PendingFile, ShortensLongNames) {
   const TemporaryFolder folder;
   const std::string name(255, 'n');
