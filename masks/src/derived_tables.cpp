@@ -113,8 +113,13 @@ Result<IrTable> document_prefixes(const std::string& name, const IrTable& ids,
                                   const IrTable& prefix) {
   const std::int64_t kv_len = ids.extents[0], num_documents = prefix.extents[0];
   std::vector<std::int64_t> left(static_cast<std::size_t>(num_documents));
-  for (std::int64_t d = 0; d < num_documents; ++d)
-    left[static_cast<std::size_t>(d)] = std::max<std::int64_t>(prefix.at(d), 0);
+  for (std::int64_t d = 0; d < num_documents; ++d) {
+    const std::int64_t length = prefix.at(d);
+    if (length < 0 || length > kv_len)
+      return invalid(fmt::format("{}: prefix of document {}: expected 0 to kv_len = {}, got {}",
+                                 name, d, kv_len, length));
+    left[static_cast<std::size_t>(d)] = length;
+  }
   const auto too_large = [&](std::int64_t id, std::int64_t k) {
     return invalid(fmt::format("{}: id {} of key {} is not below docs = {}, the extent of prefix",
                                name, id, k, num_documents));

@@ -88,22 +88,24 @@ IrId NameExpander::expand(const NameInstance& mask, const BoundPair& pair, IrId 
   const IrId pos = minus(plus(q, kv_len), builder_.constant(pair.q_len));
   const auto number = [&](std::size_t i) { return mask.numbers[i]; };
   const auto in_keys = [&] { return within(zero, pos, kv_len); };
-  const auto distance_below = [&](IrId w) {
-    return below(builder_.make(IrOp::abs, minus(pos, k)), w);
+  const auto always = [&] { return builder_.boolean(true); };
+  const auto is_infinite = [&](std::size_t i) { return mask.numbers[i] < 0; };
+  const auto distance_below = [&](std::size_t i) {
+    return is_infinite(i) ? always() : below(builder_.make(IrOp::abs, minus(pos, k)), number(i));
   };
   switch (mask.form) {
     case MaskForm::causal:
       return at_most(k, pos);
     case MaskForm::window:
-      return distance_below(number(0));
+      return distance_below(0);
     case MaskForm::window_pair: {
-      const IrId offset = minus(k, pos), always = builder_.boolean(true);
-      const IrId left = number(0) < 0 ? always : at_most(minus(zero, number(0)), offset);
-      const IrId right = number(1) < 0 ? always : at_most(offset, number(1));
+      const IrId offset = minus(k, pos);
+      const IrId left = is_infinite(0) ? always() : at_most(minus(zero, number(0)), offset);
+      const IrId right = is_infinite(1) ? always() : at_most(offset, number(1));
       return both(left, right);
     }
     case MaskForm::dilated:
-      return both(distance_below(number(0)),
+      return both(distance_below(0),
                   same(builder_.make(IrOp::mod, minus(pos, k), number(1)), zero));
     case MaskForm::documents_ids:
     case MaskForm::documents_lengths:
@@ -115,8 +117,9 @@ IrId NameExpander::expand(const NameInstance& mask, const BoundPair& pair, IrId 
       return builder_.range(b).may_be_undefined ? both(condition, at_most(zero, a)) : condition;
     }
     case MaskForm::prefix:
-    case MaskForm::sink:
       return below(k, number(0));
+    case MaskForm::sink:
+      return is_infinite(0) ? always() : below(k, number(0));
     case MaskForm::prefix_documents:
       return both(same_document(mask.tables[0], pos, k, in_keys()),
                   either(at_most(k, pos), entry(mask.tables[1], k)));

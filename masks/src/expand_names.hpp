@@ -78,6 +78,7 @@ class NameExpander {
   Result<void> read_per_element(ExprId id, const BoundPair& pair, NameInstance& mask);
   Result<void> read_dense(ExprId id, const BoundPair& pair, NameInstance& mask);
   Result<void> read_interval_lists(ExprId id, const BoundPair& pair, NameInstance& mask);
+  Result<void> check_numbers(ExprId id, const BoundPair& pair, const NameInstance& mask) const;
   Result<void> check_canvas(ExprId id, const BoundPair& pair, const NameInstance& mask) const;
   TableRequest request(ExprId id, std::size_t argument) const;
   IrTable cut(IrTable table, std::int64_t rows, std::int64_t columns) const;

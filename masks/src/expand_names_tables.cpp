@@ -39,6 +39,7 @@ Result<NameInstance> NameExpander::prepare(ExprId id, std::vector<IrId> numbers,
   mask.numbers = std::move(numbers);
   if (mask.form == MaskForm::padding_side)
     mask.is_left = checked_.node(node.children[1]).symbol == "left";
+  FDMA_TRY_VOID(check_numbers(id, pair, mask));
   FDMA_TRY_VOID(read_tables(id, pair, mask));
   if (mask.form == MaskForm::block_diffusion || mask.form == MaskForm::natten2d) {
     FDMA_TRY_VOID(check_canvas(id, pair, mask));
@@ -182,7 +183,11 @@ Result<void> NameExpander::read_per_element(ExprId id, const BoundPair& pair, Na
   TableRequest wanted = request(id, 0);
   wanted.rank = 0;
   FDMA_TRY(IrTable own, tables_.of_element(wanted, pair.b));
-  mask.numbers = {builder_.constant(own.at(0))};
+  const std::int64_t entry = own.at(0);
+  if (entry < 0 || entry > pair.kv_len)
+    return invalid(fmt::format("{}: entry {} of table '{}': expected 0 to kv_len = {}, got {}",
+                               wanted.use, pair.b, wanted.table, pair.kv_len, entry));
+  mask.numbers = {builder_.constant(entry)};
   return {};
 }
 
@@ -260,12 +265,18 @@ Result<void> NameExpander::read_dense(ExprId id, const BoundPair& pair, NameInst
                                describe(table)));
   const bool batch_fits = table.rank < 3 || table.extents[0] == shape_.num_batches;
   const bool head_fits = table.rank < 4 || table.extents[1] == shape_.num_heads;
-  const bool cells_fit =
-      !is_bits || table.rank < 2 ||
-      (table.extents[table.rank - 2] == q_len && table.extents[table.rank - 1] == kv_len);
+  const std::int64_t m = is_bits ? 1 : builder_.node(mask.numbers[0]).value;
+  const std::int64_t n = is_bits ? 1 : builder_.node(mask.numbers[1]).value;
+  const auto num_tiles = [](std::int64_t length, std::int64_t side) {
+    return length / side + (length % side != 0 ? 1 : 0);
+  };
+  const std::int64_t rows = num_tiles(q_len, m), columns = num_tiles(kv_len, n);
+  const bool cells_fit = table.rank < 2 || (table.extents[table.rank - 2] == rows &&
+                                            table.extents[table.rank - 1] == columns);
   if (table.rank < 2 || !batch_fits || !head_fits || !cells_fit) {
     const std::string cells =
-        is_bits ? fmt::format("q_len = {}, kv_len = {}", q_len, kv_len) : "rows, columns";
+        is_bits ? fmt::format("q_len = {}, kv_len = {}", q_len, kv_len)
+                : fmt::format("ceil(q_len / {}) = {}, ceil(kv_len / {}) = {}", m, rows, n, columns);
     return Error{
         ErrorCode::shape_mismatch,
         fmt::format("{}: table '{}': expected [{}], [batch = {}, ..] or [batch, heads = {}, ..], "
@@ -276,35 +287,6 @@ Result<void> NameExpander::read_dense(ExprId id, const BoundPair& pair, NameInst
   if (table.rank == 3) table = slice_of(table, pair.h);
   if (is_bits) table = cut(table, pair.q_len, pair.kv_len);
   mask.tables = {store_.prepare(table)};
-  return {};
-}
-
-// The canvas of block_diffusion and natten2d must be exactly the keys.
-Result<void> NameExpander::check_canvas(ExprId id, const BoundPair& pair,
-                                        const NameInstance& mask) const {
-  const NameForm& form = *checked_.fact(id).form;
-  const std::string use = quote(*checked_.expr, id);
-  std::vector<std::int64_t> sizes;
-  for (std::size_t i = 0; i < mask.numbers.size(); ++i) {
-    const bool is_needed = mask.form == MaskForm::natten2d || i == 0;
-    if (is_needed && !builder_.is_constant(mask.numbers[i]))
-      return invalid(fmt::format("{}: {} is undefined", use, form.parameters[i].name));
-    sizes.push_back(builder_.is_constant(mask.numbers[i]) ? builder_.node(mask.numbers[i]).value
-                                                          : 0);
-  }
-  std::int64_t canvas = 0;
-  if (mask.form == MaskForm::block_diffusion) {
-    if (__builtin_mul_overflow(sizes[0], std::int64_t{2}, &canvas) || canvas != pair.kv_len)
-      return invalid(fmt::format("{}: expected kv_len = 2 * n with n = {}, got kv_len = {}", use,
-                                 sizes[0], pair.kv_len));
-    return {};
-  }
-  if (sizes[0] < 0 || __builtin_mul_overflow(sizes[0], sizes[1], &canvas) || canvas != pair.kv_len)
-    return invalid(fmt::format("{}: expected kv_len = height * width = {} * {}, got kv_len = {}",
-                               use, sizes[0], sizes[1], pair.kv_len));
-  if (sizes[2] > sizes[0] || sizes[3] > sizes[1])
-    return invalid(fmt::format("{}: the {} x {} window is larger than the {} x {} canvas", use,
-                               sizes[2], sizes[3], sizes[0], sizes[1]));
   return {};
 }
 

@@ -136,11 +136,11 @@ BoolExpr at(const BoolExpr& mask, const IntExpr& row, const IntExpr& key) {
 }
 
 BoolExpr causal() { return named("causal", MaskForm::causal, {}); }
-BoolExpr window(const IntExpr& w) { return named("window", MaskForm::window, {w.node()}); }
+BoolExpr window(const Bound& w) { return named("window", MaskForm::window, {w.node()}); }
 BoolExpr window(const Bound& left, const Bound& right) {
   return named("window", MaskForm::window_pair, {left.node(), right.node()});
 }
-BoolExpr dilated(const IntExpr& w, const IntExpr& step) {
+BoolExpr dilated(const Bound& w, const IntExpr& step) {
   return named("dilated", MaskForm::dilated, {w.node(), step.node()});
 }
 BoolExpr documents_ids(std::string ids) {
@@ -179,7 +179,7 @@ BoolExpr global(const IntExpr& g) { return named("global", MaskForm::global, {g.
 BoolExpr global_table(std::string t) {
   return named("global", MaskForm::global, {table_node(std::move(t))});
 }
-BoolExpr sink(const IntExpr& s) { return named("sink", MaskForm::sink, {s.node()}); }
+BoolExpr sink(const Bound& s) { return named("sink", MaskForm::sink, {s.node()}); }
 BoolExpr padding(std::string lengths) {
   return named("padding", MaskForm::padding, {table_node(std::move(lengths))});
 }

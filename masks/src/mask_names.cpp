@@ -28,15 +28,15 @@ NameForm function(std::string_view name, ExprOp op, std::vector<Parameter> param
 std::vector<NameForm> make_forms() {
   const auto table = [](std::string_view name) { return by_keyword(name, Kind::table); };
   const auto integer = [](std::string_view name) { return by_position(name, Kind::integer); };
+  const auto bound = [](std::string_view name) { return by_position(name, Kind::integer_or_inf); };
   const auto value = [](std::string_view name) { return by_position(name, Kind::cell_integer); };
   return {
       mask("causal", MaskForm::causal, {}, "causal", "k <= pos"),
-      mask("window", MaskForm::window, {integer("w")}, "window(w)", "abs(pos - k) < w"),
-      mask("window", MaskForm::window_pair,
-           {by_position("left", Kind::integer_or_inf), by_position("right", Kind::integer_or_inf)},
-           "window(left, right)", "-left <= k - pos <= right; either may be inf"),
-      mask("dilated", MaskForm::dilated, {integer("w"), integer("step")}, "dilated(w, step)",
-           "abs(pos - k) < w and (pos - k) % step == 0"),
+      mask("window", MaskForm::window, {bound("w")}, "window(w)", "abs(pos - k) < w; w may be inf"),
+      mask("window", MaskForm::window_pair, {bound("left"), bound("right")}, "window(left, right)",
+           "-left <= k - pos <= right; either may be inf"),
+      mask("dilated", MaskForm::dilated, {bound("w"), integer("step")}, "dilated(w, step)",
+           "abs(pos - k) < w and (pos - k) % step == 0; w may be inf"),
       mask("documents", MaskForm::documents_ids, {table("ids")}, "documents(ids=@t)",
            "t[pos] == t[k], not negative"),
       mask("documents", MaskForm::documents_lengths, {table("lengths")}, "documents(lengths=@t)",
@@ -61,7 +61,7 @@ std::vector<NameForm> make_forms() {
            "k // n <= pos // n"),
       mask("global", MaskForm::global, {by_position("g", Kind::integer_or_table)}, "global(g)",
            "k < g or pos < g; with a boolean table t of the keys: t[k] or t[pos]"),
-      mask("sink", MaskForm::sink, {integer("s")}, "sink(s)", "k < s"),
+      mask("sink", MaskForm::sink, {bound("s")}, "sink(s)", "k < s; s may be inf"),
       mask("padding", MaskForm::padding, {table("lengths")}, "padding(lengths=@t)", "k < t[b]"),
       mask("padding", MaskForm::padding_side, {table("lengths"), by_keyword("side", Kind::side)},
            "padding(lengths=@t, side=left)", "k >= kv_len - t[b]; side=right: k < t[b]"),

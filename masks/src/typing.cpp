@@ -81,8 +81,8 @@ class Inference {
     return ExprType::error;
   }
   void report_symbol(std::size_t child) {
-    report(child, fmt::format("{} takes no such word: inf is only a bound of window(left, right), "
-                              "left and right are only a side of padding",
+    report(child, fmt::format("{} takes no such word: inf is only a bound of window, dilated and "
+                              "sink, left and right are only a side of padding",
                               node_name(node_)));
   }
   void report(std::size_t child, std::string message) {

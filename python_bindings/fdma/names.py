@@ -17,6 +17,7 @@ depends on the lengths shows when the mask is compiled.
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from . import _fdma
@@ -68,6 +69,9 @@ Number: TypeAlias = "IntLike | str"
 TableLike: TypeAlias = "TableExpr | str | Any"
 """An array or sequence, "@name", or fdma.table(..)."""
 
+_NO_WINDOW = "write math.inf for every key, k < 0 for none"
+_OPEN_SIDE = "write math.inf for a side without a bound, k and pos for a band beside the diagonal"
+
 
 # ---- arguments
 
@@ -84,9 +88,22 @@ def _number(mask: str, parameter: str, value: object) -> _Expr:
     return operand
 
 
-def _bound(mask: str, parameter: str, value: object) -> _Expr:
-    is_infinite = value is None or (isinstance(value, float) and value == math.inf)
-    return _variable("inf") if is_infinite else _number(mask, parameter, value)
+def _bound(mask: str, parameter: str, value: object, least: int, hint: str) -> _Expr:
+    """An integer from `least` on, or inf; what is no plain number shows when it is compiled."""
+    if isinstance(value, float) and value == math.inf:
+        return _variable("inf")
+    number = _number(mask, parameter, value)
+    _check_least(mask, parameter, value, least, f", or math.inf; {hint}")
+    return number
+
+
+def _check_least(mask: str, parameter: str, value: object, least: int, hint: str = "") -> None:
+    if isinstance(value, Integral) and int(value) < least:
+        expected, _, remedy = hint.partition(";")
+        raise ValueError(
+            f"{mask}: {parameter}: expected {least} or more{expected}, got {value}"
+            + (f";{remedy}" if remedy else "")
+        )
 
 
 def _by_name(what: str, text: str) -> TableExpr:
@@ -138,8 +155,13 @@ def _named(name: str, *operands: _Expr, keywords: tuple[str, ...] = ()) -> MaskE
     )
 
 
-def _numbers(name: str, **values: object) -> MaskExpr:
-    return _named(name, *(_number(name, parameter, value) for parameter, value in values.items()))
+def _numbers(name: str, least: int | None = None, /, **values: object) -> MaskExpr:
+    """A mask of integers, from `least` on where that is given."""
+    operands = [_number(name, parameter, value) for parameter, value in values.items()]
+    if least is not None:
+        for parameter, value in values.items():
+            _check_least(name, parameter, value, least)
+    return _named(name, *operands)
 
 
 # ---- position
@@ -158,7 +180,7 @@ def causal() -> MaskExpr:
 if TYPE_CHECKING:
 
     @overload
-    def window(w: Number) -> MaskExpr: ...
+    def window(w: Number | float) -> MaskExpr: ...
     @overload
     def window(left: Number | float | None, right: Number | float | None) -> MaskExpr: ...
     def window(*bounds: Any, **named: Any) -> MaskExpr: ...
@@ -168,8 +190,9 @@ else:  # typing's overload keeps what it decorates alive after the core is gone
     def window(*bounds, **named):
         """`window(w)`: abs(pos - k) < w. `window(left, right)`: -left <= k - pos <= right.
 
-        With `causal()`, window(w) sees w keys, its own included. None and math.inf leave a side
-        of window(left, right) open.
+        With `causal()`, window(w) sees w keys, its own included; w is 1 or more, or math.inf.
+        `left` and `right` are 0 or more; None and math.inf leave a side open, which flash-attn
+        writes as -1.
 
         >>> from fdma import causal, window
         >>> print(causal() & window(512), window(255, 0), window(left=None, right=16), sep="; ")
@@ -185,18 +208,22 @@ def _window(bounds: tuple[Any, ...], named: dict[str, Any]) -> MaskExpr:
         shown = ", ".join([*(str(value) for value in bounds), *(f"{name}=" for name in named)])
         raise TypeError(f"window: expected window(w) or window(left, right), got window({shown})")
     if parameters == ("w",):
-        return _numbers("window", w=given["w"])
-    return _named("window", *(_bound("window", name, given[name]) for name in parameters))
+        return _named("window", _bound("window", "w", given["w"], 1, _NO_WINDOW))
+    sides = (math.inf if given[name] is None else given[name] for name in parameters)
+    named_sides = zip(parameters, sides, strict=True)
+    return _named("window", *(_bound("window", n, side, 0, _OPEN_SIDE) for n, side in named_sides))
 
 
-def dilated(w: Number, step: Number) -> MaskExpr:
-    """abs(pos - k) < w and (pos - k) % step == 0.
+def dilated(w: Number | float, step: Number) -> MaskExpr:
+    """abs(pos - k) < w and (pos - k) % step == 0; both 1 or more, w may be math.inf.
 
     >>> from fdma import dilated
     >>> print(dilated(4096, 8))
     dilated(4096, 8)
     """
-    return _numbers("dilated", w=w, step=step)
+    every = _number("dilated", "step", step)
+    _check_least("dilated", "step", step, 1)
+    return _named("dilated", _bound("dilated", "w", w, 1, _NO_WINDOW), every)
 
 
 def chunked(n: Number) -> MaskExpr:
@@ -206,7 +233,7 @@ def chunked(n: Number) -> MaskExpr:
     >>> print(causal() & chunked(8192))
     causal & chunked(8192)
     """
-    return _numbers("chunked", n=n)
+    return _numbers("chunked", 1, n=n)
 
 
 def block_causal(n: Number) -> MaskExpr:
@@ -216,37 +243,41 @@ def block_causal(n: Number) -> MaskExpr:
     >>> print(block_causal(64))
     block_causal(64)
     """
-    return _numbers("block_causal", n=n)
+    return _numbers("block_causal", 1, n=n)
 
 
-def sink(s: Number) -> MaskExpr:
-    """k < s: the first keys.
+def sink(s: Number | float) -> MaskExpr:
+    """k < s: the first keys; s is 0 or more, or math.inf for all.
 
     >>> from fdma import causal, sink, window
     >>> print(causal() & (window(1024) | sink(4)))
     causal & (window(1024) | sink(4))
     """
-    return _numbers("sink", s=s)
+    return _named("sink", _bound("sink", "s", s, 0, "write math.inf for every key"))
 
 
 def global_(g: Number | TableLike) -> MaskExpr:
-    """k < g or pos < g; with a boolean table `[kv_len]`, t[k] or t[pos].
+    """k < g or pos < g, g 0 or more; with a boolean table `[kv_len]`, t[k] or t[pos].
 
     >>> from fdma import global_, window
     >>> print(window(256) | global_(16), global_([True, False, True]), sep="; ")
     window(256) | global(16); global(@t0)
     """
-    return _named("global", _number_or_table("global_", "g", g, "bool", ("t", (1, 2))))
+    operand = _number_or_table("global_", "g", g, "bool", ("t", (1, 2)))
+    _check_least("global_", "g", g, 0)
+    return _named("global", operand)
 
 
 def prefix(p: Number | TableLike) -> MaskExpr:
-    """k < p: keys that all queries see; p is an integer or integers `[batch]`.
+    """k < p: keys that all queries see; p is an integer or integers `[batch]`, 0 to kv_len.
 
     >>> from fdma import causal, prefix
     >>> print(causal() | prefix(128), causal() | prefix([128, 7]), sep="; ")
     causal | prefix(128); causal | prefix(@p)
     """
-    return _named("prefix", _number_or_table("prefix", "p", p, "int", ("p", (1, 1))))
+    operand = _number_or_table("prefix", "p", p, "int", ("p", (1, 1)))
+    _check_least("prefix", "p", p, 0)
+    return _named("prefix", operand)
 
 
 def _number_or_table(
@@ -354,7 +385,7 @@ def causal_blockwise(ids: TableLike) -> MaskExpr:
 def padding(lengths: TableLike, side: Literal["right", "left"] = "right") -> MaskExpr:
     """k < lengths[b]; with side="left", where padding comes first, k >= kv_len - lengths[b].
 
-    Integers `lengths` [batch].
+    Integers `lengths` [batch], 0 to kv_len.
 
     >>> from fdma import padding
     >>> print(padding([700, 1300]), padding("@n", side="left"), sep="; ")
@@ -398,12 +429,17 @@ def rows(begin: TableLike, end: TableLike) -> MaskExpr:
 def tiles(t: TableLike, m: Number, n: Number) -> MaskExpr:
     """t[.., q // m, k // n]: booleans of 2 dimensions, 3 (batch first) or 4 (batch, head).
 
+    The last two extents are ceil(q_len / m) and ceil(kv_len / n).
+
     >>> from fdma import tiles
     >>> print(tiles([[True, False], [True, True]], 128, 128))
     tiles(@tiles, 128, 128)
     """
     table = _given("tiles", "t", t)
-    return _named("tiles", table, _number("tiles", "m", m), _number("tiles", "n", n))
+    sides = _number("tiles", "m", m), _number("tiles", "n", n)
+    _check_least("tiles", "m", m, 1)
+    _check_least("tiles", "n", n, 1)
+    return _named("tiles", table, *sides)
 
 
 def bits(t: TableLike) -> MaskExpr:
@@ -463,7 +499,7 @@ def natten2d(height: Number, width: Number, kh: Number, kw: Number) -> MaskExpr:
     >>> print(natten2d(64, 128, 13, 13))
     natten2d(64, 128, 13, 13)
     """
-    return _numbers("natten2d", height=height, width=width, kh=kh, kw=kw)
+    return _numbers("natten2d", 0, height=height, width=width, kh=kh, kw=kw)
 
 
 def topk(scores: TableLike, w: Number, among: MaskLike | None = None) -> MaskExpr:

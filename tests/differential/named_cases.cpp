@@ -43,6 +43,14 @@ void add_ids(Random& random, const MaskShape& shape, TableSet& tables, const std
   tables.add(name, DType::int32, extents, ids);
 }
 
+// One number of keys per element, at most `most`.
+Values lengths_up_to(Random& random, const MaskShape& shape, std::int64_t most) {
+  Values lengths;
+  for (std::int64_t b = 0; b < shape.num_batches; ++b)
+    lengths.push_back(random.between(0, std::min(most, shape.kv_len(b))));
+  return lengths;
+}
+
 // Document lengths per element that leave some keys over.
 Values random_lengths(Random& random, const MaskShape& shape, std::int64_t num_docs) {
   Values lengths;
@@ -119,12 +127,15 @@ std::vector<NamedCase> make_cases() {
                            "causal & window(40)",
                            "causal & (window(40) | sink(4))",
                            "dilated(60, 7)",
-                           "prefix(19)",
+                           "prefix(min(19, kv_len))",
                            "chunked(48)",
                            "chunked(16)",
                            "block_causal(24)",
                            "global(5)",
                            "sink(3)",
+                           "sink(inf) & causal",
+                           "window(inf) & causal",
+                           "dilated(inf, 5)",
                            "causal & ~sink(9)",
                            "causal ^ chunked(32)",
                            "global(4) | window(17)",
@@ -167,16 +178,18 @@ std::vector<NamedCase> make_cases() {
     return std::string("documents(q_ids=@qi, k_ids=@ki)");
   });
   add("prefix(table)", [](R& r, const S& s, T& t) {
-    t.add("p", DType::uint8, {s.num_batches}, random_values(r, s.num_batches, 0, 60));
+    t.add("p", DType::uint8, {s.num_batches}, lengths_up_to(r, s, 60));
     return std::string("prefix(@p) | causal");
   });
   for (const bool is_contiguous : {true, false})
-    cases.push_back({is_contiguous ? "prefix_documents" : "prefix_documents interleaved",
-                     [is_contiguous](R& r, const S& s, T& t) {
-                       t.add("p", DType::int64, {5}, random_values(r, 5, 0, 25));
-                       return with_ids(r, s, t, "prefix_documents(ids=@ids, prefix=@p)",
-                                       is_contiguous);
-                     }});
+    cases.push_back(
+        {is_contiguous ? "prefix_documents" : "prefix_documents interleaved",
+         [is_contiguous](R& r, const S& s, T& t) {
+           const auto [first, last] = std::pair(s.kv_lens.begin(), s.kv_lens.end());
+           const std::int64_t most = std::min<std::int64_t>(25, *std::min_element(first, last));
+           t.add("p", DType::int64, {5}, random_values(r, 5, 0, most));
+           return with_ids(r, s, t, "prefix_documents(ids=@ids, prefix=@p)", is_contiguous);
+         }});
   add("share_question", [](R& r, const S& s, T& t) {
     add_ids(r, s, t, "parts", 4, false);
     return with_ids(r, s, t, "causal & share_question(ids=@ids, parts=@parts)", true);
@@ -192,7 +205,7 @@ std::vector<NamedCase> make_cases() {
   for (const char* side : {"", ", side=left", ", side=right"})
     cases.push_back({std::string("padding") + side, [side](R& r, const S& s, T& t) {
                        t.add("n", DType::int32, {s.num_batches},
-                             random_values(r, s.num_batches, 0, s.max_kv_len()));
+                             lengths_up_to(r, s, s.max_kv_len()));
                        return fmt::format("causal & padding(lengths=@n{})", side);
                      }});
   for (const bool by_key : {true, false}) {

@@ -52,7 +52,7 @@ def test_masks_of_positions(q_len: int, kv: int, w: int) -> None:
     assert_mask(fdma.causal(), *shape, lambda q, k, pos: k <= pos)
     assert_mask(fdma.window(w), *shape, lambda q, k, pos: abs(pos - k) < w)
     assert_mask(fdma.sink(w), *shape, lambda q, k, pos: k < w)
-    assert_mask(fdma.prefix(w), *shape, lambda q, k, pos: k < w)
+    assert_mask(fdma.prefix(min(w, kv)), *shape, lambda q, k, pos: k < w)
     assert_mask(fdma.global_(w), *shape, lambda q, k, pos: k < w or pos < w)
     assert_mask(fdma.chunked(w), *shape, lambda q, k, pos: pos // w == k // w)
     assert_mask(fdma.block_causal(w), *shape, lambda q, k, pos: k // w <= pos // w)
@@ -65,6 +65,9 @@ def test_masks_of_positions(q_len: int, kv: int, w: int) -> None:
         assert_mask(fdma.window(infinite, w), *shape, lambda q, k, pos: k - pos <= w)
         assert_mask(fdma.window(left=w, right=infinite), *shape, lambda q, k, pos: -w <= k - pos)
         assert cells_of(fdma.window(infinite, infinite), *shape).all()
+    assert cells_of(fdma.window(math.inf), *shape).all()
+    assert cells_of(fdma.sink(math.inf), *shape).all()
+    assert_mask(fdma.dilated(math.inf, 2), *shape, lambda q, k, pos: (pos - k) % 2 == 0)
 
 
 @pytest.mark.parametrize(("q_len", "kv"), SHAPES)
@@ -109,7 +112,7 @@ def test_documents(q_len: int, kv: int, seed: int) -> None:
         lambda q, k, pos: q_ids[q] >= 0 and q_ids[q] == ids[k],
     )
 
-    counts = random.integers(0, 4, 3)
+    counts = random.integers(0, min(3, kv) + 1, 3)
     rank = [int(np.sum(ids[:key] == ids[key])) for key in range(kv)]
     assert_mask(
         fdma.prefix_documents(ids=ids, prefix=counts),
@@ -430,6 +433,53 @@ def test_two_tables_of_one_wish() -> None:
         (lambda: fdma.topk([0.5], 3, among=q), TypeError, "topk: among: expected a condition"),
         (lambda: fdma.topk([0.5], q), ValueError, "topk: w is one number"),
         (lambda: fdma.natten2d(4, 4, 3, None), TypeError, "natten2d: kw: expected an integer"),
+        (
+            lambda: fdma.window(-1, 0),
+            ValueError,
+            "window: left: .* got -1; write math.inf for a side",
+        ),
+        (
+            lambda: fdma.window(0, -1),
+            ValueError,
+            "window: right: expected 0 or more, or math.inf, ",
+        ),
+        (lambda: fdma.window(np.int64(-1), 0), ValueError, "window: left: expected 0 or more, or"),
+        (
+            lambda: fdma.window(-5),
+            ValueError,
+            "window: w: expected 1 or more, or math.inf, got -5;",
+        ),
+        (lambda: fdma.window(0), ValueError, "window: w: expected 1 or more, or math.inf, got 0; "),
+        (lambda: fdma.sink(-1), ValueError, "sink: s: .* got -1; write math.inf for every key"),
+        (lambda: fdma.sink(None), TypeError, "sink: s: expected an integer"),
+        (lambda: fdma.dilated(0, 2), ValueError, "dilated: w: expected 1 or more, or math.inf"),
+        (lambda: fdma.dilated(4, 0), ValueError, "dilated: step: expected 1 or more, got 0"),
+        (lambda: fdma.global_(-1), ValueError, "global_: g: expected 0 or more, got -1"),
+        (lambda: fdma.prefix(-3), ValueError, "prefix: p: expected 0 or more, got -3"),
+        (lambda: fdma.chunked(0), ValueError, "chunked: n: expected 1 or more, got 0"),
+        (lambda: fdma.block_causal(-1), ValueError, "block_causal: n: expected 1 or more, got -1"),
+        (lambda: fdma.tiles([[True]], 0, 4), ValueError, "tiles: m: expected 1 or more, got 0"),
+        (
+            lambda: fdma.natten2d(4, 4, -1, 3),
+            ValueError,
+            "natten2d: kh: expected 0 or more, got -1",
+        ),
+        (lambda: fdma.compile(fdma.prefix(9), 8), ValueError, "p: expected 0 to kv_len = 8, got 9"),
+        (
+            lambda: fdma.compile(fdma.padding([9]), 8),
+            ValueError,
+            "entry 0 of table 'lengths': expected 0 to kv_len = 8, got 9",
+        ),
+        (
+            lambda: fdma.compile(fdma.window(fdma.h - 2, 0), 8, heads=4),
+            ValueError,
+            "left: expected at least 0 or inf, got -2 for batch element 0, head 0; write inf",
+        ),
+        (
+            lambda: fdma.compile(fdma.tiles(np.ones((2, 2), bool), 4, 4), 4),
+            ValueError,
+            r"expected \[ceil\(q_len / 4\) = 1, ceil\(kv_len / 4\) = 1\], .* got boolean \[2, 2\]",
+        ),
         (
             lambda: fdma.compile(fdma.documents(lengths=[5, 6]), 8),
             ValueError,

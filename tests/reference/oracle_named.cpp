@@ -3,6 +3,7 @@
 #include "oracle_named.hpp"
 
 #include <cstddef>
+#include <string>
 
 #include "oracle_tables.hpp"
 
@@ -92,8 +93,47 @@ Result<NamedMask> NamedMask::make(const MaskExpr& expr, ExprId id, const Tables&
     }
     if (kind == ParameterKind::side) mask.is_left_ = child.symbol == "left";
   }
+  FDMA_TRY_VOID(mask.check_numbers());
   FDMA_TRY_VOID(mask.read_arguments(Source{expr, node, *form, tables, shape, b, h}));
   return mask;
+}
+
+// What the sentence below the table of names says of integer arguments.
+Result<void> NamedMask::check_numbers() const {
+  const auto must_be = [&](std::size_t argument, std::int64_t least) -> Result<void> {
+    if (argument >= numbers_.size() || is_infinite_[argument] || !numbers_[argument].is_defined)
+      return {};
+    if (numbers_[argument].value >= least) return {};
+    return invalid("an argument below " + std::to_string(least));
+  };
+  switch (form_) {
+    case MaskForm::window:
+      return must_be(0, 1);
+    case MaskForm::window_pair:
+      FDMA_TRY_VOID(must_be(0, 0));
+      return must_be(1, 0);
+    case MaskForm::dilated:
+      FDMA_TRY_VOID(must_be(0, 1));
+      return must_be(1, 1);
+    case MaskForm::sink:
+    case MaskForm::global:
+      return must_be(0, 0);
+    case MaskForm::prefix:
+      return numbers_.empty() ? Result<void>() : check_length(numbers_[0]);
+    case MaskForm::tiles:
+      if (!numbers_[0].is_defined || !numbers_[1].is_defined)
+        return invalid("tiles: m or n is undefined");
+      FDMA_TRY_VOID(must_be(0, 1));
+      return must_be(1, 1);
+    default:
+      return {};
+  }
+}
+
+// A length, prefix or padding of this element.
+Result<void> NamedMask::check_length(Value length) const {
+  if (!length.is_defined || (length.value >= 0 && length.value <= kv_len_.value)) return {};
+  return invalid("a length is below 0 or above kv_len");
 }
 
 Result<void> NamedMask::read_arguments(const Source& source) {
@@ -124,12 +164,14 @@ Result<void> NamedMask::read_arguments(const Source& source) {
     case MaskForm::prefix:
       if (numbers_.empty()) {
         FDMA_TRY(Value p, source.per_element(0));
+        FDMA_TRY_VOID(check_length(p));
         numbers_ = {p};
       }
       return {};
     case MaskForm::padding:
     case MaskForm::padding_side: {
       FDMA_TRY(Value length, source.per_element(0));
+      FDMA_TRY_VOID(check_length(length));
       numbers_ = {length};
       return {};
     }
@@ -175,6 +217,8 @@ Result<void> NamedMask::read_arguments(const Source& source) {
       if (!less_equal(numbers_[2], numbers_[0]).is_true() ||
           !less_equal(numbers_[3], numbers_[1]).is_true())
         return invalid("natten2d: window larger than the canvas");
+      if (numbers_[2].value < 0 || numbers_[3].value < 0)
+        return invalid("natten2d: a side of the window is below 0");
       return {};
     }
     default:
@@ -211,6 +255,7 @@ Result<void> NamedMask::read_documents(const Source& source) {
 Result<void> NamedMask::read_prefix_documents(const Source& source) {
   FDMA_TRY(TensorView prefix, source.get(source.request(1)));
   tables_ = {prefix};
+  for (const std::int64_t length : read_all(prefix)) FDMA_TRY_VOID(check_length(integer(length)));
   std::vector<std::int64_t> seen(static_cast<std::size_t>(prefix.extents[0]), 0);
   for (const std::int64_t document : ids_) {
     if (document >= prefix.extents[0]) return invalid("prefix_documents: an id is not below docs");
@@ -267,6 +312,13 @@ Result<void> NamedMask::read_tiles(const Source& source) {
       return mismatch();
     table.extents[0] = q_len_.value;
     table.extents[1] = kv_len_.value;
+  } else {
+    const auto num_tiles = [](std::int64_t length, std::int64_t side) {
+      return length == 0 ? 0 : (length - 1) / side + 1;
+    };
+    if (table.extents[0] != num_tiles(source.shape.max_q_len(), numbers_[0].value) ||
+        table.extents[1] != num_tiles(source.shape.max_kv_len(), numbers_[1].value))
+      return mismatch();
   }
   tables_ = {table};
   return {};
@@ -327,7 +379,7 @@ Value NamedMask::at(Value q, Value k) const {
     case MaskForm::causal:
       return less_equal(k, pos);
     case MaskForm::window:
-      return less(abs(sub(pos, k)), numbers_[0]);
+      return is_infinite_[0] ? condition(true) : less(abs(sub(pos, k)), numbers_[0]);
     case MaskForm::window_pair: {
       const Value left =
           is_infinite_[0] ? condition(true) : less_equal(negate(numbers_[0]), sub(k, pos));
@@ -335,7 +387,7 @@ Value NamedMask::at(Value q, Value k) const {
       return logical_and(left, right);
     }
     case MaskForm::dilated:
-      return logical_and(less(abs(sub(pos, k)), numbers_[0]),
+      return logical_and(is_infinite_[0] ? condition(true) : less(abs(sub(pos, k)), numbers_[0]),
                          equal(mod(sub(pos, k), numbers_[1]), integer(0)));
     case MaskForm::documents_ids:
     case MaskForm::documents_lengths:
@@ -347,8 +399,9 @@ Value NamedMask::at(Value q, Value k) const {
       return logical_and(both, equal(a, b));
     }
     case MaskForm::prefix:
-    case MaskForm::sink:
       return less(k, numbers_[0]);
+    case MaskForm::sink:
+      return is_infinite_[0] ? condition(true) : less(k, numbers_[0]);
     case MaskForm::prefix_documents: {
       const Value in_prefix = less(element(order_, k), read(tables_[0], {id(k)}));
       return logical_and(same_document(pos, k), logical_or(less_equal(k, pos), in_prefix));

@@ -31,6 +31,8 @@ class NamedMask {
 
  private:
   struct Source;
+  Result<void> check_numbers() const;
+  Result<void> check_length(Value length) const;
   Result<void> read_arguments(const Source& source);
   Result<void> read_documents(const Source& source);
   Result<void> read_prefix_documents(const Source& source);

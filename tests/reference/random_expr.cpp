@@ -52,6 +52,7 @@ class Generator {
   std::string lengths_table();
   std::string cu_seqlens_table();
   std::string parents_table();
+  std::string per_element_table();
 
   IntExpr integer(int depth);
   IntExpr index_below(std::int64_t extent, int depth);
@@ -64,7 +65,7 @@ class Generator {
   BoolExpr named();
   BoolExpr named_with_tables(std::int64_t which);
   IntExpr parameter(std::int64_t low, std::int64_t high);
-  mask::Bound bound();
+  mask::Bound bound(std::int64_t low, std::int64_t high);
 
   std::uint64_t state_;
   RandomMaskOptions options_;
@@ -185,6 +186,14 @@ std::string Generator::parents_table() {
     }
   }
   return add_values(false, extents, parents);
+}
+
+// A number of keys for each batch element, seldom one that it does not have.
+std::string Generator::per_element_table() {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < out_.shape.num_batches; ++b)
+    lengths.push_back(between(chance(2) ? -1 : 0, out_.shape.kv_len(b) + (chance(2) ? 1 : 0)));
+  return add_values(false, {out_.shape.num_batches}, lengths);
 }
 
 // ---- integers
@@ -362,9 +371,10 @@ IntExpr Generator::parameter(std::int64_t low, std::int64_t high) {
   return value + mask::h % 3;
 }
 
-mask::Bound Generator::bound() {
-  if (chance(25)) return mask::inf;
-  return parameter(0, 12);
+// Beyond what the name allows now and then, which is an error.
+mask::Bound Generator::bound(std::int64_t low, std::int64_t high) {
+  if (chance(15)) return mask::inf;
+  return parameter(chance(2) ? -2 : low, high);
 }
 
 BoolExpr Generator::named() {
@@ -372,14 +382,14 @@ BoolExpr Generator::named() {
     case 0:
       return mask::causal();
     case 1:
-      return mask::window(parameter(0, 20));
+      return mask::window(bound(1, 20));
     case 2: {
-      const mask::Bound left = bound();
-      const mask::Bound right = bound();
+      const mask::Bound left = bound(0, 12);
+      const mask::Bound right = bound(0, 12);
       return mask::window(left, right);
     }
     case 3: {
-      const IntExpr w = parameter(0, 25);
+      const mask::Bound w = bound(1, 25);
       return mask::dilated(w, parameter(1, 5));
     }
     case 4:
@@ -389,9 +399,10 @@ BoolExpr Generator::named() {
     case 6:
       return mask::global(parameter(0, 6));
     case 7:
-      return mask::sink(parameter(0, 6));
+      return mask::sink(bound(0, 6));
     case 8:
-      return mask::prefix(parameter(0, 20));
+      if (chance(50)) return mask::prefix(mask::min(parameter(0, 20), mask::kv_len));
+      return mask::prefix(parameter(0, min_kv_len()));
     default:
       return named_with_tables(between(0, 16));
   }
@@ -413,10 +424,11 @@ BoolExpr Generator::named_with_tables(std::int64_t which) {
       return mask::documents_q_k_ids(a, add_table(false, with_batch({kv_len}), -1, 3));
     }
     case 4:
-      return mask::prefix_table(add_table(false, {shape.num_batches}, 0, kv_len));
+      return mask::prefix_table(per_element_table());
     case 5: {
       const std::string ids = ids_table(docs);
-      return mask::prefix_documents(ids, add_table(false, with_batch({docs}), 0, 6));
+      return mask::prefix_documents(
+          ids, add_table(false, with_batch({docs}), 0, std::min<std::int64_t>(min_kv_len(), 6)));
     }
     case 6: {
       const std::string ids = ids_table(docs);
@@ -427,10 +439,9 @@ BoolExpr Generator::named_with_tables(std::int64_t which) {
     case 8:
       return mask::global_table(add_table(true, with_batch({kv_len}), 0, 1));
     case 9:
-      return mask::padding(add_table(false, {shape.num_batches}, 0, kv_len));
+      return mask::padding(per_element_table());
     case 10:
-      return mask::padding(add_table(false, {shape.num_batches}, 0, kv_len),
-                           chance(70) ? mask::Side::left : mask::Side::right);
+      return mask::padding(per_element_table(), chance(70) ? mask::Side::left : mask::Side::right);
     case 11:
     case 12: {
       const bool by_key = which == 11;

@@ -88,7 +88,7 @@ TEST(Bind, EqualHeadsShareAProgram) {
 TEST(Bind, DifferentKeysWithOneMeaningShareAProgram) {
   TableSet tables;
   tables.add("n", DType::int32, {4}, {100, 200, 3, 300});
-  const auto ir = bind_text("prefix(@n)", make_shape(8, 16, 4), tables);
+  const auto ir = bind_text("sink(@n[b])", make_shape(8, 16, 4), tables);
   ASSERT_TRUE(ir) << ir.error().message;
   EXPECT_EQ(ir->program_of, (std::vector<std::int32_t>{0, 0, 1, 0}));
 }

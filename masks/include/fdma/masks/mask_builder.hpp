@@ -169,7 +169,7 @@ BoolExpr at(const BoolExpr& mask, const IntExpr& row, const IntExpr& key);
 
 // ---- named masks; tables by name
 
-/// A bound of window: an integer or `inf`.
+/// A bound of window, dilated or sink: an integer or `inf`.
 class Bound {
  public:
   struct Infinite {};
@@ -184,9 +184,9 @@ class Bound {
 inline constexpr Bound::Infinite inf{};
 
 BoolExpr causal();
-BoolExpr window(const IntExpr& w);
+BoolExpr window(const Bound& w);
 BoolExpr window(const Bound& left, const Bound& right);
-BoolExpr dilated(const IntExpr& w, const IntExpr& step);
+BoolExpr dilated(const Bound& w, const IntExpr& step);
 BoolExpr documents_ids(std::string ids);
 BoolExpr documents_lengths(std::string lengths);
 BoolExpr documents_cu_seqlens(std::string cu_seqlens);
@@ -202,7 +202,7 @@ BoolExpr block_causal(const IntExpr& n);
 BoolExpr global(const IntExpr& g);
 /// global(@t) with a boolean table of the keys.
 BoolExpr global_table(std::string t);
-BoolExpr sink(const IntExpr& s);
+BoolExpr sink(const Bound& s);
 BoolExpr padding(std::string lengths);
 enum class Side { left, right };
 BoolExpr padding(std::string lengths, Side side);
