@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/threads/parallel.hpp"
 #include "reblock.hpp"
 
@@ -107,6 +108,7 @@ Result<BlockMask> convert(const BlockMask& mask, MaskFormat format, BlockShape b
   result.origin = mask.origin;
   result.group_of = mask.group_of;
   result.spec = mask.spec;
+  mark_as(mask, result);
   if (mask.format() == format && (mask.block == block || !has_blocks(format))) {
     result.groups = mask.groups;
     return result;

@@ -10,6 +10,7 @@
 #include "bit_copy.hpp"
 #include "column_window.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "reblock.hpp"
 
 namespace fdma {
@@ -102,6 +103,7 @@ Result<BlockMask> crop(const BlockMask& mask, const CropRange& range) {
   result.origin = {mask.origin.q_offset + range.q_begin, mask.origin.kv_offset + range.kv_begin,
                    mask.origin.batch_offset + range.batch_begin,
                    mask.origin.head_offset + range.head_begin};
+  mark_as(mask, result);
   result.group_of.reserve(
       static_cast<std::size_t>(result.shape.num_batches * result.shape.num_heads));
   std::visit(

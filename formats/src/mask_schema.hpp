@@ -14,6 +14,9 @@ inline constexpr std::int64_t kSchemaVersion = 1;
 inline constexpr const char* kMasksGroup = "masks";
 inline constexpr const char* kGroupsName = "groups";
 inline constexpr const char* kGroupMapName = "group_of";
+/// Attributes that are 1, or not there.
+inline constexpr const char* kPerBatchName = "is_per_batch";
+inline constexpr const char* kPerHeadName = "is_per_head";
 
 /// A longer spec is a dataset: an object header holds 64 KiB in all.
 inline constexpr std::size_t kMaxSpecAttribute = 32000;

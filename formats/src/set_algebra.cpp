@@ -19,6 +19,7 @@
 #include "bands_from_segment.hpp"
 #include "combine_segments.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/threads/parallel.hpp"
 
 namespace fdma {
@@ -163,6 +164,7 @@ Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, 
   FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(changed), mask.group_of);
   result.origin = origin;
+  mark_as(mask, result);
   return in_format(std::move(result), options);
 }
 
@@ -173,6 +175,10 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
   const BlockShape block = options.block.value_or(a.block);
   FDMA_TRY_VOID(validate(block));
   FDMA_TRY(MaskShape shape, common_shape(a.shape, b.shape));
+  for (const BlockMask* mask : {&a, &b}) {
+    FDMA_TRY_VOID(check_serves(*mask, shape.num_batches, shape.num_heads, "combine: one mask",
+                               "the other has"));
+  }
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> index_of;
   std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
   std::vector<std::int32_t> pair_of;
@@ -222,6 +228,8 @@ Result<BlockMask> combine(const BlockMask& a, const BlockMask& b, SetOperation o
   FDMA_TRY_VOID(progress.result());
   BlockMask result = make_block_mask(std::move(shape), block, std::move(combined), pair_of);
   result.origin = a.origin;
+  result.is_per_batch = a.is_per_batch || b.is_per_batch;
+  result.is_per_head = a.is_per_head || b.is_per_head;
   return in_format(std::move(result), options);
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "fdma/formats/served_pairs.hpp"
+
 namespace fdma {
 
 CsrRows csr_rows_of(const SegmentMask& mask) {
@@ -34,6 +36,7 @@ Result<void> check_mask_fits(const BlockMask& mask, const AttentionShape& shape)
                  fmt::format("mask: expected 1 or {} (heads_q) heads, got {}", shape.heads_q,
                              has.num_heads)};
   }
+  FDMA_TRY_VOID(check_serves(mask, shape.batch, shape.heads_q));
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t mask_b = has.num_batches == 1 ? 0 : b;
     if (has.q_len(mask_b) != shape.q_len(b) || has.kv_len(mask_b) != shape.kv_len(b)) {

@@ -24,6 +24,7 @@
 #include "cpu/backward.hpp"
 #include "cpu/call.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "plan_formula.hpp"
@@ -124,6 +125,7 @@ Result<void> check_mask(const BlockMask& mask, const AttentionShape& shape) {
         ErrorCode::shape_mismatch,
         fmt::format("mask: expected 1 or {} (heads_q) heads, got {}", shape.heads_q, m.num_heads)};
   }
+  FDMA_TRY_VOID(check_serves(mask, shape.batch, shape.heads_q));
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t mask_b = m.num_batches == 1 ? 0 : b;
     if (m.q_len(mask_b) != shape.q_len(b) || m.kv_len(mask_b) != shape.kv_len(b)) {

@@ -17,6 +17,7 @@
 #include "bind_tables.hpp"
 #include "cell_value.hpp"
 #include "fdma/masks/mask_ir.hpp"
+#include "written_with.hpp"
 
 namespace fdma {
 namespace {
@@ -241,6 +242,9 @@ Result<MaskIr> bind(const MaskExpr& expr, const Tables& tables, const MaskShape&
 
   MaskIr ir;
   ir.shape = shape;
+  const WrittenWith marks = written_with(expr, tables);
+  ir.is_per_batch = marks.batch;
+  ir.is_per_head = marks.head;
   ir.program_of.reserve(static_cast<std::size_t>(shape.num_batches * shape.num_heads));
   std::unordered_map<std::vector<std::int64_t>, std::int32_t, KeyHash> program_of_key;
   std::unordered_multimap<std::uint64_t, std::int32_t> program_of_hash;

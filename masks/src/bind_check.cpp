@@ -14,16 +14,6 @@ namespace {
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
 constexpr std::int64_t kLoopWeight = 8;  // how often a loop body counts in tree_size
 
-std::vector<bool> reachable_nodes(const MaskExpr& expr) {
-  std::vector<bool> is_reachable(expr.nodes().size(), false);
-  if (expr.root() >= 0) is_reachable[static_cast<std::size_t>(expr.root())] = true;
-  for (std::size_t id = expr.nodes().size(); id-- > 0;)
-    if (is_reachable[id])
-      for (const ExprId child : expr.nodes()[id].children)
-        is_reachable[static_cast<std::size_t>(child)] = true;
-  return is_reachable;
-}
-
 class Checker {
  public:
   Checker(const MaskExpr& expr, const BoundTables& tables) : tables_(tables) {
@@ -181,13 +171,7 @@ class Checker {
   }
 
   void note_batch_extent(MaskForm form, int rank) {
-    int without_batch = 1;
-    if (form == MaskForm::intervals || form == MaskForm::rows || form == MaskForm::tiles ||
-        form == MaskForm::bits)
-      without_batch = 2;
-    if (form == MaskForm::prefix || form == MaskForm::padding || form == MaskForm::padding_side)
-      without_batch = 0;
-    checked_.table_varies_by_batch |= rank > without_batch;
+    checked_.table_varies_by_batch |= rank > rank_without_batch(form);
     checked_.table_varies_by_head |= rank == 4;
   }
 
@@ -240,6 +224,33 @@ class Checker {
 };
 
 }  // namespace
+
+std::vector<bool> reachable_nodes(const MaskExpr& expr) {
+  std::vector<bool> is_reachable(expr.nodes().size(), false);
+  if (expr.root() >= 0) is_reachable[static_cast<std::size_t>(expr.root())] = true;
+  for (std::size_t id = expr.nodes().size(); id-- > 0;)
+    if (is_reachable[id])
+      for (const ExprId child : expr.nodes()[id].children)
+        is_reachable[static_cast<std::size_t>(child)] = true;
+  return is_reachable;
+}
+
+int rank_without_batch(MaskForm form) {
+  switch (form) {
+    case MaskForm::prefix:
+    case MaskForm::padding:
+    case MaskForm::padding_side:
+      return 0;
+    case MaskForm::intervals:
+    case MaskForm::rows:
+    case MaskForm::tiles:
+    case MaskForm::bits:
+    case MaskForm::topk:
+      return 2;
+    default:
+      return 1;
+  }
+}
 
 std::vector<std::string> mentioned_tables(const MaskExpr& expr) {
   const std::vector<bool> is_reachable = reachable_nodes(expr);

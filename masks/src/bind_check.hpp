@@ -38,6 +38,12 @@ struct CheckedExpr {
   const NodeFacts& fact(ExprId id) const { return facts[static_cast<std::size_t>(id)]; }
 };
 
+/// Per node whether the root is made of it.
+std::vector<bool> reachable_nodes(const MaskExpr& expr);
+
+/// Dimensions of a named mask's tables without an extent for batch elements in front.
+int rank_without_batch(MaskForm form);
+
 /// Names of the tables that nodes reachable from the root mention, sorted.
 std::vector<std::string> mentioned_tables(const MaskExpr& expr);
 

@@ -7,6 +7,7 @@
 #include "engines.hpp"
 #include "fdma/threads/parallel.hpp"
 #include "select_learned.hpp"
+#include "written_with.hpp"
 
 namespace fdma {
 namespace {
@@ -64,7 +65,10 @@ Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
       }
       masks.push_back(**std::move(results[p]));
     }
-    return make_block_mask(ir.shape, options.block, std::move(masks), ir.program_of);
+    BlockMask mask = make_block_mask(ir.shape, options.block, std::move(masks), ir.program_of);
+    mask.is_per_batch = ir.is_per_batch;
+    mask.is_per_head = ir.is_per_head;
+    return mask;
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "lowering: out of memory"};
   }
@@ -86,6 +90,10 @@ Result<BlockMask> compile(const MaskExpr& expr, const Tables& tables, const Mask
       FDMA_TRY(selected.mask, lower(ir, options));
     }
     selected.mask->spec = expr.text();
+    // As the user wrote it: what topk became has tables by element and head of its own.
+    const WrittenWith marks = written_with(expr, tables);
+    selected.mask->is_per_batch = marks.batch;
+    selected.mask->is_per_head = marks.head;
     return *std::move(selected.mask);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "selecting keys: out of memory"};

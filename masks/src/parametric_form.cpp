@@ -21,6 +21,7 @@
 #include "bind_tables.hpp"
 #include "derived_tables.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/masks/mask_names.hpp"
 
 namespace fdma {
@@ -225,7 +226,8 @@ class FormReader {
       case MaskForm::causal:
         return form_of_window(kUnbounded, 0);
       case MaskForm::window:
-        if (!value(0) || *value(0) == kUnbounded) return std::nullopt;
+        if (!value(0)) return std::nullopt;
+        if (*value(0) == kUnbounded) return form_of_window(kUnbounded, kUnbounded);
         return form_of_window(*value(0) - 1, *value(0) - 1);
       case MaskForm::window_pair:
         if (!value(0) || !value(1)) return std::nullopt;
@@ -342,6 +344,7 @@ Result<BlockMask> parametric_form(const BlockMask& compiled, const MaskExpr& exp
   result.origin = compiled.origin;
   result.group_of = compiled.group_of;
   result.spec = compiled.spec;
+  mark_as(compiled, result);
   result.groups = *std::move(masks);
   return result;
 }

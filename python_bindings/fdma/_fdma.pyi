@@ -98,6 +98,14 @@ class BlockMask:
     @property
     def spec(self) -> str: ...
     @property
+    def is_per_batch(self) -> bool:
+        """It was written with b."""
+
+    @property
+    def is_per_head(self) -> bool:
+        """It was written with h."""
+
+    @property
     def counts(self) -> dict[str, int]:
         """
         Tiles by class and allowed pairs, over all batch elements and heads; counted anew at each call.
@@ -155,6 +163,11 @@ class BlockMask:
     def mask_hash(self) -> str:
         """32 hexadecimal digits over counts, lengths and cells."""
 
+    def check_serves(self, batch: int, heads: int, name: str = "mask") -> None:
+        """
+        ValueError where a mask that was written with b or h and compiled for one element or head would serve several.
+        """
+
     def validate(self, level: Literal["sizes", "structure", "canonical"]) -> None:
         """
         ValueError for the first inconsistency; level is 'sizes', 'structure' or 'canonical'.
@@ -183,6 +196,8 @@ class BlockMask:
         spec: str,
         group_of: Array,
         groups: Sequence[Mapping[str, Array]],
+        is_per_batch: bool = False,
+        is_per_head: bool = False,
     ) -> BlockMask:
         """
         The mask of such arrays, copied; ValueError names what is inconsistent.

@@ -83,3 +83,4 @@ def check_shape(mask: BlockMask, batch: int, heads: int, q_len: int, kv_len: int
     for name, count, extent in (("batch", mask.batch, batch), ("heads", mask.heads, heads)):
         if count not in (1, extent):
             raise ValueError(f"mask: it is for {count} {name}, the tensors have {extent}")
+    core.check_serves(batch, heads)

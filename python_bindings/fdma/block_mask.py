@@ -133,12 +133,27 @@ class BlockMask(PeerMethods):
 
     @property
     def batch(self) -> int:
-        """Batch elements that it tells apart; 1 where it serves any batch."""
+        """Batch elements that it tells apart; 1 where it serves any batch.
+
+        A mask of 1 that was written with b, or with a table that has an entry for each element,
+        serves that one alone: several are a ValueError.
+        """
         return self._core.num_batches
 
     @property
     def heads(self) -> int:
-        """Query heads that it tells apart; 1 where it serves any number of heads."""
+        """Query heads that it tells apart; 1 where it serves any number of heads.
+
+        A mask of 1 that was written with h serves that one alone: several are a ValueError. One
+        head of several that `crop` took serves any number.
+
+        >>> import fdma
+        >>> a, b = fdma.compile("window(h + 1)", 8), fdma.compile("causal", 8, heads=4)
+        >>> a & b
+        Traceback (most recent call last):
+        ValueError: combine: one mask was written with h and compiled for one head, the other has \
+4; compile it with heads=4
+        """
         return self._core.num_heads
 
     @property
@@ -439,7 +454,8 @@ class BlockMask(PeerMethods):
     # Set algebra: a mask is the set of (b, h, q, k) that attend.
 
     def __and__(self, other: BlockMask) -> BlockMask:
-        """Cells in both. Of two counts (batch, heads) one may be 1; lengths must agree.
+        """Cells in both. Of two counts (batch, heads) one may be 1, which serves all (see `heads`);
+        lengths must agree.
 
         All operators: the result is stored as segments in this mask's blocks. ValueError names
         shapes that do not agree.

@@ -13,7 +13,7 @@ from . import _fdma
 from .checked_group import Arrays, Attributes, DamagedFileError, names_of, open_object
 from .file_writer import MASKS, MAX_SPEC_BYTES
 from .files import reason
-from .mask_state import VERSION
+from .mask_state import MARKS, VERSION
 
 __all__: list[str] = []
 
@@ -67,6 +67,9 @@ def _state_of(group: Any, where: str) -> dict[str, Any]:
     state: dict[str, Any] = {"version": version, "format": attributes.text("format", 64)}
     for name, (least, most) in _COUNTS.items():
         state[name] = attributes.integer(name, least, most)
+    for name in MARKS:
+        if attributes.has(name):
+            state[name] = attributes.integer(name, 1, 1)
     batches = state["num_batches"]
     for name in ("q_len", "kv_len"):
         if arrays.has(name + "s"):

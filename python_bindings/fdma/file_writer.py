@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .block_mask import BlockMask
+from .mask_state import MARKS
 
 __all__: list[str] = []
 
@@ -73,6 +74,9 @@ def write_mask(file: Any, name: str, mask: BlockMask, *, overwrite: bool, path: 
         _write_integer(group, attribute, state[attribute])
     for attribute in ("q_offset", "kv_offset", "batch_offset", "head_offset"):
         _write_integer(group, attribute, state[attribute])
+    for attribute in MARKS:
+        if attribute in state:
+            _write_integer(group, attribute, state[attribute])
     _write_spec(group, state["spec"])
     _write_text(group, "content_hash", mask.content_hash)
     _write_text(group, "mask_hash", mask.mask_hash)

@@ -177,11 +177,18 @@ def select_topk(
         raise ValueError(f"heads: expected a multiple of {heads_kv}, got {heads}")
     if q_len is None:
         q_len = among.q_len if isinstance(among, BlockMask) else kv_len
+    if isinstance(among, BlockMask):
+        among._core.check_serves(batch, heads, "among")
     name = framework(scores)
     if name == "torch":
         scores = scores.detach()
     if (name == "torch" and scores.device.type == "cuda") or name == "cupy":
         mask = _among(among, q_len, kv_len, batch, heads_kv)
+        if mask is not among and mask._core.is_per_head and heads != heads_kv:
+            raise NotImplementedError(
+                "among: it was written with h, the query head, but a GPU selects once for each of "
+                f"the {heads_kv} KV heads, not of {heads} heads; give the scores in host memory"
+            )
         return _on_gpu(scores.reshape(extents), w, mask, heads)
     chosen = topk(scores, w, among=_expression(among))
     return compile(chosen, q_len, kv_len, batch, heads)

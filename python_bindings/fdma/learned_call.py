@@ -60,6 +60,10 @@ def one_call(
     device = _device(q, name)
     checked_backend(asked.backend, device is not None, getattr(q, "device", "the host"))
     seen = _among(asked.among, extents)
+    if isinstance(asked.among, BlockMask):
+        asked.among._core.check_serves(extents.batch, extents.heads, "among")
+    elif seen is not None and seen._core.is_per_head and extents.heads != extents.heads_kv:
+        return None  # h is the query head, and here keys are selected for each KV head
     if seen is not None and (
         seen.heads not in (1, extents.heads_kv)
         or {*seen.q_lens} != {extents.q_len}

@@ -19,6 +19,8 @@ __all__: list[str] = []
 VERSION = 1
 _OFFSETS = ("q_offset", "kv_offset", "batch_offset", "head_offset")
 _COUNTS = ("num_batches", "num_heads", "block_q", "block_kv", *_OFFSETS)
+MARKS = ("is_per_batch", "is_per_head")
+"""Integers that are 1, or not there."""
 _MAX_INT64 = 2**63 - 1
 
 
@@ -39,6 +41,7 @@ def state_of(core: _fdma.BlockMask) -> dict[str, Any]:
         "block_q": core.block[0],
         "block_kv": core.block[1],
         **dict(zip(_OFFSETS, core.origin, strict=True)),
+        **{name: 1 for name in MARKS if getattr(core, name)},
         "spec": core.spec,
         "group_of": core.group_of,
         "groups": core.arrays(),
@@ -68,6 +71,7 @@ def core_of(state: Mapping[str, Any]) -> _fdma.BlockMask:
     for side in ("block_q", "block_kv"):
         if not 0 < counts[side] <= 1024:
             raise ValueError(f"{side}: expected a multiple of 16 up to 1024, got {counts[side]}")
+    marks = {name: _mark(left, name) for name in MARKS}
     groups = _take(left, "groups")
     if not isinstance(groups, list | tuple) or not all(isinstance(g, Mapping) for g in groups):
         raise TypeError("groups: expected a list of mappings from names to arrays")
@@ -89,6 +93,7 @@ def core_of(state: Mapping[str, Any]) -> _fdma.BlockMask:
         spec=spec,
         group_of=group_of,
         groups=named,
+        **marks,
     )
     if content_hash is not None and content_hash != core.content_hash():
         raise ValueError(
@@ -111,6 +116,15 @@ def _integer(left: dict[str, Any], name: str) -> int:
     if abs(int(value)) > _MAX_INT64:
         raise ValueError(f"{name}: expected an integer of 64 bits, got {value}")
     return int(value)
+
+
+def _mark(left: dict[str, Any], name: str) -> bool:
+    if name not in left:
+        return False
+    value = _integer(left, name)
+    if value != 1:
+        raise ValueError(f"{name}: expected 1, or nothing, got {value}")
+    return True
 
 
 def _text(left: dict[str, Any], name: str) -> str:

@@ -3,7 +3,9 @@
 Rows are evaluated in blocks of about CELLS_AT_ONCE cells, by torch.vmap as FlexAttention's
 create_mask does where PyTorch is loaded (or by NumPy's broadcasting for functions that capture
 NumPy arrays), into one boolean array. While all heads, or all batch elements, agree, only one of
-them is kept. Time grows with every cell, memory with a byte for each that is kept.
+them is kept. A function that looks at an index of which there is one (trace_looks.py) gives a
+table that is looked up by it, so that its mask does not serve several. Time grows with every cell,
+memory with a byte for each that is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 from .expr import b, h, k, q, table
 from .expr_types import MaskExpr
 from .trace_captures import captured_values, is_of_numpy
+from .trace_looks import Looks, looks_in_numpy, watched_in_torch
 
 __all__ = ["CELLS_AT_ONCE", "sample_mask_mod"]
 
@@ -33,7 +36,8 @@ def sample_mask_mod(
 ) -> MaskExpr:
     """The mask of a FlexAttention function, every cell evaluated: a boolean table.
 
-    Serves functions that trace_mask_mod refuses. The result is for these lengths only. Errors:
+    Serves functions that trace_mask_mod refuses. The result is for these lengths, and where the
+    function looks at b or h, for so many batch elements or heads only. Errors:
     those of the function; TypeError where it does not return booleans; ValueError for sizes below
     0.
 
@@ -50,7 +54,7 @@ def sample_mask_mod(
     for name, size in {"q_len": q_len, "kv_len": kv_len, "batch": batch, "heads": heads}.items():
         if size < 0:
             raise ValueError(f"{name}: expected 0 or more, got {size}")
-    evaluate = _evaluator(mask_mod, batch, heads, kv_len)
+    evaluate, looks = _evaluator(mask_mod, batch, heads, kv_len)
     rows_at_once = max(1, CELLS_AT_ONCE // max(1, batch * heads * kv_len))
     kept = np.zeros((1, 1, q_len, kv_len), np.bool_)
     for begin in range(0, q_len if batch and heads else 0, rows_at_once):
@@ -58,8 +62,10 @@ def sample_mask_mod(
         cells = evaluate(begin, end)
         kept = _widen(kept, cells)
         kept[:, :, begin:end] = cells[: kept.shape[0], : kept.shape[1]]
-    # Only the axes along which cells differ are part of the table.
-    axes = [axis for axis in (0, 1) if kept.shape[axis] > 1]
+    # The axes along which cells differ, or may differ where one is known, are part of the table.
+    is_alone = (batch == 1, heads == 1)
+    at = looks() if q_len and kv_len and any(is_alone) else (False, False)
+    axes = [axis for axis in (0, 1) if kept.shape[axis] > 1 or (is_alone[axis] and at[axis])]
     bits = table(kept.reshape(*[kept.shape[axis] for axis in axes], q_len, kv_len))
     place = (*[(b, h)[axis] for axis in axes], q, k)
     return MaskExpr(bits[place])
@@ -75,14 +81,17 @@ def _widen(kept: np.ndarray[Any, Any], cells: np.ndarray[Any, Any]) -> np.ndarra
 
 def _evaluator(
     mask_mod: Callable[..., Any], batch: int, heads: int, kv_len: int
-) -> Callable[[int, int], np.ndarray[Any, Any]]:
-    """A function from rows [begin, end) to booleans [batch, heads, rows, kv_len]."""
+) -> tuple[Callable[[int, int], np.ndarray[Any, Any]], Callable[[], Looks]]:
+    """A function from rows [begin, end) to booleans [batch, heads, rows, kv_len], and one that
+    says, after the first, whether the mask looks at b and h."""
     torch = sys.modules.get("torch")
     captured = list(captured_values(mask_mod))
     if torch is None or is_of_numpy(captured):
-        return _numpy_evaluator(mask_mod, batch, heads, kv_len)
+        evaluate = _numpy_evaluator(mask_mod, batch, heads, kv_len)
+        return evaluate, lambda: looks_in_numpy(mask_mod)
     device = next((value.device for value in captured if isinstance(value, torch.Tensor)), "cpu")
-    return _torch_evaluator(torch, mask_mod, batch, heads, kv_len, device)
+    watched, looks = watched_in_torch(torch, mask_mod)
+    return _torch_evaluator(torch, watched, batch, heads, kv_len, device), looks
 
 
 def _numpy_evaluator(

@@ -144,6 +144,7 @@ class DynamicMask(SparseMask):
                 f"pattern: expected [batch, heads, q, k] of {list(expected)} (1 in the first two "
                 f"serves all), got {[new.batch, new.heads, new.q_len, new.kv_len]}"
             )
+        new._core.check_serves(self._batch, self._heads, "pattern")
         if self.max_bytes is not None and new.nbytes > self.max_bytes:
             raise ValueError(
                 f"update: the pattern takes {new.nbytes} bytes, but max_bytes is {self.max_bytes}"

@@ -20,6 +20,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/formats/mask_statistics.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/formats/validate.hpp"
 #include "interruption.hpp"
@@ -181,6 +182,8 @@ void bind_properties(BlockMaskClass& mask) {
           "Where a crop lay: (q, kv, batch, head) offsets.")
       .def_prop_ro("nbytes", &BlockMask::size_bytes)
       .def_prop_ro("spec", [](const BlockMask& self) { return self.spec; })
+      .def_ro("is_per_batch", &BlockMask::is_per_batch, "It was written with b.")
+      .def_ro("is_per_head", &BlockMask::is_per_head, "It was written with h.")
       .def_prop_ro("counts", &counts_of,
                    "Tiles by class and allowed pairs, over all batch elements and heads; counted "
                    "anew at each call.")
@@ -223,6 +226,15 @@ void bind_block_mask(nb::module_& module) {
       .def(
           "mask_hash", [](const BlockMask& self) { return to_string(mask_hash(self)); }, released,
           "32 hexadecimal digits over counts, lengths and cells.")
+      .def(
+          "check_serves",
+          [](const BlockMask& self, std::int64_t batch, std::int64_t heads,
+             const std::string& name) {
+            value_or_throw(check_serves(self, batch, heads, name + ": it"));
+          },
+          nb::arg("batch"), nb::arg("heads"), nb::arg("name") = "mask",
+          "ValueError where a mask that was written with b or h and compiled for one element or "
+          "head would serve several.")
       .def("validate", &validate_mask, nb::arg("level"),
            nb::sig("def validate(self, level: Literal['sizes', 'structure', 'canonical']) -> None"),
            "ValueError for the first inconsistency; level is 'sizes', 'structure' or 'canonical'.")

@@ -19,6 +19,7 @@
 #include "bindings.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/kernels/device_incremental_topk.hpp"
 #include "fdma/kernels/device_topk.hpp"
 #include "plan_on_device.hpp"
@@ -87,6 +88,7 @@ TopkOnDevice make_topk(const BlockMask& among, std::int64_t w, std::optional<std
                        among.shape.num_batches, among.shape.num_heads, shape.num_batches,
                        shape.num_heads));
   }
+  value_or_throw(check_serves(among, shape.num_batches, shape.num_heads, "among: it", "k has"));
   const CurrentDevice current = make_current(place_of(device));
   const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
   const nb::gil_scoped_release released;

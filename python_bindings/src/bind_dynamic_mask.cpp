@@ -20,6 +20,7 @@
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/kernels/device_topk.hpp"
 #include "fdma/kernels/dynamic_mask_attention.hpp"
 #include "plan_on_device.hpp"
@@ -82,6 +83,8 @@ void set_among(const BlockMask& among, DynamicMaskSpec& spec) {
                        "heads_kv)",
                        mask.num_batches, mask.num_heads, shape.batch, shape.heads_kv));
   }
+  value_or_throw(check_serves(among, shape.batch, shape.heads_kv, "among: it", "k has"));
+  value_or_throw(check_serves(among, shape.batch, shape.heads_q, "among: it", "q has"));
   for (std::int64_t g = 0; g < among.num_groups(); ++g) {
     spec.masks.push_back(columns_from_segment(segment_of_group(among, g, among.block)));
   }

@@ -66,13 +66,16 @@ BlockMask mask_of_arrays(const std::string& format, std::vector<std::int64_t> q_
                          std::vector<std::int64_t> kv_lens, std::int64_t num_batches,
                          std::int64_t num_heads, std::pair<std::int32_t, std::int32_t> block,
                          std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> origin,
-                         std::string spec, nb::handle group_of, const nb::list& groups) {
+                         std::string spec, nb::handle group_of, const nb::list& groups,
+                         bool is_per_batch, bool is_per_head) {
   BlockMask header;
   header.shape = {num_batches, num_heads, std::move(q_lens), std::move(kv_lens)};
   header.block = {block.first, block.second};
   header.origin = {std::get<0>(origin), std::get<1>(origin), std::get<2>(origin),
                    std::get<3>(origin)};
   header.spec = std::move(spec);
+  header.is_per_batch = is_per_batch;
+  header.is_per_head = is_per_head;
   std::vector<InputArray> arrays;
   const auto view_of = [&](const std::string& name, nb::handle object) {
     arrays.push_back(input_array(name, object));
@@ -133,11 +136,13 @@ void bind_mask_arrays(nb::module_& module, BlockMaskClass& mask) {
       .def_static("from_arrays", &mask_of_arrays, nb::kw_only(), nb::arg("format"),
                   nb::arg("q_lens"), nb::arg("kv_lens"), nb::arg("num_batches"),
                   nb::arg("num_heads"), nb::arg("block"), nb::arg("origin"), nb::arg("spec"),
-                  nb::arg("group_of"), nb::arg("groups"),
+                  nb::arg("group_of"), nb::arg("groups"), nb::arg("is_per_batch") = false,
+                  nb::arg("is_per_head") = false,
                   nb::sig("def from_arrays(*, format: str, q_lens: Sequence[int], kv_lens: "
                           "Sequence[int], num_batches: int, num_heads: int, block: tuple[int, "
                           "int], origin: tuple[int, int, int, int], spec: str, group_of: Array, "
-                          "groups: Sequence[Mapping[str, Array]]) -> BlockMask"),
+                          "groups: Sequence[Mapping[str, Array]], is_per_batch: bool = False, "
+                          "is_per_head: bool = False) -> BlockMask"),
                   "The mask of such arrays, copied; ValueError names what is inconsistent.");
   module.def("stored_array_specs", &specs_of, nb::arg("format"), nb::arg("q_len"),
              nb::arg("kv_len"), nb::arg("block"),

@@ -8,6 +8,7 @@
 
 #include "block_mask_binding.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "pair_selection.hpp"
 #include "python_error.hpp"
 
@@ -42,6 +43,7 @@ BlockMask select_pairs(const BlockMask& mask, std::int64_t batch_begin, std::int
   result.origin = mask.origin;
   result.origin.batch_offset += batch_begin;
   result.origin.head_offset += head_begin;
+  mark_as(mask, result);
   std::visit(
       [&](const auto& masks) {
         std::remove_cvref_t<decltype(masks)> kept;
@@ -90,6 +92,8 @@ BlockMask stack_batches(const std::vector<const BlockMask*>& masks) {
       result.shape.kv_lens.push_back(mask.shape.kv_len(b));
     }
     result.shape.num_batches += mask.shape.num_batches;
+    result.is_per_batch |= mask.is_per_batch;
+    result.is_per_head |= mask.is_per_head;
   }
   make_uniform(result.shape.q_lens);
   make_uniform(result.shape.kv_lens);

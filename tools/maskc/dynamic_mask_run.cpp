@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "file_reading.hpp"
 #include "mask_operand.hpp"
@@ -60,6 +61,8 @@ Status set_among(const BlockMask& among, DynamicMaskSpec& spec) {
                     "{} heads; give a mask of 1 or {}",
                     shape.heads_kv, num_heads, shape.heads_kv));
   }
+  FDMA_TRY_VOID(check_serves(among, shape.batch, shape.heads_kv, "mask: it", "k has"));
+  FDMA_TRY_VOID(check_serves(among, shape.batch, shape.heads_q, "mask: it", "q has"));
   for (std::int64_t g = 0; g < among.num_groups(); ++g) {
     spec.masks.push_back(columns_from_segment(segment_of_group(among, g, among.block)));
   }

@@ -84,6 +84,8 @@ void write_message(MessageWriter& out, BlockMask mask) {
   out.integer(mask.origin.kv_offset);
   out.integer(mask.origin.batch_offset);
   out.integer(mask.origin.head_offset);
+  out.flag(mask.is_per_batch);
+  out.flag(mask.is_per_head);
   out.text(mask.spec);
   out.array(mask.shape.q_lens);
   out.array(mask.shape.kv_lens);
@@ -120,6 +122,8 @@ Result<BlockMask> read_mask_message(MessageReader& in) {
   FDMA_TRY(mask.origin.kv_offset, in.integer(-kMaxOffset, kMaxOffset));
   FDMA_TRY(mask.origin.batch_offset, in.integer(-kMaxOffset, kMaxOffset));
   FDMA_TRY(mask.origin.head_offset, in.integer(-kMaxOffset, kMaxOffset));
+  FDMA_TRY(mask.is_per_batch, in.flag());
+  FDMA_TRY(mask.is_per_head, in.flag());
   FDMA_TRY(mask.spec, in.text(kMaxSpecBytes));
   const auto num_batches = static_cast<std::uint64_t>(mask.shape.num_batches);
   FDMA_TRY_VOID(in.array(mask.shape.q_lens, num_batches));

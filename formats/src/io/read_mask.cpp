@@ -107,6 +107,13 @@ Result<std::vector<std::int64_t>> read_lengths(CheckedAttributes& attributes, Ch
   return lengths;
 }
 
+// An attribute that is 1 where it is there.
+Result<bool> read_mark(CheckedAttributes& attributes, const char* name) {
+  if (!attributes.has(name)) return false;
+  FDMA_TRY_VOID(attributes.integer(name, 1, 1));
+  return true;
+}
+
 bool is_hash(const std::string& text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
@@ -139,6 +146,8 @@ Result<BlockMask> read_one(const InputFile& input, hid_t masks, const std::strin
   FDMA_TRY(mask.origin.kv_offset, attributes.integer("kv_offset", -kMaxOffset, kMaxOffset));
   FDMA_TRY(mask.origin.batch_offset, attributes.integer("batch_offset", -kMaxOffset, kMaxOffset));
   FDMA_TRY(mask.origin.head_offset, attributes.integer("head_offset", -kMaxOffset, kMaxOffset));
+  FDMA_TRY(mask.is_per_batch, read_mark(attributes, kPerBatchName));
+  FDMA_TRY(mask.is_per_head, read_mark(attributes, kPerHeadName));
   FDMA_TRY(const std::string content, attributes.text("content_hash", 64));
   FDMA_TRY(const std::string cells, attributes.text("mask_hash", 64));
   if (!is_hash(content)) return corrupt(where, "attribute content_hash: not 32 hexadecimal digits");

@@ -9,6 +9,7 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/peers/flex_block_mask.hpp"
+#include "fdma/formats/served_pairs.hpp"
 #include "peers/peer_checks.hpp"
 #include "validation.hpp"
 
@@ -107,6 +108,8 @@ class Importer {
                                   shape.num_batches, shape.num_heads, flex_.num_batches,
                                   flex_.num_heads));
     }
+    FDMA_TRY_VOID(check_serves(*source_, flex_.num_batches, flex_.num_heads, "cells: it",
+                               "the BlockMask has"));
     return {};
   }
 

@@ -44,11 +44,14 @@ TEST(MaskMessage, KeepsEveryFormat) {
                                   MaskFormat::bcsr, MaskFormat::columns, MaskFormat::dense}) {
     BlockMask mask = testing::make_mask(format);
     mask.origin = {1, 2, 3, 4};
+    mask.is_per_head = true;
     const auto read = read_back(message_of(mask), read_mask_message);
     ASSERT_TRUE(read) << to_string(format) << ": " << read.error().message;
     EXPECT_TRUE(read->groups == mask.groups);
     EXPECT_TRUE(read->shape == mask.shape);
     EXPECT_TRUE(read->origin == mask.origin);
+    EXPECT_FALSE(read->is_per_batch);
+    EXPECT_TRUE(read->is_per_head);
   }
 }
 

@@ -75,6 +75,8 @@ std::vector<WrongFile> wrong_files() {
   integer("block_q", 4096, "attribute block_q: 4096 is outside");
   integer("block_kv", 32, "");
   integer("q_offset", 12, "content_hash");
+  integer("is_per_batch", 0, "attribute is_per_batch: 0 is outside");
+  integer("is_per_head", 2, "attribute is_per_head: 2 is outside");
   const auto text = [&](const std::string& name, const std::string& value,
                         const std::string& message) {
     files.push_back({name + "_" + std::to_string(files.size()), bcsr,
@@ -86,6 +88,7 @@ std::vector<WrongFile> wrong_files() {
   text("content_hash", "123", "content_hash: not 32 hexadecimal digits");
   text("mask_hash", std::string(32, 'G'), "mask_hash: not 32 hexadecimal digits");
   text("surplus", "x", "unknown attribute surplus");
+  text("is_per_batch", "1", "attribute is_per_batch: expected");
   files.push_back({"variable_spec", bcsr,
                    [](FileEdit& file) { file.attribute("/masks/m", "spec", "causal", true); },
                    "attribute spec: expected a string of fixed length"});

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 
+#include "fdma/formats/hash.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "fdma/io/pending_file.hpp"
 #include "mask_fixtures.hpp"
@@ -31,6 +32,8 @@ void expect_equal(const BlockMask& a, const BlockMask& b) {
   EXPECT_EQ(a.origin, b.origin);
   EXPECT_EQ(a.group_of, b.group_of);
   EXPECT_EQ(a.spec, b.spec);
+  EXPECT_EQ(a.is_per_batch, b.is_per_batch);
+  EXPECT_EQ(a.is_per_head, b.is_per_head);
   EXPECT_TRUE(a.groups == b.groups);
 }
 
@@ -52,6 +55,18 @@ INSTANTIATE_TEST_SUITE_P(WriteMasks, EveryFormat, ::testing::ValuesIn(kFormats),
 TEST_P(EveryFormat, RoundTripKeepsEverything) {
   expect_round_trip(make_mask(GetParam()));
   expect_round_trip(make_mask(GetParam()), WriteOptions{.compress = false});
+}
+
+TEST_P(EveryFormat, RoundTripKeepsWhatTheMaskWasWrittenWith) {
+  for (const auto& [is_per_batch, is_per_head] :
+       {std::pair{true, false}, std::pair{false, true}, std::pair{true, true}}) {
+    BlockMask mask = make_mask(GetParam());
+    const std::string without = to_string(content_hash(mask));
+    mask.is_per_batch = is_per_batch;
+    mask.is_per_head = is_per_head;
+    EXPECT_EQ(to_string(content_hash(mask)), without);
+    expect_round_trip(mask);
+  }
 }
 
 TEST_P(EveryFormat, RoundTripOfLengthsPerElement) {

@@ -47,6 +47,21 @@ TEST(MakePlan, RejectsBackendsAndScoresByName) {
   EXPECT_TRUE(make_plan(each.mask, shape, {ScoreKind::key_bias}));
 }
 
+TEST(MakePlan, RejectsTheMaskOfOneHeadOrElementForSeveral) {
+  MaskCase one = causal_case(40, 50);
+  const AttentionShape shape = testing::shape_for(one.mask, 2, 4, 2);
+  EXPECT_TRUE(make_plan(one.mask, shape));
+  one.mask.is_per_head = true;
+  expect_error(make_plan(one.mask, shape), ErrorCode::shape_mismatch,
+               "mask: it was written with h and compiled for one head, the tensors have 4; compile "
+               "it with heads=4");
+  EXPECT_TRUE(make_plan(one.mask, testing::shape_for(one.mask, 2, 1, 1)));
+  one.mask.is_per_head = false;
+  one.mask.is_per_batch = true;
+  expect_error(make_plan(one.mask, shape), ErrorCode::shape_mismatch, "compile it with batch=2");
+  EXPECT_TRUE(make_plan(one.mask, testing::shape_for(one.mask, 1, 4, 2)));
+}
+
 TEST(MakePlan, RejectsMasksOfAnotherShape) {
   const MaskCase one = causal_case(40, 50);
   AttentionShape shape = testing::shape_for(one.mask, 1, 4, 2);

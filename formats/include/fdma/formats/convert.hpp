@@ -38,7 +38,8 @@ bool equal_cells(const BlockMask& a, const BlockMask& b);
 
 /// The mask of rows [q_begin, q_end), keys [kv_begin, kv_end), batch elements and heads likewise;
 /// origin offsets add up. Parametric masks stay parametric. Errors: invalid_argument for a range
-/// outside the mask; per-element lengths need ranges inside every element chosen.
+/// outside the mask; per-element lengths need ranges inside every element chosen. One batch element
+/// (head) cut out of several may serve all of them, even of a mask that was written with b (h).
 struct CropRange {
   std::int64_t q_begin, q_end, kv_begin, kv_end;
   std::int64_t batch_begin, batch_end, head_begin, head_end;

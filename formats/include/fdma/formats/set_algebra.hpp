@@ -44,9 +44,11 @@ struct SetAlgebraOptions {
 /// Example     combine(causal, window, SetOperation::intersection) at 1048576 tokens: two runs, < 1
 /// ms
 /// Shapes      lengths equal in every batch element (uniform or per element); num_batches and
-/// num_heads equal, or 1 in one operand, which then serves all of the other's
+/// num_heads equal, or 1 in one operand, which then serves all of the other's unless it was written
+/// with b (h)
 /// Result      origin and block of `a` unless options say otherwise; spec empty
-/// Errors      shape_mismatch names both shapes; those of convert for the format asked for
+/// Errors      shape_mismatch names both shapes, or says with what count to compile; those of
+/// convert for the format asked for
 /// Cost        each pair of groups that meet once. Bands of rows: their number and that of the
 /// result's runs. Otherwise runs + segments + distinct pairs of partial tiles * tile cells / 64
 /// while runs move in step, and a mask in other blocks is re-blocked first

@@ -108,6 +108,8 @@ struct MaskIr {
   MaskShape shape;
   std::vector<IrProgram> programs;
   std::vector<std::int32_t> program_of;  ///< [num_batches * num_heads]
+  bool is_per_batch = false;             ///< as of BlockMask
+  bool is_per_head = false;
 };
 
 /// Binds an expression. The caller's tables must outlive the result.
