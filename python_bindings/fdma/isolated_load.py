@@ -14,12 +14,12 @@ import subprocess
 import sys
 from typing import IO, Any
 
-import numpy as np
 from numpy.typing import NDArray
+
+from .state_stream import announced, bytes_of, filled
 
 __all__: list[str] = []
 
-_DTYPES = ("int32", "int64", "uint64")
 _MAX_HEADER_BYTES = 1 << 30
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -89,23 +89,7 @@ def _receive(pipe: IO[bytes]) -> dict[str, Any]:
         raise TypeError("no header")
     if "error" in state:
         return state
-    return {key: _filled(value, pipe) for key, value in state.items()}
-
-
-def _filled(value: Any, pipe: IO[bytes]) -> Any:
-    """`value` with each array's bytes in its place."""
-    if isinstance(value, list):
-        return [_filled(item, pipe) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("array") not in _DTYPES:
-        return {name: _filled(item, pipe) for name, item in value.items()}
-    shape = tuple(int(extent) for extent in value["shape"])
-    dtype = np.dtype(value["array"])
-    if len(shape) > 2 or min(shape, default=0) < 0:
-        raise ValueError(f"an array of shape {shape}")
-    count = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    return np.frombuffer(_read(pipe, count), dtype).reshape(shape)
+    return {key: filled(value, lambda size: _read(pipe, size)) for key, value in state.items()}
 
 
 def _read(pipe: IO[bytes], size: int) -> bytes:
@@ -128,7 +112,7 @@ def send(path: str, name: str | None) -> None:
     sys.stdout = sys.stderr  # whoever prints does not meddle with the message
     arrays: list[NDArray[Any]] = []
     try:
-        header = _announced(state_of_file(path, name), arrays)
+        header = announced(state_of_file(path, name), arrays)
     except Exception as error:
         kind = next((k for k in type(error).__mro__ if k.__name__ in _ERRORS), OSError)
         message = str(error.args[0]) if isinstance(error, KeyError) else str(error)
@@ -136,17 +120,5 @@ def send(path: str, name: str | None) -> None:
     encoded = json.dumps(header).encode()
     out.write(len(encoded).to_bytes(8, "little") + encoded)
     for array in arrays:
-        out.write(np.ascontiguousarray(array).data)
+        out.write(bytes_of(array))
     out.flush()
-
-
-def _announced(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """`value` for JSON; its arrays go to `arrays`, in the order in which they are found."""
-    if isinstance(value, np.ndarray):
-        arrays.append(value)
-        return {"array": str(value.dtype), "shape": list(value.shape)}
-    if isinstance(value, list):
-        return [_announced(item, arrays) for item in value]
-    if isinstance(value, dict):
-        return {name: _announced(item, arrays) for name, item in value.items()}
-    return value
