@@ -7,7 +7,8 @@
                     -> (Tensor, Tensor, Tensor, Tensor)
 
 The mask is a text, or the number of a BlockMask (`mask_handles`) beside an empty text: a number
-that changes from step to step is no reason to compile a graph again.
+that changes from step to step is no reason to compile a graph again. In a program that is recorded
+to run elsewhere the text holds the BlockMask itself (`mask_text`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from .attention_tensors import (
     new_outputs,
 )
 from .mask_handles import mask_of_handle
+from .mask_text import is_mask_text, mask_of_text
+from .torch_modes import refuse_second_gradients, refuse_transforms
 
 __all__: list[str] = []
 
 
-def _call(text: str, mask: int, scale: float, heads_first: bool, deterministic: bool) -> Call:
-    return Call(text if text else mask_of_handle(mask), scale, heads_first, deterministic)
+def _call(text: str, number: int, scale: float, heads_first: bool, deterministic: bool) -> Call:
+    mask: Any = text
+    if not text:
+        mask = mask_of_handle(number)
+    elif is_mask_text(text):
+        mask = mask_of_text(text)
+    return Call(mask, scale, heads_first, deterministic)
 
 
 # `rest` are the words after the tensors, in the order of the schemas below. An operator returns
@@ -39,6 +47,7 @@ def _call(text: str, mask: int, scale: float, heads_first: bool, deterministic: 
 
 def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
     *words, keeps_residual = rest
+    refuse_transforms("attention", q, k, v, bias)
     if keeps_residual:
         return forward_with_residual(q, k, v, bias, _call(*words))
     return *forward(q, k, v, bias, _call(*words), True), q.new_empty(0)
@@ -66,9 +75,11 @@ def _describe_backward(dout: Any, dlse: Any, *others: Any) -> Any:
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, text, handle, scale, heads_first, deterministic, _ = inputs
-    ctx.save_for_backward(*tensors, *output)
-    ctx.mark_non_differentiable(output[2])
+    *tensors, text, handle, scale, heads_first, deterministic, keeps_residual = inputs
+    out, lse, residual = output
+    # As many tensors as `attention_torch` saves: a checkpoint may run a call again on that way.
+    ctx.save_for_backward(*tensors, out, lse, residual if keeps_residual else None)
+    ctx.mark_non_differentiable(residual)
     ctx.rest = text, handle, scale, heads_first, deterministic
     ctx.set_materialize_grads(False)
     ctx.mask = mask_of_handle(handle) if not text and type(handle) is int else None
@@ -78,9 +89,24 @@ def _backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> Any:
     none = (None,) * 6
     if dout is None and dlse is None:
         return None, None, None, None, *none
-    wants_bias = ctx.saved_tensors[3] is not None and ctx.needs_input_grad[3]
-    dq, dk, dv, dbias = attention_backward(dout, dlse, *ctx.saved_tensors, *ctx.rest, wants_bias)
-    return dq, dk, dv, dbias if wants_bias else None, *none
+    tensors = ctx.saved_tensors  # once: checkpoints give them once
+    wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
+    return *gradients(*tensors, dout, dlse, *ctx.rest, wants_bias), *none
+
+
+def gradients(*arguments: Any) -> Any:
+    """(dq, dk, dv, dbias or None) by the operator; arguments as `attention_tensors.backward` has
+    them, the words of the schema in place of the call.
+    """
+    *tensors, residual, dout, dlse = arguments[:9]
+    *words, wants_bias = arguments[9:]
+    residual = tensors[0].new_empty(0) if residual is None else residual
+    dq, dk, dv, dbias = attention_backward(dout, dlse, *tensors, residual, *words, wants_bias)
+    return dq, dk, dv, dbias if wants_bias else None
+
+
+def _backward_of_backward(ctx: Any, *_: Any) -> Any:
+    refuse_second_gradients("attention")
 
 
 attention = torch.library.custom_op(
@@ -101,3 +127,4 @@ attention_backward = torch.library.custom_op(
 attention.register_fake(_describe_forward)
 attention_backward.register_fake(_describe_backward)
 attention.register_autograd(_backward, setup_context=_setup_context)
+attention_backward.register_autograd(_backward_of_backward)

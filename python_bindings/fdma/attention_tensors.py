@@ -15,6 +15,7 @@ from .attention_masks import block_mask
 from .attention_plans import Direction, DType, Geometry, Place, plans
 from .attention_shapes import DTYPES, Extents, checked_extents
 from .block_mask import BlockMask
+from .torch_modes import refuse_transforms
 
 __all__: list[str] = []
 
@@ -213,7 +214,13 @@ def backward(
     call: Call,
     wants_bias: bool,
 ) -> Any:
-    """(dq, dk, dv, dbias or None); residual: of `forward_with_residual`, or None."""
+    """(dq, dk, dv, dbias or None); residual: of `forward_with_residual`, or None.
+
+    torch.use_deterministic_algorithms asks for the order of deterministic calls, as the call may.
+    """
+    refuse_transforms("gradients of attention", q, k, v, bias, dout, dlse)
+    if torch.are_deterministic_algorithms_enabled():
+        call = call._replace(deterministic=True)
     dq, dk, dv = (new_gradient(x, call.heads_first) for x in (q, k, v))
     dbias = torch.empty(bias.shape, dtype=torch.float32, device=q.device) if wants_bias else None
     grads = dq, dk, dv, dbias

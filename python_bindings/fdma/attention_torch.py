@@ -5,7 +5,8 @@ no transform) is found among the known ones and runs, through an autograd functi
 is asked for: that costs some microseconds. Everything else, torch.compile and fake tensors among
 it, goes through the operators `fdma::attention` and `fdma::attention_backward` of
 `attention_operators`, which take the mask as a text or as a number (`mask_handles`), for an
-operator takes no objects.
+operator takes no objects. Gradients have none themselves on either way: they are functions of
+autograd whose own gradient is an error.
 """
 
 from __future__ import annotations
@@ -28,17 +29,27 @@ from .attention_tensors import (
     run_known,
 )
 from .block_mask import BlockMask
+from .mask_text import text_of_mask
+from .torch_modes import (
+    PLAIN,
+    has_tangents,
+    is_batched,
+    is_recorded,
+    only_sets_devices,
+    refuse_second_gradients,
+    refuse_transforms,
+)
 
 __all__: list[str] = []
 
 _CASTS = (torch.float32, torch.float16, torch.bfloat16)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _is_any_autocast = torch._C._is_any_autocast_enabled
 _dispatch_depth = torch._C._len_torch_dispatch_stack
-_function_depth = torch._C._len_torch_function_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
+_no_function_modes = torch._C.DisableTorchFunction
 _is_profiling = torch.autograd._profiler_enabled
 _is_tracing = torch._C._is_tracing
 
@@ -57,6 +68,11 @@ def attention(
 ) -> Any:
     """`fdma.attention` for tensors."""
     if _is_compiling() or not _is_plain(q, k, v, bias):
+        if not _is_compiling() and only_sets_devices() and _are_plain(q, k, v, bias):
+            with _no_function_modes():
+                return attention(
+                    q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend
+                )
         return _by_operators(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend)
     heads_first = layout == "bhsd" or is_heads_first(layout)
     factor = 0.0 if scale is None else checked_scale(scale)
@@ -95,19 +111,15 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
     q, k, v = _autocast(q, k, v)
     if bias is not None:
         bias = _full_bias(bias, q, k, v, heads_first)
-    if not _is_compiling() and _transform() is not None:
-        raise NotImplementedError(
-            "attention: transforms of torch.func (grad, vmap, ..) are not there; use "
-            "torch.autograd.grad, or a batch"
-        )
+    if not _is_compiling():
+        refuse_transforms("attention", q, k, v, bias)
     text, handle, kept = _named(mask, q, k, v, heads_first)
-    # Not where queries are few: a graph would be compiled for few and for many.
-    keeps_residual = (
-        bias is not None
-        and bias.requires_grad
-        and _is_grad_enabled()
-        and bool(q.dtype != torch.float32)
-    )
+    wants_bias = bias is not None and bias.requires_grad and _is_grad_enabled()
+    keeps_residual = wants_bias and bool(q.dtype != torch.float32)
+    # Where a graph is compiled it would be one for few queries and one for many.
+    if not keeps_residual and not _is_compiling() and not is_recorded():
+        is_asked = _is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        keeps_residual = is_asked and needs_residual(q, False)
     out, lse, _ = attention_operators.attention(
         q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_residual
     )
@@ -138,40 +150,69 @@ def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
 def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
     if dout is None and dlse is None:
         return None, None, None, None, None
-    q, k, v, bias, out, lse, residual = ctx.saved_tensors
-    wants_bias = bias is not None and ctx.needs_input_grad[3]
-    return *backward(q, k, v, bias, out, lse, residual, dout, dlse, ctx.call, wants_bias), None
+    tensors = ctx.saved_tensors
+    wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
+    if (dout is not None and is_batched(dout)) or (dlse is not None and is_batched(dlse)):
+        return *_gradients_one_by_one(*tensors, dout, dlse, ctx.call, wants_bias), None
+    run: Any = _record_gradients if _is_grad_enabled() else backward
+    return *run(*tensors, dout, dlse, ctx.call, wants_bias), None
+
+
+def _gradients_one_by_one(*arguments: Any) -> Any:
+    """The operator is called for each element of a batch of gradients."""
+    *tensors, call, wants_bias = arguments
+    given, *words = call
+    text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)
+    return attention_operators.gradients(*tensors, text, handle, *words, wants_bias)
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
     forward = staticmethod(_forward)
-    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+    backward = staticmethod(_backward)
 
 
 class _AttentionWithLse(torch.autograd.Function):  # type: ignore[misc]
     forward = staticmethod(_forward_with_lse)
-    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+    backward = staticmethod(_backward)
+
+
+class _Gradients(torch.autograd.Function):  # type: ignore[misc]
+    """The gradients where autograd records them (create_graph): they require a gradient, too."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        return backward(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        refuse_second_gradients("attention")
 
 
 # Without the look for transforms of torch.func, which plain calls have none of.
 _apply = super(torch.autograd.Function, _Attention).apply
 _apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
+_record_gradients = super(torch.autograd.Function, _Gradients).apply
 
 
 def _is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
     """Whether tensors are what they seem and nobody records or rewrites what is done to them."""
     return (
-        type(q) in _PLAIN
-        and type(k) in _PLAIN
-        and type(v) in _PLAIN
-        and (bias is None or type(bias) in _PLAIN)
+        type(q) in PLAIN
+        and type(k) in PLAIN
+        and type(v) in PLAIN
+        and (bias is None or type(bias) in PLAIN)
         and (q.is_cuda or q.is_cpu)
         and _dispatch_depth() == 0
-        and _function_depth() == 0
+        and not _has_function_mode()
         and _transform() is None
         and not _is_profiling()
         and not _is_tracing()
+        and not has_tangents()
     )
+
+
+def _are_plain(*tensors: Any) -> bool:
+    return all(x is None or type(x) in PLAIN for x in tensors)
 
 
 def _autocast(*tensors: Any) -> Any:
@@ -200,14 +241,15 @@ def _named(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> tuple[str, i
         return DENSE, 0, None
     if isinstance(mask, str):
         return mask, 0, None
-    if isinstance(mask, BlockMask):
-        return "", mask._handle, None
-    if _is_compiling():
-        raise NotImplementedError(
-            "mask: inside torch.compile a BlockMask (fdma.compile, outside) or a text is needed"
-        )
-    resolved = _resolved(mask, q, k, v, heads_first)
-    return "", resolved._handle, resolved
+    if not isinstance(mask, BlockMask):
+        if _is_compiling():
+            raise NotImplementedError(
+                "mask: inside torch.compile a BlockMask (fdma.compile, outside) or a text is needed"
+            )
+        mask = _resolved(mask, q, k, v, heads_first)
+    if is_recorded():
+        return text_of_mask(mask), 0, None
+    return "", mask._handle, mask
 
 
 def _resolved(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> BlockMask:

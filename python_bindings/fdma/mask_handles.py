@@ -1,19 +1,37 @@
-"""Numbers that stand for masks where only numbers and tensors pass: in the operators of PyTorch."""
+"""Numbers that stand for masks where only numbers and tensors pass: in the operators of PyTorch.
+
+A number is good in the process that gave it. It may come to another one all the same (in a graph
+saved by other means than torch.export), where it must not be the number of a stranger: each process
+counts from a random number on, a forked one from its own.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import secrets
 import weakref
 from typing import Any
 
 __all__: list[str] = []
 
-_numbers = itertools.count(1)
+_BASE_BITS = 52  # numbers stay below 2^53: doubles hold them, too
 _masks: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def _count_anew() -> None:
+    global _numbers
+    _numbers = itertools.count(2 + secrets.randbits(_BASE_BITS))
+
+
+_count_anew()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_anew)
 
 
 def handle_of(mask: Any) -> int:
-    """A number of the mask's own, from 1 on; never given again. The mask is not kept alive."""
+    """A number of the mask's own, above 1; never given again. The mask is not kept alive."""
     handle = next(_numbers)
     _masks[handle] = mask
     return handle
@@ -24,7 +42,8 @@ def mask_of_handle(handle: int) -> Any:
     mask = _masks.get(handle)
     if mask is None:
         raise RuntimeError(
-            "mask: the BlockMask that this was compiled or captured with is gone; keep it for as "
-            "long as what uses it"
+            "mask: the BlockMask that this was compiled or captured with is gone, or of another "
+            "process; keep it for as long as what uses it, and save programs by torch.export, "
+            "which writes the mask down"
         )
     return mask

@@ -347,7 +347,7 @@ def test_gradients_know_what_rounding_took(dtype: Any, by_operator: bool, has_bi
     with profile, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         out = attend(*given, mask, bias)
     residuals = [x for x in kept[-1:] if x.dtype == dtype and x.shape == out.shape]
-    assert bool(residuals) == (has_bias or not by_operator)
+    assert residuals
     exact = [x.detach().double().requires_grad_() for x in (*given, bias) if x is not None]
     q, k, v = exact[:3]
     expected, _ = definition(q, k, v, mask, 32**-0.5, exact[3] if has_bias else None)
@@ -405,7 +405,7 @@ def test_gradients_under_autocast_and_checkpoint() -> None:
 def test_no_second_gradients() -> None:
     given = tensors(requires_grad=True)
     grads = torch.autograd.grad(attend(*given).square().sum(), given, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="attention: second gradients are not there"):
         grads[0].sum().backward()
 
 

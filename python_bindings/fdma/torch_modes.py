@@ -1,0 +1,107 @@
+"""The modes of PyTorch: which of them a call of FDMA heeds, and what it refuses by name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils._device import DeviceContext
+
+__all__: list[str] = []
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that are what they seem."""
+
+_INSTEAD = (
+    "; torch.nn.functional.scaled_dot_product_attention under torch.nn.attention.sdpa_kernel("
+    "torch.nn.attention.SDPBackend.MATH) has them"
+)
+_is_compiling = torch.compiler.is_compiling
+_is_tracing = torch._C._is_tracing
+_transform = torch._C._functorch.peek_interpreter_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_function_depth = torch._C._len_torch_function_stack
+_function_mode = torch._C._get_function_stack_at
+_included_keys = torch._C._dispatch_tls_local_include_set
+_excluded_keys = torch._C._dispatch_tls_local_exclude_set
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor
+"""Whether a gradient stands for many, in torch.autograd.grad(is_grads_batched=True)."""
+
+
+def _is_compiling_without_dynamo() -> bool:
+    return _is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
+# Before PyTorch 2.7 only exports without Dynamo can be told from torch.compile.
+_is_exporting = getattr(torch.compiler, "is_exporting", _is_compiling_without_dynamo)
+
+
+def is_recorded() -> bool:
+    """Whether calls are written down, to run later and perhaps elsewhere.
+
+    That is: torch.export, AOTInductor, torch.jit.trace, make_fx; not torch.compile, whose graphs
+    belong to this process.
+    """
+    if _is_compiling():
+        return bool(_is_exporting())
+    return bool(_is_tracing()) or get_proxy_mode() is not None
+
+
+def only_sets_devices() -> bool:
+    """Whether the function modes that are on are that of a default device alone.
+
+    It changes calls that make tensors on no named device, of which FDMA has none; yet it costs a
+    microsecond and more for each attribute of a tensor that is read under it.
+    """
+    return (
+        bool(_has_function_mode())
+        and _function_depth() == 1
+        and type(_function_mode(0)) is DeviceContext
+    )
+
+
+def has_tangents() -> bool:
+    """Whether forward-mode derivatives may be on their way."""
+    return bool(forward_ad._current_level >= 0)
+
+
+def refuse_transforms(name: str, *tensors: Any) -> None:
+    """NotImplementedError inside transforms of torch.func, and for tensors with a tangent."""
+    if _transform() is not None:
+        raise NotImplementedError(
+            f"{name}: transforms of torch.func (grad, vmap, ..) are not there; use "
+            "torch.autograd.grad, or a batch"
+        )
+    if has_tangents() and any(isinstance(x, torch.Tensor) and _has_tangent(x) for x in tensors):
+        raise NotImplementedError(
+            f"{name}: forward-mode derivatives (torch.autograd.forward_ad, jvp) are not there; use "
+            "torch.autograd.grad"
+        )
+
+
+def _has_tangent(x: Any) -> bool:
+    # Inside an operator the key that unpacks may be switched off.
+    excluded = _excluded_keys().remove(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._ForceDispatchKeyGuard(_included_keys(), excluded):
+        return forward_ad.unpack_dual(x).tangent is not None
+
+
+def refuse_second_gradients(name: str) -> NoReturn:
+    """What the gradients of gradients are: NotImplementedError."""
+    raise NotImplementedError(
+        f"{name}: second gradients are not there (create_graph=True, hessians, gradient penalties)"
+        + (_INSTEAD if name == "attention" else "")
+    )
+
+
+def refuse_recording(name: str) -> None:
+    """NotImplementedError where a program is recorded: it would repeat this example's values."""
+    if is_recorded():
+        raise NotImplementedError(
+            f"{name}: the keys that it selects depend on values, which no recorded program "
+            "(torch.export, torch.jit.trace, make_fx) can hold; keep it outside, and give the "
+            "program fdma.attention with a mask"
+        )
