@@ -221,6 +221,14 @@ SegmentMask combine_with_table(TruthTable table, const SegmentMask& a, const Seg
   return combine_tables(table, view_a, view_b, a.q_len, a.kv_len, a.block);
 }
 
+// A mask without a column table, or its complement.
+SegmentMask from_one_layer(TruthTable table, const SegmentMask& mask) {
+  UniformParts parts(mask);
+  const TileLayer layers[] = {{&parts}};
+  BooleanFunction function(table, parts, parts);
+  return combine_layers(mask.q_len, mask.kv_len, mask.block, layers, function);
+}
+
 }  // namespace
 
 SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOperation operation) {
@@ -234,16 +242,15 @@ SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOper
   return combine_layers(a.q_len, a.kv_len, a.block, layers, function);
 }
 
+SegmentMask canonical_segment(const SegmentMask& mask) { return from_one_layer(kA, mask); }
+
 SegmentMask complement_segment(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) {
     const std::vector<std::int64_t> no_offsets(mask.column_offsets.size(), 0);
     return combine_tables(kNotA, {mask.column_offsets, mask.column_intervals}, {no_offsets, {}},
                           mask.q_len, mask.kv_len, mask.block);
   }
-  UniformParts parts(mask);
-  const TileLayer layers[] = {{&parts}};
-  BooleanFunction function(kNotA, parts, parts);
-  return combine_layers(mask.q_len, mask.kv_len, mask.block, layers, function);
+  return from_one_layer(kNotA, mask);
 }
 
 }  // namespace fdma

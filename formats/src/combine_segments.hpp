@@ -10,6 +10,7 @@
 namespace fdma {
 
 inline constexpr TruthTable kNotA = 0b0011;
+inline constexpr TruthTable kA = 0b1100;
 
 constexpr TruthTable truth_table(SetOperation operation) {
   switch (operation) {
@@ -30,6 +31,10 @@ constexpr TruthTable truth_table(SetOperation operation) {
 /// O(keys + query intervals of both), or, where the other one has many times more of these, O(tiles
 /// that are partial in either).
 SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOperation operation);
+
+/// The cells of a mask without a column table in its own blocks, canonical. Cost: that of
+/// combine_layers, so that tile rows that move in step are looked at once.
+SegmentMask canonical_segment(const SegmentMask& mask);
 
 /// The cells that exist and are not in `mask`.
 SegmentMask complement_segment(const SegmentMask& mask);

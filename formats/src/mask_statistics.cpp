@@ -4,10 +4,12 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/segment_builder.hpp"
+#include "uniform_parts.hpp"
 
 namespace fdma {
 namespace {
@@ -61,6 +63,100 @@ std::int64_t starts_in_panel(const SegmentMask& mask, std::int64_t panel) {
     starts += keys_not_above(row(r), row(r - 1));
   return starts;
 }
+
+// Keys that are true in the first query row of a tile row and false in the row above it. Tiles come
+// as parts of equal cells (uniform_parts.hpp), so that a stretch of them costs one look.
+class BorderStarts {
+ public:
+  explicit BorderStarts(const SegmentMask& mask)
+      : mask_(mask),
+        num_cols_(mask.num_tile_cols()),
+        words_per_row_(ceil_div(std::int64_t{mask.block.block_kv}, std::int64_t{64})),
+        parts_(mask),
+        scratch_(static_cast<std::size_t>(mask.words_per_bitmap())) {
+    edges_[kEmptyTiles].is_known = edges_[kFullTiles].is_known = true;
+    edges_[kEmptyTiles].rows.assign(static_cast<std::size_t>(2 * words_per_row_), 0);
+    std::vector<std::uint64_t>& full = edges_[kFullTiles].rows;
+    full.assign(static_cast<std::size_t>(2 * words_per_row_), 0);
+    set_bits(full.data(), 0, mask.block.block_kv);
+    std::copy_n(full.begin(), words_per_row_, full.begin() + words_per_row_);
+  }
+
+  std::int64_t count() {
+    std::vector<UniformPart> above, row;
+    std::int64_t starts = 0;
+    for (std::int32_t r = 0; r < mask_.num_tile_rows(); ++r) {
+      parts_.parts_of(r, row);
+      starts += starts_between(above, row);
+      above.swap(row);
+    }
+    return starts;
+  }
+
+ private:
+  struct Edges {
+    std::vector<std::uint64_t> rows;  // the first query row of the tile, then the last
+    bool is_known = false;
+  };
+
+  std::int64_t starts_between(std::span<const UniformPart> above,
+                              std::span<const UniformPart> row) {
+    std::int64_t starts = 0;
+    std::size_t next = 0;
+    for (const UniformPart& part : row) {
+      for (std::int64_t tile = part.first; tile < part.end;) {
+        while (next < above.size() && above[next].end <= tile) ++next;
+        const bool is_under = next < above.size() && above[next].first <= tile;
+        const std::int64_t border = next == above.size() ? part.end
+                                    : is_under           ? above[next].end
+                                                         : above[next].first;
+        const std::int64_t end = std::min(part.end, border);
+        const TileSource over = is_under ? above[next].source : kEmptyTiles;
+        starts += (end - tile) * starts_under(over, part.source);
+        if (end == num_cols_ && part.source == kFullTiles && over != kFullTiles) {
+          starts -= num_cols_ * mask_.block.block_kv - mask_.kv_len;  // keys that do not exist
+        }
+        tile = end;
+      }
+    }
+    return starts;
+  }
+
+  std::int64_t starts_under(TileSource above, TileSource tile) {
+    find_edges(above);
+    const std::uint64_t* first = find_edges(tile);
+    const std::uint64_t* last = edges_[above].rows.data() + words_per_row_;
+    std::int64_t starts = 0;
+    for (std::int64_t w = 0; w < words_per_row_; ++w) starts += std::popcount(first[w] & ~last[w]);
+    return starts;
+  }
+
+  const std::uint64_t* find_edges(TileSource source) {
+    Edges& edges = edges_[source];
+    if (!edges.is_known) {
+      const std::uint64_t* words = parts_.bitmap_of(source, scratch_.data());
+      edges.rows.assign(static_cast<std::size_t>(2 * words_per_row_), 0);
+      const std::int64_t block_kv = mask_.block.block_kv;
+      for (std::int64_t c = 0; c < block_kv; c += 64) {
+        const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+        const auto w = static_cast<std::size_t>(c / 64);
+        const std::int64_t last_row = (std::int64_t{mask_.block.block_q} - 1) * block_kv;
+        edges.rows[w] = read_bits(words, c, width);
+        edges.rows[static_cast<std::size_t>(words_per_row_) + w] =
+            read_bits(words, last_row + c, width);
+      }
+      edges.is_known = true;
+    }
+    return edges.rows.data();
+  }
+
+  const SegmentMask& mask_;
+  const std::int64_t num_cols_;
+  const std::int64_t words_per_row_;
+  UniformParts parts_;
+  std::vector<std::uint64_t> scratch_;
+  std::unordered_map<TileSource, Edges> edges_;
+};
 
 // Tiles that a segment covers over all rows of its run.
 std::int64_t tiles_in_run(const TileRun& run, const TileSegment& segment) {
@@ -161,15 +257,7 @@ std::int64_t count_query_intervals(const SegmentMask& mask) {
       }
     }
   }
-  std::vector<Interval> above;
-  std::vector<Interval> row;
-  for (std::int64_t q = 0; q < mask.q_len; q += mask.block.block_q) {
-    above.clear();
-    if (q > 0) row_intervals_of(mask, q - 1, above);
-    row_intervals_of(mask, q, row);
-    intervals += keys_not_above(row, above);
-  }
-  return intervals;
+  return intervals + BorderStarts(mask).count();
 }
 
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,

@@ -1,7 +1,8 @@
 // Re-blocking: tiles of the result from tiles of another shape and place.
 //
 // A mask that is bands of rows (bands_from_segment.hpp) has no blocks: its bands are moved, cut and
-// lowered again. Everything else goes tile by tile.
+// lowered again. A whole mask that keeps its blocks is one layer of tiles (tile_layers.hpp), whose
+// rows move in step. Everything else goes tile by tile.
 //
 // A tile row of the result overlaps a few tile rows of the source. Where one of them has a segment,
 // the tiles of the result are touched; what lies under full segments of every one of them is full;
@@ -18,6 +19,7 @@
 #include "bands_from_segment.hpp"
 #include "bit_copy.hpp"
 #include "column_window.hpp"
+#include "combine_segments.hpp"
 
 namespace fdma {
 namespace {
@@ -234,15 +236,18 @@ class Reblocking {
 }  // namespace
 
 SegmentMask reblock(const SegmentMask& mask, const CellWindow& window, BlockShape block) {
+  const std::int64_t q_len = window.q_end - window.q_begin;
+  const std::int64_t kv_len = window.kv_end - window.kv_begin;
+  const bool is_whole = q_len == mask.q_len && kv_len == mask.kv_len;
   if (const std::optional<RowBands> bands = bands_from_segment(mask)) {
-    const std::int64_t q_len = window.q_end - window.q_begin;
-    const std::int64_t kv_len = window.kv_end - window.kv_begin;
-    const bool is_whole = q_len == mask.q_len && kv_len == mask.kv_len;
     return segment_from_bands(
         is_whole ? *bands : move_bands(*bands, -window.q_begin, -window.kv_begin, q_len, kv_len),
         block);
   }
-  if (mask.column_offsets.empty()) return Reblocking(mask, window, block).run();
+  if (mask.column_offsets.empty()) {
+    return is_whole && block == mask.block ? canonical_segment(mask)
+                                           : Reblocking(mask, window, block).run();
+  }
   ColumnIntervals cut = column_window(mask.column_offsets, mask.column_intervals, window);
   return segment_from_columns(cut.q_len, cut.kv_len, block, std::move(cut.offsets),
                               std::move(cut.intervals));

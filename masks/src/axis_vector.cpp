@@ -2,13 +2,22 @@
 
 #include <algorithm>
 
+#include "fdma/formats/interval.hpp"
 #include "lane_eval.hpp"
 #include "row_bits.hpp"
 
 namespace fdma::box {
 namespace {
 
-/// Runs `lanes` over the whole axis; `take(first, count)` reads the outputs of each batch.
+/// Batches between two questions whether to go on.
+constexpr std::int64_t kBatchesAtOnce = 64;
+
+std::int64_t num_batches(const BoxProgram& program, Axis axis) {
+  return ceil_div(axis_length(program, axis), std::int64_t{LaneEvaluator::kLanes});
+}
+
+/// Runs `lanes` over the whole axis; `take(first, count)` reads the outputs of each batch. What is
+/// left of a vector when the work is stopped stays 0.
 template <class Take>
 void run_along(const BoxProgram& program, Axis axis, LaneEvaluator& lanes, Take take) {
   const std::int64_t length = axis_length(program, axis);
@@ -16,6 +25,8 @@ void run_along(const BoxProgram& program, Axis axis, LaneEvaluator& lanes, Take 
   const bool has_k = lanes.reaches(program.k_node());
   const std::int64_t last_row = program.q_len() - 1;
   for (std::int64_t first = 0; first < length; first += LaneEvaluator::kLanes) {
+    if (program.has_stopped()) return;
+    if (first % (kBatchesAtOnce * LaneEvaluator::kLanes) == 0 && program.must_stop()) return;
     const std::int64_t count = std::min<std::int64_t>(LaneEvaluator::kLanes, length - first);
     if (axis == Axis::diagonal) {
       for (std::int64_t i = 0; i < count; ++i) {
@@ -56,7 +67,7 @@ IntegerVector integer_vector(const BoxProgram& program, IrId id, Axis axis) {
   out.length = axis_length(program, axis);
   out.values.resize(static_cast<std::size_t>(out.length) + LaneEvaluator::kLanes);
   const IrId outputs[] = {id};
-  LaneEvaluator lanes(program, outputs, {});
+  LaneEvaluator lanes(program, outputs, {}, program.meter(), num_batches(program, axis));
   const bool may_be_undefined = program.facts(id).range.may_be(kUndefined);
   if (may_be_undefined) out.undefined.resize(padded_words(out.length));
   bool is_undefined = false;
@@ -78,7 +89,7 @@ ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis) 
   out.length = axis_length(program, axis);
   out.is_true.resize(padded_words(out.length));
   const IrId outputs[] = {id};
-  LaneEvaluator lanes(program, outputs, {});
+  LaneEvaluator lanes(program, outputs, {}, program.meter(), num_batches(program, axis));
   const bool may_be_undefined = program.facts(id).range.may_be(kUndefined);
   if (may_be_undefined) out.is_false.resize(padded_words(out.length));
   bool is_undefined = false;

@@ -101,6 +101,7 @@ BitProgram::BitProgram(BoxProgram& program, BlockShape block) : q_len_(program.q
                                       [&](IrId id) { return !is_operator(id); }));
   std::vector<std::int32_t> place(is_seen.size(), -1);
   for (const IrId id : found) {
+    if (program.must_stop()) return;  // the caller sees it, and uses nothing of this
     const IrNode node = program.node(id);
     Op op{node.op, false, -1, {-1, -1, -1}, 0};
     if (is_operator(id)) {

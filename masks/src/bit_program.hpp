@@ -18,7 +18,8 @@ namespace fdma::box {
 ///             constant rows and operands fold
 class BitProgram {
  public:
-  /// Prepares all atoms. `program` must outlive this object and gains nodes.
+  /// Prepares all atoms. `program` must outlive this object and gains nodes. If its meter has
+  /// stopped the work meanwhile, the object must not be used.
   BitProgram(BoxProgram& program, BlockShape block);
 
   /// What one thread needs to run the program.

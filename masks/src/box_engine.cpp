@@ -18,8 +18,11 @@
 //             false); a cell in neither is undefined, and the first one in row-major order is
 //             evaluated once more to name the culprit.
 // Cost        time: O(tile rows * log(tile columns) + cells of undecided tiles / 64 * operators);
-//             memory: vectors of O(q_len + kv_len), the result, and one panel of undecided tiles
-//             per thread
+//             memory: vectors of O(q_len + kv_len) an atom, caches of rows (96 MiB at most), the
+//             result, and panels of undecided tiles: two a thread, but no more than four where
+//             they would take over 96 MiB together
+// Stops       the meter (work_meter.hpp) is asked every few rows and, in loops, every few million
+//             evaluations
 // Threads     tile rows are evaluated in parallel and fed in order, so that the result does not
 //             depend on their number.
 #include <fmt/format.h>
@@ -31,7 +34,6 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -58,8 +60,12 @@ using box::TileBox;
 
 /// Decided tiles between undecided ones that are evaluated along rather than split a stretch.
 constexpr std::int32_t kMaxGap = 2;
-/// Rows of a block of words between two questions whether to go on.
+/// Rows of a block of words between two questions whether to go on; boxes of tiles, likewise.
 constexpr std::int64_t kRowsAtOnce = 16;
+constexpr std::int64_t kBoxesAtOnce = 256;
+/// Bytes that the panels of all threads may take together, if there are more than a few.
+constexpr std::int64_t kMaxPanelBytes = std::int64_t{96} << 20;
+constexpr std::int64_t kFewPanels = 4;
 
 struct Cell {
   std::int64_t q;
@@ -90,7 +96,7 @@ enum class TileClass : std::uint8_t { empty, full, undecided };
 class Lowering {
  public:
   Lowering(const BitProgram& program, std::int64_t q_len, std::int64_t kv_len, BlockShape block,
-           const std::function<bool()>& is_cancelled)
+           WorkMeter& meter)
       : program_(program),
         q_len_(q_len),
         kv_len_(kv_len),
@@ -98,7 +104,7 @@ class Lowering {
         num_tile_rows_(static_cast<std::int32_t>(ceil_div(q_len, block.block_q))),
         num_tile_cols_(static_cast<std::int32_t>(ceil_div(kv_len, block.block_kv))),
         repeats_(program.repeated_rows()),
-        is_cancelled_(is_cancelled) {}
+        meter_(meter) {}
 
   struct Worker {
     explicit Worker(const BitProgram& program)
@@ -115,15 +121,17 @@ class Lowering {
 
   std::int32_t num_tile_rows() const { return num_tile_rows_; }
   const BitProgram& program() const { return program_; }
-  /// True from when the caller cancelled; panels evaluated since then may be incomplete.
-  bool has_stopped() const { return has_stopped_.load(std::memory_order_relaxed); }
+  /// True from when the meter stopped the work; panels evaluated since then may be incomplete.
+  bool has_stopped() const { return meter_.has_stopped(); }
+  /// Bytes of a panel all of whose tiles are undecided.
+  std::int64_t max_panel_bytes() const { return block_.block_q * (kv_len_ / 8 + 192); }
 
   void evaluate(std::int32_t tile_row, Panel& panel, Worker& worker) const {
     panel.tile_row = tile_row;
     panel.ranges.clear();
     panel.stretches.clear();
     panel.undefined.reset();
-    if (must_stop()) return;
+    if (meter_.must_stop()) return;
     prune(tile_row, worker);
     plan_stretches(panel, worker);
     for (const Stretch& stretch : panel.stretches) evaluate_stretch(stretch, panel, worker);
@@ -154,11 +162,6 @@ class Lowering {
   }
 
  private:
-  bool must_stop() const {
-    if (is_cancelled_ && !has_stopped() && is_cancelled_()) has_stopped_.store(true);
-    return has_stopped();
-  }
-
   std::int64_t rows_of(std::int32_t tile_row) const {
     return std::min<std::int64_t>(block_.block_q, q_len_ - std::int64_t{tile_row} * block_.block_q);
   }
@@ -169,7 +172,8 @@ class Lowering {
     int top = 0;
     while ((std::int64_t{1} << top) < num_tile_cols_) ++top;
     std::vector<TileBox> stack{{tile_row, top, 0}};
-    while (!stack.empty()) {
+    for (std::int64_t num_boxes = 1; !stack.empty(); ++num_boxes) {
+      if (num_boxes % kBoxesAtOnce == 0 && meter_.must_stop()) return;
       const TileBox box = stack.back();
       stack.pop_back();
       const Outcomes outcomes = program_.outcomes(box, worker.bits);
@@ -239,7 +243,7 @@ class Lowering {
       const bool has_tail = 64 * (first_word + count) > kv_len_;
       const std::uint64_t tail = low_bits(kv_len_ - 64 * (first_word + count - 1));
       for (std::int64_t r = 0; r < num_rows; ++r) {
-        if (r % kRowsAtOnce == 0 && must_stop()) return;
+        if (r % kRowsAtOnce == 0 ? meter_.must_stop() : meter_.has_stopped()) return;
         std::uint64_t* out = panel.words.data() + r * panel.stride + stretch.offset + w;
         if (r > 0 && repeats_[static_cast<std::size_t>(q_begin + r)] != 0) {
           std::memcpy(out, out - panel.stride, static_cast<std::size_t>(count) * 8);
@@ -326,8 +330,7 @@ class Lowering {
   std::int32_t num_tile_rows_;
   std::int32_t num_tile_cols_;
   std::vector<std::uint8_t> repeats_;
-  const std::function<bool()>& is_cancelled_;
-  mutable std::atomic<bool> has_stopped_{false};
+  WorkMeter& meter_;
 };
 
 /// Evaluates all tile rows and feeds them in order; stops at the first undefined cell, or where the
@@ -354,7 +357,10 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
   }
   const int num_cores = tbb::info::default_concurrency();
   in_arena(num_threads <= 0 ? num_cores : std::min(num_threads, num_cores), [&] {
-    const auto num_tokens = std::size_t{2} * static_cast<std::size_t>(max_concurrency());
+    const std::int64_t num_fitting = kMaxPanelBytes / lowering.max_panel_bytes();
+    const std::int64_t num_wanted = std::int64_t{2} * max_concurrency();
+    const auto num_tokens = static_cast<std::size_t>(
+        std::clamp(num_fitting, std::min(kFewPanels, num_wanted), num_wanted));
     std::vector<Panel> panels(num_tokens);
     tbb::enumerable_thread_specific<Lowering::Worker> workers(
         [&] { return Lowering::Worker(lowering.program()); });
@@ -390,7 +396,7 @@ std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilde
 
 Error undefined_cell(const BoxProgram& program, const Cell& cell) {
   const IrId outputs[] = {program.root()};
-  box::LaneEvaluator lanes(program, outputs, {});
+  box::LaneEvaluator lanes(program, outputs, {}, nullptr, 1);
   if (lanes.reaches(program.q_node())) lanes.fill(program.q_node(), cell.q, false);
   if (lanes.reaches(program.k_node())) lanes.fill(program.k_node(), cell.k, false);
   lanes.run(1);
@@ -401,7 +407,7 @@ Error undefined_cell(const BoxProgram& program, const Cell& cell) {
 }  // namespace
 
 Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads,
-                                const std::function<bool()>& is_cancelled) {
+                                WorkMeter& meter) {
   try {
     SegmentBuilder builder(program.q_len, program.kv_len, block);
     const auto num_tile_rows = static_cast<std::int32_t>(ceil_div(program.q_len, block.block_q));
@@ -409,15 +415,16 @@ Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int 
       for (std::int32_t row = 0; row < num_tile_rows; ++row) builder.add_tile_row({}, {});
       return builder.finish();
     }
-    BoxProgram prepared(program);
+    BoxProgram prepared(program, &meter);
     if (prepared.is_too_nested()) {
       return Error{ErrorCode::unsupported,
                    fmt::format("any / all: nested more than {} deep", box::kMaxLoopDepth)};
     }
     const BitProgram bits(prepared, block);
-    const Lowering lowering(bits, program.q_len, program.kv_len, block, is_cancelled);
+    if (meter.must_stop()) return meter.error();
+    const Lowering lowering(bits, program.q_len, program.kv_len, block, meter);
     const std::optional<Cell> undefined = run(lowering, num_threads, builder);
-    if (lowering.has_stopped()) return interrupted();
+    if (meter.has_stopped()) return meter.error();
     if (undefined) return undefined_cell(prepared, *undefined);
     return builder.finish();
   } catch (const std::bad_alloc&) {

@@ -49,9 +49,10 @@ bool BoxProgram::NodeEqual::operator()(const IrNode& a, const IrNode& b) const {
          std::equal(a.children, a.children + 4, b.children);
 }
 
-BoxProgram::BoxProgram(const IrProgram& source)
+BoxProgram::BoxProgram(const IrProgram& source, WorkMeter* meter)
     : q_len_(source.q_len),
       kv_len_(source.kv_len),
+      meter_(meter),
       tables_(source.tables),
       unroll_budget_(kUnrollBudget) {
   for (const IrNode& node : source.nodes) {

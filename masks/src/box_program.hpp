@@ -10,6 +10,7 @@
 #include "box_range.hpp"
 #include "fdma/formats/result.hpp"
 #include "fdma/masks/mask_ir.hpp"
+#include "work_meter.hpp"
 
 namespace fdma::box {
 
@@ -40,9 +41,17 @@ enum class Axis : std::uint8_t { none, query, key, diagonal, cell };
 
 class BoxProgram {
  public:
-  /// Prepares a program, which must outlive this object. Cost: O(nodes, loops unrolled), plus a
-  /// scan of each integer table.
-  explicit BoxProgram(const IrProgram& source);
+  /// Prepares a program, which must outlive this object, as must the meter; without one nothing
+  /// stops the work. Cost: O(nodes, loops unrolled), plus a scan of each integer table.
+  explicit BoxProgram(const IrProgram& source, WorkMeter* meter = nullptr);
+
+  /// What evaluating the program may still do; null: all it needs.
+  WorkMeter* meter() const { return meter_; }
+  bool must_stop() const { return meter_ != nullptr && meter_->must_stop(); }
+  bool has_stopped() const { return meter_ != nullptr && meter_->has_stopped(); }
+  /// Bytes that the row caches of all atoms may still take, together.
+  std::int64_t cache_bytes_left() const { return cache_bytes_left_; }
+  void take_cache_bytes(std::int64_t bytes) const { cache_bytes_left_ -= bytes; }
 
   std::int64_t q_len() const { return q_len_; }
   std::int64_t kv_len() const { return kv_len_; }
@@ -75,8 +84,12 @@ class BoxProgram {
   NodeFacts derive(const IrNode& node);
   IrId unroll(const IrNode& loop);
 
+  static constexpr std::int64_t kMaxCacheBytes = std::int64_t{96} << 20;
+
   std::int64_t q_len_;
   std::int64_t kv_len_;
+  WorkMeter* meter_;
+  mutable std::int64_t cache_bytes_left_ = kMaxCacheBytes;
   TableRanges tables_;
   std::vector<IrNode> nodes_;
   std::vector<NodeFacts> facts_;

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::int64_t kMaxCacheBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kWordsPerBatch = LaneEvaluator::kWords;
+/// Words of a row between two questions whether to go on.
+constexpr std::int64_t kWordsAtOnce = 256 * kWordsPerBatch;
 
 /// A part that varies along one axis.
 struct Part {
@@ -34,42 +36,9 @@ class CellAtom final : public RowAtom {
   CellAtom(const BoxProgram& program, IrId id, BlockShape block) : program_(program), root_(id) {
     words_per_row_ = (program.kv_len() + 63) / 64;
     split(block);
-    bool is_diagonal = false;
-    std::int64_t width = 0;
-    for (const Part& part : parts_) {
-      is_diagonal = is_diagonal || part.axis == Axis::diagonal;
-      if (part.axis == Axis::query) width += 2;
-    }
-    is_repeated_ = !is_diagonal;
-    if (is_diagonal) return;
-    const auto num_rows = static_cast<std::size_t>(program.q_len());
-    if (width == 0) {
-      cache_ = RowCache(std::vector<std::uint32_t>(num_rows, 0), 1, 2 * words_per_row_);
-      return;
-    }
-    std::vector<std::int64_t> tuples(num_rows * static_cast<std::size_t>(width));
-    std::size_t column = 0;
-    for (const Part& part : parts_) {
-      if (part.axis != Axis::query) continue;
-      for (std::size_t q = 0; q < num_rows; ++q) {
-        std::int64_t* tuple = tuples.data() + q * static_cast<std::size_t>(width) + column;
-        const auto at = static_cast<std::int64_t>(q);
-        if (part.is_condition) {
-          tuple[0] = part.conditions.outcome(at);
-        } else {
-          tuple[1] = part.integers.is_undefined(at);
-          tuple[0] = tuple[1] != 0 ? 0 : part.integers.values[q];
-        }
-      }
-      column += 2;
-    }
-    const std::int64_t limit =
-        std::min(program.q_len() - program.q_len() / 8,
-                 cache_limit(program.q_len(), 16 * words_per_row_, 1, kMaxCacheBytes));
-    std::int64_t num_ids = 0;
-    std::vector<std::uint32_t> ids =
-        number_distinct(tuples, width, std::max<std::int64_t>(limit, 1), num_ids);
-    if (!ids.empty()) cache_ = RowCache(std::move(ids), num_ids, 2 * words_per_row_);
+    is_repeated_ = std::none_of(parts_.begin(), parts_.end(),
+                                [](const Part& part) { return part.axis == Axis::diagonal; });
+    if (is_repeated_) make_cache();
   }
 
   bool may_be_undefined() const override { return program_.facts(root_).range.may_be(kUndefined); }
@@ -154,7 +123,8 @@ class CellAtom final : public RowAtom {
 
   struct Scratch final : AtomScratch {
     Scratch(const CellAtom& atom, std::int64_t max_words)
-        : lanes(atom.program_, std::vector<IrId>{atom.root_}, atom.part_ids_),
+        : lanes(atom.program_, std::vector<IrId>{atom.root_}, atom.part_ids_, atom.program_.meter(),
+                ceil_div(atom.program_.kv_len(), std::int64_t{LaneEvaluator::kLanes})),
           is_true(static_cast<std::size_t>(max_words)),
           is_false(static_cast<std::size_t>(max_words)),
           values(atom.parts_.size() + atom.range_steps_.size()) {}
@@ -163,6 +133,37 @@ class CellAtom final : public RowAtom {
     std::vector<std::uint64_t> is_false;
     std::vector<BoxValue> values;
   };
+
+  /// Numbers the distinct tuples of per-query parts, part after part.
+  void make_cache() {
+    const auto num_rows = static_cast<std::size_t>(program_.q_len());
+    const std::int64_t row_bytes = 16 * words_per_row_;
+    const std::int64_t limit = std::max<std::int64_t>(
+        1, std::min(program_.q_len() - program_.q_len() / 8,
+                    cache_limit(program_.q_len(), row_bytes, 1,
+                                std::min(kMaxCacheBytes, program_.cache_bytes_left()))));
+    std::vector<std::uint32_t> ids(num_rows, 0);
+    std::int64_t num_ids = 1;
+    std::vector<std::int64_t> rows;  // of each query: id so far, value, whether it is undefined
+    for (const Part& part : parts_) {
+      if (part.axis != Axis::query) continue;
+      rows.resize(3 * num_rows);
+      for (std::size_t q = 0; q < num_rows; ++q) {
+        std::int64_t* row = rows.data() + 3 * q;
+        const auto at = static_cast<std::int64_t>(q);
+        row[0] = ids[q];
+        row[2] = part.is_condition ? 0 : part.integers.is_undefined(at);
+        row[1] = part.is_condition ? part.conditions.outcome(at)
+                 : row[2] != 0     ? 0
+                                   : part.integers.values[q];
+      }
+      ids = number_distinct(rows, 3, limit, num_ids);
+      if (ids.empty()) return;
+    }
+    if (ids.empty() || num_ids * row_bytes > program_.cache_bytes_left()) return;
+    program_.take_cache_bytes(num_ids * row_bytes);
+    cache_ = RowCache(std::move(ids), num_ids, 2 * words_per_row_);
+  }
 
   /// Finds the parts and the nodes above them.
   void split(BlockShape block) {
@@ -230,6 +231,7 @@ class CellAtom final : public RowAtom {
       }
     }
     for (std::int64_t w = 0; w < block.num_words; w += kWordsPerBatch) {
+      if (w % kWordsAtOnce == 0 ? program_.must_stop() : program_.has_stopped()) return;
       const std::int64_t first = 64 * (block.first_word + w);
       const std::int64_t count = std::min<std::int64_t>(
           {LaneEvaluator::kLanes, program_.kv_len() - first, 64 * (block.num_words - w)});

@@ -173,7 +173,7 @@ class CompareAtom final : public RowAtom {
     }
     if (!index_sorted(keys)) {
       keys_ = narrow(keys, all_keys_);
-      make_cache();
+      make_cache(program);
     }
   }
 
@@ -326,9 +326,7 @@ class CompareAtom final : public RowAtom {
     return {ones_then_zeros_.from(64 * words_per_row_ - count + first), 0};
   }
 
-  void make_cache() {
-    const std::int64_t limit = cache_limit(queries_.length, 8 * words_per_row_, 4, kMaxCacheBytes);
-    std::int64_t num_ids = 0;
+  void make_cache(const BoxProgram& program) {
     std::vector<std::int64_t> values(queries_.values.begin(),
                                      queries_.values.begin() + queries_.length);
     for (std::int64_t i = 0; i < queries_.length; ++i) {
@@ -340,8 +338,7 @@ class CompareAtom final : public RowAtom {
                            all_keys_.hi + (all_keys_.hi < INT64_MAX ? 1 : 0));
       }
     }
-    std::vector<std::uint32_t> ids = number_distinct(values, 1, limit, num_ids);
-    if (!ids.empty()) cache_ = RowCache(std::move(ids), num_ids, words_per_row_);
+    cache_ = make_row_cache(program, values, 4, kMaxCacheBytes);
   }
 
   bool is_equal_;

@@ -19,7 +19,14 @@
 // Does not    (q - k) % 4 == 0 (too many intervals per row); @seen[q // 64, k // 64] (does not
 // separate): box form takes those Declines    also wherever a cell might be undefined: box form
 // finds the cell, or proves that there is none
+//
+// Memory      what grows has a budget that is asked before it grows further: the intervals of a
+//             region, the pieces of all functions together, the intervals of all keys. What is over
+//             it is a mask for box form, as is one that takes too many steps (interval_effort.hpp).
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
 
 #include "engines.hpp"
 #include "fdma/formats/row_bands.hpp"
@@ -36,14 +43,21 @@ constexpr std::size_t kLightWeight =
     8;  // pieces up to which a condition is evaluated once for all bands
 constexpr std::size_t kMaxHeavyBands =
     8192;  // bands up to which a heavier one is evaluated inside each
+// Pieces that the functions kept may have together (24 bytes each), and so many more for each query
+// row and key; query intervals of all keys (8 bytes), likewise.
+constexpr std::size_t kFreePieces = std::size_t{1} << 20;
+constexpr std::size_t kPiecesPerPosition = 6;
+constexpr std::size_t kFreeColumnIntervals = std::size_t{1} << 20;
+constexpr std::size_t kColumnIntervalsPerKey = 16;
 
 // What both orientations share: the function of every node that mentions one variable only.
 struct Analysis {
   const IrProgram& program;
   std::vector<std::uint8_t> mentions;
-  std::vector<PiecewisePtr> functions;  // null for nodes that mention both variables
-  std::vector<std::size_t> weights;     // pieces that evaluating a condition looks at
-  std::vector<int> depths;              // of nested unlike logical operators
+  // Null for nodes that mention both variables, and for those that only other functions need.
+  std::vector<PiecewisePtr> functions;
+  std::vector<std::size_t> weights;  // pieces that evaluating a condition looks at
+  std::vector<int> depths;           // of nested unlike logical operators
 
   explicit Analysis(const IrProgram& p) : program(p) {}
 };
@@ -77,7 +91,23 @@ bool has_interval_shape(const IrProgram& program, const std::vector<std::uint8_t
   return true;
 }
 
-bool analyse(Analysis& a) {
+// The last node that reads the function of each node; the end for those that regions are made of.
+std::vector<std::size_t> last_readers(const Analysis& a) {
+  const IrProgram& program = a.program;
+  const std::size_t size = program.nodes.size();
+  std::vector<std::size_t> last(size, 0);
+  for (std::size_t i = 0; i < size; ++i) {
+    const IrNode& node = program.nodes[i];
+    for (int c = 0; c < node.num_children; ++c) {
+      std::size_t& reader = last[static_cast<std::size_t>(node.children[c])];
+      reader = std::max(reader, a.mentions[i] == kBoth ? size : i);
+    }
+  }
+  last[static_cast<std::size_t>(program.root)] = size;
+  return last;
+}
+
+bool analyse(Analysis& a, IntervalEffort& effort) {
   const IrProgram& program = a.program;
   a.mentions = node_mentions(program);
   if (!has_interval_shape(program, a.mentions)) return false;
@@ -85,6 +115,10 @@ bool analyse(Analysis& a) {
   a.functions.resize(size);
   a.weights.assign(size, 0);
   a.depths.assign(size, 0);
+  const std::vector<std::size_t> last_reader = last_readers(a);
+  const std::size_t max_pieces =
+      kFreePieces + kPiecesPerPosition * static_cast<std::size_t>(program.q_len + program.kv_len);
+  std::size_t num_pieces = 0;  // of the functions kept
   const auto constant_on = [&](std::int64_t n, const IrNode& node) {
     return std::make_shared<const Piecewise>(Piecewise::constant(n, node.value));
   };
@@ -93,8 +127,11 @@ bool analyse(Analysis& a) {
     const auto child = [&](int c) { return static_cast<std::size_t>(node.children[c]); };
     if (a.mentions[i] == kBoth) {
       for (int c = 0; c < node.num_children; ++c) {
-        const bool is_same = program.nodes[child(c)].op == node.op;
-        a.depths[i] = std::max(a.depths[i], a.depths[child(c)] + (is_same ? 0 : 1));
+        // Chains of one of these operators are taken as a whole.
+        const bool is_chain = program.nodes[child(c)].op == node.op &&
+                              (node.op == IrOp::logical_and || node.op == IrOp::logical_or ||
+                               node.op == IrOp::logical_xor);
+        a.depths[i] = std::max(a.depths[i], a.depths[child(c)] + (is_chain ? 0 : 1));
         a.weights[i] +=
             a.functions[child(c)] ? a.functions[child(c)]->pieces().size() : a.weights[child(c)];
       }
@@ -111,16 +148,29 @@ bool analyse(Analysis& a) {
       continue;
     }
     std::vector<PiecewisePtr> operands;
+    std::size_t num_read = 0;
     for (int c = 0; c < node.num_children; ++c) {
       operands.push_back(a.mentions[child(c)] == 0 ? constant_on(n, program.nodes[child(c)])
                                                    : a.functions[child(c)]);
+      num_read += operands.back()->pieces().size();
     }
     const bool is_table = node.op == IrOp::lookup || node.op == IrOp::test;
     a.functions[i] =
         apply(node.op, operands,
-              is_table ? &program.tables[static_cast<std::size_t>(node.value)] : nullptr);
+              is_table ? &program.tables[static_cast<std::size_t>(node.value)] : nullptr, effort);
     if (a.functions[i] == nullptr) return false;
     a.weights[i] = a.functions[i]->pieces().size();
+    num_pieces += a.weights[i];
+    if (num_pieces > max_pieces || !effort.spend(num_read + a.weights[i])) return false;
+    for (int c = 0; c < node.num_children; ++c) {
+      PiecewisePtr& read = a.functions[child(c)];
+      if (read == nullptr || last_reader[child(c)] != i ||
+          program.nodes[child(c)].num_children == 0) {
+        continue;
+      }
+      num_pieces -= read->pieces().size();
+      read = nullptr;
+    }
   }
   return true;
 }
@@ -128,8 +178,9 @@ bool analyse(Analysis& a) {
 // Evaluates the program's conditions as Regions whose rows are queries or keys.
 class RegionEvaluator {
  public:
-  RegionEvaluator(const Analysis& analysis, bool rows_are_queries)
+  RegionEvaluator(const Analysis& analysis, bool rows_are_queries, IntervalEffort& effort)
       : a_(analysis),
+        effort_(effort),
         program_(analysis.program),
         row_bit_(rows_are_queries ? kMentionsQ : kMentionsK),
         num_rows_(rows_are_queries ? program_.q_len : program_.kv_len),
@@ -148,6 +199,7 @@ class RegionEvaluator {
   // The cells of `domain` where condition `id` (its negation, if `negate`) holds.
   std::optional<Region> evaluate(IrId id, bool negate, const Rectangle& domain) {
     if (domain.is_empty()) return Region{};
+    if (!effort_.spend(1)) return std::nullopt;
     const IrNode& node = program_.node(id);
     if (node.op == IrOp::boolean) {
       return (node.value != 0) != negate ? Region::rectangle(domain) : Region{};
@@ -160,13 +212,8 @@ class RegionEvaluator {
                                                         : disjunction(id, negate, domain);
       case IrOp::logical_not:
         return evaluate(node.children[0], !negate, domain);
-      case IrOp::logical_xor: {
-        auto left = evaluate(node.children[0], negate, domain);
-        if (!left) return std::nullopt;
-        auto right = evaluate(node.children[1], false, domain);
-        if (!right) return std::nullopt;
-        return combine(*left, *right, SetOp::symmetric_difference);
-      }
+      case IrOp::logical_xor:
+        return exclusion(id, negate, domain);
       case IrOp::where_condition: {
         auto chosen = evaluate(node.children[0], false, domain);
         if (!chosen) return std::nullopt;
@@ -174,10 +221,10 @@ class RegionEvaluator {
         if (!left) return std::nullopt;
         auto right = evaluate(node.children[2], negate, domain);
         if (!right) return std::nullopt;
-        auto inside = combine(*left, *chosen, SetOp::intersection);
-        auto outside = combine(*right, *chosen, SetOp::difference);
+        auto inside = combine(*left, *chosen, SetOp::intersection, effort_);
+        auto outside = combine(*right, *chosen, SetOp::difference, effort_);
         if (!inside || !outside) return std::nullopt;
-        return combine(*inside, *outside, SetOp::unite);
+        return combine(*inside, *outside, SetOp::unite, effort_);
       }
       default:
         return evaluate_comparison(node, negate, domain);
@@ -189,7 +236,7 @@ class RegionEvaluator {
     const Piecewise& function = *a_.functions[static_cast<std::size_t>(id)];
     const bool is_row = mentions(id) == row_bit_;
     return equal_region(is_row ? function : zero_rows_, 1, is_row ? zero_cols_ : function, 1,
-                        negate ? 0 : 1, domain);
+                        negate ? 0 : 1, domain, effort_);
   }
 
   std::optional<Region> evaluate_comparison(const IrNode& node, bool negate,
@@ -201,22 +248,26 @@ class RegionEvaluator {
     const Piecewise& rows = a_is_row ? a : b;
     const Piecewise& cols = a_is_row ? b : a;
     if (node.op == IrOp::equal || node.op == IrOp::not_equal) {
-      auto equal = equal_region(rows, 1, cols, -1, 0, domain);
+      auto equal = equal_region(rows, 1, cols, -1, 0, domain, effort_);
       if (!equal || (node.op == IrOp::equal) != negate) return equal;
-      return combine(Region::rectangle(domain), *equal, SetOp::difference);
+      return combine(Region::rectangle(domain), *equal, SetOp::difference, effort_);
     }
     const int sign = negate ? -1 : 1;  // of a
     const std::int64_t limit = (node.op == IrOp::less) != negate ? 0 : 1;
-    return less_region(rows, a_is_row ? sign : -sign, cols, a_is_row ? -sign : sign, limit, domain);
+    return less_region(rows, a_is_row ? sign : -sign, cols, a_is_row ? -sign : sign, limit, domain,
+                       effort_);
   }
 
   // The operands of a chain of one logical operator, those that are cheapest to evaluate first.
   std::vector<IrId> operands_of(IrId id) const {
     const IrOp op = program_.node(id).op;
     std::vector<IrId> pending{id}, operands;
+    std::vector<bool> is_seen(static_cast<std::size_t>(id) + 1, false);  // x & x is x
     while (!pending.empty()) {
       const IrId next = pending.back();
       pending.pop_back();
+      if (is_seen[static_cast<std::size_t>(next)]) continue;
+      is_seen[static_cast<std::size_t>(next)] = true;
       const IrNode& node = program_.node(next);
       if (node.op == op && mentions(next) == kBoth) {
         pending.push_back(node.children[1]);
@@ -243,7 +294,7 @@ class RegionEvaluator {
       if (weight <= kLightWeight || num_bands == 1 || num_bands > kMaxHeavyBands) {
         const auto next = evaluate(operands[i], negate, all->hull());
         if (!next) return std::nullopt;
-        all = combine(*all, *next, SetOp::intersection);
+        all = combine(*all, *next, SetOp::intersection, effort_);
         continue;
       }
       Region inside;
@@ -252,9 +303,12 @@ class RegionEvaluator {
         if (!next) return std::nullopt;
         Region one;
         one.append(*all, band);
-        const auto both = combine(one, *next, SetOp::intersection);
+        const auto both = combine(one, *next, SetOp::intersection, effort_);
         if (!both) return std::nullopt;
-        for (const RowBand& part : both->bands()) inside.append(*both, part);
+        for (const RowBand& part : both->bands()) {
+          inside.append(*both, part);
+          if (!inside.is_within_budget()) return std::nullopt;
+        }
       }
       all = std::move(inside);
     }
@@ -266,13 +320,50 @@ class RegionEvaluator {
     for (const IrId operand : operands_of(id)) {
       const auto next = evaluate(operand, negate, domain);
       if (!next) return std::nullopt;
-      any = combine(*any, *next, SetOp::unite);
+      any = combine(*any, *next, SetOp::unite, effort_);
       if (!any) return std::nullopt;
     }
     return any;
   }
 
+  // A chain of `xor`, its operands joined in pairs: those that occur twice cancel out.
+  std::optional<Region> exclusion(IrId id, bool negate, const Rectangle& domain) {
+    std::map<IrId, bool, std::greater<>> is_odd{{id, true}};  // of those still to be taken apart
+    std::vector<std::pair<int, Region>> joined;               // 2^first operands each, descending
+    while (!is_odd.empty()) {
+      const auto [next, odd] = *is_odd.begin();
+      is_odd.erase(is_odd.begin());
+      if (!odd) continue;
+      const IrNode& node = program_.node(next);
+      if (node.op == IrOp::logical_xor && mentions(next) == kBoth) {
+        for (int c = 0; c < 2; ++c) is_odd[node.children[c]] = !is_odd[node.children[c]];
+        continue;
+      }
+      auto operand = evaluate(next, std::exchange(negate, false), domain);
+      if (!operand) return std::nullopt;
+      joined.emplace_back(0, *std::move(operand));
+      while (joined.size() > 1 && joined[joined.size() - 2].first == joined.back().first) {
+        if (!join_last(joined)) return std::nullopt;
+      }
+    }
+    if (joined.empty()) return negate ? Region::rectangle(domain) : Region{};
+    while (joined.size() > 1) {
+      if (!join_last(joined)) return std::nullopt;
+    }
+    return std::move(joined.back().second);
+  }
+
+  bool join_last(std::vector<std::pair<int, Region>>& joined) {
+    auto both = combine(joined[joined.size() - 2].second, joined.back().second,
+                        SetOp::symmetric_difference, effort_);
+    if (!both) return false;
+    joined.pop_back();
+    joined.back() = {joined.back().first + 1, *std::move(both)};
+    return true;
+  }
+
   const Analysis& a_;
+  IntervalEffort& effort_;
   const IrProgram& program_;
   const std::uint8_t row_bit_;
   const std::int64_t num_rows_;
@@ -286,19 +377,25 @@ constexpr std::int64_t kKeysPerChunk = 8192;
 
 // The mask as query intervals per key.
 std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape block,
-                                        const std::function<bool()>& is_cancelled) {
+                                        WorkMeter& meter) {
   const std::int64_t q_len = analysis.program.q_len, kv_len = analysis.program.kv_len;
-  RegionEvaluator evaluator(analysis, false);
+  const std::size_t max_intervals =
+      kFreeColumnIntervals + kColumnIntervalsPerKey * static_cast<std::size_t>(kv_len);
   std::vector<std::int64_t> offsets;
   offsets.reserve(static_cast<std::size_t>(kv_len) + 1);
   offsets.push_back(0);
   std::vector<Interval> intervals;
   intervals.reserve(static_cast<std::size_t>(kv_len));
   for (std::int64_t begin = 0; begin < kv_len; begin += kKeysPerChunk) {
-    if (is_cancelled && is_cancelled()) return std::nullopt;
-    const auto region = evaluator.run(begin, std::min(begin + kKeysPerChunk, kv_len));
+    if (meter.must_stop()) return std::nullopt;
+    IntervalEffort effort(&meter);
+    const auto region = RegionEvaluator(analysis, false, effort)
+                            .run(begin, std::min(begin + kKeysPerChunk, kv_len));
     if (!region) return std::nullopt;
     for (const RowBand& band : region->bands()) {
+      const auto num_added = static_cast<std::size_t>(band.num_intervals) *
+                             static_cast<std::size_t>(band.q_end - band.q_begin);
+      if (intervals.size() + num_added > max_intervals) return std::nullopt;
       offsets.resize(static_cast<std::size_t>(band.q_begin) + 1, offsets.back());
       for (std::int64_t k = band.q_begin; k < band.q_end; ++k) {
         for (const AffineInterval& i : region->intervals(band)) {
@@ -311,20 +408,22 @@ std::optional<SegmentMask> lower_by_key(const Analysis& analysis, BlockShape blo
   }
   offsets.resize(static_cast<std::size_t>(kv_len) + 1, offsets.back());
   return segment_from_columns(q_len, kv_len, block, std::move(offsets), std::move(intervals),
-                              is_cancelled);
+                              [&meter] { return meter.must_stop(); });
 }
 
 }  // namespace
 
 std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block,
-                                           const std::function<bool()>& is_cancelled) {
+                                           WorkMeter& meter) {
   Analysis analysis(program);
-  if (!analyse(analysis)) return std::nullopt;
-  if (auto by_query = RegionEvaluator(analysis, true).run(0, program.q_len)) {
+  IntervalEffort effort(&meter);
+  if (!analyse(analysis, effort)) return std::nullopt;
+  if (auto by_query = RegionEvaluator(analysis, true, effort).run(0, program.q_len)) {
     return segment_from_bands(std::move(*by_query).to_row_bands(program.q_len, program.kv_len),
                               block);
   }
-  return lower_by_key(analysis, block, is_cancelled);
+  if (meter.has_stopped()) return std::nullopt;
+  return lower_by_key(analysis, block, meter);
 }
 
 }  // namespace fdma

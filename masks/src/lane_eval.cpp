@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cell_value.hpp"
 #include "row_bits.hpp"
@@ -20,6 +21,10 @@ namespace {
 /// Integers up to here divide exactly in doubles: the quotient's rounding error stays below the
 /// distance to the next integer.
 constexpr std::int64_t kExactDouble = std::int64_t{1} << 51;
+/// Evaluations between two questions to the meter, some milliseconds, and those after which the
+/// turns of a loop so far say what the others will cost.
+constexpr std::int64_t kWorkBetweenQuestions = std::int64_t{1} << 22;
+constexpr std::int64_t kTrialWork = std::int64_t{1} << 24;
 
 bool is_loop(IrOp op) { return op == IrOp::any_of || op == IrOp::all_of; }
 
@@ -32,8 +37,11 @@ void set_bit(std::uint64_t* bits, int i) { bits[i / 64] |= std::uint64_t{1} << (
 }  // namespace
 
 LaneEvaluator::LaneEvaluator(const BoxProgram& program, std::span<const IrId> outputs,
-                             std::span<const IrId> inputs)
-    : program_(program), slot_index_(static_cast<std::size_t>(program.num_nodes()), -1) {
+                             std::span<const IrId> inputs, WorkMeter* meter, std::int64_t num_runs)
+    : program_(program),
+      meter_(meter),
+      num_runs_(static_cast<double>(num_runs)),
+      slot_index_(static_cast<std::size_t>(program.num_nodes()), -1) {
   std::vector<IrId> cone;
   std::vector<IrId> stack(outputs.begin(), outputs.end());
   std::vector<bool> is_input(slot_index_.size(), false);
@@ -442,6 +450,15 @@ void LaneEvaluator::set_variable(IrId loop, std::int64_t value) {
   }
 }
 
+// Counts work of a loop; false once the meter has stopped all work.
+bool LaneEvaluator::spend(std::int64_t evaluations, std::int64_t turns) {
+  work_ += evaluations;
+  if (meter_ == nullptr) return true;
+  if (work_ - work_counted_ < kWorkBetweenQuestions) return !meter_->has_stopped();
+  const std::int64_t added = work_ - std::exchange(work_counted_, work_);
+  return meter_->spend(added, turns);
+}
+
 void LaneEvaluator::loop_step(IrId id, const IrNode& node, Slot& out) {
   // The bound is a number: BoxProgram replaces loops with an undefined bound.
   const bool is_any = node.op == IrOp::any_of;
@@ -451,9 +468,18 @@ void LaneEvaluator::loop_step(IrId id, const IrNode& node, Slot& out) {
   const Slot& term = child(node, 1);
   std::fill_n(out.own_first, kWords, is_any ? 0 : ~std::uint64_t{0});
   std::fill_n(out.own_second, kWords, is_any ? ~std::uint64_t{0} : 0);
+  const std::int64_t work_per_turn = std::int64_t{num_lanes_} * std::ssize(body);
+  const std::int64_t work_before = work_;
+  bool was_tried = false;
   for (std::int64_t i = 0; i < count; ++i) {
     set_variable(id, i);
     run_steps(body);
+    if (!spend(work_per_turn, count)) return;
+    if (!was_tried && work_ - work_before >= kTrialWork && meter_ != nullptr) {
+      was_tried = true;
+      const double per_turn = static_cast<double>(work_ - work_before) / static_cast<double>(i + 1);
+      if (!meter_->expect(per_turn * static_cast<double>(count - i - 1) * num_runs_, count)) return;
+    }
     bool is_decided = true;
     for (int w = 0; w < num_words_; ++w) {
       std::uint64_t& is_true = out.own_first[w];

@@ -20,14 +20,17 @@ namespace fdma::box {
 ///             what lies below them is not evaluated
 /// Undefined   integers: a bit per lane in undefined_bits; conditions: neither true nor false
 /// Cost        about 0.3 ns per lane and node; table lookups, divisions and nodes that may overflow
-///             more
+///             more. Loops count their evaluations on a meter; once it has stopped the work, run
+///             returns early and what it leaves means nothing.
 class LaneEvaluator {
  public:
   static constexpr int kLanes = 256;
   static constexpr int kWords = kLanes / 64;
 
+  /// `meter` may be null; `num_runs` says how many runs of as many lanes are about to come, at
+  /// least: a loop that cannot end within what the meter has left for these is stopped early.
   LaneEvaluator(const BoxProgram& program, std::span<const IrId> outputs,
-                std::span<const IrId> inputs);
+                std::span<const IrId> inputs, WorkMeter* meter, std::int64_t num_runs);
   LaneEvaluator(const LaneEvaluator&) = delete;
   LaneEvaluator& operator=(const LaneEvaluator&) = delete;
 
@@ -73,8 +76,13 @@ class LaneEvaluator {
   void logic_step(const IrNode& node, Slot& out);
   void loop_step(IrId id, const IrNode& node, Slot& out);
   void set_variable(IrId loop, std::int64_t value);
+  bool spend(std::int64_t evaluations, std::int64_t turns);
 
   const BoxProgram& program_;
+  WorkMeter* const meter_;
+  const double num_runs_;
+  std::int64_t work_ = 0;          ///< evaluations in loops, by all runs
+  std::int64_t work_counted_ = 0;  ///< of these, what the meter knows
   std::vector<IrId> steps_;
   std::unordered_map<IrId, std::vector<IrId>> bodies_;  ///< steps of each loop's body
   std::vector<std::int32_t> slot_index_;                ///< by node, -1 outside the cone

@@ -12,12 +12,12 @@
 namespace fdma {
 namespace {
 
-Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options) {
-  const auto& is_cancelled = options.is_cancelled;
-  if (is_cancelled && is_cancelled()) return interrupted();
+Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options,
+                                  WorkMeter& meter) {
+  if (meter.must_stop()) return meter.error();
   if (options.engine != LoweringEngine::box) {
-    if (auto mask = lower_intervals(program, options.block, is_cancelled)) return *std::move(mask);
-    if (is_cancelled && is_cancelled()) return interrupted();
+    if (auto mask = lower_intervals(program, options.block, meter)) return *std::move(mask);
+    if (meter.must_stop()) return meter.error();
     if (options.engine == LoweringEngine::interval) {
       return Error{ErrorCode::unsupported,
                    "engine: interval form cannot express this mask, or cannot prove all of its "
@@ -25,7 +25,7 @@ Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& 
                    "use automatic or box"};
     }
   }
-  return lower_boxes(program, options.block, options.num_threads, is_cancelled);
+  return lower_boxes(program, options.block, options.num_threads, meter);
 }
 
 // "batch element 1, head 3: " where there are several programs.
@@ -44,10 +44,17 @@ std::string where_used(const MaskIr& ir, std::size_t program) {
 Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
   FDMA_TRY_VOID(validate(options.block));
   FDMA_TRY_VOID(validate(ir.shape));
+  if (options.max_work < 0) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("max_work: expected a number of evaluations, or 0 for no limit, got {}",
+                    options.max_work)};
+  }
   try {
+    WorkMeter meter(options.max_work, options.is_cancelled);
     std::vector<std::optional<Result<SegmentMask>>> results(ir.programs.size());
     const auto lower_one = [&](std::size_t p) {
-      results[p].emplace(lower_program(ir.programs[p], options));
+      results[p].emplace(lower_program(ir.programs[p], options, meter));
     };
     if (ir.programs.size() == 1 || options.num_threads == 1) {
       for (std::size_t p = 0; p < ir.programs.size(); ++p) lower_one(p);

@@ -7,6 +7,13 @@
 #include "cell_value.hpp"
 
 namespace fdma {
+namespace {
+
+constexpr std::size_t kMaxSpare = std::size_t{1}
+                                  << 16;  // pieces that a finished function may waste
+
+}  // namespace
+
 Piecewise Piecewise::constant(std::int64_t n, std::int64_t value) {
   Piecewise result;
   if (n > 0) result.append({0, n, value, 0});
@@ -52,6 +59,8 @@ bool Piecewise::append(LinearPiece piece) {
 }
 
 void Piecewise::finish() {
+  // Room that was never filled is not worth a copy unless it is large.
+  if (pieces_.capacity() > pieces_.size() + pieces_.size() / 4 + kMaxSpare) pieces_.shrink_to_fit();
   is_step_function_ = is_nondecreasing_ = is_nonincreasing_ = true;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     const LinearPiece& piece = pieces_[i];
@@ -114,17 +123,17 @@ bool overflows(std::int64_t value) {
 
 class Applier {
  public:
-  explicit Applier(Piecewise& out) : out_(out) {}
+  Applier(Piecewise& out, IntervalEffort& effort) : out_(out), effort_(effort) {}
 
   void reserve(std::size_t num_pieces) { out_.reserve(num_pieces); }
   bool undefined(std::int64_t begin, std::int64_t end) {
-    return out_.append({begin, end, 0, 0, false});
+    return effort_.spend(1) && out_.append({begin, end, 0, 0, false});
   }
   bool constant(std::int64_t begin, std::int64_t end, std::int64_t value) {
-    return !overflows(value) && out_.append({begin, end, value, 0});
+    return effort_.spend(1) && !overflows(value) && out_.append({begin, end, value, 0});
   }
   bool linear(std::int64_t begin, std::int64_t end, std::int64_t base, std::int64_t slope) {
-    return out_.append({begin, end, base, slope});
+    return effort_.spend(1) && out_.append({begin, end, base, slope});
   }
 
   // The value of an operator on defined constants.
@@ -186,6 +195,7 @@ class Applier {
 
  private:
   Piecewise& out_;
+  IntervalEffort& effort_;
 };
 
 bool apply_binary(IrOp op, const PiecewisePtr& left, const PiecewisePtr& right, Applier& out) {
@@ -363,9 +373,10 @@ bool apply_unary(IrOp op, const PiecewisePtr& operand, Applier& out) {
 
 }  // namespace
 
-PiecewisePtr apply(IrOp op, const std::vector<PiecewisePtr>& operands, const IrTable* table) {
+PiecewisePtr apply(IrOp op, const std::vector<PiecewisePtr>& operands, const IrTable* table,
+                   IntervalEffort& effort) {
   auto result = std::make_shared<Piecewise>();
-  Applier out(*result);
+  Applier out(*result, effort);
   bool ok = false;
   switch (op) {
     case IrOp::lookup:

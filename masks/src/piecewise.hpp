@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fdma/masks/mask_ir.hpp"
+#include "interval_effort.hpp"
 
 namespace fdma {
 
@@ -83,8 +84,9 @@ class Piecewise {
 using PiecewisePtr = std::shared_ptr<const Piecewise>;
 
 /// The function `op` of its operands (those of the IrNode, in order; null where it has fewer). Null
-/// if a limit is exceeded or the operation is not one of a single index (loops). Conditions follow
-/// three-valued logic.
-PiecewisePtr apply(IrOp op, const std::vector<PiecewisePtr>& operands, const IrTable* table);
+/// if a limit is exceeded, the effort is spent or the operation is not one of a single index
+/// (loops). Conditions follow three-valued logic.
+PiecewisePtr apply(IrOp op, const std::vector<PiecewisePtr>& operands, const IrTable* table,
+                   IntervalEffort& effort);
 
 }  // namespace fdma

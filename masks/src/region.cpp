@@ -36,6 +36,10 @@ bool Region::is_within_budget() const {
   return intervals_.size() <= kFreeIntervals + kIntervalsPerBand * bands_.size();
 }
 
+bool Region::may_hold(std::size_t num_intervals) const {
+  return num_intervals <= kFreeIntervals + kIntervalsPerBand * (bands_.size() + 1);
+}
+
 void Region::reserve(std::size_t num_bands) {
   bands_.reserve(num_bands);
   intervals_.reserve(num_bands);
@@ -126,7 +130,8 @@ namespace {
 
 class Combiner {
  public:
-  Combiner(const Region& a, const Region& b, SetOp op) : a_(a), b_(b), op_(op) {}
+  Combiner(const Region& a, const Region& b, SetOp op, IntervalEffort& effort)
+      : a_(a), b_(b), op_(op), effort_(effort) {}
 
   std::optional<Region> run() {
     out_.reserve(std::max(a_.bands().size(), b_.bands().size()));
@@ -170,6 +175,7 @@ class Combiner {
  private:
   bool add(std::int64_t begin, std::int64_t end, std::span<const AffineInterval> left,
            std::span<const AffineInterval> right) {
+    if (!effort_.spend(1 + left.size() + right.size())) return false;
     if (right.empty()) {
       if (op_ != SetOp::intersection) out_.append(begin, end, left);
     } else if (left.empty()) {
@@ -188,6 +194,7 @@ class Combiner {
         merge(begin, left, right);
         out_.append(begin, cut, merged_);
         begin = cut;
+        if (!out_.is_within_budget() || !effort_.spend(left.size() + right.size())) return false;
       }
     }
     return out_.is_within_budget();
@@ -204,6 +211,7 @@ class Combiner {
     const std::int32_t slope = left.front().lo_slope;
     if (has_one_slope(left, slope) && has_one_slope(right, slope)) return true;
     if (left.size() * right.size() > kMaxPairs) return false;
+    if (!effort_.spend(left.size() * right.size())) return false;
     const auto cross = [&](std::int64_t base_a, std::int64_t slope_a, std::int64_t base_b,
                            std::int64_t slope_b) {
       std::int64_t d0 = base_a - base_b, ds = slope_a - slope_b;
@@ -279,6 +287,7 @@ class Combiner {
   const Region& a_;
   const Region& b_;
   const SetOp op_;
+  IntervalEffort& effort_;
   Region out_;
   std::vector<std::int64_t> cuts_;
   std::vector<AffineInterval> merged_;
@@ -286,8 +295,8 @@ class Combiner {
 
 }  // namespace
 
-std::optional<Region> combine(const Region& a, const Region& b, SetOp op) {
-  return Combiner(a, b, op).run();
+std::optional<Region> combine(const Region& a, const Region& b, SetOp op, IntervalEffort& effort) {
+  return Combiner(a, b, op, effort).run();
 }
 
 }  // namespace fdma

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fdma/formats/row_bands.hpp"
+#include "interval_effort.hpp"
 #include "piecewise.hpp"
 
 namespace fdma {
@@ -32,8 +33,11 @@ class Region {
   std::span<const AffineInterval> intervals(const RowBand& band) const {
     return {intervals_.data() + band.first_interval, static_cast<std::size_t>(band.num_intervals)};
   }
-  /// False once there are more intervals per band than this form is good for.
+  /// False once there are more intervals per band than this form is good for. To be asked after
+  /// every band, so that a region never takes more than the budget and one band.
   bool is_within_budget() const;
+  /// Whether so many intervals may still be one more band.
+  bool may_hold(std::size_t num_intervals) const;
 
   /// Makes room for as many bands of one interval each.
   void reserve(std::size_t num_bands);
@@ -57,16 +61,19 @@ class Region {
 
 enum class SetOp { intersection, unite, difference, symmetric_difference };
 
-/// The cells of `a` op `b`. Empty if the result would take more than the engine's budget of pieces.
-std::optional<Region> combine(const Region& a, const Region& b, SetOp op);
+/// The cells of `a` op `b`. Empty if the result would take more than the engine's budget of pieces,
+/// or if the effort is spent.
+std::optional<Region> combine(const Region& a, const Region& b, SetOp op, IntervalEffort& effort);
 
 /// The cells (x, y) of `domain` with  row_sign * rows(x) + col_sign * cols(y) < limit; signs are 1
-/// or -1. Empty if that is not a union of few linear intervals per row or if a piece inside the
-/// domain is undefined.
+/// or -1. Empty if that is not a union of few linear intervals per row, if a piece inside the
+/// domain is undefined, or if the effort is spent.
 std::optional<Region> less_region(const Piecewise& rows, int row_sign, const Piecewise& cols,
-                                  int col_sign, std::int64_t limit, const Rectangle& domain);
+                                  int col_sign, std::int64_t limit, const Rectangle& domain,
+                                  IntervalEffort& effort);
 /// Likewise for  row_sign * rows(x) + col_sign * cols(y) == value.
 std::optional<Region> equal_region(const Piecewise& rows, int row_sign, const Piecewise& cols,
-                                   int col_sign, std::int64_t value, const Rectangle& domain);
+                                   int col_sign, std::int64_t value, const Rectangle& domain,
+                                   IntervalEffort& effort);
 
 }  // namespace fdma

@@ -26,13 +26,14 @@ AffineInterval constant_interval(std::int64_t begin, std::int64_t end) {
 class RelationSolver {
  public:
   RelationSolver(const Piecewise& rows, int row_sign, const Piecewise& cols, int col_sign,
-                 std::int64_t limit, const Rectangle& domain)
+                 std::int64_t limit, const Rectangle& domain, IntervalEffort& effort)
       : rows_(rows),
         row_sign_(row_sign),
         cols_(cols),
         col_sign_(col_sign),
         limit_(limit),
-        domain_(domain) {
+        domain_(domain),
+        effort_(effort) {
     first_col_ = cols.find(domain.col_begin);
     last_col_ = cols.find(domain.col_end - 1) + 1;
     for (std::size_t c = first_col_; c < last_col_; ++c) {
@@ -70,6 +71,7 @@ class RelationSolver {
       for (; it != order.end() && pieces[*it].base == wanted && pieces[*it].begin < domain_.col_end;
            ++it) {
         add_columns(pieces[*it].begin, pieces[*it].end);
+        if (!out_.may_hold(found_.size())) return false;
       }
       return append(begin, end);
     });
@@ -106,12 +108,12 @@ class RelationSolver {
 
   bool append(std::int64_t begin, std::int64_t end) {
     out_.append(begin, end, found_);
-    return out_.is_within_budget();
+    return out_.is_within_budget() && effort_.spend(1 + found_.size());
   }
 
   bool spend(std::size_t work) {
     work_ += work;
-    return work_ <= kMaxWork;
+    return work_ <= kMaxWork && effort_.spend(work);
   }
 
   // Rows [begin, end): columns with col_sign * cols(y) < t.
@@ -149,6 +151,8 @@ class RelationSolver {
       } else {  // y > (base - t) / -slope
         add_columns(std::max<std::int64_t>(p.begin, floor_quotient(base - t, -slope) + 1), p.end);
       }
+      failed_ = !out_.may_hold(found_.size());
+      if (failed_) return;
     }
   }
 
@@ -192,7 +196,7 @@ class RelationSolver {
     }
     Region open;
     open.append(begin, end, {&half, 1});
-    auto cut = combine(open, columns, SetOp::intersection);
+    auto cut = combine(open, columns, SetOp::intersection, effort_);
     if (!cut) return false;
     for (const RowBand& band : cut->bands()) out.append(*cut, band);
     return true;
@@ -247,12 +251,12 @@ class RelationSolver {
     for (std::size_t c = first_col_; c < last_col_; ++c) {
       Region one;
       if (!less_linear(begin, end, m, cols_.pieces()[c], one)) return false;
-      auto sum = combine(all, one, SetOp::unite);
+      auto sum = combine(all, one, SetOp::unite, effort_);
       if (!sum) return false;
       all = std::move(*sum);
     }
     for (const RowBand& band : all.bands()) out_.append(all, band);
-    return true;
+    return out_.is_within_budget();
   }
 
   const Piecewise& rows_;
@@ -261,6 +265,7 @@ class RelationSolver {
   const int col_sign_;
   const std::int64_t limit_;
   const Rectangle domain_;
+  IntervalEffort& effort_;
   std::size_t first_col_, last_col_;  // pieces of cols_ that meet the domain
   bool is_defined_ = true, has_slopes_ = false, is_monotone_ = false, is_rising_ = false,
        failed_ = false;
@@ -273,22 +278,24 @@ class RelationSolver {
 }  // namespace
 
 std::optional<Region> less_region(const Piecewise& rows, int row_sign, const Piecewise& cols,
-                                  int col_sign, std::int64_t limit, const Rectangle& domain) {
+                                  int col_sign, std::int64_t limit, const Rectangle& domain,
+                                  IntervalEffort& effort) {
   if (domain.is_empty()) return Region{};
-  return RelationSolver(rows, row_sign, cols, col_sign, limit, domain).less();
+  return RelationSolver(rows, row_sign, cols, col_sign, limit, domain, effort).less();
 }
 
 std::optional<Region> equal_region(const Piecewise& rows, int row_sign, const Piecewise& cols,
-                                   int col_sign, std::int64_t value, const Rectangle& domain) {
+                                   int col_sign, std::int64_t value, const Rectangle& domain,
+                                   IntervalEffort& effort) {
   if (domain.is_empty()) return Region{};
   if (rows.is_step_function() && cols.is_step_function()) {
-    return RelationSolver(rows, row_sign, cols, col_sign, value, domain).equal_join();
+    return RelationSolver(rows, row_sign, cols, col_sign, value, domain, effort).equal_join();
   }
-  auto at_most = less_region(rows, row_sign, cols, col_sign, value + 1, domain);
+  auto at_most = less_region(rows, row_sign, cols, col_sign, value + 1, domain, effort);
   if (!at_most) return std::nullopt;
-  auto below = less_region(rows, row_sign, cols, col_sign, value, domain);
+  auto below = less_region(rows, row_sign, cols, col_sign, value, domain, effort);
   if (!below) return std::nullopt;
-  return combine(*at_most, *below, SetOp::difference);
+  return combine(*at_most, *below, SetOp::difference, effort);
 }
 
 }  // namespace fdma

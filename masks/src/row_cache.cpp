@@ -57,4 +57,17 @@ std::int64_t cache_limit(std::int64_t num_rows, std::int64_t bytes_per_row, std:
       1, std::min(num_rows / share, max_bytes / std::max<std::int64_t>(bytes_per_row, 1)));
 }
 
+RowCache make_row_cache(const BoxProgram& program, std::span<const std::int64_t> row_numbers,
+                        std::int64_t share, std::int64_t max_bytes) {
+  const std::int64_t words_per_row = (program.kv_len() + 63) / 64;
+  const std::int64_t most = std::min(max_bytes, program.cache_bytes_left());
+  const std::int64_t limit = cache_limit(std::ssize(row_numbers), 8 * words_per_row, share, most);
+  std::int64_t num_ids = 0;
+  std::vector<std::uint32_t> ids = number_distinct(row_numbers, 1, limit, num_ids);
+  const std::int64_t bytes = 8 * words_per_row * num_ids;
+  if (ids.empty() || bytes > program.cache_bytes_left()) return {};
+  program.take_cache_bytes(bytes);
+  return RowCache(std::move(ids), num_ids, words_per_row);
+}
+
 }  // namespace fdma::box

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "box_program.hpp"
+
 namespace fdma::box {
 
 /// Numbers the distinct tuples of a matrix [num_rows, width], by first occurrence. Stops and
@@ -49,5 +51,10 @@ class RowCache {
 /// How many ids a cache may have: so that it saves most rows, and stays within `max_bytes`.
 std::int64_t cache_limit(std::int64_t num_rows, std::int64_t bytes_per_row, std::int64_t share,
                          std::int64_t max_bytes);
+
+/// A cache of whole rows by one number per query, where they repeat often enough (`share`, as
+/// above) and the program has as many bytes left for its caches; else an empty one.
+RowCache make_row_cache(const BoxProgram& program, std::span<const std::int64_t> row_numbers,
+                        std::int64_t share, std::int64_t max_bytes);
 
 }  // namespace fdma::box

@@ -65,10 +65,7 @@ class TableAtom final : public RowAtom {
     defined_keys_ = keys_.undefined;
     for (std::uint64_t& word : defined_keys_) word = ~word;
     find_runs();
-    const std::int64_t limit = cache_limit(program.q_len(), 8 * words_per_row_, 2, kMaxCacheBytes);
-    std::int64_t num_ids = 0;
-    std::vector<std::uint32_t> ids = number_distinct(queries_.offsets, 1, limit, num_ids);
-    if (!ids.empty()) cache_ = RowCache(std::move(ids), num_ids, words_per_row_);
+    cache_ = make_row_cache(program, queries_.offsets, 2, kMaxCacheBytes);
   }
 
   bool may_be_undefined() const override {

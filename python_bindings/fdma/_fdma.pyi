@@ -268,6 +268,8 @@ def compile(
     format: _Format = "segment",
     block: tuple[int, int] = (128, 128),
     num_threads: int = 0,
+    timeout: float | None = None,
+    max_work: int | None = None,
 ) -> BlockMask:
     """The exact compiled mask of a specification, given as text or finished."""
 

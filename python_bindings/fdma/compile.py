@@ -37,6 +37,8 @@ def compile(
     block: int | tuple[int, int] = (128, 128),
     num_threads: int = 0,
     sample: bool = False,
+    timeout: float | None = None,
+    max_work: int | None = None,
     **named_tables: Any,
 ) -> BlockMask:
     """The exact mask of a shape: a MaskExpr, a text of the mask language, or a mask_mod function.
@@ -54,10 +56,14 @@ def compile(
     `format` is segment, parametric, bitset, bcsr, columns or dense; `block` the sides of a block,
     multiples of 16; `num_threads` 0 means all cores, and never changes the result.
 
+    A text of a stranger may ask for more work than anyone has. `timeout` stops compiling after so
+    many seconds; `max_work` bounds what loops (any, all) may cost, in evaluations of one operation
+    for one cell and turn: 2**40 where it is not given, minutes of one core, and 0 for no limit.
+
     Raises fdma.MaskSyntaxError for a wrong text; TypeError for a wrong type; ValueError for a
     table that is missing, unknown or of the wrong shape, a bad parameter, or a mask with an
-    undefined cell, which it names; NotImplementedError for what a format cannot hold or tracing
-    cannot follow. Cost: O(runs) where rows move in step, causal and windows for instance, else
+    undefined cell, which it names; NotImplementedError for what a format cannot hold, tracing
+    cannot follow or exceeds max_work; TimeoutError after `timeout`. Cost: O(runs) where rows move in step, causal and windows for instance, else
     O(tables + live partial tiles), never O(q_len * kv_len) memory. Ctrl-C stops it.
 
     >>> import fdma
@@ -95,6 +101,8 @@ def compile(
         format,
         _block(block),
         _integer("num_threads", num_threads),
+        _seconds(timeout),
+        None if max_work is None else _integer("max_work", max_work),
     )
     return BlockMask._wrap(core)
 
@@ -178,6 +186,14 @@ def _integer(name: str, value: object) -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
     return operator.index(value)
+
+
+def _seconds(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool | np.bool_) or not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout: expected seconds, got {type(timeout).__name__}")
+    return float(timeout)
 
 
 def _lengths(name: str, value: Any) -> list[int]:

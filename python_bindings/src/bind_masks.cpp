@@ -26,6 +26,8 @@ namespace nb = nanobind;
 namespace fdma::python {
 namespace {
 
+constexpr double kMostSeconds = 1e9;
+
 using Lengths = std::variant<std::int64_t, std::vector<std::int64_t>>;
 
 std::vector<std::int64_t> as_vector(Lengths lengths) {
@@ -36,12 +38,18 @@ std::vector<std::int64_t> as_vector(Lengths lengths) {
 BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
                        std::optional<Lengths> kv_len, std::int64_t batch, std::int64_t heads,
                        const std::optional<nb::mapping>& tables, const std::string& format,
-                       std::pair<std::int32_t, std::int32_t> block, int num_threads) {
+                       std::pair<std::int32_t, std::int32_t> block, int num_threads,
+                       std::optional<double> timeout, std::optional<std::int64_t> max_work) {
   MaskShape shape{batch, heads, as_vector(std::move(q_len)), {}};
   shape.kv_lens = kv_len ? as_vector(*std::move(kv_len)) : shape.q_lens;
   if (num_threads < 0) {
     throw PythonError({ErrorCode::invalid_argument,
                        fmt::format("num_threads: expected 0 or more, got {}", num_threads)});
+  }
+  if (timeout && !(*timeout > 0 && *timeout <= kMostSeconds)) {
+    throw PythonError({ErrorCode::invalid_argument,
+                       fmt::format("timeout: expected seconds above 0, at most {:.0f}, got {}",
+                                   kMostSeconds, *timeout)});
   }
   std::vector<InputArray> arrays;
   Tables views;
@@ -57,10 +65,11 @@ BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
       views.insert_or_assign(std::move(name), arrays.back().view);
     }
   }
-  const Interruption interruption;
+  const Interruption interruption = timeout ? Interruption(*timeout) : Interruption();
   const LowerOptions options{.block = {block.first, block.second},
                              .num_threads = num_threads,
-                             .is_cancelled = [&] { return interruption.is_requested(); }};
+                             .is_cancelled = [&] { return interruption.is_requested(); },
+                             .max_work = max_work.value_or(kDefaultMaxWork)};
   const auto work = [&]() -> Result<BlockMask> {
     const nb::gil_scoped_release released;
     FDMA_TRY(const MaskFormat wanted, parse_mask_format(format));
@@ -91,6 +100,7 @@ void bind_masks(nb::module_& module) {
              nb::arg("kv_len") = nb::none(), nb::arg("batch") = 1, nb::arg("heads") = 1,
              nb::arg("tables") = nb::none(), nb::arg("format") = "segment",
              nb::arg("block") = std::pair(128, 128), nb::arg("num_threads") = 0,
+             nb::arg("timeout") = nb::none(), nb::arg("max_work") = nb::none(),
              "The exact compiled mask of a specification, given as text or finished.");
 }
 

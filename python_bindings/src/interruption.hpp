@@ -1,4 +1,5 @@
-// Ctrl-C during long work: how a call without the GIL learns that it is to stop.
+// Ctrl-C or the end of its time during long work: how a call without the GIL learns that it is to
+// stop.
 #pragma once
 
 #include <atomic>
@@ -7,7 +8,7 @@
 
 namespace fdma::python {
 
-/// Whether a handler of a signal has raised an exception since this was made.
+/// Whether a handler of a signal has raised an exception since this was made, or its time is over.
 ///
 /// Example     const Interruption interruption;
 ///             work({.is_cancelled = [&] { return interruption.is_requested(); }});   // no GIL
@@ -16,18 +17,29 @@ namespace fdma::python {
 ///             every 20 ms, and runs their handlers
 class Interruption {
  public:
+  Interruption() = default;
+  /// With a limit of so many seconds.
+  explicit Interruption(double seconds)
+      : seconds_(seconds),
+        end_(std::chrono::steady_clock::now() +
+             std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                 std::chrono::duration<double>(seconds))) {}
+
   /// Without the GIL.
   bool is_requested() const;
-  /// With the GIL: throws the handler's exception, KeyboardInterrupt for instance.
+  /// With the GIL: throws the handler's exception, KeyboardInterrupt for instance, or TimeoutError.
   void rethrow() const;
 
  private:
   static constexpr std::chrono::milliseconds kBetweenLooks{20};
 
+  double seconds_ = 0;
+  std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::time_point::max();
   std::thread::id maker_ = std::this_thread::get_id();
   mutable std::chrono::steady_clock::time_point next_look_ =
       std::chrono::steady_clock::now() + kBetweenLooks;
   mutable std::atomic<bool> has_raised_{false};
+  mutable std::atomic<bool> is_over_{false};
 };
 
 }  // namespace fdma::python

@@ -26,6 +26,10 @@ const std::vector<OptionSpec>& common_options() {
     all.insert(all.end(), {{.name = "quiet",
                             .letter = 'q',
                             .help = "No progress bar and no summary; errors still appear."},
+                           {.name = "timeout",
+                            .value = "SECONDS",
+                            .help = "Stop after so long, with status 4, and leave files as they "
+                                    "were (default: never)."},
                            {.name = "verbose",
                             .letter = 'v',
                             .help = "Log each stage and its time on standard error."},

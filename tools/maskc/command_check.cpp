@@ -12,6 +12,7 @@
 #include "number_text.hpp"
 #include "progress.hpp"
 #include "spec_source.hpp"
+#include "work_limits.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -41,6 +42,8 @@ Outcome<MaskOperand> read_reference(const Arguments& arguments, const MaskOperan
   options.block = mask.block;
   options.engine = LoweringEngine::box;
   options.num_threads = dense.num_threads;
+  FDMA_TRY(options.max_work, max_work_of(arguments));
+  const Waiting waiting("compiling its specification", quiet);
   MaskOperand reference;
   reference.label = "its specification";
   FDMA_TRY(reference.mask, fdma::compile(expr, views, mask.shape, options));
@@ -63,7 +66,10 @@ Outcome<Verdict> check_one(const ResolvedAddress& address, const Arguments& argu
   }
   Verdict verdict;
   verdict.document["name"] = operand.name;
-  const Result<void> valid = validate(operand.mask, ValidationLevel::canonical);
+  const Result<void> valid = [&] {
+    const Waiting waiting("checking the form", quiet);
+    return validate(operand.mask, ValidationLevel::canonical);
+  }();
   verdict.document["valid"] = valid.has_value();
   verdict.document["reason"] = valid ? Json(nullptr) : Json(valid.error().message);
   verdict.document["exact"] = nullptr;
@@ -184,6 +190,7 @@ const Command& check_command() {
         .run = run};
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     made.options.push_back(threads_option());
+    made.options.push_back(max_work_option());
     made.options.push_back(json_option());
     return made;
   }();

@@ -19,6 +19,7 @@
 #include "progress.hpp"
 #include "segment_dump.hpp"
 #include "spec_source.hpp"
+#include "work_limits.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -56,6 +57,7 @@ Status write_compiled(BlockMask mask, const LowerOptions& options, const std::st
                       Json& document) {
   const std::string output = *arguments.find("output");
   FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
+  const Waiting waiting("counting and converting", session.quiet || arguments.has("verbose"));
   const MaskStatistics statistics = count(mask, options.block);
   if (format != MaskFormat::segment) {
     FDMA_TRY(mask, convert(mask, format, options.block));
@@ -92,6 +94,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   FDMA_TRY(options.block, arguments.block({}));
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   options.num_threads = static_cast<int>(threads);
+  FDMA_TRY(options.max_work, max_work_of(arguments));
 
   FDMA_TRY(const SpecSource source, read_spec(*spec));
   FDMA_TRY(const MaskExpr expr, parse_spec(source));
@@ -143,6 +146,7 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   document["output"] = output ? Json(*output) : Json(nullptr);
   document["output_masks"] = nullptr;
   if (arguments.has("explain")) {
+    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
     FDMA_TRY(const std::vector<EngineReport> reports, explain_engines(*ir, options));
     document["programs"] = Json::array();
     for (const EngineReport& report : reports) document["programs"].push_back(to_json(report));
@@ -213,6 +217,7 @@ const Command& compile_command() {
            {.name = "explain",
             .help = "Print which engine lowers each distinct program, in what time, to what."},
            threads_option(),
+           max_work_option(),
            json_option()},
       .examples =
           {{"fdma-maskc compile --spec 'causal & window(1024)' --q-len 8192 -o window.h5",

@@ -17,6 +17,7 @@
 #include "peer_format.hpp"
 #include "progress.hpp"
 #include "spec_source.hpp"
+#include "work_limits.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -42,6 +43,7 @@ Outcome<std::optional<BlockMask>> read_cells(const Arguments& arguments, const M
   FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
   LowerOptions options;
   options.num_threads = static_cast<int>(threads);
+  FDMA_TRY(options.max_work, max_work_of(arguments));
   FDMA_TRY(BlockMask mask, fdma::compile(expr, views, bound, options));
   mask.spec = source.text;
   return std::optional<BlockMask>(std::move(mask));
@@ -297,6 +299,7 @@ const Command& convert_command() {
         .run = run};
     for (const OptionSpec& option : dense_options()) made.options.push_back(option);
     made.options.push_back(threads_option());
+    made.options.push_back(max_work_option());
     made.options.push_back(json_option());
     return made;
   }();

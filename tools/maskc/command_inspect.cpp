@@ -159,10 +159,13 @@ Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
   for (const ResolvedAddress& one : each) {
     FDMA_TRY(const MaskOperand operand, read_resolved(one, dense, session.quiet));
     FDMA_TRY(const auto pair, chosen_pair(arguments, operand.mask));
-    Progress progress("counting bitmaps", "tiles", session.quiet);
-    const MaskStatistics statistics = measure(
-        operand.mask, arguments.has("all"),
-        [&progress](std::int64_t done, std::int64_t total) { progress.update(done, total); });
+    const MaskStatistics statistics = [&] {
+      Progress progress("counting bitmaps", "tiles", session.quiet);
+      return measure(
+          operand.mask, arguments.has("all"),
+          [&progress](std::int64_t done, std::int64_t total) { progress.update(done, total); });
+    }();
+    const Waiting waiting("hashing and drawing", session.quiet);
     if (arguments.has("json")) {
       document["masks"].push_back(inspection_json(operand, statistics));
       continue;

@@ -15,6 +15,7 @@
 
 #include "file_reading.hpp"
 #include "number_text.hpp"
+#include "progress.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -146,6 +147,7 @@ Outcome<PendingFile> open_destination(const std::string& path) {
 
 Outcome<AddedMasks> write_to_mask_file(const std::string& path, const std::vector<NamedMask>& masks,
                                        bool force) {
+  const Step step("writing " + path);
   AddOptions options;
   options.overwrite = options.replace_file = force;
   FDMA_TRY(AddedMasks added, add_masks(path, masks, options));

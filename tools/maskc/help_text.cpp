@@ -20,7 +20,7 @@ const ExitStatusLine kExitStatus[7] = {
     {"1", "the mask or a result is wrong or differs; a dense value is neither keep nor drop"},
     {"2", "wrong use: options, specification, tables, tensors, an undefined cell"},
     {"3", "file: absent, truncated, corrupt, unwritable, disk full"},
-    {"4", "unsupported here: a format that cannot hold the mask, not enough memory"},
+    {"4", "unsupported here: a format that cannot hold the mask, not enough memory, --timeout"},
     {"70", "a defect of fdma-maskc"},
     {"130", "interrupted; no partial output is left"},
 };

@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string_view>
 #include <thread>
 
 #include "fdma/io/pending_file.hpp"
 #include "outcome.hpp"
+#include "progress.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -44,6 +46,19 @@ void start_interrupt_handling(const std::string& verb) {
     if (stop_writing()) end(verb, "interrupted", ExitCode::interrupted);
     wait_for(signals);
     end(verb, "error: standard output: interrupted; the output file is in place", ExitCode::file);
+  }).detach();
+}
+
+void start_time_limit(const std::string& verb, double seconds) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  std::thread([verb, seconds, limit] {
+    std::this_thread::sleep_until(limit);
+    const std::string step = Step::current();
+    if (!stop_writing()) return;
+    end(verb,
+        fmt::format("error: stopped after {:g} s (--timeout){}{}", seconds,
+                    step.empty() ? "" : " while ", step),
+        ExitCode::unsupported);
   }).detach();
 }
 

@@ -17,4 +17,9 @@ namespace fdma::maskc {
 /// Signals that are ignored on entry (nohup) stay ignored. `verb` names the tool in the message.
 void start_interrupt_handling(const std::string& verb);
 
+/// Ends the process in the same way once so many seconds are over, with status 4 and a message that
+/// says in which step (progress.hpp); a run whose result is in place goes on to its end. To be
+/// called after start_interrupt_handling.
+void start_time_limit(const std::string& verb, double seconds);
+
 }  // namespace fdma::maskc

@@ -20,6 +20,7 @@
 #include "file_reading.hpp"
 #include "help_text.hpp"
 #include "interrupts.hpp"
+#include "work_limits.hpp"
 
 namespace fdma::maskc {
 namespace {
@@ -98,7 +99,12 @@ int run_command(const Command& command, const std::vector<std::string>& words) {
   if (!reading) return report(command.name, reading.error().exit_code, reading.error().message);
   const Status apart = check_inputs_stay(command, *arguments);
   if (!apart) return report(command.name, apart.error().exit_code, apart.error().message);
+  const Outcome<std::optional<double>> time_limit = time_limit_of(*arguments);
+  if (!time_limit) {
+    return report(command.name, time_limit.error().exit_code, time_limit.error().message);
+  }
   start_interrupt_handling(session.verb);
+  if (*time_limit) start_time_limit(session.verb, **time_limit);
   const Outcome<ExitCode> outcome = command.run(*arguments, session);
   if (!outcome) {
     // What a verb found before it failed is not a result; the message is all that is printed.

@@ -147,6 +147,7 @@ Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseR
     }
     operand.name = resolved.names.front();
     operand.label = fmt::format("{}:{}{}", file, kMasksPrefix, operand.name);
+    const Step step("reading " + operand.label);
     FDMA_TRY(operand.mask, read_own_mask(file, operand.name));
     spdlog::info("read {}", operand.label);
     return operand;

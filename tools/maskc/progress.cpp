@@ -5,10 +5,33 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
+#include <vector>
 
 #include "number_text.hpp"
 
 namespace fdma::maskc {
+namespace {
+
+std::mutex steps_mutex;
+std::vector<const std::string*> steps;  // guarded by steps_mutex
+
+}  // namespace
+
+Step::Step(std::string what) : what_(std::move(what)) {
+  const std::lock_guard lock(steps_mutex);
+  steps.push_back(&what_);
+}
+
+Step::~Step() {
+  const std::lock_guard lock(steps_mutex);
+  std::erase(steps, &what_);
+}
+
+std::string Step::current() {
+  const std::lock_guard lock(steps_mutex);
+  return steps.empty() ? std::string() : *steps.back();
+}
 
 std::string progress_line(const std::string& what, const std::string& unit, std::int64_t done,
                           std::int64_t total, double seconds) {
@@ -30,6 +53,7 @@ std::string progress_line(const std::string& what, const std::string& unit, std:
 
 Progress::Progress(std::string what, std::string unit, bool quiet)
     : what_(std::move(what)),
+      step_(what_),
       unit_(std::move(unit)),
       is_shown_(!quiet && isatty(STDERR_FILENO) != 0) {}
 
@@ -49,7 +73,7 @@ void Progress::update(std::int64_t done, std::int64_t total) {
   std::fflush(stderr);
 }
 
-Waiting::Waiting(std::string what, bool quiet) {
+Waiting::Waiting(std::string what, bool quiet) : step_(what) {
   if (quiet || isatty(STDERR_FILENO) == 0) return;
   thread_ = std::thread([this, text = std::move(what)] {
     bool has_printed = false;

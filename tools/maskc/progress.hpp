@@ -10,6 +10,20 @@
 
 namespace fdma::maskc {
 
+/// What the process is at while this lives: "writing out.h5". The steps nest.
+class Step {
+ public:
+  explicit Step(std::string what);
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  ~Step();
+  /// The innermost step of any thread; empty where there is none.
+  static std::string current();
+
+ private:
+  std::string what_;
+};
+
 /// Shows how far long work is, its rate and the time left. Prints nothing unless standard error is
 /// a terminal and the work has lasted for half a second; erases itself at the end.
 ///
@@ -28,6 +42,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   std::string what_;
+  Step step_;
   std::string unit_;
   bool is_shown_;
   bool has_printed_ = false;
@@ -50,6 +65,7 @@ class Waiting {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool has_ended_ = false;
+  Step step_;
   std::thread thread_;
 };
 

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 void expect_cells(const IrProgram& program, BlockShape block) {
-  const Result<SegmentMask> mask = lower_boxes(program, block, 1);
+  WorkMeter meter;
+  const Result<SegmentMask> mask = lower_boxes(program, block, 1, meter);
   ASSERT_TRUE(mask) << mask.error().message;
   const std::vector<std::uint8_t> cells = cells_of(*mask);
   for (std::int64_t q = 0; q < program.q_len; ++q) {
@@ -27,17 +28,18 @@ void expect_cells(const IrProgram& program, BlockShape block) {
     }
   }
   for (const int num_threads : {0, 2, 5}) {
-    const Result<SegmentMask> again = lower_boxes(program, block, num_threads);
+    const Result<SegmentMask> again = lower_boxes(program, block, num_threads, meter);
     ASSERT_TRUE(again);
     ASSERT_EQ(*again, *mask) << num_threads << " threads";
   }
 }
 
 std::string message_of(const IrProgram& program) {
-  const Result<SegmentMask> mask = lower_boxes(program, {16, 32}, 1);
+  WorkMeter meter;
+  const Result<SegmentMask> mask = lower_boxes(program, {16, 32}, 1, meter);
   if (mask) return "no error";
   EXPECT_EQ(mask.error().code, ErrorCode::invalid_argument);
-  const Result<SegmentMask> again = lower_boxes(program, {16, 32}, 4);
+  const Result<SegmentMask> again = lower_boxes(program, {16, 32}, 4, meter);
   EXPECT_EQ(again ? "no error" : again.error().message, mask.error().message);
   return mask.error().message;
 }
@@ -217,7 +219,8 @@ TEST(LowerBoxes, RejectsNestingBeyondItsLimit) {
   for (int i = 0; i < 2000; ++i) sum = b.add(IrOp::add, {sum, b.add(IrOp::loop, {}, i)});
   IrId body = b.add(IrOp::less, {sum, b.k()});
   for (int i = 0; i < 2000; ++i) body = b.add(IrOp::any_of, {b.number(2), body}, i);
-  const Result<SegmentMask> mask = lower_boxes(b.finish(body), {16, 16}, 1);
+  WorkMeter meter;
+  const Result<SegmentMask> mask = lower_boxes(b.finish(body), {16, 16}, 1, meter);
   ASSERT_FALSE(mask);
   EXPECT_EQ(mask.error().code, ErrorCode::unsupported);
 }

@@ -205,7 +205,8 @@ void check(std::uint32_t seed) {
     }
   }
   const int num_threads = seed % 8 == 0 ? 3 : 1;
-  const Result<SegmentMask> lowered = lower_boxes(program, block, num_threads);
+  WorkMeter meter;
+  const Result<SegmentMask> lowered = lower_boxes(program, block, num_threads, meter);
   if (first_undefined >= 0) {
     ++num_undefined;
     ASSERT_FALSE(lowered) << "seed " << seed;

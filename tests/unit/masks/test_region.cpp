@@ -103,6 +103,7 @@ std::int64_t expected(IrOp op, std::int64_t a, std::int64_t b) {
 }
 
 TEST(Piecewise, BinaryOperationsEqualTheirValuesOneByOne) {
+  IntervalEffort effort;
   Random random(3);
   const IrOp arithmetic[] = {IrOp::add,  IrOp::sub,        IrOp::mul,    IrOp::floor_div,
                              IrOp::mod,  IrOp::min,        IrOp::max,    IrOp::shl,
@@ -116,9 +117,10 @@ TEST(Piecewise, BinaryOperationsEqualTheirValuesOneByOne) {
     const PiecewisePtr a = random.function(n, true, is_logical);
     PiecewisePtr b = random.function(n, true, is_logical);
     if (op == IrOp::shl || op == IrOp::shr) {  // keep products in range
-      b = apply(IrOp::mod, {b, std::make_shared<Piecewise>(Piecewise::constant(n, 20))}, nullptr);
+      b = apply(IrOp::mod, {b, std::make_shared<Piecewise>(Piecewise::constant(n, 20))}, nullptr,
+                effort);
     }
-    const PiecewisePtr result = apply(op, {a, b}, nullptr);
+    const PiecewisePtr result = apply(op, {a, b}, nullptr, effort);
     ASSERT_NE(result, nullptr);
     const Values va = values_of(*a), vb = values_of(*b), vr = values_of(*result);
     ASSERT_EQ(static_cast<std::int64_t>(vr.size()), n);
@@ -129,6 +131,7 @@ TEST(Piecewise, BinaryOperationsEqualTheirValuesOneByOne) {
 }
 
 TEST(Piecewise, LookupsAreUndefinedOutsideTheTable) {
+  IntervalEffort effort;
   const std::vector<std::int16_t> data{4, 4, 4, 7, 7, -1};
   IrTable dense;
   dense.rank = 1;
@@ -143,17 +146,18 @@ TEST(Piecewise, LookupsAreUndefinedOutsideTheTable) {
   const auto index = apply(IrOp::add,
                            {std::make_shared<Piecewise>(Piecewise::identity(10)),
                             std::make_shared<Piecewise>(Piecewise::constant(10, -2))},
-                           nullptr);
+                           nullptr, effort);
   const std::int64_t u = kUndefinedValue;
   const Values wanted{u, u, 4, 4, 4, 7, 7, -1, u, u};
-  EXPECT_EQ(values_of(*apply(IrOp::lookup, {index}, &dense)), wanted);
-  EXPECT_EQ(values_of(*apply(IrOp::lookup, {index}, &runs)), wanted);
-  EXPECT_EQ(apply(IrOp::lookup, {index}, &runs)->pieces().size(), 5u);
+  EXPECT_EQ(values_of(*apply(IrOp::lookup, {index}, &dense, effort)), wanted);
+  EXPECT_EQ(values_of(*apply(IrOp::lookup, {index}, &runs, effort)), wanted);
+  EXPECT_EQ(apply(IrOp::lookup, {index}, &runs, effort)->pieces().size(), 5u);
 }
 
 TEST(Piecewise, RejectsValuesNearTheLimitOfInt64) {
+  IntervalEffort effort;
   const auto big = std::make_shared<Piecewise>(Piecewise::constant(4, Piecewise::kMaxValue - 1));
-  EXPECT_EQ(apply(IrOp::add, {big, big}, nullptr), nullptr);
+  EXPECT_EQ(apply(IrOp::add, {big, big}, nullptr, effort), nullptr);
 }
 
 using Cells = std::vector<std::vector<char>>;
@@ -183,6 +187,7 @@ Cells cells_of(const Region& region, std::int64_t rows, std::int64_t cols) {
 }
 
 TEST(Region, RelationsAndSetAlgebraEqualTheirCells) {
+  IntervalEffort effort;
   Random random(5);
   int solved = 0;
   for (int trial = 0; trial < 4000; ++trial) {
@@ -201,8 +206,8 @@ TEST(Region, RelationsAndSetAlgebraEqualTheirCells) {
       const int row_sign = random.pick(0, 1) ? 1 : -1, col_sign = random.pick(0, 1) ? 1 : -1;
       const std::int64_t limit = random.pick(-20, 20);
       const bool is_less = random.pick(0, 1) == 1;
-      const auto region = is_less ? less_region(*f, row_sign, *g, col_sign, limit, domain)
-                                  : equal_region(*f, row_sign, *g, col_sign, limit, domain);
+      const auto region = is_less ? less_region(*f, row_sign, *g, col_sign, limit, domain, effort)
+                                  : equal_region(*f, row_sign, *g, col_sign, limit, domain, effort);
       ASSERT_TRUE(region.has_value());
       const Values vf = values_of(*f), vg = values_of(*g);
       Cells wanted(static_cast<std::size_t>(rows),
@@ -221,7 +226,7 @@ TEST(Region, RelationsAndSetAlgebraEqualTheirCells) {
     }
     for (const SetOp op :
          {SetOp::intersection, SetOp::unite, SetOp::difference, SetOp::symmetric_difference}) {
-      const auto result = combine(regions[0], regions[1], op);
+      const auto result = combine(regions[0], regions[1], op, effort);
       ASSERT_TRUE(result.has_value());
       Cells wanted = cells[0];
       for (std::size_t x = 0; x < wanted.size(); ++x) {
@@ -242,16 +247,18 @@ TEST(Region, RelationsAndSetAlgebraEqualTheirCells) {
 }
 
 TEST(Region, RefusesUndefinedPiecesInsideTheDomainOnly) {
+  IntervalEffort effort;
   Piecewise f;
   f.append({0, 5, 0, 0, false});
   f.append({5, 10, 0, 1, true});
   f.finish();
   const Piecewise g = Piecewise::identity(10);
-  EXPECT_FALSE(less_region(f, 1, g, -1, 0, {0, 10, 0, 10}).has_value());
-  EXPECT_TRUE(less_region(f, 1, g, -1, 0, {5, 10, 0, 10}).has_value());
+  EXPECT_FALSE(less_region(f, 1, g, -1, 0, {0, 10, 0, 10}, effort).has_value());
+  EXPECT_TRUE(less_region(f, 1, g, -1, 0, {5, 10, 0, 10}, effort).has_value());
 }
 
 TEST(Region, RefusesManyIntervalsInManyBands) {
+  IntervalEffort effort;
   Piecewise f, g;
   for (std::int64_t x = 0; x < 2000; ++x) {
     f.append({x, x + 1, x % 2, 0});
@@ -259,7 +266,7 @@ TEST(Region, RefusesManyIntervalsInManyBands) {
   }
   f.finish();
   g.finish();
-  EXPECT_FALSE(equal_region(f, 1, g, -1, 0, {0, 2000, 0, 2000}).has_value());
+  EXPECT_FALSE(equal_region(f, 1, g, -1, 0, {0, 2000, 0, 2000}, effort).has_value());
 }
 
 }  // namespace

@@ -15,6 +15,9 @@ namespace fdma {
 /// declines.
 enum class LoweringEngine : std::uint8_t { automatic, interval, box };
 
+/// LowerOptions::max_work unless it says otherwise: 2^40, minutes of one core.
+inline constexpr std::int64_t kDefaultMaxWork = std::int64_t{1} << 40;
+
 struct LowerOptions {
   BlockShape block;
   LoweringEngine engine = LoweringEngine::automatic;
@@ -22,15 +25,21 @@ struct LowerOptions {
   /// Asked every few milliseconds of work, by any thread and by the caller's: true stops with
   /// ErrorCode::io "interrupted". One selection of topk is not broken off.
   std::function<bool()> is_cancelled = {};
+  /// Evaluations that the loops (any, all) of the mask may take, about: one operation in the body
+  /// of a loop, for one cell (query row, key) and one turn, is one. More is ErrorCode::unsupported;
+  /// 0: no limit. Loops that are short enough to be written out, and all else in a specification,
+  /// cost nothing here.
+  std::int64_t max_work = kDefaultMaxWork;
 };
 
 /// The compiled mask: a BlockMask of segment masks, identical groups stored once, no spec text.
 ///
 /// Errors      invalid_argument: an undefined cell (the message names one and the culprit), a bad
-/// block; unsupported: the
-///             engine asked for cannot express the program
+///             block; unsupported: the engine asked for cannot express the program, or its loops
+///             take more than max_work; io: is_cancelled said so
 /// Cost        O(runs) for masks that move in step, else O(tables + live partial tiles); never
-/// O(q_len * kv_len) memory
+///             O(q_len * kv_len) memory: what an engine holds besides the result stays below 256
+///             MiB for lengths up to 256K tokens, whatever the mask (and grows linearly beyond)
 Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options = {});
 
 /// True iff the mask has a topk: only compile can lower it.
