@@ -45,7 +45,7 @@ def test_interrupted_conversion_leaves_nothing(
 ) -> None:
     huge(tmp_path)
     (tmp_path / "out.h5").write_bytes(b"what was there before")
-    words = [MASKC, "convert", "huge.h5:/mask", "--format", "dense", "-o", "out.h5"]
+    words = [MASKC, "convert", "huge.h5:/mask", "--format", "dense", "--force", "-o", "out.h5"]
     with subprocess.Popen(
         words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals
     ) as tool:
@@ -135,7 +135,7 @@ def test_output_through_a_link_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "real.h5").write_bytes(b"old")
     (tmp_path / "link.h5").symlink_to("folder/real.h5")
-    maskc(tmp_path, "convert", "small.h5:/mask", "-o", "link.h5")
+    maskc(tmp_path, "convert", "small.h5:/mask", "--force", "-o", "link.h5")
     assert (tmp_path / "link.h5").is_symlink()
     maskc(tmp_path, "check", "folder/real.h5", "--against", "small.h5:/mask")
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["real.h5"]

@@ -76,15 +76,15 @@ const Command& rm_command() {
       .max_operands = kMaxOperands,
       .description =
           "Removes the masks that are named, FILE.h5:NAME or FILE.h5:/masks/NAME. Everything else "
-          "that a file holds stays as it is, other masks to the byte. A file without its last mask "
-          "stays as a mask file that holds none.\n"
+          "that a file holds stays as it is. A file without its last mask stays as a mask file "
+          "that holds none.\n"
           "\n"
           "All masks are looked up before anything is removed. Each file changes in one step or "
           "not at all.",
       .options = {json_option()},
       .examples = {{"fdma-maskc rm all.h5:local", "One mask of a file:"},
-                   {"fdma-maskc rm all.h5:local all.h5:global", "Both that it has:"},
-                   {"fdma-maskc rm heads.h5:mask --json", "For a script:"}},
+                   {"fdma-maskc rm heads.h5:mask packed.h5:mask", "Masks of several files:"},
+                   {"fdma-maskc rm all.h5:global --json", "For a script:"}},
       .run = run};
   return command;
 }

@@ -22,7 +22,7 @@ const ExitStatusLine kExitStatus[7] = {
     {"3", "file: absent, truncated, corrupt, unwritable, disk full"},
     {"4", "unsupported here: a format that cannot hold the mask, not enough memory, --timeout"},
     {"70", "a defect of fdma-maskc"},
-    {"130", "interrupted; no partial output is left"},
+    {"130", "interrupted; outputs are as they were"},
 };
 
 std::string wrap(std::string_view text, int indent, int width) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <new>
+#include <set>
+#include <string>
 
 #include "checked_group.hpp"
 #include "fdma/io/file_contents.hpp"
@@ -11,9 +13,16 @@ namespace fdma {
 namespace io {
 namespace {
 
-constexpr int kMaxDepth = 32;
-/// Groups that are looked into, however they are linked to each other.
-constexpr std::int64_t kMaxGroups = 100000;
+constexpr int kMaxDepth = 256;
+
+/// The place of what a hard link leads to, the same for every link to it.
+std::string place_of(const H5L_info_t& link) {
+#if H5_VERSION_GE(1, 12, 0)
+  return {reinterpret_cast<const char*>(&link.u.token), sizeof link.u.token};
+#else
+  return fmt::format("{}", link.u.address);
+#endif
+}
 
 DatasetEntry describe(hid_t dataset, std::string path) {
   DatasetEntry entry{std::move(path), "cannot be read", {}};
@@ -34,13 +43,13 @@ class Walk {
   explicit Walk(std::int64_t max_datasets) : max_datasets_(max_datasets) {}
 
   Result<void> look_into(hid_t group, const std::string& path, int depth) {
-    if (depth > kMaxDepth || ++num_groups_ > kMaxGroups) {
+    if (depth > kMaxDepth) {
       contents.is_complete = false;
       return {};
     }
     FDMA_TRY(const std::vector<std::string> names, link_names(group, path));
     for (const std::string& name : names) {
-      if (!contents.is_complete) return {};
+      if (is_full_) return {};
       H5L_info_t link{};
       if (H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT) < 0) {
         return hdf5_error(path, fmt::format("cannot look up '{}'", name));
@@ -49,10 +58,13 @@ class Walk {
       const std::string place = path + (path == "/" ? "" : "/") + name;
       const Handle object(H5Oopen(group, name.c_str(), H5P_DEFAULT), H5Oclose);
       const H5I_type_t kind = object ? H5Iget_type(object.get()) : H5I_DATASET;
-      if (kind == H5I_GROUP) FDMA_TRY_VOID(look_into(object.get(), place, depth + 1));
+      if (kind == H5I_GROUP && groups_.insert(place_of(link)).second) {
+        FDMA_TRY_VOID(look_into(object.get(), place, depth + 1));
+      }
       if (kind != H5I_DATASET) continue;
       if (static_cast<std::int64_t>(contents.datasets.size()) == max_datasets_) {
         contents.is_complete = false;
+        is_full_ = true;
         return {};
       }
       contents.datasets.push_back(describe(object.get(), place));
@@ -64,7 +76,8 @@ class Walk {
 
  private:
   std::int64_t max_datasets_;
-  std::int64_t num_groups_ = 0;
+  bool is_full_ = false;
+  std::set<std::string> groups_;  ///< that were looked into
 };
 
 }  // namespace

@@ -18,12 +18,12 @@ struct DatasetEntry {
 
 struct FileContents {
   std::vector<DatasetEntry> datasets;  ///< by path, ascending
-  bool is_complete = true;             ///< false: there are more than were asked for
+  bool is_complete = true;             ///< false: there are more
 };
 
 /// The first `max_datasets` datasets of the file at `path`. Links are not followed out of the file
-/// nor, as soft links, inside it; what several hard links lead to is listed under each, up to 32
-/// groups deep. A dataset that cannot be opened has the type "cannot be read".
+/// nor, as soft links, inside it; a group that several hard links lead to is listed once, and none
+/// that lies more than 256 groups deep. A dataset that cannot be opened has the type "cannot be read".
 /// Errors: io (absent), corrupt_file (not HDF5, damaged groups).
 Result<FileContents> list_datasets(const std::string& path, std::int64_t max_datasets = 10000);
 
