@@ -224,7 +224,8 @@ def _among(among: Any, q_len: int, kv_len: int, batch: int, heads_kv: int) -> Bl
 def _on_gpu(scores: Any, w: int, among: BlockMask, heads: int) -> BlockMask:
     batch, heads_kv, _ = scores.shape
     device = scores.device.index if hasattr(scores.device, "index") else int(scores.device.id)
-    key = (among.content_hash, w, batch, heads_kv, device)
+    marks = among._core.is_per_batch, among._core.is_per_head
+    key = (among.content_hash, marks, w, batch, heads_kv, device)
     selector = _selectors.get(key)
     if selector is None:
         selector = _fdma.DeviceTopk(among._core, w, batch=batch, heads_kv=heads_kv, device=device)

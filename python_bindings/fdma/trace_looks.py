@@ -29,7 +29,7 @@ def watched_in_torch(
     """The same function, also under vmap, and what it has looked at until now."""
     seen = [False, False]
 
-    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __init__(self, indices: tuple[Any, Any]) -> None:
             super().__init__()
             self.indices = indices

@@ -42,11 +42,12 @@ void check_place(std::string_view name, const Place& got, const Place& expected)
 /// every stream and every graph capture that has used it, as PlanOnDevice has them.
 class TopkOnDevice {
  public:
-  TopkOnDevice(DeviceTopk topk, MaskShape shape, DeviceMemory status)
-      : topk_(std::move(topk)), shape_(std::move(shape)), status_(std::move(status)) {}
+  TopkOnDevice(DeviceTopk topk, BlockMask among, DeviceMemory status)
+      : topk_(std::move(topk)), among_(std::move(among)), status_(std::move(status)) {}
 
   const DeviceTopk& topk() const { return topk_; }
-  const MaskShape& shape() const { return shape_; }
+  /// Shape and marks of what it selects among, without cells.
+  const BlockMask& among() const { return among_; }
   Place place() const { return {Device::cuda, topk_.device()}; }
   std::uint32_t* status() const { return static_cast<std::uint32_t*>(status_.data()); }
 
@@ -63,7 +64,7 @@ class TopkOnDevice {
 
  private:
   DeviceTopk topk_;
-  MaskShape shape_;
+  BlockMask among_;
   DeviceMemory status_;
   mutable std::mutex mutex_;
   mutable std::map<StreamNumber, DeviceMemory> workspaces_;
@@ -106,7 +107,11 @@ TopkOnDevice make_topk(const BlockMask& among, std::int64_t w, std::optional<std
   DeviceMemory status = value_or_throw(DeviceMemory::allocate(sizeof(std::uint32_t)));
   value_or_throw(fill_with_zeros(status.data(), sizeof(std::uint32_t), chosen));
   value_or_throw(wait_for(chosen));
-  return {std::move(topk), std::move(shape), std::move(status)};
+  BlockMask held;
+  held.shape = std::move(shape);
+  held.is_per_batch = among.is_per_batch;
+  held.is_per_head = among.is_per_head;
+  return {std::move(topk), std::move(held), std::move(status)};
 }
 
 // int32 [batch, heads_kv, kv_len, 2], row-major.
@@ -158,7 +163,7 @@ BlockMask to_mask(const TopkOnDevice& held, nb::handle kept, std::optional<std::
   const InputArray input = input_array("kept", kept);
   check_place("kept", input.place, held.place());
   check_kept("kept", input.view, held.topk());
-  MaskShape shape = held.shape();
+  MaskShape shape = held.among().shape;
   const std::int64_t heads_kv = shape.num_heads;
   shape.num_heads = heads_q.value_or(heads_kv);
   if (shape.num_heads < 1 || shape.num_heads % heads_kv != 0) {
@@ -180,7 +185,9 @@ BlockMask to_mask(const TopkOnDevice& held, nb::handle kept, std::optional<std::
       mask_of.push_back(static_cast<std::int32_t>(b * heads_kv + h / (shape.num_heads / heads_kv)));
     }
   }
-  return make_block_mask(std::move(shape), sides, std::move(masks), mask_of);
+  BlockMask mask = make_block_mask(std::move(shape), sides, std::move(masks), mask_of);
+  mark_as(held.among(), mask);
+  return mask;
 }
 
 Place place_of(const DeviceIncrementalTopk& topk) { return {Device::cuda, topk.device()}; }

@@ -215,7 +215,7 @@ def test_among_of_one_head_is_refused_for_several() -> None:
     with pytest.raises(ValueError, match=refusal):
         fdma.select_topk(scores, 5, one)
     q, k, v = tensors()
-    dt_proj, a_coef = np.ones((2, 16), np.float32), np.float32([-1, -2])
+    dt_proj, a_coef = np.ones((2, 16), np.float32), np.array([-1, -2], np.float32)
     with pytest.raises(ValueError, match=refusal):
         fdma.dynamic_mask_attention(q, k[:, :2], v[:, :2], dt_proj, a_coef, 5, one)
 
