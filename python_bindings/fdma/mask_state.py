@@ -19,8 +19,8 @@ __all__: list[str] = []
 VERSION = 1
 _OFFSETS = ("q_offset", "kv_offset", "batch_offset", "head_offset")
 _COUNTS = ("num_batches", "num_heads", "block_q", "block_kv", *_OFFSETS)
-MARKS = ("is_per_batch", "is_per_head")
-"""Integers that are 1, or not there."""
+MARKS = {"is_per_batch": "num_batches", "is_per_head": "num_heads"}
+"""Integers that are 1, or not there: they mean something where a count is 1."""
 _MAX_INT64 = 2**63 - 1
 
 
@@ -41,7 +41,11 @@ def state_of(core: _fdma.BlockMask) -> dict[str, Any]:
         "block_q": core.block[0],
         "block_kv": core.block[1],
         **dict(zip(_OFFSETS, core.origin, strict=True)),
-        **{name: 1 for name in MARKS if getattr(core, name)},
+        **{
+            name: 1
+            for name, count in MARKS.items()
+            if getattr(core, name) and getattr(core, count) == 1
+        },
         "spec": core.spec,
         "group_of": core.group_of,
         "groups": core.arrays(),

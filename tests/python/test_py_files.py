@@ -51,6 +51,44 @@ def test_all_of_a_mask_is_kept(tmp_path: Path) -> None:
     assert is_same(fdma.load(tmp_path / "long.h5"), long)
 
 
+def test_a_file_says_what_a_mask_of_one_was_written_with(tmp_path: Path) -> None:
+    path = tmp_path / "masks.h5"
+    masks = {
+        "head": fdma.compile("window(h + 1)", 64),
+        "element": fdma.compile(fdma.padding([60]), 64),
+        "heads": fdma.compile("window(h + 1)", 64, heads=2),
+        "shared": fdma.compile("causal", 64),
+    }
+    fdma.save(path, masks)
+    written = {"head": {"is_per_head": 1}, "element": {"is_per_batch": 1}}
+    with h5py.File(path) as file:
+        for name in masks:
+            marks = {k: int(v) for k, v in file["masks"][name].attrs.items() if "is_per" in k}
+            assert marks == written.get(name, {})
+    assert all(is_same(fdma.load(path, name), mask) for name, mask in masks.items())
+    with h5py.File(path, "r+") as file:  # as files of earlier versions are
+        del file["masks/head"].attrs["is_per_head"]
+    assert not fdma.load(path, "head")._core.is_per_head
+
+
+@needs_tool
+def test_the_tool_and_the_package_know_it_of_each_other(tmp_path: Path) -> None:
+    fdma.compile("window(h + 1)", 64).save(tmp_path / "ours.h5")
+    maskc(tmp_path, "convert", "ours.h5", "--format", "bcsr", "-o", "theirs.h5")
+    assert fdma.load(tmp_path / "theirs.h5")._core.is_per_head
+    words = [
+        "compile",
+        "--spec",
+        "causal & padding(lengths=@n)",
+        "--table",
+        "n=60",
+        "--q-len",
+        "64",
+    ]
+    maskc(tmp_path, *words, "-o", "element.h5")
+    assert fdma.load(tmp_path / "element.h5")._core.is_per_batch
+
+
 def test_equal_masks_give_equal_bytes(tmp_path: Path) -> None:
     mask = fdma.compile("(q * 7 + k * k) % 11 < 4", 700)
     mask.save(tmp_path / "a.h5")

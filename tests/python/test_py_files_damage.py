@@ -135,6 +135,10 @@ ATTRIBUTES: list[tuple[str, Any, str]] = [
     ("content_hash", np.bytes_("zz"), "not 32 hexadecimal digits"),
     ("mask_hash", np.bytes_("A" * 32), "not 32 hexadecimal digits"),
     ("version", 0, "outside"),
+    ("is_per_head", 0, "is_per_head: 0 is outside"),
+    ("is_per_head", 2, "is_per_head: 2 is outside"),
+    ("is_per_batch", np.bytes_("1"), "is_per_batch: expected an integer"),
+    ("is_per_batch", [1, 1], "is_per_batch: expected one value"),
 ]
 
 

@@ -65,8 +65,13 @@ class MaskWriter {
     write_attribute(group.get(), "kv_offset", mask.origin.kv_offset);
     write_attribute(group.get(), "batch_offset", mask.origin.batch_offset);
     write_attribute(group.get(), "head_offset", mask.origin.head_offset);
-    if (mask.is_per_batch) write_attribute(group.get(), kPerBatchName, std::int64_t{1});
-    if (mask.is_per_head) write_attribute(group.get(), kPerHeadName, std::int64_t{1});
+    // They say nothing of masks of several, which former readers then read.
+    if (mask.is_per_batch && mask.shape.num_batches == 1) {
+      write_attribute(group.get(), kPerBatchName, std::int64_t{1});
+    }
+    if (mask.is_per_head && mask.shape.num_heads == 1) {
+      write_attribute(group.get(), kPerHeadName, std::int64_t{1});
+    }
     write_spec(group.get(), mask.spec);
     write_attribute(group.get(), "content_hash", to_string(content_hash(mask)));
     write_attribute(group.get(), "mask_hash", to_string(mask_hash(mask)));

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 
+#include "fdma/formats/convert.hpp"
 #include "fdma/formats/hash.hpp"
 #include "fdma/io/mask_file.hpp"
 #include "fdma/io/pending_file.hpp"
@@ -65,7 +66,14 @@ TEST_P(EveryFormat, RoundTripKeepsWhatTheMaskWasWrittenWith) {
     mask.is_per_batch = is_per_batch;
     mask.is_per_head = is_per_head;
     EXPECT_EQ(to_string(content_hash(mask)), without);
-    expect_round_trip(mask);
+    const auto one =
+        crop(mask, {0, mask.shape.max_q_len(), 0, mask.shape.max_kv_len(), 0, 1, 0, 1});
+    ASSERT_TRUE(one) << one.error().message;
+    EXPECT_FALSE(one->is_per_batch || one->is_per_head);
+    BlockMask alone = *one;
+    alone.is_per_batch = is_per_batch;
+    alone.is_per_head = is_per_head;
+    expect_round_trip(alone);
   }
 }
 
