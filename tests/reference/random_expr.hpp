@@ -31,7 +31,7 @@ struct RandomMask {
 
 /// The mask of a seed: equal seeds and options give equal masks on every platform. Every table is
 /// mentioned by the expression. With allow_undefined false, a cell may still be undefined by
-/// overflow or by at(..); the oracle tells.
+/// overflow or by at(..), and an argument may be one that its name forbids; the oracle tells.
 RandomMask make_random_mask(std::uint64_t seed, const RandomMaskOptions& options = {});
 
 }  // namespace fdma::reference

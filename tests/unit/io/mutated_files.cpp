@@ -273,6 +273,7 @@ void add_mask_files(const std::string& path, std::vector<SeedFile>& seeds) {
   large.shape.q_lens = {900};
   large.shape.kv_lens = {1000};
   large.group_of = {0};
+  large.is_per_batch = large.is_per_head = true;
   large.groups = std::vector<DenseBits>{dense_of(make_cells(
       900, 1000, [](std::int64_t q, std::int64_t k) { return (q * 7 + k * k) % 5 < 2; }))};
   if (!write_masks(path, {{"m", large}})) std::abort();
