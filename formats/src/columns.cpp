@@ -15,16 +15,17 @@
 
 #include "bit_copy.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/mask_statistics.hpp"
 
 namespace fdma {
 namespace {
 
 class TurnCollector {
  public:
-  explicit TurnCollector(std::int64_t kv_len)
+  TurnCollector(std::int64_t kv_len, std::int64_t num_intervals)
       : begin_(static_cast<std::size_t>(kv_len), kClosed),
         offsets_(static_cast<std::size_t>(kv_len) + 1, 0) {
-    entries_.reserve(static_cast<std::size_t>(kv_len));  // one interval a key is what most have
+    entries_.reserve(static_cast<std::size_t>(num_intervals));
   }
 
   // The cell of `key` in row q differs from the one in row q - 1.
@@ -160,7 +161,7 @@ ColumnIntervals columns_from_segment(const SegmentMask& mask) {
   if (!mask.column_offsets.empty()) {  // the table holds every cell
     return {mask.q_len, mask.kv_len, mask.column_offsets, mask.column_intervals};
   }
-  TurnCollector turns(mask.kv_len);
+  TurnCollector turns(mask.kv_len, count_query_intervals(mask));
   BitmapTurns bitmap;
   std::vector<Interval> above, below;
   for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {

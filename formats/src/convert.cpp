@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "fdma/formats/mask_statistics.hpp"
+#include "fdma/formats/memory.hpp"
 #include "fdma/formats/served_pairs.hpp"
 #include "fdma/threads/parallel.hpp"
 #include "reblock.hpp"
@@ -35,15 +37,23 @@ SegmentMask segment_from(const DenseBits& mask, BlockShape block) {
 }
 
 // Converts every group by `from_segment`, which returns a value or a Result, in parallel; the first
-// error by group number wins.
+// error by group number wins. Memory is taken only if there is enough for all groups.
 template <class T, class FromSegment>
-Result<BlockMask::Storage> convert_groups(const BlockMask& mask, BlockShape block,
-                                          FromSegment&& from_segment) {
+Result<BlockMask::Storage> convert_groups(const BlockMask& mask, MaskFormat format,
+                                          BlockShape block, FromSegment&& from_segment) {
   const auto num_groups = static_cast<std::size_t>(mask.num_groups());
   std::vector<T> groups(num_groups);
   std::vector<std::optional<Error>> errors(num_groups);
+  MemoryBudget budget(to_string(format));
   parallel_for(std::size_t{0}, num_groups, [&](std::size_t g) {
-    auto converted = from_segment(segment_of_group(mask, static_cast<std::int64_t>(g), block));
+    SegmentMask segments = segment_of_group(mask, static_cast<std::int64_t>(g), block);
+    const ConversionBytes bytes = conversion_bytes(segments, format);
+    if (const Result<void> status = budget.take(bytes.result + bytes.scratch); !status) {
+      errors[g] = status.error();
+      return;
+    }
+    auto converted = from_segment(std::move(segments));
+    budget.give_back(bytes.scratch);
     if constexpr (std::is_same_v<decltype(converted), T>) {
       groups[g] = std::move(converted);
     } else if (converted) {
@@ -64,17 +74,17 @@ Result<BlockMask::Storage> convert_storage(const BlockMask& mask, MaskFormat for
                                            BlockShape block) {
   switch (format) {
     case MaskFormat::segment:
-      return convert_groups<SegmentMask>(mask, block, [](SegmentMask m) { return m; });
+      return convert_groups<SegmentMask>(mask, format, block, [](SegmentMask m) { return m; });
     case MaskFormat::parametric:
-      return convert_groups<ParametricMask>(mask, block, parametric_from_segment);
+      return convert_groups<ParametricMask>(mask, format, block, parametric_from_segment);
     case MaskFormat::bitset:
-      return convert_groups<BlockBitset>(mask, block, bitset_from_segment);
+      return convert_groups<BlockBitset>(mask, format, block, bitset_from_segment);
     case MaskFormat::bcsr:
-      return convert_groups<BcsrMask>(mask, block, bcsr_from_segment);
+      return convert_groups<BcsrMask>(mask, format, block, bcsr_from_segment);
     case MaskFormat::columns:
-      return convert_groups<ColumnIntervals>(mask, block, columns_from_segment);
+      return convert_groups<ColumnIntervals>(mask, format, block, columns_from_segment);
     case MaskFormat::dense:
-      return convert_groups<DenseBits>(mask, block,
+      return convert_groups<DenseBits>(mask, format, block,
                                        [](const SegmentMask& m) { return dense_from_segment(m); });
   }
   return Error{ErrorCode::invalid_argument,
@@ -98,6 +108,36 @@ SegmentMask segment_of_group(const BlockMask& mask, std::int64_t group, BlockSha
         return segment_from(masks[static_cast<std::size_t>(group)], block);
       },
       mask.groups);
+}
+
+ConversionBytes conversion_bytes(const SegmentMask& mask, MaskFormat format) {
+  ConversionBytes bytes;
+  const std::int64_t tile_rows = mask.num_tile_rows();
+  switch (format) {
+    case MaskFormat::segment:
+    case MaskFormat::parametric:
+      break;
+    case MaskFormat::bitset:
+      bytes.result = 16 * tile_rows * ceil_div(ceil_div(mask.kv_len, mask.block.block_kv), 64) +
+                     8 * (tile_rows + 1) + 4 * count_tiles(mask).partial;
+      break;
+    case MaskFormat::bcsr: {
+      const TileCounts tiles = count_tiles(mask);
+      bytes.result = 8 * (tile_rows + 1) + 8 * (tiles.full + tiles.partial);
+      break;
+    }
+    case MaskFormat::columns: {
+      const std::int64_t intervals = count_query_intervals(mask);
+      bytes.result = 8 * (mask.kv_len + 1) + 8 * intervals;
+      // A turn in each key, and an entry in each interval before they are sorted.
+      if (mask.column_offsets.empty()) bytes.scratch = 4 * mask.kv_len + 12 * intervals;
+      break;
+    }
+    case MaskFormat::dense:
+      bytes.result = 8 * mask.q_len * ceil_div(mask.kv_len, 64);
+      break;
+  }
+  return bytes;
 }
 
 Result<BlockMask> convert(const BlockMask& mask, MaskFormat format, BlockShape block) {

@@ -31,52 +31,86 @@ std::int64_t count_bits(const std::uint64_t* words, std::int64_t begin, std::int
   return count;
 }
 
+// Counts true cells in one band of pixel rows after another: those of a tile row, or a sixteenth of
+// the image where a column table has to be walked for each band.
 class Rasterizer {
  public:
-  Rasterizer(const SegmentMask& mask, std::int32_t max_side) : mask_(mask) {
-    const std::int64_t wanted =
-        ceil_div(std::max<std::int64_t>({mask.q_len, mask.kv_len, 1}), max_side);
-    pixel_q_ = pixel_side(mask.block.block_q, wanted);
-    pixel_kv_ = pixel_side(mask.block.block_kv, wanted);
-    height_ = ceil_div(mask.q_len, pixel_q_);
-    width_ = ceil_div(mask.kv_len, pixel_kv_);
-    is_fine_ = pixel_q_ <= mask.block.block_q && pixel_kv_ <= mask.block.block_kv;
-    counts_.resize(static_cast<std::size_t>(height_ * width_));
-    if (is_fine_) kinds_.resize(counts_.size(), PixelKind::empty);
+  Rasterizer(const SegmentMask& mask, const MaskImage& frame, const PixelRow& row)
+      : mask_(mask),
+        row_(row),
+        pixel_q_(frame.cells_per_pixel_q),
+        pixel_kv_(frame.cells_per_pixel_kv),
+        width_(frame.width),
+        height_(frame.height),
+        is_fine_(pixel_q_ <= mask.block.block_q && pixel_kv_ <= mask.block.block_kv),
+        densities_(static_cast<std::size_t>(width_)) {
+    constexpr std::int64_t kWalks = 16;
+    const std::int64_t of_tile_row = std::max<std::int64_t>(1, mask.block.block_q / pixel_q_);
+    band_rows_ = of_tile_row;
+    if (has_table()) band_rows_ *= ceil_div(height_, kWalks * of_tile_row);
+  }
+
+  void run(const ImageProgress& progress) {
+    if (width_ == 0) return;
+    for_each_tile_row(mask_, [&](std::int32_t row, std::span<const TileSegment> segments) {
+      if (std::int64_t{row} * mask_.block.block_q / pixel_q_ >= end_) {
+        finish_band();
+        begin_band();
+      }
+      add_tile_row(row, segments);
+      if (progress) progress(row + 1, mask_.num_tile_rows());
+    });
+    finish_band();
+  }
+
+ private:
+  bool has_table() const { return !mask_.column_offsets.empty(); }
+
+  void begin_band() {
+    begin_ = end_;
+    end_ = std::min(begin_ + band_rows_, height_);
+    counts_.assign(static_cast<std::size_t>((end_ - begin_) * width_), 0);
+    if (is_fine_) kinds_.assign(counts_.size(), PixelKind::empty);
+    if (has_table()) add_column_table();
   }
 
   void add_column_table() {
     // Whole pixels of an interval are added at its ends and summed down the rows afterwards.
-    std::vector<std::int64_t> ends(static_cast<std::size_t>((height_ + 1) * width_));
+    std::vector<std::int64_t> ends(static_cast<std::size_t>((end_ - begin_) * width_));
+    const auto end_at = [&](std::int64_t y, std::int64_t x) -> std::int64_t& {
+      return ends[static_cast<std::size_t>((y - begin_) * width_ + x)];
+    };
     for (std::int64_t k = 0; k < mask_.kv_len; ++k) {
       const std::int64_t x = k / pixel_kv_;
       const auto first = mask_.column_offsets[static_cast<std::size_t>(k)];
       const auto last = mask_.column_offsets[static_cast<std::size_t>(k) + 1];
       for (std::int64_t i = first; i < last; ++i) {
-        const Interval interval = mask_.column_intervals[static_cast<std::size_t>(i)];
-        const std::int64_t top = interval.begin / pixel_q_;
-        const std::int64_t bottom = (interval.end - 1) / pixel_q_;
+        const Interval whole = mask_.column_intervals[static_cast<std::size_t>(i)];
+        const std::int64_t q_begin = std::max<std::int64_t>(whole.begin, begin_ * pixel_q_);
+        const std::int64_t q_end = std::min<std::int64_t>(whole.end, end_ * pixel_q_);
+        if (q_begin >= q_end) continue;
+        const std::int64_t top = q_begin / pixel_q_;
+        const std::int64_t bottom = (q_end - 1) / pixel_q_;
         if (top == bottom) {
-          at(top, x) += interval.end - interval.begin;
+          at(top, x) += q_end - q_begin;
           continue;
         }
-        at(top, x) += (top + 1) * pixel_q_ - interval.begin;
-        at(bottom, x) += interval.end - bottom * pixel_q_;
-        ends[static_cast<std::size_t>((top + 1) * width_ + x)] += pixel_q_;
-        ends[static_cast<std::size_t>(bottom * width_ + x)] -= pixel_q_;
+        at(top, x) += (top + 1) * pixel_q_ - q_begin;
+        at(bottom, x) += q_end - bottom * pixel_q_;
+        end_at(top + 1, x) += pixel_q_;
+        end_at(bottom, x) -= pixel_q_;
       }
     }
     std::vector<std::int64_t> covered(static_cast<std::size_t>(width_));
-    for (std::int64_t y = 0; y < height_; ++y) {
+    for (std::int64_t y = begin_; y < end_; ++y) {
       for (std::int64_t x = 0; x < width_; ++x) {
-        covered[static_cast<std::size_t>(x)] += ends[static_cast<std::size_t>(y * width_ + x)];
+        covered[static_cast<std::size_t>(x)] += end_at(y, x);
         at(y, x) += covered[static_cast<std::size_t>(x)];
       }
     }
   }
 
   void add_tile_row(std::int32_t row, std::span<const TileSegment> segments) {
-    const bool has_table = !mask_.column_offsets.empty();
     const std::int64_t q_begin = std::int64_t{row} * mask_.block.block_q;
     const std::int64_t q_end = std::min<std::int64_t>(q_begin + mask_.block.block_q, mask_.q_len);
     for (const TileSegment& segment : segments) {
@@ -87,7 +121,7 @@ class Rasterizer {
         mark(q_begin, q_end, k_begin, k_end,
              segment.kind == SegmentKind::full ? PixelKind::full : PixelKind::partial);
       }
-      if (has_table) continue;
+      if (has_table()) continue;
       if (segment.kind == SegmentKind::full) {
         for (std::int64_t q = q_begin; q < q_end;) {
           const std::int64_t next = std::min((q / pixel_q_ + 1) * pixel_q_, q_end);
@@ -102,34 +136,28 @@ class Rasterizer {
     }
   }
 
-  MaskImage finish() {
-    MaskImage image;
-    image.width = static_cast<std::int32_t>(width_);
-    image.height = static_cast<std::int32_t>(height_);
-    image.cells_per_pixel_q = pixel_q_;
-    image.cells_per_pixel_kv = pixel_kv_;
-    image.densities.resize(counts_.size());
-    if (!is_fine_) kinds_.resize(counts_.size());
-    for (std::int64_t y = 0; y < height_; ++y) {
+  void finish_band() {
+    for (std::int64_t y = begin_; y < end_; ++y) {
+      const auto offset = static_cast<std::size_t>((y - begin_) * width_);
       const std::int64_t rows = std::min(pixel_q_, mask_.q_len - y * pixel_q_);
+      if (!is_fine_) kinds_.resize(counts_.size());
       for (std::int64_t x = 0; x < width_; ++x) {
         const std::int64_t cells = rows * std::min(pixel_kv_, mask_.kv_len - x * pixel_kv_);
-        const auto pixel = static_cast<std::size_t>(y * width_ + x);
-        image.densities[pixel] =
+        const auto pixel = offset + static_cast<std::size_t>(x);
+        densities_[static_cast<std::size_t>(x)] =
             static_cast<float>(static_cast<double>(counts_[pixel]) / static_cast<double>(cells));
         if (is_fine_) continue;
         kinds_[pixel] = counts_[pixel] == 0       ? PixelKind::empty
                         : counts_[pixel] == cells ? PixelKind::full
                                                   : PixelKind::partial;
       }
+      row_(static_cast<std::int32_t>(y),
+           std::span(kinds_).subspan(offset, static_cast<std::size_t>(width_)), densities_);
     }
-    image.kinds = std::move(kinds_);
-    return image;
   }
 
- private:
   std::int64_t& at(std::int64_t y, std::int64_t x) {
-    return counts_[static_cast<std::size_t>(y * width_ + x)];
+    return counts_[static_cast<std::size_t>((y - begin_) * width_ + x)];
   }
 
   // Adds `times` rows with keys [begin, end) to pixel row y.
@@ -144,7 +172,7 @@ class Rasterizer {
   void mark(std::int64_t q_begin, std::int64_t q_end, std::int64_t k_begin, std::int64_t k_end,
             PixelKind kind) {
     for (std::int64_t y = q_begin / pixel_q_; y * pixel_q_ < q_end; ++y) {
-      const auto row = kinds_.begin() + y * width_;
+      const auto row = kinds_.begin() + (y - begin_) * width_;
       std::fill(row + k_begin / pixel_kv_, row + ceil_div(k_end, pixel_kv_), kind);
     }
   }
@@ -196,26 +224,53 @@ class Rasterizer {
   }
 
   const SegmentMask& mask_;
-  std::int64_t pixel_q_ = 1;
-  std::int64_t pixel_kv_ = 1;
-  std::int64_t width_ = 0;
-  std::int64_t height_ = 0;
-  bool is_fine_ = false;  // no pixel holds more than one tile: kinds come from the segments
+  const PixelRow& row_;
+  std::int64_t pixel_q_;
+  std::int64_t pixel_kv_;
+  std::int64_t width_;
+  std::int64_t height_;
+  bool is_fine_;  // no pixel holds more than one tile: kinds come from the segments
+  std::int64_t band_rows_;
+  std::int64_t begin_ = 0;  // pixel rows of the band
+  std::int64_t end_ = 0;
   std::vector<std::int64_t> counts_;
   std::vector<PixelKind> kinds_;
+  std::vector<float> densities_;  // of one row
   std::vector<std::int64_t> bitmap_cells_;
 };
 
 }  // namespace
 
+MaskImage image_frame(const SegmentMask& mask, std::int32_t max_side) {
+  const std::int64_t wanted =
+      ceil_div(std::max<std::int64_t>({mask.q_len, mask.kv_len, 1}), max_side);
+  MaskImage frame;
+  frame.cells_per_pixel_q = pixel_side(mask.block.block_q, wanted);
+  frame.cells_per_pixel_kv = pixel_side(mask.block.block_kv, wanted);
+  frame.height = static_cast<std::int32_t>(ceil_div(mask.q_len, frame.cells_per_pixel_q));
+  frame.width = static_cast<std::int32_t>(ceil_div(mask.kv_len, frame.cells_per_pixel_kv));
+  return frame;
+}
+
+void rasterize_rows(const SegmentMask& mask, std::int32_t max_side, const PixelRow& row,
+                    const ImageProgress& progress) {
+  Rasterizer(mask, image_frame(mask, max_side), row).run(progress);
+}
+
 MaskImage rasterize(const SegmentMask& mask, std::int32_t max_side, const ImageProgress& progress) {
-  Rasterizer rasterizer(mask, max_side);
-  if (!mask.column_offsets.empty()) rasterizer.add_column_table();
-  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
-    rasterizer.add_tile_row(row, segments);
-    if (progress) progress(row + 1, mask.num_tile_rows());
-  });
-  return rasterizer.finish();
+  MaskImage image = image_frame(mask, max_side);
+  const std::size_t num_pixels =
+      static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height);
+  image.kinds.reserve(num_pixels);
+  image.densities.reserve(num_pixels);
+  rasterize_rows(
+      mask, max_side,
+      [&](std::int32_t, std::span<const PixelKind> kinds, std::span<const float> densities) {
+        image.kinds.insert(image.kinds.end(), kinds.begin(), kinds.end());
+        image.densities.insert(image.densities.end(), densities.begin(), densities.end());
+      },
+      progress);
+  return image;
 }
 
 }  // namespace fdma

@@ -41,10 +41,6 @@ void add(PlanWork& sum, const PlanWork& work) {
   }
 }
 
-std::vector<WorkItem> items_of(const AttentionPlan& plan) {
-  return plan.is_parametric() ? formula_items(plan, formula_elements(plan)) : plan.items;
-}
-
 /// Lists: every tile is computed whole, and what items of a segment read stays near.
 std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& costs,
                                  bool overlaps_masks, PlanWork& total) {
@@ -73,7 +69,9 @@ std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& p
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
-  const std::vector<WorkItem> items = items_of(plan);
+  std::vector<WorkItem> of_formula;
+  if (plan.is_parametric()) of_formula = formula_items(plan, formula_elements(plan));
+  const std::vector<WorkItem>& items = plan.is_parametric() ? of_formula : plan.items;
   const std::size_t at_once =
       plan.is_backward() ? static_cast<std::size_t>(plan.shape.group_size()) : 1;
   item_us.reserve(items.size() / at_once);

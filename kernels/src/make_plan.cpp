@@ -24,6 +24,7 @@
 #include "cpu/backward.hpp"
 #include "cpu/call.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "fdma/formats/served_pairs.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/plan.hpp"
@@ -155,14 +156,15 @@ std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) 
          row.num_entries;
 }
 
+struct Ranked {
+  std::int64_t columns;
+  WorkItem item;
+};
+
 // Appends the items of KV heads [begin, end), counted over batch elements, longest first; backward
 // those of the longest group of query heads, which are equal in rank and so stay together.
 void append_section(AttentionPlan& plan, const BlockMask& mask,
                     const std::vector<PlannedGroup>& groups, std::int64_t begin, std::int64_t end) {
-  struct Ranked {
-    std::int64_t columns;
-    WorkItem item;
-  };
   std::vector<Ranked> ranked;
   std::vector<std::int64_t> columns_of_group;
   const AttentionShape& shape = plan.shape;
@@ -249,16 +251,23 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
 Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
                               const PlanOptions& options) {
   const AttentionShape& shape = plan.shape;
-  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
-
-  std::int64_t num_items = 0;
+  std::int64_t num_items = 0, most_rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    num_items += ceil_div(plan.row_len(b), plan.mask_tile().block_q) * shape.heads_kv *
-                 ceil_div(shape.group_size(), plan.heads_per_tile);
+    const std::int64_t rows = ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+    most_rows = std::max(most_rows, rows);
+    num_items += rows * shape.heads_kv * ceil_div(shape.group_size(), plan.heads_per_tile);
   }
-  plan.items.reserve(static_cast<std::size_t>(num_items));
   const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
   const std::int64_t section = section_heads(plan, options.section_bytes);
+  const std::int64_t ranked_at_once =
+      num_items / num_kv_heads * std::min<std::int64_t>(section, num_kv_heads);
+  FDMA_TRY_VOID(check_memory(
+      num_items * static_cast<std::int64_t>(sizeof(WorkItem)) +
+          ranked_at_once * static_cast<std::int64_t>(sizeof(Ranked)) +
+          mask.num_groups() * most_rows * static_cast<std::int64_t>(sizeof(PlannedRow)),
+      "make_plan"));
+  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
+  plan.items.reserve(static_cast<std::size_t>(num_items));
   std::vector<std::size_t> sections{0};
   for (std::int64_t kv = 0; kv < num_kv_heads; kv += section) {
     append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));

@@ -16,6 +16,7 @@
 #include "array_view.hpp"
 #include "block_mask_binding.hpp"
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "pair_selection.hpp"
 #include "python_error.hpp"
 
@@ -40,8 +41,14 @@ nb::tuple to_columns(const BlockMask& mask, std::optional<PairRange> batch,
         if (columns.contains(group)) continue;
         const auto* stored = std::get_if<std::vector<ColumnIntervals>>(&mask.groups);
         ColumnIntervals& one = columns[group];
-        one = stored != nullptr ? (*stored)[static_cast<std::size_t>(group)]
-                                : columns_from_segment(segment_of_group(mask, group, mask.block));
+        if (stored != nullptr) {
+          one = (*stored)[static_cast<std::size_t>(group)];
+        } else {
+          const SegmentMask segments = segment_of_group(mask, group, mask.block);
+          const ConversionBytes bytes = conversion_bytes(segments, MaskFormat::columns);
+          value_or_throw(check_memory(bytes.result + bytes.scratch, "to_columns"));
+          one = columns_from_segment(segments);
+        }
         for (std::size_t k = 0; k + 1 < one.offsets.size(); ++k) {
           most = std::max(most, one.offsets[k + 1] - one.offsets[k]);
         }

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <limits>
 
-#include "available_memory.hpp"
 #include "element_values.hpp"
+#include "fdma/formats/memory.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "file_reading.hpp"
 #include "number_text.hpp"
@@ -383,8 +383,6 @@ void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_t
   });
 }
 
-// The system grants more than it has and ends the process later, so what is needed is compared with
-// what is there before anything is touched.
 Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs) {
   double needed = 0;
   for (const TensorSpec& spec : specs) {
@@ -394,13 +392,9 @@ Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs)
     }
     needed += bytes;
   }
-  const std::int64_t available = available_memory_bytes();
-  if (available <= 0 || needed <= static_cast<double>(available)) return Nothing{};
   constexpr double kMax = 9e18;
-  return CommandFailure{ExitCode::unsupported,
-                        fmt::format("out of memory: {} take {}, there are {}", what,
-                                    bytes_text(static_cast<std::int64_t>(std::min(needed, kMax))),
-                                    bytes_text(available))};
+  FDMA_TRY_VOID(fdma::check_memory(static_cast<std::int64_t>(std::min(needed, kMax)), what));
+  return Nothing{};
 }
 
 Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "available_memory.hpp"
 #include "fdma/kernels/estimate.hpp"
 #include "file_reading.hpp"
 #include "number_text.hpp"

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "available_memory.hpp"
+#include "fdma/formats/memory.hpp"
+#include "fdma/io/mask_file.hpp"
 #include "file_reading.hpp"
 #include "progress.hpp"
 

@@ -88,24 +88,28 @@ std::string description_of(const PictureSubject& subject) {
 
 Outcome<PictureReport> write_png_picture(const std::string& path, const SegmentMask& mask,
                                          const PictureOptions& options) {
-  MaskImage image;
-  {
-    Progress progress("rendering", "tile rows", options.quiet);
-    image = rasterize(mask, options.size,
-                      [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
-  }
+  const MaskImage image = image_frame(mask, options.size);
   const std::int32_t longest = std::max(image.width, image.height);
   const std::int32_t scale = std::clamp<std::int32_t>(options.size / longest, 1, 16);
-  const RgbImage picture = paint(image, scale, options.has_legend);
-  FDMA_TRY_VOID(write_png(path, picture));
+  FDMA_TRY(PngWriter picture, PngWriter::create(path, image, scale, options.has_legend));
+  {
+    Progress progress("rendering", "tile rows", options.quiet);
+    rasterize_rows(
+        mask, options.size,
+        [&](std::int32_t, std::span<const PixelKind> kinds, std::span<const float> densities) {
+          picture.add(kinds, densities);
+        },
+        [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
+  }
+  FDMA_TRY_VOID(picture.finish());
   PictureReport report;
-  report.members["width"] = picture.width;
-  report.members["height"] = picture.height;
+  report.members["width"] = picture.width();
+  report.members["height"] = picture.height();
   report.members["cells_per_pixel"] = {{"q", image.cells_per_pixel_q},
                                        {"kv", image.cells_per_pixel_kv}};
   report.members["scale"] = scale;
   const bool is_exact = image.cells_per_pixel_q == 1 && image.cells_per_pixel_kv == 1;
-  report.summary = fmt::format("{} x {} pixels, ", picture.width, picture.height);
+  report.summary = fmt::format("{} x {} pixels, ", picture.width(), picture.height());
   report.summary += is_exact ? fmt::format("a cell is {} x {} pixels", scale, scale)
                              : fmt::format("{} x {} pixels are {} x {} cells", scale, scale,
                                            image.cells_per_pixel_q, image.cells_per_pixel_kv);

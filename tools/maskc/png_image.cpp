@@ -1,4 +1,8 @@
 // Colours, legend and the PNG file of an image of a mask.
+//
+// libpng's simplified interface wants the whole picture in memory, 0.8 GB for one of 16384 x 16384
+// pixels; its older one takes rows. That one leaves a failed call by longjmp, so each call has a
+// function of its own in which nothing needs a destructor.
 #include "png_image.hpp"
 
 #include <fmt/format.h>
@@ -7,13 +11,29 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csetjmp>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "picture_colours.hpp"
 
 namespace fdma::maskc {
 namespace {
+
+// An image in 8-bit RGB, rows from the top.
+struct RgbImage {
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+  std::vector<std::uint8_t> rgb;
+};
+
+RgbImage blank(std::int32_t width, std::int32_t height) {
+  const auto bytes = 3 * static_cast<std::size_t>(width) * static_cast<std::size_t>(height);
+  return {width, height, std::vector<std::uint8_t>(bytes, kPaper[0])};
+}
 
 Colour colour_of(PixelKind kind, float density) {
   switch (kind) {
@@ -77,9 +97,9 @@ std::int32_t fill_swatch(RgbImage& image, std::int32_t x, std::int32_t y, std::i
   return x + width;
 }
 
-void draw_legend(RgbImage& image, std::int32_t top) {
+void draw_legend(RgbImage& image) {
   std::int32_t x = 2;
-  const std::int32_t y = top + 2;
+  constexpr std::int32_t y = 2;
   const auto entry = [&](PixelKind kind, std::int32_t width, std::string_view word) {
     x = fill_swatch(image, x, y, width, kind) + 3;
     x = write_word(image, x, y + 2, word) + 6;
@@ -91,39 +111,125 @@ void draw_legend(RgbImage& image, std::int32_t top) {
 
 constexpr std::int32_t kLegendWidth = 2 + 5 * kSwatch + 3 * 9 + 16 * kGlyphPitch;
 
-}  // namespace
+// libpng's messages; the text outlives the jump.
+void keep_message(png_structp png, png_const_charp message) {
+  auto* text = static_cast<std::array<char, 128>*>(png_get_error_ptr(png));
+  std::snprintf(text->data(), text->size(), "%s", message);
+  longjmp(png_jmpbuf(png), 1);
+}
+void ignore_warning(png_structp, png_const_charp) {}
 
-RgbImage paint(const MaskImage& image, std::int32_t scale, bool with_legend) {
-  RgbImage out;
-  const std::int32_t legend_top = image.height * scale;
-  out.width = with_legend ? std::max(image.width * scale, kLegendWidth) : image.width * scale;
-  out.height = legend_top + (with_legend ? kLegendHeight : 0);
-  out.rgb.resize(3 * static_cast<std::size_t>(out.width) * static_cast<std::size_t>(out.height),
-                 kPaper[0]);
-  for (std::int32_t y = 0; y < legend_top; ++y) {
-    for (std::int32_t x = 0; x < image.width * scale; ++x) {
-      const std::size_t pixel =
-          static_cast<std::size_t>(y / scale) * static_cast<std::size_t>(image.width) +
-          static_cast<std::size_t>(x / scale);
-      put(out, x, y, colour_of(image.kinds[pixel], image.densities[pixel]));
-    }
-  }
-  if (with_legend) draw_legend(out, legend_top);
-  return out;
+// True unless libpng jumps out of `call`, which owns nothing.
+template <class Call>
+bool is_done(png_structp png, const Call& call) {
+  if (setjmp(png_jmpbuf(png)) != 0) return false;
+  call();
+  return true;
 }
 
-Status write_png(const std::string& path, const RgbImage& image) {
-  png_image header;
-  std::memset(&header, 0, sizeof header);
-  header.version = PNG_IMAGE_VERSION;
-  header.width = static_cast<png_uint_32>(image.width);
-  header.height = static_cast<png_uint_32>(image.height);
-  header.format = PNG_FORMAT_RGB;
-  errno = 0;
-  if (png_image_write_to_file(&header, path.c_str(), 0, image.rgb.data(), 0, nullptr) == 0) {
-    const std::string reason = errno != 0 ? std::strerror(errno) : header.message;
-    png_image_free(&header);
-    return CommandFailure{ExitCode::file, fmt::format("{}: cannot write: {}", path, reason)};
+}  // namespace
+
+struct PngWriter::State {
+  std::string path;
+  std::int32_t scale = 1;
+  bool has_legend = false;
+  std::int32_t height = 0;
+  RgbImage row;  // one row of the picture
+  std::FILE* file = nullptr;
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+  std::array<char, 128> message{};
+  bool has_failed = false;
+  int error_number = 0;
+
+  ~State() {
+    if (png != nullptr) png_destroy_write_struct(&png, &info);
+    if (file != nullptr) std::fclose(file);
+  }
+
+  template <class Call>
+  void run(const Call& call) {
+    if (has_failed) return;
+    errno = 0;
+    if (is_done(png, call)) return;
+    has_failed = true;
+    error_number = errno;
+  }
+
+  void write(const RgbImage& image) {
+    const std::size_t row_bytes = 3 * static_cast<std::size_t>(image.width);
+    for (std::int32_t y = 0; y < image.height; ++y) {
+      const std::uint8_t* bytes = image.rgb.data() + static_cast<std::size_t>(y) * row_bytes;
+      run([&] { png_write_row(png, bytes); });
+    }
+  }
+
+  CommandFailure failure() const {
+    const char* reason = error_number != 0 ? std::strerror(error_number) : message.data();
+    return {ExitCode::file, fmt::format("{}: cannot write: {}", path, reason)};
+  }
+};
+
+PngWriter::PngWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PngWriter::PngWriter(PngWriter&&) noexcept = default;
+PngWriter& PngWriter::operator=(PngWriter&&) noexcept = default;
+PngWriter::~PngWriter() = default;
+
+std::int32_t PngWriter::width() const { return state_->row.width; }
+std::int32_t PngWriter::height() const { return state_->height; }
+
+Outcome<PngWriter> PngWriter::create(const std::string& path, const MaskImage& frame,
+                                     std::int32_t scale, bool with_legend) {
+  auto state = std::make_unique<State>();
+  State& s = *state;
+  s.path = path;
+  s.scale = scale;
+  s.has_legend = with_legend;
+  s.row = blank(with_legend ? std::max(frame.width * scale, kLegendWidth) : frame.width * scale, 1);
+  s.height = frame.height * scale + (with_legend ? kLegendHeight : 0);
+  s.file = std::fopen(path.c_str(), "wb");
+  if (s.file == nullptr) {
+    s.error_number = errno;
+    return s.failure();
+  }
+  s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s.message, keep_message, ignore_warning);
+  if (s.png != nullptr) s.info = png_create_info_struct(s.png);
+  if (s.info == nullptr) return CommandFailure{ExitCode::unsupported, path + ": out of memory"};
+  s.run([&] {
+    png_init_io(s.png, s.file);
+    png_set_IHDR(s.png, s.info, static_cast<png_uint_32>(s.row.width),
+                 static_cast<png_uint_32>(s.height), 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_set_sRGB(s.png, s.info, PNG_sRGB_INTENT_PERCEPTUAL);
+    png_write_info(s.png, s.info);
+  });
+  if (s.has_failed) return s.failure();
+  return PngWriter(std::move(state));
+}
+
+void PngWriter::add(std::span<const PixelKind> kinds, std::span<const float> densities) {
+  State& s = *state_;
+  for (std::size_t x = 0; x < kinds.size(); ++x) {
+    const Colour colour = colour_of(kinds[x], densities[x]);
+    for (std::int32_t i = 0; i < s.scale; ++i) {
+      put(s.row, static_cast<std::int32_t>(x) * s.scale + i, 0, colour);
+    }
+  }
+  for (std::int32_t i = 0; i < s.scale; ++i) s.write(s.row);
+}
+
+Status PngWriter::finish() {
+  State& s = *state_;
+  if (s.has_legend) {
+    RgbImage legend = blank(s.row.width, kLegendHeight);
+    draw_legend(legend);
+    s.write(legend);
+  }
+  s.run([&] { png_write_end(s.png, s.info); });
+  if (s.has_failed) return s.failure();
+  if (std::fclose(std::exchange(s.file, nullptr)) != 0) {
+    s.error_number = errno;
+    return s.failure();
   }
   return Nothing{};
 }

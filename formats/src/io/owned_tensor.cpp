@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "fdma/formats/memory.hpp"
 #include "fdma/io/tensor_dataset.hpp"
 
 namespace fdma {
@@ -54,6 +55,7 @@ Result<OwnedTensor> OwnedTensor::zeros(const TensorSpec& spec) {
     if (extent > kMaxBytes / bytes) return too_large();
     bytes *= extent;
   }
+  FDMA_TRY_VOID(check_memory(bytes, to_string(spec)));
   const std::int64_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   tensor.data_.reset(std::aligned_alloc(kAlignment, static_cast<std::size_t>(padded)));
   if (tensor.data_ == nullptr) return too_large();

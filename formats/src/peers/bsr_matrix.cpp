@@ -9,6 +9,7 @@
 #include <map>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "fdma/formats/segment_builder.hpp"
 #include "peers/peer_checks.hpp"
 
@@ -114,7 +115,9 @@ Result<BsrMatrix> bsr_from_block_mask(const BlockMask& mask, const BsrExportOpti
                     "mask has {} x {}; crop it to one",
                     mask.shape.num_batches, mask.shape.num_heads));
   }
-  const BcsrMask bcsr = bcsr_from_segment(segment_of_group(mask, 0, options.block));
+  const SegmentMask segments = segment_of_group(mask, 0, options.block);
+  FDMA_TRY_VOID(check_memory(conversion_bytes(segments, MaskFormat::bcsr).result, "bsr"));
+  const BcsrMask bcsr = bcsr_from_segment(segments);
   const std::int64_t block_q = options.block.block_q, block_kv = options.block.block_kv;
   const auto num_blocks = static_cast<std::int64_t>(bcsr.col_indices.size());
   if (num_blocks > options.max_bytes / (block_q * block_kv)) {
@@ -122,6 +125,7 @@ Result<BsrMatrix> bsr_from_block_mask(const BlockMask& mask, const BsrExportOpti
                  fmt::format("data: {} blocks of {} x {} bytes, more than {} bytes in all",
                              num_blocks, block_q, block_kv, options.max_bytes)};
   }
+  FDMA_TRY_VOID(check_memory(num_blocks * block_q * block_kv, "data"));
   BsrMatrix matrix;
   matrix.q_len = bcsr.q_len;
   matrix.kv_len = bcsr.kv_len;

@@ -22,12 +22,15 @@
 #include <algorithm>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "fdma/formats/peers/cu_seqlens.hpp"
 #include "peers/cell_text.hpp"
 #include "peers/peer_checks.hpp"
 
 namespace fdma {
 namespace {
+
+constexpr auto kRowBytes = static_cast<std::int64_t>(sizeof(Interval));
 
 constexpr std::int64_t kOpen = 4 * kMaxLength;  // farther than any key
 
@@ -61,7 +64,7 @@ class Exporter {
     result.num_heads = mask_.shape.num_heads;
     for (batch_ = 0; batch_ < mask_.shape.num_batches; ++batch_) {
       FDMA_TRY_VOID(read_components());
-      if (!result.is_packed) read_whole_element();
+      if (!result.is_packed) FDMA_TRY_VOID(read_whole_element());
       for (const Component& component : components_) FDMA_TRY_VOID(bound_windows(component));
     }
     if (result.is_packed) join_single_cells();
@@ -106,6 +109,9 @@ class Exporter {
       if (keys.end <= component.k_begin) {
         return misfit(q, keys.begin, "lies before the keys of the rows above");
       }
+      if (component.rows.size() == component.rows.capacity()) {  // it doubles, and is copied
+        FDMA_TRY_VOID(check_memory(2 * std::ssize(component.rows) * kRowBytes, "cu_seqlens"));
+      }
       component.rows.push_back(keys);
       component.k_begin = std::min<std::int64_t>(component.k_begin, keys.begin);
       component.k_end = std::max<std::int64_t>(component.k_end, keys.end);
@@ -115,20 +121,23 @@ class Exporter {
 
   // A batch element is one sequence: its rows and keys in use, as one component with all rows from
   // the first on, those without keys too.
-  void read_whole_element() {
+  Result<void> read_whole_element() {
     const std::int64_t q_len = mask_.shape.q_len(batch_), kv_len = mask_.shape.kv_len(batch_);
     if (components_.empty()) {
       used_.push_back({q_len, q_len > 0 ? 0 : kv_len});
-      return;
+      return {};
     }
     const std::int64_t used_q = components_.back().q_end();
+    FDMA_TRY_VOID(check_memory(used_q * kRowBytes, "cu_seqlens"));
     Component whole{0, 0, components_.back().k_end, {}};
     whole.rows.resize(static_cast<std::size_t>(used_q), Interval{0, 0});
     for (const Component& part : components_) {
       std::copy(part.rows.begin(), part.rows.end(), whole.rows.begin() + part.q_begin);
     }
     used_.push_back({used_q, whole.rows.back().end});
-    components_ = {std::move(whole)};
+    components_.clear();
+    components_.push_back(std::move(whole));
+    return {};
   }
 
   Result<void> bound_windows(const Component& component) {

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "peers/peer_checks.hpp"
 
 namespace fdma {
@@ -166,6 +167,8 @@ Result<FlashMask> flash_mask_from_block_mask(const BlockMask& mask,
   std::vector<std::vector<std::int32_t>> rows(groups.size());
   std::string reason;
   for (const Form& form : forms) {
+    FDMA_TRY_VOID(check_memory(std::ssize(groups) * groups.front().kv_len * form.num_columns * 4,
+                               "startend_row_indices"));
     bool fits = true;
     for (std::size_t g = 0; fits && g < groups.size(); ++g) {
       const std::int64_t key = encode_group(form, groups[g], rows[g]);

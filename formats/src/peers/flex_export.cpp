@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "fdma/formats/peers/flex_block_mask.hpp"
 #include "fdma/formats/segment_builder.hpp"
 #include "peers/peer_checks.hpp"
@@ -92,7 +93,9 @@ class Exporter {
     const std::int64_t tiles = rows_ * cols_;
     const std::int64_t tables =
         (options_.separate_full ? 2 : 1) * (options_.with_transpose ? 2 : 1);
-    if (tiles == 0 || pairs_ <= options_.max_bytes / (4 * tables) / tiles) return {};
+    if (tiles == 0 || pairs_ <= options_.max_bytes / (4 * tables) / tiles) {
+      return check_memory(4 * tables * tiles * pairs_, "FlexAttention's tables");
+    }
     return Error{ErrorCode::out_of_memory,
                  fmt::format("FlexAttention's tables: {} pairs of {} x {} tiles take more than {} "
                              "bytes; larger blocks make them smaller",

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "peers/peer_checks.hpp"
 
 namespace fdma {
@@ -262,6 +263,8 @@ Result<HfMask> hf_mask_from_block_mask(const BlockMask& mask, const HfMaskExport
                              array.num_batches, array.num_heads, array.q_len, array.kv_len,
                              size_bytes(array.dtype), options.max_bytes)};
   }
+  FDMA_TRY_VOID(
+      check_memory(*bytes + array.q_len * ceil_div(array.kv_len, 64) * 8, "attention_mask"));
   array.values.resize(static_cast<std::size_t>(*bytes));
   const std::int64_t pair_bytes = *bytes / (array.num_batches * array.num_heads);
   std::vector<std::int64_t> first_pair(static_cast<std::size_t>(mask.num_groups()), -1);

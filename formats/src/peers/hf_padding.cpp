@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "fdma/formats/convert.hpp"
+#include "fdma/formats/memory.hpp"
 #include "peers/cell_text.hpp"
 #include "peers/peer_checks.hpp"
 
@@ -73,6 +74,7 @@ Result<HfPadding> hf_padding_from_block_mask(const BlockMask& mask, std::optiona
   padding.num_heads = mask.shape.num_heads;
   padding.q_len = mask.shape.q_lens.front();
   padding.kv_len = mask.shape.kv_lens.front();
+  FDMA_TRY_VOID(check_memory(padding.num_batches * padding.kv_len, "attention_mask"));
   padding.attention_mask.assign(static_cast<std::size_t>(padding.num_batches * padding.kv_len),
                                 padding.q_len == 0 ? 1 : 0);
   for (std::int64_t batch = 0; padding.q_len > 0 && batch < padding.num_batches; ++batch) {

@@ -29,8 +29,17 @@ Result<DenseBits> dense_from_segment(const SegmentMask& mask,
 /// Group g of any BlockMask as a canonical SegmentMask in `block`.
 SegmentMask segment_of_group(const BlockMask& mask, std::int64_t group, BlockShape block);
 
+/// What a conversion from the hub allocates: what is known beforehand of its result, all but
+/// bitmaps that have yet to be drawn, and what it needs on the way besides.
+struct ConversionBytes {
+  std::int64_t result = 0;
+  std::int64_t scratch = 0;
+};
+/// Cost: as count_query_intervals for columns, as count_tiles for the tiled formats.
+ConversionBytes conversion_bytes(const SegmentMask& mask, MaskFormat format);
+
 /// The same mask in another format and block shape. Errors: those above; invalid_argument for a bad
-/// block.
+/// block; out_of_memory where all groups together need more than there is (memory.hpp).
 Result<BlockMask> convert(const BlockMask& mask, MaskFormat format, BlockShape block);
 
 /// True iff lengths, counts and cells are equal, whatever the formats and blocks.

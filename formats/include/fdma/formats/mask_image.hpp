@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "fdma/formats/segment_mask.hpp"
@@ -31,6 +32,20 @@ struct MaskImage {
 
 /// Called after each tile row with those done and those to do; may be empty.
 using ImageProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+/// The sides and the scale of the image that rasterize() would make, which has no pixels here.
+MaskImage image_frame(const SegmentMask& mask, std::int32_t max_side);
+
+/// Called with the rows of pixels from the top, width of each; the spans live during the call.
+using PixelRow = std::function<void(std::int32_t y, std::span<const PixelKind> kinds,
+                                    std::span<const float> densities)>;
+
+/// The rows of image_frame(mask, max_side) one after another.
+///
+/// Cost    as rasterize(), and with a column table a walk over it for each sixteenth of the image;
+///         memory of the pixels of a tile row, with a column table one byte for each pixel
+void rasterize_rows(const SegmentMask& mask, std::int32_t max_side, const PixelRow& row,
+                    const ImageProgress& progress = {});
 
 /// The mask in at most max_side x max_side pixels (max_side at least 1), in cells if it fits. A
 /// mask without cells has no pixels.
