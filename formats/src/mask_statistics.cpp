@@ -71,6 +71,7 @@ class BorderStarts {
   explicit BorderStarts(const SegmentMask& mask)
       : mask_(mask),
         num_cols_(mask.num_tile_cols()),
+        is_in_step_(row_period(mask.block) == 1),
         words_per_row_(ceil_div(std::int64_t{mask.block.block_kv}, std::int64_t{64})),
         parts_(mask),
         scratch_(static_cast<std::size_t>(mask.words_per_bitmap())) {
@@ -82,12 +83,28 @@ class BorderStarts {
     std::copy_n(full.begin(), words_per_row_, full.begin() + words_per_row_);
   }
 
-  std::int64_t count() {
-    std::vector<UniformPart> above, row;
-    std::int64_t starts = 0;
-    for (std::int32_t r = 0; r < mask_.num_tile_rows(); ++r) {
-      parts_.parts_of(r, row);
-      starts += starts_between(above, row);
+  // Empty if that takes more parts than given.
+  std::optional<std::int64_t> count(std::int64_t max_parts) {
+    std::vector<UniformPart> above, row, below;
+    const std::int64_t num_rows = mask_.num_tile_rows();
+    std::int64_t starts = 0, left_above = 0;  // rows of its run that the row above is followed by
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+      max_parts -= 1 + std::ssize(above);
+      if (max_parts < 0) return {};
+      const std::int64_t left = parts_.parts_of(static_cast<std::int32_t>(r), row) - 1;
+      const std::int64_t here = starts_between(above, row);
+      starts += here;
+      // Rows of one run move in step: while no borders meet, the starts change linearly.
+      const std::int64_t more =
+          is_in_step_ && left_above == left + 1 ? rows_in_step(above, row, left) : 0;
+      if (more > 1) {
+        parts_.parts_of(static_cast<std::int32_t>(r + 1), below);
+        const std::int64_t change = starts_between(row, below) - here;
+        starts += more * here + change * (more * (more + 1) / 2);
+        r += more;
+        parts_.parts_of(static_cast<std::int32_t>(r), row);
+      }
+      left_above = left - more;
       above.swap(row);
     }
     return starts;
@@ -122,6 +139,28 @@ class BorderStarts {
     return starts;
   }
 
+  // For how many of the next `most` rows all borders of a row and of the one above it keep their
+  // order.
+  std::int64_t rows_in_step(std::span<const UniformPart> above, std::span<const UniformPart> row,
+                            std::int64_t most) {
+    borders_.clear();
+    borders_.push_back({num_cols_, 0});
+    for (const auto& parts : {above, row}) {
+      for (const UniformPart& part : parts) {
+        borders_.push_back({part.first, part.step_first});
+        borders_.push_back({part.end, part.step_end});
+      }
+    }
+    std::sort(borders_.begin(), borders_.end());
+    for (std::size_t i = 1; i < borders_.size(); ++i) {
+      const std::int64_t gap = borders_[i].first - borders_[i - 1].first;
+      const std::int64_t step = borders_[i].second - borders_[i - 1].second;
+      if (gap == 0 && step != 0) return 0;
+      if (step < 0) most = std::min(most, (gap - 1) / -step);
+    }
+    return most;
+  }
+
   std::int64_t starts_under(TileSource above, TileSource tile) {
     find_edges(above);
     const std::uint64_t* first = find_edges(tile);
@@ -152,10 +191,12 @@ class BorderStarts {
 
   const SegmentMask& mask_;
   const std::int64_t num_cols_;
+  const bool is_in_step_;  // the rows of a run follow one another
   const std::int64_t words_per_row_;
   UniformParts parts_;
   std::vector<std::uint64_t> scratch_;
   std::unordered_map<TileSource, Edges> edges_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> borders_;  // tile, step
 };
 
 // Tiles that a segment covers over all rows of its run.
@@ -188,7 +229,8 @@ std::vector<GroupStatistics> list_groups(const BlockMask& mask) {
   return groups;
 }
 
-void count_bytes(GroupStatistics& group, const SegmentMask& segments, BlockShape block) {
+void count_bytes(GroupStatistics& group, const SegmentMask& segments, BlockShape block,
+                 bool count_all) {
   const std::int64_t tile_rows = ceil_div(group.q_len, block.block_q);
   const std::int64_t tile_cols = ceil_div(group.kv_len, block.block_kv);
   const std::int64_t bitmap_bytes = std::int64_t{block.block_q} * block.block_kv / 8;
@@ -203,8 +245,9 @@ void count_bytes(GroupStatistics& group, const SegmentMask& segments, BlockShape
     bytes_in(group.bytes, MaskFormat::bcsr) =
         8 * (tile_rows + 1) + 8 * (group.tiles.full + group.tiles.partial) + bitmaps;
   }
-  bytes_in(group.bytes, MaskFormat::columns) =
-      8 * (group.kv_len + 1) + 8 * count_query_intervals(segments);
+  const auto intervals = count_query_intervals(
+      segments, count_all ? std::numeric_limits<std::int64_t>::max() : kMaxPartsCounted);
+  if (intervals) bytes_in(group.bytes, MaskFormat::columns) = 8 * (group.kv_len + 1 + *intervals);
   bytes_in(group.bytes, MaskFormat::dense) = 8 * group.q_len * ceil_div(group.kv_len, 64);
 }
 
@@ -235,6 +278,10 @@ MaskStatistics sum_up(std::vector<GroupStatistics> groups) {
 }  // namespace
 
 std::int64_t count_query_intervals(const SegmentMask& mask) {
+  return *count_query_intervals(mask, std::numeric_limits<std::int64_t>::max());
+}
+
+std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::int64_t max_parts) {
   if (!mask.column_offsets.empty()) return static_cast<std::int64_t>(mask.column_intervals.size());
   if (mask.q_len == 0) return 0;
   std::vector<std::int64_t> in_bitmap(static_cast<std::size_t>(mask.num_bitmaps()));
@@ -257,7 +304,9 @@ std::int64_t count_query_intervals(const SegmentMask& mask) {
       }
     }
   }
-  return intervals + BorderStarts(mask).count();
+  const std::optional<std::int64_t> starts = BorderStarts(mask).count(max_parts);
+  if (!starts) return {};
+  return intervals + *starts;
 }
 
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
@@ -285,19 +334,29 @@ std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std:
   for (std::int64_t i = 0; i < mask.num_bitmaps(); ++i) see(mask.bitmap(i).data());
   std::vector<std::uint64_t> words(static_cast<std::size_t>(mask.words_per_bitmap()));
   std::int64_t num_drawn = 0;
-  for_each_tile_row(mask, [&](std::int32_t row, std::span<const TileSegment> segments) {
-    for (const TileSegment& segment : segments) {
-      const bool is_panel = segment.kind == SegmentKind::rows;
-      if (!is_panel && segment.kind != SegmentKind::columns) continue;
-      if (is_panel && panel_tiles.erase(segment.payload) == 0) continue;
-      for (std::int32_t tile = segment.first_tile; tile < segment.end_tile; ++tile) {
-        tile_cells(mask, segment, row, tile, words.data());
-        see(words.data());
-        ++num_drawn;
-        if (progress) progress(num_drawn, num_tiles);
+  const auto draw = [&](const TileSegment& segment, std::int64_t row, std::int64_t first,
+                        std::int64_t end) {
+    for (std::int64_t tile = first; tile < end; ++tile) {
+      tile_cells(mask, segment, static_cast<std::int32_t>(row), static_cast<std::int32_t>(tile),
+                 words.data());
+      see(words.data());
+      ++num_drawn;
+      if (progress) progress(num_drawn, num_tiles);
+    }
+  };
+  for (const TileRun& run : mask.runs) {
+    for (std::int64_t s = 0; s < run.num_segments; ++s) {
+      const TileSegment& segment = mask.segments[static_cast<std::size_t>(run.first_segment + s)];
+      if (segment.kind == SegmentKind::rows && panel_tiles.erase(segment.payload) != 0) {
+        draw(segment, run.first_row, segment.first_tile, segment.end_tile);
+      }
+      if (segment.kind != SegmentKind::columns) continue;
+      for (std::int64_t i = 0; i < run.num_rows; ++i) {
+        draw(segment, run.first_row + i * run.row_stride,
+             segment.first_tile + i * segment.step_first, segment.end_tile + i * segment.step_end);
       }
     }
-  });
+  }
   return count;
 }
 
@@ -308,7 +367,7 @@ MaskStatistics measure(const BlockMask& mask, bool count_all, const DrawProgress
     groups[g].tiles = count_tiles(segments);
     groups[g].distinct_bitmaps = count_distinct_bitmaps(
         segments, count_all ? std::numeric_limits<std::int64_t>::max() : kMaxTilesDrawn, progress);
-    count_bytes(groups[g], segments, mask.block);
+    count_bytes(groups[g], segments, mask.block, count_all);
   }
   return sum_up(std::move(groups));
 }

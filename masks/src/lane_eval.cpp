@@ -470,15 +470,19 @@ void LaneEvaluator::loop_step(IrId id, const IrNode& node, Slot& out) {
   std::fill_n(out.own_second, kWords, is_any ? ~std::uint64_t{0} : 0);
   const std::int64_t work_per_turn = std::int64_t{num_lanes_} * std::ssize(body);
   const std::int64_t work_before = work_;
+  const double outer_turns = outer_turns_;
   bool was_tried = false;
   for (std::int64_t i = 0; i < count; ++i) {
     set_variable(id, i);
+    outer_turns_ = outer_turns * static_cast<double>(count - i);
     run_steps(body);
+    outer_turns_ = outer_turns;
     if (!spend(work_per_turn, count)) return;
     if (!was_tried && work_ - work_before >= kTrialWork && meter_ != nullptr) {
       was_tried = true;
       const double per_turn = static_cast<double>(work_ - work_before) / static_cast<double>(i + 1);
-      if (!meter_->expect(per_turn * static_cast<double>(count - i - 1) * num_runs_, count)) return;
+      const double rest = per_turn * static_cast<double>(count - i - 1);
+      if (!meter_->expect(rest * outer_turns * num_runs_, count)) return;
     }
     bool is_decided = true;
     for (int w = 0; w < num_words_; ++w) {

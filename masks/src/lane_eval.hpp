@@ -81,7 +81,8 @@ class LaneEvaluator {
   const BoxProgram& program_;
   WorkMeter* const meter_;
   const double num_runs_;
-  std::int64_t work_ = 0;          ///< evaluations in loops, by all runs
+  double outer_turns_ = 1;  ///< turns that the loops around the one in hand have left, multiplied
+  std::int64_t work_ = 0;   ///< evaluations in loops, by all runs
   std::int64_t work_counted_ = 0;  ///< of these, what the meter knows
   std::vector<IrId> steps_;
   std::unordered_map<IrId, std::vector<IrId>> bodies_;  ///< steps of each loop's body

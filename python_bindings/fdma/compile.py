@@ -58,13 +58,14 @@ def compile(
 
     A text of a stranger may ask for more work than anyone has. `timeout` stops compiling after so
     many seconds; `max_work` bounds what loops (any, all) may cost, in evaluations of one operation
-    for one cell and turn: 2**40 where it is not given, minutes of one core, and 0 for no limit.
+    for one cell and turn: 2**38 where it is not given, ten minutes of one core, and 0 for no limit.
 
     Raises fdma.MaskSyntaxError for a wrong text; TypeError for a wrong type; ValueError for a
     table that is missing, unknown or of the wrong shape, a bad parameter, or a mask with an
     undefined cell, which it names; NotImplementedError for what a format cannot hold, tracing
-    cannot follow or exceeds max_work; TimeoutError after `timeout`. Cost: O(runs) where rows move in step, causal and windows for instance, else
-    O(tables + live partial tiles), never O(q_len * kv_len) memory. Ctrl-C stops it.
+    cannot follow or exceeds max_work; TimeoutError after `timeout`. Cost: O(runs) where rows move
+    in step, causal and windows for instance, else O(tables + live partial tiles), never
+    O(q_len * kv_len) memory. Ctrl-C stops it.
 
     >>> import fdma
     >>> mask = fdma.compile(fdma.causal() & fdma.documents(lengths=[700, 1300, 48]), 2048)

@@ -332,3 +332,43 @@ def test_an_interrupt_stops_it() -> None:
         thread.cancel()
         signal.signal(signal.SIGINT, before)
     assert cells("causal").sum() == 21
+
+
+# ---- limits of work
+
+ENDLESS = "any(i in 4611686018427387904 : i * k == q + 7)"
+
+
+def test_loops_without_end_are_refused_by_name() -> None:
+    with pytest.raises(NotImplementedError, match="a loop of 4611686018427387904 turns"):
+        fdma.compile(ENDLESS, 1000)
+    with pytest.raises(NotImplementedError, match="more than 1000000 evaluations"):
+        fdma.compile("any(i in 100000 : i * k % 100003 == q)", 16, max_work=1_000_000)
+    assert fdma.compile("any(i in 100000 : i * k % 100003 == q)", 16, max_work=0).to_dense().any()
+
+
+def test_attention_with_a_text_has_the_same_bound() -> None:
+    zeros = np.zeros((1, 64, 1, 16), np.float32)
+    with pytest.raises(NotImplementedError, match="max_work"):
+        fdma.attention(zeros, zeros, zeros, ENDLESS)
+
+
+def test_a_timeout_stops_it() -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"stopped after 0\.3 s \(timeout\)"):
+        fdma.compile(ENDLESS, 1000, max_work=0, timeout=0.3)
+    assert 0.3 <= time.monotonic() - start < 30
+    assert fdma.compile("causal", 64, timeout=100) == fdma.compile("causal", 64)
+
+
+def test_limits_of_wrong_type_and_value() -> None:
+    for wrong in (0, -1.5, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="timeout: expected seconds above 0"):
+            fdma.compile("causal", 8, timeout=wrong)
+    for wrong in ("1", True, [1]):
+        with pytest.raises(TypeError, match="timeout: expected seconds"):
+            fdma.compile("causal", 8, timeout=wrong)
+    with pytest.raises(TypeError, match="max_work: expected an integer"):
+        fdma.compile("causal", 8, max_work=1.5)
+    with pytest.raises(ValueError, match="max_work: expected"):
+        fdma.compile("causal", 8, max_work=-1)

@@ -31,7 +31,7 @@ OptionSpec max_work_option() {
           .value = "N",
           .help =
               "Evaluations that the loops (any, all) of a specification may take; 0: no limit "
-              "(default 1099511627776, minutes of one core)."};
+              "(default 274877906944, some ten minutes of one core)."};
 }
 
 }  // namespace fdma::maskc

@@ -43,8 +43,13 @@ struct MaskStatistics {
 /// number distinct bitmaps (and with them the bytes of bitset and bcsr) are counted only if asked.
 inline constexpr std::int64_t kMaxTilesDrawn = 65536;
 
+/// Parts of tile rows (stretches of tiles with equal cells) that are looked at to count query
+/// intervals; where tile rows that do not move in step have more, the bytes of columns are counted
+/// only if asked.
+inline constexpr std::int64_t kMaxPartsCounted = std::int64_t{1} << 26;
+
 /// Cost: O(segment masks); a 1M-token causal mask takes milliseconds. `count_all` lifts
-/// kMaxTilesDrawn.
+/// kMaxTilesDrawn and kMaxPartsCounted.
 MaskStatistics measure(const BlockMask& mask, bool count_all, const DrawProgress& progress = {});
 
 /// Tiles of shape `block` and true cells over all (batch, head) pairs, and the pairs that exist:
@@ -55,8 +60,11 @@ MaskStatistics count(const BlockMask& mask, BlockShape block);
 ///
 /// Method: an interval of key k begins at row q iff (q, k) is true and (q - 1, k) is not. Inside a
 /// tile that is a popcount per distinct bitmap or panel, times the tiles that use it; across the
-/// border of two tile rows it is the difference of two rows.
+/// border of two tile rows it is the difference of two rows, which changes linearly while rows move
+/// in step.
 std::int64_t count_query_intervals(const SegmentMask& mask);
+/// Likewise; empty if more than `max_parts` parts of tile rows would have to be looked at.
+std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::int64_t max_parts);
 
 /// Distinct bitmaps of the partial tiles; empty if more than `max_tiles` would have to be drawn.
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,

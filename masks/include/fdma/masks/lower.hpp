@@ -15,8 +15,8 @@ namespace fdma {
 /// declines.
 enum class LoweringEngine : std::uint8_t { automatic, interval, box };
 
-/// LowerOptions::max_work unless it says otherwise: 2^40, minutes of one core.
-inline constexpr std::int64_t kDefaultMaxWork = std::int64_t{1} << 40;
+/// LowerOptions::max_work unless it says otherwise: 2^38, some ten minutes of one core.
+inline constexpr std::int64_t kDefaultMaxWork = std::int64_t{1} << 38;
 
 struct LowerOptions {
   BlockShape block;
@@ -39,7 +39,8 @@ struct LowerOptions {
 ///             take more than max_work; io: is_cancelled said so
 /// Cost        O(runs) for masks that move in step, else O(tables + live partial tiles); never
 ///             O(q_len * kv_len) memory: what an engine holds besides the result stays below 256
-///             MiB for lengths up to 256K tokens, whatever the mask (and grows linearly beyond)
+///             MiB, or the bytes of the result where these are more, for lengths up to 256K tokens
+///             (and grows linearly beyond)
 Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options = {});
 
 /// True iff the mask has a topk: only compile can lower it.
