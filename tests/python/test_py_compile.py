@@ -348,7 +348,7 @@ def test_loops_without_end_are_refused_by_name() -> None:
 
 
 def test_attention_with_a_text_has_the_same_bound() -> None:
-    zeros = np.zeros((1, 64, 1, 16), np.float32)
+    zeros = np.zeros((1, 1, 64, 16), np.float32)
     with pytest.raises(NotImplementedError, match="max_work"):
         fdma.attention(zeros, zeros, zeros, ENDLESS)
 
