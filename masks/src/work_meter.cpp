@@ -14,10 +14,9 @@ void WorkMeter::stop(State state) {
 }
 
 void WorkMeter::exhaust(std::int64_t turns) {
-  State before = State::going;
-  if (!state_.compare_exchange_strong(before, State::stopping)) return;
-  turns_ = turns;
-  state_.store(State::exhausted, std::memory_order_release);
+  std::int64_t none = 0;
+  turns_.compare_exchange_strong(none, turns);
+  stop(State::exhausted);
 }
 
 bool WorkMeter::spend(std::int64_t evaluations, std::int64_t turns) {
@@ -35,7 +34,7 @@ bool WorkMeter::expect(double evaluations, std::int64_t turns) {
 }
 
 Error WorkMeter::error() const {
-  if (state_.load(std::memory_order_acquire) == State::cancelled) return interrupted();
+  if (state_.load() == State::cancelled) return interrupted();
   return {
       ErrorCode::unsupported,
       fmt::format("any / all: a loop of {} turns, and what else the loops of this mask do, takes "
@@ -43,7 +42,7 @@ Error WorkMeter::error() const {
                   "cell and one turn counts as one). Shorten the loop, or put a table in its "
                   "place; a larger max_work (--max-work; 0: no limit) lets it run, best with a "
                   "timeout",
-                  turns_, max_work_)};
+                  turns_.load(), max_work_)};
 }
 
 }  // namespace fdma

@@ -46,7 +46,7 @@ class WorkMeter {
   Error error() const;
 
  private:
-  enum class State : std::uint8_t { going, cancelled, stopping, exhausted };
+  enum class State : std::uint8_t { going, cancelled, exhausted };
   void stop(State state);
   void exhaust(std::int64_t turns);
 
@@ -54,7 +54,7 @@ class WorkMeter {
   const std::function<bool()> is_cancelled_;
   std::atomic<std::int64_t> spent_{0};
   std::atomic<State> state_{State::going};
-  std::int64_t turns_ = 0;  // of the loop at which the work ended; written before `exhausted`
+  std::atomic<std::int64_t> turns_{0};  // of the loop at which the work ended
 };
 
 }  // namespace fdma

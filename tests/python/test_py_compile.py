@@ -365,9 +365,9 @@ def test_limits_of_wrong_type_and_value() -> None:
     for wrong in (0, -1.5, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="timeout: expected seconds above 0"):
             fdma.compile("causal", 8, timeout=wrong)
-    for wrong in ("1", True, [1]):
+    for wrong_type in ("1", True, [1]):
         with pytest.raises(TypeError, match="timeout: expected seconds"):
-            fdma.compile("causal", 8, timeout=wrong)
+            fdma.compile("causal", 8, timeout=wrong_type)
     with pytest.raises(TypeError, match="max_work: expected an integer"):
         fdma.compile("causal", 8, max_work=1.5)
     with pytest.raises(ValueError, match="max_work: expected"):
