@@ -36,8 +36,8 @@ bool Region::is_within_budget() const {
   return intervals_.size() <= kFreeIntervals + kIntervalsPerBand * bands_.size();
 }
 
-bool Region::may_hold(std::size_t num_intervals) const {
-  return num_intervals <= kFreeIntervals + kIntervalsPerBand * (bands_.size() + 1);
+std::size_t Region::most_intervals() const {
+  return kFreeIntervals + kIntervalsPerBand * (bands_.size() + 1);
 }
 
 void Region::reserve(std::size_t num_bands) {

@@ -36,8 +36,8 @@ class Region {
   /// False once there are more intervals per band than this form is good for. To be asked after
   /// every band, so that a region never takes more than the budget and one band.
   bool is_within_budget() const;
-  /// Whether so many intervals may still be one more band.
-  bool may_hold(std::size_t num_intervals) const;
+  /// Intervals that one more band may have.
+  std::size_t most_intervals() const;
 
   /// Makes room for as many bands of one interval each.
   void reserve(std::size_t num_bands);

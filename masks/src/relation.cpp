@@ -16,6 +16,8 @@ namespace {
 
 // Work that one relation may cost before interval form gives up.
 constexpr std::size_t kMaxWork = std::size_t{1} << 22;
+// Pieces of a function between two looks at how many columns were found.
+constexpr std::size_t kPiecesAtOnce = 4096;
 
 AffineInterval constant_interval(std::int64_t begin, std::int64_t end) {
   return {begin, end, 0, 0};
@@ -68,10 +70,11 @@ class RelationSolver {
                    (pieces[p].base == v && pieces[p].end <= domain_.col_begin);
           });
       found_.clear();
+      const std::size_t most_found = out_.most_intervals();
       for (; it != order.end() && pieces[*it].base == wanted && pieces[*it].begin < domain_.col_end;
            ++it) {
         add_columns(pieces[*it].begin, pieces[*it].end);
-        if (!out_.may_hold(found_.size())) return false;
+        if (found_.size() > most_found) return false;
       }
       return append(begin, end);
     });
@@ -141,17 +144,21 @@ class RelationSolver {
     }
     failed_ = failed_ || !spend(last_col_ - first_col_);
     if (failed_) return;
-    for (std::size_t c = first_col_; c < last_col_; ++c) {
-      const LinearPiece& p = pieces[c];
-      const std::int64_t base = col_sign_ * p.base, slope = col_sign_ * p.slope;
-      if (slope == 0) {
-        if (base < t) add_columns(p.begin, p.end);
-      } else if (slope > 0) {  // y < (t - base) / slope
-        add_columns(p.begin, std::min<std::int64_t>(p.end, ceil_quotient(t - base, slope)));
-      } else {  // y > (base - t) / -slope
-        add_columns(std::max<std::int64_t>(p.begin, floor_quotient(base - t, -slope) + 1), p.end);
+    const std::size_t most_found = out_.most_intervals();
+    for (std::size_t c = first_col_; c < last_col_;) {
+      const std::size_t asked = std::min(last_col_, c + kPiecesAtOnce);
+      for (; c < asked; ++c) {
+        const LinearPiece& p = pieces[c];
+        const std::int64_t base = col_sign_ * p.base, slope = col_sign_ * p.slope;
+        if (slope == 0) {
+          if (base < t) add_columns(p.begin, p.end);
+        } else if (slope > 0) {  // y < (t - base) / slope
+          add_columns(p.begin, std::min<std::int64_t>(p.end, ceil_quotient(t - base, slope)));
+        } else {  // y > (base - t) / -slope
+          add_columns(std::max<std::int64_t>(p.begin, floor_quotient(base - t, -slope) + 1), p.end);
+        }
       }
-      failed_ = !out_.may_hold(found_.size());
+      failed_ = found_.size() > most_found;
       if (failed_) return;
     }
   }
