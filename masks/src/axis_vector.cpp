@@ -107,6 +107,15 @@ ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis) 
   return out;
 }
 
+std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& program, IrId id) {
+  std::weak_ptr<const IntegerVector>& known = program.known_vector(id);
+  if (auto vector = known.lock()) return vector;
+  auto vector =
+      std::make_shared<const IntegerVector>(integer_vector(program, id, program.axis(id)));
+  known = vector;
+  return vector;
+}
+
 BoxValue IntegerVector::range(std::int64_t begin, std::int64_t end) const {
   BoxValue out;
   std::int64_t lo = std::numeric_limits<std::int64_t>::max();

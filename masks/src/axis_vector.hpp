@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "box_program.hpp"
@@ -46,5 +47,8 @@ struct ConditionVector {
 /// Evaluates a node that varies along `axis` at most. Cost: O(length * nodes).
 IntegerVector integer_vector(const BoxProgram& program, IrId id, Axis axis);
 ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis);
+
+/// As integer_vector along the node's own axis, but one for all who have it at a time.
+std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& program, IrId id);
 
 }  // namespace fdma::box

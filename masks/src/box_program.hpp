@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "work_meter.hpp"
 
 namespace fdma::box {
+
+struct IntegerVector;
 
 /// What a node's value varies with.
 inline constexpr std::uint8_t kOnQ = 1;
@@ -52,6 +55,8 @@ class BoxProgram {
   /// Bytes that the row caches of all atoms may still take, together.
   std::int64_t cache_bytes_left() const { return cache_bytes_left_; }
   void take_cache_bytes(std::int64_t bytes) const { cache_bytes_left_ -= bytes; }
+  /// Where shared_integer_vector (axis_vector.hpp) finds what it made for a node: one thread only.
+  std::weak_ptr<const IntegerVector>& known_vector(IrId id) const { return vectors_[id]; }
 
   std::int64_t q_len() const { return q_len_; }
   std::int64_t kv_len() const { return kv_len_; }
@@ -90,6 +95,7 @@ class BoxProgram {
   std::int64_t kv_len_;
   WorkMeter* meter_;
   mutable std::int64_t cache_bytes_left_ = kMaxCacheBytes;
+  mutable std::unordered_map<IrId, std::weak_ptr<const IntegerVector>> vectors_;
   TableRanges tables_;
   std::vector<IrNode> nodes_;
   std::vector<NodeFacts> facts_;

@@ -154,14 +154,14 @@ class CompareAtom final : public RowAtom {
       : is_equal_(is_equal), is_strict_(is_strict), is_inverted_(is_inverted) {
     node_.op = is_equal ? IrOp::equal : is_strict ? IrOp::less : IrOp::less_equal;
     is_uniform_ = program.facts(query).depends == 0;
-    queries_ = integer_vector(program, query, is_uniform_ ? Axis::none : Axis::query);
+    queries_ = shared_integer_vector(program, query);
     const IntegerVector keys = integer_vector(program, key, Axis::key);
     kv_len_ = keys.length;
     words_per_row_ = (kv_len_ + 63) / 64;
     if (is_uniform_) {
-      uniform_range_ = queries_.range(0, 1);
+      uniform_range_ = queries_->range(0, 1);
     } else {
-      query_ranges_ = make_pyramid(queries_, block.block_q, 1);
+      query_ranges_ = make_pyramid(*queries_, block.block_q, 1);
     }
     key_ranges_ = make_pyramid(keys, block.block_kv, kAllLevels);
     all_keys_ = keys.range(0, keys.length);
@@ -178,7 +178,7 @@ class CompareAtom final : public RowAtom {
   }
 
   bool may_be_undefined() const override {
-    return !defined_keys_.empty() || !queries_.undefined.empty();
+    return !defined_keys_.empty() || !queries_->undefined.empty();
   }
 
   std::unique_ptr<AtomScratch> make_scratch(std::int64_t max_words) const override {
@@ -188,8 +188,8 @@ class CompareAtom final : public RowAtom {
   Planes row(const RowBlock& block, AtomScratch& base) const override {
     auto& scratch = static_cast<Scratch&>(base);
     const std::int64_t at = is_uniform_ ? 0 : block.q;
-    if (queries_.is_undefined(at)) return {kNone, kNone};
-    Plane holds = holds_at(queries_.values[static_cast<std::size_t>(at)], block, scratch);
+    if (queries_->is_undefined(at)) return {kNone, kNone};
+    Plane holds = holds_at(queries_->values[static_cast<std::size_t>(at)], block, scratch);
     if (is_inverted_) holds = holds.complement();
     if (defined_keys_.empty()) return defined(holds);
     const Plane exists = plane_of(defined_keys_.data() + block.first_word);
@@ -207,12 +207,12 @@ class CompareAtom final : public RowAtom {
 
   void mark_changes(std::vector<std::uint8_t>& changed) const override {
     if (is_uniform_) return;
-    const std::int64_t* values = queries_.values.data();
+    const std::int64_t* values = queries_->values.data();
     for (std::size_t q = 1; q < changed.size(); ++q) changed[q] |= values[q] != values[q - 1];
-    if (queries_.undefined.empty()) return;
+    if (queries_->undefined.empty()) return;
     for (std::size_t q = 1; q < changed.size(); ++q) {
       const auto at = static_cast<std::int64_t>(q);
-      changed[q] |= queries_.is_undefined(at) != queries_.is_undefined(at - 1);
+      changed[q] |= queries_->is_undefined(at) != queries_->is_undefined(at - 1);
     }
   }
 
@@ -327,12 +327,12 @@ class CompareAtom final : public RowAtom {
   }
 
   void make_cache(const BoxProgram& program) {
-    std::vector<std::int64_t> values(queries_.values.begin(),
-                                     queries_.values.begin() + queries_.length);
-    for (std::int64_t i = 0; i < queries_.length; ++i) {
+    std::vector<std::int64_t> values(queries_->values.begin(),
+                                     queries_->values.begin() + queries_->length);
+    for (std::int64_t i = 0; i < queries_->length; ++i) {
       // Bounds outside the keys' range need no row of their own.
       std::int64_t& value = values[static_cast<std::size_t>(i)];
-      value = queries_.is_undefined(i) ? 0 : value;
+      value = queries_->is_undefined(i) ? 0 : value;
       if (all_keys_.may_be(kInteger)) {
         value = std::clamp(value, all_keys_.lo - (all_keys_.lo > INT64_MIN ? 1 : 0),
                            all_keys_.hi + (all_keys_.hi < INT64_MAX ? 1 : 0));
@@ -349,7 +349,7 @@ class CompareAtom final : public RowAtom {
   IrNode node_{IrOp::equal};
   std::int64_t kv_len_ = 0;
   std::int64_t words_per_row_ = 0;
-  IntegerVector queries_;
+  std::shared_ptr<const IntegerVector> queries_;
   BoxValue uniform_range_;
   TilePyramid<BoxValue> query_ranges_;
   TilePyramid<BoxValue> key_ranges_;

@@ -55,8 +55,9 @@ def keep_table(folder: Path, length: int) -> None:
         ("k % 3 == 0 & q % 5 == 0", 32768),
         ("causal & @t[k]", 32768),
         (" ^ ".join(f"k < {i}" for i in range(8000)), 8000),
+        ("any(i in 128 : i * k % 4001 <= q & q < i * k % 3989)", 16384),
     ],
-    ids=["period", "period_3", "both_axes", "two_periods", "keep_table", "xor_chain"],
+    ids=["period", "period_3", "both_axes", "two_periods", "keep_table", "xor_chain", "loop"],
 )
 def test_compiling_stays_within_its_memory(tmp_path: Path, spec: str, length: int) -> None:
     """640 MiB of addresses, most of them libraries and stacks; these took 0.7 to 15 GB."""
