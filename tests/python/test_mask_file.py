@@ -70,7 +70,7 @@ def test_documented_reader_gives_the_cells(tmp_path: Path, spec: str, kind: str)
         for block in ("16x16", "64x32"):
             path = tmp_path / "m.h5"
             maskc("compile", "--spec", spec, "--q-len", n, "--kv-len", m, "--block", block,
-                  "--format", kind, "-o", path)  # fmt: skip
+                  "--format", kind, "--force", "-o", path)  # fmt: skip
             q, k = np.ogrid[:n, :m]
             expected = np.broadcast_to(SPECS[spec](q, k, n, m), (n, m))
             np.testing.assert_array_equal(read_dense(path), expected[None, None])
@@ -132,7 +132,7 @@ def rewrite(source: Path, target: Path, **storage: object) -> None:
 def test_reads_what_h5py_writes(tmp_path: Path, kind: str) -> None:
     ours, theirs = tmp_path / "ours.h5", tmp_path / "theirs.h5"
     maskc("compile", "--spec", "causal & window(40)", "--q-len", "300", "--kv-len", "280",
-          "--block", "32x16", "--format", kind, "-o", ours)  # fmt: skip
+          "--block", "32x16", "--format", kind, "--force", "-o", ours)  # fmt: skip
     for storage in ({}, {"compression": "gzip", "shuffle": True}, {"chunks": True}):
         rewrite(ours, theirs, **storage)
         maskc("check", theirs)
@@ -143,7 +143,7 @@ def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
     for path in paths:
         maskc("compile", "--spec", "causal & k % 7 != 3", "--q-len", "500", "--kv-len", "500",
-              "-o", path)  # fmt: skip
+              "--force", "-o", path)  # fmt: skip
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -175,8 +175,8 @@ def test_dense_masks_of_h5py_convert_exactly(
     with h5py.File(tmp_path / "dense.h5", "w") as file:
         file.create_dataset("mask", data=DENSE[kind](cells), **storage)
     for target in ("segment", "bcsr"):
-        maskc("convert", f"{tmp_path}/dense.h5:/mask", "--format", target, "--block", "32x48", "-o",
-              tmp_path / "out.h5")  # fmt: skip
+        maskc("convert", f"{tmp_path}/dense.h5:/mask", "--format", target, "--block", "32x48",
+              "--force", "-o", tmp_path / "out.h5")  # fmt: skip
         np.testing.assert_array_equal(read_dense(tmp_path / "out.h5"), cells[None, None])
 
 

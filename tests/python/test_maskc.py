@@ -76,7 +76,16 @@ def test_converts_exactly_and_counts_as_numpy_does(
         for form in FORMATS:
             out = f"as_{form}.h5"
             maskc(
-                tmp_path, "convert", "dense.h5:/mask", "--format", form, "--block", block, "-o", out
+                tmp_path,
+                "convert",
+                "dense.h5:/mask",
+                "--format",
+                form,
+                "--block",
+                block,
+                "--force",
+                "-o",
+                out,
             )
             maskc(tmp_path, "check", out, "--exact", "--against", "dense.h5:/mask")
             seen = maskc_json(tmp_path, "inspect", out)["masks"][0]
@@ -104,7 +113,7 @@ def test_bytes_in_a_format_are_those_of_the_conversion(tmp_path: Path) -> None:
         maskc(tmp_path, "compile", "--spec", spec, *table, *lengths, "-o", "m.h5")
         said = maskc_json(tmp_path, "inspect", "m.h5")["masks"][0]["bytes"]
         for form, size in said.items():
-            words = ["convert", "m.h5", "--format", form, "-o", f"as_{form}.h5"]
+            words = ["convert", "m.h5", "--format", form, "--force", "-o", f"as_{form}.h5"]
             if size is None:
                 assert form == "parametric"
                 maskc(tmp_path, *words, status=4)
@@ -184,7 +193,16 @@ def test_renders_large_masks_by_density(tmp_path: Path, form: str) -> None:
     for block_q, block_kv in BLOCKS:
         block = f"{block_q}x{block_kv}"
         maskc(
-            tmp_path, "convert", "dense.h5:/mask", "--block", block, "--format", form, "-o", "m.h5"
+            tmp_path,
+            "convert",
+            "dense.h5:/mask",
+            "--block",
+            block,
+            "--format",
+            form,
+            "--force",
+            "-o",
+            "m.h5",
         )
         for size in ("40", "16", "128"):
             said = maskc_json(tmp_path, "render", "m.h5", "-o", "m.png", "--size", size)

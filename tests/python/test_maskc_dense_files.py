@@ -40,7 +40,7 @@ def causal_128k(path: Path) -> None:
 
 def test_16_gib_convert_in_a_fraction_of_1_gib(tmp_path: Path) -> None:
     causal_128k(tmp_path / "dense.h5")
-    words = [MASKC, "convert", "dense.h5:/mask", "-o", "out.h5", "--quiet"]
+    words = [MASKC, "convert", "dense.h5:/mask", "--force", "-o", "out.h5", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-c", STARTER, *words],
         cwd=tmp_path,
@@ -72,7 +72,17 @@ def test_storage_makes_no_difference(tmp_path: Path) -> None:
         names = list(file)
     hashes = set()
     for name in names:
-        maskc(tmp_path, "convert", f"dense.h5:/{name}", "--dims", "hqk", "-o", "out.h5", "-q")
+        maskc(
+            tmp_path,
+            "convert",
+            f"dense.h5:/{name}",
+            "--dims",
+            "hqk",
+            "--force",
+            "-o",
+            "out.h5",
+            "-q",
+        )
         with h5py.File(tmp_path / "out.h5") as file:
             hashes.add(str(file["masks/mask"].attrs["mask_hash"]))
     assert len(names) == 14

@@ -115,7 +115,7 @@ def test_counts_and_times_are_those_of_the_cells(tmp_path: Path, seed: int) -> N
 
 def test_bytes_of_formats_are_those_of_inspect(tmp_path: Path) -> None:
     for spec in ("causal", "causal & window(100)", "(q // 5) % 7 == (k // 5) % 7"):
-        maskc(tmp_path, "compile", "--spec", spec, "--q-len", "700", "-o", "m.h5")
+        maskc(tmp_path, "compile", "--spec", spec, "--q-len", "700", "--force", "-o", "m.h5")
         inspected = maskc_json(tmp_path, "inspect", "m.h5")["masks"][0]
         said = maskc_json(tmp_path, "estimate", "m.h5")
         sizes = {size["format"]: size["bytes"] for size in said["formats"]}

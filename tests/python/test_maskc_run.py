@@ -450,7 +450,7 @@ def test_interrupted_run_shows_progress_and_leaves_nothing(tmp_path: Path) -> No
     (tmp_path / "result.h5").write_bytes(b"what was there before")
     ours, theirs = pty.openpty()
     words = [MASKC, "run", "m.h5", "--random", "--heads", "32", "--heads-kv", "1"]
-    words += ["--head-dim", "64", "--threads", "1", "-o", "result.h5"]
+    words += ["--head-dim", "64", "--threads", "1", "--force", "-o", "result.h5"]
     with subprocess.Popen(
         words, cwd=tmp_path, stderr=theirs, stdout=subprocess.DEVNULL, preexec_fn=default_signals
     ) as tool:

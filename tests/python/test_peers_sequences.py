@@ -42,8 +42,8 @@ def offsets(lengths: list[int]) -> Any:
 def same_as_dense(folder: Path, peer: str, layout: str, cells: Any) -> None:
     """The group's mask, in out.h5, has these cells; mask.h5 is made of the cells alone."""
     write_dense(folder / "dense.h5", cells)
-    maskc(folder, "convert", peer, "--from", layout, "-o", "out.h5")
-    maskc(folder, "convert", "dense.h5:/mask", "-o", "mask.h5")
+    maskc(folder, "convert", peer, "--from", layout, "--force", "-o", "out.h5")
+    maskc(folder, "convert", "dense.h5:/mask", "--force", "-o", "mask.h5")
     maskc(folder, "diff", "out.h5", "mask.h5")
 
 
