@@ -110,7 +110,7 @@ def test_bytes_in_a_format_are_those_of_the_conversion(tmp_path: Path) -> None:
     for (spec, length), block in itertools.product(specs.items(), ("128x128", "16x64")):
         table = ["--table", "t=100,350,7,90"] if "@t" in spec else []
         lengths = ["--q-len", str(length), "--block", block]
-        maskc(tmp_path, "compile", "--spec", spec, *table, *lengths, "-o", "m.h5")
+        maskc(tmp_path, "compile", "--spec", spec, *table, *lengths, "--force", "-o", "m.h5")
         said = maskc_json(tmp_path, "inspect", "m.h5")["masks"][0]["bytes"]
         for form, size in said.items():
             words = ["convert", "m.h5", "--format", form, "--force", "-o", f"as_{form}.h5"]

@@ -23,8 +23,10 @@ struct FileContents {
 
 /// The first `max_datasets` datasets of the file at `path`. Links are not followed out of the file
 /// nor, as soft links, inside it; a group that several hard links lead to is listed once, and none
-/// that lies more than 256 groups deep. A dataset that cannot be opened has the type "cannot be read".
-/// Errors: io (absent), corrupt_file (not HDF5, damaged groups).
+/// that lies more than 256 groups deep. A dataset that cannot be opened has the type
+/// "cannot be read".
+///
+/// Errors      io (absent), corrupt_file (not HDF5, damaged groups)
 Result<FileContents> list_datasets(const std::string& path, std::int64_t max_datasets = 10000);
 
 }  // namespace fdma
