@@ -265,7 +265,7 @@ def test_the_status_after_a_signal_says_which_file_is_in_place(tmp_path: Path) -
     for step in range(60):
         (tmp_path / "m.h5").write_bytes(before)
         with subprocess.Popen(
-            words, cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=default_signals
+            words, cwd=tmp_path, stderr=subprocess.DEVNULL, text=True, preexec_fn=default_signals
         ) as tool:
             wait_until_listening(tool)
             time.sleep(whole * step / 50)
