@@ -92,6 +92,7 @@ Result<std::int64_t> CheckedAttributes::integer(const std::string& name, std::in
   if (!type || H5Tget_class(type.get()) != H5T_INTEGER || H5Tget_size(type.get()) > 8) {
     return corrupt(where_, fmt::format("attribute {}: expected an integer", name));
   }
+  FDMA_TRY_VOID(check_bits(type.get(), fmt::format("{}: attribute {}", where_, name)));
   std::int64_t value = 0;
   if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0) {
     return hdf5_error(where_, fmt::format("attribute {}", name));

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <new>
+#include <optional>
 
 #include "dataset_storage.hpp"
 #include "fdma/formats/interval.hpp"
@@ -36,6 +39,70 @@ std::optional<FilterPipeline> pipeline_of(const DatasetInfo& info, std::int64_t 
   return pipeline;
 }
 
+std::uint32_t little_endian32(const std::byte* bytes) {
+  std::uint32_t value = 0;
+  for (int i = 3; i >= 0; --i) value = value << 8 | std::to_integer<std::uint32_t>(bytes[i]);
+  return value;
+}
+
+// szip and scaleoffset write into the first bytes of a chunk how large it is, or how many bits each
+// value has, and HDF5 1.10 reads past the end where that is not so.
+class StatedSize {
+ public:
+  static constexpr std::int64_t kHeadBytes = 21;  // of scaleoffset; 4 of szip
+
+  // Of the last filter that was applied; no value if it is another one.
+  static std::optional<StatedSize> of(const DatasetInfo& info, std::int64_t chunk_bytes) {
+    constexpr std::size_t kNumElements = 2, kElementBytes = 4;  // of scaleoffset's parameters
+    StatedSize stated;
+    const int num_filters = H5Pget_nfilters(info.creation.get());
+    if (num_filters < 1) return std::nullopt;
+    stated.index_ = num_filters - 1;
+    unsigned flags = 0, config = 0, values[20] = {};
+    std::size_t num_values = std::size(values);
+    stated.filter_ = H5Pget_filter2(info.creation.get(), static_cast<unsigned>(stated.index_),
+                                    &flags, &num_values, values, 0, nullptr, &config);
+    if (stated.filter_ != H5Z_FILTER_SZIP && stated.filter_ != H5Z_FILTER_SCALEOFFSET) {
+      return std::nullopt;
+    }
+    stated.chunk_bytes_ = chunk_bytes;
+    stated.num_elements_ = values[kNumElements];
+    stated.element_bytes_ = values[kElementBytes];
+    return stated;
+  }
+
+  bool is_skipped(std::uint32_t filter_mask) const { return (filter_mask >> index_ & 1) != 0; }
+
+  // "" or the end of a sentence.
+  std::string fault(const std::byte* head, std::int64_t size) const {
+    if (filter_ == H5Z_FILTER_SZIP) {
+      if (size < 4) return "is too short for its size (szip)";
+      const std::uint32_t stated = little_endian32(head);
+      if (stated == chunk_bytes_) return {};
+      return fmt::format("decodes to {} bytes (szip), expected {}", stated, chunk_bytes_);
+    }
+    if (num_elements_ * element_bytes_ != chunk_bytes_) {
+      return fmt::format("decodes to {} elements of {} bytes (scaleoffset), expected {} bytes",
+                         num_elements_, element_bytes_, chunk_bytes_);
+    }
+    if (size < kHeadBytes) return "is too short for its parameters (scaleoffset)";
+    const std::int64_t bits = little_endian32(head);
+    if (bits <= 8 * element_bytes_) {
+      const std::int64_t expected = kHeadBytes + ceil_div(num_elements_ * bits, std::int64_t{8});
+      if (size >= expected && size <= expected + 1) return {};
+    }
+    return fmt::format("has values of {} bits in {} bytes (scaleoffset), expected {} values", bits,
+                       size, num_elements_);
+  }
+
+ private:
+  int index_ = 0;
+  H5Z_filter_t filter_ = H5Z_FILTER_NONE;
+  std::int64_t chunk_bytes_ = 0;
+  std::int64_t num_elements_ = 0;
+  std::int64_t element_bytes_ = 0;
+};
+
 Result<std::int64_t> check_chunks_of(const InputFile& input, const DatasetInfo& info,
                                      const std::string& where) {
   if (info.chunk.empty() || info.num_elements == 0) return std::int64_t{0};
@@ -46,7 +113,8 @@ Result<std::int64_t> check_chunks_of(const InputFile& input, const DatasetInfo& 
                   std::numeric_limits<std::uint32_t>::max());
   const std::optional<FilterPipeline> pipeline = pipeline_of(info, bytes);
   FDMA_TRY(const std::int64_t num_stored, chunks.check());
-  if (!pipeline) return num_stored;
+  const std::optional<StatedSize> stated = StatedSize::of(info, bytes);
+  if (!pipeline && !stated) return num_stored;
   FDMA_TRY(const int descriptor, descriptor_of(input));
   ReadBuffer stored;
   DecodeScratch scratch;
@@ -55,6 +123,14 @@ Result<std::int64_t> check_chunks_of(const InputFile& input, const DatasetInfo& 
     const auto wrong = [&](ErrorCode code, const std::string& text) {
       return Error{code, fmt::format("{}: chunk {} {}", where, extents_text(begin), text)};
     };
+    if (stated && !stated->is_skipped(place.filter_mask)) {
+      FDMA_TRY(
+          const std::byte* const head,
+          stored.read(descriptor, place.address, std::min(place.size, StatedSize::kHeadBytes)));
+      const std::string fault = stated->fault(head, place.size);
+      return fault.empty() ? Result<void>() : wrong(ErrorCode::corrupt_file, fault);
+    }
+    if (!pipeline) return {};
     // Memory is taken for what the bytes can inflate to.
     if (place.size > pipeline->max_stored_bytes() || bytes / kMaxCompression > place.size) {
       return wrong(ErrorCode::corrupt_file, fmt::format("takes {} bytes in the file, expected what "

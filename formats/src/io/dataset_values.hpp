@@ -9,9 +9,10 @@
 namespace fdma::io {
 
 /// Counts the chunks that are stored; 0 unless the dataset is chunked. HDF5 takes a chunk that it
-/// does not find in a damaged index for one that was never written, and what a chunk inflates to
-/// for a whole one: here the index is checked (RawChunks::check), and that deflated chunks have
-/// the size of a chunk. Errors: corrupt_file, out_of_memory.
+/// does not find in a damaged index for one that was never written, and what a chunk decodes to
+/// for a whole one: here the index is checked (RawChunks::check), and that deflated chunks, and by
+/// what they say themselves those of szip and scaleoffset, have the size of a chunk. Errors:
+/// corrupt_file, out_of_memory.
 Result<std::int64_t> check_chunks(const InputFile& input, const DatasetInfo& info,
                                   const std::string& where);
 

@@ -71,12 +71,59 @@ Result<void> check_chunk_bytes(const DatasetInfo& info, hid_t space, const std::
   return {};
 }
 
+// HDF5 1.10 reads what lies behind the end of what was allocated.
+Result<void> check_contiguous(const DatasetInfo& info, const std::string& where) {
+  H5D_space_status_t status = H5D_SPACE_STATUS_NOT_ALLOCATED;
+  if (H5Dget_space_status(info.dataset.get(), &status) < 0) {
+    return hdf5_error(where, "cannot find its values");
+  }
+  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED) return {};
+  const haddr_t begin = H5Dget_offset(info.dataset.get());
+  const auto bytes = static_cast<hsize_t>(info.storage_bytes);
+  const auto element_bytes = static_cast<hsize_t>(H5Tget_size(info.type.get()));
+  if (bytes % element_bytes != 0 ||
+      bytes / element_bytes != static_cast<hsize_t>(info.num_elements)) {
+    return Error{ErrorCode::corrupt_file,
+                 fmt::format("{}: its values take {} bytes, expected {} of {} bytes each", where,
+                             bytes, info.num_elements, element_bytes)};
+  }
+  const Handle file(H5Iget_file_id(info.dataset.get()), H5Fclose);
+  haddr_t end = 0;
+  if (!file || H5Fget_eoa(file.get(), &end) < 0) return hdf5_error(where, "cannot find its values");
+  if (bytes > end || begin > end - bytes) {
+    return Error{ErrorCode::corrupt_file,
+                 fmt::format("{}: its values would take bytes [{}, {} + {}), but the file's "
+                             "structures end at {}",
+                             where, begin, begin, bytes, end)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Error hdf5_error(const std::string& where, const std::string& what) {
   const std::string reason = explain(last_reason());
   return {ErrorCode::corrupt_file, reason.empty() ? fmt::format("{}: {}", where, what)
                                                   : fmt::format("{}: {}: {}", where, what, reason)};
+}
+
+// HDF5 1.10 reads zeros, or the bits beside an element, where its type says so.
+Result<void> check_bits(hid_t type, const std::string& where) {
+  const H5T_class_t type_class = H5Tget_class(type);
+  if (type_class != H5T_INTEGER && type_class != H5T_FLOAT && type_class != H5T_BITFIELD &&
+      type_class != H5T_ENUM) {
+    return {};
+  }
+  const std::size_t bits = 8 * H5Tget_size(type), precision = H5Tget_precision(type);
+  const int offset = H5Tget_offset(type);
+  if (precision == 0 || precision > bits || offset < 0 ||
+      static_cast<std::size_t>(offset) > bits - precision) {
+    return Error{
+        ErrorCode::corrupt_file,
+        fmt::format("{}: {} bits from bit {} on, expected them inside the {} of an element", where,
+                    precision, offset, bits)};
+  }
+  return {};
 }
 
 Result<InputFile> open_input(const std::string& path, std::int64_t cache_bytes) {
@@ -219,13 +266,20 @@ Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std:
   if (space_class == H5S_NULL) return corrupt("a dataset without values (null dataspace)");
   if (rank < 0 || rank > H5S_MAX_RANK) return hdf5_error(where, "cannot read its extents");
   std::vector<hsize_t> extents(static_cast<std::size_t>(rank));
-  if (rank > 0 && H5Sget_simple_extent_dims(space.get(), extents.data(), nullptr) != rank) {
+  std::vector<hsize_t> limits(extents.size());
+  if (rank > 0 && H5Sget_simple_extent_dims(space.get(), extents.data(), limits.data()) != rank) {
     return hdf5_error(where, "cannot read its extents");
   }
   constexpr std::int64_t kMaxElements = std::int64_t{1} << 62;
   info.num_elements = 1;
   bool is_empty = false;
-  for (const hsize_t extent : extents) is_empty = is_empty || extent == 0;
+  for (std::size_t d = 0; d < extents.size(); ++d) {
+    is_empty = is_empty || extents[d] == 0;
+    if (limits[d] != H5S_UNLIMITED && extents[d] > limits[d]) {
+      return corrupt(
+          fmt::format("extent {} of dimension {}, expected at most {}", extents[d], d, limits[d]));
+    }
+  }
   for (const hsize_t extent : extents) {
     if (extent > static_cast<hsize_t>(kMaxElements)) return corrupt("an extent beyond 2^62");
     const auto n = static_cast<std::int64_t>(extent);
@@ -235,6 +289,7 @@ Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std:
     info.num_elements *= n;
   }
   if (is_empty) info.num_elements = 0;
+  FDMA_TRY_VOID(check_bits(info.type.get(), where));
   if (layout == H5D_CHUNKED) {
     std::vector<hsize_t> chunk(static_cast<std::size_t>(rank));
     if (H5Pget_chunk(info.creation.get(), rank, chunk.data()) != rank) {
@@ -250,6 +305,7 @@ Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std:
   const hsize_t storage = H5Dget_storage_size(dataset);
   if (storage > static_cast<hsize_t>(kMaxElements)) return corrupt("more than 2^62 bytes stored");
   info.storage_bytes = static_cast<std::int64_t>(storage);
+  if (layout == H5D_CONTIGUOUS) FDMA_TRY_VOID(check_contiguous(info, where));
   if (!info.chunk.empty() && num_filters == 0) {
     FDMA_TRY_VOID(check_chunk_bytes(info, space.get(), where));
   };

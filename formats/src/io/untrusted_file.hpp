@@ -45,6 +45,9 @@ struct DatasetInfo {
 /// overflows; unsupported for a filter that is not installed.
 Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std::string& where);
 
+/// The bits of a number lie inside its bytes. Errors: corrupt_file.
+Result<void> check_bits(hid_t type, const std::string& where);
+
 /// The attribute `name` if it is there and is one string of up to 64 KiB.
 Result<std::optional<std::string>> read_string_attribute(hid_t object, const char* name,
                                                          const std::string& where);

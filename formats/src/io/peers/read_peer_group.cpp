@@ -116,6 +116,7 @@ Result<OwnedTable> read_attribute(hid_t group, const std::string& name, const st
   const Handle type(H5Aget_type(attribute.get()), H5Tclose);
   const Handle space(H5Aget_space(attribute.get()), H5Sclose);
   if (!type || !space) return hdf5_error(where, "cannot read its type");
+  FDMA_TRY_VOID(check_bits(type.get(), where));
   FDMA_TRY(const ElementType element, element_type(type.get(), where));
   const int rank = H5Sget_simple_extent_ndims(space.get());
   if (rank < 0 || rank > kMaxRank || H5Sget_simple_extent_type(space.get()) == H5S_NULL) {
