@@ -10,8 +10,11 @@ tool refuses, it refuses with words, one of its exit codes and no file left behi
 4 GiB. The files go through read_files.cpp, which reads as the tool does without a process for each,
 and every twentieth through the tool as well, with the same outcome.
 
-docs/fuzzing.md has the figures. --keep FOLDER keeps the files of findings; the exit status is 1 if
-there are any. File number i depends on the seed and i alone.
+What is accepted as another mask where h5py refuses the file has no reading to be compared with; it
+is listed.
+
+docs/fuzzing.md has the figures. --keep FOLDER keeps the files that are listed; the exit status is 1
+if there are findings. File number i depends on the seed and i alone.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ from seed_files import (
 )
 
 MEMORY_BYTES = 4 << 30
-OUTCOMES = ("equal", "original", "refused", "too large", "reader crashed", "finding")
+OUTCOMES = ("equal", "original", "refused", "no reading", "too large", "reader crashed", "finding")
 TOOL_EVERY = 20
 
 
@@ -192,7 +195,7 @@ class Trial:
         self._results = Reader(load_own)
         self._batch = Batch()
         self.counts: Counter[tuple[str, str, str]] = Counter()
-        self.findings: list[str] = []
+        self.reports: list[str] = []
         self.slowest = 0.0
 
     def close(self) -> None:
@@ -207,11 +210,12 @@ class Trial:
             cells, message = self._convert("m.h5", case.seed)
             if message.startswith("finding: "):
                 outcome, why = "finding", message
-            elif (cells is not None) != (outcome in ("equal", "original")):
+            elif (cells is not None) != (outcome in ("equal", "original", "no reading")):
                 outcome, why = "finding", f"{outcome}, but not by the tool: {message}"
-        if outcome == "finding":
-            self.findings.append(
-                f"file {number}, {case.seed.family} {case.seed.name}, {case.mutation}: {why}"
+        if outcome in ("finding", "no reading"):
+            self.reports.append(
+                f"{outcome}: file {number}, {case.seed.family} {case.seed.name}, "
+                f"{case.mutation}: {why}"
             )
             if self._keep:
                 (self._keep / f"{number}.h5").write_bytes(case.data)
@@ -263,7 +267,7 @@ class Trial:
             return "finding", "another mask than before the mutation"
         values, reason = self._readers[seed.family].read(self._folder / "m.h5", seed.where)
         if values is None:
-            return ("original", "") if is_original else ("finding", f"h5py refuses it: {reason}")
+            return ("original", "") if is_original else ("no reading", f"h5py refuses it: {reason}")
         if seed.family == "dense":
             expected = cells_of(values)
             if expected is not None and same(cells, expected[None, None]):
@@ -301,7 +305,7 @@ def work(numbers: range, seed: int, seeds: list[Seed], keep: Path | None, queue:
             if done % 50 == 0:
                 queue.put(50)
         trial.close()
-    queue.put((trial.counts, trial.findings, trial.slowest))
+    queue.put((trial.counts, trial.reports, trial.slowest))
 
 
 def print_table(counts: Counter[tuple[str, str, str]]) -> None:
@@ -348,7 +352,7 @@ def main() -> int:
     for worker in workers:
         worker.start()
     counts: Counter[tuple[str, str, str]] = Counter()
-    findings: list[str] = []
+    reports: list[str] = []
     slowest = 0.0
     num_done = num_ended = 0
     while num_ended < jobs:
@@ -360,18 +364,18 @@ def main() -> int:
             continue
         num_ended += 1
         counts += news[0]
-        findings += news[1]
+        reports += news[1]
         slowest = max(slowest, news[2])
     for worker in workers:
         worker.join()
     print_table(counts)
+    num_findings = sum(number for key, number in counts.items() if key[2] == "finding")
     print(
         f"{len(seeds)} seeds, seed {options.seed}, {time.monotonic() - begin:.0f} s, slowest "
-        f"{slowest:.1f} s, {len(findings)} findings"
+        f"{slowest:.1f} s, {num_findings} findings"
     )
-    for finding in findings:
-        print(finding)
-    return 1 if findings or counts.total() != len(numbers) else 0
+    print("\n".join(reports))
+    return 1 if num_findings or counts.total() != len(numbers) else 0
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ bool is_read_directly(const std::string& path, const DenseReadOptions& options) 
   const io::Session session;
   const auto input = io::open_input(path);
   const auto info = io::open_dataset(input->file.get(), "/mask", "test");
+  EXPECT_TRUE(info) << info.error().message;
   const auto element = io::DenseElement::of(*info, options, "test");
   auto geometry = io::DenseGeometry::of(*info, options, element->size_bytes(), "test");
   const auto feed =
