@@ -369,7 +369,7 @@ class BlockMask(PeerMethods):
         """The same cells in another format, or in other blocks (None: its own; one side is both).
 
         Errors: ValueError (format, block), NotImplementedError ('parametric' for cells that have no
-        closed form), MemoryError ('dense' above 16 GiB).
+        closed form), MemoryError ('dense' above 16 GiB; more than there is).
 
         >>> import fdma
         >>> mask = fdma.compile("causal", 4096)
