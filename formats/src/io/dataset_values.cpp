@@ -1,6 +1,7 @@
 #include "dataset_values.hpp"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <iterator>
@@ -148,6 +149,25 @@ Result<std::int64_t> check_chunks_of(const InputFile& input, const DatasetInfo& 
 
 }  // namespace
 
+MarkedMemory::MarkedMemory(const DatasetInfo& info) {
+  for (int i = H5Pget_nfilters(info.creation.get()); i-- > 0;) {
+    unsigned flags = 0, config = 0;
+    std::size_t num_values = 0;
+    is_marked_ =
+        is_marked_ || H5Pget_filter2(info.creation.get(), static_cast<unsigned>(i), &flags,
+                                     &num_values, nullptr, 0, nullptr, &config) == H5Z_FILTER_SZIP;
+  }
+#ifdef M_PERTURB
+  if (is_marked_) mallopt(M_PERTURB, 0xff ^ 0x5a);
+#endif
+}
+
+MarkedMemory::~MarkedMemory() {
+#ifdef M_PERTURB
+  if (is_marked_) mallopt(M_PERTURB, 0);
+#endif
+}
+
 Result<std::int64_t> check_chunks(const InputFile& input, const DatasetInfo& info,
                                   const std::string& where) {
   try {
@@ -172,6 +192,7 @@ Result<void> read_values(const InputFile& input, const DatasetInfo& info, hid_t 
                                num_stored, num_chunks, extents_text(info.extents))};
     }
   }
+  const MarkedMemory marked(info);
   if (H5Dread(info.dataset.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0) {
     return hdf5_error(where, "cannot read its values");
   }

@@ -16,6 +16,21 @@ namespace fdma::io {
 Result<std::int64_t> check_chunks(const InputFile& input, const DatasetInfo& info,
                                   const std::string& where);
 
+/// While it lives, what is allocated holds bytes of 0x5a where the C library can do that (glibc),
+/// if one of the dataset's filters is szip: its decoder leaves the end of a chunk that was cut
+/// short as the memory was, and HDF5 does not say so. In a mask such a cell is neither keep nor
+/// drop.
+class MarkedMemory {
+ public:
+  explicit MarkedMemory(const DatasetInfo& info);
+  ~MarkedMemory();
+  MarkedMemory(const MarkedMemory&) = delete;
+  MarkedMemory& operator=(const MarkedMemory&) = delete;
+
+ private:
+  bool is_marked_ = false;
+};
+
 /// Chunks that were never written.
 enum class Gaps { filled, refused };
 

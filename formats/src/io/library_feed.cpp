@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "dataset_values.hpp"
 #include "slab_feed.hpp"
 
 namespace fdma::io {
@@ -13,7 +14,8 @@ class LibraryFeed final : public SlabFeed {
  public:
   LibraryFeed(const DatasetInfo& info, const DenseGeometry& geometry, const DenseElement& element,
               std::string where)
-      : geometry_(geometry),
+      : info_(info),
+        geometry_(geometry),
         element_(element),
         where_(std::move(where)),
         dataset_(info.dataset.get()),
@@ -36,6 +38,7 @@ class LibraryFeed final : public SlabFeed {
     if (leaves_gaps_) std::fill(out.begin(), out.end(), std::byte{});
     const Handle memory(H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr),
                         H5Sclose);
+    const MarkedMemory marked(info_);
     if (!space_ || !memory ||
         H5Sselect_hyperslab(space_.get(), H5S_SELECT_SET, begin.data(), nullptr, count.data(),
                             nullptr) < 0 ||
@@ -69,6 +72,7 @@ class LibraryFeed final : public SlabFeed {
   std::int64_t bytes_per_thread() const override { return 0; }
 
  private:
+  const DatasetInfo& info_;
   const DenseGeometry& geometry_;
   const DenseElement& element_;
   std::string where_;
