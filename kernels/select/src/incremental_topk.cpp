@@ -19,6 +19,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <string_view>
 
 #include "rank_heap.hpp"
 #include "score_rank.hpp"
@@ -180,6 +182,71 @@ std::vector<std::int32_t> IncrementalTopk::live_keys() const {
 
 std::int64_t IncrementalTopk::num_live_keys() const {
   return static_cast<std::int64_t>(heap_.size() + waiting_.size() - next_waiting_);
+}
+
+IncrementalTopk::State IncrementalTopk::state() const {
+  const auto first = waiting_.begin() + static_cast<std::ptrdiff_t>(next_waiting_);
+  return {w_,         q_len_,           kept_,        heap_,   {first, waiting_.end()},
+          group_end_, rule_.last_key(), rule_.last(), dropped_};
+}
+
+Result<IncrementalTopk> IncrementalTopk::restore(State state) {
+  FDMA_TRY(IncrementalTopk topk, make(state.w));
+  const auto num_keys = static_cast<std::int64_t>(state.kept.size());
+  const auto is_key = [&](std::int32_t key) { return key >= 0 && key < num_keys; };
+  const auto wrong = [](std::string_view part) {
+    return invalid(fmt::format("state: its {} cannot be", part));
+  };
+  if (state.q_len < 0 || state.q_len > kMostRows || num_keys > kMostRows) return wrong("lengths");
+  std::int64_t num_open = 0;
+  for (const Interval& queries : state.kept) {
+    const bool is_open = queries.end == kOpenEnd;
+    num_open += static_cast<std::int64_t>(is_open);
+    if (queries.begin < 0 || queries.begin > queries.end || queries.begin > state.q_len ||
+        (!is_open && queries.end > state.q_len)) {
+      return wrong("intervals");
+    }
+  }
+  // As many open intervals as ranks, each of another key: the heap is those keys.
+  const auto is_live = [&](std::uint64_t rank) {
+    const std::int32_t key = key_of_rank(rank);
+    return is_key(key) && state.kept[static_cast<std::size_t>(key)].end == kOpenEnd;
+  };
+  std::vector<std::uint64_t> sorted = state.heap;
+  std::sort(sorted.begin(), sorted.end(),
+            [](std::uint64_t a, std::uint64_t b) { return key_of_rank(a) < key_of_rank(b); });
+  const bool is_twice =
+      std::adjacent_find(sorted.begin(), sorted.end(), [](std::uint64_t a, std::uint64_t b) {
+        return key_of_rank(a) == key_of_rank(b);
+      }) != sorted.end();
+  if (static_cast<std::int64_t>(state.heap.size()) != num_open || num_open > state.w || is_twice ||
+      !std::all_of(state.heap.begin(), state.heap.end(), is_live) ||
+      !std::is_heap(state.heap.begin(), state.heap.end(), std::greater<>())) {
+    return wrong("live keys");
+  }
+  std::int32_t previous = -1;
+  for (const Waiting& next : state.waiting) {
+    const std::int32_t key = key_of_rank(next.rank);
+    if (!is_key(key) || key <= previous || next.queries.begin < state.q_len ||
+        next.queries.begin >= next.queries.end ||
+        state.kept[static_cast<std::size_t>(key)].end != 0) {
+      return wrong("waiting keys");
+    }
+    previous = key;
+  }
+  if (state.group_end <= state.q_len || state.last_key < -1 || state.last_key >= num_keys ||
+      state.last.begin < 0 || state.last.begin > state.last.end ||
+      !std::all_of(state.dropped.begin(), state.dropped.end(), is_key)) {
+    return wrong("groups");
+  }
+  topk.q_len_ = state.q_len;
+  topk.kept_ = std::move(state.kept);
+  topk.heap_ = std::move(state.heap);
+  topk.waiting_ = std::move(state.waiting);
+  topk.group_end_ = state.group_end;
+  topk.rule_ = OneIntervalRule::after(state.last_key, state.last);
+  topk.dropped_ = std::move(state.dropped);
+  return topk;
 }
 
 std::int64_t IncrementalTopk::size_bytes() const {

@@ -38,7 +38,8 @@ Result<void> check_like(const TensorView& gradient, std::string_view name, const
     return Error{ErrorCode::unsupported, fmt::format("{}: expected the device of values", name)};
   }
   FDMA_TRY_VOID(zoh::check_elements(gradient, name));
-  if (gradient.rank == 4 && gradient.strides[3] != 1 && gradient.extents[3] > 1) {
+  if (gradient.rank == 4 && gradient.strides[3] != 1 && gradient.extents[3] > 1 &&
+      gradient.num_elements() > 0) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("{}: expected a last stride of 1, got {}", name, gradient.strides[3])};
   }

@@ -70,7 +70,7 @@ Result<ZohShape> zoh_shape(const TensorView& values, const TensorView& dt_proj,
   FDMA_TRY_VOID(check_elements(values, "values"));
   FDMA_TRY_VOID(check_elements(dt_proj, "dt_proj"));
   FDMA_TRY_VOID(check_elements(a_coef, "a_coef"));
-  if (values.strides[3] != 1 && shape.head_dim > 1) {
+  if (values.strides[3] != 1 && shape.head_dim > 1 && values.num_elements() > 0) {
     return Error{ErrorCode::invalid_argument,
                  fmt::format("values: expected a last stride of 1, got {}", values.strides[3])};
   }

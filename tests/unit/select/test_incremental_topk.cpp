@@ -75,6 +75,10 @@ void follow(const std::vector<float>& scores, std::int64_t w, const ColumnInterv
     }
     const auto count = static_cast<std::size_t>(kv_end - first);
     const auto from = static_cast<std::size_t>(first);
+    // One that was stored and restored goes on as if nothing had happened.
+    auto restored = IncrementalTopk::restore(topk.state());
+    ASSERT_TRUE(restored) << restored.error().message;
+    topk = *std::move(restored);
     const Result<void> appended =
         topk.append(std::span(scores).subspan(from, count),
                     std::span(*visible).subspan(from, count), num_queries);
@@ -288,6 +292,47 @@ TEST(OneIntervalPerKey, TakesTheClassAndNamesWhatIsBeyondIt) {
     EXPECT_EQ(visible.error().code, ErrorCode::unsupported);
     EXPECT_THAT(visible.error().message, HasSubstr("use select_topk")) << among.name;
   }
+}
+
+TEST(IncrementalTopk, RestoresWhatWaits) {
+  auto made = IncrementalTopk::make(1);
+  ASSERT_TRUE(made);
+  const std::vector<float> scores{1, 2};
+  const std::vector<Interval> among{{0, kOpenEnd}, {3, kOpenEnd}};
+  ASSERT_TRUE(made->append(scores, among, 2));
+  auto restored = IncrementalTopk::restore(made->state());
+  ASSERT_TRUE(restored) << restored.error().message;
+  EXPECT_THAT(restored->live_keys(), ElementsAre(0, 1));
+  EXPECT_EQ(restored->num_live_keys(), 2);
+  ASSERT_TRUE(restored->append({}, {}, 3));
+  EXPECT_THAT(restored->live_keys(), ElementsAre(1));
+  EXPECT_THAT(restored->dropped_keys(), ElementsAre(0));
+}
+
+TEST(IncrementalTopk, RejectsStatesThatCannotBe) {
+  auto made = IncrementalTopk::make(2);
+  ASSERT_TRUE(made);
+  ASSERT_TRUE(made->append_causal(std::vector<float>{3, 1, 2}));
+  const IncrementalTopk::State good = made->state();
+  ASSERT_TRUE(IncrementalTopk::restore(good));
+  const auto refuses = [&](const char* part, auto damage) {
+    IncrementalTopk::State state = good;
+    damage(state);
+    const auto restored = IncrementalTopk::restore(std::move(state));
+    ASSERT_FALSE(restored) << part;
+    EXPECT_EQ(restored.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(restored.error().message, HasSubstr(part));
+  };
+  refuses("w", [](auto& state) { state.w = 0; });
+  refuses("lengths", [](auto& state) { state.q_len = -1; });
+  refuses("intervals", [](auto& state) { state.kept[1] = {2, 9}; });
+  refuses("live keys", [](auto& state) { state.heap.pop_back(); });
+  refuses("live keys", [](auto& state) { state.heap[1] = state.heap[0]; });
+  refuses("live keys", [](auto& state) { state.w = 1; });
+  refuses("live keys", [](auto& state) { state.heap[0] = 0; });
+  refuses("waiting keys", [](auto& state) { state.waiting = {{state.heap[0], {9, 10}}}; });
+  refuses("groups", [](auto& state) { state.group_end = 3; });
+  refuses("groups", [](auto& state) { state.dropped = {3}; });
 }
 
 }  // namespace

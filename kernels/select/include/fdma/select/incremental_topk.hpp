@@ -67,12 +67,30 @@ class IncrementalTopk {
   /// Bytes held.
   std::int64_t size_bytes() const;
 
- private:
+  /// A key that waits for its first query.
   struct Waiting {
-    std::uint64_t rank;
+    std::uint64_t rank;  ///< score and key, as they are compared
     Interval queries;
   };
+  /// All that is known, to be stored and restored: appends go on as if nothing had happened.
+  ///
+  /// Example     IncrementalTopk::restore(topk.state())->live_keys() == topk.live_keys()
+  struct State {
+    std::int64_t w = 1;
+    std::int64_t q_len = 0;
+    std::vector<Interval> kept;       ///< of every key; end kOpenEnd while it is live and visible
+    std::vector<std::uint64_t> heap;  ///< ranks of the kept keys, the worst one first
+    std::vector<Waiting> waiting;     ///< in the order of their keys
+    std::int32_t group_end = kOpenEnd;
+    std::int64_t last_key = -1;  ///< of OneIntervalRule, as last
+    Interval last{0, 0};
+    std::vector<std::int32_t> dropped;
+  };
+  State state() const;
+  /// invalid_argument: a state that no appends lead to, as far as its parts tell.
+  static Result<IncrementalTopk> restore(State state);
 
+ private:
   explicit IncrementalTopk(std::int64_t w) : w_(w) {}
   void show(const Waiting& key);
   void close_group(std::int64_t q);

@@ -41,14 +41,25 @@ class OneIntervalRule {
   /// No later query sees the keys so far: intervals with an open end are taken to end at `q`.
   void end_group(std::int64_t q);
 
+  /// The last key with an interval that is not empty, -1 before the first, and its interval: all
+  /// that the rule knows.
+  std::int64_t last_key() const { return last_key_; }
+  Interval last() const { return last_; }
+  static OneIntervalRule after(std::int64_t last_key, Interval last) {
+    OneIntervalRule rule;
+    rule.last_key_ = last_key;
+    rule.last_ = last;
+    return rule;
+  }
+
  private:
   bool fits(Interval queries) const {
     return queries.begin >= last_.begin && (queries.begin >= last_.end || queries.end == last_.end);
   }
   Error refuse(std::int64_t key, Interval queries) const;
 
-  std::int64_t last_key_ = -1;  ///< the last key with an interval that is not empty
-  Interval last_{0, 0};         ///< its interval
+  std::int64_t last_key_ = -1;
+  Interval last_{0, 0};
 };
 
 }  // namespace fdma
