@@ -20,6 +20,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <optional>
 
 #include "cpu/backward.hpp"
 #include "cpu/call.hpp"
@@ -28,6 +29,7 @@
 #include "fdma/formats/served_pairs.hpp"
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/kernels/plan.hpp"
+#include "fdma/threads/parallel.hpp"
 #include "plan_formula.hpp"
 #include "plan_groups.hpp"
 #include "plan_key_lists.hpp"
@@ -279,25 +281,8 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
   return plan;
 }
 
-}  // namespace
-
-std::int64_t AttentionPlan::size_bytes() const {
-  const auto bytes = [](const auto& v) {
-    return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
-  };
-  return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
-         bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
-         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(key_orders) +
-         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders) +
-         bytes(key_lists.keys) + bytes(key_lists.items) + bytes(key_lists.sum_keys);
-}
-
-std::int64_t AttentionPlan::num_items() const {
-  if (is_parametric()) return count_formula_items(*this);
-  return static_cast<std::int64_t>(is_listed() ? key_lists.items.size() : items.size());
-}
-
-Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
+// make_plan on the threads of the arena that it is called in.
+Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score, const PlanOptions& options) {
   FDMA_TRY_VOID(check_support(shape, score, options));
   FDMA_TRY_VOID(check_mask(mask, shape));
@@ -320,6 +305,36 @@ Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& sha
                  "make_plan: not enough memory for the plan; larger tiles or columns = scan need "
                  "less"};
   }
+}
+
+}  // namespace
+
+std::int64_t AttentionPlan::size_bytes() const {
+  const auto bytes = [](const auto& v) {
+    return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
+  };
+  return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
+         bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
+         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(key_orders) +
+         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders) +
+         bytes(key_lists.keys) + bytes(key_lists.items) + bytes(key_lists.sum_keys);
+}
+
+std::int64_t AttentionPlan::num_items() const {
+  if (is_parametric()) return count_formula_items(*this);
+  return static_cast<std::int64_t>(is_listed() ? key_lists.items.size() : items.size());
+}
+
+Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
+                                const ScoreSpec& score, const PlanOptions& options) {
+  if (options.num_threads < 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("num_threads: expected at least 0, got {}", options.num_threads)};
+  }
+  if (options.num_threads == 0) return plan_here(mask, shape, score, options);
+  std::optional<Result<AttentionPlan>> made;
+  in_arena(options.num_threads, [&] { made = plan_here(mask, shape, score, options); });
+  return *std::move(made);
 }
 
 }  // namespace fdma

@@ -47,11 +47,13 @@ Result<ColumnIntervals> select_row(const DynamicMaskSpec& spec, const TopkRows& 
 }
 
 Result<std::vector<ColumnIntervals>> select_rows(const DynamicMaskSpec& spec, const TopkRows& rows,
-                                                 const TensorView& scores) {
+                                                 const TensorView& scores, int num_threads) {
   std::vector<std::optional<Result<ColumnIntervals>>> selected(
       static_cast<std::size_t>(rows.num_rows()));
-  parallel_for(std::size_t{0}, selected.size(), [&](std::size_t row) {
-    selected[row] = select_row(spec, rows, scores, static_cast<std::int64_t>(row));
+  in_arena(num_threads, [&] {
+    parallel_for(std::size_t{0}, selected.size(), [&](std::size_t row) {
+      selected[row] = select_row(spec, rows, scores, static_cast<std::int64_t>(row));
+    });
   });
   std::vector<ColumnIntervals> kept;
   for (std::optional<Result<ColumnIntervals>>& row : selected) {
@@ -119,8 +121,9 @@ BlockMask mask_of_kept(const AttentionShape& shape, std::vector<ColumnIntervals>
 
 // Those of the forward call, as the host has them.
 Result<std::vector<ColumnIntervals>> kept_of_call(const DynamicMaskSpec& spec, const TopkRows& rows,
-                                                  const DynamicMaskBackwardTensors& tensors) {
-  if (tensors.kept.data == nullptr) return select_rows(spec, rows, tensors.scores);
+                                                  const DynamicMaskBackwardTensors& tensors,
+                                                  int num_threads) {
+  if (tensors.kept.data == nullptr) return select_rows(spec, rows, tensors.scores, num_threads);
   return kept_columns(spec.shape, static_cast<const Interval*>(tensors.kept.data));
 }
 
@@ -154,12 +157,15 @@ Result<void> run_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
   } else if (wanted.data != nullptr) {
     copy_scores(scores, wanted);
   }
-  FDMA_TRY(const std::vector<ColumnIntervals> kept, select_rows(spec, rows, scores));
+  FDMA_TRY(const std::vector<ColumnIntervals> kept,
+           select_rows(spec, rows, scores, options.num_threads));
   if (tensors.kept.data != nullptr) {
     FDMA_TRY_VOID(write_kept(kept, rows.kv_len, static_cast<Interval*>(tensors.kept.data)));
   }
   const BlockMask mask = mask_of_kept(spec.shape, kept);
-  FDMA_TRY(const AttentionPlan plan, make_plan(mask, spec.shape, score_of(spec.bias)));
+  PlanOptions forward;
+  forward.num_threads = options.num_threads;
+  FDMA_TRY(const AttentionPlan plan, make_plan(mask, spec.shape, score_of(spec.bias), forward));
   return attention_forward(plan, attention_tensors(spec, tensors, scores), options);
 }
 
@@ -167,9 +173,11 @@ Result<void> backward_on_host(const DynamicMaskSpec& spec, const TopkRows& rows,
                               const DynamicMaskBackwardTensors& tensors,
                               const BackwardOptions& options) {
   FDMA_TRY_VOID(check_backward(spec, tensors, options, Device::cpu));
-  FDMA_TRY(std::vector<ColumnIntervals> kept, kept_of_call(spec, rows, tensors));
+  FDMA_TRY(std::vector<ColumnIntervals> kept,
+           kept_of_call(spec, rows, tensors, options.num_threads));
   PlanOptions backward;
   backward.direction = Direction::backward;
+  backward.num_threads = options.num_threads;
   FDMA_TRY(const AttentionPlan plan, make_plan(mask_of_kept(spec.shape, std::move(kept)),
                                                spec.shape, score_of(spec.bias), backward));
   std::vector<float> memory;

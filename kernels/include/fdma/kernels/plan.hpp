@@ -191,6 +191,8 @@ struct PlanOptions {
   /// KV heads are taken in sections whose keys and values fit in this many bytes of shared cache;
   /// items are ordered longest first inside a section.
   std::int64_t section_bytes = std::int64_t{32} << 20;
+  /// Threads that make the plan; 0: all. The plan does not depend on it.
+  int num_threads = 0;
 };
 
 /// Counts over all items of a plan (heads and batch elements included; heads that share a tile
