@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _fdma
+from . import _fdma, torch_operators
 from ._fdma import MaskSyntaxError
 from .attention import attention, clear_plans
 from .block_mask import BlockMask, MaskOrigin, TileCounts
@@ -160,6 +160,8 @@ __all__ = [
 ]
 
 __version__: str = _fdma.__version__
+
+torch_operators.register()
 
 
 def __getattr__(name: str) -> Any:
