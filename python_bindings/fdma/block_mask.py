@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _fdma
+from .compiled_regions import made_outside
 from .mask_difference import DifferingCell, DifferingTile, MaskDifference
 from .mask_handles import handle_of
 from .mask_ranges import block_sides, pair_range, row_range
@@ -488,10 +489,19 @@ class BlockMask(PeerMethods):
         """
         return BlockMask._wrap(self._core.complement())
 
+    @made_outside
     def _combine(self, other: object, operation: Operation) -> BlockMask:
         if not isinstance(other, BlockMask):
             return NotImplemented  # type: ignore[no-any-return]
         return BlockMask._wrap(self._core.combine(other._core, operation))
+
+    def __bool__(self) -> NoReturn:
+        """TypeError: `mask_a and mask_b` would be one of the two."""
+        raise TypeError(
+            "BlockMask has no truth value: combine masks with & | ~ instead of and, or, not; write "
+            "`mask is not None` for whether there is one, `mask.counts.allowed_pairs > 0` for "
+            "whether it lets anything through"
+        )
 
     # Equality.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _fdma, names
 from .block_mask import BlockMask
+from .compiled_regions import made_outside
 from .expr_types import MaskExpr, MaskLike, TableExpr, _is_condition, _same_symbols
 from .table_arrays import as_array, describe, is_same, on_host
 
@@ -25,6 +26,7 @@ MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 Lengths: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any] | Any"
 
 
+@made_outside
 def compile(
     mask: MaskLike | str | MaskMod,
     q_len: Lengths,
@@ -54,7 +56,8 @@ def compile(
     kv_idx) is traced (fdma.trace_mask_mod); with `sample` it is evaluated at every cell instead.
 
     `format` is segment, parametric, bitset, bcsr, columns or dense; `block` the sides of a block,
-    multiples of 16; `num_threads` 0 means all cores, and never changes the result.
+    multiples of 16; `num_threads` 0 means all cores, whatever OMP_NUM_THREADS and PyTorch are set
+    to, and never changes the result.
 
     A text of a stranger may ask for more work than anyone has. `timeout` stops compiling after so
     many seconds; `max_work` bounds what loops (any, all) may cost, in evaluations of one operation

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _fdma
+from .compiled_regions import made_outside
 from .expr_types import (
     _EMPTY,
     IntExpr,
@@ -108,6 +109,7 @@ def table(name: Any, array: Any = None, *, dtype: type | None = None) -> TableEx
     return _table(_new_symbol("#", "t"), name, dtype, "table")
 
 
+@made_outside
 def _table(symbol: str, array: Any, dtype: type | None, what: str) -> TableExpr:
     kind: Kind | None = None
     rank: int | None = None
@@ -311,6 +313,7 @@ def all_of(n: IntLike, body: Callable[[IntExpr], MaskLike]) -> MaskExpr:
     return _loop("all_of", n, body)
 
 
+@made_outside
 def _loop(op: str, n: object, body: Callable[[IntExpr], MaskLike]) -> MaskExpr:
     bound = _int(n, f"{op}: n")
     if not callable(body):

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar, cast
 import numpy as np
 
 from . import _fdma
+from .compiled_regions import made_outside
 from .table_arrays import (
     Kind,
     as_array,
@@ -169,6 +170,7 @@ def _is_int(value: object) -> bool:
     return hasattr(type(value), "__index__") and not isinstance(value, bool | np.bool_)
 
 
+@made_outside
 def _literal(value: Any) -> IntExpr:
     number = operator.index(value)
     if not -(1 << 63) <= number < 1 << 63:
@@ -246,6 +248,7 @@ def _is_condition(value: object) -> bool:
     return isinstance(value, MaskExpr) or _is_bool_scalar(value)
 
 
+@made_outside
 def _apply(cls: type[_Self], op: str, *operands: _Expr) -> _Self:
     arrays = operands[0]._arrays
     for operand in operands[1:]:
@@ -455,6 +458,7 @@ class MaskExpr(_Expr):
         return cls._wrap(*_parts(_condition(value, "MaskExpr")))
 
     @classmethod
+    @made_outside
     def parse(cls, text: str, /, **tables: Any) -> MaskExpr:
         """The mask of a text in the mask language; arrays for its tables, as far as given.
 
@@ -669,5 +673,6 @@ def _parts(expr: _Expr) -> tuple[_Node, _Arrays]:
     return expr._node, expr._arrays
 
 
+@made_outside
 def _variable(name: str) -> IntExpr:
     return IntExpr._wrap(_fdma.expr_node("variable", symbol=name))

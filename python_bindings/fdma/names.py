@@ -21,6 +21,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from . import _fdma
+from .compiled_regions import made_outside
 from .expr import _table
 from .expr_types import (
     IntLike,
@@ -145,6 +146,7 @@ def _shown(table: TableExpr) -> str:
     return f"{table} of {table._kind}" if array is None else describe(array)
 
 
+@made_outside
 def _named(name: str, *operands: _Expr, keywords: tuple[str, ...] = ()) -> MaskExpr:
     arrays = operands[0]._arrays if operands else {}
     for operand in operands[1:]:

@@ -27,6 +27,7 @@ from .peer_arrays import (
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
+from .compiled_regions import made_outside
 
 __all__ = ["BsrArrays", "from_bsr", "to_bsr"]
 
@@ -47,6 +48,7 @@ class BsrArrays(NamedTuple):
     kv_len: int
 
 
+@made_outside
 def from_bsr(
     matrix: Any,
     *,

@@ -20,6 +20,7 @@ from .peer_arrays import flag, host_array, integers, mask_of, outgoing, pair
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
+from .compiled_regions import made_outside
 
 __all__ = ["CuSeqlens", "from_cu_seqlens", "to_cu_seqlens"]
 
@@ -69,6 +70,7 @@ class CuSeqlens(NamedTuple):
         return arguments | {name: values for name, values in used.items() if values is not None}
 
 
+@made_outside
 def from_cu_seqlens(
     cu_seqlens_q: Any,
     cu_seqlens_k: Any = None,

@@ -18,6 +18,7 @@ from .peer_arrays import flag, integers, mask_of, outgoing, pair
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
+from .compiled_regions import made_outside
 
 __all__ = ["FlashMaskArrays", "from_flashmask", "to_flashmask"]
 
@@ -33,6 +34,7 @@ class FlashMaskArrays(NamedTuple):
     """Query rows."""
 
 
+@made_outside
 def from_flashmask(
     startend_row_indices: Any,
     causal: bool,

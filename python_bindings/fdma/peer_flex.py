@@ -22,6 +22,7 @@ from .peer_flex_mask_mod import MaskMod, mask_mod_of_tables
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
+from .compiled_regions import made_outside
 
 __all__ = ["from_flex", "to_flex", "to_flex_arrays"]
 
@@ -38,6 +39,7 @@ _FIELDS = {
 Table = tuple[Host, Host]
 
 
+@made_outside
 def from_flex(
     block_mask: Any,
     cells: Any = None,

@@ -25,6 +25,7 @@ from .peer_arrays import (
 
 if TYPE_CHECKING:
     from .block_mask import BlockMask
+from .compiled_regions import made_outside
 
 __all__ = ["HfPadding", "from_hf_mask", "from_hf_padding", "to_hf_mask", "to_hf_padding"]
 
@@ -44,6 +45,7 @@ class HfPadding(NamedTuple):
     """Heads of the mask, all alike."""
 
 
+@made_outside
 def from_hf_padding(
     attention_mask: Any,
     causal: bool,
@@ -103,6 +105,7 @@ def to_hf_padding(mask: BlockMask, *, causal: bool | None = None, device: Any = 
     )
 
 
+@made_outside
 def from_hf_mask(
     attention_mask: Any,
     *,

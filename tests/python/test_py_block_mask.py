@@ -357,3 +357,14 @@ assert all(os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) == 0 for c in children
 """
     environment = {"PYTHONPATH": str(FOLDER), "PATH": "/usr/bin:/bin"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+
+
+def test_a_mask_has_no_truth_value() -> None:
+    a, b = fdma.compile("causal", 64), fdma.compile("window(9)", 64)
+    for attempt in (lambda: a and b, lambda: a or b, lambda: not a, lambda: bool(a)):
+        with pytest.raises(
+            TypeError, match=r"BlockMask has no truth value: .* & \| ~ .* is not None"
+        ):
+            attempt()
+    assert (a & b).counts.allowed_pairs < b.counts.allowed_pairs
+    assert a in [b, a] and {a: 1}[a] == 1
