@@ -37,14 +37,32 @@ def is_heads_first(layout: str) -> bool:
     raise ValueError(f'layout: expected "bhsd" or "bshd", got {layout!r}')
 
 
-def checked_scale(scale: float | None) -> float:
-    """The core's number: 0 for 1 / sqrt(head_dim)."""
+def checked_scale(scale: float | None, name: str = "scale") -> float:
+    """The core's number: 0 for 1 / sqrt(head_dim).
+
+    TypeError for what is no number, and for a tensor that requires a gradient, which would get
+    none.
+    """
     if scale is None:
         return 0.0
+    if not isinstance(scale, float):
+        _refuse_no_number(scale, name)
     value = float(scale)
     if not math.isfinite(value) or value == 0:
-        raise ValueError(f"scale: expected a finite number other than 0, got {scale}")
+        raise ValueError(f"{name}: expected a finite number other than 0, got {scale}")
     return value
+
+
+def _refuse_no_number(scale: Any, name: str) -> None:
+    if getattr(scale, "requires_grad", False):
+        raise TypeError(
+            f"{name}: a tensor that requires a gradient, but attention has none of it; multiply q "
+            f"by it and give {name}=1.0, or give float({name}.detach())"
+        )
+    dtype = str(getattr(scale, "dtype", "float"))
+    is_number = hasattr(scale, "__float__") and not isinstance(scale, bool)
+    if not is_number or ("int" not in dtype and "float" not in dtype):
+        raise TypeError(f"{name}: expected a number or None, got {type(scale).__name__}")
 
 
 def checked_extents(

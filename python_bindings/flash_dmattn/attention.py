@@ -11,7 +11,7 @@ from typing import Any
 import fdma
 import numpy as np
 from fdma.attention_masks import block_mask
-from fdma.attention_shapes import Extents, checked_extents
+from fdma.attention_shapes import Extents, checked_extents, checked_scale
 from fdma.learned import framework, without_zeros
 
 from .masks import SparseMask, dtype_name, host_array
@@ -144,6 +144,7 @@ def flash_dma_attention(
     if selection_method != "exact":
         raise ValueError(f'selection_method: expected "exact", got {selection_method!r}')
     among = "causal" if causal else "true"
+    checked_scale(softmax_scale, "softmax_scale")
     if not return_attn_probs:
         return fdma.dynamic_mask_attention(
             query, key, value, dt_proj, a_coef, keep_window_size, among,
