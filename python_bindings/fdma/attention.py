@@ -84,7 +84,8 @@ def attention(
     "sm90" (Hopper GPUs) by where the tensors are; others are errors.
 
     PyTorch: gradients of q, k, v and bias, through the result and the log-sum-exp; with
-    deterministic the same bits every time. torch.compile, CUDA graphs, autocast. A tensor whose
+    deterministic, or torch.use_deterministic_algorithms, the same bits every time. torch.compile,
+    CUDA graphs, autocast; torch.export and its kin, which write the mask down. A tensor whose
     strides a kernel cannot read (the last is not 1; on a GPU one is no multiple of 8 or the address
     none of 16 bytes) is copied first.
 

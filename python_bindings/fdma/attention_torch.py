@@ -152,14 +152,18 @@ def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
         return None, None, None, None, None
     tensors = ctx.saved_tensors
     wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
-    if (dout is not None and is_batched(dout)) or (dlse is not None and is_batched(dlse)):
-        return *_gradients_one_by_one(*tensors, dout, dlse, ctx.call, wants_bias), None
+    if (
+        _is_compiling()
+        or (dout is not None and is_batched(dout))
+        or (dlse is not None and is_batched(dlse))
+    ):
+        return *_gradients_by_operator(*tensors, dout, dlse, ctx.call, wants_bias), None
     run: Any = _record_gradients if _is_grad_enabled() else backward
     return *run(*tensors, dout, dlse, ctx.call, wants_bias), None
 
 
-def _gradients_one_by_one(*arguments: Any) -> Any:
-    """The operator is called for each element of a batch of gradients."""
+def _gradients_by_operator(*arguments: Any) -> Any:
+    """It can be compiled (compiled autograd), and is called for each element of a batch."""
     *tensors, call, wants_bias = arguments
     given, *words = call
     text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)

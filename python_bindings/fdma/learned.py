@@ -7,13 +7,14 @@ learns them.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from . import _fdma
 from .attention import Backend, Layout, attention
-from .attention_shapes import checked_extents, is_heads_first
+from .attention_shapes import checked_extents, checked_scale, is_heads_first
 from .block_mask import BlockMask
 from .compile import compile
 from .expr_types import MaskExpr
@@ -78,9 +79,9 @@ def zoh_scores(
     """
     given, name = _rows_of(values, mode, layout)
     if name == "torch":
-        from .zoh_torch import zoh_scores as operator
+        from .zoh_torch import scores_of
 
-        result: Any = operator(given, dt_proj, a_coef, mode == "log")
+        result: Any = scores_of(given, dt_proj, a_coef, mode == "log")
         return result  # type: ignore[no-any-return]
     return in_framework(_fdma.zoh_scores(given, dt_proj, a_coef, mode=mode), name)  # type: ignore[no-any-return]
 
@@ -110,10 +111,10 @@ def zoh_scores_backward(
     """
     given, name = _rows_of(values, mode, layout)
     if name == "torch":
-        from .zoh_torch import zoh_scores_backward as operator
+        from .zoh_torch import zoh_scores_backward as backward
 
         all_wanted = (True, True, True)
-        found: Any = operator(dscores, given, dt_proj, a_coef, mode == "log", *all_wanted)
+        found: Any = backward(dscores, given, dt_proj, a_coef, mode == "log", *all_wanted)
     else:
         made = _fdma.zoh_scores_backward(given, dt_proj, a_coef, dscores, mode=mode)
         found = (in_framework(x, name) for x in made)
@@ -166,6 +167,10 @@ def select_topk(
            [1, 0, 1, 0],
            [1, 0, 1, 0]])
     """
+    if framework(scores) == "torch":
+        from .torch_modes import refuse_recording
+
+        refuse_recording("select_topk")
     extents = (1,) * (3 - len(scores.shape)) + tuple(scores.shape)
     if len(extents) != 3:
         raise ValueError(
@@ -265,10 +270,10 @@ def dynamic_mask_attention(
     PyTorch: gradients of q, k, v, dt_proj and a_coef; selection has none, and keys that no query
     keeps have gradients of 0. What a shape needs is prepared once, with and without gradients; a
     GPU is not waited for, and calls may be captured into a CUDA graph once their shape is known.
-    Sums of gradients have no fixed order on a GPU, unless deterministic is asked for. In
-    torch.compile and under autocast, and with masks that a GPU cannot select among, each call with
-    gradients makes its mask and plans on the host: a wait for the GPU, some milliseconds for 10,000
-    keys.
+    Sums of gradients have no fixed order on a GPU, unless deterministic or
+    torch.use_deterministic_algorithms asks for one. In torch.compile and under autocast, and with
+    masks that a GPU cannot select among, each call with gradients makes its mask and plans on the
+    host: a wait for the GPU, some milliseconds for 10,000 keys.
 
     Raises what `attention`, `zoh_scores` and `select_topk` raise.
 
@@ -285,6 +290,12 @@ def dynamic_mask_attention(
     heads_first = is_heads_first(layout)
     q_shape, k_shape, v_shape = (x.shape for x in tensors)
     extents = checked_extents(q_shape, k_shape, v_shape, heads_first)
+    _refuse_no_integer(keep_window_size)
+    scale = checked_scale(scale) or None
+    if framework(q) == "torch":
+        from .learned_torch import check_modes
+
+        check_modes(*tensors, dt_proj, a_coef)
     from .learned_call import Asked, one_call
 
     asked = Asked(
@@ -309,6 +320,17 @@ def dynamic_mask_attention(
         added = without_zeros(scores * 0 if added is None else added, is_zero)
     run: Any = attention
     return run(*tensors, mask, added, scale, layout, return_lse, deterministic, backend)
+
+
+def _refuse_no_integer(keep_window_size: Any) -> None:
+    try:
+        if not isinstance(keep_window_size, bool):
+            operator.index(keep_window_size)
+            return
+    except TypeError:
+        pass
+    kind = type(keep_window_size).__name__
+    raise TypeError(f"keep_window_size: expected an integer, got {kind}")
 
 
 def _needs_gradient(*tensors: Any) -> bool:

@@ -8,7 +8,7 @@ import threading
 from typing import Any, NamedTuple
 
 from . import _fdma
-from .attention_shapes import DTYPES, Extents, checked_backend, checked_scale
+from .attention_shapes import DTYPES, Extents, checked_backend
 from .block_mask import BlockMask
 from .compile import compile
 from .expr_types import MaskExpr
@@ -170,8 +170,7 @@ def _run(
             into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
             lse = xp.empty((batch, heads, q_len), "float32")
             out = into.swapaxes(1, 2) if asked.heads_first else into
-    factor = checked_scale(asked.scale) or None
-    held.run(q, k, v, dt_proj, a_coef, softmax_scale=factor, out=into, lse=lse)
+    held.run(q, k, v, dt_proj, a_coef, softmax_scale=asked.scale, out=into, lse=lse)
     return out, lse
 
 

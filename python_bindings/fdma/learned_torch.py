@@ -9,14 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from . import _fdma
-from .attention_shapes import checked_scale
 from .attention_tensors import needs_residual, new_gradient, new_outputs
+from .torch_modes import (
+    PLAIN,
+    is_batched,
+    refuse_recording,
+    refuse_second_gradients,
+    refuse_transforms,
+)
 
 __all__: list[str] = []
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_plain(*tensors: Any) -> bool:
@@ -25,8 +30,21 @@ def is_plain(*tensors: Any) -> bool:
         not torch.compiler.is_compiling()
         and not torch._C._is_any_autocast_enabled()
         and torch._C._functorch.peek_interpreter_stack() is None
-        and all(type(x) in _PLAIN for x in tensors)
+        and all(type(x) in PLAIN for x in tensors)
     )
+
+
+def check_modes(*tensors: Any) -> None:
+    """NotImplementedError by name for modes of PyTorch that `dynamic_mask_attention` lacks."""
+    refuse_recording("dynamic_mask_attention")
+    if torch.compiler.is_compiling():
+        return
+    refuse_transforms("dynamic_mask_attention", *tensors)
+    for x in tensors:
+        if isinstance(x, FakeTensor) or getattr(x, "is_meta", False):
+            raise NotImplementedError(
+                "dynamic_mask_attention: fake and meta tensors have no values to select keys by"
+            )
 
 
 def with_gradients(
@@ -58,7 +76,7 @@ def _forward(
         *(_readable(x, heads_first) for x in (q, k, v)),
         dt_proj.detach().contiguous(),
         a_coef.detach().contiguous(),
-        softmax_scale=checked_scale(asked.scale) or None,
+        softmax_scale=asked.scale,
         out=_lengths_first(out, heads_first),
         lse=lse,
         scores_out=scores,
@@ -74,19 +92,50 @@ def _forward(
 def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
     if dout is None and dlse is None:
         return (None,) * 7
-    q, k, v, dt_proj, a_coef, scores, kept, out, lse, residual = ctx.saved_tensors
-    held, asked = ctx.held, ctx.asked
+    if any(x is not None and is_batched(x) for x in (dout, dlse)):
+        raise NotImplementedError(
+            "dynamic_mask_attention: no batches of gradients (is_grads_batched, vectorize); ask "
+            "for them one by one"
+        )
+    tensors = *ctx.saved_tensors, dout, dlse
+    run: Any = _Gradients.apply if torch.is_grad_enabled() else _gradients
+    return *run(*tensors, ctx.held, ctx.asked, ctx.needs_input_grad[2:5]), None, None
+
+
+def _gradients(
+    q: Any,
+    k: Any,
+    v: Any,
+    dt_proj: Any,
+    a_coef: Any,
+    scores: Any,
+    kept: Any,
+    out: Any,
+    lse: Any,
+    residual: Any,
+    dout: Any,
+    dlse: Any,
+    held: Any,
+    asked: Any,
+    wants: Any,
+) -> Any:
+    """Of q, k, v, dt_proj and a_coef; wants: whether one is asked for, of v, dt_proj and a_coef.
+
+    torch.use_deterministic_algorithms asks for the order of deterministic calls, as the call may.
+    """
+    refuse_transforms("gradients of dynamic_mask_attention", dout, dlse, q, k, v, dt_proj, a_coef)
+    deterministic = asked.deterministic or torch.are_deterministic_algorithms_enabled()
     heads_first = asked.heads_first
     if dout is None:
         dout = torch.zeros_like(out)
-    has_scores = asked.bias != "none" and any(ctx.needs_input_grad[2:5])
+    has_scores = asked.bias != "none" and any(wants)
     grads = [new_gradient(x, heads_first) for x in (q, k, v)]
     of_scores = [
         torch.empty_like(x, memory_format=torch.contiguous_format) if is_wanted else None
-        for x, is_wanted in zip((dt_proj, a_coef), ctx.needs_input_grad[3:5], strict=True)
+        for x, is_wanted in zip((dt_proj, a_coef), wants[1:], strict=True)
     ]
     num_bytes = held.backward_workspace_nbytes
-    if asked.deterministic:
+    if deterministic:
         num_bytes = held.deterministic_workspace_nbytes
     workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
     held.backward(
@@ -101,19 +150,31 @@ def _backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         *(_lengths_first(x, heads_first) for x in grads),
         ddt_proj=of_scores[0] if has_scores else None,
         da_coef=of_scores[1] if has_scores else None,
-        softmax_scale=checked_scale(asked.scale) or None,
-        deterministic=asked.deterministic,
+        softmax_scale=asked.scale,
+        deterministic=deterministic,
         workspace=workspace,
         out_residual=None if residual is None else _lengths_first(residual, heads_first),
     )
     if not has_scores:
         of_scores = [None, None]
-    return *grads, *of_scores, None, None
+    return *grads, *of_scores
 
 
 class _Learned(torch.autograd.Function):  # type: ignore[misc]
     forward = staticmethod(_forward)
-    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+    backward = staticmethod(_backward)
+
+
+class _Gradients(torch.autograd.Function):  # type: ignore[misc]
+    """The gradients where autograd records them (create_graph): they require a gradient, too."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        return _gradients(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        refuse_second_gradients("dynamic_mask_attention")
 
 
 def _lengths_first(x: Any, heads_first: bool) -> Any:

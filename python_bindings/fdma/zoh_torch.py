@@ -4,7 +4,8 @@
     fdma::zoh_scores_backward(Tensor dscores, .., bool wants_values, ..) -> (Tensor, Tensor, Tensor)
 
 values [batch, kv_len, heads_kv, head_dim]. Gradients are those of fdma/select/zoh_backward.hpp, in
-the types of their inputs; one that is not wanted is an empty tensor. They have none themselves.
+the types of their inputs; one that is not wanted is an empty tensor. They have none themselves:
+asking for them is an error.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ from typing import Any
 import torch
 
 from . import _fdma
+from .torch_modes import refuse_second_gradients, refuse_transforms
 
 __all__: list[str] = []
+
+
+def scores_of(values: Any, dt_proj: Any, a_coef: Any, log: bool) -> Any:
+    """`fdma.zoh_scores` for tensors."""
+    if not torch.compiler.is_compiling():
+        refuse_transforms("zoh_scores", values, dt_proj, a_coef)
+    return zoh_scores(values, dt_proj, a_coef, log)
 
 
 def _readable(*tensors: Any) -> list[Any]:
@@ -28,6 +37,7 @@ def _describe(values: Any, dt_proj: Any, a_coef: Any, log: bool) -> Any:
 
 
 def _run(values: Any, dt_proj: Any, a_coef: Any, log: bool) -> Any:
+    refuse_transforms("zoh_scores", values, dt_proj, a_coef)
     scores = _describe(values, dt_proj, a_coef, log)
     _fdma.zoh_scores(*_readable(values, dt_proj, a_coef), mode="log" if log else "exp", out=scores)
     return scores
@@ -46,6 +56,7 @@ def _describe_backward(
 def _run_backward(
     dscores: Any, values: Any, dt_proj: Any, a_coef: Any, log: bool, *wants: bool
 ) -> Any:
+    refuse_transforms("gradients of zoh_scores", dscores, values, dt_proj, a_coef)
     gradients = _describe_backward(dscores, values, dt_proj, a_coef, log, *wants)
     wanted = [x if is_wanted else False for x, is_wanted in zip(gradients, wants, strict=True)]
     workspace = None
@@ -81,6 +92,10 @@ def _backward(ctx: Any, dscores: Any) -> Any:
     return *(x if wanted else None for x, wanted in zip(gradients, wants, strict=True)), None
 
 
+def _backward_of_backward(ctx: Any, *_: Any) -> Any:
+    refuse_second_gradients("zoh_scores")
+
+
 zoh_scores = torch.library.custom_op(
     "fdma::zoh_scores",
     _run,
@@ -97,3 +112,4 @@ zoh_scores_backward = torch.library.custom_op(
 zoh_scores.register_fake(_describe)
 zoh_scores_backward.register_fake(_describe_backward)
 zoh_scores.register_autograd(_backward, setup_context=_setup_context)
+zoh_scores_backward.register_autograd(_backward_of_backward)
