@@ -323,9 +323,10 @@ def make_plan(
     num_workers: int = 0,
     form: Literal["segments", "parametric"] = "segments",
     direction: Literal["forward", "backward"] = "forward",
+    num_threads: int = 0,
 ) -> AttentionPlan:
     """
-    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask as a formula: calls may bring lengths and documents. direction='backward' is for attention_backward_call.
+    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask as a formula: calls may bring lengths and documents. direction='backward' is for attention_backward_call. num_threads make it (0: all) and do not change it.
     """
 
 @overload
@@ -518,10 +519,11 @@ def attention_call(
     softmax_scale: float = 0.0,
     heads_first: bool = False,
     out_residual: Array | None = None,
+    num_threads: int = 0,
     stream: _Stream | None = None,
 ) -> int:
     """
-    Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. out_residual: like out, of 16 bits; what rounding took from it, for attention_backward_call. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
+    Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. out_residual: like out, of 16 bits; what rounding took from it, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
     """
 
 def attention_backward_call(
@@ -543,10 +545,11 @@ def attention_backward_call(
     deterministic: bool = False,
     workspace: Array | None = None,
     out_residual: Array | None = None,
+    num_threads: int = 0,
     stream: _Stream | None = None,
 ) -> int:
     """
-    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes that nothing else uses on that stream meanwhile; None: the plan's own. out_residual: of attention_call; without it a gradient of a bias, and those of few queries, cost a pass over all keys more. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
+    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes that nothing else uses on that stream meanwhile; None: the plan's own. out_residual: of attention_call; without it a gradient of a bias, and those of few queries, cost a pass over all keys more. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
     """
 
 def release_workspaces() -> None:
@@ -602,9 +605,10 @@ class KnownCalls:
         softmax_scale: float,
         heads_first: bool,
         wants_lse: bool,
+        num_threads: int,
     ) -> object:
         """
-        Attention by a forward plan (added with is_deterministic=False): out, or (out, lse). None, having done nothing, where the call is not known or its tensors cannot be read as they lie. Gradients are the caller's affair.
+        Attention by a forward plan (added with is_deterministic=False): out, or (out, lse), by num_threads threads of the CPU (0: all). None, having done nothing, where the call is not known or its tensors cannot be read as they lie. Gradients are the caller's affair.
         """
 
     def clear(self) -> None:
@@ -695,6 +699,27 @@ class IncrementalTopk:
     def intervals(self) -> NewArray:
         """
         int32 [kv_len, 2]: the queries so far that keep each key, 0, 0 for none.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """All that it knows: the arguments of `restore`."""
+
+    @staticmethod
+    def restore(
+        *,
+        w: int,
+        q_len: int,
+        group_end: int,
+        last_key: int,
+        last: tuple[int, int],
+        kept: Array,
+        live: Array,
+        waiting: Array,
+        waiting_queries: Array,
+        dropped: Array,
+    ) -> IncrementalTopk:
+        """
+        What goes on as the one that `state` was asked of. ValueError for a state that cannot be.
         """
 
     @property
@@ -994,6 +1019,10 @@ def cusparse_version(library: str = "") -> str:
 
 class ExprNode:
     """One operation of an expression over shared operands; immutable."""
+
+    @property
+    def table_free_text(self) -> str | None:
+        """The text as it stands, unchecked; None where there are tables in it."""
 
     @property
     def depends_on_cell(self) -> bool:

@@ -37,6 +37,8 @@ def attention(
     return_lse: Literal[False] = False,
     deterministic: bool = False,
     backend: Backend = "auto",
+    *,
+    num_threads: int | None = None,
 ) -> _Array: ...
 @overload
 def attention(
@@ -51,6 +53,7 @@ def attention(
     return_lse: Literal[True],
     deterministic: bool = False,
     backend: Backend = "auto",
+    num_threads: int | None = None,
 ) -> tuple[_Array, _Array]: ...
 def attention(
     q: Any,
@@ -63,6 +66,8 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     backend: Backend = "auto",
+    *,
+    num_threads: int | None = None,
 ) -> Any:
     """softmax(scale * q k^T + bias, masked) v, computing only what the mask keeps.
 
@@ -81,7 +86,9 @@ def attention(
     bias: float, added to the logits of a key, after the scale: [batch, heads_kv, kv_len], or what
     broadcasts to that. scale: 1 / sqrt(head_dim) where None. return_lse: (result, log-sum-exp
     float32 [batch, heads, q_len]); it is -inf in rows without keys. backend: "auto" is "cpu" or
-    "sm90" (Hopper GPUs) by where the tensors are; others are errors.
+    "sm90" (Hopper GPUs) by where the tensors are; others are errors. num_threads: threads of the
+    CPU, for the gradients too, 0 for all cores; None: torch.get_num_threads() with PyTorch, else
+    what OMP_NUM_THREADS says. It changes no bit of a result, and nothing on a GPU.
 
     PyTorch: gradients of q, k, v and bias, through the result and the log-sum-exp; with
     deterministic, or torch.use_deterministic_algorithms, the same bits every time. torch.compile,
@@ -103,7 +110,7 @@ def attention(
     run = _runners.get(type(q))
     if run is None:
         run = _runner_of(q)
-    return run(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend)
+    return run(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend, num_threads)
 
 
 def clear_plans() -> None:

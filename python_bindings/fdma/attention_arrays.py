@@ -18,6 +18,7 @@ from .attention_shapes import (
     is_heads_first,
     refuse_bias,
 )
+from .attention_threads import process_threads
 
 __all__: list[str] = []
 
@@ -32,6 +33,7 @@ class _Asked(NamedTuple):
     return_lse: bool
     deterministic: bool
     backend: str
+    num_threads: int | None
 
 
 def numpy_attention(q: Any, k: Any, v: Any, *words: Any) -> Any:
@@ -118,7 +120,13 @@ def _run(
         if not str(bias.dtype).startswith(("float", "bfloat")):
             raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
         bias = xp.broadcast_to(bias.astype(np.float32), bias_extents(extents))
-    compiled = block_mask(mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
+    num_threads = process_threads(asked.num_threads)
+    counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
+    compiled = block_mask(mask, *counts, num_threads)
+    rows = (extents.batch, extents.heads, extents.q_len)
+    if extents.batch == 0:
+        out = xp.empty((*q.shape[:3], extents.head_dim_v), q.dtype)
+        return (out, xp.empty(rows, np.float32)) if return_lse else out
     geometry = Geometry(
         extents.batch,
         extents.heads,
@@ -130,13 +138,17 @@ def _run(
         device if place is None else place.device,
     )
     key = (compiled._handle, geometry)
-    plan = plans.of_call(key) or plans.get(key, compiled, geometry, place)
+    plan = plans.of_call(key) or plans.get(key, compiled, geometry, place, num_threads)
     is_jax = not hasattr(q, "strides")
-    rows = (extents.batch, extents.heads, extents.q_len)
     if 0 in q.shape or 0 in k.shape or 0 in v.shape:
         out = xp.zeros((*q.shape[:3], extents.head_dim_v), q.dtype)
         lse = xp.full(rows, -np.inf, np.float32)
         return (out, lse) if return_lse else out
+    words: Any = {
+        "key_bias": bias,
+        "softmax_scale": factor or None,
+        "num_threads": num_threads,
+    }
     if heads_first:
         q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
     if is_jax:
@@ -145,9 +157,7 @@ def _run(
         import jax
 
         jax.block_until_ready((q, k, v) if bias is None else (q, k, v, bias))
-        result = _fdma.attention(
-            q, k, v, plan, key_bias=bias, softmax_scale=factor or None, stream=0
-        )
+        result = _fdma.attention(q, k, v, plan, **words, stream=0)
         out, lse = (xp.from_dlpack(x) for x in result)
     else:
         out = xp.empty((*q.shape[:3], extents.head_dim_v), q.dtype)
@@ -155,9 +165,7 @@ def _run(
         if min(compiled.q_lens) < extents.q_len:
             out.fill(0)
             lse.fill(-np.inf)
-        _fdma.attention(
-            q, k, v, plan, key_bias=bias, softmax_scale=factor or None, out=out, lse=lse
-        )
+        _fdma.attention(q, k, v, plan, **words, out=out, lse=lse)
     if heads_first:
         out = xp.swapaxes(out, 1, 2)
     return (out, lse) if return_lse else out

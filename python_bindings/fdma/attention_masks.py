@@ -21,12 +21,20 @@ _lock = threading.Lock()
 
 
 def block_mask(
-    mask: BlockMask | MaskExpr | str | None, batch: int, heads: int, q_len: int, kv_len: int
+    mask: BlockMask | MaskExpr | str | None,
+    batch: int,
+    heads: int,
+    q_len: int,
+    kv_len: int,
+    num_threads: int = 0,
 ) -> BlockMask:
     """The mask of a call. Texts, and expressions without arrays, are compiled once for a shape.
 
     An expression with arrays is compiled at each call: they may have changed. Raises TypeError,
     ValueError as `compile`, and ValueError for a mask of another shape.
+
+    A batch of 0 has no cells: what it is given is checked as far as that goes without them, and the
+    result is for one element.
     """
     if isinstance(mask, BlockMask):
         check_shape(mask, batch, heads, q_len, kv_len)
@@ -34,19 +42,21 @@ def block_mask(
     if mask is None:
         mask = DENSE
     elif isinstance(mask, MaskExpr):
-        if mask.tables:
-            return compile(mask, q_len, kv_len, batch, heads)
-        mask = str(mask)
+        if mask.tables and batch > 0:
+            return compile(mask, q_len, kv_len, batch, heads, num_threads=num_threads)
+        mask = DENSE if mask.tables else str(mask)
     elif not isinstance(mask, str):
         hint = "; fdma.compile takes functions of (b, h, q, k)" if callable(mask) else ""
         raise TypeError(
             "mask: expected a BlockMask, a MaskExpr, a text of the mask language or None, got "
             f"{type(mask).__name__}{hint}"
         )
-    return _of_text(mask, batch, heads, q_len, kv_len)
+    return _of_text(mask, max(batch, 1), heads, q_len, kv_len, num_threads)
 
 
-def _of_text(text: str, batch: int, heads: int, q_len: int, kv_len: int) -> BlockMask:
+def _of_text(
+    text: str, batch: int, heads: int, q_len: int, kv_len: int, num_threads: int
+) -> BlockMask:
     key = (text, batch, heads, q_len, kv_len)
     found = _texts.get(key)
     if found is None:
@@ -55,7 +65,7 @@ def _of_text(text: str, batch: int, heads: int, q_len: int, kv_len: int) -> Bloc
                 f"mask: the text has tables (@{', @'.join(names)}); give "
                 f"fdma.compile(text, q_len, {names[0]}=..) or an expression with its arrays"
             )
-        found = compile(text, q_len, kv_len, batch, heads)
+        found = compile(text, q_len, kv_len, batch, heads, num_threads=num_threads)
         with _lock:
             if len(_texts) >= _MAX_TEXTS:
                 _texts.clear()

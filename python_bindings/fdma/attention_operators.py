@@ -1,14 +1,15 @@
 """The operators of PyTorch behind `fdma.attention`: what torch.compile, export and modes see.
 
     fdma::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, str text, SymInt mask, float scale,
-                    bool heads_first, bool deterministic, bool keeps_residual)
-                    -> (Tensor, Tensor, Tensor)
-    fdma::attention_backward(Tensor? dout, Tensor? dlse, .., bool wants_bias)
+                    bool heads_first, bool deterministic, bool keeps_residual,
+                    int num_threads=-1) -> (Tensor, Tensor, Tensor)
+    fdma::attention_backward(Tensor? dout, Tensor? dlse, .., bool wants_bias, int num_threads=-1)
                     -> (Tensor, Tensor, Tensor, Tensor)
 
 The mask is a text, or the number of a BlockMask (`mask_handles`) beside an empty text: a number
 that changes from step to step is no reason to compile a graph again. In a program that is recorded
-to run elsewhere the text holds the BlockMask itself (`mask_text`).
+to run elsewhere the text holds the BlockMask itself (`mask_text`). num_threads -1: as many as
+torch.get_num_threads() says when it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .attention_tensors import (
     forward_with_residual,
     new_gradient,
     new_outputs,
+    threads_of_call,
 )
+from .attention_threads import NOT_SAID
 from .mask_handles import mask_of_handle
 from .mask_text import is_mask_text, mask_of_text
 from .torch_modes import refuse_second_gradients, refuse_transforms
@@ -32,25 +35,30 @@ from .torch_modes import refuse_second_gradients, refuse_transforms
 __all__: list[str] = []
 
 
-def _call(text: str, number: int, scale: float, heads_first: bool, deterministic: bool) -> Call:
+def _call(
+    text: str, number: int, scale: float, heads_first: bool, deterministic: bool, num_threads: int
+) -> Call:
     mask: Any = text
     if not text:
         mask = mask_of_handle(number)
     elif is_mask_text(text):
         mask = mask_of_text(text)
-    return Call(mask, scale, heads_first, deterministic)
+    return Call(mask, scale, heads_first, deterministic, threads_of_call(num_threads))
 
 
 # `rest` are the words after the tensors, in the order of the schemas below. An operator returns
-# tensors: empty ones in place of a residual or a gradient of a bias that is not there.
+# tensors: empty ones in place of a residual or a gradient of a bias that is not there. PyTorch
+# leaves a last argument out that is its default.
 
 
 def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
-    *words, keeps_residual = rest
+    filled: Any = (*rest, NOT_SAID)[:7]
+    *words, keeps_residual, num_threads = filled
     refuse_transforms("attention", q, k, v, bias)
+    call = _call(*[*words, num_threads])
     if keeps_residual:
-        return forward_with_residual(q, k, v, bias, _call(*words))
-    return *forward(q, k, v, bias, _call(*words), True), q.new_empty(0)
+        return forward_with_residual(q, k, v, bias, call)
+    return *forward(q, k, v, bias, call, True), q.new_empty(0)
 
 
 def _describe_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
@@ -60,9 +68,11 @@ def _describe_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
 
 def _run_backward(dout: Any, dlse: Any, *others: Any) -> Any:
     q, k, v, bias, out, lse, residual = others[:7]
-    *rest, wants_bias = others[7:]
+    filled: Any = (*others[7:], NOT_SAID)[:7]
+    *words, wants_bias, num_threads = filled
     kept = None if residual.numel() == 0 else residual
-    grads = backward(q, k, v, bias, out, lse, kept, dout, dlse, _call(*rest), wants_bias)
+    call = _call(*[*words, num_threads])
+    grads = backward(q, k, v, bias, out, lse, kept, dout, dlse, call, wants_bias)
     return *grads[:3], q.new_empty(0) if grads[3] is None else grads[3]
 
 
@@ -75,23 +85,25 @@ def _describe_backward(dout: Any, dlse: Any, *others: Any) -> Any:
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, text, handle, scale, heads_first, deterministic, keeps_residual = inputs
+    filled: Any = (*inputs, NOT_SAID)[:11]
+    *tensors, text, handle, scale, heads_first, deterministic, keeps_residual, num_threads = filled
     out, lse, residual = output
     # As many tensors as `attention_torch` saves: a checkpoint may run a call again on that way.
     ctx.save_for_backward(*tensors, out, lse, residual if keeps_residual else None)
     ctx.mark_non_differentiable(residual)
+    ctx.num_threads = num_threads
     ctx.rest = text, handle, scale, heads_first, deterministic
     ctx.set_materialize_grads(False)
     ctx.mask = mask_of_handle(handle) if not text and type(handle) is int else None
 
 
 def _backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> Any:
-    none = (None,) * 6
+    none = (None,) * 7
     if dout is None and dlse is None:
         return None, None, None, None, *none
     tensors = ctx.saved_tensors  # once: checkpoints give them once
     wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
-    return *gradients(*tensors, dout, dlse, *ctx.rest, wants_bias), *none
+    return *gradients(*tensors, dout, dlse, *ctx.rest, wants_bias, ctx.num_threads), *none
 
 
 def gradients(*arguments: Any) -> Any:
@@ -99,9 +111,10 @@ def gradients(*arguments: Any) -> Any:
     them, the words of the schema in place of the call.
     """
     *tensors, residual, dout, dlse = arguments[:9]
-    *words, wants_bias = arguments[9:]
+    words = arguments[9:]
+    wants_bias = words[-2]
     residual = tensors[0].new_empty(0) if residual is None else residual
-    dq, dk, dv, dbias = attention_backward(dout, dlse, *tensors, residual, *words, wants_bias)
+    dq, dk, dv, dbias = attention_backward(dout, dlse, *tensors, residual, *words)
     return dq, dk, dv, dbias if wants_bias else None
 
 
@@ -114,7 +127,8 @@ attention = torch.library.custom_op(
     _run_forward,
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, Tensor? bias, str text, SymInt mask, float scale, "
-    "bool heads_first, bool deterministic, bool keeps_residual) -> (Tensor, Tensor, Tensor)",
+    "bool heads_first, bool deterministic, bool keeps_residual, int num_threads=-1) "
+    "-> (Tensor, Tensor, Tensor)",
 )
 attention_backward = torch.library.custom_op(
     "fdma::attention_backward",
@@ -122,7 +136,8 @@ attention_backward = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor? dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, "
     "Tensor lse, Tensor residual, str text, SymInt mask, float scale, bool heads_first, "
-    "bool deterministic, bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor)",
+    "bool deterministic, bool wants_bias, int num_threads=-1) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
 )
 attention.register_fake(_describe_forward)
 attention_backward.register_fake(_describe_backward)

@@ -99,10 +99,15 @@ class Plans:
         return entry.plan
 
     def get(
-        self, key: Hashable, mask: BlockMask, geometry: Geometry, place: Place | None = None
+        self,
+        key: Hashable,
+        mask: BlockMask,
+        geometry: Geometry,
+        place: Place | None = None,
+        num_threads: int = 0,
     ) -> Any:
         """The plan of a mask, made where there is none yet; `key` finds it from then on."""
-        entry = self.entry(mask, geometry, place)
+        entry = self.entry(mask, geometry, place, num_threads)
         self.remember(key, entry)
         return entry.plan
 
@@ -113,8 +118,14 @@ class Plans:
                 self._calls.clear()
             self._calls[key] = entry
 
-    def entry(self, mask: BlockMask, geometry: Geometry, place: Place | None = None) -> Entry:
-        """The plan of a mask, made where there is none yet."""
+    def entry(
+        self,
+        mask: BlockMask,
+        geometry: Geometry,
+        place: Place | None = None,
+        num_threads: int = 0,
+    ) -> Entry:
+        """The plan of a mask, made by num_threads (0: all) where there is none yet."""
         content = (mask.content_hash, geometry)
         entry = self._entries.get(content)
         if entry is None:
@@ -123,7 +134,7 @@ class Plans:
                     "attention: the first call with a mask and shapes makes a plan, which a CUDA "
                     "graph cannot capture; make one call with them before the capture"
                 )
-            entry = Entry(_make(mask, geometry, place))
+            entry = Entry(_make(mask, geometry, place, num_threads))
         with self._lock:
             known = self._entries.get(content)
             if known is None:
@@ -170,7 +181,7 @@ class Plans:
             forget()
 
 
-def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
+def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads: int) -> Any:
     plan = _fdma.make_plan(
         mask._core,
         batch=geometry.batch,
@@ -182,6 +193,7 @@ def _make(mask: BlockMask, geometry: Geometry, place: Place | None) -> Any:
         key_bias=geometry.has_bias,
         backend=geometry.backend,
         direction=geometry.direction,
+        num_threads=num_threads,
     )
     if place is None:
         return plan

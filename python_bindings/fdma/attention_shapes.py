@@ -83,7 +83,10 @@ def checked_extents(
         raise ValueError(f"k: expected batch {batch}, as q, got {k[0]}")
     if k[3] != q[3]:
         raise ValueError(f"k: expected head_dim {q[3]}, as q, got {k[3]}")
-    if heads_kv == 0 or heads % heads_kv != 0:
+    for name, count in (("q", heads), ("k", heads_kv)):
+        if count == 0:
+            raise ValueError(f"{name}: expected at least 1 head, got 0")
+    if heads % heads_kv != 0:
         raise ValueError(
             f"k: expected a number of heads that divides the {heads} of q, got {heads_kv}"
         )

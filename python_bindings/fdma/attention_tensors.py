@@ -14,7 +14,9 @@ from . import _fdma
 from .attention_masks import block_mask
 from .attention_plans import Direction, DType, Geometry, Place, plans
 from .attention_shapes import DTYPES, Extents, checked_extents
+from .attention_threads import NOT_SAID
 from .block_mask import BlockMask
+from .tensor_layouts import refuse_layouts
 from .torch_modes import refuse_transforms
 
 __all__: list[str] = []
@@ -36,6 +38,14 @@ class Call(NamedTuple):
     """0: 1 / sqrt(head_dim)."""
     heads_first: bool
     deterministic: bool
+    num_threads: int = 0
+    """Of the CPU, forward and backward; 0: all."""
+
+
+def threads_of_call(said: int) -> int:
+    """The core's number for what `attention_threads` makes of num_threads."""
+    count: int = torch.get_num_threads() if said == NOT_SAID else said
+    return count
 
 
 def number_of(mask: BlockMask | str) -> int:
@@ -51,18 +61,23 @@ def number_of(mask: BlockMask | str) -> int:
 
 
 def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
-    return checked_extents(q.shape, k.shape, v.shape, heads_first)
+    try:
+        return checked_extents(q.shape, k.shape, v.shape, heads_first)
+    except RuntimeError:  # nested tensors have no shape
+        refuse_layouts(q=q, k=k, v=v)
+        raise
 
 
 def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction = "forward") -> Any:
-    """The plan of a call: known, or made now."""
+    """The plan of a call: known, or made now; None for a batch of 0, once the call is checked."""
     is_backward = direction == "backward"
     is_deterministic = call.deterministic and is_backward
     number = number_of(call.mask)
     shown = number, q, k, v, bias, call.heads_first, is_backward, is_deterministic
-    plan = _known.find(*shown)
+    plan = _find_known(*shown)
     if plan is not None:
         return plan
+    refuse_layouts(q=q, k=k, v=v, bias=bias)
     # Parameters, and tensors before PyTorch 2.10, do not describe themselves to C.
     tensors = tuple((x.shape, x.dtype, x.device) for x in (q, k, v))
     key = number, tensors, bias is None, call.heads_first, direction, is_deterministic
@@ -70,11 +85,14 @@ def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction 
     if plan is not None:
         return plan
     extents, geometry, place = _geometry(q, k, v, bias, call, direction)
-    mask = block_mask(call.mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
-    entry = plans.entry(mask, geometry, place)
+    counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
+    mask = block_mask(call.mask, *counts, call.num_threads)
+    if extents.batch == 0:
+        return None
+    entry = plans.entry(mask, geometry, place, call.num_threads)
     rows = extents.batch, extents.heads, extents.q_len
     one_number = torch.empty(1, dtype=torch.float32, device=q.device)
-    if not _known.add(*shown, entry, one_number.expand(rows)):
+    if not _add_known(*shown, entry, one_number.expand(rows)):
         plans.remember(key, entry)
     return entry.plan
 
@@ -142,6 +160,7 @@ def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True
 _known = _fdma.KnownCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
 plans.when_forgotten.append(_known.clear)
 run_known = _known.run
+_find_known, _add_known = _known.find, _known.add
 
 
 def needs_residual(q: Any, wants_bias: bool) -> bool:
@@ -166,8 +185,8 @@ def forward_with_residual(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
 
 def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
     """The result, or with_lse (result, log-sum-exp)."""
-    mask, scale, heads_first, _ = call
-    known = run_known(number_of(mask), q, k, v, bias, scale, heads_first, with_lse)
+    mask, scale, heads_first, _, num_threads = call
+    known = run_known(number_of(mask), q, k, v, bias, scale, heads_first, with_lse, num_threads)
     return _forward(q, k, v, bias, call, with_lse) if known is None else known
 
 
@@ -194,7 +213,7 @@ def _run(
 ) -> None:
     for _ in range(2):
         unreadable = _fdma.attention_call(
-            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, residual
+            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, residual, call.num_threads
         )
         if not unreadable:
             break
@@ -242,6 +261,7 @@ def backward(
             call.deterministic,
             workspace,
             residual,
+            call.num_threads,
         )
         if not unreadable:
             break

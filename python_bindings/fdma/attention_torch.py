@@ -27,9 +27,13 @@ from .attention_tensors import (
     needs_residual,
     number_of,
     run_known,
+    threads_of_call,
 )
+from .attention_threads import NOT_SAID, checked_num_threads
 from .block_mask import BlockMask
+from .expr_types import MaskExpr
 from .mask_text import text_of_mask
+from .tensor_layouts import refuse_layouts
 from .torch_modes import (
     PLAIN,
     has_tangents,
@@ -52,6 +56,7 @@ _transform = torch._C._functorch.peek_interpreter_stack
 _no_function_modes = torch._C.DisableTorchFunction
 _is_profiling = torch.autograd._profiler_enabled
 _is_tracing = torch._C._is_tracing
+_get_num_threads = torch.get_num_threads
 
 
 def attention(
@@ -65,15 +70,17 @@ def attention(
     return_lse: bool,
     deterministic: bool,
     backend: str,
+    num_threads: int | None,
 ) -> Any:
     """`fdma.attention` for tensors."""
+    said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
     if _is_compiling() or not _is_plain(q, k, v, bias):
+        words = scale, layout, return_lse, deterministic, backend
         if not _is_compiling() and only_sets_devices() and _are_plain(q, k, v, bias):
             with _no_function_modes():
-                return attention(
-                    q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend
-                )
-        return _by_operators(q, k, v, mask, bias, scale, layout, return_lse, deterministic, backend)
+                return attention(q, k, v, mask, bias, *words, num_threads)
+        return _by_operators(q, k, v, mask, bias, *words, said)
+    threads = _get_num_threads() if said == NOT_SAID else said
     heads_first = layout == "bhsd" or is_heads_first(layout)
     factor = 0.0 if scale is None else checked_scale(scale)
     if backend != "auto":
@@ -83,27 +90,28 @@ def attention(
     if bias is not None:
         bias = _full_bias(bias, q, k, v, heads_first)
     if not isinstance(mask, BlockMask | str):
-        mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first)
+        mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first, threads)
     if _is_grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
         or (bias is not None and bias.requires_grad)
     ):
-        call = Call(mask, factor, heads_first, deterministic)
+        call = Call(mask, factor, heads_first, deterministic, threads)
         return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
-    known = run_known(number_of(mask), q, k, v, bias, factor, heads_first, return_lse)
+    known = run_known(number_of(mask), q, k, v, bias, factor, heads_first, return_lse, threads)
     if known is not None:
         return known
-    call = Call(mask, factor, heads_first, deterministic)
+    call = Call(mask, factor, heads_first, deterministic, threads)
     return forward(q, k, v, bias, call, return_lse)
 
 
 def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> Any:
-    scale, layout, return_lse, deterministic, backend = words
+    scale, layout, return_lse, deterministic, backend, num_threads = words
     for name, x in (("k", k), ("v", v), ("bias", bias)):
         if not isinstance(x, torch.Tensor) and (x is not None or name != "bias"):
             raise TypeError(f"{name}: expected a tensor of PyTorch, as q, got {type(x).__name__}")
+    refuse_layouts(q=q, k=k, v=v, bias=bias)
     heads_first = is_heads_first(layout)
     factor = checked_scale(scale)
     if backend != "auto":
@@ -113,7 +121,7 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
         bias = _full_bias(bias, q, k, v, heads_first)
     if not _is_compiling():
         refuse_transforms("attention", q, k, v, bias)
-    text, handle, kept = _named(mask, q, k, v, heads_first)
+    text, handle, kept = _named(mask, q, k, v, heads_first, num_threads)
     wants_bias = bias is not None and bias.requires_grad and _is_grad_enabled()
     keeps_residual = wants_bias and bool(q.dtype != torch.float32)
     # Where a graph is compiled it would be one for few queries and one for many.
@@ -121,7 +129,8 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
         is_asked = _is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         keeps_residual = is_asked and needs_residual(q, False)
     out, lse, _ = attention_operators.attention(
-        q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_residual
+        *(q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_residual),
+        num_threads,
     )
     del kept
     return (out, lse) if return_lse else out
@@ -165,9 +174,9 @@ def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
 def _gradients_by_operator(*arguments: Any) -> Any:
     """It can be compiled (compiled autograd), and is called for each element of a batch."""
     *tensors, call, wants_bias = arguments
-    given, *words = call
+    given, *words, num_threads = call
     text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)
-    return attention_operators.gradients(*tensors, text, handle, *words, wants_bias)
+    return attention_operators.gradients(*tensors, text, handle, *words, wants_bias, num_threads)
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
@@ -239,23 +248,37 @@ def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
     return bias.to(torch.float32).expand(wanted)
 
 
-def _named(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> tuple[str, int, Any]:
+def _named(
+    mask: Any, q: Any, k: Any, v: Any, heads_first: bool, num_threads: int
+) -> tuple[str, int, Any]:
     """A text or a number for the mask, and what has to live until the call is over."""
     if mask is None:
         return DENSE, 0, None
     if isinstance(mask, str):
         return mask, 0, None
+    if isinstance(mask, MaskExpr):
+        # Of C++: torch.compile reads it, and compiles anew where it differs.
+        text = mask._node.table_free_text
+        if text is not None:
+            return text, 0, None
     if not isinstance(mask, BlockMask):
         if _is_compiling():
+            if isinstance(mask, MaskExpr):
+                raise NotImplementedError(
+                    "mask: inside torch.compile an expression with tables is not bound; compile it "
+                    "outside, fdma.compile(mask, q_len, kv_len), and hand the BlockMask in"
+                )
             raise NotImplementedError(
-                "mask: inside torch.compile a BlockMask (fdma.compile, outside) or a text is needed"
+                "mask: inside torch.compile a BlockMask (fdma.compile, outside), an expression "
+                f"without tables or a text is needed, got {type(mask).__name__}"
             )
-        mask = _resolved(mask, q, k, v, heads_first)
+        mask = _resolved(mask, q, k, v, heads_first, threads_of_call(num_threads))
     if is_recorded():
         return text_of_mask(mask), 0, None
     return "", mask._handle, mask
 
 
-def _resolved(mask: Any, q: Any, k: Any, v: Any, heads_first: bool) -> BlockMask:
+def _resolved(mask: Any, q: Any, k: Any, v: Any, heads_first: bool, num_threads: int) -> BlockMask:
     extents = extents_of(q, k, v, heads_first)
-    return block_mask(mask, extents.batch, extents.heads, extents.q_len, extents.kv_len)
+    counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
+    return block_mask(mask, *counts, num_threads)

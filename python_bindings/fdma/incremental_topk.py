@@ -11,6 +11,8 @@ from .learned import framework, in_framework
 
 __all__ = ["IncrementalTopk"]
 
+_ARRAYS = ("kept", "live", "waiting", "waiting_queries", "dropped")
+
 
 class IncrementalTopk:
     """The keys that later queries may keep, as a sequence grows: prefill, then one key at a time.
@@ -20,7 +22,8 @@ class IncrementalTopk:
     (an index of CUDA), capacity is the longest, and scores and results are on that GPU.
 
     A key that is not alive never comes back, so a cache drops it: w keys are all that decoding
-    needs, whatever the length.
+    needs, whatever the length. Pickles and copies go on where this one is; those of one on a GPU
+    are a NotImplementedError.
 
     >>> import fdma, numpy as np
     >>> topk = fdma.IncrementalTopk(2)
@@ -123,6 +126,23 @@ class IncrementalTopk:
             self._on_gpu.end_group()
         for row in self._rows:
             row.end_group()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._on_gpu is not None:
+            raise NotImplementedError(
+                "IncrementalTopk: one on a GPU is neither pickled nor copied; make another there "
+                "and append the scores so far, or keep it on the CPU (device=None)"
+            )
+        rows = [
+            {name: np.asarray(x) if name in _ARRAYS else x for name, x in row.state().items()}
+            for row in self._rows
+        ]
+        return {"extents": self._extents, "framework": self._framework, "rows": rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._extents, self._framework = state["extents"], state["framework"]
+        self._rows = [_fdma.IncrementalTopk.restore(**row) for row in state["rows"]]
+        self._on_gpu = None
 
     @property
     def w(self) -> int:

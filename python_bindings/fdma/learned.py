@@ -14,7 +14,9 @@ import numpy as np
 
 from . import _fdma
 from .attention import Backend, Layout, attention
+from .attention_masks import block_mask
 from .attention_shapes import checked_extents, checked_scale, is_heads_first
+from .attention_threads import checked_num_threads, process_threads
 from .block_mask import BlockMask
 from .compile import compile
 from .expr_types import MaskExpr
@@ -61,13 +63,16 @@ def zoh_scores(
     a_coef: Any,
     mode: Literal["exp", "log"] = "exp",
     layout: Layout = "bhsd",
+    *,
+    num_threads: int | None = None,
 ) -> _Array:
     """Scores of keys from their values: exp(softplus(V dt_proj^T) * a_coef), float32.
 
     values [batch, heads_kv, kv_len, head_dim] ("bhsd"; or "bshd"), dt_proj [heads_kv, heads_kv *
     head_dim] or, where each head sees its own values, [heads_kv, head_dim], a_coef [heads_kv];
     float32, float16 or bfloat16, on the CPU or a GPU. Returns [batch, heads_kv, kv_len] of the same
-    framework; mode "log" leaves the exponential out. PyTorch: gradients of all three.
+    framework; mode "log" leaves the exponential out. PyTorch: gradients of all three. num_threads:
+    as `attention`.
 
     Raises ValueError for shapes, NotImplementedError for element types.
 
@@ -81,9 +86,12 @@ def zoh_scores(
     if name == "torch":
         from .zoh_torch import scores_of
 
-        result: Any = scores_of(given, dt_proj, a_coef, mode == "log")
+        said = checked_num_threads(num_threads)
+        result: Any = scores_of(given, dt_proj, a_coef, mode == "log", said)
         return result  # type: ignore[no-any-return]
-    return in_framework(_fdma.zoh_scores(given, dt_proj, a_coef, mode=mode), name)  # type: ignore[no-any-return]
+    threads = process_threads(num_threads)
+    made = _fdma.zoh_scores(given, dt_proj, a_coef, mode=mode, num_threads=threads)
+    return in_framework(made, name)  # type: ignore[no-any-return]
 
 
 def zoh_scores_backward(
@@ -93,12 +101,15 @@ def zoh_scores_backward(
     a_coef: Any,
     mode: Literal["exp", "log"] = "exp",
     layout: Layout = "bhsd",
+    *,
+    num_threads: int | None = None,
 ) -> tuple[_Array, Any, Any]:
     """The gradients of `zoh_scores` with respect to values, dt_proj and a_coef.
 
     dscores: that of the scores, float32 [batch, heads_kv, kv_len]; the others as there. Each
     gradient has the shape and type of its input; sums are float32, in a fixed order. A score whose
-    dscore is 0 adds nothing, whatever its values are. PyTorch calls this by itself.
+    dscore is 0 adds nothing, whatever its values are. PyTorch calls this by itself. num_threads: as
+    `attention`.
 
     Raises what `zoh_scores` raises.
 
@@ -114,9 +125,13 @@ def zoh_scores_backward(
         from .zoh_torch import zoh_scores_backward as backward
 
         all_wanted = (True, True, True)
-        found: Any = backward(dscores, given, dt_proj, a_coef, mode == "log", *all_wanted)
+        said = checked_num_threads(num_threads)
+        found: Any = backward(dscores, given, dt_proj, a_coef, mode == "log", *all_wanted, said)
     else:
-        made = _fdma.zoh_scores_backward(given, dt_proj, a_coef, dscores, mode=mode)
+        threads = process_threads(num_threads)
+        made = _fdma.zoh_scores_backward(
+            given, dt_proj, a_coef, dscores, mode=mode, num_threads=threads
+        )
         found = (in_framework(x, name) for x in made)
     dvalues, ddt_proj, da_coef = found
     return _turned(dvalues, layout, name), ddt_proj, da_coef
@@ -124,11 +139,14 @@ def zoh_scores_backward(
 
 def _rows_of(values: Any, mode: str, layout: Layout) -> tuple[Any, str]:
     """values [batch, kv_len, heads_kv, head_dim] and their framework."""
+    if (name := framework(values)) == "torch":
+        from .tensor_layouts import refuse_layouts
+
+        refuse_layouts(values=values)
     if len(values.shape) != 4:
         raise ValueError(f"values: expected 4 dimensions, got {len(values.shape)}")
     if mode not in ("exp", "log"):
         raise ValueError(f'mode: expected "exp" or "log", got {mode!r}')
-    name = framework(values)
     return _turned(values, layout, name), name
 
 
@@ -146,6 +164,7 @@ def select_topk(
     *,
     q_len: int | None = None,
     heads: int | None = None,
+    num_threads: int | None = None,
 ) -> BlockMask:
     """The mask in which every query keeps the w keys of highest score that `among` shows it.
 
@@ -154,7 +173,7 @@ def select_topk(
     else as many as keys. heads: query heads, a multiple of heads_kv (which it is by default).
     Scores on a GPU are selected there (among causal masks, documents, prefixes, padding), and the
     result is brought to the host. Selection has no gradient; that of a score flows through the bias
-    that it is (`dynamic_mask_attention`).
+    that it is (`dynamic_mask_attention`). num_threads: as `attention`.
 
     Raises ValueError for shapes and NaN; NotImplementedError for `among` on a GPU that shows a key
     again after hiding it (windows; use scores.cpu()).
@@ -177,6 +196,10 @@ def select_topk(
             f"scores: expected up to 3 dimensions [batch, heads_kv, kv_len], got {list(extents)}"
         )
     batch, heads_kv, kv_len = extents
+    if batch == 0 or heads_kv == 0:
+        raise ValueError(
+            f"scores: expected at least one batch element and KV head, got {list(extents)}"
+        )
     heads = heads_kv if heads is None else heads
     if heads < 1 or heads % heads_kv != 0:
         raise ValueError(f"heads: expected a multiple of {heads_kv}, got {heads}")
@@ -196,7 +219,17 @@ def select_topk(
             )
         return _on_gpu(scores.reshape(extents), w, mask, heads)
     chosen = topk(scores, w, among=_expression(among))
-    return compile(chosen, q_len, kv_len, batch, heads)
+    threads = _host_threads(num_threads, name)
+    return compile(chosen, q_len, kv_len, batch, heads, num_threads=threads)
+
+
+def _host_threads(num_threads: int | None, name: str) -> int:
+    """The core's number for arrays of a framework."""
+    if name != "torch":
+        return process_threads(num_threads)
+    from .attention_tensors import threads_of_call
+
+    return threads_of_call(checked_num_threads(num_threads))
 
 
 def _expression(among: Any) -> MaskExpr:
@@ -259,13 +292,16 @@ def dynamic_mask_attention(
     drop_zero_scores: bool = False,
     deterministic: bool = False,
     backend: Backend = "auto",
+    *,
+    num_threads: int | None = None,
 ) -> Any:
     """Attention in which every query keeps the keys of highest ZOH score and adds it to its logits.
 
-    q, k, v, scale, layout, return_lse, deterministic, backend: as `attention`. dt_proj, a_coef: as
-    `zoh_scores`, of v. keep_window_size: keys that a query keeps, of those that `among` shows it.
-    bias: what is added: the score, its logarithm A softplus(dt), or nothing; keys are ranked by it
-    (by the score where it is "none"). drop_zero_scores: a key whose score is 0 is not seen.
+    q, k, v, scale, layout, return_lse, deterministic, backend, num_threads: as `attention`.
+    dt_proj, a_coef: as `zoh_scores`, of v. keep_window_size: keys that a query keeps, of those that
+    `among` shows it. bias: what is added: the score, its logarithm A softplus(dt), or nothing; keys
+    are ranked by it (by the score where it is "none"). drop_zero_scores: a key whose score is 0 is
+    not seen.
 
     PyTorch: gradients of q, k, v, dt_proj and a_coef; selection has none, and keys that no query
     keeps have gradients of 0. What a shape needs is prepared once, with and without gradients; a
@@ -288,14 +324,16 @@ def dynamic_mask_attention(
         raise ValueError(f'bias: expected "exp", "log" or "none", got {bias!r}')
     tensors: Any = (q, k, v)
     heads_first = is_heads_first(layout)
+    if framework(q) == "torch":
+        from .learned_torch import check_modes
+        from .tensor_layouts import refuse_layouts
+
+        refuse_layouts(q=q, k=k, v=v)
+        check_modes(*tensors, dt_proj, a_coef)
     q_shape, k_shape, v_shape = (x.shape for x in tensors)
     extents = checked_extents(q_shape, k_shape, v_shape, heads_first)
     _refuse_no_integer(keep_window_size)
     scale = checked_scale(scale) or None
-    if framework(q) == "torch":
-        from .learned_torch import check_modes
-
-        check_modes(*tensors, dt_proj, a_coef)
     from .learned_call import Asked, one_call
 
     asked = Asked(
@@ -308,18 +346,26 @@ def dynamic_mask_attention(
         backend,
         deterministic,
         _needs_gradient(*tensors, dt_proj, a_coef),
+        _host_threads(num_threads, framework(q)),
     )
     found = one_call(tensors, dt_proj, a_coef, extents, asked)
     if found is not None:
         return found if return_lse else found[0]
-    scores: Any = zoh_scores(tensors[2], dt_proj, a_coef, "log" if bias == "log" else "exp", layout)
-    mask = select_topk(scores, keep_window_size, among, q_len=extents.q_len, heads=extents.heads)
+    mode: Literal["exp", "log"] = "log" if bias == "log" else "exp"
+    scores: Any = zoh_scores(v, dt_proj, a_coef, mode, layout, num_threads=num_threads)
+    if extents.batch == 0:
+        seen = block_mask(among, 0, extents.heads_kv, extents.q_len, extents.kv_len)
+        mask: Any = seen if seen.heads == 1 else None  # no row reads it
+    else:
+        counts: Any = {"q_len": extents.q_len, "heads": extents.heads, "num_threads": num_threads}
+        mask = select_topk(scores, keep_window_size, among, **counts)
     added = None if bias == "none" else scores
     if drop_zero_scores:
         is_zero = scores < _LOG_OF_ZERO if bias == "log" else scores == 0
         added = without_zeros(scores * 0 if added is None else added, is_zero)
     run: Any = attention
-    return run(*tensors, mask, added, scale, layout, return_lse, deterministic, backend)
+    words = scale, layout, return_lse, deterministic, backend
+    return run(*tensors, mask, added, *words, num_threads=num_threads)
 
 
 def _refuse_no_integer(keep_window_size: Any) -> None:

@@ -32,6 +32,7 @@ class Asked(NamedTuple):
     backend: str
     deterministic: bool
     gradients: bool
+    num_threads: int
 
 
 def one_call(
@@ -59,7 +60,7 @@ def one_call(
             return None
     device = _device(q, name)
     checked_backend(asked.backend, device is not None, getattr(q, "device", "the host"))
-    seen = _among(asked.among, extents)
+    seen = _among(asked.among, extents, asked.num_threads)
     if isinstance(asked.among, BlockMask):
         asked.among._core.check_serves(extents.batch, extents.heads, "among")
     elif seen is not None and seen._core.is_per_head and extents.heads != extents.heads_kv:
@@ -105,7 +106,7 @@ def _device(q: Any, name: str) -> int | None:
     return None
 
 
-def _among(among: Any, extents: Extents) -> BlockMask | None:
+def _among(among: Any, extents: Extents, num_threads: int) -> BlockMask | None:
     """None for causal."""
     if isinstance(among, BlockMask):
         return among
@@ -114,7 +115,8 @@ def _among(among: Any, extents: Extents) -> BlockMask | None:
             return None
         if _fdma.parse_expr(among).table_names:
             raise ValueError("among: the text has tables; give an expression with its arrays")
-    return compile(among, extents.q_len, extents.kv_len, extents.batch, extents.heads_kv)
+    counts = extents.q_len, extents.kv_len, extents.batch, extents.heads_kv
+    return compile(among, *counts, num_threads=num_threads)
 
 
 def _prepare(
@@ -170,7 +172,8 @@ def _run(
             into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
             lse = xp.empty((batch, heads, q_len), "float32")
             out = into.swapaxes(1, 2) if asked.heads_first else into
-    held.run(q, k, v, dt_proj, a_coef, softmax_scale=asked.scale, out=into, lse=lse)
+    words: Any = {"softmax_scale": asked.scale, "num_threads": asked.num_threads}
+    held.run(q, k, v, dt_proj, a_coef, **words, out=into, lse=lse)
     return out, lse
 
 

@@ -33,7 +33,7 @@ bool is_readable(const TensorView& view) {
 }
 
 void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_first,
-                    float softmax_scale, nb::handle stream, nb::handle array) {
+                    float softmax_scale, int num_threads, nb::handle stream, nb::handle array) {
   if (heads_first) {
     put_lengths_first(tensors.q);
     put_lengths_first(tensors.kv.k);
@@ -44,6 +44,7 @@ void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_fi
   MutableTensorView* const new_lse = tensors.lse.data != nullptr ? &tensors.lse : nullptr;
   AttentionOptions options;
   options.softmax_scale = softmax_scale;
+  options.num_threads = num_threads;
   const auto* const on_device = std::get_if<const PlanOnDevice*>(&plan);
   if (on_device == nullptr) {
     const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);

@@ -42,8 +42,10 @@ void put_lengths_first(View& view) {
 /// Attention of readable tensors by a plan that fits, lse and out_residual where they have data;
 /// rows past lengths are 0 and -inf, of out_residual not written. heads_first: q, k, v, out are
 /// [batch, heads, len, head_dim]. On a GPU on `stream`, or where that is None on the current stream
-/// of the framework that `array` is of. The GIL is held and released meanwhile.
+/// of the framework that `array` is of. num_threads: of the CPU; 0: all. The GIL is held and
+/// released meanwhile.
 void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_first,
-                    float softmax_scale, nanobind::handle stream, nanobind::handle array);
+                    float softmax_scale, int num_threads, nanobind::handle stream,
+                    nanobind::handle array);
 
 }  // namespace fdma::python

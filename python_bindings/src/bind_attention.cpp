@@ -52,7 +52,8 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
                                   const std::string& backend, std::pair<int, int> tile,
                                   const std::string& columns, const std::string& split,
                                   const std::string& pack, std::int64_t num_workers,
-                                  const std::string& form, const std::string& direction) {
+                                  const std::string& form, const std::string& direction,
+                                  int num_threads) {
   AttentionShape shape;
   shape.batch = batch.value_or(mask.shape.num_batches);
   shape.heads_q = checked_count("heads_q", heads_q);
@@ -72,6 +73,7 @@ AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int6
   options.num_workers = checked_count("num_workers", num_workers);
   options.form = value_or_throw(parse_plan_form(form));
   options.direction = value_or_throw(parse_direction(direction));
+  options.num_threads = num_threads;
   const nb::gil_scoped_release released;
   return value_or_throw(
       make_plan(mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
@@ -375,17 +377,18 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
       .def_prop_ro("counts", &counts_of, "Tiles and gather chunks over all items.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
-  module.def("make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
-             nb::arg("batch") = nb::none(), nb::arg("heads_q"), nb::arg("heads_kv") = nb::none(),
-             nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
-             nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false,
-             nb::arg("backend") = "cpu", nb::arg("tile") = std::pair(0, 0),
-             nb::arg("columns") = "automatic", nb::arg("split") = "automatic",
-             nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
-             nb::arg("form") = "segments", nb::arg("direction") = "forward",
-             "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
-             "form='parametric' keeps the mask as a formula: calls may bring lengths and "
-             "documents. direction='backward' is for attention_backward_call.");
+  module.def(
+      "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
+      nb::arg("batch") = nb::none(), nb::arg("heads_q"), nb::arg("heads_kv") = nb::none(),
+      nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
+      nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false, nb::arg("backend") = "cpu",
+      nb::arg("tile") = std::pair(0, 0), nb::arg("columns") = "automatic",
+      nb::arg("split") = "automatic", nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
+      nb::arg("form") = "segments", nb::arg("direction") = "forward", nb::arg("num_threads") = 0,
+      "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
+      "form='parametric' keeps the mask as a formula: calls may bring lengths and "
+      "documents. direction='backward' is for attention_backward_call. num_threads make "
+      "it (0: all) and do not change it.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
              nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
              nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,

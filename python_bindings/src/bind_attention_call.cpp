@@ -50,7 +50,7 @@ MutableTensorView written(const char* name, nb::handle object, int rank, const P
 
 int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
                    nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
-                   bool heads_first, nb::handle out_residual, nb::handle stream) {
+                   bool heads_first, nb::handle out_residual, int num_threads, nb::handle stream) {
   const Place place = place_of(plan);
   const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
                                taken("v", v, 4, place)};
@@ -68,7 +68,7 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
   if (!out_residual.is_none()) {
     tensors.out_residual = written("out_residual", out_residual, 4, place);
   }
-  launch_forward(plan, tensors, heads_first, softmax_scale, stream, q);
+  launch_forward(plan, tensors, heads_first, softmax_scale, num_threads, stream, q);
   return 0;
 }
 
@@ -101,7 +101,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
                             nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
                             nb::handle dkey_bias, float softmax_scale, bool heads_first,
                             bool deterministic, nb::handle workspace, nb::handle out_residual,
-                            nb::handle stream) {
+                            int num_threads, nb::handle stream) {
   const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
   const Place place = place_of(plan);
   std::vector<InputArray> owners;
@@ -138,6 +138,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   BackwardOptions options;
   options.softmax_scale = softmax_scale;
   options.deterministic = deterministic;
+  options.num_threads = num_threads;
   if (held == nullptr) {
     const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
     if (on_host.num_items() == 1) options.num_threads = 1;  // wakes nobody
@@ -176,11 +177,13 @@ void bind_attention_call(nb::module_& module) {
       "attention_call", &attention_call, nb::arg("plan"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
       nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
       nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
-      nb::arg("out_residual").none() = nb::none(), nb::arg("stream").none() = nb::none(),
+      nb::arg("out_residual").none() = nb::none(), nb::arg("num_threads") = 0,
+      nb::arg("stream").none() = nb::none(),
       "Attention by a plan for these tensors into out and lse, which nothing else uses and "
       "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
       "are [batch, heads, len, head_dim]. out_residual: like out, of 16 bits; what rounding took "
-      "from it, for attention_backward_call. Returns 0; or, having done nothing, a bit for "
+      "from it, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, "
+      "having done nothing, a bit for "
       "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
       "caller's affair.");
   module.def(
@@ -189,12 +192,13 @@ void bind_attention_call(nb::module_& module) {
       nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
       nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
       nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
-      nb::arg("out_residual").none() = nb::none(), nb::arg("stream").none() = nb::none(),
+      nb::arg("out_residual").none() = nb::none(), nb::arg("num_threads") = 0,
+      nb::arg("stream").none() = nb::none(),
       "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
       "and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes "
       "that nothing else uses on that stream meanwhile; None: the plan's own. out_residual: of "
       "attention_call; without it a gradient of a bias, and those of few queries, cost a pass over "
-      "all keys more. Returns 0; or, "
+      "all keys more. num_threads: of the CPU; 0: all. Returns 0; or, "
       "having done nothing, a bit for each of "
       "q, k, v, key_bias, dout, dlse that has to be made contiguous first.");
   module.def("release_workspaces", &release_shared_workspaces,

@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,10 +52,31 @@ std::vector<NodeHandle> operands_of(const NodeHandle& handle) {
   return operands;
 }
 
+// A getter in C, not a property: PyTorch's compiler reads those, and tells by their value whether
+// what it has compiled fits a call. It asks again at every call, so the node keeps the text.
+PyObject* table_free_text(PyObject* self, void*) {
+  NodeHandle& node = *nb::inst_ptr<NodeHandle>(self);
+  try {
+    if (!node.table_free_text.is_valid()) {
+      const std::optional<std::string> text = text_without_tables(node);
+      node.table_free_text = text ? nb::object(nb::str(text->c_str(), text->size())) : nb::none();
+    }
+    return nb::object(node.table_free_text).release().ptr();
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+PyGetSetDef node_getters[] = {
+    {"table_free_text", table_free_text, nullptr,
+     "The text as it stands, unchecked; None where there are tables in it.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyType_Slot node_slots[] = {{Py_tp_getset, node_getters}, {0, nullptr}};
+
 }  // namespace
 
 void bind_expr(nb::module_& module) {
-  nb::class_<NodeHandle>(module, "ExprNode",
+  nb::class_<NodeHandle>(module, "ExprNode", nb::type_slots(node_slots),
                          "One operation of an expression over shared operands; immutable.")
       .def_prop_ro(
           "depends_on_cell", [](const NodeHandle& node) { return node.depends_on_cell; },

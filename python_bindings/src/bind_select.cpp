@@ -222,6 +222,77 @@ nb::object intervals_of(const IncrementalTopk& topk) {
   return array_of<std::int32_t>(bounds, DType::int32, 2, {topk.kv_len(), 2, 1, 1});
 }
 
+nb::object intervals_array(const std::vector<Interval>& intervals) {
+  std::vector<std::int32_t> bounds;
+  bounds.reserve(2 * intervals.size());
+  for (const Interval& each : intervals) bounds.insert(bounds.end(), {each.begin, each.end});
+  const auto count = static_cast<std::int64_t>(intervals.size());
+  return array_of<std::int32_t>(bounds, DType::int32, 2, {count, 2, 1, 1});
+}
+
+std::vector<Interval> intervals_in(std::string_view name, nb::handle object) {
+  const std::vector<std::int32_t> bounds =
+      elements<std::int32_t>(name, object, DType::int32, 2, "int32 [keys, 2]");
+  std::vector<Interval> intervals(bounds.size() / 2);
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    intervals[i] = {bounds[2 * i], bounds[2 * i + 1]};
+  }
+  return intervals;
+}
+
+nb::object ranks_array(const std::vector<std::uint64_t>& ranks) {
+  return array_of<std::uint64_t>(ranks, DType::uint64, 1,
+                                 {static_cast<std::int64_t>(ranks.size()), 1, 1, 1});
+}
+
+nb::dict state_of(const IncrementalTopk& topk) {
+  const IncrementalTopk::State state = topk.state();
+  std::vector<std::uint64_t> ranks;
+  std::vector<Interval> queries;
+  for (const IncrementalTopk::Waiting& each : state.waiting) {
+    ranks.push_back(each.rank);
+    queries.push_back(each.queries);
+  }
+  nb::dict result;
+  result["w"] = state.w;
+  result["q_len"] = state.q_len;
+  result["group_end"] = state.group_end;
+  result["last_key"] = state.last_key;
+  result["last"] = nb::make_tuple(state.last.begin, state.last.end);
+  result["kept"] = intervals_array(state.kept);
+  result["live"] = ranks_array(state.heap);
+  result["waiting"] = ranks_array(ranks);
+  result["waiting_queries"] = intervals_array(queries);
+  result["dropped"] = keys_array(state.dropped);
+  return result;
+}
+
+IncrementalTopk topk_of(std::int64_t w, std::int64_t q_len, std::int32_t group_end,
+                        std::int64_t last_key, std::pair<std::int32_t, std::int32_t> last,
+                        nb::handle kept, nb::handle live, nb::handle waiting,
+                        nb::handle waiting_queries, nb::handle dropped) {
+  const auto ranks_in = [](const char* name, nb::handle object) {
+    return elements<std::uint64_t>(name, object, DType::uint64, 1, "uint64 [keys]");
+  };
+  IncrementalTopk::State state;
+  state.w = w;
+  state.q_len = q_len;
+  state.group_end = group_end;
+  state.last_key = last_key;
+  state.last = {last.first, last.second};
+  state.kept = intervals_in("kept", kept);
+  state.heap = ranks_in("live", live);
+  state.dropped = elements<std::int32_t>("dropped", dropped, DType::int32, 1, "int32 [keys]");
+  const std::vector<std::uint64_t> ranks = ranks_in("waiting", waiting);
+  const std::vector<Interval> queries = intervals_in("waiting_queries", waiting_queries);
+  if (queries.size() != ranks.size()) {
+    refuse(ErrorCode::shape_mismatch, fmt::format("waiting_queries: expected {} intervals, got {}",
+                                                  ranks.size(), queries.size()));
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) state.waiting.push_back({ranks[i], queries[i]});
+  return value_or_throw(IncrementalTopk::restore(std::move(state)));
+}
+
 }  // namespace
 
 void bind_select(nb::module_& module) {
@@ -277,6 +348,13 @@ void bind_select(nb::module_& module) {
           "The keys that the last append or end_group made dead.")
       .def("intervals", &intervals_of,
            "int32 [kv_len, 2]: the queries so far that keep each key, 0, 0 for none.")
+      .def("state", &state_of, "All that it knows: the arguments of `restore`.")
+      .def_static("restore", &topk_of, nb::kw_only(), nb::arg("w"), nb::arg("q_len"),
+                  nb::arg("group_end"), nb::arg("last_key"), nb::arg("last"), nb::arg("kept"),
+                  nb::arg("live"), nb::arg("waiting"), nb::arg("waiting_queries"),
+                  nb::arg("dropped"),
+                  "What goes on as the one that `state` was asked of. ValueError for a state that "
+                  "cannot be.")
       .def_prop_ro("w", &IncrementalTopk::w)
       .def_prop_ro("q_len", &IncrementalTopk::q_len)
       .def_prop_ro("kv_len", &IncrementalTopk::kv_len)

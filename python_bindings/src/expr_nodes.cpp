@@ -354,6 +354,13 @@ std::string text_of(const NodeHandle& root, const Names& same) {
   return to_text(MaskExpr(std::move(listed), last));
 }
 
+std::optional<std::string> text_without_tables(const NodeHandle& root) {
+  for (const BuilderNodePtr& node : list_nodes(root.node)) {
+    if (node->data.op == ExprOp::table) return std::nullopt;
+  }
+  return text_of(root, {});
+}
+
 Names table_names_of(const NodeHandle& root, const Names& same) {
   return Naming(list_nodes(root.node), same, false).table_names();
 }

@@ -1,8 +1,11 @@
 // Nodes of expressions as Python holds them, and how they become a finished MaskExpr.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +21,7 @@ namespace fdma::python {
 struct NodeHandle {
   mask::BuilderNodePtr node;
   bool depends_on_cell = false;
+  nanobind::object table_free_text{};  ///< text_without_tables as Python has it, once it was asked
 };
 
 /// Symbols of tables and loop variables that have no name of the user's yet: "#<number>:<wish>" and
@@ -54,6 +58,9 @@ Result<FinishedExpr> finish(const NodeHandle& root, const std::map<std::string, 
 /// The text of any node as it stands, unchecked: integers, bodies of loops, topk without `among`.
 /// "(more than .. operations)" where a text may not have as many.
 std::string text_of(const NodeHandle& root, const std::map<std::string, std::string>& same);
+
+/// The text of a node that has no tables, and none where it has some.
+std::optional<std::string> text_without_tables(const NodeHandle& root);
 
 /// The names that text_of writes for automatic tables, by symbol.
 std::map<std::string, std::string> table_names_of(const NodeHandle& root,

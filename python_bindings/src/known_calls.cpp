@@ -182,7 +182,7 @@ class KnownCalls {
   }
 
   nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
-                 float softmax_scale, bool heads_first, bool wants_lse) {
+                 float softmax_scale, bool heads_first, bool wants_lse, int num_threads) {
     std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
     if (!call) return nb::none();
     const auto found = calls_.find(call->key);
@@ -204,7 +204,7 @@ class KnownCalls {
     }
     tensors.out = written(out, 4);
     if (wants_lse) tensors.lse = written(lse, 3);
-    launch_forward(known.plan, tensors, heads_first, softmax_scale, nb::none(), q);
+    launch_forward(known.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
     return wants_lse ? nb::object(nb::make_tuple(out, lse)) : out;
   }
 
@@ -259,12 +259,14 @@ void bind_known_calls(nb::module_& module) {
       .def("find", &KnownCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
            nb::arg("is_deterministic"), "The plan of a call, or None.")
-      .def("run", &KnownCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-           nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
-           nb::arg("wants_lse"),
-           "Attention by a forward plan (added with is_deterministic=False): out, or (out, lse). "
-           "None, having done nothing, where the call is not known or its tensors cannot be read "
-           "as they lie. Gradients are the caller's affair.")
+      .def(
+          "run", &KnownCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+          nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
+          nb::arg("wants_lse"), nb::arg("num_threads"),
+          "Attention by a forward plan (added with is_deterministic=False): out, or (out, lse), by "
+          "num_threads threads of the CPU (0: all). "
+          "None, having done nothing, where the call is not known or its tensors cannot be read "
+          "as they lie. Gradients are the caller's affair.")
       .def("clear", &KnownCalls::clear, "Lets go of all.")
       .def("__len__", &KnownCalls::size);
 }

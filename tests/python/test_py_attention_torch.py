@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from fdma_module import FOLDER
 
@@ -18,6 +20,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 attend: Any = fdma.attention
 SPECS = ["true", "causal", "causal & (window(40) | sink(4))", "k <= pos & (h < 3 | q % 7 < 3)"]
+COMPILED = fdma.compile("causal & window(50)", 200)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 
 
@@ -210,8 +213,74 @@ assert torch.equal(function(q), fdma.attention(q, q, q, "causal"))
 
 def test_compile_says_what_masks_it_takes(compiled: Any) -> None:
     q, k, v = tensors()
-    with pytest.raises(Exception, match=r"a BlockMask .* or a text is needed"):
-        compiled(q, k, v, fdma.causal())
+    with pytest.raises(Exception, match=r"a BlockMask .* or a text is needed, got bool"):
+        compiled(q, k, v, True)
+    with pytest.raises(Exception, match=r"an expression with tables .* fdma.compile\(mask"):
+        compiled(q, k, v, fdma.documents(ids=[0] * 150))
+
+
+def test_an_expression_without_tables_passes_compile_as_a_text(compiled: Any) -> None:
+    q, k, v = tensors()
+    torch._dynamo.utils.counters.clear()
+    for window in (10, 10, 20):  # objects of their own each time
+        mask = fdma.causal() & (fdma.window(window) | (fdma.h < 2))
+        expected = 2 * attend(q, k, v, mask, scale=0.2)
+        torch.testing.assert_close(compiled(q, k, v, mask), expected)
+        torch.testing.assert_close(compiled(q, k, v, str(mask)), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4  # two masks, two kinds
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_an_expression_in_plain_compile(backend: str) -> None:
+    torch._dynamo.reset()
+    q, k, v = tensors(q_len=200)
+    free = fdma.causal() & fdma.window(16)
+    with_tables = fdma.causal() & fdma.documents(ids=np.arange(200) // 90)
+
+    def layer(q: Any, mask: Any) -> Any:
+        return 1 + attend(2 * q, k, v, mask)
+
+    compiled = torch.compile(layer, backend=backend)
+    try:
+        # With tables the graph ends before the call, which then runs as it does without a compiler.
+        for mask in (free, with_tables):
+            for _ in range(2):
+                torch.testing.assert_close(compiled(q, mask), layer(q, mask))
+    except Exception as error:
+        if "InvalidCxxCompiler" not in repr(error) and "CppCompileError" not in repr(error):
+            raise
+        pytest.skip("no compiler for inductor")
+    finally:
+        torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fdma.causal() & fdma.window(16),
+        lambda: (fdma.pos >= fdma.k) & (fdma.k % 2 == 0),
+        lambda: fdma.compile("causal", 200),
+        lambda: fdma.MaskExpr.parse("causal"),
+        lambda: fdma.from_cu_seqlens([0, 90, 200], causal=True),
+        lambda: COMPILED & COMPILED,
+    ],
+    ids=["names", "operators", "compile", "parse", "cu_seqlens", "and"],
+)
+def test_masks_are_made_outside_of_a_full_graph(make: Any) -> None:
+    q, k, v = tensors(q_len=200)
+
+    def layer(q: Any) -> Any:
+        return 1 + attend(2 * q, k, v, make())
+
+    try:
+        torch._dynamo.reset()
+        whole = torch.compile(layer, fullgraph=True, backend="eager")
+        with pytest.raises(Exception, match=r"NotImplementedError of fdma: masks are made outside"):
+            whole(q)
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(layer, backend="eager")(q), layer(q))
+    finally:
+        torch._dynamo.reset()
 
 
 def test_inductor_runs_it() -> None:
@@ -460,3 +529,132 @@ def test_training_leaks_nothing() -> None:
     for _ in range(20):
         step()
     assert count() <= before
+
+
+# ---- tensors that no kernel reads
+
+
+def jagged(count: int) -> list[Any]:
+    """[batch, heads, .., dim], of two sequences."""
+    made = [
+        torch.nested.nested_tensor([torch.randn(n, 2, 16) for n in (5, 3)], layout=torch.jagged)
+        for _ in range(count)
+    ]
+    return [x.transpose(1, 2) for x in made]
+
+
+def strided(count: int) -> list[Any]:
+    return [torch.nested.nested_tensor([torch.randn(2, 8, 16)] * 2) for _ in range(count)]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("nested", [jagged, strided])
+@pytest.mark.parametrize("way", ["eager", "gradients", "operators", "compile"])
+def test_nested_tensors_are_refused_by_name(nested: Any, way: str) -> None:
+    if way == "compile" and nested is strided:
+        pytest.skip("torch.compile takes none itself")
+    torch._dynamo.reset()
+    dense = torch.randn(2, 2, 8, 16, requires_grad=way == "gradients")
+    attended: Any = attend
+    if way == "compile":
+        attended = torch.compile(attend, backend="eager", fullgraph=True)
+    recipe = r"a nested tensor; pack .* fdma.from_cu_seqlens\(offsets, causal=True\)"
+    x, y = nested(2)
+    mode = torch.device("cpu") if way == "operators" else contextlib.nullcontext()
+    try:
+        for name, given in (
+            ("q", (x, x, x)),
+            ("k", (dense, x, x)),
+            ("v", (dense, dense.detach(), y)),
+            ("q", (x, dense, dense, None, torch.randn(2, 2, 8))),
+        ):
+            error: Any = Exception if way == "compile" else NotImplementedError
+            match = recipe if way == "compile" else f"^{name}: {recipe}"
+            with pytest.raises(error, match=match), mode:
+                attended(*given)
+    finally:
+        torch._dynamo.reset()
+    if way == "eager":
+        for call in (
+            functools.partial(fdma.zoh_scores, x, dense[0, 0, :2], dense[0, 0, 0, :2]),
+            functools.partial(fdma.dynamic_mask_attention, x, x, x, dense, dense, 3),
+        ):
+            with pytest.raises(NotImplementedError, match=recipe):
+                call()
+
+
+def test_what_is_written_in_place_of_nested_tensors() -> None:
+    parts = [torch.randn(3, n, 2, 16) for n in (5, 3)]
+    q, k, v = torch.cat(parts, 1)
+    cu = torch.tensor([0, 5, 8], dtype=torch.int32)
+    mask = fdma.from_cu_seqlens(cu, causal=True)
+    out = attend(q[None], k[None], v[None], mask, layout="bshd")[0]
+    alone = [attend(*(x[None] for x in part), "causal", layout="bshd")[0] for part in parts]
+    torch.testing.assert_close(out, torch.cat(alone))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("by_operators", [False, True])
+def test_other_layouts_are_refused_by_name(by_operators: bool) -> None:
+    q = torch.randn(2, 2, 8, 16)
+    mode = torch.device("cpu") if by_operators else contextlib.nullcontext()
+    for x, message in (
+        (q.to_sparse(), r"expected a dense tensor, got layout torch.sparse_coo; use .\.to_dense"),
+        (q.to_mkldnn(), r"expected a dense tensor, got layout torch._mkldnn; use .\.to_dense"),
+        (torch.quantize_per_tensor(q, 0.1, 0, torch.quint8), r"a quantized tensor; use .\.deq"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"q: {message}"), mode:
+            attend(x, x, x)
+        with pytest.raises(NotImplementedError, match=f"k: {message}"), mode:
+            attend(q, x, x, "causal")
+    with pytest.raises(NotImplementedError, match="bias: expected a dense tensor"), mode:
+        attend(q, q, q, None, torch.randn(2, 2, 8).to_sparse())
+    with (
+        pytest.raises(NotImplementedError, match=r"q: expected float32, .*got torch.complex64"),
+        mode,
+    ):
+        attend(*(q.to(torch.complex64),) * 3)
+
+
+# ---- exported programs
+
+
+@pytest.mark.parametrize("imports", ["import fdma, torch", "import torch, fdma"])
+def test_an_exported_program_is_loaded_after_import_fdma(imports: str, tmp_path: Any) -> None:
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, q: Any, dt_proj: Any, a_coef: Any) -> Any:
+            return attend(q, q, q, "causal", fdma.zoh_scores(q, dt_proj, a_coef))
+
+    given = torch.randn(1, 2, 8, 16), torch.randn(2, 32), torch.randn(2)
+    path = str(tmp_path / "layer.pt2")
+    torch.export.save(torch.export.export(Layer(), given), path)
+    torch.save((given, Layer()(*given)), tmp_path / "expected.pt")
+    text = f"""
+import sys
+sys.path.insert(0, sys.argv[1])
+import importlib.util
+{imports.replace(", ", "; importlib.util.find_spec('torch'); import ")}
+given, expected = torch.load(sys.argv[3])
+assert torch.equal(torch.export.load(sys.argv[2]).module()(*given), expected)
+assert not any("fdma" in type(x).__module__ for x in sys.meta_path)
+"""
+    words = [str(FOLDER), path, str(tmp_path / "expected.pt")]
+    subprocess.run([sys.executable, "-c", text, *words], check=True)
+
+
+def test_import_fdma_alone_imports_no_torch() -> None:
+    text = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import fdma
+assert "torch" not in sys.modules
+sys.modules["torch"] = None          # as where there is none
+try:
+    import torch
+except ImportError:
+    pass
+import numpy as np
+q = np.ones((1, 1, 4, 8), np.float32)
+assert fdma.attention(q, q, q).shape == q.shape
+"""
+    subprocess.run([sys.executable, "-c", text, str(FOLDER)], check=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,77 @@ def test_decoding_state_follows_selection() -> None:
     assert topk.kv_len == 60 and topk.nbytes > 0
     topk.end_group()
     assert not topk.live_keys()[1].any()
+
+
+@pytest.mark.parametrize(
+    "again",
+    [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_decoding_state_is_copied_and_pickled(again: Any) -> None:
+    scores = np.random.default_rng(7).integers(0, 9, (2, 3, 60)).astype(np.float32)
+    topk = fdma.IncrementalTopk(5, batch=2, heads_kv=3)
+    assert again(topk).append(scores[..., :9])[0].shape == (2, 3, 5)  # before the first key, too
+    topk.append(scores[..., :30])
+    topk.end_group()
+    topk.append(scores[..., 30:41])
+    other = again(topk)
+    assert (other.w, other.kv_len) == (5, 41) and other.nbytes > 0
+    for step in range(41, 60):
+        for mine, its in zip(
+            topk.append(scores[..., step : step + 1]),
+            other.append(scores[..., step : step + 1]),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(mine, its)
+    other.append(scores[..., :7])  # and it is apart
+    assert (topk.kv_len, other.kv_len) == (60, 67)
+    other.end_group()
+    assert topk.live_keys()[1].all() and not other.live_keys()[1].any()
+
+
+def test_decoding_state_of_torch_stays_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    topk = fdma.IncrementalTopk(2)
+    topk.append(torch.tensor([1.0, 3.0, 2.0]))
+    keys, _ = pickle.loads(pickle.dumps(topk)).live_keys()
+    assert isinstance(keys, torch.Tensor) and keys.tolist() == [[[1, 2]]]
+
+
+def test_decoding_state_on_a_gpu_is_not_copied() -> None:
+    topk = fdma.IncrementalTopk(2)
+    topk._on_gpu = object()  # type: ignore[assignment]
+    for again in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(NotImplementedError, match="IncrementalTopk: one on a GPU is neither"):
+            again(topk)
+
+
+def test_a_damaged_decoding_state_is_refused() -> None:
+    topk = fdma.IncrementalTopk(2)
+    topk.append(np.array([1, 3, 2, 5], np.float32))
+    state = topk.__getstate__()
+    (row,) = state["rows"]
+    kept = row["kept"].copy()
+    kept[0] = (3, 1)
+    for damage in (
+        {"w": 0},
+        {"w": 1},
+        {"q_len": -1},
+        {"q_len": 2},
+        {"kept": row["kept"][:3]},
+        {"kept": kept},
+        {"live": row["live"][::-1].copy()},
+        {"live": row["live"][:1]},
+        {"live": np.array([0, 1], np.uint64)},
+        {"waiting": row["live"]},
+        {"waiting": row["live"][:1], "waiting_queries": np.array([[4, 9]], np.int32)},
+        {"group_end": 2},
+        {"last_key": 4},
+        {"dropped": np.array([9], np.int32)},
+    ):
+        other = fdma.IncrementalTopk.__new__(fdma.IncrementalTopk)
+        with pytest.raises(ValueError, match=r"state: its|waiting_queries|^w: "):
+            other.__setstate__({**state, "rows": [{**row, **damage}]})
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -1,0 +1,45 @@
+"""How many threads of the CPU a call takes: none of its bits depend on it.
+
+What the call says; else what its framework is set to: torch.get_num_threads() for PyTorch's
+tensors, OMP_NUM_THREADS for other arrays. The core's number 0 stands for all cores.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from typing import Any
+
+__all__: list[str] = []
+
+NOT_SAID = -1
+"""In place of None where only numbers pass."""
+_MOST = 1024  # the core has room for as many threads as it is told, and starts one a core
+
+
+def checked_num_threads(num_threads: Any) -> int:
+    """The number of a call, `NOT_SAID` where it is None."""
+    if num_threads is None:
+        return NOT_SAID
+    if isinstance(num_threads, bool) or not hasattr(num_threads, "__index__"):
+        raise TypeError(
+            f"num_threads: expected an integer or None, got {type(num_threads).__name__}"
+        )
+    count = operator.index(num_threads)
+    if count < 0:
+        raise ValueError(f"num_threads: expected 0 (all cores) or more, got {count}")
+    return min(count, _MOST)
+
+
+def process_threads(num_threads: Any) -> int:
+    """The core's number for arrays whose framework has no setting of its own."""
+    count = checked_num_threads(num_threads)
+    return _omp_num_threads() if count == NOT_SAID else count
+
+
+@functools.cache
+def _omp_num_threads() -> int:
+    """OMP_NUM_THREADS as OpenMP's libraries read it: once, and of "4,2" the first; else all."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(first), _MOST) if first.isascii() and first.isdigit() else 0
