@@ -202,7 +202,7 @@ def test_a_damaged_decoding_state_is_refused() -> None:
         {"w": 0},
         {"w": 1},
         {"q_len": -1},
-        {"q_len": 2},
+        {"q_len": 3},
         {"kept": row["kept"][:3]},
         {"kept": kept},
         {"live": row["live"][::-1].copy()},

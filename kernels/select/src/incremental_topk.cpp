@@ -202,7 +202,8 @@ Result<IncrementalTopk> IncrementalTopk::restore(State state) {
   for (const Interval& queries : state.kept) {
     const bool is_open = queries.end == kOpenEnd;
     num_open += static_cast<std::int64_t>(is_open);
-    if (queries.begin < 0 || queries.begin > queries.end || queries.begin > state.q_len ||
+    if (queries.begin < 0 || queries.begin > queries.end ||
+        (queries.begin < queries.end && queries.begin >= state.q_len) ||
         (!is_open && queries.end > state.q_len)) {
       return wrong("intervals");
     }

@@ -326,6 +326,7 @@ TEST(IncrementalTopk, RejectsStatesThatCannotBe) {
   refuses("w", [](auto& state) { state.w = 0; });
   refuses("lengths", [](auto& state) { state.q_len = -1; });
   refuses("intervals", [](auto& state) { state.kept[1] = {2, 9}; });
+  refuses("intervals", [](auto& state) { state.q_len = 2; });
   refuses("live keys", [](auto& state) { state.heap.pop_back(); });
   refuses("live keys", [](auto& state) { state.heap[1] = state.heap[0]; });
   refuses("live keys", [](auto& state) { state.w = 1; });
