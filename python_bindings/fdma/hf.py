@@ -6,7 +6,8 @@
 What the model says of its mask (causal, sliding window, chunks, padding on either side, packed
 documents by position_ids, caches with offsets) arrives as a function of indices; it is traced and
 compiled into a BlockMask, once for a forward pass and kind of layer. Padding and positions are read
-on the host for that.
+on the host for that. Inside torch.compile and torch.export, where nothing can be read, the mask is
+a text of the mask language (hf_formula.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask as FlexMask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import (
     add_offsets_to_mask_function,
@@ -26,56 +26,24 @@ from transformers.masking_utils import (
 )
 
 from .attention import attention
+from .attention_masks import block_mask
 from .block_mask import BlockMask
 from .compile import compile
+from .hf_formula import formula_of
+from .hf_host_values import host_value, offset_of
+from .hf_keywords import check_keywords, refuse_dropout
+from .hf_layer_mask import LayerMask
+from .hf_operators import attention_with_tables, table_mask
+from .peer_cu_seqlens import from_cu_seqlens
 from .peer_hugging_face import from_hf_mask
 from .tensor_masks import tensor_masks
 
 __all__ = ["LayerMask", "attention_forward", "mask_function", "register"]
 
-_REFUSED = {
-    "softcap": "a cap on logits",
-    "s_aux": "attention sinks",
-    "position_bias": "a bias per query and key",
-    "head_mask": "a mask of heads",
-}
-
-
-class LayerMask(FlexMask):  # type: ignore[misc]
-    """A BlockMask of ours, as `mask`, that passes for a prepared mask in transformers.
-
-    `generate` hands masks of caches of a fixed size around, and tells one that is ready from a
-    padding mask by its type: PyTorch's.
-
-    >>> import transformers
-    >>> from fdma.hf import LayerMask, mask_function
-    >>> layers = mask_function(1, 4, 4)
-    >>> layers.shape, layers.mask.spec
-    ((1, 1, 4, 4), 'k <= q')
-    """
-
-    def __init__(self, mask: BlockMask) -> None:
-        self.mask = mask
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(batch, heads, q_len, kv_len)."""
-        return self.mask.shape
-
-    def contiguous(self) -> LayerMask:
-        """The mask itself.
-
-        >>> import transformers
-        >>> from fdma.hf import mask_function
-        >>> mask_function(1, 4, 4).contiguous().shape
-        (1, 1, 4, 4)
-        """
-        return self
-
-    def __repr__(self) -> str:
-        return f"LayerMask({self.mask!r})"
-
-    __str__ = __repr__
+_NOT_IN_GRAPHS = (
+    "it is read on the host, which torch.export and torch.compile(fullgraph=True) cannot do; use "
+    "torch.compile without fullgraph"
+)
 
 
 def mask_function(
@@ -86,6 +54,7 @@ def mask_function(
     kv_offset: int = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Any = None,
+    device: Any = "cpu",
     **options: Any,
 ) -> LayerMask:
     """The mask of a model's layers, as `transformers.masking_utils` asks for it.
@@ -97,15 +66,51 @@ def mask_function(
     >>> mask_function(1, 4, 4).mask.counts.allowed_pairs
     10
     """
-    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    function = mask_function
-    if padding is not None:
-        function = and_masks(function, padding_mask_function(padding.bool().cpu()))
+    shape = batch_size, 1, q_length, kv_length
+    if torch.compiler.is_compiling():
+        function = mask_function
+        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        if padding is not None:
+            function = and_masks(function, padding_mask_function(padding))
+        found = formula_of(function, q_length, kv_length, q_offset, kv_offset)
+        if found is not None:
+            return LayerMask(found[0], shape, device, tables=found[1])
+        _leave_graph(
+            "mask_function: it is no formula of its indices and of tensors that it indexes"
+        )
+    layers: LayerMask = _compiled(mask_function, shape, q_offset, kv_offset, attention_mask, device)
+    return layers
+
+
+def _leave_graph(what: str) -> None:
+    """Dynamo runs what follows outside of the graph; in torch.export there is no outside."""
+    if not torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError(f"{what}; {_NOT_IN_GRAPHS}")
+
+
+@torch.compiler.disable(reason=f"mask_function: {_NOT_IN_GRAPHS}")  # type: ignore[untyped-decorator]
+def _compiled(
+    function: Callable[..., Any],
+    shape: tuple[int, int, int, int],
+    q_offset: Any,
+    kv_offset: int,
+    attention_mask: Any,
+    device: Any,
+) -> LayerMask:
+    batch_size, _, q_length, kv_length = shape
+    when_used = None
+    if attention_mask is not None:
+        on_host = host_value(
+            attention_mask, lambda: attention_mask.to("cpu", torch.bool, copy=True)
+        )
+        padding = prepare_padding_mask(on_host, kv_length, kv_offset)
+        function = and_masks(function, padding_mask_function(padding))
     if isinstance(q_offset, torch.Tensor):
-        q_offset = int(q_offset)
+        q_offset, when_used = offset_of(q_offset, q_length)
     if q_offset or kv_offset:
         function = add_offsets_to_mask_function(function, q_offset, kv_offset)
-    return LayerMask(compile(function, q_length, kv_length, batch_size))
+    mask = compile(function, q_length, kv_length, batch_size)
+    return LayerMask(mask, device=device, when_used=when_used)
 
 
 def attention_forward(
@@ -117,13 +122,22 @@ def attention_forward(
     scaling: float | None = None,
     dropout: float = 0.0,
     is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    deterministic: bool | None = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
     **options: Any,
 ) -> tuple[Any, None]:
     """Attention of one layer: (result [batch, q_len, heads, head_dim], no weights).
 
     attention_mask: what `mask_function` made, or a dense mask [batch, 1 or heads, q, k] of yours,
-    compiled once. Raises NotImplementedError for dropout, a cap on logits, attention sinks and
-    biases per query, by name.
+    compiled once. A mask holds causality and window; without one is_causal and sliding_window say
+    it, row q seeing keys up to q as in PyTorch's attention. cu_seq_lens_q, cu_seq_lens_k: sequences
+    packed along q_len, which see only themselves. Tensors of several types (float32 activations of
+    adapters) are cast as for FlashAttention: to that of autocast, else of the layer's weights.
+
+    Raises NotImplementedError for dropout, a cap on logits, attention sinks, biases per query,
+    attention weights and every keyword that is not known, by name.
 
     >>> import torch, transformers
     >>> from fdma.hf import attention_forward
@@ -132,33 +146,102 @@ def attention_forward(
     torch.Size([1, 8, 2, 16])
     """
     if dropout:
-        raise NotImplementedError(
-            f"dropout: attention has none (got {dropout}); set attention_dropout=0 in the config"
-        )
-    for name, what in _REFUSED.items():
-        if options.get(name) is not None:
-            raise NotImplementedError(
-                f'{name}: {what} is not there yet; use attn_implementation="sdpa" for this model'
-            )
+        refuse_dropout(module, dropout)
+    check_keywords(options)
     mask = attention_mask
     if mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        mask = "k <= q" if causal and query.shape[2] > 1 else None
+        mask = _without_mask(bool(causal), sliding_window, query.shape[2], key.shape[2])
     elif isinstance(mask, torch.Tensor):
         mask = _of_tensor(mask, query.shape[1])
     elif isinstance(mask, LayerMask):
-        mask = mask.mask
+        mask = _of_layer(mask, query.shape[2], key.shape[2])
     elif not isinstance(mask, BlockMask):
         raise TypeError(f"attention_mask: expected a mask of fdma.hf, got {type(mask).__name__}")
-    out = attention(query, key, value, mask, scale=scaling)
+    if cu_seq_lens_q is not None:
+        if torch.compiler.is_compiling():
+            _leave_graph("cu_seq_lens_q")
+        mask = _of_sequences(mask, query, key, cu_seq_lens_q, cu_seq_lens_k)
+    query, key, value = _of_one_type(module, query, key, value)
+    if isinstance(mask, LayerMask):
+        out = attention_with_tables(
+            query, key, value, mask.tables, str(mask.mask), scaling, bool(deterministic)
+        )
+    else:
+        out = attention(query, key, value, mask, scale=scaling, deterministic=bool(deterministic))
     return out.transpose(1, 2).contiguous(), None
+
+
+def _without_mask(causal: bool, window: int | None, q_len: int, kv_len: int) -> str | None:
+    """The text of a mask that a model leaves to attention. One row is the last position's."""
+    is_local = window is not None and kv_len > window
+    if not causal:
+        return f"abs(pos - k) < {window}" if is_local else None
+    if q_len == 1:
+        return f"pos - k < {window}" if is_local else None
+    return f"k <= q & q - k < {window}" if is_local else "k <= q"
+
+
+def _of_layer(layers: LayerMask, q_len: int, kv_len: int) -> BlockMask | str | LayerMask:
+    if not isinstance(layers.mask, str):
+        if not torch.compiler.is_compiling() and layers.when_used is not None:
+            layers.when_used()
+    elif layers.shape[2] != q_len or layers.shape[3] != kv_len:
+        # A BlockMask of another shape is an error of attention itself; a text fits any shape.
+        raise ValueError(
+            f"attention_mask: it is for {layers.shape[2]} queries and {layers.shape[3]} keys, the "
+            f"tensors have {q_len} and {kv_len}"
+        )
+    return layers if layers.tables else layers.mask
 
 
 def _of_tensor(mask: Any, heads: int) -> BlockMask:
     shared = mask.shape[1] == 1 and heads > 1
-    return tensor_masks.get(
-        mask, ("hf", heads), lambda: from_hf_mask(mask.detach(), heads=heads if shared else None)
-    )
+
+    def compiled() -> BlockMask:
+        cells = mask.as_subclass(torch.Tensor).detach()
+        try:
+            return from_hf_mask(cells, heads=heads if shared else None)
+        except ValueError as error:
+            if not cells.is_floating_point():
+                raise
+            raise ValueError(
+                f"{error}; other numbers are a bias per query and key, which is not there yet: use "
+                'attn_implementation="eager" or "sdpa" for this model'
+            ) from error
+
+    return tensor_masks.get(mask, ("hf", heads), compiled)
+
+
+@torch.compiler.disable(reason=f"cu_seq_lens_q: {_NOT_IN_GRAPHS}")  # type: ignore[untyped-decorator]
+def _of_sequences(mask: Any, query: Any, key: Any, cu_q: Any, cu_k: Any) -> BlockMask:
+    if isinstance(mask, LayerMask):
+        mask = table_mask(str(mask.mask), mask.tables, query.shape[0], query.shape[2], key.shape[2])
+    whole = block_mask(mask, query.shape[0], 1, query.shape[2], key.shape[2])
+    lens_q, lens_k = (None if x is None else tuple(host_value(x, x.tolist)) for x in (cu_q, cu_k))
+    words = "hf sequences", whole._handle, lens_k
+    return tensor_masks.get(cu_q, words, lambda: whole & from_cu_seqlens(lens_q, lens_k))
+
+
+def _of_one_type(module: Any, *tensors: Any) -> Any:
+    query, key, value = tensors
+    dtype = _type_of_layer(module, query) if query.dtype == torch.float32 else query.dtype
+    if torch.is_autocast_enabled(query.device.type) or (
+        query.dtype == dtype and key.dtype == dtype and value.dtype == dtype
+    ):
+        return tensors  # attention itself heeds autocast
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def _type_of_layer(module: Any, query: Any) -> Any:
+    """What a layer computes in, whose queries are float32: as transformers asks for its kernels."""
+    config = getattr(module, "config", None)
+    if config is not None and hasattr(config, "_is_quantized"):
+        return config.dtype
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Linear):
+            return layer.weight.dtype
+    return query.dtype
 
 
 def register() -> None:
