@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = frozenset(
         "input_ids",
         "mm_token_type_ids",
         "token_type_ids",
-        # Of the model's results and loss.
+        # The model's results and loss ask for them.
         "labels",
         "logits_to_keep",
         "num_items_in_batch",

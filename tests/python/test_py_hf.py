@@ -153,6 +153,46 @@ def test_training_step(name: str) -> None:
         torch.testing.assert_close(got.grad, wanted.grad, atol=1e-4, rtol=1e-3, msg=key)
 
 
+def qwen() -> Any:
+    return transformers.Qwen3Config(**SIZES, head_dim=16)
+
+
+def gpt_2() -> Any:
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return transformers.GPT2Config(
+        vocab_size=97, n_embd=64, n_layer=2, n_head=4, n_positions=256, **ids
+    )
+
+
+@pytest.mark.parametrize("make", [llama, mistral, gemma, qwen, gpt_2])
+def test_models_are_as_by_eager(make: Any) -> None:
+    """Logits and gradients to rounding, tokens equal, with caches that grow and that do not."""
+    _, b = pair(make)
+    config = make()
+    config._attn_implementation = "eager"
+    a = transformers.AutoModelForCausalLM.from_config(config).eval()
+    a.load_state_dict(b.state_dict())
+    tokens, mask = prompt(), padding(30, "left")
+    seen = mask.bool()
+    expected, out = (m(tokens, attention_mask=mask).logits[seen] for m in (a, b))
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
+    expected.square().sum().backward()
+    out.square().sum().backward()
+    for wanted, got in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad, atol=1e-3, rtol=1e-3)
+    words = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    for cache in ("dynamic", "static"):
+        for padded in (None, mask):
+            made = [
+                m.generate(
+                    tokens, attention_mask=padded, cache_implementation=cache,
+                    disable_compile=True, **words,
+                )
+                for m in (a, b)
+            ]  # fmt: skip
+            assert torch.equal(*made)
+
+
 def test_what_is_not_there_is_named() -> None:
     q = torch.randn(1, 2, 8, 16)
     module = torch.nn.Module()

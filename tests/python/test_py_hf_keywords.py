@@ -184,7 +184,7 @@ def test_packed_sequences_by_cu_seq_lens() -> None:
             torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
-class Layer(torch.nn.Module):
+class Layer(torch.nn.Module):  # type: ignore[misc]
     """What attention asks of a module: its weights' type."""
 
     def __init__(self, dtype: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,15 +15,9 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 hf: Any = importlib.import_module("fdma.hf")
-from test_py_hf import SIZES, gemma, llama, padding, pair, prompt  # noqa: E402
+from test_py_hf import SIZES, gemma, gpt_2, llama, padding, pair, prompt  # noqa: E402
 from test_py_hf_keywords import BERT, IDS  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-
-def gpt_2() -> Any:
-    return transformers.GPT2Config(
-        vocab_size=97, n_embd=64, n_layer=2, n_head=4, n_positions=256, **IDS
-    )
 
 
 def gemma_4() -> Any:
@@ -100,7 +94,7 @@ def test_the_last_rows_of_a_mask_are_attended_alike() -> None:
 def test_layer_masks_refuse_to_be_numbers() -> None:
     mask = hf.mask_function(1, 4, 4)
     scores = torch.randn(1, 1, 4, 4)
-    for use in (
+    uses: list[Callable[[], Any]] = [
         lambda: scores + mask,
         lambda: mask + scores,
         lambda: 1.0 - mask,
@@ -117,7 +111,8 @@ def test_layer_masks_refuse_to_be_numbers() -> None:
         lambda: scores + mask[:, 0],
         lambda: scores.masked_fill(mask[:, 0], 0),
         lambda: mask[:, 0].to(torch.float32),
-    ):
+    ]
+    for use in uses:
         with pytest.raises(NotImplementedError, match="this model computes with its mask itself"):
             use()
     assert not hasattr(mask, "kv_num_blocks") and getattr(mask, "values", None) is None
