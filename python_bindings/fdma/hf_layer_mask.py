@@ -207,6 +207,9 @@ class LayerMask(FlexMask):  # type: ignore[misc]
 
     __hash__ = object.__hash__
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "when_used": None}  # of this process; without it a count is read
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -116,8 +116,12 @@ def test_layer_masks_refuse_to_be_numbers() -> None:
         with pytest.raises(NotImplementedError, match="this model computes with its mask itself"):
             use()
     assert not hasattr(mask, "kv_num_blocks") and getattr(mask, "values", None) is None
-    for twin in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
-        assert twin.shape == mask.shape and twin.mask == mask.mask
+
+
+def test_layer_masks_are_copied_and_pickled() -> None:
+    for mask in (hf.mask_function(1, 4, 4), hf.mask_function(1, 1, 12, torch.tensor(5))):
+        for twin in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+            assert twin.shape == mask.shape and twin.mask == mask.mask
 
 
 @pytest.mark.parametrize(
