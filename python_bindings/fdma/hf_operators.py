@@ -18,11 +18,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from .attention_tensors import Call, backward, forward, new_gradient, new_outputs
+from .attention_tensors import (
+    Call,
+    backward,
+    forward,
+    new_gradient,
+    new_outputs,
+    threads_of_call,
+)
+from .attention_threads import NOT_SAID
 from .attention_torch import _autocast
 from .block_mask import BlockMask
 from .compile import compile
 from .hf_host_values import host_value
+from .torch_modes import refuse_second_gradients, refuse_transforms
 
 __all__: list[str] = []
 
@@ -65,10 +74,11 @@ def attention_with_tables(
 
 def _call(q: Any, k: Any, tables: list[Any], text: str, scale: float, deterministic: bool) -> Call:
     mask = table_mask(text, tables, q.shape[0], q.shape[2], k.shape[2])
-    return Call(mask, scale, True, deterministic)
+    return Call(mask, scale, True, deterministic, threads_of_call(NOT_SAID))
 
 
 def _run_forward(q: Any, k: Any, v: Any, *words: Any) -> Any:
+    refuse_transforms("attention", q, k, v)
     return forward(q, k, v, None, _call(q, k, *words), True)
 
 
@@ -99,11 +109,8 @@ def _backward(ctx: Any, dout: Any, _: Any) -> Any:
     return *grads, [None] * len(tables), None, None, None
 
 
-def _refuse_second_gradients(ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError(
-        "attention: second gradients (create_graph=True, then a gradient of a gradient) are not "
-        'there; use attn_implementation="eager" for them'
-    )
+def _backward_of_backward(ctx: Any, *_: Any) -> Any:
+    refuse_second_gradients("attention")
 
 
 _WORDS = "Tensor[] tables, str text, float scale, bool deterministic"
@@ -123,4 +130,4 @@ _attention_backward = torch.library.custom_op(
 _attention.register_fake(_describe_forward)
 _attention_backward.register_fake(_describe_backward)
 _attention.register_autograd(_backward, setup_context=_setup_context)
-_attention_backward.register_autograd(_refuse_second_gradients)
+_attention_backward.register_autograd(_backward_of_backward)

@@ -133,7 +133,7 @@ def test_export_of_a_padded_batch_travels(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "model.pt2")
     torch.save((tokens, mask), tmp_path / "inputs.pt")
     code = (
-        "import torch, fdma.hf_operators\n"
+        "import torch, fdma\n"
         "tokens, mask = torch.load('inputs.pt')\n"
         "run = torch.export.load('model.pt2').module()\n"
         "torch.save(run(tokens, mask).detach(), 'out.pt')\n"
