@@ -47,6 +47,13 @@ Result<std::string> soft_link_text(hid_t group, const std::string& name, std::si
   return text;
 }
 
+// Whether elements are as many bytes in the file as in memory: texts and sequences of variable
+// length, and references, are not. (Nothing here reads such elements.)
+bool has_fixed_elements(hid_t type) {
+  return H5Tis_variable_str(type) == 0 && H5Tdetect_class(type, H5T_VLEN) == 0 &&
+         H5Tdetect_class(type, H5T_REFERENCE) == 0;
+}
+
 // HDF5 takes the bytes of a chunk from one place of the file and the type of its elements from
 // another, and reads past the chunk where they disagree.
 Result<void> check_chunk_bytes(const DatasetInfo& info, hid_t space, const std::string& where) {
@@ -305,10 +312,12 @@ Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std:
   const hsize_t storage = H5Dget_storage_size(dataset);
   if (storage > static_cast<hsize_t>(kMaxElements)) return corrupt("more than 2^62 bytes stored");
   info.storage_bytes = static_cast<std::int64_t>(storage);
-  if (layout == H5D_CONTIGUOUS) FDMA_TRY_VOID(check_contiguous(info, where));
-  if (!info.chunk.empty() && num_filters == 0) {
-    FDMA_TRY_VOID(check_chunk_bytes(info, space.get(), where));
-  };
+  if (has_fixed_elements(info.type.get())) {
+    if (layout == H5D_CONTIGUOUS) FDMA_TRY_VOID(check_contiguous(info, where));
+    if (!info.chunk.empty() && num_filters == 0) {
+      FDMA_TRY_VOID(check_chunk_bytes(info, space.get(), where));
+    }
+  }
   return info;
 }
 
