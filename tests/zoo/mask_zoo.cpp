@@ -119,6 +119,7 @@ std::vector<ZooMask> mask_zoo(std::int64_t seq_len) {
   const ZooTable lengths = integers(sample.lengths);
   const ZooTable ids = integers(ids_of(sample.lengths));
   const std::string sixteenth = std::to_string(seq_len / 16);
+  const std::string width = std::to_string(std::max<std::int64_t>(seq_len / 16, 1));
 
   std::vector<ZooMask> zoo;
   const auto add = [&](const char* name, const std::string& spec,
@@ -128,7 +129,7 @@ std::vector<ZooMask> mask_zoo(std::int64_t seq_len) {
   };
   add("full", "true");
   add("causal", "causal");
-  add("sliding_window", "causal & window(" + sixteenth + ")");
+  add("sliding_window", "causal & window(" + width + ")");
   add("causal_document", "causal & documents(lengths=@len)", {{"len", lengths}});
   add("document", "documents(lengths=@len)", {{"len", lengths}});
   add("share_question", "causal & share_question(ids=@id, parts=@part)",

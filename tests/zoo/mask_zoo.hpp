@@ -25,7 +25,7 @@ DocumentSample document_sample(std::int64_t seq_len);
 /// name:
 ///   full                   true
 ///   causal                 k <= q
-///   sliding_window         k <= q and q - k < S/16
+///   sliding_window         k <= q and q - k < S/16 (at least 1)
 ///   causal_document        same document and k <= q
 ///   document               same document
 ///   share_question         each document is a question and 2 to 6 answers of equal length: k <= q,
