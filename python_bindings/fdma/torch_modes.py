@@ -31,12 +31,12 @@ is_batched = torch._C._functorch.is_legacy_batchedtensor
 """Whether a gradient stands for many, in torch.autograd.grad(is_grads_batched=True)."""
 
 
-def _is_compiling_without_dynamo() -> bool:
+def _is_exporting() -> bool:
+    """torch.compiler.is_exporting(), which the Dynamo of PyTorch 2.11 and older takes for True."""
+    if hasattr(torch.compiler, "_is_exporting_flag"):
+        return bool(torch.compiler._is_exporting_flag)
+    # Before PyTorch 2.7 only exports without Dynamo can be told from torch.compile.
     return _is_compiling() and not torch.compiler.is_dynamo_compiling()
-
-
-# Before PyTorch 2.7 only exports without Dynamo can be told from torch.compile.
-_is_exporting = getattr(torch.compiler, "is_exporting", _is_compiling_without_dynamo)
 
 
 def is_recorded() -> bool:
