@@ -48,7 +48,7 @@ def checked_scale(scale: float | None, name: str = "scale") -> float:
     if not isinstance(scale, float):
         _refuse_no_number(scale, name)
     value = float(scale)
-    if not math.isfinite(value) or value == 0:
+    if not -math.inf < value < math.inf or value == 0:  # comparisons: torch.compile follows them
         raise ValueError(f"{name}: expected a finite number other than 0, got {scale}")
     return value
 

@@ -719,7 +719,7 @@ def test_deterministic_algorithms_are_heeded(monkeypatch: pytest.MonkeyPatch, wa
     run = _fdma.attention_backward_call
 
     def call(plan: Any, *arguments: Any) -> Any:
-        seen.append(arguments[-3])
+        seen.append(arguments[-4])
         return run(plan, *arguments)
 
     monkeypatch.setattr(_fdma, "attention_backward_call", call)
@@ -877,3 +877,13 @@ def test_learned_attention_of_fake_tensors_is_refused() -> None:
             learned(*fake)
     with pytest.raises(NotImplementedError, match="fake and meta tensors have no values"):
         learned(*(x.to("meta") for x in tensors(False)))
+
+
+def test_a_scale_that_changes_in_a_dynamic_graph() -> None:
+    attend: Any = fdma.attention
+    q = torch.randn(1, 4, 64, 16)
+    compiled = torch.compile(
+        lambda q, scale: attend(q, q, q, "causal", scale=scale), fullgraph=True, dynamic=True
+    )
+    for scale in (0.3, 0.4, 0.5):
+        assert torch.equal(compiled(q, scale), attend(q, q, q, "causal", scale=scale))
