@@ -204,7 +204,7 @@ python_tests() {
   FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
     tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_fdma_cusparse.py \
     tests/python/test_py_attention_cuda.py tests/python/test_py_attention_arrays_cuda.py tests/python/test_py_hf_cuda.py \
-    tests/python/test_fdma_dynamic_mask.py tests/python/test_py_learned_cuda.py tests/python/test_py_second_gpu.py \
+    tests/python/test_fdma_dynamic_mask.py tests/python/test_py_learned_cuda.py tests/python/test_py_second_gpu.py tests/python/test_py_torch_modes_cuda.py \
     tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
 }
 

@@ -135,10 +135,24 @@ def own_seeds(folder: Path) -> list[Seed]:
     seeds = []
     for kind, spec in specs.items():
         words = ("--q-len", str(Q_LEN), "--kv-len", str(KV_LEN), "--heads", "2", "--block", "16x16")
-        must(folder, "compile", "-s", spec, *words, "--format", kind, "-o", "seed.h5", "-q")
+        must(
+            folder,
+            "compile",
+            "-s",
+            spec,
+            *words,
+            "--format",
+            kind,
+            "-o",
+            "seed.h5",
+            "--force",
+            "-q",
+        )
         seeds.append(own_seed(folder, kind))
     large = ("--q-len", "2100", "--kv-len", "2000", "--format", "dense")
-    must(folder, "compile", "-s", "(q * 7 + k * k) % 5 < 2", *large, "-o", "seed.h5", "-q")
+    must(
+        folder, "compile", "-s", "(q * 7 + k * k) % 5 < 2", *large, "-o", "seed.h5", "--force", "-q"
+    )
     seeds.append(own_seed(folder, "dense deflated", True))
     return seeds
 
@@ -155,7 +169,7 @@ def peer_seeds(folder: Path) -> list[Seed]:
     cells = load_own(str(folder / "mask.h5"), "")
     seeds = []
     for layout, group in PEERS.items():
-        must(folder, "convert", "mask.h5", "--to", layout, "-o", "seed.h5", "-q")
+        must(folder, "convert", "mask.h5", "--to", layout, "-o", "seed.h5", "--force", "-q")
         data = (folder / "seed.h5").read_bytes()
         fields = load_group(str(folder / "seed.h5"), group)
         seeds.append(Seed("peers", layout, data, cells, group, layout, False, fields))

@@ -116,8 +116,10 @@ def test_timeout_ends_any_verb_and_leaves_files(tmp_path: Path) -> None:
     (tmp_path / "out.h5").write_bytes(b"what was there before")
     endless = ["--spec", ENDLESS, "--q-len", "1000", "--max-work", "0"]
     calls = {
-        "compiling": ["compile", *endless, "-o", "out.h5"],
-        "reading huge.h5:/mask": ["convert", "huge.h5:/mask", "--format", "dense", "-o", "out.h5"],
+        "compiling": ["compile", *endless, "-o", "out.h5", "--force"],
+        "reading huge.h5:/mask": [
+            *("convert", "huge.h5:/mask", "--format", "dense", "-o", "out.h5", "--force")
+        ],
     }
     before = sorted(path.name for path in tmp_path.iterdir())
     for step, words in calls.items():
