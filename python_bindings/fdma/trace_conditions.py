@@ -94,7 +94,7 @@ def _compare(op: str) -> Callable[..., Symbol]:
         number = _float_of(trace, input)
         if number is not None:
             return _compare_float(trace, _MIRRORED[op], trace.symbol(other), *number)
-        dtype, (a, b) = prepare(trace, input, other, is_comparison=True)
+        dtype, (a, b) = prepare(trace, input, other, outranks=True)
         if dtype == "bool":
             return pointwise(
                 trace, "bool", BOOLEAN, lambda x, y: _compare_conditions(op, x, y), a, b
@@ -132,7 +132,7 @@ def where(trace: Trace, condition: Any, input: Any, other: Any) -> Symbol:
     chosen = trace.symbol(condition)
     if chosen._dtype != "bool":
         refuse(f"torch.where with a condition of type {chosen._dtype}", "compare it with 0")
-    dtype, (a, b) = prepare(trace, input, other)
+    dtype, (a, b) = prepare(trace, input, other, outranks=True)
     bounds = Range(min(a._range.lo, b._range.lo), max(a._range.hi, b._range.hi))
     return pointwise(trace, dtype, bounds, nodes.where, chosen, a, b)
 

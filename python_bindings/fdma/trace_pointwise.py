@@ -66,11 +66,11 @@ def pointwise(
     return Symbol(trace, dtype, bounds, None, shape, element)
 
 
-def common_type(*operands: Symbol, is_comparison: bool = False) -> str:
+def common_type(*operands: Symbol, outranks: bool = False) -> str:
     """The type that PyTorch, or NumPy, computes these operands in.
 
-    Values with axes outrank those without; in comparisons create_mask, which evaluates many cells
-    at once, lets every value of the cell outrank tables without axes.
+    Values with axes outrank those without. `outranks`: in comparisons and torch.where create_mask,
+    which evaluates many cells at once, lets every value of the cell outrank tables without axes.
     """
     first = operands[0]._dtype
     if all(operand._dtype == first for operand in operands):
@@ -78,7 +78,7 @@ def common_type(*operands: Symbol, is_comparison: bool = False) -> str:
     if operands[0]._trace.numpy_rules:  # which ranks Python's numbers below arrays, no more
         return result_type([(s._dtype, min(s.weight, 1)) for s in operands])
     return result_type(
-        [(s._dtype, s.weight if s._shape or is_comparison else min(s.weight, 1)) for s in operands]
+        [(s._dtype, s.weight if s._shape or outranks else min(s.weight, 1)) for s in operands]
     )
 
 
@@ -121,10 +121,10 @@ def fit(
     return pointwise(trace, dtype, limits, wrapped, *operands)
 
 
-def prepare(trace: Trace, *values: Any, is_comparison: bool = False) -> tuple[str, list[Symbol]]:
+def prepare(trace: Trace, *values: Any, outranks: bool = False) -> tuple[str, list[Symbol]]:
     """The operands in their common type, and its name."""
     symbols = [trace.symbol(value) for value in values]
-    dtype = common_type(*symbols, is_comparison=is_comparison)
+    dtype = common_type(*symbols, outranks=outranks)
     return dtype, [cast(trace, symbol, dtype) for symbol in symbols]
 
 

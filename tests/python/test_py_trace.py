@@ -450,3 +450,15 @@ def test_without_pytorch() -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": str(FOLDER)},
     )
+
+
+def test_a_choice_has_the_type_of_the_value_of_the_cell() -> None:
+    """create_mask computes torch.where of a table without axes in the type of the other value."""
+    two, below = torch.tensor(2), torch.tensor([-3], dtype=torch.int32)
+
+    def mask_mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return torch.where(q <= k, two, (q < q).to(torch.uint8)) < below[0]  # as uint8: -3 is 253
+
+    assert_exact(mask_mod, (1, 1, 4, 4))
+    wide = torch.tensor(300)
+    assert_exact(lambda b, h, q, k: torch.where(q <= k, (k < 3).byte(), wide) == 44, (1, 1, 4, 4))
