@@ -55,7 +55,7 @@ class Walk {
         return hdf5_error(path, fmt::format("cannot look up '{}'", name));
       }
       if (link.type != H5L_TYPE_HARD) continue;
-      const std::string place = path + (path == "/" ? "" : "/") + name;
+      const std::string place = fmt::format("{}{}{}", path, path == "/" ? "" : "/", name);
       const Handle object(H5Oopen(group, name.c_str(), H5P_DEFAULT), H5Oclose);
       const H5I_type_t kind = object ? H5Iget_type(object.get()) : H5I_DATASET;
       if (kind == H5I_GROUP && groups_.insert(place_of(link)).second) {
