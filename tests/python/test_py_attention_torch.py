@@ -560,7 +560,7 @@ def test_nested_tensors_are_refused_by_name(nested: Any, way: str) -> None:
         attended = torch.compile(attend, backend="eager", fullgraph=True)
     recipe = r"a nested tensor; pack .* fdma.from_cu_seqlens\(offsets, causal=True\)"
     x, y = nested(2)
-    mode = torch.device("cpu") if way == "operators" else contextlib.nullcontext()
+    mode = torch.profiler.profile() if way == "operators" else contextlib.nullcontext()
     try:
         for name, given in (
             ("q", (x, x, x)),
@@ -597,7 +597,7 @@ def test_what_is_written_in_place_of_nested_tensors() -> None:
 @pytest.mark.parametrize("by_operators", [False, True])
 def test_other_layouts_are_refused_by_name(by_operators: bool) -> None:
     q = torch.randn(2, 2, 8, 16)
-    mode = torch.device("cpu") if by_operators else contextlib.nullcontext()
+    mode = torch.profiler.profile() if by_operators else contextlib.nullcontext()
     for x, message in (
         (q.to_sparse(), r"expected a dense tensor, got layout torch.sparse_coo; use .\.to_dense"),
         (q.to_mkldnn(), r"expected a dense tensor, got layout torch._mkldnn; use .\.to_dense"),
