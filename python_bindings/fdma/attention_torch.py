@@ -32,7 +32,7 @@ from .attention_tensors import (
 from .attention_threads import NOT_SAID, checked_num_threads
 from .block_mask import BlockMask
 from .expr_types import MaskExpr
-from .mask_text import text_of_mask
+from .mask_text import text_of_handle
 from .tensor_layouts import refuse_layouts
 from .torch_modes import (
     PLAIN,
@@ -274,7 +274,7 @@ def _named(
             )
         mask = _resolved(mask, q, k, v, heads_first, threads_of_call(num_threads))
     if is_recorded():
-        return text_of_mask(mask), 0, None
+        return text_of_handle(mask._handle), 0, None
     return "", mask._handle, mask
 
 

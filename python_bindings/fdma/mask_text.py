@@ -19,6 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .block_mask import BlockMask
+from .mask_handles import mask_of_handle
 from .mask_state import state_of
 from .state_stream import announced, bytes_of, filled
 
@@ -28,7 +29,7 @@ _FAMILY = "fdma.BlockMask/"
 _VERSION = 1
 _PREFIX = f"{_FAMILY}{_VERSION}:"
 MAX_TEXT = 1 << 20
-"""Characters. PyTorch copies the text at every call, 0.2 ms for so many."""
+"""Characters. PyTorch copies the text at every call."""
 MAX_BYTES = 64 << 20
 """Of what the text holds when it is unpacked."""
 _MAX_MASKS = 64
@@ -58,8 +59,14 @@ def text_of_mask(mask: BlockMask) -> str:
     return _PREFIX + packed
 
 
-# torch.export of the strict kind calls it and keeps what it returns.
-text_of_mask._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def text_of_handle(handle: int) -> str:
+    """The same by the mask's number: what torch.export of the strict kind calls, and keeps what it
+    returns, takes numbers alone before PyTorch 2.12.
+    """
+    return text_of_mask(mask_of_handle(handle))
+
+
+text_of_handle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _too_large(mask: BlockMask, size: str, bound: str) -> NotImplementedError:
