@@ -12,6 +12,8 @@ the function is `global_`. Arguments are
 
 Wrong types raise TypeError, wrong values and shapes ValueError, naming mask and argument; what
 depends on the lengths shows when the mask is compiled.
+
+The file is long since every name of the language stands in it, with its example.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def register() -> None:
 
 
 def _register() -> None:
-    # Of a PyTorch that is too old, the first call that needs an operator says what is missing.
+    # Where PyTorch is too old, the first call that needs an operator says what is missing.
     with contextlib.suppress(Exception):
         from . import attention_operators, hf_operators, zoh_torch  # noqa: F401
 

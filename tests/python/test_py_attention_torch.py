@@ -1,4 +1,7 @@
-"""fdma.attention on PyTorch's CPU tensors: SDPA, torch.compile, operators, autocast, leaks."""
+"""fdma.attention on PyTorch's CPU tensors: SDPA, torch.compile, operators, autocast, leaks.
+
+The file is long since one set of tensors and ways serves all of it.
+"""
 
 from __future__ import annotations
 

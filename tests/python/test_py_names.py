@@ -1,4 +1,7 @@
-"""Every named mask of the package against its row of docs/spec-language.md, cell by cell."""
+"""Every named mask of the package against its row of docs/spec-language.md, cell by cell.
+
+The file is long since it has a test for every name.
+"""
 
 # Wrong arguments are what some of these tests are about.
 # mypy: disable-error-code="arg-type, call-overload, operator"

@@ -1,6 +1,7 @@
 // Expressions grow from the root by weighted choice, through the C++ builder; each name gets tables
 // of the extents that it asks for, in a random integer type. Parameters are chosen so that masks
-// are seldom trivial at the lengths of tests.
+// are seldom trivial at the lengths of tests. The file is long since every name of the language has
+// its row in it.
 #include "random_expr.hpp"
 
 #include <fmt/format.h>

@@ -52,7 +52,7 @@ class StatedSize {
  public:
   static constexpr std::int64_t kHeadBytes = 21;  // of scaleoffset; 4 of szip
 
-  // Of the last filter that was applied; no value if it is another one.
+  // What the last filter in the pipeline states; nothing where that filter is another one.
   static std::optional<StatedSize> of(const DatasetInfo& info, std::int64_t chunk_bytes) {
     constexpr std::size_t kNumElements = 2, kElementBytes = 4;  // of scaleoffset's parameters
     StatedSize stated;

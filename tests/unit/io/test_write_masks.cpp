@@ -1,3 +1,4 @@
+// The file is long: every way in which a write can fail or be broken off has its test here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
