@@ -28,7 +28,7 @@
 #include "fdma/io/mask_file.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
-#include "mask_zoo.hpp"
+#include "mask_suite.hpp"
 
 namespace {
 

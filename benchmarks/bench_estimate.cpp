@@ -32,7 +32,7 @@
 #include "fdma/kernels/estimate.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
-#include "mask_zoo.hpp"
+#include "mask_suite.hpp"
 
 namespace {
 

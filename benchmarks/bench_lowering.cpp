@@ -26,7 +26,7 @@
 #include "fdma/formats/convert.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
-#include "mask_zoo.hpp"
+#include "mask_suite.hpp"
 #include "named_masks.hpp"
 
 namespace {

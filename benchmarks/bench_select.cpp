@@ -30,7 +30,7 @@
 #include "fdma/select/incremental_topk.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "fdma/select/zoh_scores.hpp"
-#include "zoo_mask.hpp"
+#include "suite_mask.hpp"
 
 namespace {
 

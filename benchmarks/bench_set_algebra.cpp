@@ -27,7 +27,7 @@
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
-#include "mask_zoo.hpp"
+#include "mask_suite.hpp"
 
 namespace {
 

@@ -87,7 +87,7 @@ class Bench:
 
     def plan_bytes(self) -> int:
         """Of plans and workspaces that are kept, which PyTorch's allocator does not count."""
-        from fdma.attention_plans import plans
+        from fdma.attention.plans import plans
 
         kept = [entry.plan for entry in plans._entries.values()]
         return sum(plan.nbytes + getattr(plan, "workspace_nbytes", 0) for plan in kept)

@@ -8,8 +8,8 @@
 #   setup      tools/setup.sh tests and benchmarks; FDMA_SETUP=0 leaves it out, where packages come another way
 #   build      ninja, which continues where it was stopped
 #   tests      the programs of tests/gpu, in shards side by side
-#   python     tests/python/test_fdma_cuda.py, test_fdma_select_cuda.py and test_fdma_cusparse.py, and what
-#              test_maskc_run.py does on a GPU
+#   python     tests/python/core/test_cuda.py, test_select_cuda.py and test_cusparse.py, and what
+#              test_run.py does on a GPU
 #   memcheck   compute-sanitizer on the small set of tests/gpu
 #   racecheck  the same, of a build where every lane arrives at barriers (FDMA_CUDA_EVERY_LANE_ARRIVES), for racecheck
 #              does not follow a warp that arrives by one lane
@@ -202,10 +202,10 @@ python_tests() {
   need_module
   "$python" -c 'import pytest, h5py' 2>/dev/null || { echo "$python has no pytest or no h5py"; exit 77; }
   FDMA_BUILD_DIR=$build FDMA_MASKC=$build/tools/fdma-maskc "$python" -m pytest -q -p no:cacheprovider \
-    tests/python/test_fdma_cuda.py tests/python/test_fdma_select_cuda.py tests/python/test_fdma_cusparse.py \
-    tests/python/test_py_attention_cuda.py tests/python/test_py_attention_arrays_cuda.py tests/python/test_py_hf_cuda.py \
-    tests/python/test_fdma_dynamic_mask.py tests/python/test_py_learned_cuda.py tests/python/test_py_second_gpu.py tests/python/test_py_torch_modes_cuda.py \
-    tests/python/test_maskc_run.py::test_run_and_bench_on_a_gpu
+    tests/python/core/test_cuda.py tests/python/core/test_select_cuda.py tests/python/core/test_cusparse.py \
+    tests/python/package/test_attention_cuda.py tests/python/package/test_attention_arrays_cuda.py tests/python/package/test_hf_cuda.py \
+    tests/python/core/test_dynamic_mask.py tests/python/package/test_learned_cuda.py tests/python/package/test_second_gpu.py tests/python/package/test_torch_modes_cuda.py \
+    tests/python/tool/test_run.py::test_run_and_bench_on_a_gpu
 }
 
 # Tests that the sanitizers run, a process for each line: program and filter.

@@ -60,7 +60,14 @@ def cpu_model() -> str:
 def store(raw_path: Path, result_path: Path) -> None:
     raw = json.loads(raw_path.read_text(encoding="utf-8"))
     context = raw["context"]
-    sources = ("formats", "masks", "benchmarks/*.cpp", "tests/zoo", "cmake", "CMakeLists.txt")
+    sources = (
+        "formats",
+        "masks",
+        "benchmarks/*.cpp",
+        "tests/mask_suite",
+        "cmake",
+        "CMakeLists.txt",
+    )
     runs: list[Run] = []
     for benchmark in raw["benchmarks"]:
         if benchmark.get("run_type") == "aggregate":
@@ -385,7 +392,7 @@ def machine_of_today() -> dict[str, Any]:
 
 def store_compression(raw_path: Path, result_path: Path) -> None:
     """Adds machine, commit and date to the document of compression.py."""
-    sources = ("formats", "benchmarks/*compression*", "tests/zoo", "cmake", "CMakeLists.txt")
+    sources = ("formats", "benchmarks/*compression*", "tests/mask_suite", "cmake", "CMakeLists.txt")
     result = {
         "machine": machine_of_today(),
         "commit": git("rev-parse", "--short=12", "HEAD"),

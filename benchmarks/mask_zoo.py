@@ -1,4 +1,4 @@
-"""The masks that attention is measured on, for Python: tests/zoo/mask_zoo.hpp says what each is.
+"""The masks that attention is measured on, for Python (tests/mask_suite/mask_suite.hpp).
 
 Every mask comes twice: as a specification with tables, which FDMA compiles, and as a predicate on
 tensors of positions (a FlexAttention mask_mod), which is what results are checked against.
@@ -31,7 +31,7 @@ EVERY_TILE_PARTIAL = "every_tile_partial"
 
 
 class SplitMix64:
-    """The random numbers of tests/zoo/zoo_mask.hpp."""
+    """The random numbers of tests/mask_suite/suite_mask.hpp."""
 
     def __init__(self, seed: int) -> None:
         self.state = seed

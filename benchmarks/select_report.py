@@ -29,7 +29,14 @@ from make_report import (
 Run = dict[str, Any]
 
 COUNTERS = ("bytes_per_second", "peak_bytes", "result_bytes", "intervals", "keys", "target_us")
-SOURCES = ("kernels/select", "masks", "formats", "benchmarks/*select*", "cmake", "CMakeLists.txt")
+SOURCES = (
+    "kernels/src/selection",
+    "masks",
+    "formats",
+    "benchmarks/*select*",
+    "cmake",
+    "CMakeLists.txt",
+)
 ORDERS = ("random", "rising", "clustered")
 
 

@@ -2,7 +2,7 @@
 # shell completions. tests/install builds and runs a program against an installed tree.
 include(CMakePackageConfigHelpers)
 
-set(libraries fdma_formats fdma_io fdma_select fdma_masks fdma_kernels)
+set(libraries fdma_base fdma_formats fdma_io fdma_select fdma_masks fdma_kernels)
 install(TARGETS ${libraries} fdma EXPORT fdma-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 foreach(library ${libraries})

@@ -67,7 +67,7 @@ mkdir -p "$out/installed"
 ln -s "$("$clean/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" "$out/installed/python_bindings"
 env -i PATH=/usr/bin:/bin HOME="$out" FDMA_BUILD_DIR="$out/installed" PYTHONDONTWRITEBYTECODE=1 \
   "$clean/bin/python" -m pytest --quiet -p no:cacheprovider --override-ini addopts= \
-  tests/python/test_fdma_module.py tests/python/test_python_docstrings.py tests/python/test_python_docs.py
+  tests/python/core/test_module.py tests/python/pages/test_python_docstrings.py tests/python/pages/test_python_docs.py
 env -i "$clean/bin/python" - <<'PYTHON'
 import fdma._fdma
 

@@ -152,15 +152,15 @@ install_cusparse() {
 # Peers' own code, for the tests that compare with it. CI goes on without, after five minutes at most: these tests then
 # skip, and are counted. The pinned version of PyTorch is that without CUDA, which no index replaces by the large build.
 install_peer_packages() {
-  if has_packages tests/requirements-peers.txt; then return 0; fi
+  if has_packages tests/requirements-interop.txt; then return 0; fi
   echo "setup: PyTorch, transformers, attn_gym, matplotlib into .venv"
   local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 15)
   local index=() code=0
-  timeout 30 "${pip[@]}" --dry-run --no-deps "$(grep '^torch==' tests/requirements-peers.txt)" >/dev/null 2>&1 ||
+  timeout 30 "${pip[@]}" --dry-run --no-deps "$(grep '^torch==' tests/requirements-interop.txt)" >/dev/null 2>&1 ||
     index=(--extra-index-url https://download.pytorch.org/whl/cpu)
-  timeout 270 "${pip[@]}" "${index[@]}" --requirement tests/requirements-peers.txt 2>/dev/null || code=$?
+  timeout 270 "${pip[@]}" "${index[@]}" --requirement tests/requirements-interop.txt 2>/dev/null || code=$?
   [ $code -ne 0 ] || return 0
-  echo "setup: pip could not install tests/requirements-peers.txt; tests against PyTorch and the others will skip."
+  echo "setup: pip could not install tests/requirements-interop.txt; tests against PyTorch and the others will skip."
   # Stopped halfway, a package may be there without being whole.
   if [ $code -eq 124 ]; then
     rm -rf .venv/lib/python*/site-packages/{torch,torchgen,functorch,transformers,attn_gym,matplotlib}{,-*.dist-info}

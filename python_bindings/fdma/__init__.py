@@ -9,13 +9,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _fdma, torch_operators
+from . import _fdma
 from ._fdma import MaskSyntaxError
-from .attention import attention, clear_plans
-from .block_mask import BlockMask, MaskOrigin, TileCounts
-from .compile import compile
+from .attention import torch_operators
+from .attention.call import attention, clear_plans
+from .attention.incremental_topk import IncrementalTopk
+from .attention.learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
 from .estimate import Estimate, device_profile, estimate
-from .expr import (
+from .files.mask_files import list_masks, load, save
+from .interop.formats import (
+    from_bsr,
+    from_cu_seqlens,
+    from_flashmask,
+    from_flex,
+    from_hf_mask,
+    from_hf_padding,
+)
+from .masks.block_mask import BlockMask, MaskOrigin, TileCounts
+from .masks.compile import compile
+from .masks.difference import MaskDifference
+from .masks.expr import (
     IntExpr,
     MaskExpr,
     TableExpr,
@@ -42,11 +55,7 @@ from .expr import (
     to_int,
     where,
 )
-from .files import list_masks, load, save
-from .incremental_topk import IncrementalTopk
-from .learned import dynamic_mask_attention, select_topk, zoh_scores, zoh_scores_backward
-from .mask_difference import MaskDifference
-from .names import (
+from .masks.names import (
     bits,
     block_causal,
     block_diffusion,
@@ -69,17 +78,9 @@ from .names import (
     tree,
     window,
 )
-from .peers import (
-    from_bsr,
-    from_cu_seqlens,
-    from_flashmask,
-    from_flex,
-    from_hf_mask,
-    from_hf_padding,
-)
 
 if TYPE_CHECKING:
-    from .trace import TraceError, sample_mask_mod, trace_mask_mod
+    from .trace.trace import TraceError, sample_mask_mod, trace_mask_mod
 
 __all__ = [
     "BlockMask",
@@ -167,7 +168,7 @@ torch_operators.register()
 def __getattr__(name: str) -> Any:
     """The tracer, loaded where it is first asked for."""
     if name in ("TraceError", "sample_mask_mod", "trace_mask_mod"):
-        from . import trace
+        from .trace import trace
 
         return getattr(trace, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

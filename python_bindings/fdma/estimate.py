@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import _fdma
-from .core_mask import core_of
 from .estimate_table import bytes_text, report_html, report_lines, time_text
+from .masks.core_mask import core_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .block_mask import BlockMask
+    from .masks.block_mask import BlockMask
 
 __all__ = ["Device", "Estimate", "device_profile", "estimate"]
 
@@ -150,7 +150,7 @@ class Estimate:
         >>> said = fdma.estimate(fdma.compile("causal", 4096))
         >>> said.plot().savefig("estimate.png")
         """
-        from .drawing import pyplot
+        from .masks.drawing import pyplot
 
         figure = pyplot("Estimate.plot").figure(figsize=(9, 3.2)) if figure is None else figure
         times, sizes = figure.subplots(1, 2)

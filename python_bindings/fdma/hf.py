@@ -7,7 +7,7 @@ What the model says of its mask (causal, sliding window, chunks, padding on eith
 documents by position_ids, caches with offsets) arrives as a function of indices; it is traced and
 compiled into a BlockMask, once for a forward pass and kind of layer. Padding and positions are read
 on the host for that. Inside torch.compile and torch.export, where nothing can be read, the mask is
-a text of the mask language (hf_formula.py).
+a text of the mask language (hf_mask_text.py).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from transformers.masking_utils import (
     prepare_padding_mask,
 )
 
-from .attention import attention
-from .attention_masks import block_mask
-from .block_mask import BlockMask
-from .compile import compile
-from .hf_formula import formula_of
-from .hf_host_values import host_value, offset_of
-from .hf_keywords import check_keywords, refuse_dropout
-from .hf_layer_mask import LayerMask
-from .hf_operators import attention_with_tables, table_mask
-from .peer_cu_seqlens import from_cu_seqlens
-from .peer_hugging_face import from_hf_mask
-from .tensor_masks import tensor_masks
+from .attention.call import attention
+from .attention.mask_argument import block_mask
+from .interop.cu_seqlens import from_cu_seqlens
+from .interop.hf_host_values import host_value, offset_of
+from .interop.hf_keywords import check_keywords, refuse_dropout
+from .interop.hf_layer_mask import LayerMask
+from .interop.hf_mask_text import formula_of
+from .interop.hf_operators import attention_with_tables, table_mask
+from .interop.hugging_face import from_hf_mask
+from .masks.block_mask import BlockMask
+from .masks.compile import compile
+from .masks.tensor_masks import tensor_masks
 
 __all__ = ["LayerMask", "attention_forward", "mask_function", "register"]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from .attention import attention
-from .attention_masks import block_mask
-from .attention_weights import attention_weights, check_size
-from .block_mask import BlockMask
-from .expr_types import MaskExpr
-from .learned import dynamic_mask_attention
-from .peer_hugging_face import from_hf_mask
-from .tensor_masks import tensor_masks
+from .attention.call import attention
+from .attention.learned import dynamic_mask_attention
+from .attention.mask_argument import block_mask
+from .attention.weights import attention_weights, check_size
+from .interop.hugging_face import from_hf_mask
+from .masks.block_mask import BlockMask
+from .masks.expr_types import MaskExpr
+from .masks.tensor_masks import tensor_masks
 
 __all__ = ["DynamicMaskAttention", "MultiheadAttention"]
 

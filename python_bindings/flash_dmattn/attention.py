@@ -10,9 +10,9 @@ from typing import Any
 
 import fdma
 import numpy as np
-from fdma.attention_masks import block_mask
-from fdma.attention_shapes import Extents, checked_extents, checked_scale
-from fdma.learned import framework, without_zeros
+from fdma.attention.learned import framework, without_zeros
+from fdma.attention.mask_argument import block_mask
+from fdma.attention.shapes import Extents, checked_extents, checked_scale
 
 from .masks import SparseMask, dtype_name, host_array
 
@@ -208,7 +208,7 @@ def _with_probabilities(
 ) -> Any:
     if framework(query) != "torch":
         raise NotImplementedError("return_attn_probs: only tensors of PyTorch have probabilities")
-    from fdma.attention_weights import attention_weights, check_size
+    from fdma.attention.weights import attention_weights, check_size
 
     extents = _extents(query, key, value)
     sizes = extents.batch, extents.heads, extents.q_len, extents.kv_len
@@ -237,7 +237,7 @@ def _of_dense(attn_mask: Any, extents: Extents) -> fdma.BlockMask:
         raise ValueError(f"attn_mask: expected {_AXES} for these tensors, got {list(shape)}")
     if framework(attn_mask) != "torch":
         return _compiled(attn_mask, extents)
-    from fdma.tensor_masks import tensor_masks
+    from fdma.masks.tensor_masks import tensor_masks
 
     return tensor_masks.get(attn_mask, extents, lambda: _compiled(attn_mask.detach(), extents))
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import fdma
 import numpy as np
-from fdma.table_arrays import on_host
+from fdma.masks.table_arrays import on_host
 from numpy.typing import NDArray
 
 __all__ = [

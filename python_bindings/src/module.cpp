@@ -1,9 +1,9 @@
 // Module _fdma.
 #include <cstdlib>
 
-#include "array_view.hpp"
+#include "arrays/array_view.hpp"
+#include "arrays/python_error.hpp"
 #include "bindings.hpp"
-#include "python_error.hpp"
 
 NB_MODULE(_fdma, module) {
   // A mask that a user's module still holds when the process ends is no leak to report.

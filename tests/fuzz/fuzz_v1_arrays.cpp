@@ -22,8 +22,8 @@
 #include "fdma/formats/set_algebra.hpp"
 #include "fdma/formats/validate.hpp"
 #include "fuzz_bytes.hpp"
-#include "io/mask_message.hpp"
-#include "stored_mask.hpp"
+#include "io/isolated/mask_message.hpp"
+#include "stored/stored_mask.hpp"
 
 namespace {
 

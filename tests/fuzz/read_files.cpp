@@ -14,10 +14,10 @@
 
 #include "fdma/formats/convert.hpp"
 #include "fdma/formats/validate.hpp"
+#include "fdma/io/interop/cu_seqlens_group.hpp"
+#include "fdma/io/interop/hf_mask_group.hpp"
+#include "fdma/io/interop/hf_padding_group.hpp"
 #include "fdma/io/isolated_reader.hpp"
-#include "fdma/io/peers/cu_seqlens_group.hpp"
-#include "fdma/io/peers/hf_mask_group.hpp"
-#include "fdma/io/peers/hf_padding_group.hpp"
 
 namespace fdma {
 namespace {

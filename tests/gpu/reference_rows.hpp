@@ -2,7 +2,7 @@
 // of trials (test_reference_rows.cpp compares the two).
 #pragma once
 
-#include "attention_machine.hpp"
+#include "backend/backend_fixture.hpp"
 
 namespace fdma::gpu_test {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpu_machine.hpp"
+#include "backend/backend_cases.hpp"
+#include "gpu_fixture.hpp"
 #include "reference_rows.hpp"
-#include "trial_cases.hpp"
 
 namespace fdma {
 namespace {

@@ -1,8 +1,9 @@
-"""Checks the #include lines of every C++ source against the layering.
+"""Checks the #include lines of every C++ and CUDA source against the layering.
 
 Link targets refuse wrong includes of FDMA's own headers; libraries in /usr/include are visible to
 every target, so the rule for them is checked on the text: who may include which library, and which
-libraries public headers may mention.
+libraries public headers may mention. So is the rule for the rooms of a library (rooms.py), whose
+sources all see each other's headers.
 
     python3 check_includes.py <source tree>
 
@@ -15,22 +16,25 @@ import re
 import sys
 from pathlib import Path
 
+from rooms import ROOMS, has_cycle, room_of
+
 FOLDERS = ("formats", "masks", "kernels", "tools", "tests", "benchmarks", "python_bindings")
 
 # Prefix of an include -> folders (or subfolders) whose sources may have it.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "fdma/masks/": ("masks", "tools", "tests", "benchmarks", "python_bindings"),
-    "fdma/io/": ("formats/src/io", "formats/include_io", "tools", "tests", "benchmarks"),
-    "hdf5": ("formats/src", "tests"),
-    "H5": ("formats/src", "tests"),
+    "fdma/io/": ("formats/io", "tools", "tests", "benchmarks"),
+    "hdf5.h": ("formats/io", "tests"),
+    "H5": ("formats/io", "tests"),
     "boost/program_options": ("tools",),
     "png.h": ("tools",),
     "nlohmann/": ("kernels/src", "tools", "tests", "benchmarks"),
     # Tests run vector code once per instruction set.
-    "hwy/": ("kernels/src", "kernels/select/src", "formats/src", "tests/unit"),
+    "hwy/": ("kernels/src", "formats/io", "tests/unit"),
     "spdlog/": ("tools",),
     "nanobind/": ("python_bindings",),
-    "cuda": ("kernels", "tests/gpu"),
+    "cuda.h": ("kernels", "tests/gpu"),
+    "cuda_": ("kernels", "tests/gpu"),
     "cusparse.h": ("kernels/src/cusparse",),
     "cub/": ("kernels",),
     "gtest/": ("tests",),
@@ -42,6 +46,18 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 # What public headers leave to source files: their users need not have these libraries' headers.
 PRIVATE = ("fmt/", "tbb/", "oneapi/", "hwy/", "xxhash", "H5", "hdf5", "spdlog/", "nlohmann/")
 
+# What some folders must not know, though the compiler would find it.
+DENIED: dict[str, tuple[str, ...]] = {
+    "formats/include/fdma/base": ("fdma/formats/",),
+    "formats/src/base": ("fdma/formats/",),
+    "formats/private": ("fdma/formats/",),
+    "kernels/src/selection": (
+        "fdma/kernels/attention",
+        "fdma/kernels/plan",
+        "fdma/kernels/device_plan",
+    ),
+}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -52,7 +68,7 @@ def violations(root: Path) -> list[str]:
             if path.suffix not in (".cpp", ".hpp", ".cu", ".cuh", ".h"):
                 continue
             relative = path.relative_to(root).as_posix()
-            public = relative.split("/")[1].startswith("include")
+            public = "/include/" in relative
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 match = INCLUDE.match(line)
                 if not match:
@@ -65,13 +81,49 @@ def violations(root: Path) -> list[str]:
                         found.append(
                             f"{relative}:{number}: {header} belongs to {', '.join(places)} only"
                         )
+                for place, prefixes in DENIED.items():
+                    if relative.startswith(place + "/") and header.startswith(prefixes):
+                        found.append(f"{relative}:{number}: {place} does not know {header}")
                 if public and header.startswith(PRIVATE):
                     found.append(f"{relative}:{number}: {header} in a public header")
     return found
 
 
+def room_violations(root: Path) -> list[str]:
+    """Arrows between rooms that rooms.py does not name, and sources outside of every room."""
+    found = []
+    for base, rooms in ROOMS.items():
+        if has_cycle(rooms):
+            found.append(f"tests/include_rule/rooms.py: the rooms of {base} include each other")
+        for path in sorted((root / base).rglob("*")):
+            if path.suffix not in (".cpp", ".hpp", ".cu", ".cuh"):
+                continue
+            name = path.relative_to(root / base).as_posix()
+            room = room_of(name, rooms)
+            if room is None:
+                found.append(f"{base}/{name}: lies in no room of tests/include_rule/rooms.py")
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                header = match.group(1)
+                if base == "formats/io":
+                    header = header.removeprefix("io/")
+                if not (root / base / header).is_file():
+                    continue
+                other = room_of(header, rooms)
+                if other is not None and other != room and other not in rooms[room]:
+                    found.append(
+                        f"{base}/{name}:{number}: room {room or '(top)'} does not know "
+                        f"room {other or '(top)'}: {match.group(1)}"
+                    )
+    return found
+
+
 def main() -> int:
-    found = violations(Path(sys.argv[1]))
+    root = Path(sys.argv[1])
+    found = violations(root) + room_violations(root)
     print("\n".join(found) if found else "every include is where it may be")
     return 1 if found else 0
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::reference {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/masks/tables.hpp"
 #include "three_valued.hpp"
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "table_set.hpp"
 
 namespace fdma::reference {

@@ -13,14 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "arguments.hpp"
-#include "command.hpp"
-#include "destination.hpp"
+#include "cli/arguments.hpp"
+#include "cli/command.hpp"
+#include "cli/file_reading.hpp"
+#include "cli/help_text.hpp"
+#include "cli/interrupts.hpp"
+#include "cli/work_limits.hpp"
 #include "fdma/io/isolated_reader.hpp"
-#include "file_reading.hpp"
-#include "help_text.hpp"
-#include "interrupts.hpp"
-#include "work_limits.hpp"
+#include "inputs/destination.hpp"
 
 namespace fdma::maskc {
 namespace {

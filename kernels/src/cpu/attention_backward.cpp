@@ -14,7 +14,8 @@
 
 #include "cpu/backward.hpp"
 #include "cpu/call.hpp"
-#include "fdma/threads/parallel.hpp"
+#include "fdma/base/parallel.hpp"
+#include "plan/worker_bytes.hpp"
 
 namespace fdma {
 namespace cpu {
@@ -201,6 +202,10 @@ void run_all(BackwardRun& run, const BackwardOptions& options) {
 
 }  // namespace
 }  // namespace cpu
+
+std::int64_t cpu_backward_bytes(const AttentionShape& shape, BlockShape tile) {
+  return cpu::BackwardWorkspace::bytes(shape, tile);
+}
 
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options) {

@@ -11,7 +11,8 @@
 #include <string>
 
 #include "cpu/call.hpp"
-#include "fdma/threads/parallel.hpp"
+#include "fdma/base/parallel.hpp"
+#include "plan/worker_bytes.hpp"
 
 namespace fdma {
 namespace cpu {
@@ -66,6 +67,10 @@ Result<void> restrict_targets() {
 }
 
 }  // namespace cpu
+
+std::int64_t cpu_forward_bytes(const AttentionShape& shape, BlockShape tile) {
+  return cpu::Workspace::bytes(shape, tile);
+}
 
 namespace {
 

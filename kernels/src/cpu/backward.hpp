@@ -6,11 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include "backward_call.hpp"
+#include "call/backward_call.hpp"
 #include "cpu/scratch.hpp"
 #include "fdma/kernels/plan.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
-#include "plan_formula.hpp"
+#include "plan/closed_form.hpp"
 
 namespace fdma::cpu {
 

@@ -15,7 +15,7 @@
 // mask, cell by cell.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward_kernel.cpp"
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)  // as item_kernel.cpp
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)  // as work_tile_kernel.cpp
 #include <hwy/foreach_target.h>
 //
 #include <hwy/highway.h>

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention_call.hpp"
+#include "call/attention_call.hpp"
 #include "cpu/scratch.hpp"
 #include "fdma/kernels/plan.hpp"
-#include "plan_formula.hpp"
+#include "plan/closed_form.hpp"
 
 namespace fdma::cpu {
 

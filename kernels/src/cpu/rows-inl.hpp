@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention_call.hpp"
+#include "call/attention_call.hpp"
 #include "cpu/float16.hpp"
 #include "cpu/microkernels-inl.hpp"
 

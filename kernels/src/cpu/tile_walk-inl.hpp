@@ -15,11 +15,11 @@
 #include <cstring>
 #include <type_traits>
 
-#include "bitmap_order.hpp"
 #include "cpu/rows-inl.hpp"
 #include "cpu/scratch.hpp"
 #include "fdma/kernels/segment_iterator.hpp"
-#include "plan_formula.hpp"
+#include "plan/bitmap_order.hpp"
+#include "plan/closed_form.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace fdma::cpu::HWY_NAMESPACE {

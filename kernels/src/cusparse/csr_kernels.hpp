@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/interval.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::cusparse {
 

@@ -21,14 +21,14 @@
 #include <utility>
 #include <vector>
 
-#include "attention_call.hpp"
-#include "csr_rows.hpp"
+#include "call/attention_call.hpp"
+#include "cuda/cuda_error.hpp"
 #include "cusparse/csr_kernels.hpp"
+#include "cusparse/csr_rows.hpp"
 #include "cusparse/descriptors.hpp"
 #include "fdma/formats/convert.hpp"
 #include "fdma/kernels/cusparse_attention.hpp"
 #include "fdma/kernels/device_memory.hpp"
-#include "sm90/cuda_error.hpp"
 
 namespace fdma {
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 
 namespace fdma::cusparse {
 

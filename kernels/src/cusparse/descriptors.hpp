@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "cusparse/cusparse_library.hpp"
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::cusparse {
 

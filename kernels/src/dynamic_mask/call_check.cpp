@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "attention_call.hpp"
-#include "backward_call.hpp"
+#include "call/attention_call.hpp"
+#include "call/backward_call.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 
 namespace fdma::dynamic_mask {

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <string>
 
+#include "cuda/cuda_error.hpp"
 #include "dynamic_mask/call_check.hpp"
 #include "dynamic_mask/device_backward.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "fdma/kernels/zoh_backward_device.hpp"
-#include "full_mask.hpp"
-#include "plan_splits.hpp"
-#include "sm90/attention_backward.hpp"
-#include "sm90/backward_workspace.hpp"
-#include "sm90/cuda_error.hpp"
+#include "plan/full_mask.hpp"
+#include "plan/splits.hpp"
+#include "sm90/backward/attention_backward.hpp"
+#include "sm90/backward/workspace.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {

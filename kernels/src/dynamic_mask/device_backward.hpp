@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "dynamic_mask/device_key_lists.hpp"
+#include "dynamic_mask/device_kv_worklist.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/device_topk.hpp"
 #include "fdma/kernels/dynamic_mask_attention.hpp"

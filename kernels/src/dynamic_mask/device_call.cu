@@ -6,17 +6,17 @@
 #include <optional>
 #include <string>
 
+#include "cuda/cuda_error.hpp"
+#include "cuda/device_plan.hpp"
 #include "dynamic_mask/call_check.hpp"
 #include "dynamic_mask/device_backward.hpp"
 #include "dynamic_mask/device_call.hpp"
-#include "dynamic_mask/device_lists.hpp"
+#include "dynamic_mask/device_kv_index_lists.hpp"
 #include "dynamic_mask/selection_plan.hpp"
 #include "fdma/kernels/device_memory.hpp"
 #include "fdma/kernels/device_plan.hpp"
 #include "fdma/kernels/zoh_device.hpp"
-#include "sm90/attention_forward.hpp"
-#include "sm90/cuda_error.hpp"
-#include "sm90/device_plan.hpp"
+#include "sm90/forward/attention_forward.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {

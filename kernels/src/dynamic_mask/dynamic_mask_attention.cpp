@@ -10,7 +10,7 @@
 #include "dynamic_mask/device_call.hpp"
 #include "dynamic_mask/host_call.hpp"
 #include "dynamic_mask/selection_plan.hpp"
-#include "full_mask.hpp"
+#include "plan/full_mask.hpp"
 
 namespace fdma {
 

@@ -7,11 +7,11 @@
 
 #include "dynamic_mask/call_check.hpp"
 #include "dynamic_mask/selection_plan.hpp"
+#include "fdma/base/parallel.hpp"
 #include "fdma/select/select_topk.hpp"
 #include "fdma/select/zoh_backward.hpp"
 #include "fdma/select/zoh_scores.hpp"
-#include "fdma/threads/parallel.hpp"
-#include "zoh/topk_rows.hpp"
+#include "selection/topk/topk_rows.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {

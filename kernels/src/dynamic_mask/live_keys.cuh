@@ -1,5 +1,5 @@
 // The keys that live in a group of consecutive tiles of a row, found once by a block
-// (device_lists.cu): from the pieces of kept keys that reach into the group, into shared memory, in
+// (device_kv_index_lists.cu): from the pieces of kept keys that reach into the group, into shared memory, in
 // order.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "dynamic_mask/device_lists.hpp"
+#include "dynamic_mask/device_kv_index_lists.hpp"
 #include "ptx/addresses.cuh"
 #include "ptx/warp_sums.cuh"
 

@@ -1,5 +1,5 @@
-// The first four launches of device_key_lists.cu: the kept keys of each row, cut and in the order
-// of key_lists.hpp, and of each tile of them the queries that see some and that see all.
+// The first four launches of device_kv_worklist.cu: the kept keys of each row, cut and in the order
+// of plan/kv_worklist.hpp, and of each tile of them the queries that see some and that see all.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,10 +7,10 @@
 #include <cstdint>
 
 #include "dynamic_mask/live_keys.cuh"
-#include "fdma/kernels/key_lists.hpp"
-#include "key_cuts.hpp"
+#include "fdma/kernels/kv_worklist.hpp"
+#include "plan/kv_cuts.hpp"
 #include "ptx/warp_sums.cuh"
-#include "zoh/piece_sort.cuh"
+#include "selection/topk/block_sort.cuh"
 
 namespace fdma::dynamic_mask {
 

@@ -14,10 +14,10 @@
 
 #include <algorithm>
 
-#include "dynamic_mask/list_room.hpp"
+#include "dynamic_mask/kv_index_list_room.hpp"
 #include "fdma/formats/convert.hpp"
-#include "full_mask.hpp"
-#include "plan_splits.hpp"
+#include "plan/full_mask.hpp"
+#include "plan/splits.hpp"
 
 namespace fdma::dynamic_mask {
 namespace {

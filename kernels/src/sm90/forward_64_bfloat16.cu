@@ -1,4 +1,4 @@
-#include "sm90/forward_kernel.cuh"
+#include "sm90/forward/kernel.cuh"
 
 namespace fdma::sm90 {
 

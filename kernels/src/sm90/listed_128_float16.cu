@@ -1,4 +1,4 @@
-#include "sm90/backward_kernel.cuh"
+#include "sm90/backward/kernel.cuh"
 
 namespace fdma::sm90 {
 

@@ -11,10 +11,10 @@
 #include <optional>
 #include <string_view>
 
+#include "fdma/io/interop_group.hpp"
 #include "fdma/io/mask_file.hpp"
-#include "fdma/io/peer_group.hpp"
 #include "h5_edits.hpp"
-#include "io/h5_handle.hpp"
+#include "io/hdf5/h5_handle.hpp"
 #include "mask_fixtures.hpp"
 
 // HDF5's own, for files whose checksums are to be right.

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
-#include "attention_check.hpp"
-#include "attention_input.hpp"
-#include "element_values.hpp"
+#include "cli/progress.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
-#include "progress.hpp"
+#include "run/attention_check.hpp"
+#include "run/attention_input.hpp"
+#include "run/element_values.hpp"
 
 namespace fdma::maskc {
 namespace {

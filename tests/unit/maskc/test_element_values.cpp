@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "element_values.hpp"
+#include "run/element_values.hpp"
 
 namespace fdma::maskc {
 namespace {

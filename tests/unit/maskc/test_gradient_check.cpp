@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
-#include "element_values.hpp"
+#include "cli/progress.hpp"
 #include "fdma/masks/lower.hpp"
 #include "fdma/masks/parse.hpp"
-#include "gradient_check.hpp"
-#include "gradient_run.hpp"
-#include "progress.hpp"
+#include "run/element_values.hpp"
+#include "run/gradient_check.hpp"
+#include "run/gradient_run.hpp"
 
 namespace fdma::maskc {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma::select_test {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "fdma/formats/result.hpp"
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma {
 

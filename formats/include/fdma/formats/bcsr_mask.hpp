@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fdma/formats/interval.hpp"
+#include "fdma/base/interval.hpp"
 
 namespace fdma {
 

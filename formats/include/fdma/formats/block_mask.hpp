@@ -8,13 +8,13 @@
 #include <variant>
 #include <vector>
 
+#include "fdma/base/interval.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/formats/bcsr_mask.hpp"
 #include "fdma/formats/block_bitset.hpp"
 #include "fdma/formats/column_intervals.hpp"
 #include "fdma/formats/dense_bits.hpp"
-#include "fdma/formats/interval.hpp"
 #include "fdma/formats/parametric_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/formats/segment_mask.hpp"
 
 namespace fdma {

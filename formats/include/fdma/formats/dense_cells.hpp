@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
+#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/dense_bits.hpp"
-#include "fdma/formats/mutable_tensor_view.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/formats/segment_mask.hpp"
-#include "fdma/formats/tensor_view.hpp"
 
 namespace fdma {
 

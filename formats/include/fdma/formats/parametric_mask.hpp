@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "fdma/formats/interval.hpp"
+#include "fdma/base/interval.hpp"
 
 namespace fdma {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/result.hpp"
+#include "fdma/base/interval.hpp"
+#include "fdma/base/result.hpp"
 
 namespace fdma {
 

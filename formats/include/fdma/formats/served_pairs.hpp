@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 
 namespace fdma {
 

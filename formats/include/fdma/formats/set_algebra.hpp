@@ -12,8 +12,8 @@
 #include <functional>
 #include <optional>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 
 namespace fdma {
 

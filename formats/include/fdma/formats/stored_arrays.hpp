@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
-#include "fdma/formats/tensor_view.hpp"
 
 namespace fdma {
 

@@ -14,9 +14,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/formats/attention_shape.hpp"
-#include "fdma/formats/mutable_tensor_view.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {

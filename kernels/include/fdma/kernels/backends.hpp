@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/kernels/plan.hpp"
 
 struct CUstream_st;  // cudaStream_t, without CUDA's headers

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/kernels/device_profile.hpp"
 
 namespace fdma {

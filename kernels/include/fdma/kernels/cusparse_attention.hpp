@@ -15,8 +15,8 @@
 #include <memory>
 #include <string>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/backends.hpp"
 

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "fdma/base/interval.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/column_intervals.hpp"
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/result.hpp"
-#include "fdma/formats/tensor_view.hpp"
 #include "fdma/kernels/backends.hpp"
 #include "fdma/kernels/device_topk.hpp"
 

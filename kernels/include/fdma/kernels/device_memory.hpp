@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/kernels/backends.hpp"
 
 namespace fdma {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/attention_backward.hpp"
 #include "fdma/kernels/backends.hpp"

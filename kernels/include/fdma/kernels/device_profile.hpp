@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/result.hpp"
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/interval.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/kernels/plan.hpp"
 
 namespace fdma {

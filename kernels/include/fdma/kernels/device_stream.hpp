@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/kernels/backends.hpp"
 
 namespace fdma {

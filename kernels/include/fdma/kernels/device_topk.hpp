@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "fdma/base/interval.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/column_intervals.hpp"
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/result.hpp"
-#include "fdma/formats/tensor_view.hpp"
 #include "fdma/kernels/backends.hpp"
 
 namespace fdma {

@@ -8,13 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "fdma/base/interval.hpp"
+#include "fdma/base/mutable_tensor_view.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/base/tensor_view.hpp"
 #include "fdma/formats/attention_shape.hpp"
 #include "fdma/formats/block_mask.hpp"
 #include "fdma/formats/column_intervals.hpp"
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/mutable_tensor_view.hpp"
-#include "fdma/formats/result.hpp"
-#include "fdma/formats/tensor_view.hpp"
 #include "fdma/kernels/attention.hpp"
 #include "fdma/kernels/attention_backward.hpp"
 #include "fdma/kernels/backends.hpp"
@@ -178,7 +178,7 @@ class DynamicMaskAttention {
   /// Bytes of workspace of one backward call with these options; 0 on the host, or without
   /// has_gradients. Deterministic calls need more: 4 bytes for each item of 128 listed keys and
   /// tile of 128 queries, and where keys live long up to half as many rows of sums again for each
-  /// end of a segment (device_key_lists.hpp).
+  /// end of a segment (device_kv_worklist.hpp).
   std::int64_t backward_workspace_bytes(const BackwardOptions& options = {}) const;
 
   /// The gradients of a call with the same tensors, selection taken as it was: a selection has no
@@ -193,7 +193,7 @@ class DynamicMaskAttention {
   ///         anything is written
   /// Cost    10 head_dim FLOP for each (query, key) pair that is kept, times 1.1 to 1.4 for tiles
   ///         in which some keys have died; on a GPU kept keys are put in the order of their
-  ///         lifetimes first (device_key_lists.hpp), then every row of k, v, dk and dv is touched
+  ///         lifetimes first (device_kv_worklist.hpp), then every row of k, v, dk and dv is touched
   ///         about once
   Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace = nullptr,
                         Stream stream = nullptr, const BackwardOptions& options = {}) const;

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/attention_shape.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/kernels/device_profile.hpp"
 #include "fdma/kernels/plan.hpp"
 

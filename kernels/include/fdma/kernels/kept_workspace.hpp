@@ -1,7 +1,7 @@
 // attention_forward in a workspace that a caller keeps: one launch less on the host.
 #pragma once
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/kernels/device_plan.hpp"
 
 namespace fdma {

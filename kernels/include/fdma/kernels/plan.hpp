@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "fdma/base/interval.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/formats/attention_shape.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/interval.hpp"
-#include "fdma/formats/result.hpp"
-#include "fdma/kernels/key_lists.hpp"
-#include "fdma/kernels/mask_formula.hpp"
+#include "fdma/kernels/closed_form_mask.hpp"
+#include "fdma/kernels/kv_worklist.hpp"
 
 namespace fdma {
 
@@ -139,7 +139,7 @@ struct KeyOrder {
 /// CPU computes live keys only, whatever the way; for sm90 a tile costs the same however few live.
 ///
 /// `automatic` compares what the ways are predicted to cost for each tile row, and for each of its
-/// partial tiles (plan_regions.hpp), and takes what gains: for the CPU gather lists where less than
+/// partial tiles (regions.hpp), and takes what gains: for the CPU gather lists where less than
 /// one key in 8 is alive.
 enum class ColumnMode : std::uint8_t {
   automatic,
@@ -153,8 +153,8 @@ Result<ColumnMode> parse_column_mode(std::string_view name);
 
 /// What a plan stores of the mask.
 enum class PlanForm : std::uint8_t {
-  segments,    ///< items and segments
-  parametric,  ///< a formula (mask_formula.hpp): no items; lengths and documents may be given with
+  segments,  ///< items and segments
+  parametric,  ///< a formula (closed_form_mask.hpp): no items; lengths and documents may be given with
                ///< each call. Masks in closed form that do not depend on the head
 };
 std::string_view to_string(PlanForm form);
@@ -175,7 +175,7 @@ enum class PackMode : std::uint8_t {
 struct PlanOptions {
   Backend backend = Backend::cpu;
   /// Which pass the plan is for. Backward: no gather lists, no splitting, no packing; key lists
-  /// (key_lists.hpp) for sm90 only.
+  /// (fdma/kernels/kv_worklist.hpp) for sm90 only.
   Direction direction = Direction::forward;
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;
@@ -308,7 +308,7 @@ struct AttentionPlan {
 /// options.form = parametric: a mask in closed form that is the same for all heads. Of a BlockMask
 /// of format parametric the fields are taken as they are; of another the closed form of its cells
 /// at these lengths, in which a window wider than they are, say, does not show. Of a backward plan
-/// it is the mask's own formula: what sees a key follows from it (formula_columns.hpp).
+/// it is the mask's own formula: what sees a key follows from it (closed_form_columns.hpp).
 ///
 /// options.direction = backward: the plan of the transposed mask, tiles of options.tile as forward
 /// (128 x 128 for sm90), items in groups, the group with most to do first. Runs of the mask stay

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/masks/mask_ir.hpp"
 
 namespace fdma {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/masks/mask_expr.hpp"
 
 /// Every name of the language as a function, every operator as an operator.

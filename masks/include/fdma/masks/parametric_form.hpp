@@ -1,8 +1,8 @@
 // A compiled mask in closed form, by the words of its expression.
 #pragma once
 
+#include "fdma/base/result.hpp"
 #include "fdma/formats/block_mask.hpp"
-#include "fdma/formats/result.hpp"
 #include "fdma/masks/mask_expr.hpp"
 #include "fdma/masks/tables.hpp"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fdma/formats/result.hpp"
+#include "fdma/base/result.hpp"
 #include "fdma/masks/mask_expr.hpp"
 
 namespace fdma {

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "fdma/formats/tensor_view.hpp"
+#include "fdma/base/tensor_view.hpp"
 
 namespace fdma {
 

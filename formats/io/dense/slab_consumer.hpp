@@ -1,0 +1,85 @@
+// What becomes of the values of a dense dataset: bits, tile rows, masks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fdma/io/dense_dataset.hpp"
+#include "io/dense/element.hpp"
+#include "io/dense/geometry.hpp"
+#include "io/dense/plane.hpp"
+
+namespace fdma::io {
+
+using Cell = std::array<std::int64_t, 4>;  // b, h, q, k
+
+/// Values of a box of cells, in memory.
+struct BoxValues {
+  Cell begin;
+  Cell count;
+  const std::byte* values = nullptr;
+  Cell strides;  ///< bytes from value to value; that of k is the size of a value
+};
+
+/// Takes the slabs of a geometry in their order and makes a mask of them.
+///
+/// Example     consumer.begin_slab(slab); for (boxes of the slab, in parallel)
+///             consumer.pack(values); consumer.end_slab(slab);
+/// Threads     pack may be called from several at once for different cells of the slab in hand
+class SlabConsumer {
+ public:
+  /// `clears_rows`: boxes share words of bits, so that these must be 0 when a slab begins.
+  SlabConsumer(const DenseElement& element, const DenseGeometry& geometry,
+               const DenseReadOptions& options, bool clears_rows);
+
+  void begin_slab(const Slab& slab);
+  /// By vector code, from values as they are in the file.
+  void pack(const BoxValues& box);
+  /// One value at a time in their order, from values of element.memory_type().
+  void pack_plainly(const BoxValues& box);
+  /// Keeps the first error in the order of cells; reading goes on to the end of the slab.
+  void fail(const Cell& begin, Error error);
+  void end_slab(const Slab& slab);
+
+  /// Nothing that is still unread can change the outcome: an error, or a bad cell that no unread
+  /// cell comes before.
+  bool is_settled(const Slab& slab) const;
+  /// The mask, when all slabs have ended; for masks without cells, none.
+  Result<BlockMask> finish(const std::string& where) &&;
+
+ private:
+  std::int64_t q_len() const;
+  void open_planes(const Slab& slab);
+  void close_planes(const Slab& slab);
+  std::int32_t intern(SegmentMask mask);
+  void note_bad(const Cell& cell, std::string complaint);
+  void check_size();
+  std::size_t plane_of(std::int64_t b, std::int64_t h) const;
+
+  const DenseElement& element_;
+  const DenseGeometry& geometry_;
+  const DenseReadOptions& options_;
+  bool clears_rows_;
+  Slab slab_{};                     // in hand
+  std::vector<DensePlane> planes_;  // of the group in hand, heads fastest
+  std::vector<SegmentMask> masks_;  // distinct, in order of arrival
+  std::int64_t masks_bytes_ = 0;
+  std::vector<std::int32_t> group_of_;
+  std::mutex mutex_;  // of what follows
+  struct Finding {
+    Cell cell{};
+    std::string complaint;
+  };
+  std::optional<Finding> bad_;
+  struct Failure {
+    Cell begin{};
+    Error error;
+  };
+  std::optional<Failure> failure_;
+};
+
+}  // namespace fdma::io

@@ -1,0 +1,49 @@
+// The chunk index of the classic file layout: a version 1 B-tree, read as it lies in the file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fdma/base/result.hpp"
+
+namespace fdma::io {
+
+/// The stored bytes of one chunk.
+struct ChunkPlace {
+  std::int64_t address = 0;  ///< in the file
+  std::int64_t size = 0;
+  std::uint32_t filter_mask = 0;  ///< bit i: filter i was skipped
+  bool is_stored = false;         ///< false: never written, all cells are the fill value
+};
+
+/// A chunk that is stored, and the coordinates of its first element.
+using ChunkVisit =
+    std::function<Result<void>(const std::vector<std::int64_t>& begin, const ChunkPlace& place)>;
+
+/// Where a tree lies and what its keys must agree with.
+struct ChunkTree {
+  int descriptor = -1;
+  std::int64_t file_bytes = 0;
+  std::int64_t root = 0;  ///< its first byte in the file
+  std::int64_t base = 0;  ///< what addresses in the file count from (the userblock)
+  std::size_t address_bytes = 8;
+  std::vector<std::int64_t> extents;
+  std::vector<std::int64_t> chunk;
+  std::int64_t fixed_size = 0;  ///< bytes of every chunk where there are no filters, else 0
+};
+
+/// Visits every chunk of the tree in the order of its keys.
+///
+/// HDF5 finds a chunk by binary search for its coordinates and takes one that it does not find for
+/// one that was never written. So all that the search relies on must hold: nodes of decreasing
+/// level, keys that ascend strictly, within a node and from node to node; and coordinates are
+/// multiples of the chunk's sides inside the extents, bytes inside the file.
+///
+/// Cost        one read for each node, memory of one node for each level
+/// Errors      corrupt_file, io; what `visit` returns
+Result<void> walk_chunk_tree(const ChunkTree& tree, const ChunkVisit& visit,
+                             const std::string& where);
+
+}  // namespace fdma::io

@@ -1,0 +1,48 @@
+// Set operations on single segment masks.
+#pragma once
+
+#include <cstdint>
+
+#include "bands/algebra.hpp"
+#include "fdma/formats/segment_mask.hpp"
+#include "fdma/formats/set_algebra.hpp"
+
+namespace fdma {
+
+inline constexpr TruthTable kNotA = 0b0011;
+inline constexpr TruthTable kA = 0b1100;
+
+constexpr TruthTable truth_table(SetOperation operation) {
+  switch (operation) {
+    case SetOperation::intersection:
+      return 0b1000;
+    case SetOperation::union_of:
+      return 0b1110;
+    case SetOperation::difference:
+      return 0b0100;
+    case SetOperation::symmetric_difference:
+      return 0b0110;
+  }
+  return 0;
+}
+
+/// The cells for which `operation` holds of the cells of a and b, canonical; lengths and blocks of
+/// both are equal. Cost: that of combine_layers (tile_layers.hpp); for a mask with a column table
+/// O(keys + query intervals of both), or, where the other one has many times more of these, O(tiles
+/// that are partial in either).
+SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOperation operation);
+
+/// The cells of a mask without a column table in its own blocks, canonical. Cost: that of
+/// combine_layers, so that tile rows that move in step are looked at once.
+SegmentMask canonical_segment(const SegmentMask& mask);
+
+/// The cells that exist and are not in `mask`.
+SegmentMask complement_segment(const SegmentMask& mask);
+
+/// Cell (q, k) of the result is cell (q - dq, k - dk) of `mask`, false where that does not exist.
+SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk);
+
+/// Cell (k, q) of the result, in blocks of block_kv x block_q, is cell (q, k) of `mask`.
+SegmentMask transpose_segment(const SegmentMask& mask);
+
+}  // namespace fdma

@@ -1,0 +1,567 @@
+// Pieces of tile rows, evaluated once for each combination of sources, and handed to the builder.
+//
+// Longer than most files: the pieces, what is known of their tiles, and the stretches that the
+// builder asks about share the tile row in hand.
+#include "algebra/tile_layers.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "fdma/formats/segment_builder.hpp"
+#include "segment/bit_scan.hpp"
+
+namespace fdma {
+namespace {
+
+struct Border {
+  std::int64_t at;
+  std::int64_t step;
+};
+
+// A stretch of tiles of the result whose cells are equal; `tile` names them if they are partial.
+struct Piece {
+  Border first;
+  Border end;
+  TileClass kind;
+  std::int32_t tile;
+};
+
+// A tile of the result that its sources do not decide.
+struct KnownTile {
+  std::array<LayerTile, kMaxLayers> sources;
+  bool is_last_row;  // of the result, if that is ragged
+  bool is_last_col;
+  TileClass kind;
+  std::uint64_t hash;
+  std::int32_t bitmap;  // interned, or -1
+  std::int32_t cells;   // tiles with equal cells share the number
+  std::int64_t strip;   // in which its words were last written, to row_words_ from `at` on
+  std::size_t at;
+};
+
+// The borders of one layer in one tile row, in order.
+class LayerWalker {
+ public:
+  void start(const TileLayer& layer, bool is_last_row, std::int64_t last_col) {
+    layer_ = &layer;
+    is_last_row_ = is_last_row;
+    last_col_ = last_col;
+    next_ = 0;
+    is_inside_ = false;
+  }
+  std::vector<UniformPart>& parts() { return parts_; }
+  bool is_done() const { return next_ == parts_.size(); }
+  Border border() const {
+    const UniformPart& part = parts_[next_];
+    return is_inside_ ? Border{part.end + layer_->col_shift, part.step_end}
+                      : Border{part.first + layer_->col_shift, part.step_first};
+  }
+  void pass() {
+    if (is_inside_) ++next_;
+    is_inside_ = !is_inside_;
+  }
+  LayerTile tile_at(std::int64_t col) const {
+    LayerTile tile;
+    if (!is_inside_) return tile;
+    tile.source = parts_[next_].source;
+    if (tile.source == kFullTiles) {
+      tile.is_last_row = is_last_row_;
+      tile.is_last_col = col >= last_col_;
+    }
+    return tile;
+  }
+
+ private:
+  const TileLayer* layer_ = nullptr;
+  std::vector<UniformPart> parts_;
+  bool is_last_row_ = false;
+  std::int64_t last_col_ = 0;  // of the result, from which on the layer's tiles are ragged
+  std::size_t next_ = 0;
+  bool is_inside_ = false;
+};
+
+class LayerCombination {
+ public:
+  LayerCombination(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+                   std::span<const TileLayer> layers, TileFunction& function)
+      : q_len_(q_len),
+        kv_len_(kv_len),
+        block_(block),
+        layers_(layers),
+        function_(function),
+        builder_(q_len, kv_len, block),
+        period_(row_period(block)),
+        num_rows_(ceil_div(q_len, block.block_q)),
+        num_cols_(ceil_div(kv_len, block.block_kv)),
+        words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
+        pieces_(static_cast<std::size_t>(period_)) {
+    static_borders_.push_back({0, 0});
+    if (kv_len % block.block_kv != 0) static_borders_.push_back({num_cols_ - 1, 0});
+    static_borders_.push_back({num_cols_, 0});
+    for (const TileLayer& layer : layers) {
+      const SegmentMask& mask = layer.parts->mask();
+      if (mask.kv_len % block.block_kv == 0) continue;
+      static_borders_.push_back({mask.num_tile_cols() - 1 + layer.col_shift, 0});
+    }
+    std::sort(static_borders_.begin(), static_borders_.end(),
+              [](const Border& a, const Border& b) { return a.at < b.at; });
+  }
+
+  SegmentMask run() {
+    for (std::int64_t row = 0; row < num_rows_; ++strip_) {
+      row_words_.clear();
+      const std::int64_t residues = std::min(period_, num_rows_ - row);
+      std::int64_t periods = num_rows_;
+      for (std::int64_t r = 0; r < residues; ++r) {
+        periods = std::min(periods, make_pieces(row + r, pieces_[static_cast<std::size_t>(r)]));
+      }
+      for (std::int64_t r = 0; r < residues; ++r) {
+        add_pieces(row + r, periods, pieces_[static_cast<std::size_t>(r)]);
+      }
+      row = std::min(row + periods * period_, num_rows_);
+      builder_.skip_to(static_cast<std::int32_t>(row));
+    }
+    return builder_.finish();
+  }
+
+ private:
+  // Fetches the parts of every layer under a tile row; returns for how many periods they move on.
+  std::int64_t start_layers(std::int64_t row) {
+    std::int64_t periods = ceil_div(num_rows_ - row, period_);
+    const auto stop_before = [&](std::int64_t from, std::int64_t limit) {  // from < limit
+      periods = std::min(periods, ceil_div(limit - from, period_));
+    };
+    is_last_row_ = row == num_rows_ - 1 && q_len_ % block_.block_q != 0;
+    if (q_len_ % block_.block_q != 0 && !is_last_row_) stop_before(row, num_rows_ - 1);
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      const TileLayer& layer = layers_[l];
+      const SegmentMask& mask = layer.parts->mask();
+      const std::int64_t source_row = row - layer.row_shift, source_rows = mask.num_tile_rows();
+      const bool is_ragged = mask.q_len % block_.block_q != 0;
+      const bool is_ragged_row = is_ragged && source_row == source_rows - 1;
+      const std::int64_t last_col = mask.kv_len % block_.block_kv == 0
+                                        ? num_cols_
+                                        : mask.num_tile_cols() - 1 + layer.col_shift;
+      walkers_[l].start(layer, is_ragged_row, last_col);
+      if (source_row < 0 || source_row >= source_rows) {
+        walkers_[l].parts().clear();
+        if (source_row < 0) stop_before(source_row, 0);
+        continue;
+      }
+      const std::int64_t rows =
+          layer.parts->parts_of(static_cast<std::int32_t>(source_row), walkers_[l].parts());
+      periods = is_ragged_row ? 1 : std::min(periods, rows);
+      if (is_ragged && !is_ragged_row) stop_before(source_row, source_rows - 1);
+    }
+    return periods;
+  }
+
+  // The pieces of a tile row, and for how many periods they stay as they are but for their places.
+  std::int64_t make_pieces(std::int64_t row, std::vector<Piece>& pieces) {
+    pieces.clear();
+    std::int64_t periods = start_layers(row);
+    auto fixed = static_borders_.begin();
+    Border before{0, 0};
+    bool is_first = true;
+    while (true) {
+      LayerWalker* nearest = nullptr;
+      for (std::size_t l = 0; l < layers_.size(); ++l) {
+        if (walkers_[l].is_done()) continue;
+        if (nearest == nullptr || walkers_[l].border().at < nearest->border().at) {
+          nearest = &walkers_[l];
+        }
+      }
+      if (fixed == static_borders_.end() && nearest == nullptr) break;
+      const bool is_fixed = nearest == nullptr ||
+                            (fixed != static_borders_.end() && fixed->at <= nearest->border().at);
+      const Border border = is_fixed ? *fixed : nearest->border();
+      if (!is_first) {
+        const std::int64_t gap = border.at - before.at, step = border.step - before.step;
+        if (gap == 0 && step != 0) periods = 1;
+        if (gap > 0 && step < 0) periods = std::min(periods, (gap - 1) / -step + 1);
+        if (gap > 0 && before.at >= 0 && border.at <= num_cols_) {
+          add_piece(before, border, pieces);
+        }
+      }
+      is_first = false;
+      before = border;
+      if (is_fixed) {
+        ++fixed;
+      } else {
+        nearest->pass();
+      }
+    }
+    for_each_stretch(pieces, [&](std::span<const Piece> stretch) {
+      if (is_growing(stretch)) periods = std::min(periods, rows_of_growing(stretch, periods));
+    });
+    return periods;
+  }
+
+  // Appends the tiles between two borders under which no layer has another.
+  void add_piece(const Border& first, const Border& end, std::vector<Piece>& pieces) {
+    std::array<LayerTile, kMaxLayers> tiles{};
+    for (std::size_t l = 0; l < layers_.size(); ++l) tiles[l] = walkers_[l].tile_at(first.at);
+    TileClass kind = function_.classify(std::span(tiles.data(), layers_.size()));
+    std::int32_t index = -1;
+    if (kind == TileClass::partial) {
+      index = known_tile(tiles, kv_len_ % block_.block_kv != 0 && first.at == num_cols_ - 1);
+      kind = known_[static_cast<std::size_t>(index)].kind;
+    }
+    if (kind == TileClass::empty) return;
+    if (!pieces.empty() && pieces.back().kind == kind && pieces.back().end.at == first.at &&
+        (kind == TileClass::full || cells_of(pieces.back()) == known_[std::size_t(index)].cells)) {
+      pieces.back().end = end;
+      return;
+    }
+    pieces.push_back({first, end, kind, index});
+  }
+
+  std::int32_t cells_of(const Piece& piece) const {
+    return known_[static_cast<std::size_t>(piece.tile)].cells;
+  }
+
+  // The entry of a tile, evaluated if it is new.
+  std::int32_t known_tile(const std::array<LayerTile, kMaxLayers>& tiles, bool is_last_col) {
+    std::uint64_t hash = (is_last_row_ ? 1u : 0u) + (is_last_col ? 2u : 0u);
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      const std::uint64_t field = std::uint64_t{tiles[l].source} << 2 |
+                                  (tiles[l].is_last_row ? 1u : 0u) |
+                                  (tiles[l].is_last_col ? 2u : 0u);
+      hash = (std::rotl(hash, 29) ^ field) * 0x9E3779B97F4A7C15u;
+    }
+    const std::int32_t found = index_.find(hash, [&](std::int32_t i) {
+      const KnownTile& known = known_[static_cast<std::size_t>(i)];
+      return known.is_last_row == is_last_row_ && known.is_last_col == is_last_col &&
+             known.sources == tiles;
+    });
+    if (found >= 0) return found;
+    KnownTile known{};
+    known.sources = tiles;
+    known.is_last_row = is_last_row_;
+    known.is_last_col = is_last_col;
+    known.bitmap = -1;
+    known.strip = -1;
+    const std::uint64_t* words = words_of(known);
+    known.kind = class_of(known, words);
+    if (known.kind == TileClass::partial) {
+      known.hash = hash_words(words, words_per_bitmap_);
+      known.cells = cells_index_.find(known.hash, [](std::int32_t) { return true; });
+      if (known.cells < 0) {
+        known.cells = static_cast<std::int32_t>(is_stored_.size());
+        is_stored_.push_back(false);
+        cells_index_.insert(known.hash, known.cells);
+      }
+    }
+    const auto index = static_cast<std::int32_t>(known_.size());
+    known_.push_back(known);
+    index_.insert(hash, index);
+    return index;
+  }
+
+  std::int64_t num_rows_of(const KnownTile& tile) const {
+    return tile.is_last_row ? q_len_ % block_.block_q : block_.block_q;
+  }
+  std::int64_t num_keys_of(const KnownTile& tile) const {
+    return tile.is_last_col ? kv_len_ % block_.block_kv : block_.block_kv;
+  }
+
+  // The cells of a tile, written once in a strip. Valid until words of another tile are asked for.
+  const std::uint64_t* words_of(KnownTile& tile) {
+    if (tile.strip != strip_) {
+      tile.strip = strip_;
+      tile.at = row_words_.size();
+      row_words_.resize(tile.at + static_cast<std::size_t>(words_per_bitmap_));
+      write_tile(tile, row_words_.data() + tile.at);
+    }
+    return row_words_.data() + tile.at;
+  }
+
+  // Writes the cells of a tile that exist to words that are 0.
+  void write_tile(const KnownTile& tile, std::uint64_t* words) {
+    function_.evaluate(std::span(tile.sources.data(), layers_.size()), words);
+    if (!tile.is_last_row && !tile.is_last_col) return;
+    write_existing(tile);
+    for (std::size_t i = 0; i < existing_.size(); ++i) words[i] &= existing_[i];
+  }
+
+  // existing_ = the cells of a tile that exist.
+  void write_existing(const KnownTile& tile) {
+    existing_.assign(static_cast<std::size_t>(words_per_bitmap_), 0);
+    for (std::int64_t r = 0; r < num_rows_of(tile); ++r) {
+      set_bits(existing_.data(), r * block_.block_kv, r * block_.block_kv + num_keys_of(tile));
+    }
+  }
+
+  TileClass class_of(const KnownTile& tile, const std::uint64_t* words) {
+    std::uint64_t any = 0, missing = 0;
+    if (tile.is_last_row || tile.is_last_col) {
+      write_existing(tile);
+      for (std::size_t i = 0; i < existing_.size(); ++i) missing |= words[i] ^ existing_[i];
+    } else {
+      for (std::int64_t i = 0; i < words_per_bitmap_; ++i) missing |= ~words[i];
+    }
+    for (std::int64_t i = 0; i < words_per_bitmap_; ++i) any |= words[i];
+    if (any == 0) return TileClass::empty;
+    return missing == 0 ? TileClass::full : TileClass::partial;
+  }
+
+  // Calls visit for every maximal stretch of adjacent partial pieces.
+  template <class Visit>
+  static void for_each_stretch(std::span<const Piece> pieces, Visit&& visit) {
+    for (std::size_t p = 0; p < pieces.size();) {
+      std::size_t end = p + 1;
+      if (pieces[p].kind == TileClass::partial) {
+        while (end < pieces.size() && pieces[end].kind == TileClass::partial &&
+               pieces[end].first.at == pieces[end - 1].end.at) {
+          ++end;
+        }
+        visit(pieces.subspan(p, end - p));
+      }
+      p = end;
+    }
+  }
+
+  // True if the width of a piece of the stretch changes from row to row.
+  static bool is_growing(std::span<const Piece> stretch) {
+    return std::any_of(stretch.begin(), stretch.end(),
+                       [](const Piece& piece) { return piece.first.step != piece.end.step; });
+  }
+
+  // Rows for which a growing stretch can be written in closed form, or 1: each of its tiles must be
+  // stored as a bitmap already, so that nothing in it is new, and no row panel may be as wide.
+  std::int64_t rows_of_growing(std::span<const Piece> stretch, std::int64_t periods) const {
+    for (const Piece& piece : stretch) {
+      const KnownTile& tile = known_[static_cast<std::size_t>(piece.tile)];
+      if (!is_stored_[static_cast<std::size_t>(tile.cells)] || tile.bitmap < 0) return 1;
+    }
+    const std::int64_t width = stretch.back().end.at - stretch.front().first.at;
+    const std::int64_t step = stretch.back().end.step - stretch.front().first.step;
+    for (const std::int64_t panel_width : panel_widths_) {
+      const std::int64_t distance = panel_width - width;  // step times the rows up to the panel's
+      if (distance == 0) return 1;
+      if (step == 0 || distance % step != 0 || distance / step < 0) continue;
+      periods = std::min(periods, distance / step);
+    }
+    return periods;
+  }
+
+  // Consecutive partial pieces, for the builder.
+  class Stretch final : public PartialStretch {
+   public:
+    Stretch(LayerCombination& owner, std::span<const Piece> pieces)
+        : owner_(owner), pieces_(pieces), first_(pieces.front().first.at) {
+      words_.clear();
+    }
+
+    std::int64_t num_intervals(std::int64_t limit) override {
+      fetch_words();
+      const BlockShape block = owner_.block_;
+      std::int64_t count = 0;  // ranges of every tile by itself, less those that go on from it
+      for (std::size_t p = 0; p < pieces_.size() && count <= limit; ++p) {
+        const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
+        count += num_tiles * count_row_starts(words_[p], 1, block, INT64_MAX);
+        if (num_tiles > 1) count -= (num_tiles - 1) * continued(words_[p], words_[p]);
+        if (p > 0) count -= continued(words_[p - 1], words_[p]);
+      }
+      return count;
+    }
+    std::int64_t run_end(std::int64_t tile) override {
+      known(tile);
+      return pieces_[piece_].end.at - first_;
+    }
+    std::uint64_t bitmap_hash(std::int64_t tile) override { return known(tile).hash; }
+    std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
+      KnownTile& entry = known(tile);
+      if (entry.bitmap < 0) {
+        entry.bitmap = owner_.builder_.intern_bitmap(owner_.words_of(entry), hash);
+      }
+      return entry.bitmap;
+    }
+    void write_panel(std::vector<std::int64_t>& offsets,
+                     std::vector<Interval>& intervals) override {
+      for_each_run([&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+        ++offsets[static_cast<std::size_t>(r) + 1];
+        intervals.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
+      });
+      for (std::size_t r = 1; r < offsets.size(); ++r) offsets[r] += offsets[r - 1];
+    }
+
+   private:
+    // Tiles are asked for in order.
+    KnownTile& known(std::int64_t tile) {
+      if (tile == 0) piece_ = 0;
+      while (first_ + tile >= pieces_[piece_].end.at) ++piece_;
+      return known_of(pieces_[piece_]);
+    }
+
+    // Rows whose last key in one tile and first key in the next are both true.
+    std::int64_t continued(const std::uint64_t* left, const std::uint64_t* right) const {
+      const std::int64_t block_kv = owner_.block_.block_kv;
+      std::uint64_t count = 0;
+      for (std::int64_t bit = 0; bit < owner_.words_per_bitmap_ * 64; bit += block_kv) {
+        const std::int64_t last = bit + block_kv - 1;
+        count += left[last / 64] >> (last % 64) & right[bit / 64] >> (bit % 64) & 1;
+      }
+      return static_cast<std::int64_t>(count);
+    }
+
+    // Calls visit(row, begin, end) for the maximal key ranges of every row, relative to the
+    // stretch. A row of a piece that is all true or all false costs O(1), however many tiles it
+    // has.
+    template <class Visit>
+    void for_each_run(Visit&& visit) {
+      fetch_words();
+      const std::int64_t block_kv = owner_.block_.block_kv;
+      for (std::int64_t r = 0; r < owner_.block_.block_q; ++r) {
+        std::int64_t open = -1;  // first key of the range in hand
+        std::int64_t key = 0;
+        for (std::size_t p = 0; p < pieces_.size(); ++p) {
+          const std::uint64_t* words = words_[p];
+          const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
+          for (std::int64_t t = 0; t < num_tiles; ++t) {
+            std::int64_t turns = 0;
+            for (std::int64_t c = 0; c < block_kv; c += 64) {
+              const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+              const std::int64_t at = r * block_kv + c;
+              const std::uint64_t bits =
+                  width == 64 && at % 64 == 0 ? words[at / 64] : read_bits(words, at, width);
+              const std::uint64_t all = ~std::uint64_t{0} >> (64 - width);
+              if (bits == (open >= 0 ? all : 0)) continue;
+              for (int i = 0; i < width;) {  // turn by turn
+                const std::uint64_t rest = open >= 0 ? ~(bits >> i) : bits >> i;
+                const int step = std::countr_zero(rest);
+                if (i + step >= width) break;
+                i += step;
+                ++turns;
+                if (open < 0) {
+                  open = key + c + i;
+                  continue;
+                }
+                visit(r, open, key + c + i);
+                open = -1;
+              }
+            }
+            key += block_kv;
+            if (turns == 0) {  // all true or all false: so are the tiles to come
+              key += (num_tiles - t - 1) * block_kv;
+              break;
+            }
+          }
+        }
+        if (open >= 0) visit(r, open, key);
+      }
+    }
+
+    // words_ = the cells of every piece.
+    void fetch_words() {
+      if (!words_.empty()) return;
+      for (const Piece& piece : pieces_) owner_.words_of(known_of(piece));
+      for (const Piece& piece : pieces_) words_.push_back(owner_.words_of(known_of(piece)));
+    }
+
+    KnownTile& known_of(const Piece& piece) {
+      return owner_.known_[static_cast<std::size_t>(piece.tile)];
+    }
+
+    LayerCombination& owner_;
+    const std::span<const Piece> pieces_;
+    const std::int64_t first_;
+    std::size_t piece_ = 0;
+    std::vector<const std::uint64_t*>& words_ = owner_.stretch_words_;
+  };
+
+  // Stores the partial pieces and appends the tile row `periods` times.
+  void add_pieces(std::int64_t row, std::int64_t periods, const std::vector<Piece>& pieces) {
+    segments_.clear();
+    for (std::size_t p = 0; p < pieces.size();) {
+      const Piece& piece = pieces[p];
+      if (piece.kind == TileClass::full) {
+        add_full(piece);
+        ++p;
+        continue;
+      }
+      std::size_t last = p + 1;
+      while (last < pieces.size() && pieces[last].kind == TileClass::partial &&
+             pieces[last].first.at == pieces[last - 1].end.at) {
+        ++last;
+      }
+      const std::span stretch(pieces.data() + p, last - p);
+      if (periods > 1 && is_growing(stretch)) {
+        for (const Piece& tiles : stretch) add_bitmaps(tiles);
+      } else {
+        add_stretch(stretch);
+      }
+      p = last;
+    }
+    builder_.add_rows(static_cast<std::int32_t>(row), static_cast<std::int32_t>(periods),
+                      segments_);
+  }
+
+  void add_full(const Piece& piece) {
+    const auto first = static_cast<std::int32_t>(piece.first.at);
+    const auto end = static_cast<std::int32_t>(piece.end.at);
+    const auto step_end = static_cast<std::int32_t>(piece.end.step);
+    if (!segments_.empty() && segments_.back().kind == SegmentKind::full &&
+        segments_.back().end_tile == first) {
+      segments_.back().end_tile = end;
+      segments_.back().step_end = step_end;
+      return;
+    }
+    segments_.push_back(
+        {first, end, static_cast<std::int32_t>(piece.first.step), step_end, SegmentKind::full, 0});
+  }
+
+  // Partial tiles whose bitmap is stored.
+  void add_bitmaps(const Piece& piece) {
+    segments_.push_back(
+        {static_cast<std::int32_t>(piece.first.at), static_cast<std::int32_t>(piece.end.at),
+         static_cast<std::int32_t>(piece.first.step), static_cast<std::int32_t>(piece.end.step),
+         SegmentKind::bitmap, known_[static_cast<std::size_t>(piece.tile)].bitmap});
+  }
+
+  void add_stretch(std::span<const Piece> pieces) {
+    Stretch stretch(*this, pieces);
+    const std::size_t stored = segments_.size();
+    builder_.add_partial_stretch(static_cast<std::int32_t>(pieces.front().first.at),
+                                 static_cast<std::int32_t>(pieces.back().end.at),
+                                 static_cast<std::int32_t>(pieces.front().first.step), stretch,
+                                 segments_);
+    for (const Piece& piece : pieces) is_stored_[static_cast<std::size_t>(cells_of(piece))] = true;
+    if (segments_[stored].kind != SegmentKind::rows) return;
+    const std::int64_t width = pieces.back().end.at - pieces.front().first.at;
+    if (std::find(panel_widths_.begin(), panel_widths_.end(), width) == panel_widths_.end()) {
+      panel_widths_.push_back(width);
+    }
+  }
+
+  const std::int64_t q_len_, kv_len_;
+  const BlockShape block_;
+  const std::span<const TileLayer> layers_;
+  TileFunction& function_;
+  SegmentBuilder builder_;
+  const std::int64_t period_, num_rows_, num_cols_, words_per_bitmap_;
+  std::vector<Border> static_borders_;
+  std::vector<KnownTile> known_;
+  PayloadIndex index_;
+  std::vector<char> is_stored_;             // by cells: the builder has stored tiles with them
+  std::vector<std::int64_t> panel_widths_;  // in tiles, of the row panels so far
+  PayloadIndex cells_index_;  // by hash of the cells, as the builder's own memory of them
+  // Of the tile row in hand:
+  std::array<LayerWalker, kMaxLayers> walkers_;
+  bool is_last_row_ = false;
+  std::vector<std::vector<Piece>> pieces_;  // by residue of the tile row
+  std::vector<TileSegment> segments_;
+  std::int64_t strip_ = 0;
+  std::vector<std::uint64_t> row_words_, existing_;
+  std::vector<const std::uint64_t*> stretch_words_;
+};
+
+}  // namespace
+
+SegmentMask combine_layers(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+                           std::span<const TileLayer> layers, TileFunction& function) {
+  return LayerCombination(q_len, kv_len, block, layers, function).run();
+}
+
+}  // namespace fdma

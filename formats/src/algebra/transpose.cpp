@@ -1,0 +1,182 @@
+// Swapping query rows and keys.
+//
+// Going down the tile rows, a tile column changes where the parts of one row (uniform_runs.hpp)
+// differ from those of the row above; between changes its tiles hold the same cells. The changes,
+// sorted by column, are the tile rows of the transposed mask; every distinct partial tile is
+// transposed once. Rows of a run whose parts do not move have no changes and are skipped. The mask
+// put together like that has one run for each tile row; as the only layer of tile_layers.hpp it
+// becomes canonical. Example: causal over 1M tokens: two changes in each of 8192 tile rows.
+//
+// A column table lists query intervals by key: those are the key intervals of the result's rows.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "algebra/combine_segments.hpp"
+#include "algebra/tile_layers.hpp"
+#include "fdma/formats/row_bands.hpp"
+#include "fdma/formats/segment_builder.hpp"
+#include "segment/bit_copy.hpp"
+#include "segment/bit_transpose.hpp"
+
+namespace fdma {
+namespace {
+
+// From tile row `row` on, the tiles of column `col` come from `source`.
+struct SourceChange {
+  std::int32_t col;
+  std::int32_t row;
+  TileSource source;
+};
+
+// Appends what differs between the parts of two adjacent tile rows.
+void append_changes(std::span<const UniformPart> above, std::span<const UniformPart> below,
+                    std::int32_t row, std::int64_t num_cols, std::vector<SourceChange>& changes) {
+  std::size_t a = 0, b = 0;
+  const auto source_at = [](std::span<const UniformPart> parts, std::size_t i, std::int64_t tile) {
+    return i < parts.size() && parts[i].first <= tile ? parts[i].source : kEmptyTiles;
+  };
+  const auto border_after = [&](std::span<const UniformPart> parts, std::size_t i,
+                                std::int64_t tile) {
+    if (i == parts.size()) return num_cols;
+    return parts[i].first > tile ? parts[i].first : parts[i].end;
+  };
+  for (std::int64_t tile = 0; tile < num_cols;) {
+    while (a < above.size() && above[a].end <= tile) ++a;
+    while (b < below.size() && below[b].end <= tile) ++b;
+    const std::int64_t end = std::min(border_after(above, a, tile), border_after(below, b, tile));
+    const TileSource source = source_at(below, b, tile);
+    if (source != source_at(above, a, tile)) {
+      for (std::int64_t col = tile; col < end; ++col) {
+        changes.push_back({static_cast<std::int32_t>(col), row, source});
+      }
+    }
+    tile = end;
+  }
+}
+
+// All changes, by column and then by row.
+std::vector<SourceChange> changes_by_column(const SegmentMask& mask, UniformParts& parts) {
+  std::vector<SourceChange> changes;
+  std::vector<UniformPart> above, below;
+  const std::int64_t num_cols = mask.num_tile_cols();
+  const std::int32_t num_rows = mask.num_tile_rows(), period = row_period(mask.block);
+  for (std::int32_t row = 0; row < num_rows;) {
+    const std::int64_t rows = parts.parts_of(row, below);
+    append_changes(above, below, row, num_cols, changes);
+    const bool stands_still =
+        period == 1 && std::all_of(below.begin(), below.end(), [](const UniformPart& part) {
+          return part.step_first == 0 && part.step_end == 0;
+        });
+    row += stands_still ? static_cast<std::int32_t>(rows) : 1;
+    above.swap(below);
+  }
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const SourceChange& a, const SourceChange& b) { return a.col < b.col; });
+  return changes;
+}
+
+// Appends the transposed bitmap to `out`.
+void append_transposed(const std::uint64_t* words, BlockShape block,
+                       std::vector<std::uint64_t>& out) {
+  const std::int64_t block_q = block.block_q, block_kv = block.block_kv;
+  const std::size_t base = out.size();
+  out.resize(base + static_cast<std::size_t>(block_q * block_kv / 64));
+  std::array<std::uint64_t, 64> square{};
+  for (std::int64_t r = 0; r < block_q; r += 64) {
+    const int height = static_cast<int>(std::min<std::int64_t>(64, block_q - r));
+    for (std::int64_t c = 0; c < block_kv; c += 64) {
+      const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+      square.fill(0);
+      for (int i = 0; i < height; ++i) {
+        square[static_cast<std::size_t>(i)] = read_bits(words, (r + i) * block_kv + c, width);
+      }
+      transpose_64x64(square.data());
+      for (int i = 0; i < width; ++i) {
+        write_bits(out.data() + base, (c + i) * block_q + r, square[static_cast<std::size_t>(i)],
+                   height);
+      }
+    }
+  }
+}
+
+SegmentMask transpose_table(const SegmentMask& mask) {
+  RowBands bands;
+  bands.q_len = mask.kv_len;
+  bands.kv_len = mask.q_len;
+  bands.intervals.reserve(mask.column_intervals.size());
+  for (std::int64_t k = 0; k < mask.kv_len; ++k) {
+    const auto key = static_cast<std::size_t>(k);
+    const std::int64_t begin = mask.column_offsets[key], end = mask.column_offsets[key + 1];
+    if (begin == end) continue;
+    const auto row = static_cast<std::int32_t>(k);
+    bands.bands.push_back({row, row + 1, begin, static_cast<std::int32_t>(end - begin)});
+  }
+  for (const Interval& queries : mask.column_intervals) {
+    bands.intervals.push_back({queries.begin, queries.end, 0, 0});
+  }
+  return segment_from_bands(bands, {mask.block.block_kv, mask.block.block_q});
+}
+
+class OnlyLayer final : public TileFunction {
+ public:
+  explicit OnlyLayer(const UniformParts& parts) : parts_(parts) {}
+  TileClass classify(std::span<const LayerTile> tiles) const override {
+    return tiles[0].source == kEmptyTiles  ? TileClass::empty
+           : tiles[0].source == kFullTiles ? TileClass::full
+                                           : TileClass::partial;
+  }
+  void evaluate(std::span<const LayerTile> tiles, std::uint64_t* words) override {
+    std::copy_n(parts_.bitmap_of(tiles[0].source, nullptr), parts_.mask().words_per_bitmap(),
+                words);
+  }
+
+ private:
+  const UniformParts& parts_;  // of a mask without row panels
+};
+
+}  // namespace
+
+SegmentMask transpose_segment(const SegmentMask& mask) {
+  if (!mask.column_offsets.empty()) return transpose_table(mask);
+  UniformParts parts(mask);
+  const std::vector<SourceChange> changes = changes_by_column(mask, parts);
+  SegmentMask result;
+  result.q_len = mask.kv_len;
+  result.kv_len = mask.q_len;
+  result.block = {mask.block.block_kv, mask.block.block_q};
+  const std::int32_t period = row_period(result.block);
+  std::vector<std::int32_t> bitmap_of_source;  // by source, -1 if not met yet
+  std::vector<std::uint64_t> scratch(static_cast<std::size_t>(mask.words_per_bitmap()));
+  const auto bitmap_of = [&](TileSource source) {
+    if (source >= bitmap_of_source.size()) bitmap_of_source.resize(source + std::size_t{1}, -1);
+    std::int32_t& bitmap = bitmap_of_source[source];
+    if (bitmap < 0) {
+      bitmap = static_cast<std::int32_t>(result.num_bitmaps());
+      append_transposed(parts.bitmap_of(source, scratch.data()), mask.block, result.bitmaps);
+    }
+    return bitmap;
+  };
+  auto change = changes.begin();
+  for (std::int32_t row = 0; row < result.num_tile_rows(); ++row) {
+    const auto first_segment = static_cast<std::int64_t>(result.segments.size());
+    for (; change != changes.end() && change->col == row; ++change) {
+      if (change->source == kEmptyTiles) continue;
+      const auto next = change + 1;
+      const std::int32_t end =
+          next != changes.end() && next->col == row ? next->row : result.num_tile_cols();
+      const bool is_full = change->source == kFullTiles;
+      result.segments.push_back({change->row, end, 0, 0,
+                                 is_full ? SegmentKind::full : SegmentKind::bitmap,
+                                 is_full ? 0 : bitmap_of(change->source)});
+    }
+    const std::int64_t num_segments = std::ssize(result.segments) - first_segment;
+    result.runs.push_back({row, period, 1, static_cast<std::int32_t>(num_segments), first_segment});
+  }
+  UniformParts transposed(result);
+  const TileLayer layers[] = {{&transposed}};
+  OnlyLayer function(transposed);
+  return combine_layers(result.q_len, result.kv_len, result.block, layers, function);
+}
+
+}  // namespace fdma

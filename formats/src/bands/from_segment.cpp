@@ -1,0 +1,390 @@
+// From tiles to bands, the inverse of row_bands.cpp.
+//
+// Every bitmap and row panel is read once: its rows fall into pieces in which the same number of
+// key intervals move linearly, and each interval touches an edge of the payload in all rows of a
+// piece or in none. Laid side by side the pieces of a tile row's segments give its bands: between
+// two rows where a piece changes, intervals that meet at a tile border join, in all rows or in
+// none.
+//
+// Segments of a run move linearly, gaps between them too: if the first two and the last but one
+// tile row of a run are one band, so is everything between. (The last one may be ragged.) Where
+// blocks are not square, row_period(block) runs interleave, and that many tile rows have to agree.
+//
+// Example that fits: causal & documents: a band for each document, three or four tile rows read for
+// each run. Example that does not: block_causal(64) in blocks of 128, one run of 8192 rows with a
+// step inside each. It is given up after kSpareRows of them: tiles are the better form there.
+// Row panels without a pattern are a band for each of their rows, which is as much as they hold.
+#include "bands/from_segment.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "bands/sequence.hpp"
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kRowsPerRun = 4;    // tile rows read
+constexpr std::int64_t kSpareRows = 64;    // and so many more for short lists of runs
+constexpr std::size_t kMaxIntervals = 12;  // of a query row
+constexpr std::int32_t kMaxPlaces = 128;   // segments of a tile row
+constexpr std::int64_t kBandsPerRow = 6;   // of a tile row that was read, on average, and so many
+                                           // more as row panels have intervals
+constexpr std::int64_t kMaxRepeats = 4;    // tiles of a bitmap that are read one by one
+
+// Rows [r_begin, r_end) of a payload; bounds are in terms of the row, relative to its first key.
+struct PayloadPiece {
+  std::int32_t r_begin;
+  std::int32_t r_end;
+  std::int32_t first_interval;
+  std::int32_t num_intervals;
+};
+
+struct Payload {
+  std::int64_t width = -1;  // keys; -1: not read yet
+  std::int32_t first_piece = 0;
+  std::int32_t end_piece = 0;
+  bool is_row_wise = false;  // every row of it is all true or all false
+};
+
+class BandReader {
+ public:
+  explicit BandReader(const SegmentMask& mask)
+      : mask_(mask),
+        block_q_(mask.block.block_q),
+        block_kv_(mask.block.block_kv),
+        num_rows_(mask.num_tile_rows()),
+        period_(row_period(mask.block)),
+        rows_left_(kRowsPerRun * std::ssize(mask.runs) + kSpareRows),
+        spare_bands_(kBandsPerRow * kSpareRows + std::ssize(mask.row_intervals)),
+        bitmaps_(static_cast<std::size_t>(mask.num_bitmaps())),
+        panels_(static_cast<std::size_t>(mask.num_row_panels())),
+        runs_(static_cast<std::size_t>(period_)),
+        bands_(mask.q_len, mask.kv_len) {}
+
+  std::optional<RowBands> run() {
+    if (!mask_.column_offsets.empty()) return std::nullopt;
+    for (std::int64_t row = 0; row < num_rows_;) {
+      const std::int64_t periods = periods_from(row);
+      if (period_ == 1 && run_at(row).num_segments == 0) {
+        row += periods;
+        continue;
+      }
+      const std::int64_t read = periods > 3 ? 2 * period_ : 1;
+      for (std::int64_t r = row; r < row + read; ++r) {
+        if (!add_row(r)) return std::nullopt;
+      }
+      const std::int64_t done = row + read, end = row + (periods - 1) * period_;
+      if (read > 1 && goes_on(row, done, end)) {
+        bands_.extend(end * block_q_);
+        row = end;
+      } else {
+        row = done;
+      }
+    }
+    return std::move(bands_.bands());
+  }
+
+ private:
+  std::int64_t num_query_rows(std::int64_t row) const {
+    return std::min(block_q_, mask_.q_len - row * block_q_);
+  }
+
+  // The run that holds a tile row; rows are asked for in ascending order, but for a few ahead.
+  const TileRun& run_at(std::int64_t row) {
+    std::size_t& i = runs_[static_cast<std::size_t>(row % period_)];
+    while (!holds(mask_.runs[i], row)) ++i;
+    return mask_.runs[i];
+  }
+  bool holds(const TileRun& run, std::int64_t row) const {
+    const std::int64_t distance = row - run.first_row;
+    return distance >= 0 && distance % period_ == 0 && distance / period_ < run.num_rows;
+  }
+
+  // For how many periods all runs at tile rows [row, row + period) go on.
+  std::int64_t periods_from(std::int64_t row) {
+    std::int64_t periods = INT64_MAX;
+    for (std::int64_t r = row; r < std::min(row + period_, num_rows_); ++r) {
+      const TileRun& run = run_at(r);
+      periods = std::min(periods, run.num_rows - (r - run.first_row) / period_);
+    }
+    return row + period_ <= num_rows_ ? periods : 1;
+  }
+
+  // True if tile rows [row, done), which were read, are one band that holds up to `end`.
+  bool goes_on(std::int64_t row, std::int64_t done, std::int64_t end) {
+    if (!bands_.is_one_band(row * block_q_, done * block_q_)) return false;
+    const std::span<const AffineInterval> expected = bands_.last_intervals();
+    for (std::int64_t r = std::max(done, end - period_); r < end; ++r) {
+      BandSequence there(mask_.q_len, mask_.kv_len);
+      if (!read_row(r, there) || there.num_bands() != 1 ||
+          !there.is_one_band(r * block_q_, (r + 1) * block_q_) ||
+          !std::equal(expected.begin(), expected.end(), there.last_intervals().begin(),
+                      there.last_intervals().end())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool add_row(std::int64_t row) {
+    if (--rows_left_ < 0 || !read_row(row, bands_)) return false;
+    ++rows_read_;
+    return std::ssize(bands_.bands().bands) <= kBandsPerRow * rows_read_ + spare_bands_;
+  }
+
+  // A segment, or a tile of one, in the tile row in hand.
+  struct Place {
+    std::int64_t k_begin;
+    std::int64_t k_end;
+    bool is_full;
+    std::int32_t piece;  // of its payload, in hand
+    std::int32_t end_piece;
+  };
+
+  // Appends the bands of a tile row to `out`; false: too many intervals.
+  bool read_row(std::int64_t row, BandSequence& out) {
+    if (!place_segments(row)) return false;
+    const std::int64_t q_first = row * block_q_, end = num_query_rows(row);
+    for (std::int64_t r = 0; r < end;) {
+      std::int64_t next = end;
+      intervals_.clear();
+      for (Place& place : places_) {
+        if (place.is_full) {
+          if (!append({place.k_begin, place.k_end, 0, 0})) return false;
+          continue;
+        }
+        while (place.piece < place.end_piece && piece(place).r_end <= r) ++place.piece;
+        if (place.piece == place.end_piece) continue;
+        const PayloadPiece& rows = piece(place);
+        if (rows.r_begin > r) {
+          next = std::min<std::int64_t>(next, rows.r_begin);
+          continue;
+        }
+        next = std::min<std::int64_t>(next, rows.r_end);
+        const auto first = static_cast<std::size_t>(rows.first_interval);
+        for (std::size_t i = first; i < first + static_cast<std::size_t>(rows.num_intervals); ++i) {
+          AffineInterval keys = stored_[i];
+          keys.lo_base += place.k_begin - keys.lo_slope * q_first;
+          keys.hi_base += place.k_begin - keys.hi_slope * q_first;
+          if (!append(keys)) return false;
+        }
+      }
+      out.add(q_first + r, q_first + next, std::span(intervals_.data(), intervals_.size()));
+      r = next;
+    }
+    return true;
+  }
+
+  const PayloadPiece& piece(const Place& place) const {
+    return pieces_[static_cast<std::size_t>(place.piece)];
+  }
+
+  // Bounds that meet stand still at a tile border, in all rows in hand.
+  bool append(const AffineInterval& keys) {
+    if (!intervals_.empty() && intervals_.back().hi_base == keys.lo_base &&
+        intervals_.back().hi_slope == keys.lo_slope) {
+      intervals_.back().hi_base = keys.hi_base;
+      intervals_.back().hi_slope = keys.hi_slope;
+      return true;
+    }
+    intervals_.push_back(keys);
+    return intervals_.size() <= kMaxIntervals;
+  }
+
+  // places_ = the segments of a tile row.
+  bool place_segments(std::int64_t row) {
+    places_.clear();
+    const TileRun& run = run_holding(row);
+    if (run.num_segments > kMaxPlaces) return false;
+    const std::int64_t i = (row - run.first_row) / period_;
+    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
+      const std::int64_t first = segment.first_tile + i * segment.step_first;
+      const std::int64_t end = segment.end_tile + i * segment.step_end;
+      const std::int64_t k_begin = first * block_kv_;
+      const std::int64_t k_end = std::min(end * block_kv_, mask_.kv_len);
+      if (segment.kind == SegmentKind::full) {
+        places_.push_back({k_begin, k_end, true, 0, 0});
+        continue;
+      }
+      const bool is_panel = segment.kind == SegmentKind::rows;
+      const std::int64_t repeats = is_panel ? 1 : end - first;
+      const Payload* payload = is_panel ? read_panel(segment.payload, (end - first) * block_kv_)
+                                        : read_bitmap(segment.payload);
+      if (payload == nullptr) return false;
+      if (repeats > 1 && payload->is_row_wise) {
+        if (!place_row_wise(*payload, k_begin, k_end)) return false;
+        continue;
+      }
+      if (repeats > kMaxRepeats) return false;
+      for (std::int64_t t = 0; t < repeats; ++t) {
+        places_.push_back(
+            {k_begin + t * block_kv_, k_end, false, payload->first_piece, payload->end_piece});
+      }
+    }
+    return true;
+  }
+
+  // A bitmap over many tiles whose rows are all true or all false: pieces as wide as the tiles.
+  bool place_row_wise(const Payload& payload, std::int64_t k_begin, std::int64_t k_end) {
+    const auto first_piece = static_cast<std::int32_t>(pieces_.size());
+    const auto interval = static_cast<std::int32_t>(stored_.size());
+    stored_.push_back({0, k_end - k_begin, 0, 0});
+    for (std::int32_t p = payload.first_piece; p < payload.end_piece; ++p) {
+      PayloadPiece rows = pieces_[static_cast<std::size_t>(p)];
+      rows.first_interval = interval;
+      pieces_.push_back(rows);
+    }
+    places_.push_back(
+        {k_begin, k_end, false, first_piece, static_cast<std::int32_t>(pieces_.size())});
+    return true;
+  }
+
+  // The run of any row near those in hand, without moving on.
+  const TileRun& run_holding(std::int64_t row) const {
+    std::size_t i = runs_[static_cast<std::size_t>(row % period_)];
+    while (!holds(mask_.runs[i], row)) ++i;
+    return mask_.runs[i];
+  }
+
+  // In the last, ragged tile column no key reaches the bitmap's edge, and nothing adjoins it.
+  const Payload* read_bitmap(std::int32_t index) {
+    Payload& payload = bitmaps_[static_cast<std::size_t>(index)];
+    if (payload.width >= 0) return &payload;
+    start(payload, block_kv_);
+    const std::uint64_t* words = mask_.bitmap(index).data();
+    for (std::int64_t r = 0; r < block_q_; ++r) {
+      num_keys_ = 0;
+      std::int64_t open = -1;
+      for (std::int64_t c = 0; c < block_kv_; c += 64) {
+        const int count = static_cast<int>(std::min<std::int64_t>(64, block_kv_ - c));
+        const std::uint64_t bits = read_bits(words, r * block_kv_ + c, count);
+        const std::uint64_t all = ~std::uint64_t{0} >> (64 - count);
+        if (bits == (open >= 0 ? all : 0)) continue;
+        for (int i = 0; i < count;) {  // turn by turn
+          const std::uint64_t rest = (open >= 0 ? ~bits & all : bits) >> i;
+          if (rest == 0) break;
+          i += std::countr_zero(rest);
+          if (open < 0) {
+            open = c + i;
+          } else {
+            if (!add_keys(open, c + i)) return nullptr;
+            open = -1;
+          }
+        }
+      }
+      if (open >= 0 && !add_keys(open, block_kv_)) return nullptr;
+      add_payload_row(static_cast<std::int32_t>(r), payload);
+    }
+    finish(payload);
+    return &payload;
+  }
+
+  const Payload* read_panel(std::int32_t index, std::int64_t width) {
+    Payload& payload = panels_[static_cast<std::size_t>(index)];
+    if (payload.width == width) return &payload;
+    start(payload, width);
+    for (std::int64_t r = 0; r < block_q_; ++r) {
+      const auto at = static_cast<std::size_t>(index * block_q_ + r);
+      num_keys_ = 0;
+      for (std::int64_t i = mask_.row_offsets[at]; i < mask_.row_offsets[at + 1]; ++i) {
+        const Interval& keys = mask_.row_intervals[static_cast<std::size_t>(i)];
+        if (!add_keys(keys.begin, keys.end)) return nullptr;
+      }
+      add_payload_row(static_cast<std::int32_t>(r), payload);
+    }
+    finish(payload);
+    return &payload;
+  }
+
+  void start(Payload& payload, std::int64_t width) {
+    payload.width = width;
+    payload.first_piece = static_cast<std::int32_t>(pieces_.size());
+    payload.is_row_wise = true;
+  }
+  void finish(Payload& payload) { payload.end_piece = static_cast<std::int32_t>(pieces_.size()); }
+
+  bool add_keys(std::int64_t begin, std::int64_t end) {
+    if (num_keys_ == kMaxIntervals) return false;
+    keys_[num_keys_++] = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
+    return true;
+  }
+
+  // Joins keys_ as row r to the payload's last piece, or begins one.
+  void add_payload_row(std::int32_t r, Payload& payload) {
+    if (num_keys_ == 0) return;
+    const auto width = static_cast<std::int32_t>(payload.width);
+    payload.is_row_wise =
+        payload.is_row_wise && num_keys_ == 1 && keys_[0].begin == 0 && keys_[0].end == width;
+    if (static_cast<std::int32_t>(pieces_.size()) > payload.first_piece) {
+      PayloadPiece& last = pieces_.back();
+      if (last.r_end == r && static_cast<std::size_t>(last.num_intervals) == num_keys_ &&
+          continues(last, r, width)) {
+        ++last.r_end;
+        return;
+      }
+    }
+    pieces_.push_back({r, r + 1, static_cast<std::int32_t>(stored_.size()),
+                       static_cast<std::int32_t>(num_keys_)});
+    for (std::size_t i = 0; i < num_keys_; ++i) {
+      stored_.push_back({keys_[i].begin, keys_[i].end, 0, 0});
+    }
+  }
+
+  // True if keys_ goes on as the piece does; a piece of one row takes its slopes from them.
+  bool continues(const PayloadPiece& last, std::int32_t r, std::int32_t width) {
+    AffineInterval* mine = stored_.data() + last.first_interval;
+    if (last.r_end - last.r_begin > 1) {
+      for (std::size_t i = 0; i < num_keys_; ++i) {
+        if (lo_at(mine[i], r) != keys_[i].begin || hi_at(mine[i], r) != keys_[i].end) return false;
+      }
+      // A bound that moves must not reach the edge.
+      return (keys_[0].begin != 0 || mine[0].lo_slope == 0) &&
+             (keys_[num_keys_ - 1].end != width || mine[num_keys_ - 1].hi_slope == 0);
+    }
+    const auto is_near = [](std::int64_t a, std::int64_t b) {
+      return std::abs(a - b) <= kMaxBandSlope;
+    };
+    for (std::size_t i = 0; i < num_keys_; ++i) {
+      const std::int64_t lo = mine[i].lo_base, hi = mine[i].hi_base;
+      if (!is_near(lo, keys_[i].begin) || !is_near(hi, keys_[i].end)) return false;
+      if ((lo == 0) != (keys_[i].begin == 0) || (hi == width) != (keys_[i].end == width)) {
+        return false;
+      }
+    }
+    for (std::size_t i = 0; i < num_keys_; ++i) {
+      AffineInterval& interval = mine[i];
+      interval.lo_slope = keys_[i].begin - static_cast<std::int32_t>(interval.lo_base);
+      interval.hi_slope = keys_[i].end - static_cast<std::int32_t>(interval.hi_base);
+      interval.lo_base -= std::int64_t{interval.lo_slope} * (r - 1);
+      interval.hi_base -= std::int64_t{interval.hi_slope} * (r - 1);
+    }
+    return true;
+  }
+
+  const SegmentMask& mask_;
+  const std::int64_t block_q_, block_kv_, num_rows_, period_;
+  std::int64_t rows_left_, rows_read_ = 0;
+  const std::int64_t spare_bands_;
+  std::vector<Payload> bitmaps_, panels_;
+  std::vector<PayloadPiece> pieces_;    // of all payloads
+  std::vector<AffineInterval> stored_;  // of all pieces
+  std::vector<std::size_t> runs_;       // in hand, by residue of the tile row
+  std::vector<Place> places_;           // of the tile row in hand
+  std::vector<AffineInterval> intervals_;
+  std::array<Interval, kMaxIntervals> keys_;  // of the payload row in hand
+  std::size_t num_keys_ = 0;
+  BandSequence bands_;
+};
+
+}  // namespace
+
+std::optional<RowBands> bands_from_segment(const SegmentMask& mask) {
+  return BandReader(mask).run();
+}
+
+}  // namespace fdma

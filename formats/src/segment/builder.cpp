@@ -1,0 +1,382 @@
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstring>
+
+#include "fdma/formats/segment_builder.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "segment/bit_scan.hpp"
+#include "segment/column_table.hpp"
+
+namespace fdma {
+
+void PayloadIndex::insert(std::uint64_t hash, std::int32_t index) {
+  if (slots_.empty()) slots_.resize(64);
+  if (2 * (size_ + 1) > slots_.size()) {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    size_ = 0;
+    for (const Slot& slot : old) {
+      if (slot.index >= 0) insert(slot.hash, slot.index);
+    }
+  }
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t i = hash & mask;
+  while (slots_[i].index >= 0) i = (i + 1) & mask;
+  slots_[i] = {hash, index};
+  ++size_;
+}
+
+std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count) {
+  return XXH3_64bits(words, static_cast<std::size_t>(count) * sizeof(std::uint64_t));
+}
+
+namespace {
+
+// From this many words on, room for bitmaps grows fourfold: growing touches memory twice, and room
+// that is never touched costs nothing.
+constexpr std::size_t kSmallWords = 8192;
+
+// Calls visit(row, begin, end) for every maximal run of ones of each query row of a stretch of
+// tiles that lie one after another in `words`; keys are relative to the stretch. Stops when visit
+// returns false.
+template <class Visit>
+void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockShape block,
+                      Visit&& visit) {
+  const std::int64_t block_kv = block.block_kv;
+  const std::int64_t words_per_bitmap = std::int64_t{block.block_q} * block_kv / 64;
+  for (std::int64_t r = 0; r < block.block_q; ++r) {
+    std::int64_t open = -1;  // first key of the run in hand
+    for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
+      const std::uint64_t* bitmap = words + tile * words_per_bitmap;
+      for (std::int64_t c = 0; c < block_kv; c += 64) {
+        const int width = static_cast<int>(std::min<std::int64_t>(64, block_kv - c));
+        const std::uint64_t all = width == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << width) - 1;
+        std::uint64_t bits = read_bits(bitmap, r * block_kv + c, width);
+        const std::int64_t key = tile * block_kv + c;
+        if (open >= 0) {
+          const int length = std::countr_one(bits);
+          if (length >= width) continue;
+          visit(r, open, key + length);
+          open = -1;
+          bits &= all << length;
+        }
+        while (bits != 0) {
+          const int begin = std::countr_zero(bits);
+          const int length = std::countr_one(bits >> begin);
+          if (begin + length >= width) {
+            open = key + begin;
+            break;
+          }
+          visit(r, key + begin, key + begin + length);
+          bits &= all << (begin + length);
+        }
+      }
+    }
+    if (open >= 0) visit(r, open, num_tiles * block_kv);
+  }
+}
+
+// A stretch whose bitmaps lie one after another in memory.
+class ScratchStretch final : public PartialStretch {
+ public:
+  ScratchStretch(SegmentBuilder& builder, const std::vector<std::uint64_t>& words, BlockShape block)
+      : builder_(builder),
+        words_(words.data()),
+        block_(block),
+        words_per_bitmap_(std::int64_t{block.block_q} * block.block_kv / 64),
+        num_tiles_(static_cast<std::int64_t>(words.size()) / words_per_bitmap_) {}
+
+  std::int64_t num_intervals(std::int64_t limit) override {
+    return count_row_starts(words_, num_tiles_, block_, limit);
+  }
+  std::uint64_t bitmap_hash(std::int64_t tile) override {
+    return hash_words(words_ + tile * words_per_bitmap_, words_per_bitmap_);
+  }
+  std::int32_t intern(std::int64_t tile, std::uint64_t hash) override {
+    return builder_.intern_bitmap(words_ + tile * words_per_bitmap_, hash);
+  }
+  void write_panel(std::vector<std::int64_t>& offsets, std::vector<Interval>& intervals) override {
+    for_each_row_run(
+        words_, num_tiles_, block_, [&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+          ++offsets[static_cast<std::size_t>(r) + 1];
+          intervals.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)});
+        });
+    for (std::size_t r = 1; r < offsets.size(); ++r) offsets[r] += offsets[r - 1];
+  }
+
+ private:
+  SegmentBuilder& builder_;
+  const std::uint64_t* words_;
+  const BlockShape block_;
+  const std::int64_t words_per_bitmap_;
+  const std::int64_t num_tiles_;
+};
+
+}  // namespace
+
+SegmentBuilder::SegmentBuilder(std::int64_t q_len, std::int64_t kv_len, BlockShape block)
+    : period_(row_period(block)), open_(static_cast<std::size_t>(period_)) {
+  mask_.q_len = q_len;
+  mask_.kv_len = kv_len;
+  mask_.block = block;
+}
+
+std::int32_t SegmentBuilder::intern_bitmap(const std::uint64_t* words, std::uint64_t hash) {
+  const std::int64_t size = mask_.words_per_bitmap();
+  const std::int32_t found = bitmap_index_.find(hash, [&](std::int32_t index) {
+    return std::memcmp(mask_.bitmap(index).data(), words, static_cast<std::size_t>(size) * 8) == 0;
+  });
+  if (found >= 0) return found;
+  const auto index = static_cast<std::int32_t>(mask_.num_bitmaps());
+  const std::size_t used = mask_.bitmaps.size(), wanted = used + static_cast<std::size_t>(size);
+  if (wanted > mask_.bitmaps.capacity() && used >= kSmallWords) {
+    const std::int64_t most = std::int64_t{mask_.num_tile_rows()} * mask_.num_tile_cols() * size;
+    mask_.bitmaps.reserve(std::max(wanted, std::min(4 * used, static_cast<std::size_t>(most))));
+  }
+  mask_.bitmaps.insert(mask_.bitmaps.end(), words, words + size);
+  bitmap_index_.insert(hash, index);
+  return index;
+}
+
+// Index of the stored panel that equals panel_offsets_ and panel_intervals_, or -1.
+std::int32_t SegmentBuilder::find_panel(std::uint64_t hash) const {
+  return panel_index_.find(hash, [&](std::int32_t index) {
+    const std::size_t block_q = panel_offsets_.size() - 1;
+    const std::int64_t* stored =
+        mask_.row_offsets.data() + static_cast<std::size_t>(index) * block_q;
+    for (std::size_t r = 0; r <= block_q; ++r) {
+      if (stored[r] - stored[0] != panel_offsets_[r]) return false;
+    }
+    return std::equal(panel_intervals_.begin(), panel_intervals_.end(),
+                      mask_.row_intervals.begin() + stored[0]);
+  });
+}
+
+// Rule 2.
+void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile,
+                                         std::int32_t step, PartialStretch& stretch,
+                                         std::vector<TileSegment>& segments) {
+  const std::int64_t num_tiles = end_tile - first_tile;
+  const std::int64_t bitmap_words = mask_.words_per_bitmap();
+  const std::int64_t block_q = mask_.block.block_q;
+  runs_.clear();
+  run_keys_.clear();
+  std::int64_t num_new = 0;
+  for (std::int64_t t = 0; t < num_tiles; t = runs_.back().end) {
+    const std::uint64_t hash = stretch.bitmap_hash(t);
+    const std::int64_t end = stretch.run_end(t);
+    const bool is_same = t > 0 && hash == runs_.back().hash;
+    runs_.push_back({end, hash});
+    if (is_same) {
+      run_keys_.back() += static_cast<std::uint64_t>(end - t);
+      continue;
+    }
+    run_keys_.push_back(hash);
+    run_keys_.push_back(static_cast<std::uint64_t>(end - t));
+    if (seen_.find(hash, [](std::int32_t) { return true; }) < 0) {
+      seen_.insert(hash, 0);
+      ++num_new;
+    }
+  }
+  // Equal panels are equal sequences of bitmaps, so that the panel need not be made to look for it.
+  const std::uint64_t key = XXH3_64bits(run_keys_.data(), run_keys_.size() * 8);
+  // In words: a panel takes block_q + intervals.
+  const std::int64_t most_intervals = num_new * bitmap_words - block_q - 1;
+  const bool may_be_stored = panel_index_.find(key, [](std::int32_t) { return true; }) >= 0;
+  const bool is_smaller = !may_be_stored && most_intervals >= 0 &&
+                          stretch.num_intervals(most_intervals) <= most_intervals;
+  if (may_be_stored || is_smaller) {
+    panel_offsets_.assign(static_cast<std::size_t>(block_q) + 1, 0);
+    panel_intervals_.clear();
+    stretch.write_panel(panel_offsets_, panel_intervals_);
+    std::int32_t panel = find_panel(key);
+    if (panel < 0 && block_q + std::ssize(panel_intervals_) < num_new * bitmap_words) {
+      panel = static_cast<std::int32_t>(mask_.num_row_panels());
+      const std::int64_t base = mask_.row_offsets.back();
+      for (std::size_t r = 1; r < panel_offsets_.size(); ++r) {
+        mask_.row_offsets.push_back(base + panel_offsets_[r]);
+      }
+      mask_.row_intervals.insert(mask_.row_intervals.end(), panel_intervals_.begin(),
+                                 panel_intervals_.end());
+      panel_index_.insert(key, panel);
+    }
+    if (panel >= 0) {
+      segments.push_back({first_tile, end_tile, step, step, SegmentKind::rows, panel});
+      return;
+    }
+  }
+  std::int32_t tile = first_tile;
+  for (const BitmapRun& run : runs_) {
+    const std::int32_t index = stretch.intern(tile - first_tile, run.hash);
+    const auto end = static_cast<std::int32_t>(first_tile + run.end);
+    if (tile > first_tile && segments.back().payload == index) {
+      segments.back().end_tile = end;
+    } else {
+      segments.push_back({tile, end, step, step, SegmentKind::bitmap, index});
+    }
+    tile = end;
+  }
+}
+
+std::int64_t SegmentBuilder::payload_bytes() const {
+  return static_cast<std::int64_t>(mask_.bitmaps.size() * 8 + (mask_.row_offsets.size() - 1) * 8 +
+                                   mask_.row_intervals.size() * sizeof(Interval));
+}
+
+void SegmentBuilder::close(OpenRun& open) {
+  if (!open.is_open) return;
+  open.run.num_segments = static_cast<std::int32_t>(open.segments.size());
+  open.run.first_segment = static_cast<std::int64_t>(mask_.segments.size());
+  mask_.segments.insert(mask_.segments.end(), open.segments.begin(), open.segments.end());
+  mask_.runs.push_back(open.run);
+  open.is_open = false;
+}
+
+// Rule 4: joins the first of `count` rows, or all of them if they move as the run does, to the open
+// run.
+bool SegmentBuilder::absorb(OpenRun& open, std::span<const TileSegment> segments,
+                            std::int32_t& count) {
+  if (!open.is_open || open.segments.size() != segments.size()) return false;
+  const std::int32_t rows = open.run.num_rows;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const TileSegment& mine = open.segments[i];
+    const TileSegment& next = segments[i];
+    if (mine.kind != next.kind || mine.payload != next.payload) return false;
+    if (rows > 1 && (mine.first_tile + rows * mine.step_first != next.first_tile ||
+                     mine.end_tile + rows * mine.step_end != next.end_tile)) {
+      return false;
+    }
+  }
+  bool moves_alike = true;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    TileSegment& mine = open.segments[i];
+    const TileSegment& next = segments[i];
+    if (rows == 1) {
+      mine.step_first = next.first_tile - mine.first_tile;
+      mine.step_end = next.end_tile - mine.end_tile;
+    }
+    moves_alike =
+        moves_alike && mine.step_first == next.step_first && mine.step_end == next.step_end;
+  }
+  const std::int32_t absorbed = moves_alike ? count : 1;
+  open.run.num_rows += absorbed;
+  count -= absorbed;
+  return true;
+}
+
+void SegmentBuilder::add_rows(std::int32_t first_row, std::int32_t count,
+                              std::span<const TileSegment> segments) {
+  if (count <= 0) return;
+  OpenRun& open = open_[static_cast<std::size_t>(first_row % period_)];
+  std::int32_t done = 0;
+  moved_.assign(segments.begin(), segments.end());
+  std::vector<TileSegment>& moved = moved_;
+  while (done < count) {
+    std::int32_t remaining = count - done;
+    if (!absorb(open, moved, remaining)) {
+      close(open);
+      open.is_open = true;
+      open.run = TileRun{first_row + done * period_, period_, 1, 0, 0};
+      open.segments = moved;
+      for (TileSegment& segment : open.segments) segment.step_first = segment.step_end = 0;
+      remaining = count - done - 1;
+    }
+    const std::int32_t advanced = count - done - remaining;
+    done += advanced;
+    for (TileSegment& segment : moved) {
+      segment.first_tile += advanced * segment.step_first;
+      segment.end_tile += advanced * segment.step_end;
+    }
+  }
+  if (period_ == 1) next_row_ = first_row + count;
+}
+
+void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileCells& cells,
+                                  bool reclassify) {
+  row_segments_.clear();
+  const std::int64_t words_per_bitmap = mask_.words_per_bitmap();
+  const std::int64_t block_kv = mask_.block.block_kv;
+  const std::int64_t num_rows = std::min<std::int64_t>(
+      mask_.block.block_q, mask_.q_len - std::int64_t{next_row_} * mask_.block.block_q);
+  scratch_.clear();
+  std::int32_t stretch_first = 0, stretch_end = 0;  // partial tiles whose cells are in scratch_
+  const auto flush = [&] {
+    if (stretch_first < stretch_end) {
+      ScratchStretch stretch(*this, scratch_, mask_.block);
+      add_partial_stretch(stretch_first, stretch_end, 0, stretch, row_segments_);
+    }
+    scratch_.clear();
+    stretch_first = stretch_end = 0;
+  };
+  const auto add_full = [&](std::int32_t first, std::int32_t end) {
+    flush();
+    if (!row_segments_.empty() && row_segments_.back().kind == SegmentKind::full &&
+        row_segments_.back().end_tile == first) {
+      row_segments_.back().end_tile = end;
+    } else {
+      row_segments_.push_back({first, end, 0, 0, SegmentKind::full, 0});
+    }
+  };
+  for (const TileRange& range : ranges) {
+    assert(range.first < range.end && range.end <= mask_.num_tile_cols());
+    if (range.is_full) {
+      add_full(range.first, range.end);
+      continue;
+    }
+    for (std::int32_t tile = range.first; tile < range.end; ++tile) {
+      if (tile != stretch_end) flush();
+      const std::size_t base = scratch_.size();
+      scratch_.resize(base + static_cast<std::size_t>(words_per_bitmap));
+      cells(tile, scratch_.data() + base);
+      if (reclassify) {
+        std::int64_t count = 0;
+        for (std::size_t i = base; i < scratch_.size(); ++i) count += std::popcount(scratch_[i]);
+        const std::int64_t existing = num_rows * std::min(block_kv, mask_.kv_len - tile * block_kv);
+        if (count == 0 || count == existing) {
+          scratch_.resize(base);
+          if (count != 0) add_full(tile, tile + 1);
+          continue;
+        }
+      }
+      if (base == 0) stretch_first = tile;
+      stretch_end = tile + 1;
+    }
+  }
+  flush();
+  repeat_tile_row();  // for the first time
+}
+
+void SegmentBuilder::repeat_tile_row() {
+  const std::int32_t row = next_row_;
+  add_rows(row, 1, row_segments_);
+  next_row_ = row + 1;
+}
+
+SegmentMask SegmentBuilder::finish() {
+  assert(next_row_ == mask_.num_tile_rows());
+  for (OpenRun& open : open_) close(open);
+  SegmentMask result = std::move(mask_);
+  mask_ = SegmentMask{};
+  if (!std::is_sorted(result.runs.begin(), result.runs.end(),
+                      [](const auto& a, const auto& b) { return a.first_row < b.first_row; })) {
+    std::vector<TileRun> runs = result.runs;
+    std::sort(runs.begin(), runs.end(),
+              [](const TileRun& a, const TileRun& b) { return a.first_row < b.first_row; });
+    std::vector<TileSegment> segments;
+    segments.reserve(result.segments.size());
+    for (TileRun& run : runs) {
+      const auto first = result.segments.begin() + run.first_segment;
+      run.first_segment = static_cast<std::int64_t>(segments.size());
+      segments.insert(segments.end(), first, first + run.num_segments);
+    }
+    result.runs = std::move(runs);
+    result.segments = std::move(segments);
+  }
+  return choose_column_table(std::move(result));
+}
+
+}  // namespace fdma

@@ -1,0 +1,114 @@
+#include "segment/uniform_runs.hpp"
+
+#include <algorithm>
+
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::ptrdiff_t kManyIntervals = 8;  // in one row: worth a binary search
+
+const TileRun& run_of(const SegmentMask& mask, std::int32_t row) {
+  auto it = std::upper_bound(mask.runs.begin(), mask.runs.end(), row,
+                             [](std::int32_t r, const TileRun& run) { return r < run.first_row; });
+  while (it != mask.runs.begin()) {
+    --it;
+    const std::int32_t distance = row - it->first_row;
+    if (distance % it->row_stride == 0 && distance / it->row_stride < it->num_rows) break;
+  }
+  return *it;
+}
+
+}  // namespace
+
+UniformParts::UniformParts(const SegmentMask& mask)
+    : mask_(mask),
+      first_panel_source_(kFirstPartial + static_cast<TileSource>(mask.num_bitmaps())),
+      panels_(static_cast<std::size_t>(mask.num_row_panels())) {}
+
+std::int64_t UniformParts::parts_of(std::int32_t row, std::vector<UniformPart>& parts) {
+  parts.clear();
+  const TileRun& run = run_of(mask_, row);
+  const std::int64_t i = (row - run.first_row) / run.row_stride;
+  for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+    const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
+    const std::int64_t first = segment.first_tile + i * segment.step_first;
+    const std::int64_t end = segment.end_tile + i * segment.step_end;
+    if (segment.kind != SegmentKind::rows) {
+      const TileSource source = segment.kind == SegmentKind::full
+                                    ? kFullTiles
+                                    : kFirstPartial + static_cast<TileSource>(segment.payload);
+      parts.push_back({first, end, segment.step_first, segment.step_end, source});
+      continue;
+    }
+    const PanelTiles tiles = tiles_of_panel(segment.payload, end - first);
+    const std::int64_t step = segment.step_first;
+    for (std::int64_t t = 0; t < tiles.count; ++t) {
+      const TileSource source = tile_sources_[static_cast<std::size_t>(tiles.first + t)];
+      if (t > 0 && parts.back().source == source) {
+        ++parts.back().end;
+      } else {
+        parts.push_back({first + t, first + t + 1, step, step, source});
+      }
+    }
+  }
+  return run.num_rows - i;
+}
+
+// A tile holds the cells of the one before it unless an interval begins or ends inside the two.
+const UniformParts::PanelTiles& UniformParts::tiles_of_panel(std::int32_t panel,
+                                                             std::int64_t num_tiles) {
+  PanelTiles& known = panels_[static_cast<std::size_t>(panel)];
+  if (known.count == num_tiles) return known;
+  const std::int64_t block_q = mask_.block.block_q, block_kv = mask_.block.block_kv;
+  differs_.assign(static_cast<std::size_t>(num_tiles) + 1, 0);
+  const auto mark = [&](std::int64_t bound) {
+    // Between tiles t - 1 and t for the t whose first two tiles hold the bound inside them.
+    const std::int64_t t = bound / block_kv;
+    if (t <= num_tiles) differs_[static_cast<std::size_t>(t)] = 1;
+    if (bound % block_kv != 0 && t < num_tiles) differs_[static_cast<std::size_t>(t) + 1] = 1;
+  };
+  const std::int64_t begin = mask_.row_offsets[static_cast<std::size_t>(panel * block_q)];
+  const std::int64_t end = mask_.row_offsets[static_cast<std::size_t>((panel + 1) * block_q)];
+  for (std::int64_t i = begin; i < end; ++i) {
+    mark(mask_.row_intervals[static_cast<std::size_t>(i)].begin);
+    mark(mask_.row_intervals[static_cast<std::size_t>(i)].end);
+  }
+  known = {static_cast<std::int64_t>(tile_sources_.size()), num_tiles};
+  for (std::int64_t t = 0; t < num_tiles; ++t) {
+    if (t == 0 || differs_[static_cast<std::size_t>(t)] != 0) {
+      panel_tiles_.push_back({panel, static_cast<std::int32_t>(t)});
+    }
+    tile_sources_.push_back(first_panel_source_ + static_cast<TileSource>(panel_tiles_.size()) - 1);
+  }
+  return known;
+}
+
+const std::uint64_t* UniformParts::bitmap_of(TileSource source, std::uint64_t* scratch) const {
+  if (source < first_panel_source_) {
+    return mask_.bitmap(static_cast<std::int64_t>(source - kFirstPartial)).data();
+  }
+  const PanelTile& tile = panel_tiles_[source - first_panel_source_];
+  const std::int64_t block_q = mask_.block.block_q, block_kv = mask_.block.block_kv;
+  const std::int64_t skip = tile.tile * block_kv;
+  std::fill_n(scratch, mask_.words_per_bitmap(), 0);
+  for (std::int64_t r = 0; r < block_q; ++r) {
+    const auto row = static_cast<std::size_t>(tile.panel * block_q + r);
+    const auto last = mask_.row_intervals.begin() + mask_.row_offsets[row + 1];
+    auto keys = mask_.row_intervals.begin() + mask_.row_offsets[row];
+    if (last - keys > kManyIntervals) {
+      keys = std::upper_bound(keys, last, skip, [](std::int64_t k, const Interval& interval) {
+        return k < interval.end;
+      });
+    }
+    while (keys != last && keys->end <= skip) ++keys;
+    for (; keys != last && keys->begin < skip + block_kv; ++keys) {
+      set_bits(scratch, r * block_kv + std::max<std::int64_t>(keys->begin - skip, 0),
+               r * block_kv + std::min<std::int64_t>(keys->end - skip, block_kv));
+    }
+  }
+  return scratch;
+}
+
+}  // namespace fdma

@@ -1,0 +1,161 @@
+// FormulaColumns: a parametric mask read key by key, for gradients of keys. The same code on host
+// and device.
+//
+// A formula (closed_form_mask.hpp) gives a key the queries of its document; of them all where it lies
+// in the prefix, those from pos >= key - right on where it lies in the sink, since a sink that is
+// not in the future is seen by every later row, and those with key - right <= pos <= key + left
+// elsewhere. So each key has one interval of queries. Where intervals begin grows with the key;
+// where they end does so before the end of prefix and sink, and after it: what all keys of a tile
+// have in common, and what any of them has, follows from the first and the last key of each part.
+//
+// Example     left = 1, right = 0, sink = 1, four queries and keys:
+//             key 0 has queries [0, 4), key 1 has [1, 3), key 2 has [2, 4), key 3 has [3, 4)
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/closed_form_mask.hpp"
+#include "fdma/kernels/host_device.hpp"
+
+namespace fdma {
+
+/// A formula with the lengths of one batch element and its borders, as FormulaRows.
+class FormulaColumns {
+ public:
+  FDMA_HOST_DEVICE FormulaColumns(const MaskFormula& formula, const std::int32_t* borders,
+                                  std::int32_t q_len, std::int32_t kv_len)
+      : formula_(formula),
+        borders_(borders),
+        q_len_(q_len),
+        kv_len_(kv_len),
+        shift_(kv_len - q_len + formula.pos_shift) {}
+
+  /// Those of keys [k_begin, k_end) that padding and length leave.
+  FDMA_HOST_DEVICE FormulaRange keys(std::int32_t k_begin, std::int32_t k_end) const {
+    std::int32_t end = formula_.kv_end < kv_len_ ? formula_.kv_end : kv_len_;
+    if (k_end < end) end = k_end;
+    return {k_begin > formula_.kv_begin ? k_begin : formula_.kv_begin, end};
+  }
+
+  /// Of key k; 0 without documents.
+  FDMA_HOST_DEVICE std::int32_t document(std::int32_t k) const {
+    return formula_.num_borders == 0 ? 0 : formula_document(borders_, formula_.num_borders, k);
+  }
+  /// The same for a key between two whose documents are known.
+  FDMA_HOST_DEVICE std::int32_t document(std::int32_t k, std::int32_t first,
+                                         std::int32_t last) const {
+    return formula_document(borders_, k, first, last);
+  }
+
+  /// Queries of a document.
+  FDMA_HOST_DEVICE FormulaRange bounds(std::int32_t document) const {
+    FormulaRange queries{0, q_len_};
+    if (formula_.num_borders > 0) {
+      const std::int32_t last = formula_.num_borders - 1;
+      const std::int32_t begin = borders_[document < 0 ? 0 : document] - shift_;
+      const std::int32_t end =
+          document < 0 || document >= last ? begin : borders_[document + 1] - shift_;
+      if (begin > queries.begin) queries.begin = begin;
+      if (end < queries.end) queries.end = end;
+    }
+    return queries;
+  }
+
+  /// The queries that see key k, where `bounds` are those of its document.
+  FDMA_HOST_DEVICE FormulaRange queries(std::int32_t k, FormulaRange bounds) const {
+    if (keys(k, k + 1).is_empty()) return {0, 0};
+    return {begin(k, bounds), end(k, bounds)};
+  }
+  FDMA_HOST_DEVICE FormulaRange queries(std::int32_t k) const {
+    return queries(k, bounds(document(k)));
+  }
+
+  /// The queries of keys from k_begin up to k_end, where all of them are left by padding and length
+  /// and lie on one side of the ends of prefix and sink, in one document or in two that follow each
+  /// other: `first`, `last`, of the first and the last key.
+  FDMA_HOST_DEVICE FormulaBand band(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
+                                    std::int32_t last) const {
+    FormulaBand band{};
+    const FormulaRange left_by_padding = keys(k_begin, k_end);
+    const auto is_divided = [&](std::int32_t at) { return k_begin < at && at < k_end; };
+    if (left_by_padding.begin > k_begin || left_by_padding.end < k_end ||
+        is_divided(formula_.prefix) || is_divided(near_end()) || last > first + 1) {
+      return band;
+    }
+    band.begin = k_begin < formula_.prefix ? -kFormulaUnbounded : k_begin - formula_.right - shift_;
+    band.end = k_begin < near_end() ? kFormulaUnbounded : k_begin + formula_.left + 1 - shift_;
+    band.first = bounds(first);
+    band.last = last == first ? band.first : bounds(last);
+    band.last_row = last == first ? kFormulaUnbounded : borders_[last] - k_begin;
+    band.is_valid = 1;
+    return band;
+  }
+
+  /// Whether key k lies in the prefix or the sink.
+  FDMA_HOST_DEVICE bool is_near(std::int32_t k) const { return k < near_end(); }
+
+  /// The query tiles of keys [k_begin, k_end), k_begin < k_end <= kv_len, ascending: tiles that are
+  /// left out are empty, those in the middle full. `first`, `last`: documents of the first and the
+  /// last key.
+  FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
+                                    std::int32_t last, std::int32_t block_q) const {
+    const FormulaRange left_by_padding = keys(k_begin, k_end);
+    FormulaRange any{0, 0}, all{0, q_len_};
+    if (left_by_padding.begin > k_begin || left_by_padding.end < k_end) all.end = 0;
+    const std::int32_t near = near_end();
+    const auto add = [&](std::int32_t part_begin, std::int32_t part_end) {
+      if (part_begin >= part_end) return;
+      const FormulaRange first_bounds = bounds(document(part_begin, first, last)),
+                         last_bounds = bounds(document(part_end - 1, first, last));
+      const FormulaRange part_any{begin(part_begin, first_bounds), end(part_end - 1, last_bounds)};
+      const FormulaRange part_all{begin(part_end - 1, last_bounds), end(part_begin, first_bounds)};
+      if (part_all.begin > all.begin) all.begin = part_all.begin;
+      if (part_all.end < all.end) all.end = part_all.end;
+      const bool is_band = part_begin >= near;
+      if (part_any.is_empty() || (is_band && formula_.left < -formula_.right)) return;
+      if (any.is_empty()) {
+        any = part_any;
+        return;
+      }
+      if (part_any.begin < any.begin) any.begin = part_any.begin;
+      if (part_any.end > any.end) any.end = part_any.end;
+    };
+    const auto cut = [&](std::int32_t at) {
+      return at < left_by_padding.begin ? left_by_padding.begin
+             : at > left_by_padding.end ? left_by_padding.end
+                                        : at;
+    };
+    if (!left_by_padding.is_empty()) {
+      add(left_by_padding.begin, cut(near));
+      add(cut(near), left_by_padding.end);
+    }
+    return {any, all, q_len_, block_q};
+  }
+
+  FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end,
+                                    std::int32_t block_q) const {
+    return walk(k_begin, k_end, document(k_begin), document(k_end - 1), block_q);
+  }
+
+ private:
+  /// Of prefix and sink: keys before it are seen by every later row of their document.
+  FDMA_HOST_DEVICE std::int32_t near_end() const {
+    return formula_.prefix > formula_.sink ? formula_.prefix : formula_.sink;
+  }
+  FDMA_HOST_DEVICE std::int32_t begin(std::int32_t k, FormulaRange bounds) const {
+    const std::int32_t begin = k - formula_.right - shift_;
+    return k < formula_.prefix || begin < bounds.begin ? bounds.begin : begin;
+  }
+  FDMA_HOST_DEVICE std::int32_t end(std::int32_t k, FormulaRange bounds) const {
+    const std::int32_t end = k + formula_.left + 1 - shift_;
+    return k < near_end() || end > bounds.end ? bounds.end : end;
+  }
+
+  MaskFormula formula_;
+  const std::int32_t* borders_;
+  std::int32_t q_len_;
+  std::int32_t kv_len_;
+  std::int32_t shift_;  ///< of query q the position is q + shift_
+};
+
+}  // namespace fdma

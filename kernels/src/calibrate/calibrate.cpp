@@ -1,0 +1,415 @@
+// Calibration on the CPU, in three steps (on the GPU: sm90.hpp):
+//   1. time attention over the synthetic masks (masks.hpp) for each dtype, head size and
+//      tile shape, all threads busy, every mask in turn and again until the time is up; of each
+//      mask the run with the least busy time counts, since other programs only ever add time. Busy
+//      is what the process used of its cores, or what it could have used if that is less (idle
+//      threads that spin do not count);
+//   2. fit: the work of a plan (work_tile_counts.hpp) is linear in the costs;
+//   3. launch and memory: a call of one item with one key, and a copy that fits no cache.
+#include "fdma/kernels/calibrate.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <iterator>
+#include <limits>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "calibrate/fit.hpp"
+#include "calibrate/inputs.hpp"
+#include "calibrate/masks.hpp"
+#include "calibrate/sm90.hpp"
+#include "estimate/work_tile_counts.hpp"
+#include "fdma/base/parallel.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
+#include "plan/full_mask.hpp"
+
+namespace fdma {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxThreads = 4096;
+constexpr int kMinRounds = 3;
+constexpr double kSecondsEach = 2;
+constexpr double kQuickSecondsEach = 0.8;
+constexpr std::size_t kQuickTiles = 2;
+/// Keys and values that exceed a core's own cache this many times are as far as they get.
+constexpr double kFarOverNear = 16;
+/// Query heads, and at least one for each thread: rows of one head are not neighbours in memory, as
+/// they are not in use.
+constexpr std::int32_t kMinHeads = 4;
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+/// Rows computed together by the CPU kernel with the instruction set it takes here: 64 lanes of
+/// AVX-512, 16 of anything narrower.
+std::int32_t cpu_stripe_rows() {
+  return std::string_view(cpu_target()).substr(0, 4) == "AVX3" ? 64 : 16;
+}
+
+/// The second-level cache of a core, or 1 MiB where the system does not say.
+std::int64_t near_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return bytes;
+#endif
+  return std::int64_t{1} << 20;
+}
+
+/// CPU time of the whole process.
+double cpu_microseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+/// Tensors of one call, owned.
+class Tensors {
+ public:
+  explicit Tensors(const AttentionShape& shape) {
+    views_.q = add(shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim).view();
+    views_.kv.k = add(shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim).view();
+    views_.kv.v = add(shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v).view();
+    views_.out = add(shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v);
+  }
+  const AttentionTensors& views() const { return views_; }
+
+  /// Those of a backward call: out and lse by a forward call that is made here.
+  Result<BackwardTensors> backward_views(const BlockMask& mask, const AttentionShape& shape) {
+    const std::int64_t extents[] = {1, shape.heads_q, shape.max_q_len()};
+    buffers_.emplace_back(static_cast<std::size_t>(4 * extents[1] * extents[2]));
+    views_.lse = make_contiguous_mutable_view(buffers_.back().data(), DType::float32, 3, extents);
+    FDMA_TRY(const AttentionPlan plan, make_plan(mask, shape));
+    FDMA_TRY_VOID(attention_forward(plan, views_));
+    BackwardTensors views;
+    views.q = views_.q;
+    views.kv = views_.kv;
+    views.out = views_.out.view();
+    views.lse = views_.lse.view();
+    views.dout = add(shape.out_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim_v).view();
+    views.dq = add(shape.q_dtype, shape.max_q_len(), shape.heads_q, shape.head_dim);
+    views.dk = add(shape.k_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim);
+    views.dv = add(shape.v_dtype, shape.max_kv_len(), shape.heads_kv, shape.head_dim_v);
+    return views;
+  }
+
+ private:
+  MutableTensorView add(DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) {
+    buffers_.emplace_back(static_cast<std::size_t>(length * heads * dim * size_bytes(dtype)));
+    fill_normal(buffers_.back(), dtype);
+    const std::int64_t extents[] = {1, length, heads, dim};
+    return make_contiguous_mutable_view(buffers_.back().data(), dtype, 4, extents);
+  }
+
+  std::vector<std::vector<std::uint8_t>> buffers_;
+  AttentionTensors views_;
+};
+
+/// A plan with its tensors and the best of its runs so far.
+struct Workload {
+  Workload(AttentionPlan its_plan, Tensors its_tensors, const BackwardTensors& its_backward)
+      : plan(std::move(its_plan)), tensors(std::move(its_tensors)), backward(its_backward) {}
+
+  AttentionPlan plan;
+  Tensors tensors;
+  BackwardTensors backward;                                        ///< of a backward plan
+  double fastest_us = std::numeric_limits<double>::infinity();     ///< elapsed
+  double least_busy_us = std::numeric_limits<double>::infinity();  ///< of all threads together
+
+  Result<void> run(const AttentionOptions& options) {
+    const double cpu_before_us = cpu_microseconds();
+    const Clock::time_point start = Clock::now();
+    FDMA_TRY_VOID(call(options));
+    const double elapsed_us = microseconds_since(start);
+    const double cpu_us = cpu_microseconds() - cpu_before_us;
+    fastest_us = std::min(fastest_us, elapsed_us);
+    least_busy_us = std::min({least_busy_us, cpu_us, elapsed_us * options.num_threads});
+    return {};
+  }
+
+ private:
+  Result<void> call(const AttentionOptions& options) {
+    if (!plan.is_backward()) return attention_forward(plan, tensors.views(), options);
+    BackwardOptions backward_options;
+    backward_options.row_sums = RowSums::output;
+    backward_options.num_threads = options.num_threads;
+    backward_options.is_cancelled = options.is_cancelled;
+    return attention_backward(plan, backward, backward_options);
+  }
+};
+
+Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns, const AttentionShape& shape,
+                             Direction direction) {
+  PlanOptions options;
+  options.direction = direction;
+  options.tile = mask.block;
+  options.columns = columns;
+  FDMA_TRY(AttentionPlan plan, make_plan(mask, shape, {}, options));
+  Tensors tensors(shape);
+  BackwardTensors backward;
+  if (direction == Direction::backward) {
+    FDMA_TRY(backward, tensors.backward_views(mask, shape));
+  }
+  return Workload(std::move(plan), std::move(tensors), backward);
+}
+
+/// What is fitted: the cells of each kind, the tiles of those kinds that can have few cells in many
+/// tiles, and the items. Full tiles and gather chunks are as many as their cells say.
+constexpr std::size_t kKinds = 5;
+constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind::rows,
+                                        PlanSegmentKind::columns};
+constexpr std::size_t kItemUnknown = kKinds + std::size(kScanned);
+constexpr std::size_t kFarUnknown = kItemUnknown + 1;
+
+std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& profile) {
+  const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
+  const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
+  PlanWork total;
+  double far_columns = 0;
+  for (const WorkItem& item : plan.items) {
+    const PlanWork work = counter.of(item);
+    const std::int64_t columns = columns_read(work, item, plan.mask_tile().block_kv);
+    far_columns += distance.of(columns) * static_cast<double>(columns);
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      total.steps[kind].tiles += work.steps[kind].tiles;
+      total.steps[kind].cells += work.steps[kind].cells;
+    }
+  }
+  const double tile_cells = static_cast<double>(plan.tile.block_q) * plan.tile.block_kv;
+  std::vector<double> amounts;
+  for (const StepWork& steps : total.steps) {
+    amounts.push_back(static_cast<double>(steps.cells) / tile_cells);
+  }
+  for (const PlanSegmentKind kind : kScanned) {
+    amounts.push_back(static_cast<double>(total.of(kind).tiles));
+  }
+  amounts.push_back(static_cast<double>(plan.items.size()));
+  amounts.push_back(far_columns);
+  return amounts;
+}
+
+TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
+  TileCosts costs{tile,
+                  {0, fitted[0]},
+                  {fitted[kKinds], fitted[1]},
+                  {fitted[kKinds + 1], fitted[2]},
+                  {fitted[kKinds + 2], fitted[3]},
+                  {0, fitted[4]},
+                  fitted[kItemUnknown],
+                  fitted[kFarUnknown]};
+  // Tiles so small that their masks are never stored in a form: as the form that they are stored
+  // in.
+  const auto is_missing = [](const StepCosts& each) { return each.tile_us + each.compute_us <= 0; };
+  if (is_missing(costs.bitmap)) costs.bitmap = costs.full;
+  if (is_missing(costs.rows)) costs.rows = costs.bitmap;
+  if (is_missing(costs.columns)) costs.columns = costs.bitmap;
+  return costs;
+}
+
+class Calibration {
+ public:
+  Calibration(const CalibrateOptions& options, int num_threads)
+      : options_(options), num_threads_(num_threads) {
+    run_options_.num_threads = num_threads;
+    run_options_.is_cancelled = options.is_cancelled;
+    tiles_ = options.tiles;
+    if (options.quick) tiles_.resize(std::min(tiles_.size(), kQuickTiles));
+  }
+
+  Result<DeviceProfile> run() {
+    DeviceProfile profile;
+    profile.name = "calibrated-cpu";
+    profile.source =
+        fmt::format("fdma-maskc calibrate, {} with {} thread{}{}", cpu_target(), num_threads_,
+                    num_threads_ == 1 ? "" : "s", options_.quick ? ", quick" : "");
+    profile.is_provisional = false;
+    profile.num_workers = num_threads_;
+    profile.near_bytes = static_cast<double>(near_cache_bytes());
+    profile.far_bytes = kFarOverNear * profile.near_bytes;
+    profile.stripe_rows = cpu_stripe_rows();
+    profile.skips_dead_keys = true;
+    num_kernels_ = options_.directions.size() * options_.dtypes.size() * options_.head_dims.size();
+    for (const Direction direction : options_.directions) {
+      for (const DType dtype : options_.dtypes) {
+        for (const std::int32_t head_dim : options_.head_dims) {
+          FDMA_TRY(KernelCosts kernel, time_kernel(profile, direction, dtype, head_dim));
+          profile.kernels.push_back(std::move(kernel));
+        }
+      }
+    }
+    profile.memory_bytes_per_us = time_memory();
+    report();
+    FDMA_TRY_VOID(validate(profile));
+    return profile;
+  }
+
+ private:
+  void report() const {
+    if (options_.progress) {
+      options_.progress(num_done_, static_cast<int>(num_kernels_ * tiles_.size()));
+    }
+  }
+
+  Result<KernelCosts> time_kernel(const DeviceProfile& profile, Direction direction, DType dtype,
+                                  std::int32_t head_dim) {
+    KernelCosts kernel{direction, dtype, head_dim, 0, {}};
+    FDMA_TRY(kernel.launch_us, time_launch(direction, dtype, head_dim));
+    for (const BlockShape tile : tiles_) {
+      report();
+      FDMA_TRY(const TileCosts costs, time_tile(profile, direction, dtype, head_dim, tile));
+      kernel.tiles.push_back(costs);
+      ++num_done_;
+    }
+    return kernel;
+  }
+
+  Result<double> time_launch(Direction direction, DType dtype, std::int32_t head_dim) {
+    AttentionShape shape;
+    shape.q_lens = {1};
+    shape.kv_lens = {1};
+    const BlockMask mask = full_mask(shape, {128, 128});
+    FDMA_TRY(Workload workload,
+             workload_of(mask, ColumnMode::scan, calibration_shape(mask, dtype, head_dim, 1),
+                         direction));
+    for (int i = 0; i < 50; ++i) FDMA_TRY_VOID(workload.run(run_options_));
+    return workload.fastest_us;
+  }
+
+  Result<TileCosts> time_tile(const DeviceProfile& profile, Direction direction, DType dtype,
+                              std::int32_t head_dim, BlockShape tile) {
+    std::vector<Workload> workloads;
+    for (const CalibrationMask& each : calibration_masks(tile)) {
+      // Backward plans have none: what is fitted of them is nothing.
+      if (direction == Direction::backward && each.columns == ColumnMode::gather) continue;
+      const AttentionShape shape =
+          calibration_shape(each.mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
+      FDMA_TRY(Workload workload, workload_of(each.mask, each.columns, shape, direction));
+      workloads.push_back(std::move(workload));
+    }
+    const double seconds = options_.quick ? kQuickSecondsEach : kSecondsEach;
+    const Clock::time_point start = Clock::now();
+    for (int round = 0; round < kMinRounds || microseconds_since(start) < seconds * 1e6; ++round) {
+      for (Workload& workload : workloads) {
+        if (options_.is_cancelled != nullptr && *options_.is_cancelled)
+          return calibration_interrupted();
+        FDMA_TRY_VOID(workload.run(run_options_));
+      }
+    }
+    std::vector<Measurement> measurements;
+    for (const Workload& workload : workloads) {
+      measurements.push_back({amounts_of(workload.plan, profile), workload.least_busy_us});
+    }
+    return costs_from(fit_not_negative(measurements), tile);
+  }
+
+  /// Bytes read and written a microsecond by copies of all threads.
+  double time_memory() const {
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    std::vector<char> from(kBytes, 1);
+    std::vector<char> to(kBytes, 2);
+    double fastest_us = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 5; ++i) {
+      const Clock::time_point start = Clock::now();
+      std::vector<std::thread> threads;
+      const std::size_t share = kBytes / static_cast<std::size_t>(num_threads_);
+      for (int t = 0; t < num_threads_; ++t) {
+        threads.emplace_back([&, t] {
+          const std::size_t at = static_cast<std::size_t>(t) * share;
+          std::memcpy(to.data() + at, from.data() + at, share);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      fastest_us = std::min(fastest_us, microseconds_since(start));
+    }
+    return 2.0 * static_cast<double>(kBytes) / fastest_us;
+  }
+
+  const CalibrateOptions& options_;
+  int num_threads_;
+  AttentionOptions run_options_;
+  std::vector<BlockShape> tiles_;
+  std::size_t num_kernels_ = 0;
+  int num_done_ = 0;  ///< tile shapes of all of them
+};
+
+Result<void> check_options(const CalibrateOptions& options) {
+  if (options.backend == Backend::sm80) {
+    return Error{ErrorCode::unsupported, "backend: calibrate measures cpu and sm90, got sm80"};
+  }
+  const auto invalid = [](std::string message) {
+    return Error{ErrorCode::invalid_argument, std::move(message)};
+  };
+  if (options.directions.empty()) return invalid("directions: expected at least one, got none");
+  for (const Direction direction : options.directions) {
+    if (std::count(options.directions.begin(), options.directions.end(), direction) > 1) {
+      return invalid(fmt::format("directions: {} is there twice", to_string(direction)));
+    }
+  }
+  if (options.head_dims.empty()) return invalid("head_dims: expected at least one, got none");
+  if (options.dtypes.empty()) return invalid("dtypes: expected at least one, got none");
+  if (options.tiles.empty()) return invalid("tiles: expected at least one, got none");
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
+    return invalid(
+        fmt::format("num_threads: expected 0 to {}, got {}", kMaxThreads, options.num_threads));
+  }
+  for (const std::int32_t head_dim : options.head_dims) {
+    if (head_dim < 1 || head_dim > kMaxHeadDim) {
+      return invalid(fmt::format("head_dims: expected 1 to {}, got {}", kMaxHeadDim, head_dim));
+    }
+    if (std::count(options.head_dims.begin(), options.head_dims.end(), head_dim) > 1) {
+      return invalid(fmt::format("head_dims: {} is there twice", head_dim));
+    }
+  }
+  for (const DType dtype : options.dtypes) {
+    if (dtype != DType::float32 && dtype != DType::float16 && dtype != DType::bfloat16) {
+      return invalid(
+          fmt::format("dtypes: expected float32, float16 or bfloat16, got {}", to_string(dtype)));
+    }
+    if (std::count(options.dtypes.begin(), options.dtypes.end(), dtype) > 1) {
+      return invalid(fmt::format("dtypes: {} is there twice", to_string(dtype)));
+    }
+  }
+  for (const BlockShape tile : options.tiles) {
+    FDMA_TRY_VOID(validate(tile));
+    if (std::count(options.tiles.begin(), options.tiles.end(), tile) > 1) {
+      return invalid(fmt::format("tiles: {}x{} is there twice", tile.block_q, tile.block_kv));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+CalibrateOptions calibrate_options(Backend backend) {
+  CalibrateOptions options;
+  options.backend = backend;
+  if (backend == Backend::cpu) return options;
+  options.dtypes = {DType::bfloat16};
+  options.tiles = {{128, 128}};
+  return options;
+}
+
+Result<DeviceProfile> calibrate(const CalibrateOptions& options) {
+  FDMA_TRY_VOID(check_options(options));
+  const int num_threads =
+      options.num_threads != 0 ? options.num_threads : std::max(1, max_concurrency());
+  try {
+    if (options.backend == Backend::sm90) return calibrate_sm90(options);
+    return Calibration(options, num_threads).run();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "calibrate: not enough memory for its tensors"};
+  }
+}
+
+}  // namespace fdma

@@ -1,0 +1,161 @@
+// Two fits, each linear but for one number.
+//
+// Costs. While masks are found in time a call takes launch + items * item + sum over kinds of tiles
+// * compute, which calls with one partial tile among four full ones show. Calls whose every tile is
+// partial take longer if the warps that find masks cannot keep up; what a mask takes them follows.
+// What calls that gather take beside launch and items, chunks cost: each one, and the keys that it
+// computes.
+//
+// Slowdown. For a given burst the share of slowdown is known for each call, and what it is a share
+// of follows by least squares; bursts are tried, each 3 % longer than the one before.
+#include "calibrate/sm90_fit.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "calibrate/fit.hpp"
+#include "estimate/work_tile_counts.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::size_t kKinds = 4;
+/// Of a whole chunk's costs, what it takes however few keys it has, where calls do not tell, for
+/// kernels compute none but whole ones: as head size 128 showed on an H200.
+constexpr double kChunkShare = 0.35;
+/// Masks that take this much longer than the computation are what a call waits for.
+constexpr double kClearlyLonger = 1.01;
+constexpr double kFirstBurstUs = 100;
+constexpr double kBurstStep = 1.03;
+
+StepCosts& steps_of(TileCosts& costs, std::size_t kind) {
+  StepCosts* const steps[kKinds] = {&costs.full, &costs.bitmap, &costs.rows, &costs.columns};
+  return *steps[kind];
+}
+
+struct SharesAndLoss {
+  std::vector<double> shares;
+  double loss = 0;
+};
+
+SharesAndLoss fit_shares(const std::vector<LongCall>& calls, std::size_t num_kernels,
+                         double burst_us, double sustained_us) {
+  std::vector<double> products(num_kernels), squares(num_kernels);
+  for (const LongCall& call : calls) {
+    const double part = logarithmic_share(call.us, burst_us, sustained_us);
+    products[call.kernel] += part * call.slowdown;
+    squares[call.kernel] += part * part;
+  }
+  SharesAndLoss fit;
+  for (std::size_t k = 0; k < num_kernels; ++k) {
+    fit.shares.push_back(squares[k] > 0 ? std::max(0.0, products[k] / squares[k]) : 0);
+  }
+  for (const LongCall& call : calls) {
+    const double part = logarithmic_share(call.us, burst_us, sustained_us);
+    const double miss = part * fit.shares[call.kernel] - call.slowdown;
+    fit.loss += miss * miss;
+  }
+  return fit;
+}
+
+StepCosts fit_chunks(const std::vector<EvenCall>& calls, const EvenCosts& costs) {
+  const auto has_less = [](const EvenCall& call) { return call.chunk_tiles < call.chunks; };
+  const bool has_parts = std::any_of(calls.begin(), calls.end(), has_less);
+  std::vector<Measurement> measurements;
+  for (const EvenCall& call : calls) {
+    const double chunks_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
+    if (call.chunks <= 0 || chunks_us <= 0) continue;
+    Measurement each{{call.chunks}, chunks_us};
+    if (has_parts) each.amounts.push_back(call.chunk_tiles);
+    measurements.push_back(std::move(each));
+  }
+  if (measurements.empty()) return {};
+  const std::vector<double> fitted = fit_not_negative(measurements);
+  if (has_parts && fitted[1] > 0) return {fitted[0], fitted[1]};
+  return {kChunkShare * fitted[0], (1 - kChunkShare) * fitted[0]};
+}
+
+}  // namespace
+
+EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_partial) {
+  const double share = 1.0 / num_workers;
+  EvenCall call;
+  call.items = share * static_cast<double>(plan.items.size());
+  call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
+  call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
+  call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
+  call.of(PlanSegmentKind::columns) = share * static_cast<double>(plan.counts.column_tiles);
+  call.is_all_partial = is_all_partial;
+  if (plan.gather_lists.empty()) return call;
+  const WorkCounter counter(plan, plan.tile.block_q, false);
+  StepWork chunks;
+  for (const WorkItem& item : plan.items) {
+    const StepWork each = counter.of(item).of(PlanSegmentKind::gather);
+    chunks.tiles += each.tiles;
+    chunks.cells += each.cells;
+  }
+  call.chunks = share * static_cast<double>(chunks.tiles);
+  call.chunk_tiles =
+      share * static_cast<double>(chunks.cells) / (plan.tile.block_q * plan.tile.block_kv);
+  return call;
+}
+
+EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
+  std::vector<Measurement> measurements;
+  for (const EvenCall& call : calls) {
+    if (call.is_all_partial || call.chunks > 0) continue;
+    Measurement each{{1, call.items}, call.us};
+    each.amounts.insert(each.amounts.end(), call.tiles.begin(), call.tiles.end());
+    measurements.push_back(std::move(each));
+  }
+  EvenCosts costs;
+  costs.tile.tile = tile;
+  std::vector<double> fitted = fit_not_negative(measurements);
+  fitted.resize(2 + kKinds);
+  costs.launch_us = fitted[0];
+  costs.tile.item_us = fitted[1];
+  for (std::size_t kind = 0; kind < kKinds; ++kind) {
+    steps_of(costs.tile, kind).compute_us = fitted[2 + kind];
+  }
+  if (costs.tile.bitmap.compute_us <= 0) costs.tile.bitmap = costs.tile.full;
+  for (StepCosts* steps : {&costs.tile.rows, &costs.tile.columns}) {
+    if (steps->compute_us <= 0) *steps = costs.tile.bitmap;
+  }
+  for (const EvenCall& call : calls) {
+    if (!call.is_all_partial) continue;
+    const double tiles_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
+    double compute_us = 0;
+    double partial_tiles = 0;
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      compute_us += call.tiles[kind] * steps_of(costs.tile, kind).compute_us;
+      if (kind > 0) partial_tiles += call.tiles[kind];
+    }
+    if (partial_tiles <= 0 || tiles_us <= kClearlyLonger * compute_us) continue;
+    // The kind that there is most of; a few tiles of others take as long.
+    const auto most = std::max_element(call.tiles.begin() + 1, call.tiles.end());
+    steps_of(costs.tile, static_cast<std::size_t>(most - call.tiles.begin())).tile_us =
+        tiles_us / partial_tiles;
+  }
+  costs.tile.gather = fit_chunks(calls, costs);
+  return costs;
+}
+
+Slowdown fit_slowdown(const std::vector<LongCall>& calls, std::size_t num_kernels) {
+  double longest_us = 0;
+  for (const LongCall& call : calls) longest_us = std::max(longest_us, call.us);
+  Slowdown best{0, 0, std::vector<double>(num_kernels, 0.0)};
+  double least_loss = std::numeric_limits<double>::infinity();
+  for (double burst_us = kFirstBurstUs; burst_us < longest_us; burst_us *= kBurstStep) {
+    SharesAndLoss fit = fit_shares(calls, num_kernels, burst_us, longest_us);
+    if (fit.loss >= least_loss) continue;
+    least_loss = fit.loss;
+    best = {burst_us, longest_us, std::move(fit.shares)};
+  }
+  const bool is_slower =
+      std::any_of(best.shares.begin(), best.shares.end(), [](double share) { return share > 0; });
+  if (!is_slower) best.burst_us = best.sustained_us = 0;
+  return best;
+}
+
+}  // namespace fdma

@@ -1,0 +1,41 @@
+// Tensors on the GPU for the calls of a calibration.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "fdma/base/result.hpp"
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
+#include "fdma/kernels/device_memory.hpp"
+
+namespace fdma {
+
+/// Memory for the largest of several shapes of one dtype and head size; every shape uses the first
+/// bytes. Values are normal, the lse that of some two thousand keys with such scores: what backward
+/// calls compute has the size that it has in use.
+class CalibrationTensors {
+ public:
+  /// Errors  out_of_memory, cuda
+  static Result<CalibrationTensors> make(std::span<const AttentionShape> shapes,
+                                         Direction direction);
+
+  /// Borrow.
+  AttentionTensors forward_views(const AttentionShape& shape) const;
+  BackwardTensors backward_views(const AttentionShape& shape) const;
+
+ private:
+  MutableTensorView of_queries(std::size_t i, const AttentionShape& shape) const;
+  MutableTensorView of_keys(std::size_t i, const AttentionShape& shape) const;
+  MutableTensorView lse(const AttentionShape& shape) const;
+
+  static constexpr std::size_t kQueryTensors = 4;  ///< q, out; backward dout, dq
+  static constexpr std::size_t kKeyTensors = 4;    ///< k, v; backward dk, dv
+  std::array<DeviceMemory, kQueryTensors> queries_;
+  std::array<DeviceMemory, kKeyTensors> keys_;
+  DeviceMemory lse_;
+};
+
+}  // namespace fdma

@@ -1,0 +1,111 @@
+// The inputs of a backward call are checked as those of the forward call that it belongs to; then
+// the gradients, which have the shapes of what they belong to.
+#include "call/backward_call.hpp"
+
+#include <fmt/format.h>
+
+#include "call/tensor_checks.hpp"
+
+namespace fdma {
+namespace {
+
+// What the forward call was given. It wrote out, lse and out_residual, which are only read here.
+AttentionTensors forward_tensors(const BackwardTensors& tensors) {
+  const auto as_output = [](const TensorView& view) -> MutableTensorView {
+    return {const_cast<void*>(view.data),
+            view.dtype,
+            view.device,
+            view.rank,
+            view.extents,
+            view.strides};
+  };
+  AttentionTensors forward;
+  forward.q = tensors.q;
+  forward.kv = tensors.kv;
+  forward.key_bias = tensors.key_bias;
+  forward.out = as_output(tensors.out);
+  forward.lse = as_output(tensors.lse);
+  forward.out_residual = as_output(tensors.out_residual);
+  forward.q_lens = tensors.q_lens;
+  forward.kv_lens = tensors.kv_lens;
+  forward.cu_seqlens = tensors.cu_seqlens;
+  return forward;
+}
+
+// A gradient in the type of its input or in float32; `expected` says the former.
+Result<Strided> checked_gradient(const MutableTensorView& gradient, ExpectedTensor expected,
+                                 Device device) {
+  const TensorView view = gradient.view();
+  if (view.dtype != expected.dtype && view.dtype != DType::float32) {
+    return Error{
+        ErrorCode::shape_mismatch,
+        fmt::format("{}: expected {}{}, got {}", expected.name, to_string(expected.dtype),
+                    expected.dtype == DType::float32 ? "" : " or float32", to_string(view.dtype))};
+  }
+  expected.dtype = view.dtype;
+  FDMA_TRY_VOID(check_rows(view, expected, device));
+  FDMA_TRY_VOID(check_distinct(view, expected.name));
+  return strided(view);
+}
+
+Result<void> set_bias_gradient(BackwardCall& call, const AttentionShape& shape,
+                               const MutableTensorView& gradient, Device device) {
+  if (gradient.data == nullptr) return {};
+  if (call.key_bias == nullptr && shape.max_kv_len() > 0) {
+    return Error{ErrorCode::invalid_argument,
+                 "dkey_bias: is given, but the plan's score has no bias"};
+  }
+  const TensorView view = gradient.view();
+  FDMA_TRY_VOID(check_rows(view, expected_key_bias("dkey_bias", shape), device));
+  FDMA_TRY_VOID(check_distinct(view, "dkey_bias"));
+  call.dkey_bias = static_cast<float*>(gradient.data);
+  call.dbias_batch_stride = view.strides[0];
+  call.dbias_head_stride = view.strides[1];
+  return {};
+}
+
+bool sums_keys(RowSums row_sums, const BackwardCall& call, const AttentionShape& shape) {
+  if (row_sums != RowSums::automatic) return row_sums == RowSums::keys;
+  if (shape.out_dtype == DType::float32) return false;
+  const std::int64_t num_rows = shape.batch * shape.heads_q * shape.max_q_len();
+  if (call.out_residual.data != nullptr) return num_rows <= kVeryFewQueries;
+  return call.dkey_bias != nullptr || num_rows <= kFewQueries;
+}
+
+}  // namespace
+
+Result<BackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
+                                           const ScoreSpec& score, const BackwardTensors& tensors,
+                                           const BackwardOptions& options, Device device,
+                                           bool is_parametric) {
+  FDMA_TRY_VOID(check_direction(direction, Direction::backward));
+  AttentionOptions forward_options;
+  forward_options.softmax_scale = options.softmax_scale;
+  forward_options.num_threads = options.num_threads;
+  BackwardCall call;
+  FDMA_TRY(static_cast<AttentionCall&>(call), checked_call(shape, score, forward_tensors(tensors),
+                                                           forward_options, device, is_parametric));
+  call.scale =
+      options.softmax_scale != 0.0F ? options.softmax_scale : default_softmax_scale(shape.head_dim);
+  if (call.lse == nullptr && shape.batch * shape.heads_q * shape.max_q_len() > 0) {
+    return Error{ErrorCode::invalid_argument,
+                 "lse: is missing; the forward call that gave out returns it"};
+  }
+  FDMA_TRY_VOID(check_rows(tensors.dout, expected_out("dout", shape), device));
+  call.dout = strided(tensors.dout);
+  if (tensors.dlse.data != nullptr) {
+    FDMA_TRY_VOID(check_tensor(tensors.dlse, expected_lse("dlse", shape), device));
+    call.dlse = static_cast<const float*>(tensors.dlse.data);
+    call.dlse_batch_stride = tensors.dlse.strides[0];
+    call.dlse_head_stride = tensors.dlse.strides[1];
+    call.dlse_row_stride = tensors.dlse.strides[2];
+  }
+  FDMA_TRY(call.dq, checked_gradient(tensors.dq, expected_q("dq", shape, shape.q_dtype), device));
+  FDMA_TRY(call.dk, checked_gradient(tensors.dk, expected_k("dk", shape, shape.k_dtype), device));
+  FDMA_TRY(call.dv, checked_gradient(tensors.dv, expected_v("dv", shape, shape.v_dtype), device));
+  FDMA_TRY_VOID(set_bias_gradient(call, shape, tensors.dkey_bias, device));
+  call.sums_keys = sums_keys(options.row_sums, call, shape);
+  return call;
+}
+
+}  // namespace fdma

@@ -1,0 +1,179 @@
+// One work item on the CPU: a query tile of one head over the tiles that its segments name.
+//
+//   load      Q tile, scaled and transposed into panels of query rows
+//   chunks    up to 128 live keys at a time, wherever they lie (tile_walk-inl.hpp)
+//   per panel scores, one step of online softmax, weighted values; a panel that sees only some keys
+//             of the chunk computes from the first to the last of them
+//   store     O tile divided by the sums, transposed back; log-sum-exp
+//
+// Highway compiles this file once for each instruction set and picks one at run time. An item is
+// run by one thread in the order of its segments, so the bits do not depend on how many threads
+// there are.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/work_tile_kernel.cpp"
+// AVX2 and AVX-512 are what matters; SSE4 and the compiler's baseline are the way out.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#include <hwy/foreach_target.h>
+//
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/call.hpp"
+#include "cpu/microkernels-inl.hpp"
+#include "cpu/tile_walk-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace fdma::cpu::HWY_NAMESPACE {
+
+constexpr double kLn2 = 0.693147180559945309417;
+
+class Item : TileWalk<Item> {
+ public:
+  Item(const Call& call, const WorkItem& item, Workspace& workspace)
+      : TileWalk(
+            *call.plan, item,
+            call.elements.empty() ? nullptr : &call.elements[static_cast<std::size_t>(item.batch)],
+            workspace.chunk),
+        call_(call),
+        ws_(workspace),
+        head_dim_(static_cast<std::size_t>(call.plan->shape.head_dim)),
+        head_dim_v_(static_cast<std::size_t>(call.plan->shape.head_dim_v)),
+        kv_head_(item.head / call.plan->shape.group_size()) {}
+
+  void run() {
+    load_queries();
+    walk();
+    store_results();
+  }
+
+ private:
+  friend TileWalk<Item>;
+
+  void end_tile(std::int32_t) {}
+
+  void load_queries() {
+    for (std::size_t row = 0; row < num_rows_;) {
+      const Panel panel = panel_of(row, num_rows_);
+      const std::size_t width = panel.width();
+      float* q = ws_.q + row * head_dim_;
+      std::fill_n(q, head_dim_ * width, 0.0F);
+      std::fill_n(ws_.out + row * head_dim_v_, head_dim_v_ * width, 0.0F);
+      std::fill_n(ws_.max + row, width, -std::numeric_limits<float>::infinity());
+      std::fill_n(ws_.sum + row, width, 0.0F);
+      for (std::size_t r = 0; r < panel.num_rows; ++r) {
+        const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
+        load_row(row_address(call_.q, item_.batch, q_row, item_.head), call_.q.dtype, head_dim_,
+                 ws_.row);
+        for (std::size_t d = 0; d < head_dim_; ++d) {
+          q[d * width + r] = ws_.row[d] * call_.scale_log2;
+        }
+      }
+      row += width;
+    }
+  }
+
+  /// Computes what the chunk holds and empties it.
+  void flush() {
+    find_rows(call_.k, kv_head_, head_dim_, ws_.k, ws_.k_rows);
+    find_rows(call_.v, kv_head_, head_dim_v_, ws_.v, ws_.v_rows);
+    if (call_.key_bias != nullptr) {
+      const float* bias = call_.key_bias + item_.batch * call_.bias_batch_stride +
+                          kv_head_ * call_.bias_head_stride;
+      for (std::size_t i = 0; i < num_columns(); ++i) {
+        ws_.bias[i] = bias[ws_.chunk.columns[i]] * kLog2E;
+      }
+    }
+    const bool is_clean = !is_masked() || all_finite(ws_.v_rows.data(), num_columns(), head_dim_v_);
+    for (std::size_t row = 0; row < num_rows_;) {
+      const Panel panel = panel_of(row, num_rows_);
+      with_width(panel, [&](auto nv) { compute<nv.value>(panel, is_clean); });
+      row += panel.width();
+    }
+    clear_chunk();
+  }
+
+  template <int kNv>
+  void compute(const Panel& panel, bool is_clean) {
+    const ColumnRange seen = seen_by(panel);
+    if (seen.begin == seen.end) return;
+    const std::size_t first = seen.begin, num_keys = seen.end - seen.begin, row = panel.first_row;
+    const std::uint64_t* bits = is_masked() ? bits_of(first) : nullptr;
+    const float* bias = call_.key_bias == nullptr ? nullptr : ws_.bias + first;
+    float* out = ws_.out + row * head_dim_v_;
+    scores_of_chunk<kNv>(ws_.q + row * head_dim_, head_dim_, ws_.k_rows.data() + first, num_keys,
+                         ws_.scores);
+    const bool is_rescaled = softmax_step<kNv>(ws_.scores, num_keys, bias, bits, words_per_column(),
+                                               row, ws_.max + row, ws_.sum + row, ws_.alpha);
+    const float* alpha = is_rescaled ? ws_.alpha : nullptr;
+    if (is_clean) {
+      add_chunk<kNv>(ws_.scores, ws_.v_rows.data() + first, num_keys, head_dim_v_, alpha, out);
+    } else {
+      add_seen_only<kNv>(ws_.scores, ws_.v_rows.data() + first, num_keys, head_dim_v_, alpha, out,
+                         bits, words_per_column(), row);
+    }
+  }
+
+  // ---- results
+
+  void store_results() {
+    for (std::size_t row = 0; row < num_rows_;) {
+      const Panel panel = panel_of(row, num_rows_);
+      const std::size_t width = panel.width();
+      const float* out = ws_.out + row * head_dim_v_;
+      for (std::size_t r = 0; r < panel.num_rows; ++r) {
+        const float sum = ws_.sum[row + r];
+        const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
+        for (std::size_t j = 0; j < head_dim_v_; ++j) ws_.row[j] = out[j * width + r] * factor;
+        const auto q_row = row_begin_ + static_cast<std::int64_t>(row + r);
+        const auto row_of = [&](const Strided& tensor) {
+          return const_cast<char*>(row_address(tensor, item_.batch, q_row, item_.head));
+        };
+        store_row(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out));
+        if (call_.out_residual.data != nullptr) {
+          store_residual(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out),
+                         row_of(call_.out_residual));
+        }
+        if (call_.lse != nullptr) {
+          call_.lse[item_.batch * call_.lse_batch_stride + item_.head * call_.lse_head_stride +
+                    q_row * call_.lse_row_stride] =
+              sum == 0.0F ? -std::numeric_limits<float>::infinity()
+                          : static_cast<float>(ws_.max[row + r] * kLn2 + std::log(double{sum}));
+        }
+      }
+      row += width;
+    }
+  }
+
+  const Call& call_;
+  Workspace& ws_;
+  std::size_t head_dim_, head_dim_v_;
+  std::int64_t kv_head_;
+};
+
+void run_item_here(const Call& call, const WorkItem& item, Workspace& workspace) {
+  Item(call, item, workspace).run();
+}
+
+const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace fdma::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fdma::cpu {
+HWY_EXPORT(run_item_here);
+
+void run_item(const Call& call, const WorkItem& item, Workspace& workspace) {
+  HWY_DYNAMIC_DISPATCH(run_item_here)(call, item, workspace);
+}
+
+HWY_EXPORT(target_name_here);
+
+const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name_here)(); }
+
+}  // namespace fdma::cpu
+#endif

@@ -1,0 +1,328 @@
+// Plans in device memory: all arrays in one allocation, each at a multiple of 256 bytes.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "backend/gpu_check.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/device_plan.hpp"
+#include "cuda/tile_rows.hpp"
+#include "plan/accumulation_order.hpp"
+#include "plan/entry_accumulators.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kArrayAlignment = 256;
+
+// Where each array goes; then its bytes in one host buffer.
+class Packing {
+ public:
+  template <class T>
+  std::int64_t add(const std::vector<T>& array) {
+    const std::int64_t at = size_;
+    parts_.push_back({array.data(), array.size() * sizeof(T), at});
+    size_ += ceil_div(static_cast<std::int64_t>(array.size() * sizeof(T)), kArrayAlignment) *
+             kArrayAlignment;
+    return at;
+  }
+  std::int64_t size() const { return size_; }
+
+  std::vector<char> bytes() const {
+    std::vector<char> buffer(static_cast<std::size_t>(size_));
+    for (const Part& part : parts_) {
+      if (part.bytes > 0) std::memcpy(buffer.data() + part.at, part.data, part.bytes);
+    }
+    return buffer;
+  }
+
+ private:
+  struct Part {
+    const void* data;
+    std::size_t bytes;
+    std::int64_t at;
+  };
+  std::vector<Part> parts_;
+  std::int64_t size_ = 0;
+};
+
+std::vector<int2> lengths_of(const AttentionShape& shape) {
+  std::vector<int2> lengths;
+  lengths.reserve(static_cast<std::size_t>(shape.batch));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    lengths.push_back(
+        make_int2(static_cast<int>(shape.q_len(b)), static_cast<int>(shape.kv_len(b))));
+  }
+  return lengths;
+}
+
+// Keys and, as bytes, rows of the entries of gather lists.
+void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int32_t>& keys,
+                   std::vector<uchar2>& rows) {
+  keys.resize(entries.size());
+  rows.resize(entries.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    keys[i] = entries[i].key;
+    rows[i] = make_uchar2(static_cast<unsigned char>(entries[i].row_begin),
+                          static_cast<unsigned char>(entries[i].row_end));
+  }
+}
+
+// Those of a plan have nothing in common.
+std::vector<sm90::GatherListOnDevice> lists_on_device(const std::vector<GatherList>& lists) {
+  std::vector<sm90::GatherListOnDevice> on_device;
+  on_device.reserve(lists.size());
+  for (const GatherList& list : lists) {
+    on_device.push_back({sm90::GatherListOnDevice::place_of(list.first_entry, 0, 0),
+                         list.num_entries, list.num_full});
+  }
+  return on_device;
+}
+
+void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>& items) {
+  std::vector<KeyItem> ordered;
+  ordered.reserve(items.size());
+  for (const std::int32_t i : order) ordered.push_back(items[static_cast<std::size_t>(i)]);
+  items = std::move(ordered);
+}
+
+// Items as kernels read them: which keys their tiles count.
+std::vector<WorkItem> items_on_device(const AttentionPlan& plan) {
+  std::vector<WorkItem> items = plan.items;
+  for (WorkItem& item : items) {
+    const KeyOrder* order = plan.key_order(item);
+    item.num_entries =
+        order == nullptr ? sm90::kTensorKeys : static_cast<std::int32_t>(order->num_keys);
+  }
+  return items;
+}
+
+// What kernels are told of a plan beside its arrays.
+Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
+  sm90::PlanArrays& arrays = impl.arrays;
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t num_sets =
+      sm90::head_sets_of_group(shape.group_size(), plan.heads_per_tile) * shape.heads_kv;
+  const std::int64_t max_rows = plan.is_backward() ? shape.max_kv_len() : shape.max_q_len();
+  const std::int64_t max_tile_rows = ceil_div(max_rows, plan.mask_tile().block_q);
+  std::int64_t num_items = static_cast<std::int64_t>(plan.items.size());
+  for (const SplitRow& row : plan.split_rows) impl.num_partials += row.num_partials;
+  if (plan.is_parametric()) {
+    num_items = shape.batch * max_tile_rows * num_sets * plan.num_splits;
+    if (plan.num_splits > 1) impl.num_partials = num_items;
+  }
+  if (num_items > std::numeric_limits<std::int32_t>::max()) {
+    return Error{ErrorCode::unsupported, "upload: " + std::to_string(num_items) +
+                                             " items, but at most 2^31 - 1 can be run"};
+  }
+  arrays.num_items = static_cast<std::int32_t>(num_items);
+  arrays.num_split_rows = static_cast<std::int32_t>(plan.split_rows.size());
+  arrays.block_q = plan.mask_tile().block_q;
+  arrays.pack_shift = std::countr_zero(static_cast<std::uint32_t>(plan.heads_per_tile));
+  arrays.num_sets = static_cast<std::int32_t>(num_sets / std::max(shape.heads_kv, 1));
+  arrays.num_formulas = static_cast<std::int32_t>(plan.formulas.size());
+  arrays.max_tile_rows = static_cast<std::int32_t>(max_tile_rows);
+  arrays.heads_kv = shape.heads_kv;
+  arrays.section_heads = plan.section_heads;
+  arrays.num_splits = plan.num_splits;
+  arrays.is_backward = plan.is_backward();
+  for (const SplitRow& row : plan.split_rows) {
+    impl.max_partials = std::max(impl.max_partials, row.num_partials);
+  }
+  if (plan.is_parametric()) impl.max_partials = plan.num_splits;
+  return {};
+}
+
+// Backward, of a plan with items: whether they are together by KV head, in the order of these, and
+// each has units for all multiprocessors.
+bool is_by_row(const AttentionPlan& plan, int num_multiprocessors) {
+  const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
+  std::int64_t row = -1, num_units = num_multiprocessors;
+  for (std::size_t i = 0; i < plan.items.size(); i += group_size) {
+    const WorkItem& item = plan.items[i];
+    const std::int64_t row_of_item =
+        std::int64_t{item.batch} * plan.shape.heads_kv + item.head / plan.shape.group_size();
+    if (row_of_item != row) {
+      if (row_of_item < row || num_units < num_multiprocessors) return false;
+      row = row_of_item;
+      num_units = 0;
+    }
+    ++num_units;
+  }
+  return row > 0 && num_units >= num_multiprocessors;
+}
+
+Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
+                                 const UploadOptions& options) {
+  auto impl = std::make_unique<DevicePlan::Impl>();
+  impl->shape = plan.shape;
+  impl->score = plan.score;
+  impl->direction = plan.direction;
+  impl->tile = plan.tile;
+  impl->is_gathering = std::any_of(
+      plan.segments.begin(), plan.segments.end(),
+      [](const PlanSegment& segment) { return segment.kind == PlanSegmentKind::gather; });
+  FDMA_TRY_VOID(sm90::check_cuda(cudaGetDevice(&impl->device), "cudaGetDevice"));
+  FDMA_TRY_VOID(
+      sm90::check_cuda(cudaDeviceGetAttribute(&impl->num_multiprocessors,
+                                              cudaDevAttrMultiProcessorCount, impl->device),
+                       "cudaDeviceGetAttribute"));
+
+  const std::int32_t most_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
+  if (impl->is_gathering && most_dim > sm90::kMaxGatherDim) {
+    return Error{ErrorCode::unsupported,
+                 "upload: head_dim of a plan with gather lists: expected at most " +
+                     std::to_string(sm90::kMaxGatherDim) + ", got " + std::to_string(most_dim) +
+                     "; make the plan with columns = scan"};
+  }
+  const std::vector<int2> lengths = lengths_of(plan.shape);
+  std::vector<std::int32_t> keys;
+  std::vector<uchar2> rows;
+  split_entries(plan.gather_entries, keys, rows);
+  const std::vector<sm90::GatherListOnDevice> device_lists = lists_on_device(plan.gather_lists);
+  const std::vector<WorkItem> device_items = items_on_device(plan);
+  Packing packing;
+  const std::int64_t items = packing.add(device_items);
+  const std::int64_t segments = packing.add(plan.segments);
+  const std::int64_t bitmaps = packing.add(plan.bitmaps);
+  const std::int64_t row_offsets = packing.add(plan.row_offsets);
+  const std::int64_t row_intervals = packing.add(plan.row_intervals);
+  const std::int64_t column_tables = packing.add(plan.column_tables);
+  const std::int64_t column_offsets = packing.add(plan.column_offsets);
+  const std::int64_t column_intervals = packing.add(plan.column_intervals);
+  const std::int64_t split_rows = packing.add(plan.split_rows);
+  const std::int64_t formulas = packing.add(plan.formulas);
+  const std::int64_t borders = packing.add(plan.borders);
+  const std::int64_t lengths_at = packing.add(lengths);
+  const std::int64_t gather_lists = packing.add(device_lists);
+  const std::int64_t gather_keys = packing.add(keys);
+  const std::int64_t gather_rows = packing.add(rows);
+  const std::int64_t key_orders = packing.add(plan.key_orders);
+  const std::int64_t ordered_keys = packing.add(plan.ordered_keys);
+  const std::int64_t order_of = packing.add(plan.order_of);
+  const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
+  VisitOrder order;
+  KeyLists ordered_lists;
+  if (is_ordered) {
+    FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
+    if (plan.is_listed()) {
+      ordered_lists = with_sums_of_pairs(plan.key_lists);
+      take_in_order(order.units, ordered_lists.items);
+      order.units.clear();
+    }
+  }
+  const KeyLists& lists = is_ordered ? ordered_lists : plan.key_lists;
+  const std::vector<std::int32_t> num_list_items{static_cast<std::int32_t>(lists.items.size())};
+  const std::int64_t listed_keys = packing.add(lists.keys);
+  const std::int64_t list_items = packing.add(lists.items);
+  const std::int64_t sum_keys = packing.add(lists.sum_keys);
+  const std::int64_t list_sizes = packing.add(num_list_items);
+  const std::int64_t units = packing.add(order.units);
+  const std::int64_t first_visits = packing.add(order.first_visits);
+  const std::int64_t ranks = packing.add(order.ranks);
+  impl->size_bytes = packing.size();
+  FDMA_TRY_VOID(set_counts(plan, *impl));
+
+  const std::vector<char> bytes = packing.bytes();
+  FDMA_TRY_VOID(sm90::check_cuda(cudaMalloc(&impl->memory, bytes.size()), "cudaMalloc"));
+  // From pageable memory: the bytes have left it when the call returns.
+  FDMA_TRY_VOID(sm90::check_cuda(
+      cudaMemcpyAsync(impl->memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream),
+      "cudaMemcpyAsync"));
+  const char* base = static_cast<const char*>(impl->memory);
+  sm90::PlanArrays& arrays = impl->arrays;
+  arrays.items = reinterpret_cast<const WorkItem*>(base + items);
+  arrays.segments = reinterpret_cast<const PlanSegment*>(base + segments);
+  arrays.bitmaps = reinterpret_cast<const uint4*>(base + bitmaps);
+  arrays.row_offsets = reinterpret_cast<const std::int64_t*>(base + row_offsets);
+  arrays.row_intervals = reinterpret_cast<const Interval*>(base + row_intervals);
+  arrays.column_tables = reinterpret_cast<const std::int64_t*>(base + column_tables);
+  arrays.column_offsets = reinterpret_cast<const std::int64_t*>(base + column_offsets);
+  arrays.column_intervals = reinterpret_cast<const Interval*>(base + column_intervals);
+  arrays.split_rows = reinterpret_cast<const SplitRow*>(base + split_rows);
+  arrays.formulas = reinterpret_cast<const MaskFormula*>(base + formulas);
+  arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
+  arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
+  if (!plan.gather_lists.empty()) {
+    impl->gather = {reinterpret_cast<const sm90::GatherListOnDevice*>(base + gather_lists),
+                    reinterpret_cast<const std::int32_t*>(base + gather_keys),
+                    reinterpret_cast<const uchar2*>(base + gather_rows)};
+  }
+  impl->orders = {reinterpret_cast<const KeyOrder*>(base + key_orders),
+                  reinterpret_cast<const std::int32_t*>(base + ordered_keys),
+                  reinterpret_cast<const std::int32_t*>(base + order_of), 0};
+  for (const KeyOrder& order : plan.key_orders) {
+    impl->orders.max_keys =
+        std::max(impl->orders.max_keys, static_cast<std::int32_t>(order.num_keys));
+  }
+  impl->is_listed = plan.is_listed();
+  impl->lists = {reinterpret_cast<const ListedKey*>(base + listed_keys),
+                 reinterpret_cast<const KeyItem*>(base + list_items),
+                 reinterpret_cast<const SumKey*>(base + sum_keys),
+                 reinterpret_cast<const std::int32_t*>(base + list_sizes),
+                 num_list_items.front(),
+                 static_cast<std::int64_t>(lists.sum_keys.size())};
+  impl->is_ordered = options.deterministic;
+  impl->is_by_row = plan.is_backward() && is_by_row(plan, impl->num_multiprocessors);
+  if (is_ordered) {
+    arrays.walks_down = order.walks_down;
+    arrays.units = reinterpret_cast<const std::int32_t*>(base + units);
+    arrays.first_visits = reinterpret_cast<const std::int32_t*>(base + first_visits);
+    arrays.ranks = reinterpret_cast<const std::int32_t*>(base + ranks);
+  }
+  return DevicePlan(std::move(impl));
+}
+
+}  // namespace
+
+DevicePlan::Impl::~Impl() {
+  if (memory != nullptr) cudaFree(memory);
+}
+
+DevicePlan::DevicePlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DevicePlan::DevicePlan(DevicePlan&&) noexcept = default;
+DevicePlan& DevicePlan::operator=(DevicePlan&&) noexcept = default;
+DevicePlan::~DevicePlan() = default;
+
+const AttentionShape& DevicePlan::shape() const { return impl_->shape; }
+const ScoreSpec& DevicePlan::score() const { return impl_->score; }
+Direction DevicePlan::direction() const { return impl_->direction; }
+BlockShape DevicePlan::tile() const { return impl_->tile; }
+int DevicePlan::device() const { return impl_->device; }
+std::int64_t DevicePlan::size_bytes() const { return impl_->size_bytes; }
+
+Result<void> check_sm90_device() {
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    cudaGetLastError();  // it is told here, the next call shall not see it
+    return Error{ErrorCode::unsupported, "there is no CUDA device, or no driver for it"};
+  }
+  if (major == 9 && minor == 0) return {};
+  return Error{ErrorCode::unsupported, "the current CUDA device is of compute capability " +
+                                           std::to_string(major) + "." + std::to_string(minor) +
+                                           ", the kernels are for 9.0 (H100, H200)"};
+}
+
+Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream, const UploadOptions& options) {
+  if (plan.backend != Backend::sm90) {
+    return Error{ErrorCode::unsupported, "upload: expected a plan for sm90, got one for " +
+                                             std::string(to_string(plan.backend))};
+  }
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  try {
+    return upload_arrays(plan, stream, options);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 "upload: no host memory for " + std::to_string(plan.size_bytes()) + " bytes"};
+  }
+}
+
+}  // namespace fdma

@@ -1,0 +1,32 @@
+// Keys in another order: their rows of K and V, and their biases, copied before the kernel runs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/device_plan.hpp"
+#include "cuda/key_rows.hpp"
+
+namespace fdma::sm90 {
+
+/// One launch. Of (batch element, KV head) r key i of its order goes to row r * orders.max_keys + i
+/// of moved_k, moved_v and moved_bias; rows past an order's keys are left as they are.
+struct MoveParams {
+  KeyOrdersOnDevice orders;
+  KeyRows k, v;
+  std::int32_t batch, heads_kv;
+  std::uint8_t* moved_k;
+  std::uint8_t* moved_v;
+  const float* key_bias;  ///< or null
+  std::int64_t bias_batch_stride, bias_head_stride;
+  float* moved_bias;
+  std::int32_t* counter;  ///< set to 0
+};
+
+/// In the order of `stream`; the next kernel may overlap with it.
+///
+/// Cost  each moved row read and written once, at the rate of main memory
+cudaError_t move_keys(const MoveParams& params, cudaStream_t stream);
+
+}  // namespace fdma::sm90

@@ -1,0 +1,132 @@
+// The tile rows of a parametric plan: which tiles each of them walks, in the order in which items
+// take them. Made on the device at the start of each call, for lengths and documents may be those
+// of the call. Rows are queries; of a backward plan they are keys, and columns queries.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/device_plan.hpp"
+#include "cuda/partials.hpp"
+#include "fdma/kernels/closed_form_columns.hpp"
+#include "fdma/kernels/closed_form_mask.hpp"
+#include "plan/closed_form_dq_order.hpp"
+
+namespace fdma::sm90 {
+
+/// Lengths and documents of this call, or null: those of the plan.
+struct RunTimeLengths {
+  const std::int32_t* q_lens;      ///< [batch]
+  const std::int32_t* kv_lens;     ///< [batch]
+  const std::int32_t* cu_seqlens;  ///< borders of documents
+  std::int64_t cu_seqlens_batch_stride;
+  std::int32_t num_borders;  ///< of each batch element, where cu_seqlens is given
+};
+
+/// Which tiles a tile row walks.
+struct alignas(16) TileRowTiles {
+  std::int32_t q_tile;
+  std::int32_t num_tiles;                      ///< or kNoRow
+  std::int32_t first_document, last_document;  ///< of its first and last row
+  FormulaWalk::Stretch stretches[2];
+};
+
+/// One tile row of a batch element.
+struct alignas(16) TileRow {
+  TileRowTiles tiles;
+  FormulaBand band;  ///< of its rows, where heads do not share the tile
+};
+
+inline constexpr std::int32_t kNoRow = -1;  ///< all of it lies past the length
+
+/// The lengths of batch element b, those of a call within those of the plan.
+__device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTimeLengths& run_time,
+                                           int b) {
+  int2 lengths = __ldg(plan.lengths + b);
+  if (run_time.q_lens != nullptr) {
+    lengths.x = min(max(__ldg(run_time.q_lens + b), 0), lengths.x);
+  }
+  if (run_time.kv_lens != nullptr) {
+    lengths.y = min(max(__ldg(run_time.kv_lens + b), 0), lengths.y);
+  }
+  return lengths;
+}
+
+/// The formula of a batch element and where its borders are.
+struct ElementFormula {
+  MaskFormula formula;
+  const std::int32_t* borders;
+};
+__device__ __forceinline__ ElementFormula element_formula(const PlanArrays& plan,
+                                                          const RunTimeLengths& run_time, int b) {
+  ElementFormula element{plan.formulas[plan.num_formulas == 1 ? 0 : b], nullptr};
+  element.borders = plan.borders + element.formula.first_border;
+  if (run_time.cu_seqlens != nullptr) {
+    element.borders = run_time.cu_seqlens + b * run_time.cu_seqlens_batch_stride;
+    element.formula.num_borders = run_time.num_borders;
+  }
+  return element;
+}
+
+/// The formula of batch element b for these lengths.
+__device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
+                                                    const RunTimeLengths& run_time, int b,
+                                                    int q_len, int kv_len) {
+  const ElementFormula element = element_formula(plan, run_time, b);
+  return FormulaRows(element.formula, element.borders, q_len, kv_len);
+}
+
+/// The same, read by keys.
+__device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan,
+                                                          const RunTimeLengths& run_time, int b,
+                                                          int q_len, int kv_len) {
+  const ElementFormula element = element_formula(plan, run_time, b);
+  return FormulaColumns(element.formula, element.borders, q_len, kv_len);
+}
+
+/// What one launch keeps in its workspace, in bytes from its begin: the counter of items, the tile
+/// rows of a parametric plan, partial results, moved keys.
+struct Workspace {
+  explicit Workspace(const DevicePlan::Impl& plan)
+      : partials{plan.shape.head_dim_v, static_cast<std::int32_t>(plan.num_partials)} {
+    constexpr std::int64_t kAlignment = 256;
+    const auto aligned = [](std::int64_t size) { return ceil_div(size, kAlignment) * kAlignment; };
+    tile_rows = kAlignment;
+    const bool is_parametric = plan.arrays.num_formulas > 0;
+    partial_out = tile_rows + aligned(is_parametric ? plan.shape.batch * plan.arrays.max_tile_rows *
+                                                          static_cast<int>(sizeof(TileRow))
+                                                    : 0);
+    partial_lse = partial_out + partials.out_bytes();
+    moved_k = aligned(partial_out + partials.bytes());
+    const std::int64_t moved =
+        plan.shape.batch * plan.shape.heads_kv * std::int64_t{plan.orders.max_keys};
+    moved_v = moved_k + aligned(moved * plan.shape.head_dim * 2);
+    moved_bias = moved_v + aligned(moved * plan.shape.head_dim_v * 2);
+    bytes = moved_bias + aligned(plan.score.kind == ScoreKind::key_bias ? moved * 4 : 0);
+  }
+
+  PartialLayout partials;
+  std::int64_t tile_rows, partial_out, partial_lse;
+  std::int64_t moved_k, moved_v;  ///< [batch, heads_kv, max_keys, head_dim or head_dim_v]
+  std::int64_t moved_bias;        ///< [batch, heads_kv, max_keys]
+  std::int64_t bytes;
+};
+
+/// Writes `rows` [batch, plan.max_tile_rows], those of a batch element by falling number of tiles
+/// (in steps of 1/1024 of the largest), kNoRow last, and zeroes `counter`. In the order of
+/// `stream`.
+cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
+                            TileRow* rows, std::int32_t* counter, cudaStream_t stream);
+
+/// The same of a backward plan for deterministic calls: rows that some query sees from the last key
+/// tile to the first, then all others, kNoRow last. Place n of the former takes its turn at a query
+/// tile as n and `offsets` [batch, num_q_tiles] say (closed_form_dq_order.hpp).
+cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
+                             TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
+                             std::int32_t* counter, cudaStream_t stream);
+
+/// Zeroes `counter`, for plans of items: a kernel, so that the next one may overlap with it.
+cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream);
+
+}  // namespace fdma::sm90

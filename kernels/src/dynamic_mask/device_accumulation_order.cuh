@@ -1,0 +1,148 @@
+// The items of key lists in the order in which they add to dQ, and the ranks of their visits
+// (accumulation_order.hpp): in place of write_items of device_kv_worklist.cu, two launches.
+//
+// Items that begin in a segment of queries are in the order of ListedPlace: those that begin last
+// first, of these those that end last. So whoever comes to a tile first was taken first, and those
+// who begin together are done with the segment in the order in which they were taken. Segments of
+// kRowsTogether rows are interleaved, so that few items of a row are computed at a time.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "dynamic_mask/ordered_keys.cuh"
+#include "plan/worklist_place.hpp"
+
+namespace fdma::dynamic_mask {
+
+inline constexpr int kRankThreads = 128;
+
+// How many items each row of a group has in a segment, and where they go.
+struct SegmentOfRows {
+  // The item at `place` of row `row` of the group.
+  __device__ int item_at(int row, int place) const {
+    int at = first;
+#pragma unroll
+    for (int i = 0; i < kRowsTogether; ++i) {
+      at += min(counts[i], place) + (i < row && counts[i] > place ? 1 : 0);
+    }
+    return at;
+  }
+  int counts[kRowsTogether];  // 0 past the last row
+  int first;                  // items of earlier groups, and of earlier segments of the group
+};
+
+// The sum of a value over a block of kPieceThreads. `warps`: shared, kPieceWarps of them.
+static __device__ int block_sum(int value, int* warps) {
+  value = __reduce_add_sync(~0u, value);
+  __syncthreads();  // the sum before this one has been read
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPieceWarps; ++i) sum += warps[i];
+  return sum;
+}
+
+// A block has a segment of a row.
+static __global__ void __launch_bounds__(kPieceThreads)
+    write_items_in_turn(const __grid_constant__ Lists call) {
+  __shared__ int warps[kPieceWarps];
+  __shared__ SegmentOfRows here;
+  __shared__ int num_found;
+  const int num_segments = call.num_segments;
+  const auto row = static_cast<int>(blockIdx.x) / num_segments;
+  const auto segment = static_cast<int>(blockIdx.x) % num_segments;
+  const int first_row = row / kRowsTogether * kRowsTogether;
+  const int num_rows = static_cast<int>(gridDim.x) / num_segments;
+  if (threadIdx.x < kRowsTogether) {
+    const int each = first_row + static_cast<int>(threadIdx.x);
+    here.counts[threadIdx.x] =
+        each < num_rows ? call.segment_items[each * num_segments + segment] : 0;
+  }
+  int before = 0, before_in_row = 0;
+  const int end = min(first_row + kRowsTogether, num_rows) * num_segments;
+  for (int i = static_cast<int>(threadIdx.x); i < end; i += kPieceThreads) {
+    const bool is_before = i < first_row * num_segments || i % num_segments < segment;
+    const int count = is_before ? call.segment_items[i] : 0;
+    before += count;
+    if (i / num_segments == row) before_in_row += count;
+  }
+  before = block_sum(before, warps);
+  before_in_row = block_sum(before_in_row, warps);
+  if (threadIdx.x == 0) {
+    here.first = before;
+    num_found = 0;
+  }
+  __syncthreads();
+  const int num_here = here.counts[row - first_row];
+  if (row == num_rows - 1 && segment == num_segments - 1 && threadIdx.x == 0) {
+    *call.num_items = here.item_at(0, 0x7FFFFFFF);
+  }
+  if (num_here == 0) return;
+
+  // In any order first.
+  const std::int64_t at = std::int64_t{row} * call.num_tiles + before_in_row;
+  const TileRange* const tiles = call.tiles + std::int64_t{row} * call.num_tiles;
+  int4* const unordered = call.unordered + at;
+  const int num_tiles = call.tiles_of(row);
+  for (int i = static_cast<int>(threadIdx.x); i < num_tiles; i += kPieceThreads) {
+    const TileRange tile = tiles[i];
+    if (tile.begin / call.segment_tiles == segment) {
+      unordered[atomicAdd(&num_found, 1)] = make_int4(tile.begin, tile.end, i, 0);
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < num_here; i += kPieceThreads) {
+    const int4 own = unordered[i];
+    const ListedPlace own_place{own.x, own.y, own.z};
+    int place = 0;
+    for (int j = 0; j < num_here; ++j) {
+      const int4 other = unordered[j];
+      if (ListedPlace{other.x, other.y, other.z} < own_place) ++place;
+    }
+    const TileRange tile = tiles[own.z];
+    const int index = here.item_at(row - first_row, place);
+    KeyItem item{};
+    item.batch = row / call.heads_kv;
+    item.kv_head = row % call.heads_kv;
+    item.key_tile = row * call.num_tiles + own.z;
+    item.first_sum = row * call.sum_rows;
+    item.begin_tile = tile.begin;
+    item.end_tile = tile.end;
+    item.full_begin = tile.full_begin;
+    item.full_end = tile.full_end;
+    call.items[index] = item;
+    call.first_ranks[index] = index * call.q_tiles + tile.begin;
+    call.in_order[at + place] = make_int4(tile.begin, tile.end, index, 0);
+  }
+}
+
+// A thread has a tile of queries of a row, and counts who visits it.
+static __global__ void __launch_bounds__(kRankThreads)
+    write_ranks(const __grid_constant__ Lists call, int blocks_of_row) {
+  __shared__ int4 items[kRankThreads];
+  const std::int64_t row = blockIdx.x / blocks_of_row;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first_tile = static_cast<int>(blockIdx.x) % blocks_of_row * kRankThreads;
+  const int tile = first_tile + thread,
+            last_segment = (first_tile + kRankThreads - 1) / call.segment_tiles;
+  const int num_items = call.tiles_of(row);
+  const int4* const in_order = call.in_order + row * call.num_tiles;
+  int rank = 0;
+  for (int first = 0; first < num_items; first += kRankThreads) {
+    __syncthreads();  // the items before these have been read
+    if (first + thread < num_items) items[thread] = in_order[first + thread];
+    __syncthreads();
+    if (items[0].x / call.segment_tiles > last_segment) break;
+    const int count = min(num_items - first, kRankThreads);
+    for (int i = 0; i < count; ++i) {
+      const int4 item = items[i];
+      if (tile < item.x || tile >= item.y) continue;
+      call.ranks[item.z * call.q_tiles + tile] = rank++;
+    }
+  }
+}
+
+}  // namespace fdma::dynamic_mask

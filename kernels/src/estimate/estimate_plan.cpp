@@ -1,0 +1,227 @@
+// The time of one plan: the work of each item (work_tile_counts.hpp) at the profile's costs, run by a
+// simulated schedule, against what main memory needs for the tensors. A power limit slows long
+// calls: the schedule is simulated at full clocks, which decides how long the call is.
+//
+// Backward the same by a backward plan, whose items are key tiles over the query tiles that see
+// them; a worker takes those of a group of query heads at once. Gradients of q are added up in
+// memory beside that; on a GPU kernels before and after see to the sums (query_passes.hpp).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "estimate/work_tile_counts.hpp"
+#include "fdma/kernels/estimate.hpp"
+#include "plan/closed_form.hpp"
+#include "plan/query_passes.hpp"
+#include "plan/splits.hpp"
+
+namespace fdma {
+namespace {
+
+Error unsupported(std::string message) { return Error{ErrorCode::unsupported, std::move(message)}; }
+
+Result<TileCosts> costs_of_tile(const KernelCosts& kernel, BlockShape tile,
+                                const std::string& device) {
+  std::string shapes;
+  for (const TileCosts& costs : kernel.tiles) {
+    if (costs.tile == tile) return costs;
+    shapes +=
+        fmt::format("{}{}x{}", shapes.empty() ? "" : ", ", costs.tile.block_q, costs.tile.block_kv);
+  }
+  return unsupported(fmt::format("tile: device profile '{}' has costs for {} ({}, {}), got {}x{}",
+                                 device, shapes, to_string(kernel.direction),
+                                 to_string(kernel.dtype), tile.block_q, tile.block_kv));
+}
+
+void add(PlanWork& sum, const PlanWork& work) {
+  for (std::size_t kind = 0; kind < sum.steps.size(); ++kind) {
+    sum.steps[kind].tiles += work.steps[kind].tiles;
+    sum.steps[kind].cells += work.steps[kind].cells;
+  }
+}
+
+/// Lists: every tile is computed whole, and what items of a segment read stays near.
+std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& costs,
+                                 bool overlaps_masks, PlanWork& total) {
+  const std::int64_t tile_cells = std::int64_t{kListTile} * kListTile;
+  const std::int64_t group_size = plan.shape.group_size();
+  std::vector<double> item_us;
+  item_us.reserve(plan.key_lists.items.size());
+  for (const KeyItem& item : plan.key_lists.items) {
+    PlanWork work;
+    StepWork& full = work.of(PlanSegmentKind::full);
+    StepWork& rows = work.of(PlanSegmentKind::rows);
+    full.tiles = group_size * (item.full_end - item.full_begin);
+    rows.tiles = group_size * (item.end_tile - item.begin_tile) - full.tiles;
+    full.cells = full.tiles * tile_cells;
+    rows.cells = rows.tiles * tile_cells;
+    add(total, work);
+    item_us.push_back(work_us(work, costs, overlaps_masks));
+  }
+  return item_us;
+}
+
+/// Of each item, backward of each group of query heads, whose items lie side by side.
+std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& profile,
+                               const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
+  if (plan.is_listed()) return listed_times(plan, costs, overlaps_masks, total);
+  const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
+  const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
+  std::vector<double> item_us;
+  std::vector<WorkItem> of_formula;
+  if (plan.is_parametric()) of_formula = formula_items(plan, formula_elements(plan));
+  const std::vector<WorkItem>& items = plan.is_parametric() ? of_formula : plan.items;
+  const std::size_t at_once =
+      plan.is_backward() ? static_cast<std::size_t>(plan.shape.group_size()) : 1;
+  item_us.reserve(items.size() / at_once);
+  for (std::size_t first = 0; first < items.size(); first += at_once) {
+    PlanWork group;
+    double far_us = 0;
+    for (std::size_t i = first; i < std::min(first + at_once, items.size()); ++i) {
+      const PlanWork work = counter.of(items[i]);
+      add(group, work);
+      const std::int64_t columns = columns_read(work, items[i], plan.mask_tile().block_kv);
+      far_us += distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
+    }
+    add(total, group);
+    item_us.push_back(work_us(group, costs, overlaps_masks) + far_us);
+  }
+  return item_us;
+}
+
+/// Moving rows of keys and values, each read and written.
+double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
+  constexpr double kLaunchUs = 3;
+  if (profile.backend == Backend::cpu || plan.counts.moved_keys == 0) return 0;
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t key_bytes = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
+                                 std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
+  return kLaunchUs +
+         2 * static_cast<double>(plan.counts.moved_keys * key_bytes) / profile.memory_bytes_per_us;
+}
+
+/// The kernels before and after the main one of a backward call.
+double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
+  if (profile.backend == Backend::cpu || !plan.is_backward()) return 0;
+  return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
+}
+
+/// Shares of the time of the items, as measured on an H200 (docs/performance.md): turns cost up to
+/// 15 % there by masks of the zoo. On a CPU the order is the same always, and a pass over the keys
+/// is 2 of the 5 products.
+double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
+                const BackwardExtras& extras, double makespan_us) {
+  constexpr double kTurns = 0.04;
+  constexpr double kKeyPass = 0.5;
+  constexpr double kWideKeyPass = 0.35;  // head sizes above 128
+  constexpr double kKeyPassOnCpu = 0.4;
+  if (!plan.is_backward()) return 0;
+  const bool is_cpu = profile.backend == Backend::cpu;
+  double share = 0;
+  if (extras.is_deterministic && !is_cpu) share += kTurns;
+  if (extras.sums_keys) {
+    const bool is_wide = head_dim_of_costs(plan.shape, plan.direction, profile.backend) > 128;
+    share += is_cpu ? kKeyPassOnCpu : is_wide ? kWideKeyPass : kKeyPass;
+  }
+  return share * makespan_us;
+}
+
+/// What a power limit takes from calls that last long: of chunks and of all else, by what they
+/// take.
+double sustained_slowdown(const KernelCosts& kernel, const TileCosts& costs, const PlanWork& work,
+                          double busy_us) {
+  if (busy_us <= 0) return kernel.sustained_slowdown;
+  const StepWork& chunks = work.of(PlanSegmentKind::gather);
+  const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
+  const double chunks_us = static_cast<double>(chunks.tiles) * costs.gather.tile_us +
+                           static_cast<double>(chunks.cells) / tile_cells * costs.gather.compute_us;
+  return kernel.sustained_slowdown +
+         chunks_us / busy_us * (kernel.gather_slowdown - kernel.sustained_slowdown);
+}
+
+void slow_down(Schedule& schedule, double factor) {
+  schedule.makespan_us *= factor;
+  schedule.busy_us *= factor;
+  schedule.longest_item_us *= factor;
+}
+
+/// Every tensor once, and the plan. Backward reads and writes twice as many, and adds to a float32
+/// gradient of q.
+std::int64_t memory_bytes(const AttentionPlan& plan) {
+  const AttentionShape& shape = plan.shape;
+  const std::int64_t in_q = std::int64_t{shape.head_dim} * size_bytes(shape.q_dtype);
+  const std::int64_t in_out = std::int64_t{shape.head_dim_v} * size_bytes(shape.out_dtype);
+  const std::int64_t in_kv = std::int64_t{shape.head_dim} * size_bytes(shape.k_dtype) +
+                             std::int64_t{shape.head_dim_v} * size_bytes(shape.v_dtype);
+  const std::int64_t lse = 4;
+  const std::int64_t bias = plan.score.kind == ScoreKind::key_bias ? 4 : 0;
+  const bool is_forward = !plan.is_backward();
+  const std::int64_t per_query =
+      is_forward ? in_q + in_out + lse
+                 : 2 * in_q + 2 * in_out + 2 * lse + 8 * std::int64_t{shape.head_dim};
+  const std::int64_t per_key = (is_forward ? 1 : 2) * (in_kv + bias);
+  std::int64_t bytes = plan.size_bytes();
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    bytes +=
+        shape.q_len(b) * shape.heads_q * per_query + shape.kv_len(b) * shape.heads_kv * per_key;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::int64_t PlanWork::tiles() const {
+  std::int64_t sum = 0;
+  for (const StepWork& each : steps) sum += each.tiles;
+  return sum;
+}
+
+std::int64_t PlanWork::cells() const {
+  std::int64_t sum = 0;
+  for (const StepWork& each : steps) sum += each.cells;
+  return sum;
+}
+
+Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
+                                   const BackwardExtras& extras) {
+  FDMA_TRY(const KernelCosts kernel,
+           kernel_costs(profile, plan.direction, plan.shape.k_dtype,
+                        head_dim_of_costs(plan.shape, plan.direction, profile.backend)));
+  const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
+  FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, tile, profile.name));
+  if (!plan.gather_lists.empty() && !costs.can_gather()) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("plan: has gather lists, but the {} kernel of device profile '{}' "
+                             "does not gather; make it with columns = scan",
+                             to_string(plan.direction), profile.name)};
+  }
+  PlanEstimate estimate;
+  const std::vector<double> item_us =
+      item_times(plan, profile, costs, kernel.overlaps_masks, estimate.work);
+  estimate.schedule = simulate_schedule(item_us, profile.num_workers, kernel.ahead_us);
+  const double burst_makespan_us = estimate.schedule.makespan_us;
+  const double slowdown =
+      profile.sustained_us > 0
+          ? sustained_slowdown(kernel, costs, estimate.work, estimate.schedule.busy_us)
+          : 0;
+  slow_down(estimate.schedule, 1 + slowdown * logarithmic_share(burst_makespan_us, profile.burst_us,
+                                                                profile.sustained_us));
+  estimate.launch_us = kernel.launch_us;
+  estimate.memory_bytes = memory_bytes(plan);
+  estimate.memory_us = static_cast<double>(estimate.memory_bytes) / profile.memory_bytes_per_us;
+  estimate.combine_us = combine_tiles(plan) * (costs.full.tile_us + costs.full.compute_us);
+  estimate.move_us = move_us(plan, profile);
+  estimate.query_us = query_us(plan, profile);
+  estimate.extra_us = extra_us(plan, profile, extras, estimate.schedule.makespan_us);
+  const double outside_us = estimate.launch_us + estimate.move_us + estimate.combine_us;
+  const double items_us = estimate.schedule.makespan_us + estimate.query_us + estimate.extra_us;
+  estimate.time_us = outside_us + std::max(items_us, estimate.memory_us);
+  const double sustained_makespan_us = burst_makespan_us * (1 + slowdown);
+  const double sustained_items_us = sustained_makespan_us + estimate.query_us +
+                                    extra_us(plan, profile, extras, sustained_makespan_us);
+  estimate.sustained_time_us = outside_us + std::max(sustained_items_us, estimate.memory_us);
+  return estimate;
+}
+
+}  // namespace fdma

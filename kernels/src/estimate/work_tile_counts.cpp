@@ -1,0 +1,353 @@
+// The cells of a tile are counted in stripes: stripe_rows rows by one key. A full tile computes
+// every stripe of its existing rows and keys. In a partial tile, a device that skips dead keys
+// leaves out the keys that no row of the tile sees, and computes for each stripe the others from
+// the first to the last that one of its rows sees: the rule of the CPU kernel, but for the borders
+// of its chunks. Bitmaps are counted once each, row panels drawn and counted tile by tile; of
+// column tiles and gather lists the plan knows the live keys of each row; in an item that
+// walks a part of a row's tiles, tiles of columns and row panels count whole. Heads that share a
+// tile have rows of their own in it.
+#include "estimate/work_tile_counts.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "fdma/formats/segment_builder.hpp"
+#include "plan/l2_heads.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kNarrowestStripe = 16;
+/// sm90: of the last chunk of a list what it has, in units of so many keys, where its kernel can
+/// (kHasNarrowSteps).
+constexpr std::int64_t kGatherUnit = 32;
+
+std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
+  if (skips_dead_keys) return 1;
+  const std::int32_t head_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
+  const bool has_units = head_dim <= 64 ? plan.score.kind == ScoreKind::key_bias : head_dim > 96;
+  return has_units && plan.shape.k_dtype == DType::bfloat16 ? kGatherUnit
+                                                            : plan.mask_tile().block_kv;
+}
+
+/// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
+class StripeKeys {
+ public:
+  StripeKeys(BlockShape tile, std::int64_t stripe_rows)
+      : stripe_rows_(stripe_rows),
+        words_per_stripe_(ceil_div(tile.block_kv, 64)),
+        words_(static_cast<std::size_t>(ceil_div(tile.block_q, stripe_rows) * words_per_stripe_)) {}
+
+  void clear() { std::fill(words_.begin(), words_.end(), 0); }
+  /// Row `row` of the tile sees keys [begin, end).
+  void add_row(std::int64_t row, std::int64_t begin, std::int64_t end) {
+    set_bits(stripe(row / stripe_rows_), begin, end);
+  }
+  void add_key(std::int64_t at, std::int64_t key) { set_bits(stripe(at), key, key + 1); }
+
+  /// Stripe and key pairs that are computed.
+  std::int64_t num_computed() {
+    const std::int64_t num_stripes = static_cast<std::int64_t>(words_.size()) / words_per_stripe_;
+    std::vector<std::uint64_t> live(static_cast<std::size_t>(words_per_stripe_));
+    for (std::size_t i = 0; i < words_.size(); ++i) live[i % live.size()] |= words_[i];
+    std::int64_t computed = 0;
+    for (std::int64_t s = 0; s < num_stripes; ++s) {
+      const std::uint64_t* words = stripe(s);
+      std::int64_t first = 0;
+      std::int64_t last = words_per_stripe_ - 1;
+      while (first <= last && words[first] == 0) ++first;
+      while (first <= last && words[last] == 0) --last;
+      if (first > last) continue;
+      for (std::int64_t w = first; w <= last; ++w) {
+        std::uint64_t range = ~std::uint64_t{0};
+        if (w == first) range &= ~std::uint64_t{0} << std::countr_zero(words[w]);
+        if (w == last) range &= ~std::uint64_t{0} >> std::countl_zero(words[w]);
+        computed += std::popcount(live[static_cast<std::size_t>(w)] & range);
+      }
+    }
+    return computed;
+  }
+
+ private:
+  std::uint64_t* stripe(std::int64_t at) { return words_.data() + at * words_per_stripe_; }
+
+  std::int64_t stripe_rows_;
+  std::int64_t words_per_stripe_;
+  std::vector<std::uint64_t> words_;
+};
+
+// Entries of the list behind an item's tiles.
+std::int64_t gathered_entries(const AttentionPlan& plan, const WorkItem& item) {
+  if (item.num_segments == 0) return 0;
+  const PlanSegment& last =
+      plan.segments[static_cast<std::size_t>(item.first_segment + item.num_segments - 1)];
+  return last.kind == PlanSegmentKind::gather
+             ? plan.gather_lists[static_cast<std::size_t>(last.payload)].num_entries
+             : 0;
+}
+
+}  // namespace
+
+WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys)
+    : plan_(plan),
+      tile_(plan.mask_tile()),
+      stripe_rows_(std::min(stripe_rows, tile_.block_q)),
+      skips_dead_keys_(skips_dead_keys),
+      gather_step_(gather_step(plan, skips_dead_keys)) {
+  if (plan_.is_parametric()) {
+    count_formulas();
+    return;
+  }
+  if (!skips_dead_keys_) return;
+  count_bitmaps();
+  count_panels();
+}
+
+// Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is some of them.
+void WorkCounter::count_bitmaps() {
+  const std::int64_t units_per_key = tile_.block_q / 16;
+  const std::int64_t units_per_stripe = stripe_rows_ / 16;
+  StripeKeys seen(tile_, stripe_rows_);
+  bitmap_cells_.resize(static_cast<std::size_t>(plan_.num_bitmaps()));
+  for (std::size_t i = 0; i < bitmap_cells_.size(); ++i) {
+    const std::uint64_t* words =
+        plan_.bitmaps.data() + i * static_cast<std::size_t>(plan_.words_per_bitmap());
+    seen.clear();
+    for (std::int64_t key = 0; key < tile_.block_kv; ++key) {
+      for (std::int64_t u = 0; u < units_per_key; ++u) {
+        const std::int64_t at = key * units_per_key + u;
+        const std::uint64_t rows = words[at / 4] >> (16 * (at % 4)) & 0xffff;
+        if (rows != 0) seen.add_key(u / units_per_stripe, key);
+      }
+    }
+    bitmap_cells_[i] = seen.num_computed() * stripe_rows_;
+  }
+}
+
+void WorkCounter::count_panels() {
+  const std::int64_t block_q = tile_.block_q;
+  const std::int64_t block_kv = tile_.block_kv;
+  const std::int64_t num_rows = static_cast<std::int64_t>(plan_.row_offsets.size()) - 1;
+  panel_cells_.resize(static_cast<std::size_t>(num_rows / block_q));
+  StripeKeys seen(tile_, stripe_rows_);
+  for (std::int64_t panel = 0; panel < num_rows / block_q; ++panel) {
+    const auto offset = [&](std::int64_t row) {
+      return plan_.row_offsets[static_cast<std::size_t>(panel * block_q + row)];
+    };
+    std::int64_t width = 0;
+    for (std::int64_t i = offset(0); i < offset(block_q); ++i) {
+      width = std::max<std::int64_t>(width, plan_.row_intervals[static_cast<std::size_t>(i)].end);
+    }
+    for (std::int64_t begin = 0; begin < width; begin += block_kv) {
+      seen.clear();
+      for (std::int64_t row = 0; row < block_q; ++row) {
+        for (std::int64_t i = offset(row); i < offset(row + 1); ++i) {
+          const Interval keys = plan_.row_intervals[static_cast<std::size_t>(i)];
+          seen.add_row(row, std::max<std::int64_t>(keys.begin - begin, 0),
+                       std::min<std::int64_t>(keys.end - begin, block_kv));
+        }
+      }
+      panel_cells_[static_cast<std::size_t>(panel)] += seen.num_computed() * stripe_rows_;
+    }
+  }
+}
+
+void WorkCounter::count_formulas() {
+  elements_ = formula_elements(plan_);
+  for (std::int32_t b = 0; b < plan_.shape.batch; ++b) {
+    first_row_.push_back(row_work_.size());
+    const std::int32_t num_rows = elements_[static_cast<std::size_t>(b)].num_rows;
+    for (std::int32_t i = 0; i < ceil_div(num_rows, tile_.block_q); ++i) {
+      WorkItem row{};
+      row.batch = b;
+      row.q_tile = i;
+      row_work_.push_back(formula_work(row));
+    }
+  }
+}
+
+// Of a whole row, or of the tiles of a part. A tile with a formula costs what one with a bitmap
+// does: its words are made of the formula by other threads than those that compute.
+PlanWork WorkCounter::formula_work(const WorkItem& item) const {
+  const FormulaElement& element = elements_[static_cast<std::size_t>(item.batch)];
+  const std::int32_t q_begin = item.q_tile * tile_.block_q;
+  const std::int32_t q_end = std::min(q_begin + tile_.block_q, element.num_rows);
+  const std::int32_t block_kv = tile_.block_kv;
+  const std::int64_t rows = computed_rows(q_end - q_begin);
+  const auto keys_of = [&](std::int32_t first, std::int32_t end) -> std::int64_t {
+    return skips_dead_keys_
+               ? std::min(end * std::int64_t{block_kv}, std::int64_t{element.num_columns}) -
+                     first * std::int64_t{block_kv}
+               : (end - first) * std::int64_t{block_kv};
+  };
+  StripeKeys seen(tile_, stripe_rows_);
+  const auto partial_cells = [&](std::int32_t tile) -> std::int64_t {
+    if (!skips_dead_keys_) return rows * block_kv;
+    seen.clear();
+    for (std::int32_t q = q_begin; q < q_end; ++q) {
+      for (const FormulaRange& keys : element.intervals(q)) {
+        const std::int32_t begin = std::max(keys.begin - tile * block_kv, 0);
+        const std::int32_t end = std::min(keys.end - tile * block_kv, block_kv);
+        if (begin < end) seen.add_row(q - q_begin, begin, end);
+      }
+    }
+    return seen.num_computed() * stripe_rows_;
+  };
+  const FormulaWalk walk = walk_of(element, tile_, item.q_tile);
+  const bool is_part = item.partial != kWholeRow;
+  std::int32_t before = 0;  // tiles of stretches so far, the item's or not
+  PlanWork work;
+  StepWork& full = work.of(PlanSegmentKind::full);
+  StepWork& partial = work.of(PlanSegmentKind::bitmap);
+  for (const int index : {0, 1}) {
+    const FormulaWalk::Stretch& stretch = walk.stretch(index);
+    const std::int32_t origin = stretch.first - before;
+    before += stretch.end - stretch.first;
+    const std::int32_t first =
+        is_part ? std::max(stretch.first, origin + item.first_tile) : stretch.first;
+    const std::int32_t end =
+        is_part ? std::min(stretch.end, origin + item.first_tile + item.num_tiles) : stretch.end;
+    const std::int32_t full_first = std::clamp(stretch.full_first, first, std::max(first, end));
+    const std::int32_t full_end =
+        std::clamp(stretch.full_end, full_first, std::max(full_first, end));
+    if (full_first < full_end) {
+      full.tiles += full_end - full_first;
+      full.cells += rows * keys_of(full_first, full_end);
+    }
+    for (std::int32_t tile = first; tile < end; ++tile) {
+      if (tile == full_first) tile = full_end;
+      if (tile >= end) break;
+      ++partial.tiles;
+      partial.cells += partial_cells(tile);
+    }
+  }
+  return work;
+}
+
+// The last stripe of an item is as narrow as holds its rows: 16, 32, .. of them.
+std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
+  if (!skips_dead_keys_) return std::int64_t{tile_.block_q} * plan_.heads_per_tile;
+  const std::int64_t rest = rows % stripe_rows_;
+  std::int64_t last = rest == 0 ? 0 : kNarrowestStripe;
+  while (last < rest) last *= 2;
+  return rows - rest + std::min(last, stripe_rows_);
+}
+
+PlanWork WorkCounter::of(const WorkItem& item) const {
+  if (plan_.is_parametric()) {
+    return item.partial != kWholeRow ? formula_work(item)
+                                     : row_work_[first_row_[static_cast<std::size_t>(item.batch)] +
+                                                 static_cast<std::size_t>(item.q_tile)];
+  }
+  const std::int64_t row_len = plan_.row_len(item.batch);
+  const KeyOrder* const order = plan_.key_order(item);
+  const std::int64_t kv_len = order == nullptr ? plan_.column_len(item.batch) : order->num_keys;
+  const std::int64_t block_kv = tile_.block_kv;
+  const std::int64_t rows = computed_rows(
+      std::min<std::int64_t>(tile_.block_q, row_len - std::int64_t{item.q_tile} * tile_.block_q));
+  // Keys of tiles [first, end).
+  const auto keys_of = [&](std::int64_t first, std::int64_t end) {
+    return skips_dead_keys_ ? std::min(end * block_kv, kv_len) - first * block_kv
+                            : (end - first) * block_kv;
+  };
+  const bool is_part = item.partial != kWholeRow;
+  const bool knows_live_keys = skips_dead_keys_ && !is_part;
+  const std::int64_t num_gathered = gathered_entries(plan_, item);
+  // Keys of chunks [first, end).
+  const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
+    return std::min(end * block_kv, ceil_div(num_gathered, gather_step_) * gather_step_) -
+           first * block_kv;
+  };
+  std::int64_t before = 0;  // tiles of segments so far, the item's or not
+  PlanWork work;
+  for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+    const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
+    if (segment.kind == PlanSegmentKind::order) continue;
+    std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
+    std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    if (is_part) {
+      const std::int64_t origin = first - before;
+      before += end - first;
+      first = std::max(first, origin + item.first_tile);
+      end = std::min(end, origin + item.first_tile + item.num_tiles);
+      if (first >= end) continue;
+    }
+    const std::int64_t tiles = end - first;
+    StepWork& steps = work.of(segment.kind);
+    steps.tiles += tiles;
+    const auto payload = static_cast<std::size_t>(segment.payload);
+    switch (segment.kind) {
+      case PlanSegmentKind::full:
+        steps.cells += rows * keys_of(first, end);
+        break;
+      case PlanSegmentKind::bitmap:
+        steps.cells +=
+            skips_dead_keys_ ? tiles * bitmap_cells_[payload] : rows * keys_of(first, end);
+        break;
+      case PlanSegmentKind::rows:
+        steps.cells += knows_live_keys ? panel_cells_[payload] : rows * keys_of(first, end);
+        break;
+      case PlanSegmentKind::columns:
+        // Several segments of an item share its live keys: the first one takes them.
+        if (knows_live_keys) {
+          steps.cells = rows * (item.num_entries - num_gathered);
+        } else {
+          steps.cells += rows * keys_of(first, end);
+        }
+        break;
+      case PlanSegmentKind::gather:
+        steps.cells += rows * gathered_keys(first, end);
+        break;
+      case PlanSegmentKind::formula:
+      case PlanSegmentKind::order:
+        break;
+    }
+  }
+  return work;
+}
+
+std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64_t tile_columns) {
+  if (item.partial != kWholeRow) return work.tiles() * tile_columns;
+  return (work.of(PlanSegmentKind::full).tiles + work.of(PlanSegmentKind::bitmap).tiles +
+          work.of(PlanSegmentKind::rows).tiles) *
+             tile_columns +
+         item.num_entries;
+}
+
+ColumnDistance::ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes)
+    : near_bytes_(near_bytes), far_bytes_(far_bytes) {
+  const std::int64_t heads =
+      std::min(section_heads(plan, PlanOptions().section_bytes),
+               std::max<std::int64_t>(1, plan.shape.batch * plan.shape.heads_kv));
+  bytes_per_column_ = static_cast<double>(heads * column_bytes(plan));
+}
+
+double ColumnDistance::of(std::int64_t num_columns) const {
+  return logarithmic_share(bytes_per_column_ * static_cast<double>(num_columns), near_bytes_,
+                           far_bytes_);
+}
+
+double logarithmic_share(double value, double low, double high) {
+  if (high == 0 || value <= low) return 0;
+  if (value >= high) return 1;
+  return std::log(value / low) / std::log(high / low);
+}
+
+double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks) {
+  const StepCosts* const by_kind[] = {&costs.full, &costs.bitmap, &costs.rows, &costs.columns,
+                                      &costs.gather};
+  const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
+  double masks_us = 0;
+  double compute_us = 0;
+  for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
+    const bool is_gather = kind == static_cast<std::size_t>(PlanSegmentKind::gather);
+    (is_gather ? compute_us : masks_us) +=
+        static_cast<double>(work.steps[kind].tiles) * by_kind[kind]->tile_us;
+    compute_us +=
+        static_cast<double>(work.steps[kind].cells) / tile_cells * by_kind[kind]->compute_us;
+  }
+  return costs.item_us + (overlaps_masks ? std::max(masks_us, compute_us) : masks_us + compute_us);
+}
+
+}  // namespace fdma

@@ -1,0 +1,320 @@
+// The order of deterministic backward calls, and how long they wait in it.
+//
+// Units that add to the same query tile do so one after the other, in the order in which blocks
+// take units. Nobody waits long if units that come later in the order also come later to the tile.
+// There are two ways to that:
+//
+// - Last key tiles first, each walked from its first query tile up. Right for keys that are seen
+//   from their own position on: the unit before has always one tile less to go.
+// - First key tiles first, each walked down. Right where units share their last query tiles, as
+//   below a last document that sees everything: all walk those first, in the order in which they
+//   were taken, however long the rest is.
+//
+// Where neither is enough, fewer units of a head at the same time, hence more heads, are the
+// remedy; but heads that are computed side by side share the cache.
+//
+// And there is the cache: Q, dO and the sums of dQ of a query tile are read again where they have
+// left it since the visit before. Long units that begin at different times, as those of the last
+// key tiles do, are far apart; walked down together they are not. How long a tile stays follows
+// from the times between its visits (Denning's working set): the tiles that are visited again
+// within this time fill the cache.
+//
+// So both ways, with one, two and four times the heads that fit in the cache, are simulated on the
+// first heads of the plan, and the best is taken. Workers take units in their order; a tile's dQ is
+// computed in one unit of time, and added when all before it have been. A block keeps one dQ that
+// waits, and computes the next. What workers do and wait until they find no more of these heads
+// comes again with all other heads, the rest of the time until the last worker is done comes once.
+//
+// Items of key lists are walked up, those that begin in a segment of queries in the order of
+// ListedPlace: the first of each head, the second of each head and so on. Segments are short, so
+// that more heads fit in the cache.
+//
+// Example: 32,768 tokens, 8 heads, 132 workers; the work of workers that never wait, by simulated
+// time, with one, two and four heads at once. Causal: 1.00, 1.00, 1.00 up, 0.96, 0.98, 0.99 down.
+// Keys that all queries see, in tile 0, and a window: 0.72, 0.96, 0.99 up, 0.27, 0.44, 0.55 down. A
+// last document that sees everything: 0.68, 0.81, 0.85 up, 0.71, 0.93, 0.97 down.
+#include "plan/accumulation_order.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <tuple>
+
+#include "fdma/kernels/segment_iterator.hpp"
+#include "plan/backward_dims.hpp"
+#include "plan/l2_heads.hpp"
+#include "plan/make_kv_worklist.hpp"
+#include "plan/worklist_place.hpp"
+
+namespace fdma {
+namespace {
+
+// By measurement on an H200: causal, 32,768 tokens, 42.5, 45.5 and 53 ms with one, two and four
+// heads.
+constexpr double kCostOfTwiceTheHeads = 1.03;
+constexpr int kMostTimesTheHeads = 4;
+// Walking down must be worth more than what the simulation may be off.
+constexpr double kCostOfWalkingDown = 1.03;
+constexpr std::int64_t kMaxSimulatedVisits = std::int64_t{1} << 22;
+// In times of a tile: beginning a unit; until others see an addition; that a dQ waits at no cost.
+constexpr double kUnitCost = 1.0, kTurnCost = 0.5, kSlack = 0.5;
+// Below this size of heads a tile takes less time, and a turn the same. By measurement on an H200:
+// head_dim 64, 32,768 tokens, 8 heads, two heads up and down, causal 5.68 and 6.21 ms; documents,
+// two, four and eight heads up, 1.67, 1.51 and 1.38 ms.
+constexpr double kDimOfTurnCost = 128;
+constexpr int kLongestStay = 4096;  // of which it is known how long it was
+constexpr int kGapsOfTile = 4;
+// Of a visit whose tile has left the cache, in times of a tile, in the mean: units that read from
+// memory wait for it, and those behind them come close enough to find it in the cache. By
+// measurement on an H200: causal, 131,072 tokens, 8 heads, 199 ms up, where 84 % of visits are
+// such, and 163 down, where hardly any is; 4 heads up read 85 GB of memory, and 2.5 in no order.
+constexpr double kCostOfReading = 0.25;
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// The units of a plan of items. Rows number query heads.
+class ItemUnits {
+ public:
+  explicit ItemUnits(const AttentionPlan& plan) : plan_(plan) {}
+
+  std::int64_t num_units() const {
+    return static_cast<std::int64_t>(plan_.items.size()) / plan_.shape.group_size();
+  }
+  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
+  std::int64_t kv_row(std::int32_t unit) const {
+    const WorkItem& item = first_item(unit);
+    return std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
+  }
+  // Of the heads that are computed side by side those with the least come first.
+  auto place(std::int32_t unit, bool is_down) const {
+    const std::int32_t tile = first_item(unit).q_tile;
+    return is_down ? tile : -tile;
+  }
+  std::int64_t num_visits() const {
+    std::int64_t sum = 0;
+    for (const WorkItem& item : plan_.items) sum += item.num_tiles;
+    return sum;
+  }
+  std::int64_t heads_in_cache() const { return section_heads(plan_, PlanOptions().section_bytes); }
+  int num_passes() const { return 1; }
+  static constexpr bool kMayWalkDown = true;
+
+  // Calls visit(row, tile) for each visit of a unit in turn.
+  template <class Visit>
+  void for_each_visit(std::int32_t unit, bool is_down, const Visit& visit) const {
+    const PlanSegment* segments = plan_.segments.data();
+    const WorkItem* const first = &first_item(unit);
+    for (const WorkItem* item = first; item < first + plan_.shape.group_size(); ++item) {
+      const std::int64_t row = std::int64_t{item->batch} * plan_.shape.heads_q + item->head;
+      TileStep step;
+      EitherWayIterator it(segments, *item, is_down);
+      while (it.next(step, is_down)) visit(row, step.tile);
+    }
+  }
+
+ private:
+  const WorkItem& first_item(std::int32_t unit) const {
+    return plan_.items[at(std::int64_t{unit} * plan_.shape.group_size())];
+  }
+
+  const AttentionPlan& plan_;
+};
+
+// The units of key lists. Rows number query heads; a unit visits that of the first of a KV head for
+// all of them, and walks its tiles once for each: in so many passes.
+class ListedUnits {
+ public:
+  explicit ListedUnits(const AttentionPlan& plan) : plan_(plan), segment_(listed_segment(plan)) {
+    const std::int64_t num_segments =
+        ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kListTile);
+    std::vector<std::int32_t> num_before(at(num_rows() * num_segments));
+    std::vector<std::int32_t> units(at(num_units()));
+    std::iota(units.begin(), units.end(), 0);
+    const auto place_of = [&](std::int32_t unit) {
+      return ListedPlace{item(unit).begin_tile, item(unit).end_tile, item(unit).key_tile};
+    };
+    std::stable_sort(units.begin(), units.end(),
+                     [&](std::int32_t a, std::int32_t b) { return place_of(a) < place_of(b); });
+    places_.resize(units.size());
+    for (const std::int32_t unit : units) {
+      const std::int64_t segment = item(unit).begin_tile / segment_;
+      places_[at(unit)] = num_before[at(kv_row(unit) * num_segments + segment)]++;
+    }
+  }
+
+  std::int64_t num_units() const { return static_cast<std::int64_t>(plan_.key_lists.items.size()); }
+  std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
+  std::int64_t kv_row(std::int32_t unit) const {
+    return std::int64_t{item(unit).batch} * plan_.shape.heads_kv + item(unit).kv_head;
+  }
+  auto place(std::int32_t unit, bool /*is_down*/) const {
+    return std::tuple(item(unit).begin_tile / segment_, places_[at(unit)]);
+  }
+  std::int64_t num_visits() const {
+    std::int64_t sum = 0;
+    for (const KeyItem& each : plan_.key_lists.items) sum += each.end_tile - each.begin_tile;
+    return sum;
+  }
+  std::int64_t heads_in_cache() const {
+    const std::int64_t head_bytes = std::int64_t{segment_} * kListTile * column_bytes(plan_);
+    return std::max<std::int64_t>(1, PlanOptions().section_bytes / head_bytes);
+  }
+  int num_passes() const { return plan_.shape.group_size(); }
+  static constexpr bool kMayWalkDown = false;
+
+  template <class Visit>
+  void for_each_visit(std::int32_t unit, bool /*is_down*/, const Visit& visit) const {
+    const std::int64_t row = kv_row(unit) * num_passes();
+    for (std::int32_t tile = item(unit).begin_tile; tile < item(unit).end_tile; ++tile) {
+      visit(row, tile);
+    }
+  }
+
+ private:
+  const KeyItem& item(std::int32_t unit) const { return plan_.key_lists.items[at(unit)]; }
+
+  const AttentionPlan& plan_;
+  std::int32_t segment_;
+  std::vector<std::int32_t> places_;  // of each item among those of its head and segment
+};
+
+// Finds the order of units, given how they lie side by side.
+template <class Units>
+class OrderSearch {
+ public:
+  OrderSearch(const AttentionPlan& plan, int num_workers)
+      : units_(plan),
+        num_q_tiles_(ceil_div(plan.shape.max_q_len(), std::int64_t{plan.tile.block_q})),
+        num_heads_(plan.shape.batch * plan.shape.heads_kv),
+        rows_of_head_(num_heads_ > 0 ? units_.num_rows() / num_heads_ : 0),
+        tiles_in_cache_(static_cast<double>(PlanOptions().section_bytes * rows_of_head_) /
+                        static_cast<double>(column_bytes(plan) * plan.tile.block_q)),
+        turn_cost_(kTurnCost * std::max(1.0, kDimOfTurnCost / sm90::backward_dim(plan.shape))),
+        num_workers_(num_workers) {}
+
+  Result<VisitOrder> run() const {
+    const std::int64_t num_visits = units_.num_visits();
+    if (num_visits > std::numeric_limits<std::int32_t>::max()) {
+      return Error{
+          ErrorCode::unsupported,
+          fmt::format("deterministic: the plan visits {} tiles, at most 2^31 - 1 can be ranked",
+                      num_visits)};
+    }
+    if (units_.num_units() == 0) return VisitOrder();
+    VisitOrder order = best_order(num_visits);
+    std::vector<std::int32_t> num_before(at(units_.num_rows() * num_q_tiles_));
+    order.first_visits.reserve(order.units.size());
+    order.ranks.reserve(at(num_visits));
+    for (const std::int32_t unit : order.units) {
+      order.first_visits.push_back(static_cast<std::int32_t>(order.ranks.size()));
+      units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+        order.ranks.push_back(num_before[at(row * num_q_tiles_ + tile)]++);
+      });
+    }
+    return Result<VisitOrder>(std::move(order));
+  }
+
+ private:
+  VisitOrder ordered(std::int64_t heads_at_once, bool is_down) const {
+    VisitOrder order;
+    order.walks_down = is_down;
+    order.units.resize(at(units_.num_units()));
+    std::iota(order.units.begin(), order.units.end(), 0);
+    const auto key_of = [&](std::int32_t unit) {
+      return std::tuple(units_.kv_row(unit) / heads_at_once, units_.place(unit, is_down));
+    };
+    std::stable_sort(order.units.begin(), order.units.end(),
+                     [&](std::int32_t a, std::int32_t b) { return key_of(a) < key_of(b); });
+    return order;
+  }
+
+  // How long workers take for the units of `num_heads` KV heads of many, simulated on the first.
+  double simulated_time(const VisitOrder& order, std::int64_t num_heads) const {
+    // Of each query tile: when the addition after those so far may be made.
+    std::vector<double> turns(at(num_heads * rows_of_head_ * num_q_tiles_));
+    // Between visits of a tile: how many of each, in parts of the time of a tile.
+    std::vector<std::int64_t> gaps(kLongestStay * kGapsOfTile);
+    std::priority_queue<double, std::vector<double>, std::greater<>> workers(
+        std::greater<>(), std::vector<double>(static_cast<std::size_t>(num_workers_)));
+    double end = 0, work = 0;
+    for (const std::int32_t unit : order.units) {
+      if (units_.kv_row(unit) >= num_heads) continue;
+      const double begin = workers.top();
+      double computed = begin + kUnitCost, added = 0;
+      workers.pop();
+      for (int pass = 0; pass < units_.num_passes(); ++pass) {
+        units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+          double& turn = turns[at((row + pass) * num_q_tiles_ + tile)];
+          computed = std::max(computed + 1, added + kSlack);
+          added = std::max(computed, turn);
+          if (turn > 0) {
+            const double gap = kGapsOfTile * (added - turn + turn_cost_);
+            ++gaps[std::min(static_cast<std::size_t>(gap), gaps.size() - 1)];
+          }
+          turn = added + turn_cost_;
+        });
+      }
+      const double done = std::max(computed, added);
+      workers.push(done);
+      work += done - begin;
+      end = std::max(end, done);
+    }
+    work /= num_workers_;
+    const double share = static_cast<double>(num_heads) / static_cast<double>(num_heads_);
+    return work + kCostOfReading * num_read_again(gaps, work) / num_workers_ + share * (end - work);
+  }
+
+  // The visits that come later after the one before than a tile stays in the cache.
+  double num_read_again(const std::vector<std::int64_t>& gaps, double time) const {
+    auto num_longer = static_cast<double>(std::accumulate(gaps.begin(), gaps.end(), 0LL));
+    double num_tiles = 0;  // that are visited again within the stay
+    for (std::size_t stay = 0; stay < gaps.size() && num_tiles < tiles_in_cache_; ++stay) {
+      num_longer -= static_cast<double>(gaps[stay]);
+      num_tiles += num_longer / (time * kGapsOfTile);
+    }
+    return num_longer;
+  }
+
+  VisitOrder best_order(std::int64_t num_visits) const {
+    const std::int64_t heads = units_.heads_in_cache();
+    const std::int64_t simulated = std::min(num_heads_, kMostTimesTheHeads * heads);
+    const std::int64_t num_steps = num_visits * units_.num_passes();
+    if (num_steps / num_heads_ * simulated > kMaxSimulatedVisits) return ordered(heads, false);
+    VisitOrder best;
+    double least = std::numeric_limits<double>::infinity();
+    for (const bool is_down : {false, true}) {
+      if (is_down && !Units::kMayWalkDown) continue;
+      double cost = is_down ? kCostOfWalkingDown : 1;
+      for (std::int64_t times = 1; times <= kMostTimesTheHeads; times *= 2) {
+        if (times > 1 && times / 2 * heads >= num_heads_) break;
+        VisitOrder order = ordered(times * heads, is_down);
+        const double time = cost * simulated_time(order, simulated);
+        cost *= kCostOfTwiceTheHeads;
+        if (time < least) {
+          least = time;
+          best = std::move(order);
+        }
+      }
+    }
+    return best;
+  }
+
+  Units units_;
+  std::int64_t num_q_tiles_, num_heads_, rows_of_head_;
+  double tiles_in_cache_;
+  double turn_cost_;
+  int num_workers_;
+};
+
+}  // namespace
+
+Result<VisitOrder> visit_order(const AttentionPlan& plan, int num_workers) {
+  return plan.is_listed() ? OrderSearch<ListedUnits>(plan, num_workers).run()
+                          : OrderSearch<ItemUnits>(plan, num_workers).run();
+}
+
+}  // namespace fdma

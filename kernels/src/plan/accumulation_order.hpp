@@ -1,0 +1,37 @@
+// The order in which deterministic backward calls take their units and add up dQ.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fdma/base/result.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma {
+
+/// A unit is what one block computes without a break: the items of a group of query heads for one
+/// key tile, or an item of key lists. A visit is one of its tiles: of a query head and a query
+/// tile; over key lists of a KV head and a query tile, for all of its query heads alike.
+///
+/// Shapes      units [num_items / group_size], unit u is items [u * group_size, ..), or
+///             [key_lists.items]; first_visits: of each entry of units, its first entry of ranks;
+///             ranks [visits]: how many entries of units before this one visit the same query tile
+///             of the same head
+/// Invariants  a unit waits for units before it in `units` only, so that blocks that take units in
+///             this order never wait for each other in a circle, however few they are
+struct VisitOrder {
+  std::vector<std::int32_t> units;
+  std::vector<std::int32_t> first_visits;
+  std::vector<std::int32_t> ranks;
+  bool walks_down = false;  ///< items are walked from the last query tile to the first
+};
+
+/// The order for a backward plan of items or of key lists, run by `num_workers` blocks: units of a
+/// few KV heads lie side by side. Of these the last key tiles come first; where items are walked
+/// down, the first ones; of lists, segment by segment, the first of each head.
+///
+/// Errors  unsupported: 2^31 visits or more
+/// Cost    O(units log units + visits); 4 bytes a visit
+Result<VisitOrder> visit_order(const AttentionPlan& plan, int num_workers);
+
+}  // namespace fdma

@@ -1,0 +1,245 @@
+// Formulas are ParametricMask in 32 bits. A position is taken relative to the last query and the
+// last key (pos_shift), and a bound that only says where the keys end is dropped, so that elements
+// that differ in their lengths alone share one formula, and so that the formula goes on meaning the
+// same where a call lowers them.
+#include "plan/closed_form.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fdma/formats/convert.hpp"
+#include "plan/splits.hpp"
+
+namespace fdma {
+namespace {
+
+// Sets of heads that share a tile, over all KV heads: the query heads of each.
+std::int64_t sets_of_group(const AttentionPlan& plan) {
+  return ceil_div(plan.shape.group_size(), plan.heads_per_tile);
+}
+
+std::int32_t clamped(std::int64_t value) {
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(value, -kFormulaUnbounded, kFormulaUnbounded));
+}
+
+// A batch element's formula and its documents.
+struct ElementFormula {
+  MaskFormula formula;
+  std::vector<std::int32_t> borders;
+  friend bool operator==(const ElementFormula&, const ElementFormula&) = default;
+};
+
+Result<ElementFormula> formula_of(const ParametricMask& mask) {
+  const std::int64_t shift = mask.pos_offset - (mask.kv_len - mask.q_len);
+  if (std::max(mask.q_len, mask.kv_len) > kFormulaMaxLength || shift < -kFormulaMaxLength ||
+      shift > kFormulaMaxLength) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("mask: a parametric plan has lengths and offsets up to {}, got {} x "
+                             "{} and pos_offset {}",
+                             kFormulaMaxLength, mask.q_len, mask.kv_len, mask.pos_offset)};
+  }
+  ElementFormula result;
+  MaskFormula& formula = result.formula;
+  formula.pos_shift = static_cast<std::int32_t>(shift);
+  formula.left = clamped(mask.left);
+  formula.right = clamped(mask.right);
+  formula.prefix = clamped(mask.prefix);
+  formula.sink = clamped(mask.sink);
+  formula.kv_begin = clamped(mask.kv_begin);
+  if (mask.kv_end < mask.kv_len) formula.kv_end = clamped(mask.kv_end);
+  for (const std::int64_t border : mask.cu_seqlens) result.borders.push_back(clamped(border));
+  formula.num_borders = static_cast<std::int32_t>(result.borders.size());
+  return result;
+}
+
+// The group in closed form, as it is stored or by its cells.
+Result<ParametricMask> closed_form(const BlockMask& mask, std::int32_t group) {
+  if (mask.format() == MaskFormat::parametric) {
+    return std::get<std::vector<ParametricMask>>(mask.groups)[static_cast<std::size_t>(group)];
+  }
+  Result<ParametricMask> found = parametric_from_segment(segment_of_group(mask, group, mask.block));
+  if (found) return found;
+  return Error{found.error().code, fmt::format("form: {}; plans of form segments take any mask",
+                                               found.error().message)};
+}
+
+Result<std::int32_t> group_of_element(const BlockMask& mask, std::int64_t b) {
+  const std::int32_t group = mask.group(b, 0);
+  for (std::int64_t h = 1; h < mask.shape.num_heads; ++h) {
+    if (mask.group(b, h) == group) continue;
+    return Error{ErrorCode::unsupported,
+                 fmt::format("mask: heads 0 and {} differ, but a parametric plan has one formula "
+                             "for all heads; use form = segments",
+                             h)};
+  }
+  return group;
+}
+
+// Lengths that a call gives, each in [0, the plan's].
+template <class PlannedLength>
+Result<void> check_given(std::string_view name, const std::int32_t* given, std::int64_t batch,
+                         PlannedLength&& planned) {
+  if (given == nullptr) return {};
+  for (std::int64_t b = 0; b < batch; ++b) {
+    if (given[b] >= 0 && given[b] <= planned(b)) continue;
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{}[{}]: expected 0 to {}, the length in the plan, got {}", name, b,
+                             planned(b), given[b])};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<FormulaElement> formula_elements(const AttentionPlan& plan, const AttentionCall& call) {
+  std::vector<FormulaElement> elements;
+  elements.reserve(static_cast<std::size_t>(plan.shape.batch));
+  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
+    const auto q_len =
+        call.q_lens != nullptr ? call.q_lens[b] : static_cast<std::int32_t>(plan.shape.q_len(b));
+    const auto kv_len =
+        call.kv_lens != nullptr ? call.kv_lens[b] : static_cast<std::int32_t>(plan.shape.kv_len(b));
+    MaskFormula formula =
+        plan.formulas[plan.formulas.size() == 1 ? 0 : static_cast<std::size_t>(b)];
+    const std::int32_t* borders = plan.borders.data() + formula.first_border;
+    if (call.cu_seqlens != nullptr) {
+      formula.num_borders = call.num_borders;
+      borders = call.cu_seqlens + b * call.cu_seqlens_batch_stride;
+    }
+    const bool is_backward = plan.is_backward();
+    elements.push_back({is_backward ? kv_len : q_len, is_backward ? q_len : kv_len,
+                        FormulaRows(formula, borders, q_len, kv_len),
+                        FormulaColumns(formula, borders, q_len, kv_len), is_backward});
+  }
+  return elements;
+}
+
+std::array<FormulaRange, 2> FormulaElement::intervals(std::int32_t row) const {
+  if (is_backward) return {FormulaRange{0, 0}, by_key.queries(row)};
+  const FormulaRange bounds = by_query.bounds(by_query.document(row));
+  return {by_query.near_keys(row, bounds), by_query.band_keys(row, bounds)};
+}
+
+FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t tile_row) {
+  const auto begin = static_cast<std::int32_t>(tile_row * tile.block_q);
+  const std::int32_t end = std::min(begin + tile.block_q, element.num_rows);
+  if (element.is_backward) return element.by_key.walk(begin, end, tile.block_kv);
+  const FormulaRows& rows = element.by_query;
+  return {rows, begin, end, rows.document(begin), rows.document(end - 1), tile.block_kv};
+}
+
+std::vector<WorkItem> formula_items(const AttentionPlan& plan,
+                                    const std::vector<FormulaElement>& elements) {
+  const AttentionShape& shape = plan.shape;
+  const std::int32_t group_size = shape.group_size();
+  struct Row {
+    std::int32_t q_tile;
+    std::int32_t num_tiles;
+  };
+  std::vector<WorkItem> items;
+  std::vector<Row> rows;
+  for (std::int32_t b = 0; b < shape.batch; ++b) {
+    const FormulaElement& element = elements[static_cast<std::size_t>(b)];
+    rows.clear();
+    for (std::int32_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
+      rows.push_back({i, walk_of(element, plan.mask_tile(), i).num_tiles()});
+    }
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const Row& a, const Row& c) { return a.num_tiles > c.num_tiles; });
+    for (std::int32_t kv = 0; kv < shape.heads_kv; kv += plan.section_heads) {
+      const std::int32_t kv_end = std::min(kv + plan.section_heads, shape.heads_kv);
+      for (const Row& row : rows) {
+        for (std::int32_t first = kv * group_size; first < kv_end * group_size;
+             first += group_size) {
+          for (std::int32_t h = first; h < first + group_size; h += plan.heads_per_tile) {
+            for (std::int32_t i = 0; i < plan.num_splits; ++i) {
+              const Piece piece = piece_of(row.num_tiles, plan.num_splits, i);
+              items.push_back({b, h, row.q_tile, 0, 0, 0, piece.num_tiles, 0, piece.first_tile,
+                               plan.num_splits == 1 ? kWholeRow : i});
+            }
+          }
+        }
+      }
+    }
+  }
+  return items;
+}
+
+std::int64_t count_formula_items(const AttentionPlan& plan) {
+  std::int64_t rows = 0;
+  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
+    rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+  }
+  return rows * plan.shape.heads_kv * sets_of_group(plan) * plan.num_splits;
+}
+
+PlanCounts count_formula_tiles(const AttentionPlan& plan) {
+  PlanCounts counts;
+  for (const FormulaElement& element : formula_elements(plan)) {
+    for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
+      const FormulaWalk walk = walk_of(element, plan.mask_tile(), i);
+      std::int64_t full = 0;
+      for (const int index : {0, 1}) full += walk.stretch(index).num_full();
+      counts.full_tiles += full;
+      counts.formula_tiles += walk.num_tiles() - full;
+      counts.empty_items += std::max(plan.num_splits - walk.num_tiles(), 0);
+    }
+  }
+  const std::int64_t sets = plan.shape.heads_kv * sets_of_group(plan);
+  counts.full_tiles *= sets;
+  counts.formula_tiles *= sets;
+  counts.empty_items *= sets;
+  return counts;
+}
+
+Result<void> set_formulas(const BlockMask& mask, AttentionPlan& plan) {
+  std::vector<ElementFormula> formulas;
+  for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
+    FDMA_TRY(const std::int32_t group, group_of_element(mask, b));
+    FDMA_TRY(const ParametricMask form, closed_form(mask, group));
+    FDMA_TRY(ElementFormula formula, formula_of(form));
+    formulas.push_back(std::move(formula));
+  }
+  if (std::all_of(formulas.begin(), formulas.end(),
+                  [&](const ElementFormula& each) { return each == formulas.front(); })) {
+    formulas.resize(1);
+  }
+  for (ElementFormula& each : formulas) {
+    each.formula.first_border = static_cast<std::int32_t>(plan.borders.size());
+    plan.formulas.push_back(each.formula);
+    plan.borders.insert(plan.borders.end(), each.borders.begin(), each.borders.end());
+    if (plan.borders.size() > kFormulaMaxLength) {
+      return Error{
+          ErrorCode::unsupported,
+          fmt::format("mask: a parametric plan has up to {} document borders", kFormulaMaxLength)};
+    }
+  }
+  return {};
+}
+
+Result<void> check_formula_call(const AttentionPlan& plan, const AttentionCall& call) {
+  const AttentionShape& shape = plan.shape;
+  FDMA_TRY_VOID(check_given("q_lens", call.q_lens, shape.batch,
+                            [&](std::int64_t b) { return shape.q_len(b); }));
+  FDMA_TRY_VOID(check_given("kv_lens", call.kv_lens, shape.batch,
+                            [&](std::int64_t b) { return shape.kv_len(b); }));
+  if (call.cu_seqlens == nullptr) return {};
+  const bool is_shared = call.cu_seqlens_batch_stride == 0;
+  for (std::int64_t b = 0; b < (is_shared ? 1 : shape.batch); ++b) {
+    const std::int32_t* borders = call.cu_seqlens + b * call.cu_seqlens_batch_stride;
+    for (std::int32_t i = 0; i < call.num_borders; ++i) {
+      const std::int32_t least = i == 0 ? 0 : borders[i - 1];
+      if (borders[i] >= least && borders[i] <= shape.max_kv_len()) continue;
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("cu_seqlens[{}{}]: expected {} to {}, got {}",
+                               is_shared ? "" : fmt::format("{}, ", b), i, least,
+                               shape.max_kv_len(), borders[i])};
+    }
+  }
+  return {};
+}
+
+}  // namespace fdma

@@ -1,0 +1,56 @@
+// The text form of a parametric plan.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "plan/closed_form.hpp"
+
+namespace fdma {
+namespace {
+
+std::string distance_text(std::int32_t distance) {
+  return distance >= kFormulaUnbounded ? "inf" : fmt::format("{}", distance);
+}
+
+}  // namespace
+
+std::string formula_text(const AttentionPlan& plan, std::size_t index) {
+  const MaskFormula& f = plan.formulas[index];
+  std::string text =
+      fmt::format("pos = q + kv_len - q_len{} left {} right {} prefix {} sink {} keys [{}, {})",
+                  f.pos_shift == 0 ? "" : fmt::format(" {:+}", f.pos_shift), distance_text(f.left),
+                  distance_text(f.right), f.prefix, f.sink, f.kv_begin,
+                  f.kv_end == kFormulaUnbounded ? "kv_len" : fmt::format("{}", f.kv_end));
+  if (f.num_borders == 0) return text;
+  constexpr std::int32_t kMostShown = 16;
+  const auto begin = plan.borders.begin() + f.first_border;
+  return text + fmt::format(" documents {} at {}{}", f.num_borders - 1,
+                            fmt::join(begin, begin + std::min(f.num_borders, kMostShown), ","),
+                            f.num_borders > kMostShown ? ",.." : "");
+}
+
+std::string parametric_text(const AttentionPlan& plan, std::int64_t max_formulas) {
+  const AttentionShape& shape = plan.shape;
+  std::string text = fmt::format(
+      "plan {} tile {}x{} score {} form parametric\n"
+      "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
+      "items {} ({} empty), {} bytes\n"
+      "tiles full {} formula {}\n"
+      "rows {} heads a tile, {} splits, sections of {} KV heads\n",
+      to_string(plan.backend), plan.tile.block_q, plan.tile.block_kv, to_string(plan.score.kind),
+      shape.batch, shape.heads_q, shape.heads_kv, fmt::join(shape.q_lens, ","),
+      fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
+      to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
+      plan.num_items(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
+      plan.counts.formula_tiles, plan.heads_per_tile, plan.num_splits, plan.section_heads);
+  const auto count = static_cast<std::int64_t>(plan.formulas.size());
+  const std::int64_t shown = std::min(max_formulas, count);
+  for (std::int64_t i = 0; i < shown; ++i) {
+    text += fmt::format("formula {}: {}\n", i, formula_text(plan, static_cast<std::size_t>(i)));
+  }
+  if (shown < count) text += fmt::format(".. {} more formulas\n", count - shown);
+  return text;
+}
+
+}  // namespace fdma

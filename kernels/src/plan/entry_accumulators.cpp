@@ -1,0 +1,73 @@
+#include "plan/entry_accumulators.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace fdma {
+namespace {
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// The rows of sums of the lists that begin at one tile: of each the row before, counted from
+// first_sum.
+using OldRows = std::vector<std::int32_t>;
+
+// Gives rows to pairs of entries of tiles [first, end).
+OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& keys) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> entries;  // old row, entry
+  for (std::int32_t i = first * kListTile; i < end * kListTile; ++i) {
+    const ListedKey& each = keys[at(i)];
+    if (each.key >= 0 && each.sum_row != kNoSums) entries.emplace_back(each.sum_row, i);
+  }
+  std::sort(entries.begin(), entries.end());
+  OldRows rows;
+  bool is_second = false;  // of a pair
+  for (const auto& [old_row, entry] : entries) {
+    is_second = !is_second && !rows.empty() && rows.back() == old_row;
+    if (!is_second) rows.push_back(old_row);
+    keys[at(entry)].sum_row = static_cast<std::int32_t>(rows.size()) - 1;
+  }
+  return rows;
+}
+
+}  // namespace
+
+KeyLists with_sums_of_pairs(const KeyLists& lists) {
+  KeyLists result = lists;
+  result.sum_keys.clear();
+  std::map<std::int32_t, OldRows> rows_of_tile;  // that a list begins with
+  for (std::size_t i = 0; i < lists.items.size();) {
+    // Items of a KV head are together.
+    const KeyItem& head = lists.items[i];
+    std::size_t end = i;
+    std::int32_t first_tile = head.key_tile, end_tile = first_tile;
+    std::int32_t old_sum = kNoSums;
+    for (; end < lists.items.size(); ++end) {
+      const KeyItem& item = lists.items[end];
+      if (item.batch != head.batch || item.kv_head != head.kv_head) break;
+      first_tile = std::min(first_tile, item.key_tile);
+      end_tile = std::max(end_tile, item.key_tile + 1);
+      if (item.first_sum != kNoSums) old_sum = item.first_sum;
+    }
+    const auto first_sum = static_cast<std::int32_t>(result.sum_keys.size());
+    if (old_sum != kNoSums) {
+      auto known = rows_of_tile.find(first_tile);
+      if (known == rows_of_tile.end()) {
+        known =
+            rows_of_tile.emplace(first_tile, give_rows(first_tile, end_tile, result.keys)).first;
+      }
+      for (const std::int32_t row : known->second) {
+        result.sum_keys.push_back(lists.sum_keys[at(std::int64_t{old_sum} + row)]);
+      }
+    }
+    for (; i < end; ++i) {
+      if (result.items[i].first_sum != kNoSums) result.items[i].first_sum = first_sum;
+    }
+  }
+  return result;
+}
+
+}  // namespace fdma

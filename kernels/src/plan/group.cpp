@@ -1,0 +1,255 @@
+// Tile rows whose tiles all stay keep the closed form of their run: segments that several rows
+// share, and an item's steps into it. A row with a gather list has segments of its own, what is
+// left of the run's between the gathered tiles, and the list behind them. Rows in another order of
+// keys are those of another mask, each behind a segment that says so.
+#include "plan/group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "plan/bitmap_order.hpp"
+#include "plan/kv_index_lists.hpp"
+
+namespace fdma {
+namespace {
+
+PlanSegmentKind plan_kind(SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::full:
+      return PlanSegmentKind::full;
+    case SegmentKind::bitmap:
+      return PlanSegmentKind::bitmap;
+    case SegmentKind::rows:
+      return PlanSegmentKind::rows;
+    case SegmentKind::columns:
+      return PlanSegmentKind::columns;
+  }
+  return PlanSegmentKind::full;
+}
+
+// Appends rows of one mask of a group.
+class RowAppender {
+ public:
+  // `order`: of the mask's keys, or -1.
+  RowAppender(const SegmentMask& mask, const Regions& regions, std::int32_t order,
+              AttentionPlan& plan)
+      : mask_(mask),
+        regions_(regions),
+        order_(order),
+        plan_(plan),
+        bitmaps_(static_cast<std::size_t>(mask.num_bitmaps()), -1),
+        panels_(static_cast<std::size_t>(mask.num_row_panels()), -1) {}
+
+  // Fills out[row] for the tile rows that are among `rows`.
+  void run(const std::vector<bool>& rows, std::span<const std::int32_t> keys,
+           std::vector<PlannedRow>& out) {
+    const std::vector<std::int32_t> lists = append_gather_lists(mask_, regions_, rows, keys, plan_);
+    for (const TileRun& run : mask_.runs) {
+      std::int32_t shared = -1;
+      std::int32_t num_shared = 0;
+      for (std::int32_t i = 0; i < run.num_rows; ++i) {
+        const std::int32_t row = run.first_row + i * run.row_stride;
+        const auto r = static_cast<std::size_t>(row);
+        if (!rows[r]) continue;
+        if (lists[r] >= 0) {
+          append_row(run, i, lists[r], out[r]);
+        } else {
+          if (shared < 0) {
+            shared = static_cast<std::int32_t>(plan_.segments.size());
+            append_run(run);
+            num_shared = static_cast<std::int32_t>(plan_.segments.size()) - shared;
+          }
+          out[r].first_segment = shared;
+          out[r].num_segments = num_shared;
+          out[r].step = i;
+        }
+        count(out[r], regions_.rows[r]);
+      }
+    }
+  }
+
+ private:
+  void append_order() {
+    if (order_ >= 0) plan_.segments.push_back({0, 0, 0, 0, PlanSegmentKind::order, order_});
+  }
+
+  void append_run(const TileRun& run) {
+    append_order();
+    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
+      plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
+                                segment.step_end, plan_kind(segment.kind), payload_of(segment)});
+    }
+  }
+
+  // Row `step` of a run: what is not gathered, then its list.
+  void append_row(const TileRun& run, std::int32_t step, std::int32_t list, PlannedRow& out) {
+    const std::int32_t row = run.first_row + step * run.row_stride;
+    out.first_segment = static_cast<std::int32_t>(plan_.segments.size());
+    append_order();
+    for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
+      const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
+      const std::int32_t first = segment.first_tile + step * segment.step_first;
+      const std::int32_t end = segment.end_tile + step * segment.step_end;
+      for (std::int32_t begin = first; begin < end;) {
+        if (regions_.is_gathered(row, begin)) {
+          ++begin;
+          continue;
+        }
+        std::int32_t stop = begin + 1;
+        while (stop < end && !regions_.is_gathered(row, stop)) ++stop;
+        const bool is_cut = begin != first || stop != end;
+        const std::int32_t payload =
+            segment.kind == SegmentKind::rows && is_cut
+                ? append_panel(segment.payload, begin - first, stop - first)
+                : payload_of(segment);
+        plan_.segments.push_back({begin, stop, 0, 0, plan_kind(segment.kind), payload});
+        begin = stop;
+      }
+    }
+    const std::int32_t num_entries = plan_.gather_lists[static_cast<std::size_t>(list)].num_entries;
+    plan_.segments.push_back(
+        {0, static_cast<std::int32_t>(ceil_div(num_entries, mask_.block.block_kv)), 0, 0,
+         PlanSegmentKind::gather, list});
+    out.num_segments = static_cast<std::int32_t>(plan_.segments.size()) - out.first_segment;
+  }
+
+  // Payloads are appended when they are first used.
+  std::int32_t payload_of(const TileSegment& segment) {
+    const auto index = static_cast<std::size_t>(segment.payload);
+    switch (segment.kind) {
+      case SegmentKind::full:
+        break;
+      case SegmentKind::bitmap:
+        if (bitmaps_[index] < 0) bitmaps_[index] = append_bitmap(segment.payload);
+        return bitmaps_[index];
+      case SegmentKind::rows:
+        if (panels_[index] < 0) {
+          panels_[index] = append_panel(segment.payload, 0, mask_.num_tile_cols());
+        }
+        return panels_[index];
+      case SegmentKind::columns:
+        if (table_ < 0) table_ = append_table();
+        return table_;
+    }
+    return 0;
+  }
+
+  std::int32_t append_bitmap(std::int64_t index) {
+    const auto at = static_cast<std::int32_t>(plan_.num_bitmaps());
+    const std::size_t words = plan_.bitmaps.size();
+    plan_.bitmaps.resize(words + static_cast<std::size_t>(plan_.words_per_bitmap()));
+    const std::uint64_t* row_major = mask_.bitmap(index).data();
+    std::uint64_t* out = plan_.bitmaps.data() + words;
+    if (plan_.backend == Backend::sm90) {
+      packed_thread_words_from_row_major(row_major, plan_.heads_per_tile, out);
+    } else {
+      key_major_from_row_major(row_major, mask_.block, out);
+    }
+    return at;
+  }
+
+  // The part of a panel that lies in tiles [begin, end) of it.
+  std::int32_t append_panel(std::int64_t index, std::int64_t begin, std::int64_t end) {
+    const auto at = static_cast<std::int32_t>((plan_.row_offsets.size() - 1) /
+                                              static_cast<std::size_t>(mask_.block.block_q));
+    const std::int64_t first_key = begin * mask_.block.block_kv;
+    const std::int64_t num_keys = (end - begin) * mask_.block.block_kv;
+    for (std::int64_t r = 0; r < mask_.block.block_q; ++r) {
+      const auto row = static_cast<std::size_t>(index * mask_.block.block_q + r);
+      for (std::int64_t i = mask_.row_offsets[row]; i < mask_.row_offsets[row + 1]; ++i) {
+        const Interval keys = mask_.row_intervals[static_cast<std::size_t>(i)];
+        const std::int64_t from = std::max<std::int64_t>(keys.begin - first_key, 0);
+        const std::int64_t to = std::min(keys.end - first_key, num_keys);
+        if (from < to) {
+          plan_.row_intervals.push_back(
+              {static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
+        }
+      }
+      plan_.row_offsets.push_back(static_cast<std::int64_t>(plan_.row_intervals.size()));
+    }
+    return at;
+  }
+
+  std::int32_t append_table() {
+    const auto at = static_cast<std::int32_t>(plan_.column_tables.size());
+    plan_.column_tables.push_back(static_cast<std::int64_t>(plan_.column_offsets.size()));
+    const auto first_interval = static_cast<std::int64_t>(plan_.column_intervals.size());
+    for (const std::int64_t offset : mask_.column_offsets) {
+      plan_.column_offsets.push_back(first_interval + offset);
+    }
+    plan_.column_intervals.insert(plan_.column_intervals.end(), mask_.column_intervals.begin(),
+                                  mask_.column_intervals.end());
+    return at;
+  }
+
+  void count(PlannedRow& row, const RowRegions& regions) const {
+    PlanCounts& counts = row.counts;
+    for (std::int32_t s = row.first_segment; s < row.first_segment + row.num_segments; ++s) {
+      const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
+      const std::int64_t tiles = segment.end_tile - segment.first_tile +
+                                 std::int64_t{row.step} * (segment.step_end - segment.step_first);
+      row.num_tiles += static_cast<std::int32_t>(tiles);
+      switch (segment.kind) {
+        case PlanSegmentKind::full:
+          counts.full_tiles += tiles;
+          break;
+        case PlanSegmentKind::bitmap:
+          counts.bitmap_tiles += tiles;
+          break;
+        case PlanSegmentKind::rows:
+          counts.row_tiles += tiles;
+          break;
+        case PlanSegmentKind::columns:
+          counts.column_tiles += tiles;
+          counts.column_entries = regions.num_scanned;
+          break;
+        case PlanSegmentKind::gather:
+          counts.gather_chunks += tiles;
+          counts.gather_entries = regions.num_gathered;
+          break;
+        case PlanSegmentKind::formula:
+        case PlanSegmentKind::order:
+          break;
+      }
+    }
+    row.num_entries = static_cast<std::int32_t>(counts.column_entries + counts.gather_entries);
+  }
+
+  const SegmentMask& mask_;
+  const Regions& regions_;
+  std::int32_t order_;
+  AttentionPlan& plan_;
+  std::vector<std::int32_t> bitmaps_, panels_;  // of the mask, in the plan; -1: not yet
+  std::int32_t table_ = -1;
+};
+
+}  // namespace
+
+Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan) {
+  PlannedGroup planned;
+  planned.rows.resize(group.regions.rows.size());
+  std::vector<bool> rows(planned.rows.size(), true);
+  if (group.has_order()) {
+    planned.order = static_cast<std::int32_t>(plan.key_orders.size());
+    const std::vector<std::int32_t>& keys = group.ordered.keys;
+    plan.key_orders.push_back({static_cast<std::int64_t>(plan.ordered_keys.size()),
+                               static_cast<std::int64_t>(keys.size())});
+    plan.ordered_keys.insert(plan.ordered_keys.end(), keys.begin(), keys.end());
+    RowAppender(group.ordered.mask, group.ordered_regions, planned.order, plan)
+        .run(group.is_ordered, keys, planned.rows);
+    for (std::size_t row = 0; row < rows.size(); ++row) rows[row] = !group.is_ordered[row];
+  }
+  RowAppender(group.mask, group.regions, -1, plan).run(rows, {}, planned.rows);
+  if (plan.segments.size() > std::numeric_limits<std::int32_t>::max()) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("mask: {} plan segments, but a plan holds at most 2^31 - 1",
+                             plan.segments.size())};
+  }
+  return planned;
+}
+
+}  // namespace fdma

@@ -1,0 +1,210 @@
+// How each group of a mask is computed, and what is decided for all of them together: whether keys
+// are moved, which costs a launch, and whether gather lists stay within their bytes.
+//
+// A new order gives tiles of keys that live together; what few keys it leaves scattered are
+// gathered there, too, so that rows of both kinds of tiles cost least: of learned top-k of 131,072
+// keys, w = 2,048, 17.4 full tiles a row, 18.5 by lists alone, 521 as it is.
+#include "plan/groups.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "fdma/formats/convert.hpp"
+#include "plan/regions.hpp"
+
+namespace fdma {
+namespace {
+
+// What the items of a plan have in common with others of their group.
+struct GroupUse {
+  std::int64_t num_kv_heads = 0;  // of all batch elements, whose query heads have this mask
+  bool shares_kv_head = false;    // with another group: keys cannot have an order of the group's
+};
+
+std::vector<GroupUse> group_uses(const BlockMask& mask, const AttentionShape& shape) {
+  std::vector<GroupUse> uses(static_cast<std::size_t>(mask.num_groups()));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
+      const std::int64_t first_head = kv * shape.group_size();
+      const std::int32_t first = group_of(mask, b, first_head);
+      ++uses[static_cast<std::size_t>(first)].num_kv_heads;
+      for (std::int64_t h = first_head + 1; h < first_head + shape.group_size(); ++h) {
+        const std::int32_t other = group_of(mask, b, h);
+        if (other == first) continue;
+        uses[static_cast<std::size_t>(first)].shares_kv_head = true;
+        uses[static_cast<std::size_t>(other)].shares_kv_head = true;
+      }
+    }
+  }
+  return uses;
+}
+
+// What a plan's options ask for.
+struct Ways {
+  ColumnMode tiles;           // of keys as the tensors have them
+  ColumnMode ordered;         // of reordered ones
+  bool reorders = false;      // where a group's heads can
+  bool is_asked_for = false;  // to reorder, whatever it gains
+};
+
+Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
+  constexpr ColumnMode kScan = ColumnMode::scan;
+  const bool is_automatic = columns == ColumnMode::automatic;
+  if (plan.is_backward()) return {kScan, kScan};
+  if (plan.backend == Backend::cpu) {
+    const bool reorders = columns == ColumnMode::reorder;
+    return {reorders ? kScan : columns, ColumnMode::automatic, reorders, reorders};
+  }
+  const bool can_gather =
+      std::max(plan.shape.head_dim, plan.shape.head_dim_v) <= kSm90GatherHeadDim;
+  const ColumnMode ordered = can_gather ? ColumnMode::automatic : kScan;
+  if (columns == ColumnMode::reorder) return {kScan, ordered, true, true};
+  if (!is_automatic) return {columns, kScan};
+  return {ordered, ordered, true};
+}
+
+class GroupsPlanner {
+ public:
+  GroupsPlanner(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan)
+      : mask_(mask),
+        plan_(plan),
+        costs_(region_costs(plan.backend)),
+        ways_(ways_of(plan, options.columns)),
+        uses_(group_uses(mask, plan.shape)),
+        max_gather_bytes_(options.columns == ColumnMode::automatic
+                              ? options.max_gather_bytes
+                              : std::numeric_limits<std::int64_t>::max()) {}
+
+  Result<std::vector<PlannedGroup>> run() {
+    std::vector<GroupChoice> choices;
+    for (std::int64_t g = 0; g < mask_.num_groups(); ++g) {
+      const bool can_reorder = ways_.reorders && !uses_[static_cast<std::size_t>(g)].shares_kv_head;
+      choices.push_back(choose(group_in_tiles(g), ways_, can_reorder));
+      if (ways_.reorders && !ways_.is_asked_for) continue;  // all of them are weighed together
+      FDMA_TRY_VOID(append(choices.back()));
+      choices.clear();
+    }
+    weigh_orders(choices);
+    for (GroupChoice& choice : choices) FDMA_TRY_VOID(append(choice));
+    set_orders();
+    return std::move(planned_);
+  }
+
+ private:
+  // A transposed mask is in tiles of the plan already.
+  SegmentMask group_in_tiles(std::int64_t index) const {
+    if (!plan_.is_backward()) return segment_of_group(mask_, index, plan_.mask_tile());
+    return std::get<std::vector<SegmentMask>>(mask_.groups)[static_cast<std::size_t>(index)];
+  }
+
+  GroupChoice choose(SegmentMask mask, const Ways& ways, bool can_reorder) const {
+    GroupChoice group;
+    group.mask = std::move(mask);
+    const bool is_automatic = ways.tiles == ColumnMode::automatic;
+    const bool is_hopeless = is_automatic && !may_gain(group.mask, costs_);
+    group.regions = choose_regions(group.mask, is_hopeless ? ColumnMode::scan : ways.tiles, costs_);
+    if (is_automatic && !is_hopeless && !is_worth_gathering(group.regions)) {
+      group.regions = choose_regions(group.mask, ColumnMode::scan, costs_);
+    }
+    if (!can_reorder || is_hopeless || group.mask.column_offsets.empty()) return group;
+    group.ordered = order_by_lifetime(group.mask);
+    group.ordered_regions = choose_regions(group.ordered.mask, ways.ordered, costs_);
+    group.is_ordered.resize(group.regions.rows.size());
+    bool is_any = false;
+    for (std::size_t row = 0; row < group.is_ordered.size(); ++row) {
+      const double cost = group.regions.rows[row].cost;
+      const double saved = cost - group.ordered_regions.rows[row].cost;
+      const bool is_better = saved > costs_.least_gain * cost;
+      group.is_ordered[row] = ways.is_asked_for || is_better;
+      if (is_better) group.gain += saved;
+      is_any |= group.is_ordered[row];
+    }
+    if (!is_any) group.drop_order();
+    return group;
+  }
+
+  // A plan with lists is run by another kernel, whose tiles may take longer.
+  bool is_worth_gathering(const Regions& regions) const {
+    double visited = 0, chosen = 0;
+    for (const RowRegions& row : regions.rows) {
+      visited += row.tiles_cost;
+      chosen += row.cost;
+    }
+    return chosen < (1 - costs_.least_mask_gain) * visited;
+  }
+
+  // Keys are moved where all items together gain more than that costs.
+  void weigh_orders(std::vector<GroupChoice>& groups) const {
+    const auto items_of_kv_head =
+        static_cast<double>(ceil_div(plan_.shape.group_size(), plan_.heads_per_tile));
+    double gain = -costs_.moving;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const double moved = costs_.moved_key * static_cast<double>(groups[g].ordered.keys.size());
+      const double of_kv_head = groups[g].gain * items_of_kv_head - moved;
+      if (of_kv_head <= 0) groups[g].drop_order();
+      if (groups[g].has_order()) gain += of_kv_head * static_cast<double>(uses_[g].num_kv_heads);
+    }
+    if (gain > 0) return;
+    for (GroupChoice& group : groups) group.drop_order();
+  }
+
+  Result<void> append(GroupChoice& choice) {
+    const std::int64_t bytes = gather_bytes(choice);
+    if (bytes > 0 && gather_bytes_ + bytes > max_gather_bytes_) {
+      choice = choose(std::move(choice.mask), {ColumnMode::scan, ColumnMode::scan}, false);
+    } else {
+      gather_bytes_ += bytes;
+    }
+    FDMA_TRY(PlannedGroup group, append_group(choice, plan_));
+    planned_.push_back(std::move(group));
+    return {};
+  }
+
+  static std::int64_t gather_bytes(const GroupChoice& choice) {
+    std::int64_t entries = 0;
+    for (std::size_t row = 0; row < choice.regions.rows.size(); ++row) {
+      const bool is_ordered = choice.has_order() && choice.is_ordered[row];
+      const Regions& regions = is_ordered ? choice.ordered_regions : choice.regions;
+      entries += regions.rows[row].num_gathered;
+    }
+    return entries * static_cast<std::int64_t>(sizeof(GatherEntry));
+  }
+
+  // The order of keys of every (b, KV head).
+  void set_orders() {
+    if (plan_.key_orders.empty()) return;
+    const AttentionShape& shape = plan_.shape;
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
+        const std::int32_t group = group_of(mask_, b, kv * shape.group_size());
+        const std::int32_t order = planned_[static_cast<std::size_t>(group)].order;
+        plan_.order_of.push_back(order);
+        if (order < 0) continue;
+        plan_.counts.moved_keys += plan_.key_orders[static_cast<std::size_t>(order)].num_keys;
+      }
+    }
+  }
+
+  const BlockMask& mask_;
+  AttentionPlan& plan_;
+  RegionCosts costs_;
+  Ways ways_;
+  std::vector<GroupUse> uses_;
+  std::int64_t max_gather_bytes_;
+  std::int64_t gather_bytes_ = 0;
+  std::vector<PlannedGroup> planned_;
+};
+
+}  // namespace
+
+std::int32_t group_of(const BlockMask& mask, std::int64_t b, std::int64_t h) {
+  return mask.group(mask.shape.num_batches == 1 ? 0 : b, mask.shape.num_heads == 1 ? 0 : h);
+}
+
+Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, const PlanOptions& options,
+                                              AttentionPlan& plan) {
+  return GroupsPlanner(mask, options, plan).run();
+}
+
+}  // namespace fdma

@@ -1,0 +1,94 @@
+// Sorted by end alone, a tile's keys die together, but were born at any time; sorted by begin, the
+// other way round. Blocks of a few tiles by end, each of them by begin, keep both ends of lifetimes
+// together. How many tiles a block should have depends on how lifetimes lie: a few widths are
+// tried, and the order whose tiles are visited least is taken.
+//
+// Example     random eviction: the keys of a tile are born within S / width of each other and die
+//             within 128 * width queries (S tokens); 16 tiles suit 32,768 tokens, 32 suit 131,072
+#include "plan/kv_permutation.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "fdma/formats/segment_builder.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kBlockTiles[] = {2, 4, 8, 16, 32};
+
+struct Lifetime {
+  std::int32_t begin;
+  std::int32_t end;
+  std::int32_t key;
+};
+
+// Sorts each block of so many keys by begin.
+void sort_blocks(std::vector<Lifetime>& lifetimes, std::size_t block) {
+  for (std::size_t i = 0; i < lifetimes.size(); i += block) {
+    const std::size_t end = std::min(i + block, lifetimes.size());
+    std::sort(lifetimes.begin() + static_cast<std::ptrdiff_t>(i),
+              lifetimes.begin() + static_cast<std::ptrdiff_t>(end),
+              [](const Lifetime& a, const Lifetime& b) {
+                return std::tie(a.begin, a.key) < std::tie(b.begin, b.key);
+              });
+  }
+}
+
+// Tile rows between the first and the last query of each tile of keys.
+std::int64_t visited_tiles(const std::vector<Lifetime>& lifetimes, BlockShape tile) {
+  std::int64_t sum = 0;
+  const auto width = static_cast<std::size_t>(tile.block_kv);
+  for (std::size_t i = 0; i < lifetimes.size(); i += width) {
+    std::int64_t begin = lifetimes[i].begin, end = lifetimes[i].end;
+    for (std::size_t k = i; k < std::min(i + width, lifetimes.size()); ++k) {
+      begin = std::min<std::int64_t>(begin, lifetimes[k].begin);
+      end = std::max<std::int64_t>(end, lifetimes[k].end);
+    }
+    sum += ceil_div(end, tile.block_q) - begin / tile.block_q;
+  }
+  return sum;
+}
+
+}  // namespace
+
+OrderedMask order_by_lifetime(const SegmentMask& mask) {
+  std::vector<Lifetime> lifetimes;
+  for (std::int64_t key = 0; key < mask.kv_len; ++key) {
+    const auto k = static_cast<std::size_t>(key);
+    const std::int64_t first = mask.column_offsets[k], last = mask.column_offsets[k + 1];
+    if (first == last) continue;
+    lifetimes.push_back({mask.column_intervals[static_cast<std::size_t>(first)].begin,
+                         mask.column_intervals[static_cast<std::size_t>(last) - 1].end,
+                         static_cast<std::int32_t>(key)});
+  }
+  std::sort(lifetimes.begin(), lifetimes.end(), [](const Lifetime& a, const Lifetime& b) {
+    return std::tie(a.end, a.key) < std::tie(b.end, b.key);
+  });
+  std::vector<Lifetime> best;
+  std::int64_t fewest = 0;
+  for (const std::int64_t block_tiles : kBlockTiles) {
+    std::vector<Lifetime> sorted = lifetimes;
+    sort_blocks(sorted, static_cast<std::size_t>(block_tiles * mask.block.block_kv));
+    const std::int64_t visited = visited_tiles(sorted, mask.block);
+    if (!best.empty() && visited >= fewest) continue;
+    best = std::move(sorted);
+    fewest = visited;
+  }
+  OrderedMask ordered;
+  std::vector<std::int64_t> offsets{0};
+  std::vector<Interval> intervals;
+  intervals.reserve(mask.column_intervals.size());
+  for (const Lifetime& each : best) {
+    const auto k = static_cast<std::size_t>(each.key);
+    ordered.keys.push_back(each.key);
+    intervals.insert(intervals.end(), mask.column_intervals.begin() + mask.column_offsets[k],
+                     mask.column_intervals.begin() + mask.column_offsets[k + 1]);
+    offsets.push_back(static_cast<std::int64_t>(intervals.size()));
+  }
+  ordered.mask = segment_from_columns(mask.q_len, static_cast<std::int64_t>(ordered.keys.size()),
+                                      mask.block, std::move(offsets), std::move(intervals));
+  return ordered;
+}
+
+}  // namespace fdma

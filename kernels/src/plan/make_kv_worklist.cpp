@@ -1,0 +1,222 @@
+// Lists pay where tiles of the mask as it is have few cells: a key of learned top-k or of random
+// eviction lives in every tile between its begin and its end, but of its neighbours few do. Both
+// ways visit tiles of 128 x 128 at the same speed, so that tiles are compared; an item of a list
+// costs what one tile does besides, for its keys are brought and its gradients taken one by one.
+//
+// Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; in the
+//             order of lifetimes 26,867 are visited, five of six of them full
+// Not worth   causal: every key lives to the end, the diagonal is all that is not full
+#include "plan/make_kv_worklist.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "fdma/formats/convert.hpp"
+#include "plan/groups.hpp"
+#include "plan/kv_worklist.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr std::int64_t kItemTiles = 1;
+constexpr double kLeastGain = 0.1;
+
+// The mask group of each KV head of each batch element, if its query heads have one.
+std::optional<std::vector<std::int32_t>> groups_of_kv_heads(const BlockMask& mask,
+                                                            const AttentionShape& shape) {
+  std::vector<std::int32_t> groups;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.heads_q; ++h) {
+      const std::int32_t group = group_of(mask, b, h);
+      if (h % shape.group_size() == 0) {
+        groups.push_back(group);
+      } else if (group != groups.back()) {
+        return std::nullopt;
+      }
+    }
+  }
+  return groups;
+}
+
+// Whether the cells of all groups are kept as intervals of keys: others have full or empty tiles to
+// leave out, or too many intervals.
+bool are_columns(const BlockMask& mask) {
+  if (std::holds_alternative<std::vector<ColumnIntervals>>(mask.groups)) return true;
+  const auto* segments = std::get_if<std::vector<SegmentMask>>(&mask.groups);
+  return segments != nullptr &&
+         std::all_of(segments->begin(), segments->end(),
+                     [](const SegmentMask& each) { return !each.column_offsets.empty(); });
+}
+
+ColumnIntervals columns_of_group(const BlockMask& mask, std::int32_t group) {
+  const auto g = static_cast<std::size_t>(group);
+  if (const auto* columns = std::get_if<std::vector<ColumnIntervals>>(&mask.groups)) {
+    return (*columns)[g];
+  }
+  if (const auto* segments = std::get_if<std::vector<SegmentMask>>(&mask.groups)) {
+    return columns_from_segment((*segments)[g]);
+  }
+  return columns_from_segment(segment_of_group(mask, group, {kListTile, kListTile}));
+}
+
+std::int64_t tiles_of(const KeyItem& item) { return item.end_tile - item.begin_tile; }
+
+// Tiles of the mask as it is that have a cell.
+std::int64_t tiles_of(const ColumnIntervals& columns) {
+  const BlockShape tile{kListTile, kListTile};
+  const TileCounts counts = count_tiles(segment_from_columns(columns, tile));
+  return counts.full + counts.partial;
+}
+
+class ListsPlanner {
+ public:
+  ListsPlanner(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan)
+      : mask_(mask),
+        plan_(plan),
+        is_asked_for_(options.columns == ColumnMode::reorder),
+        groups_(static_cast<std::size_t>(mask.num_groups())) {}
+
+  Result<bool> run() {
+    const AttentionShape& shape = plan_.shape;
+    if (!is_asked_for_ && !are_columns(mask_)) return false;
+    const auto group_of_head = groups_of_kv_heads(mask_, shape);
+    if (!group_of_head) return false;
+    std::int64_t w = 0;
+    for (const std::int32_t g : *group_of_head) {
+      Group& group = groups_[static_cast<std::size_t>(g)];
+      if (!group.columns) {
+        group.columns = columns_of_group(mask_, g);
+        group.w = most_seen(group.columns->intervals, group.columns->q_len);
+        w = std::max(w, group.w);
+      }
+    }
+    segment_ = segment_tiles(shape, w);
+    std::int64_t visited = 0, listed = 0, num_items = 0, num_sums = 0, num_keys = 0;
+    for (const std::int32_t g : *group_of_head) {
+      Group& group = groups_[static_cast<std::size_t>(g)];
+      if (!group.is_listed) {
+        list(group);
+        num_keys += static_cast<std::int64_t>(group.lists.keys.size());
+      }
+      visited += group.visited;
+      listed += group.listed;
+      num_items += static_cast<std::int64_t>(group.lists.items.size());
+      num_sums += static_cast<std::int64_t>(group.lists.sum_keys.size());
+    }
+    const double most = (1 - kLeastGain) * static_cast<double>(visited);
+    if (num_items == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) return false;
+    if (const std::int64_t count = std::max({num_items, num_sums, num_keys});
+        count > std::numeric_limits<std::int32_t>::max()) {
+      return Error{ErrorCode::unsupported,
+                   fmt::format("mask: {} listed keys, items or sums, but a plan holds at most "
+                               "2^31 - 1; make it with columns = scan",
+                               count)};
+    }
+    place(*group_of_head);
+    plan_.counts = count_key_lists(plan_);
+    return true;
+  }
+
+ private:
+  struct Group {
+    std::optional<ColumnIntervals> columns;
+    std::int64_t w = 0;  // keys that one query sees, at most
+    bool is_listed = false;
+    HeadLists lists;
+    std::int64_t visited = 0, listed = 0;  // tiles
+    std::int32_t first_tile = -1;
+  };
+
+  void list(Group& group) const {
+    const ColumnIntervals& columns = *group.columns;
+    group.lists = list_keys(columns.offsets, columns.intervals, columns.q_len, segment_, group.w);
+    group.is_listed = true;
+    if (is_asked_for_) return;
+    group.visited = tiles_of(columns);
+    for (const KeyItem& item : group.lists.items) group.listed += tiles_of(item) + kItemTiles;
+  }
+
+  void place(const std::vector<std::int32_t>& group_of_head) {
+    const std::int32_t heads_kv = plan_.shape.heads_kv;
+    for (std::size_t i = 0; i < group_of_head.size(); ++i) {
+      Group& group = groups_[static_cast<std::size_t>(group_of_head[i])];
+      if (group.first_tile < 0) group.first_tile = append_keys(group.lists, plan_.key_lists);
+      const auto row = static_cast<std::int32_t>(i);
+      append_items(group.lists, group.first_tile, row / heads_kv, row % heads_kv, heads_kv,
+                   plan_.key_lists);
+    }
+  }
+
+  const BlockMask& mask_;
+  AttentionPlan& plan_;
+  bool is_asked_for_;
+  std::int32_t segment_ = 1;  // tiles
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+PlanCounts count_key_lists(const AttentionPlan& plan) {
+  PlanCounts counts;
+  const std::int64_t group_size = plan.shape.group_size();
+  for (const KeyItem& item : plan.key_lists.items) {
+    const std::int64_t full = item.full_end - item.full_begin;
+    counts.full_tiles += group_size * full;
+    counts.row_tiles += group_size * (tiles_of(item) - full);
+  }
+  // A key counts where its first item is.
+  std::vector<std::pair<std::int32_t, std::int32_t>> tiles;
+  for (const KeyItem& item : plan.key_lists.items) {
+    tiles.emplace_back(item.batch * plan.shape.heads_kv + item.kv_head, item.key_tile);
+  }
+  std::sort(tiles.begin(), tiles.end());
+  tiles.erase(std::unique(tiles.begin(), tiles.end()), tiles.end());
+  for (const auto& [row, tile] : tiles) {
+    const auto first = plan.key_lists.keys.begin() + std::ptrdiff_t{tile} * kListTile;
+    counts.moved_keys += std::count_if(first, first + kListTile,
+                                       [](const ListedKey& each) { return each.key >= 0; });
+  }
+  return counts;
+}
+
+std::int32_t listed_segment(const AttentionPlan& plan) {
+  const KeyLists& lists = plan.key_lists;
+  std::set<std::int32_t> known;  // tiles that lists begin with
+  std::int64_t w = 0;
+  for (std::size_t i = 0; i < lists.items.size();) {
+    const KeyItem& head = lists.items[i];
+    std::size_t end = i;
+    std::int32_t first_tile = head.key_tile;
+    for (; end < lists.items.size(); ++end) {
+      const KeyItem& item = lists.items[end];
+      if (item.batch != head.batch || item.kv_head != head.kv_head) break;
+      first_tile = std::min(first_tile, item.key_tile);
+    }
+    if (!known.insert(first_tile).second) {
+      i = end;
+      continue;
+    }
+    std::vector<Interval> intervals;
+    for (; i < end; ++i) {
+      const auto first = lists.keys.begin() + std::ptrdiff_t{lists.items[i].key_tile} * kListTile;
+      std::for_each(first, first + kListTile, [&](const ListedKey& each) {
+        intervals.push_back({each.q_begin, each.q_end});
+      });
+    }
+    w = std::max(w, most_seen(intervals, plan.shape.max_q_len()));
+  }
+  return segment_tiles(plan.shape, w);
+}
+
+Result<bool> plan_key_lists(const BlockMask& mask, const PlanOptions& options,
+                            AttentionPlan& plan) {
+  return ListsPlanner(mask, options, plan).run();
+}
+
+}  // namespace fdma

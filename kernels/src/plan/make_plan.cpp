@@ -1,0 +1,339 @@
+// From a mask to a plan, in four steps:
+//   1. the mask of each group in tiles of the backend (one re-blocking where blocks differ);
+//   2. its segments appended to the plan in closed form, bitmaps in the backend's order; tiles of
+//      few live keys as gather lists, or in another order of keys (regions.hpp,
+//      group.hpp);
+//   3. one item for each batch element, query head (or set of heads that share a tile) and query
+//      tile;
+//   4. the order: KV heads in sections whose keys and values fit in the shared cache, in a section
+//      longest first, so that workers that take the next item when they are free end close together
+//      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the
+//      optimum);
+// and a fifth where items are few: rows split over several (splits.hpp).
+//
+// A backward plan is made the same way from the transposed mask, but that the items of a group of
+// query heads stay together: they are ranked by what the group computes. For sm90 it may be one of
+// lists instead (make_kv_worklist.hpp).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <optional>
+
+#include "fdma/base/memory.hpp"
+#include "fdma/base/parallel.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
+#include "fdma/formats/set_algebra.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "plan/closed_form.hpp"
+#include "plan/groups.hpp"
+#include "plan/l2_heads.hpp"
+#include "plan/make_kv_worklist.hpp"
+#include "plan/splits.hpp"
+#include "plan/worker_bytes.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr BlockShape kTile{128, 128};
+
+// What the kernels of sm90 are compiled for.
+Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options) {
+  if (options.tile != BlockShape{0, 0} && options.tile != kTile) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("tile: sm90 computes tiles of 128 x 128, got {} x {}",
+                             options.tile.block_q, options.tile.block_kv)};
+  }
+  if (shape.head_dim % 8 != 0 || shape.head_dim_v % 8 != 0) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("head_dim: sm90 computes head_dim and head_dim_v that are multiples of "
+                    "8, got {} and {}",
+                    shape.head_dim, shape.head_dim_v)};
+  }
+  if (options.columns == ColumnMode::gather &&
+      std::max(shape.head_dim, shape.head_dim_v) > kSm90GatherHeadDim) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("columns: sm90 gathers with head_dim and head_dim_v up to {}, got {} "
+                             "and {}; use scan",
+                             kSm90GatherHeadDim, shape.head_dim, shape.head_dim_v)};
+  }
+  const bool is_16_bit = shape.q_dtype == DType::bfloat16 || shape.q_dtype == DType::float16;
+  if (!is_16_bit || shape.k_dtype != shape.q_dtype || shape.v_dtype != shape.q_dtype ||
+      shape.out_dtype != shape.q_dtype) {
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("dtype: sm90 computes q, k, v and out all bfloat16 or all float16, got "
+                    "{}, {}, {} and {}",
+                    to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
+                    to_string(shape.out_dtype))};
+  }
+  return {};
+}
+
+Result<void> check_backward(const PlanOptions& options) {
+  if (options.columns == ColumnMode::gather) {
+    return Error{ErrorCode::unsupported,
+                 "columns: backward plans have no gather lists; use automatic or scan"};
+  }
+  if (options.columns == ColumnMode::reorder && options.backend == Backend::cpu) {
+    return Error{ErrorCode::unsupported,
+                 "columns: backward plans for cpu have no key orders; use automatic or scan"};
+  }
+  return {};
+}
+
+Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
+                           const PlanOptions& options) {
+  if (options.backend == Backend::sm80) {
+    return Error{ErrorCode::unsupported,
+                 "backend: sm80 has no kernels yet; plans are made for cpu "
+                 "and sm90"};
+  }
+  if (score.kind != ScoreKind::none && score.kind != ScoreKind::key_bias) {
+    return Error{ErrorCode::unsupported,
+                 fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
+  }
+  if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(options));
+  if (options.max_gather_bytes < 0) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("max_gather_bytes: expected at least 0, got {}", options.max_gather_bytes)};
+  }
+  if (options.section_bytes < 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
+  }
+  if (options.num_workers < 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("num_workers: expected at least 0, got {}", options.num_workers)};
+  }
+  FDMA_TRY_VOID(validate(shape));
+  return options.backend == Backend::sm90 ? check_sm90(shape, options) : Result<void>();
+}
+
+Result<void> check_mask(const BlockMask& mask, const AttentionShape& shape) {
+  const MaskShape& m = mask.shape;
+  if (m.num_batches != 1 && m.num_batches != shape.batch) {
+    return Error{ErrorCode::shape_mismatch,
+                 fmt::format("mask: expected 1 or {} (batch) batch elements, got {}", shape.batch,
+                             m.num_batches)};
+  }
+  if (m.num_heads != 1 && m.num_heads != shape.heads_q) {
+    return Error{
+        ErrorCode::shape_mismatch,
+        fmt::format("mask: expected 1 or {} (heads_q) heads, got {}", shape.heads_q, m.num_heads)};
+  }
+  FDMA_TRY_VOID(check_serves(mask, shape.batch, shape.heads_q));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t mask_b = m.num_batches == 1 ? 0 : b;
+    if (m.q_len(mask_b) != shape.q_len(b) || m.kv_len(mask_b) != shape.kv_len(b)) {
+      return Error{
+          ErrorCode::shape_mismatch,
+          fmt::format("mask: expected lengths {} x {} of batch element {}, got {} x {}",
+                      shape.q_len(b), shape.kv_len(b), b, m.q_len(mask_b), m.kv_len(mask_b))};
+    }
+  }
+  return {};
+}
+
+void add_counts(PlanCounts& sum, const PlanCounts& counts) {
+  sum.full_tiles += counts.full_tiles;
+  sum.bitmap_tiles += counts.bitmap_tiles;
+  sum.row_tiles += counts.row_tiles;
+  sum.column_tiles += counts.column_tiles;
+  sum.column_entries += counts.column_entries;
+  sum.gather_chunks += counts.gather_chunks;
+  sum.gather_entries += counts.gather_entries;
+}
+
+// Columns that a row computes, in which items are compared.
+std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) {
+  const PlanCounts& counts = row.counts;
+  return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * tile_columns +
+         row.num_entries;
+}
+
+struct Ranked {
+  std::int64_t columns;
+  WorkItem item;
+};
+
+// Appends the items of KV heads [begin, end), counted over batch elements, longest first; backward
+// those of the longest group of query heads, which are equal in rank and so stay together.
+void append_section(AttentionPlan& plan, const BlockMask& mask,
+                    const std::vector<PlannedGroup>& groups, std::int64_t begin, std::int64_t end) {
+  std::vector<Ranked> ranked;
+  std::vector<std::int64_t> columns_of_group;
+  const AttentionShape& shape = plan.shape;
+  for (std::int64_t kv = begin; kv < end; ++kv) {
+    const std::int64_t b = kv / shape.heads_kv;
+    const std::size_t first = ranked.size();
+    columns_of_group.clear();
+    for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
+      const std::int64_t h = kv % shape.heads_kv * shape.group_size() + i;
+      const std::int32_t group = group_of(mask, b, h);
+      const std::vector<PlannedRow>& rows = groups[static_cast<std::size_t>(group)].rows;
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        const PlannedRow& planned = rows[row];
+        add_counts(plan.counts, planned.counts);
+        if (planned.num_tiles == 0) ++plan.counts.empty_items;
+        const std::int64_t columns = columns_computed(planned, plan.mask_tile().block_kv);
+        if (i == 0) columns_of_group.push_back(0);
+        columns_of_group[row] += columns;
+        ranked.push_back({columns,
+                          {static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
+                           static_cast<std::int32_t>(row), planned.step, planned.first_segment,
+                           planned.num_segments, planned.num_tiles, planned.num_entries}});
+      }
+    }
+    if (!plan.is_backward()) continue;
+    for (std::size_t i = first; i < ranked.size(); ++i) {
+      ranked[i].columns = columns_of_group[static_cast<std::size_t>(ranked[i].item.q_tile)];
+    }
+  }
+  std::sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    if (a.columns != b.columns) return a.columns > b.columns;
+    if (a.item.batch != b.item.batch) return a.item.batch < b.item.batch;
+    if (a.item.q_tile != b.item.q_tile) return a.item.q_tile < b.item.q_tile;
+    return a.item.head < b.item.head;
+  });
+  for (const Ranked& each : ranked) plan.items.push_back(each.item);
+}
+
+// A plan of no items yet.
+Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& shape,
+                                 const ScoreSpec& score, const PlanOptions& options) {
+  AttentionPlan plan;
+  plan.backend = options.backend;
+  plan.direction = options.direction;
+  plan.tile = options.tile == BlockShape{0, 0} ? kTile : options.tile;
+  plan.shape = shape;
+  plan.score = score;
+  if (plan.backend == Backend::sm90 && !plan.is_backward() && options.pack == PackMode::automatic) {
+    plan.heads_per_tile = packed_heads(mask, shape);
+    plan.tile.block_q = kSm90TileRows / plan.heads_per_tile;
+  }
+  FDMA_TRY_VOID(validate(plan.tile));
+  if (plan.backend == Backend::cpu) {
+    plan.worker_bytes = plan.is_backward() ? cpu_backward_bytes(shape, plan.tile)
+                                           : cpu_forward_bytes(shape, plan.tile);
+  }
+  return plan;
+}
+
+// The workers that rows are split for; 0: rows stay whole.
+std::int32_t workers_to_split_for(const PlanOptions& options) {
+  if (options.backend != Backend::sm90 || options.direction == Direction::backward ||
+      options.split != SplitMode::automatic) {
+    return 0;
+  }
+  return options.num_workers == 0 ? kSm90Workers : options.num_workers;
+}
+
+// A plan that stores the mask's formula.
+Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionShape& shape,
+                                         const ScoreSpec& score, const PlanOptions& options) {
+  FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
+  FDMA_TRY_VOID(set_formulas(mask, plan));
+  plan.section_heads = static_cast<std::int32_t>(
+      std::min<std::int64_t>(section_heads(plan, options.section_bytes), shape.heads_kv));
+  if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
+    plan.num_splits = formula_splits(plan, num_workers);
+  }
+  plan.counts = count_formula_tiles(plan);
+  return plan;
+}
+
+// `plan` with the items of `mask`, whose rows are the plan's.
+Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
+                              const PlanOptions& options) {
+  const AttentionShape& shape = plan.shape;
+  std::int64_t num_items = 0, most_rows = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t rows = ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+    most_rows = std::max(most_rows, rows);
+    num_items += rows * shape.heads_kv * ceil_div(shape.group_size(), plan.heads_per_tile);
+  }
+  const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
+  const std::int64_t section = section_heads(plan, options.section_bytes);
+  const std::int64_t ranked_at_once =
+      num_items / num_kv_heads * std::min<std::int64_t>(section, num_kv_heads);
+  FDMA_TRY_VOID(check_memory(
+      num_items * static_cast<std::int64_t>(sizeof(WorkItem)) +
+          ranked_at_once * static_cast<std::int64_t>(sizeof(Ranked)) +
+          mask.num_groups() * most_rows * static_cast<std::int64_t>(sizeof(PlannedRow)),
+      "make_plan"));
+  FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
+  plan.items.reserve(static_cast<std::size_t>(num_items));
+  std::vector<std::size_t> sections{0};
+  for (std::int64_t kv = 0; kv < num_kv_heads; kv += section) {
+    append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));
+    sections.push_back(plan.items.size());
+  }
+  if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
+    split_rows(plan, sections, num_workers);
+  }
+  return plan;
+}
+
+// make_plan on the threads of the arena that it is called in.
+Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& shape,
+                                const ScoreSpec& score, const PlanOptions& options) {
+  FDMA_TRY_VOID(check_support(shape, score, options));
+  FDMA_TRY_VOID(check_mask(mask, shape));
+  try {
+    if (options.form == PlanForm::parametric) {
+      return parametric_plan_of(mask, shape, score, options);
+    }
+    FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
+    if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
+    if (plan.backend == Backend::sm90 && options.columns != ColumnMode::scan) {
+      FDMA_TRY(const bool is_listed, plan_key_lists(mask, options, plan));
+      if (is_listed) return plan;
+    }
+    SetAlgebraOptions rows_are_keys;
+    rows_are_keys.block = plan.mask_tile();
+    FDMA_TRY(const BlockMask transposed, transpose(mask, rows_are_keys));
+    return plan_of(transposed, std::move(plan), options);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 "make_plan: not enough memory for the plan; larger tiles or columns = scan need "
+                 "less"};
+  }
+}
+
+}  // namespace
+
+std::int64_t AttentionPlan::size_bytes() const {
+  const auto bytes = [](const auto& v) {
+    return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
+  };
+  return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
+         bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
+         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(key_orders) +
+         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders) +
+         bytes(key_lists.keys) + bytes(key_lists.items) + bytes(key_lists.sum_keys);
+}
+
+std::int64_t AttentionPlan::num_items() const {
+  if (is_parametric()) return count_formula_items(*this);
+  return static_cast<std::int64_t>(is_listed() ? key_lists.items.size() : items.size());
+}
+
+Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
+                                const ScoreSpec& score, const PlanOptions& options) {
+  if (options.num_threads < 0) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("num_threads: expected at least 0, got {}", options.num_threads)};
+  }
+  if (options.num_threads == 0) return plan_here(mask, shape, score, options);
+  std::optional<Result<AttentionPlan>> made;
+  in_arena(options.num_threads, [&] { made = plan_here(mask, shape, score, options); });
+  return *std::move(made);
+}
+
+}  // namespace fdma

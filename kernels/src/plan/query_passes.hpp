@@ -1,0 +1,34 @@
+// Of backward calls on a GPU: what the kernels before and after the main one move, and the head
+// size that the main one computes.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "plan/backward_dims.hpp"
+
+namespace fdma {
+
+/// Bytes read and written: out, dout and lse are read, two float32 a query and zeros for the sums
+/// of dq are written; then the sums are read and dq is written.
+inline std::int64_t query_pass_bytes(const AttentionShape& shape) {
+  const std::int64_t kFloat = size_bytes(DType::float32);
+  const std::int64_t outputs = 2 * std::int64_t{shape.head_dim_v} * size_bytes(shape.out_dtype);
+  const std::int64_t sums = 2 * std::int64_t{sm90::backward_dim(shape)} * kFloat;
+  const std::int64_t dq = std::int64_t{shape.head_dim} * size_bytes(shape.q_dtype);
+  std::int64_t rows = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) rows += shape.q_len(b) * shape.heads_q;
+  return rows * (outputs + 3 * kFloat + sums + dq);
+}
+
+/// The head size at which a device profile is asked for costs: the mean of both, for products grow
+/// with their own; of backward calls on a GPU that of the kernel, which fills up with zeros.
+inline double head_dim_of_costs(const AttentionShape& shape, Direction direction, Backend backend) {
+  if (backend != Backend::cpu && direction == Direction::backward) {
+    return sm90::backward_dim(shape);
+  }
+  return (shape.head_dim + shape.head_dim_v) / 2.0;
+}
+
+}  // namespace fdma

@@ -1,0 +1,288 @@
+// A tile is gathered if its live keys, once for each row interval that sees them, cost less in a
+// list than the tile does: a tile that is computed whole costs the same with one live key as with
+// 128, a chunk of a list a little more than it, but holds 128 live keys of any number of tiles.
+// The last chunk of a list costs much of a whole one, so a row gathers only where all of it gains.
+//
+// Live keys of column tiles are counted in one sweep down the tile rows, a change for each interval
+// that begins or ends; those of bitmaps and row panels once for each, however many rows share them.
+//
+// Example     causal & topk of 131,072 keys, w = 2,048: in each of 512 tiles of a row some 4 of 128
+//             keys live, 2,175 in all: 17 chunks in place of 512 tiles.
+// Not worth   the diagonal of a causal mask: each of its 128 keys has rows of its own, a chunk.
+#include "plan/regions.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include "fdma/base/parallel.hpp"
+#include "plan/cell_runs.hpp"
+
+namespace fdma {
+namespace {
+
+// Live keys of a tile.
+struct TileKeys {
+  std::int64_t entries = 0;  ///< once for each row interval
+  std::int64_t keys = 0;
+};
+
+// Live keys of the tiles of one tile row after the other, from the mask's column table.
+class ColumnKeys {
+ public:
+  explicit ColumnKeys(const SegmentMask& mask)
+      : alive_(static_cast<std::size_t>(mask.num_tile_cols())),
+        first_change_(static_cast<std::size_t>(mask.num_tile_rows()) + 2) {
+    if (mask.column_offsets.empty()) return;
+    const auto each_change = [&mask](auto&& visit) {
+      for (std::int64_t key = 0; key < mask.kv_len; ++key) {
+        const auto col = static_cast<std::int32_t>(key / mask.block.block_kv);
+        const auto k = static_cast<std::size_t>(key);
+        for (std::int64_t i = mask.column_offsets[k]; i < mask.column_offsets[k + 1]; ++i) {
+          const Interval queries = mask.column_intervals[static_cast<std::size_t>(i)];
+          visit(static_cast<std::size_t>(queries.begin / mask.block.block_q), col);
+          visit(static_cast<std::size_t>((queries.end - 1) / mask.block.block_q) + 1, ~col);
+        }
+      }
+    };
+    // Sorted by tile row, by counting.
+    each_change([this](std::size_t row, std::int32_t) { ++first_change_[row + 1]; });
+    for (std::size_t row = 1; row < first_change_.size(); ++row) {
+      first_change_[row] += first_change_[row - 1];
+    }
+    changes_.resize(static_cast<std::size_t>(first_change_.back()));
+    std::vector<std::int64_t> next = first_change_;
+    each_change([&](std::size_t row, std::int32_t change) {
+      changes_[static_cast<std::size_t>(next[row]++)] = change;
+    });
+  }
+
+  // Rows come in ascending order from 0 on.
+  void enter(std::int32_t row) {
+    const auto r = static_cast<std::size_t>(row);
+    for (std::int64_t i = first_change_[r]; i < first_change_[r + 1]; ++i) {
+      const std::int32_t change = changes_[static_cast<std::size_t>(i)];
+      const bool is_begin = change >= 0;
+      alive_[static_cast<std::size_t>(is_begin ? change : ~change)] += is_begin ? 1 : -1;
+      total_ += is_begin ? 1 : -1;
+    }
+  }
+  std::int64_t of(std::int64_t col) const { return alive_[static_cast<std::size_t>(col)]; }
+  std::int64_t total() const { return total_; }
+
+ private:
+  std::vector<std::int32_t> alive_;  // by tile column
+  std::int64_t total_ = 0;
+  std::vector<std::int64_t> first_change_;  // of each tile row
+  std::vector<std::int32_t> changes_;       // tile columns, ~column where an interval ended
+};
+
+TileKeys keys_of_cells(const std::uint64_t* words, BlockShape block) {
+  return {count_runs(words, block), count_keys(words, block)};
+}
+
+// What is stored of partial cells, counted once.
+class StoredKeys {
+ public:
+  explicit StoredKeys(const SegmentMask& mask)
+      : bitmaps_(static_cast<std::size_t>(mask.num_bitmaps())),
+        panels_(static_cast<std::size_t>(mask.num_row_panels())) {
+    parallel_for(std::size_t{0}, bitmaps_.size(), [&](std::size_t i) {
+      bitmaps_[i] = keys_of_cells(mask.bitmap(static_cast<std::int64_t>(i)).data(), mask.block);
+    });
+    parallel_for(std::size_t{0}, panels_.size(), [&](std::size_t i) {
+      std::vector<std::uint64_t> words(static_cast<std::size_t>(mask.words_per_bitmap()));
+      const std::int64_t num_tiles = panel_tiles(mask, static_cast<std::int64_t>(i));
+      for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
+        panel_cells(mask, static_cast<std::int64_t>(i), tile, words);
+        panels_[i].push_back(keys_of_cells(words.data(), mask.block));
+      }
+    });
+  }
+
+  TileKeys of(const TileSegment& segment, std::int64_t col) const {
+    const auto payload = static_cast<std::size_t>(segment.payload);
+    if (segment.kind == SegmentKind::bitmap) return bitmaps_[payload];
+    const auto tile = static_cast<std::size_t>(col - segment.first_tile);
+    return tile < panels_[payload].size() ? panels_[payload][tile] : TileKeys();
+  }
+
+ private:
+  std::vector<TileKeys> bitmaps_;
+  std::vector<std::vector<TileKeys>> panels_;  // tile by tile
+};
+
+class Chooser {
+ public:
+  Chooser(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs)
+      : mask_(mask),
+        mode_(mode),
+        costs_(costs),
+        columns_(mask),
+        row_words_(static_cast<std::size_t>(ceil_div(mask.num_tile_cols(), 64))) {
+    if (mode != ColumnMode::scan) stored_.emplace_back(mask);
+  }
+
+  Regions run() {
+    Regions regions;
+    regions.rows.resize(static_cast<std::size_t>(mask_.num_tile_rows()));
+    for_each_tile_row(mask_, [&](std::int32_t row, std::span<const TileSegment> segments) {
+      columns_.enter(row);
+      choose(segments, regions.rows[static_cast<std::size_t>(row)], regions.gathered);
+    });
+    return regions;
+  }
+
+ private:
+  double cost_of(const RegionCost& cost, std::int64_t tiles, std::int64_t keys) const {
+    return cost.tile * static_cast<double>(tiles) +
+           cost.keys * static_cast<double>(keys) / mask_.block.block_kv;
+  }
+  std::int64_t keys_of(const TileSegment& segment) const {
+    return std::min(std::int64_t{segment.end_tile} * mask_.block.block_kv, mask_.kv_len) -
+           std::int64_t{segment.first_tile} * mask_.block.block_kv;
+  }
+
+  void choose(std::span<const TileSegment> segments, RowRegions& out,
+              std::vector<std::uint64_t>& gathered) {
+    std::int64_t num_entries = 0, num_column_keys = 0, full_keys = 0;
+    bool is_forced = false;
+    double gathered_tiles_cost = 0;
+    words_.assign(row_words_, 0);
+    for (const TileSegment& segment : segments) {
+      const RegionCost& cost = costs_.of(segment.kind);
+      const std::int64_t num_tiles = segment.end_tile - segment.first_tile;
+      if (segment.kind == SegmentKind::full) {
+        full_keys += keys_of(segment);
+        out.tiles_cost += cost_of(cost, num_tiles, keys_of(segment));
+        continue;
+      }
+      const bool is_column = segment.kind == SegmentKind::columns;
+      if (mode_ == ColumnMode::scan) {
+        out.tiles_cost += cost_of(cost, num_tiles, is_column ? 0 : keys_of(segment));
+        continue;
+      }
+      for (std::int64_t col = segment.first_tile; col < segment.end_tile; ++col) {
+        const TileKeys keys = is_column ? TileKeys{columns_.of(col), columns_.of(col)}
+                                        : stored_.front().of(segment, col);
+        const double tile_cost = cost_of(cost, 1, keys.keys);
+        out.tiles_cost += tile_cost;
+        if (is_column) num_column_keys += keys.entries;
+        const bool is_asked_for = mode_ == ColumnMode::gather && is_column;
+        const double entries_cost =
+            costs_.gather * static_cast<double>(keys.entries) / mask_.block.block_kv;
+        if (!is_asked_for && entries_cost >= tile_cost) continue;
+        is_forced |= is_asked_for;
+        num_entries += keys.entries;
+        gathered_tiles_cost += tile_cost;
+        if (is_column) num_column_keys -= keys.entries;
+        words_[static_cast<std::size_t>(col / 64)] |= std::uint64_t{1} << (col % 64);
+      }
+    }
+    if (mode_ == ColumnMode::scan) {
+      // Keys of full tiles have one interval there.
+      if (!mask_.column_offsets.empty()) out.num_scanned = columns_.total() - full_keys;
+      out.tiles_cost += cost_of(costs_.columns, 0, out.num_scanned);
+      out.cost = out.tiles_cost;
+      return;
+    }
+    out.num_scanned = num_column_keys;
+    out.cost = out.tiles_cost;
+    if (num_entries == 0) return;
+    const std::int64_t num_computed =
+        ceil_div(num_entries, costs_.gather_step) * costs_.gather_step;
+    const double with_list =
+        out.tiles_cost - gathered_tiles_cost +
+        costs_.gather * static_cast<double>(num_computed) / mask_.block.block_kv;
+    const double least_gain = mode_ == ColumnMode::gather ? 0 : costs_.least_gain;
+    if (!is_forced && with_list >= (1 - least_gain) * out.tiles_cost) {
+      forget(segments, out);
+      return;
+    }
+    out.cost = with_list;
+    out.num_gathered = num_entries;
+    out.first_word = static_cast<std::int64_t>(gathered.size());
+    gathered.insert(gathered.end(), words_.begin(), words_.end());
+  }
+
+  // Every column tile of the row is visited after all.
+  void forget(std::span<const TileSegment> segments, RowRegions& out) const {
+    out.num_scanned = 0;
+    for (const TileSegment& segment : segments) {
+      if (segment.kind != SegmentKind::columns) continue;
+      for (std::int64_t col = segment.first_tile; col < segment.end_tile; ++col) {
+        out.num_scanned += columns_.of(col);
+      }
+    }
+  }
+
+  const SegmentMask& mask_;
+  ColumnMode mode_;
+  const RegionCosts& costs_;
+  ColumnKeys columns_;
+  std::vector<StoredKeys> stored_;  // where they are needed
+  std::size_t row_words_;
+  std::vector<std::uint64_t> words_;  // of the row in hand
+};
+
+}  // namespace
+
+// sm90: tiles are computed whole, whatever lives in them; figures of docs/performance.md. A column
+// tile waits for its intervals, and more where many keys begin or end in it. cpu: live
+// keys are computed wherever they lie; a list saves looking at the others, about 10 ns each, a
+// hundredth of computing one. Moving a key reads and writes its rows at the rate of main memory, a
+// launch takes 3 us; in tiles of all multiprocessors together.
+RegionCosts region_costs(Backend backend) {
+  if (backend == Backend::cpu) {
+    constexpr double kScan = 0.007;
+    return {.full = {0, 1},
+            .bitmap = {kScan, 1.05},
+            .rows = {kScan, 1.05},
+            .columns = {kScan, 1.1},
+            .gather = 1.1,
+            .least_gain = 0.05};
+  }
+  return {.full = {1, 0},
+          .bitmap = {1.08, 0},
+          .rows = {1.08, 0},
+          .columns = {1.25, 0},
+          .gather = 1.18,
+          .gather_step = 128,
+          .moved_key = 0.03,
+          .moving = 270,
+          .least_gain = 0.03,
+          .least_mask_gain = 0.15};
+}
+
+const RegionCost& RegionCosts::of(SegmentKind kind) const {
+  switch (kind) {
+    case SegmentKind::full:
+      return full;
+    case SegmentKind::bitmap:
+      return bitmap;
+    case SegmentKind::rows:
+      return rows;
+    case SegmentKind::columns:
+      return columns;
+  }
+  return full;
+}
+
+bool may_gain(const SegmentMask& mask, const RegionCosts& costs) {
+  if (costs.full.tile == 0) return true;  // keys are what costs
+  double visited = 0, partial = 0;
+  for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
+    for (const TileSegment& segment : segments) {
+      const double cost = costs.of(segment.kind).tile * (segment.end_tile - segment.first_tile);
+      visited += cost;
+      if (segment.kind != SegmentKind::full) partial += cost;
+    }
+  });
+  return partial > costs.least_mask_gain * visited;
+}
+
+Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs) {
+  return Chooser(mask, mode, costs).run();
+}
+
+}  // namespace fdma

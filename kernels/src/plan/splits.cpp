@@ -1,0 +1,319 @@
+// Workers take items as they become free; where items are few and long, most of them idle while the
+// last ones work. Splitting the keys of a row over several items evens that out and costs a little
+// more for each item, and a kernel that combines what they found. Both are reckoned in full tiles
+// (docs/performance.md: partial tiles cost 1.1, an item 0.9 beside its tiles):
+//
+//     time = makespan of the items in their order + combining
+//
+// Every size of the largest piece that is tried is longest / n for some n; rows are cut into as few
+// even pieces as that size allows, so that short rows stay whole. Trying ends where even a perfect
+// schedule would not be better than the best one found: finer pieces only cost more.
+//
+// Example     132 workers, 4 rows of 1024 tiles: 1025 tiles of time; 33 pieces of 31 or 32 tiles
+//             each: 33.2 and 2.1 for combining.
+// Not worth   512 rows of 64 tiles: 4 rounds of 64.9 against 3.88 rounds if they could be cut at
+//             will, less than the pieces cost.
+#include "plan/splits.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "fdma/kernels/estimate.hpp"
+#include "plan/closed_form.hpp"
+
+namespace fdma {
+namespace {
+
+constexpr double kPartialTile = 1.1;
+constexpr double kItem = 0.9;
+constexpr double kSplitItem = 1.2;    ///< its result is written in float32
+constexpr double kCombine = 2;        ///< launch and latency: about 3 us
+constexpr double kCombineRow = 1e-4;  ///< a query row of a partial result, read by all workers
+constexpr double kLeastGain = 0.03;
+constexpr double kEnough = 0.01;  ///< of a perfect schedule: finer pieces are not tried
+constexpr std::int64_t kMostPartialsPerWorker = 32;
+// Of parametric plans, whose rows are all cut alike.
+constexpr std::int32_t kLeastPartTiles = 4;  ///< of the longest row
+constexpr std::int64_t kMostRounds = 8;      ///< of whole items; with more they are not cut
+
+// The tiles of a row in full tiles.
+double tiles_cost(const AttentionPlan& plan, const WorkItem& item) {
+  double cost = 0;
+  for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+    const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
+    const std::int64_t tiles = segment.end_tile - segment.first_tile +
+                               std::int64_t{item.step} * (segment.step_end - segment.step_first);
+    cost += static_cast<double>(tiles) * (segment.kind == PlanSegmentKind::full ? 1 : kPartialTile);
+  }
+  return std::max(cost, 1.0);  // an item without keys computes one tile of none
+}
+
+// Query rows of the tile that exist, of all its heads.
+std::int64_t rows_of(const AttentionPlan& plan, std::int32_t batch, std::int32_t q_tile) {
+  return std::min<std::int64_t>(plan.tile.block_q, plan.shape.q_len(batch) -
+                                                       std::int64_t{q_tile} * plan.tile.block_q) *
+         plan.heads_per_tile;
+}
+
+struct Row {
+  double tiles;  ///< cost
+  std::int32_t num_tiles;
+  std::int64_t num_rows;  ///< queries
+};
+
+std::int32_t num_pieces(std::int32_t num_tiles, std::int32_t largest) {
+  return std::max(1, static_cast<std::int32_t>(ceil_div(num_tiles, largest)));
+}
+
+double piece_cost(const Row& row, std::int32_t piece_tiles, std::int32_t pieces) {
+  if (pieces == 1) return row.tiles + kItem;
+  return row.tiles * piece_tiles / row.num_tiles + kSplitItem;
+}
+
+struct Prediction {
+  double time;          ///< makespan and combining
+  double perfect_time;  ///< the same if work could be shared at will
+};
+
+// Rows of sections, longest first in each, cut into pieces of at most `largest` tiles.
+class Splitter {
+ public:
+  Splitter(const AttentionPlan& plan, std::span<const std::size_t> sections,
+           std::int32_t num_workers)
+      : sections_(sections), num_workers_(num_workers) {
+    rows_.reserve(plan.items.size());
+    for (const WorkItem& item : plan.items) {
+      rows_.push_back(
+          {tiles_cost(plan, item), item.num_tiles, rows_of(plan, item.batch, item.q_tile)});
+      longest_ = std::max(longest_, item.num_tiles);
+    }
+  }
+
+  const std::vector<Row>& rows() const { return rows_; }
+
+  /// The best size of the largest piece; 0 where rows stay whole.
+  std::int32_t best_size() {
+    // Workers end within the longest item of each other (Graham): no more than that can be gained.
+    double sum = 0, longest_cost = 0;
+    for (const Row& row : rows_) {
+      sum += row.tiles + kItem;
+      longest_cost = std::max(longest_cost, row.tiles + kItem);
+    }
+    if (longest_cost <= kLeastGain * sum / num_workers_) return 0;
+    const Prediction whole = *predict(longest_);
+    double best_time = (1 - kLeastGain) * whole.time;
+    std::int32_t best = 0, size = longest_;
+    if (whole.perfect_time > best_time) return 0;
+    // Many items: sizes in steps of an eighth, each trial takes longer.
+    const std::int64_t coarse = static_cast<std::int64_t>(rows_.size()) > 8 * num_workers_ ? 8 : 64;
+    for (std::int64_t n = 2; size > 1; n += 1 + n / coarse) {
+      const auto next = static_cast<std::int32_t>(ceil_div(longest_, n));
+      if (next == size) continue;
+      size = next;
+      const std::optional<Prediction> tried = predict(size);
+      if (!tried || tried->perfect_time > best_time) break;
+      if (tried->time > best_time) continue;
+      best = size;
+      best_time = tried->time;
+      if (best_time < (1 + kEnough) * tried->perfect_time) break;
+    }
+    return best;
+  }
+
+ private:
+  // Nothing where there would be too many partial results.
+  std::optional<Prediction> predict(std::int32_t largest) {
+    costs_.clear();
+    double combine = 0;
+    std::int64_t partials = 0;
+    double sum = 0;
+    for (std::size_t s = 0; s + 1 < sections_.size(); ++s) {
+      const std::size_t first = costs_.size();
+      for (std::size_t i = sections_[s]; i < sections_[s + 1]; ++i) {
+        const Row& row = rows_[i];
+        const std::int32_t pieces = num_pieces(row.num_tiles, largest);
+        for (std::int32_t p = 0; p < pieces; ++p) {
+          costs_.push_back(piece_cost(row, piece_of(row.num_tiles, pieces, p).num_tiles, pieces));
+          sum += costs_.back();
+        }
+        if (pieces == 1) continue;
+        partials += pieces;
+        combine += kCombineRow * static_cast<double>(row.num_rows * pieces);
+      }
+      std::sort(costs_.begin() + static_cast<std::ptrdiff_t>(first), costs_.end(),
+                std::greater<>());
+    }
+    if (partials > kMostPartialsPerWorker * num_workers_) return {};
+    if (partials > 0) combine += kCombine;
+    return Prediction{simulate_schedule(costs_, num_workers_).makespan_us + combine,
+                      sum / num_workers_ + combine};
+  }
+
+  std::span<const std::size_t> sections_;
+  std::int32_t num_workers_;
+  std::vector<Row> rows_;
+  std::int32_t longest_ = 1;
+  std::vector<double> costs_;
+};
+
+}  // namespace
+
+std::int32_t heads_per_tile_of_group(std::int32_t group_size) {
+  std::int32_t heads = 1;
+  while (heads < group_size && heads < kMaxHeadsPerTile) heads *= 2;
+  return heads;
+}
+
+std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape) {
+  const std::int32_t group = shape.group_size();
+  const std::int32_t heads = heads_per_tile_of_group(group);
+  std::int64_t num_items = 0, num_packed = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    num_items += ceil_div(shape.q_len(b), kSm90TileRows) * group;
+    num_packed += ceil_div(shape.q_len(b), kSm90TileRows / heads) * ceil_div(group, heads);
+  }
+  if (num_packed * 10 > num_items * 9) return 1;
+  if (mask.shape.num_heads == 1) return heads;
+  for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
+    for (std::int64_t h = 0; h < shape.heads_q; ++h) {
+      const std::int64_t first = h - h % group % heads;
+      if (mask.group(b, h) != mask.group(b, first)) return 1;
+    }
+  }
+  return heads;
+}
+
+Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t index) {
+  const std::int32_t size = num_tiles / num_pieces, larger = num_tiles % num_pieces;
+  return {index * size + std::min(index, larger), size + (index < larger ? 1 : 0)};
+}
+
+double combine_tiles(const AttentionPlan& plan) {
+  if (plan.is_parametric()) {
+    if (plan.num_splits == 1) return 0;
+    std::int64_t num_queries = 0;
+    for (std::int64_t b = 0; b < plan.shape.batch; ++b) num_queries += plan.shape.q_len(b);
+    return kCombine +
+           kCombineRow * static_cast<double>(num_queries * plan.shape.heads_q * plan.num_splits);
+  }
+  double tiles = plan.split_rows.empty() ? 0 : kCombine;
+  for (const SplitRow& row : plan.split_rows) {
+    tiles +=
+        kCombineRow * static_cast<double>(rows_of(plan, row.batch, row.q_tile) * row.num_partials);
+  }
+  return tiles;
+}
+
+double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
+  std::vector<double> costs;
+  if (plan.is_parametric()) {
+    for (const WorkItem& item : formula_items(plan, formula_elements(plan))) {
+      costs.push_back(std::max(item.num_tiles, 1) +
+                      (item.partial == kWholeRow ? kItem : kSplitItem));
+    }
+    return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
+  }
+  costs.reserve(plan.items.size());
+  for (const WorkItem& item : plan.items) {
+    if (item.partial == kWholeRow) {
+      costs.push_back(tiles_cost(plan, item) + kItem);
+      continue;
+    }
+    std::int64_t of_row = 0;
+    for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+      const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
+      of_row += segment.end_tile - segment.first_tile +
+                std::int64_t{item.step} * (segment.step_end - segment.step_first);
+    }
+    costs.push_back(tiles_cost(plan, item) * item.num_tiles / static_cast<double>(of_row) +
+                    kSplitItem);
+  }
+  return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
+}
+
+std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers) {
+  std::int32_t longest = 0;
+  std::int64_t num_tiles = 0;  // of one set of heads
+  for (const FormulaElement& element : formula_elements(plan)) {
+    for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.tile.block_q); ++i) {
+      const std::int32_t of_row = walk_of(element, plan.tile, i).num_tiles();
+      longest = std::max(longest, of_row);
+      num_tiles += of_row;
+    }
+  }
+  AttentionPlan tried = plan;
+  tried.num_splits = 1;
+  const std::int64_t num_items = tried.num_items();
+  if (num_items == 0 || num_items >= kMostRounds * num_workers) return 1;
+  const std::int64_t most = std::min<std::int64_t>(
+      longest / kLeastPartTiles, num_workers * kMostPartialsPerWorker / num_items);
+  const double whole = predicted_tiles(tried, num_workers);
+  double best = whole * (1 - kLeastGain);
+  std::int32_t best_splits = 1;
+  const std::int64_t num_sets =
+      plan.shape.heads_kv * ceil_div(plan.shape.group_size(), plan.heads_per_tile);
+  for (std::int32_t splits = 2; splits <= most; ++splits) {
+    tried.num_splits = splits;
+    const double perfect = (static_cast<double>(num_tiles * num_sets) +
+                            kSplitItem * static_cast<double>(num_items * splits)) /
+                               num_workers +
+                           combine_tiles(tried);
+    if (perfect >= best) break;
+    const double predicted = predicted_tiles(tried, num_workers);
+    if (predicted >= best) continue;
+    best = predicted;
+    best_splits = splits;
+  }
+  return best_splits;
+}
+
+void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,
+                std::int32_t num_workers) {
+  Splitter splitter(plan, sections, num_workers);
+  const std::int32_t largest = splitter.best_size();
+  if (largest == 0) return;
+  struct Ranked {
+    double cost;
+    WorkItem item;
+  };
+  std::vector<WorkItem> items;
+  std::vector<Ranked> ranked;
+  std::int32_t next_partial = 0;
+  for (std::size_t s = 0; s + 1 < sections.size(); ++s) {
+    ranked.clear();
+    for (std::size_t i = sections[s]; i < sections[s + 1]; ++i) {
+      const WorkItem& row = plan.items[i];
+      const std::int32_t pieces = num_pieces(row.num_tiles, largest);
+      for (std::int32_t p = 0; p < pieces; ++p) {
+        const Piece piece = piece_of(row.num_tiles, pieces, p);
+        WorkItem item = row;
+        item.first_tile = piece.first_tile;
+        item.num_tiles = piece.num_tiles;
+        if (pieces > 1) item.partial = next_partial + p;
+        ranked.push_back({piece_cost(splitter.rows()[i], piece.num_tiles, pieces), item});
+      }
+      if (pieces == 1) continue;
+      plan.split_rows.push_back({row.batch, row.head, row.q_tile, next_partial, pieces});
+      next_partial += pieces;
+    }
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const Ranked& a, const Ranked& b) { return a.cost > b.cost; });
+    for (const Ranked& each : ranked) items.push_back(each.item);
+  }
+  plan.items = std::move(items);
+}
+
+std::int64_t num_partials(const AttentionPlan& plan) {
+  if (plan.is_parametric()) {
+    if (plan.num_splits == 1) return 0;
+    const std::int64_t sets = ceil_div(plan.shape.group_size(), plan.heads_per_tile);
+    return plan.shape.batch * ceil_div(plan.shape.max_q_len(), plan.tile.block_q) *
+           plan.shape.heads_kv * sets * plan.num_splits;
+  }
+  std::int64_t sum = 0;
+  for (const SplitRow& row : plan.split_rows) sum += row.num_partials;
+  return sum;
+}
+
+}  // namespace fdma

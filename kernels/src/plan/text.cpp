@@ -1,0 +1,193 @@
+// Names and the text form of a plan.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fdma/kernels/plan.hpp"
+#include "plan/closed_form.hpp"
+#include "plan/splits.hpp"
+
+namespace fdma {
+
+std::string_view to_string(Backend backend) {
+  switch (backend) {
+    case Backend::cpu:
+      return "cpu";
+    case Backend::sm90:
+      return "sm90";
+    case Backend::sm80:
+      return "sm80";
+  }
+  return "unknown";
+}
+
+Result<Backend> parse_backend(std::string_view name) {
+  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
+    if (name == to_string(backend)) return backend;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("backend: expected cpu, sm90 or sm80, got '{}'", name)};
+}
+
+std::string_view to_string(Direction direction) {
+  return direction == Direction::forward ? "forward" : "backward";
+}
+
+Result<Direction> parse_direction(std::string_view name) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (name == to_string(direction)) return direction;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("direction: expected forward or backward, got '{}'", name)};
+}
+
+std::string_view to_string(ColumnMode mode) {
+  switch (mode) {
+    case ColumnMode::automatic:
+      return "automatic";
+    case ColumnMode::scan:
+      return "scan";
+    case ColumnMode::gather:
+      return "gather";
+    case ColumnMode::reorder:
+      return "reorder";
+  }
+  return "unknown";
+}
+
+Result<ColumnMode> parse_column_mode(std::string_view name) {
+  for (const ColumnMode mode :
+       {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather, ColumnMode::reorder}) {
+    if (name == to_string(mode)) return mode;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("columns: expected automatic, scan, gather or reorder, got '{}'", name)};
+}
+
+std::string_view to_string(PlanForm form) {
+  switch (form) {
+    case PlanForm::segments:
+      return "segments";
+    case PlanForm::parametric:
+      return "parametric";
+  }
+  return "unknown";
+}
+
+Result<PlanForm> parse_plan_form(std::string_view name) {
+  for (const PlanForm form : {PlanForm::segments, PlanForm::parametric}) {
+    if (name == to_string(form)) return form;
+  }
+  return Error{ErrorCode::invalid_argument,
+               fmt::format("form: expected segments or parametric, got '{}'", name)};
+}
+
+namespace {
+
+std::string lengths_text(const std::vector<std::int64_t>& lengths) {
+  return fmt::format("{}", fmt::join(lengths, ","));
+}
+
+// "batch 0 head 4 q_tile 2, 3 tiles", and which of a split row.
+std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
+  const std::string heads = plan.heads_per_tile == 1
+                                ? fmt::format("head {}", item.head)
+                                : fmt::format("heads [{}, {})", item.head,
+                                              std::min(item.head + plan.heads_per_tile,
+                                                       (item.head / plan.shape.group_size() + 1) *
+                                                           plan.shape.group_size()));
+  std::string text =
+      fmt::format("batch {} {} {} {}, {} tiles", item.batch, heads,
+                  plan.is_backward() ? "kv_tile" : "q_tile", item.q_tile, item.num_tiles);
+  if (item.partial != kWholeRow) {
+    text += fmt::format(" from {} on, partial {}", item.first_tile, item.partial);
+  }
+  return text;
+}
+
+std::string listed_text(std::int64_t index, const KeyItem& item) {
+  return fmt::format("item {}: batch {} kv_head {} key_tile {}: tiles [{}, {}), full [{}, {})\n",
+                     index, item.batch, item.kv_head, item.key_tile, item.begin_tile, item.end_tile,
+                     item.full_begin, item.full_end);
+}
+
+std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::int64_t index) {
+  const PlanSegment& segment = plan.segments[static_cast<std::size_t>(index)];
+  const std::int32_t first = segment.first_tile + item.step * segment.step_first;
+  const std::int32_t end = segment.end_tile + item.step * segment.step_end;
+  switch (segment.kind) {
+    case PlanSegmentKind::full:
+      return fmt::format("full [{}, {})", first, end);
+    case PlanSegmentKind::bitmap:
+      return fmt::format("bitmap {} [{}, {})", segment.payload, first, end);
+    case PlanSegmentKind::rows:
+      return fmt::format("rows {} [{}, {})", segment.payload, first, end);
+    case PlanSegmentKind::columns:
+      return fmt::format("columns {} [{}, {})", segment.payload, first, end);
+    case PlanSegmentKind::gather: {
+      const GatherList& list = plan.gather_lists[static_cast<std::size_t>(segment.payload)];
+      return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
+                         list.num_full);
+    }
+    case PlanSegmentKind::order:
+      return fmt::format("order {}", segment.payload);
+    case PlanSegmentKind::formula:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
+  if (plan.is_parametric()) return parametric_text(plan, max_items);
+  const AttentionShape& shape = plan.shape;
+  const KeyLists& lists = plan.key_lists;
+  std::string text = fmt::format(
+      "plan {}{} tile {}x{}{} score {}\n"
+      "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
+      "items {} ({} empty), {} bytes\n"
+      "tiles full {} bitmap {} rows {} columns {} ({} entries) gather {} ({} entries)\n",
+      to_string(plan.backend), plan.is_backward() ? " backward" : "", plan.tile.block_q,
+      plan.tile.block_kv,
+      plan.heads_per_tile == 1 ? "" : fmt::format(" of {} heads", plan.heads_per_tile),
+      to_string(plan.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
+      lengths_text(shape.q_lens), lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v,
+      to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
+      to_string(shape.out_dtype), plan.num_items(), plan.counts.empty_items, plan.size_bytes(),
+      plan.counts.full_tiles, plan.counts.bitmap_tiles, plan.counts.row_tiles,
+      plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
+      plan.counts.gather_entries);
+  if (!plan.key_orders.empty()) {
+    text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.key_orders.size(),
+                        plan.ordered_keys.size(), plan.counts.moved_keys);
+  }
+  if (plan.is_listed()) {
+    text +=
+        fmt::format("listed keys {} in tiles of {}, sums {}, keys moved {}\n", lists.keys.size(),
+                    kListTile, lists.sum_keys.size(), plan.counts.moved_keys);
+  }
+  if (!plan.split_rows.empty()) {
+    text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
+                        num_partials(plan));
+  }
+  const std::int64_t shown = std::min(max_items, plan.num_items());
+  for (std::int64_t i = 0; i < shown; ++i) {
+    if (plan.is_listed()) {
+      text += listed_text(i, lists.items[static_cast<std::size_t>(i)]);
+      continue;
+    }
+    const WorkItem& item = plan.items[static_cast<std::size_t>(i)];
+    text += fmt::format("item {}: {}:", i, item_text(plan, item));
+    for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+      text += fmt::format("{} {}", s == item.first_segment ? "" : ",", segment_text(plan, item, s));
+    }
+    text += '\n';
+  }
+  if (shown < plan.num_items()) {
+    text += fmt::format(".. {} more items\n", plan.num_items() - shown);
+  }
+  return text;
+}
+
+}  // namespace fdma

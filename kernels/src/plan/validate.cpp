@@ -1,0 +1,363 @@
+// What a plan promises to whoever runs it: after this no access of a backend leaves an array, and
+// no cell is true that does not exist.
+//
+// Payloads are looked at once, whoever shares them: the extent of a bitmap, the farthest key of a
+// row panel, the entries of a gather list. Items are then compared with the extents alone. The live
+// keys of column tiles are not counted again: that would cost what scanning them costs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "fdma/formats/convert.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "plan/closed_form.hpp"
+#include "plan/make_kv_worklist.hpp"
+#include "plan/splits.hpp"
+#include "plan/thread_cells.hpp"
+#include "plan/validate_kv_index_lists.hpp"
+#include "plan/validate_splits.hpp"
+
+namespace fdma {
+namespace {
+
+Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
+
+// Ascending offsets from 0 to `end`.
+Result<void> check_offsets(std::string_view name, const std::vector<std::int64_t>& offsets,
+                           std::size_t end) {
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const std::int64_t low = i == 0 ? 0 : offsets[i - 1];
+    if (offsets[i] < low || offsets[i] > static_cast<std::int64_t>(end)) {
+      return wrong(fmt::format("{}[{}]: expected {} to {}, got {}", name, i, low, end, offsets[i]));
+    }
+  }
+  return {};
+}
+
+Result<void> check_heads_per_tile(const AttentionPlan& plan) {
+  const std::int32_t heads = plan.heads_per_tile;
+  const bool is_right = plan.backend == Backend::sm90
+                            ? heads > 0 && std::has_single_bit(static_cast<unsigned>(heads)) &&
+                                  heads * plan.tile.block_q == kSm90TileRows &&
+                                  plan.tile.block_kv == kSm90TileKeys &&
+                                  (heads == 1 || !plan.is_backward())
+                            : heads == 1;
+  if (is_right) return {};
+  return wrong(fmt::format("heads_per_tile: {} with tiles of {} x {} of {}", heads,
+                           plan.tile.block_q, plan.tile.block_kv, to_string(plan.backend)));
+}
+
+Result<void> check_arrays(const AttentionPlan& plan) {
+  if (plan.bitmaps.size() % static_cast<std::size_t>(plan.words_per_bitmap()) != 0) {
+    return wrong(fmt::format("bitmaps: {} words are no multiple of {}", plan.bitmaps.size(),
+                             plan.words_per_bitmap()));
+  }
+  const auto panel_rows = static_cast<std::size_t>(plan.mask_tile().block_q);
+  if (plan.row_offsets.empty() || (plan.row_offsets.size() - 1) % panel_rows != 0) {
+    return wrong(fmt::format("row_offsets: expected a multiple of {} entries and one more, got {}",
+                             panel_rows, plan.row_offsets.size()));
+  }
+  FDMA_TRY_VOID(check_offsets("row_offsets", plan.row_offsets, plan.row_intervals.size()));
+  FDMA_TRY_VOID(check_offsets("column_offsets", plan.column_offsets, plan.column_intervals.size()));
+  FDMA_TRY_VOID(check_offsets("column_tables", plan.column_tables, plan.column_offsets.size()));
+  for (std::size_t i = 0; i < plan.row_intervals.size(); ++i) {
+    const Interval keys = plan.row_intervals[i];
+    if (keys.begin < 0 || keys.begin >= keys.end) {
+      return wrong(fmt::format("row_intervals[{}]: [{}, {})", i, keys.begin, keys.end));
+    }
+  }
+  return {};
+}
+
+// Mask rows and keys up to the last true cell of a tile.
+struct Extent {
+  std::int64_t rows = 0;
+  std::int64_t keys = 0;
+};
+
+// sm90: words of threads (bitmap_order.hpp), a mask row for each of `heads` rows.
+Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
+  Extent extent;
+  for (int thread = 0; thread < 256; ++thread) {
+    for (int word = 0; word < 2; ++word) {
+      const auto bits = static_cast<std::uint32_t>(words[thread] >> (32 * word));
+      if (bits == 0) continue;
+      const sm90::Cell last = sm90::mask_cell(thread % 128, word, std::bit_width(bits) - 1);
+      extent.rows = std::max<std::int64_t>(extent.rows, thread / 128 * 64 + last.row + 1);
+      extent.keys = std::max<std::int64_t>(extent.keys, last.col + 1);
+    }
+  }
+  extent.rows = ceil_div(extent.rows, heads);
+  return extent;
+}
+
+Extent extent_of_bitmap(const AttentionPlan& plan, std::int64_t index) {
+  if (plan.backend == Backend::sm90) {
+    return extent_of_thread_words(plan.bitmaps.data() + index * plan.words_per_bitmap(),
+                                  plan.heads_per_tile);
+  }
+  const auto* bytes =
+      reinterpret_cast<const unsigned char*>(plan.bitmaps.data() + index * plan.words_per_bitmap());
+  const std::int64_t key_bytes = plan.mask_tile().block_q / 8;
+  Extent extent;
+  for (std::int64_t key = 0; key < plan.mask_tile().block_kv; ++key) {
+    for (std::int64_t byte = 0; byte < key_bytes; ++byte) {
+      const unsigned char rows = bytes[key * key_bytes + byte];
+      if (rows == 0) continue;
+      extent.keys = key + 1;
+      extent.rows = std::max<std::int64_t>(extent.rows, 8 * byte + std::bit_width(rows));
+    }
+  }
+  return extent;
+}
+
+Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
+  Extent extent;
+  const std::int64_t panel_rows = plan.mask_tile().block_q;
+  for (std::int64_t row = 0; row < panel_rows; ++row) {
+    const auto at = static_cast<std::size_t>(index * panel_rows + row);
+    for (std::int64_t i = plan.row_offsets[at]; i < plan.row_offsets[at + 1]; ++i) {
+      extent.rows = row + 1;
+      extent.keys =
+          std::max<std::int64_t>(extent.keys, plan.row_intervals[static_cast<std::size_t>(i)].end);
+    }
+  }
+  return extent;
+}
+
+class ItemChecker {
+ public:
+  explicit ItemChecker(const AttentionPlan& plan)
+      : plan_(plan), tile_(plan.mask_tile()), checked_for_(plan.gather_lists.size()) {
+    for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
+      bitmaps_.push_back(extent_of_bitmap(plan, i));
+    }
+    const auto num_panels =
+        (static_cast<std::int64_t>(plan.row_offsets.size()) - 1) / tile_.block_q;
+    for (std::int64_t i = 0; i < num_panels; ++i) panels_.push_back(extent_of_panel(plan, i));
+  }
+
+  Result<void> check(std::size_t index) {
+    const WorkItem& item = plan_.items[index];
+    const auto fail = [index](const std::string& message) {
+      return wrong(fmt::format("items[{}]: {}", index, message));
+    };
+    if (item.batch < 0 || item.batch >= plan_.shape.batch || item.head < 0 ||
+        item.head >= plan_.shape.heads_q || item.q_tile < 0 || item.step < 0 ||
+        item.q_tile >= ceil_div(plan_.row_len(item.batch), tile_.block_q)) {
+      return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape", item.batch,
+                              item.head, item.q_tile, item.step));
+    }
+    if (item.first_segment < 0 || item.num_segments < 0 ||
+        static_cast<std::size_t>(item.first_segment) + static_cast<std::size_t>(item.num_segments) >
+            plan_.segments.size()) {
+      return fail(fmt::format("segments {} + {} of {}", item.first_segment, item.num_segments,
+                              plan_.segments.size()));
+    }
+    kv_len_ = plan_.column_len(item.batch);
+    num_rows_ = std::min<std::int64_t>(
+        tile_.block_q, plan_.row_len(item.batch) - std::int64_t{item.q_tile} * tile_.block_q);
+    previous_end_ = 0;
+    has_list_ = false;
+    walked_ = {};
+    for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+      const auto checked = check_segment(item, plan_.segments[static_cast<std::size_t>(s)]);
+      if (!checked) return fail(fmt::format("segment {}: {}", s, checked.error().message));
+    }
+    const PlanCounts& w = walked_;
+    const bool is_right = w.column_tiles > 0 ? item.num_entries >= w.gather_entries
+                                             : item.num_entries == w.gather_entries;
+    if (!is_right) {
+      return fail(
+          fmt::format("num_entries: expected {}, got {}", w.gather_entries, item.num_entries));
+    }
+    if (item.first_tile > 0) return {};  // an earlier item of the row has counted
+    sum_.full_tiles += w.full_tiles;
+    sum_.bitmap_tiles += w.bitmap_tiles;
+    sum_.row_tiles += w.row_tiles;
+    sum_.column_tiles += w.column_tiles;
+    sum_.column_entries += item.num_entries - w.gather_entries;
+    sum_.gather_chunks += w.gather_chunks;
+    sum_.gather_entries += w.gather_entries;
+    sum_.empty_items += row_tiles() == 0 ? 1 : 0;
+    return {};
+  }
+
+  /// Tiles and chunks that the segments of the item in hand have, whichever of them it walks.
+  std::int64_t row_tiles() const {
+    return walked_.full_tiles + walked_.bitmap_tiles + walked_.row_tiles + walked_.column_tiles +
+           walked_.gather_chunks;
+  }
+
+  /// Counts of all items checked so far.
+  const PlanCounts& counts() const { return sum_; }
+
+ private:
+  // From here on keys are those of the order.
+  Result<void> enter_order(const WorkItem& item, const PlanSegment& segment) {
+    const std::int64_t place =
+        std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
+    const std::int32_t order =
+        plan_.order_of.empty() ? -1 : plan_.order_of[static_cast<std::size_t>(place)];
+    const PlanSegment expected{0, 0, 0, 0, PlanSegmentKind::order, order};
+    if (&segment != &plan_.segments[static_cast<std::size_t>(item.first_segment)] ||
+        segment != expected) {
+      return wrong(
+          fmt::format("expected key order {} to be said first, got {}", order, segment.payload));
+    }
+    kv_len_ = plan_.key_orders[static_cast<std::size_t>(order)].num_keys;
+    return {};
+  }
+
+  Result<void> check_gather(const WorkItem& item, const PlanSegment& segment) {
+    const auto payload = static_cast<std::size_t>(segment.payload);
+    const GatherList& list = plan_.gather_lists[payload];
+    if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
+        segment.end_tile != ceil_div(list.num_entries, tile_.block_kv)) {
+      return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
+                               segment.first_tile, segment.end_tile));
+    }
+    // Entries name keys of the tensors, whatever the order of tiles.
+    const std::pair checks{num_rows_, plan_.column_len(item.batch)};
+    if (checked_for_[payload] != checks) {
+      FDMA_TRY_VOID(check_list(plan_, segment.payload, checks.first, checks.second));
+      checked_for_[payload] = checks;
+    }
+    has_list_ = true;
+    walked_.gather_chunks += segment.end_tile;
+    walked_.gather_entries += list.num_entries;
+    return {};
+  }
+
+  Result<void> check_segment(const WorkItem& item, const PlanSegment& segment) {
+    const std::int64_t num_payloads[] = {1,
+                                         plan_.num_bitmaps(),
+                                         static_cast<std::int64_t>(panels_.size()),
+                                         static_cast<std::int64_t>(plan_.column_tables.size()),
+                                         static_cast<std::int64_t>(plan_.gather_lists.size()),
+                                         0,
+                                         static_cast<std::int64_t>(plan_.key_orders.size())};
+    const auto kind = static_cast<std::size_t>(segment.kind);
+    if (plan_.is_backward() && segment.kind > PlanSegmentKind::columns) {
+      return wrong(fmt::format("kind {} in a backward plan", kind));
+    }
+    if (kind >= std::size(num_payloads) || segment.payload < 0 ||
+        segment.payload >= num_payloads[kind]) {
+      return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
+    }
+    const auto payload = static_cast<std::size_t>(segment.payload);
+    if (segment.kind == PlanSegmentKind::order) return enter_order(item, segment);
+    if (has_list_) return wrong("comes after a gather list");
+    if (segment.kind == PlanSegmentKind::gather) return check_gather(item, segment);
+    const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
+    const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    const std::int64_t num_cols = ceil_div(kv_len_, tile_.block_kv);
+    if (first < previous_end_ || end <= first || end > num_cols) {
+      return wrong(
+          fmt::format("tiles [{}, {}) after {} of {}", first, end, previous_end_, num_cols));
+    }
+    previous_end_ = end;
+    Extent extent;
+    std::int64_t first_key = first * tile_.block_kv;
+    switch (segment.kind) {
+      case PlanSegmentKind::full:
+        walked_.full_tiles += end - first;
+        break;
+      case PlanSegmentKind::bitmap:
+        walked_.bitmap_tiles += end - first;
+        extent = bitmaps_[payload];
+        first_key = (end - 1) * tile_.block_kv;
+        break;
+      case PlanSegmentKind::rows:
+        walked_.row_tiles += end - first;
+        extent = panels_[payload];
+        if (extent.keys > (end - first) * tile_.block_kv) {
+          return wrong(fmt::format("row panel {} has {} keys in {} tiles", payload, extent.keys,
+                                   end - first));
+        }
+        break;
+      case PlanSegmentKind::columns:
+        walked_.column_tiles += end - first;
+        if (plan_.column_tables[payload] + kv_len_ + 1 >
+            static_cast<std::int64_t>(plan_.column_offsets.size())) {
+          return wrong(fmt::format("column table {} has fewer than {} keys", payload, kv_len_));
+        }
+        break;
+      case PlanSegmentKind::gather:
+      case PlanSegmentKind::formula:
+      case PlanSegmentKind::order:
+        break;
+    }
+    if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
+      return wrong(fmt::format("payload {} has cells up to row {} and key {} of {} and {}", payload,
+                               extent.rows, first_key + extent.keys, num_rows_, kv_len_));
+    }
+    return {};
+  }
+
+  const AttentionPlan& plan_;
+  const BlockShape tile_;  ///< rows and columns of the plan's mask, said below to be rows and keys
+  std::vector<Extent> bitmaps_, panels_;
+  /// Rows and keys that each gather list was checked for.
+  std::vector<std::pair<std::int64_t, std::int64_t>> checked_for_;
+  PlanCounts sum_;
+  // The item in hand.
+  std::int64_t kv_len_ = 0, num_rows_ = 0, previous_end_ = 0;
+  bool has_list_ = false;
+  PlanCounts walked_;
+};
+
+// Backward: items [i * group_size, ..) are those of a KV head's query heads, in their order.
+Result<void> check_groups(const AttentionPlan& plan) {
+  const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
+  for (std::size_t i = 0; plan.is_backward() && i < plan.items.size(); ++i) {
+    const WorkItem& item = plan.items[i];
+    const WorkItem& first = plan.items[i - i % group_size];
+    const auto head_in_group = static_cast<std::int32_t>(i % group_size);
+    if (first.head % plan.shape.group_size() != 0 || item.head != first.head + head_in_group ||
+        item.batch != first.batch || item.q_tile != first.q_tile) {
+      return wrong(
+          fmt::format("items[{}]: batch {} head {} kv_tile {} is not number {} of the "
+                      "group of batch {} head {} kv_tile {}",
+                      i, item.batch, item.head, item.q_tile, head_in_group, first.batch, first.head,
+                      first.q_tile));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> validate(const AttentionPlan& plan) {
+  FDMA_TRY_VOID(validate(plan.shape));
+  FDMA_TRY_VOID(validate(plan.tile));
+  FDMA_TRY_VOID(check_heads_per_tile(plan));
+  if (plan.is_parametric()) return validate_formulas(plan);
+  if (plan.is_listed()) return validate_key_lists(plan);
+  if (plan.is_backward() && !plan.split_rows.empty()) {
+    return wrong("split_rows: a backward plan has none");
+  }
+  FDMA_TRY_VOID(check_arrays(plan));
+  FDMA_TRY_VOID(check_gather_arrays(plan));
+  FDMA_TRY_VOID(check_orders(plan));
+  RowCover cover(plan);
+  FDMA_TRY_VOID(cover.check_split_rows());
+  ItemChecker checker(plan);
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    FDMA_TRY_VOID(checker.check(i));
+    FDMA_TRY_VOID(cover.add(i, checker.row_tiles()));
+  }
+  FDMA_TRY_VOID(cover.finish());
+  FDMA_TRY_VOID(check_groups(plan));
+  PlanCounts counts = checker.counts();
+  for (const std::int32_t order : plan.order_of) {
+    if (order >= 0) counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
+  }
+  if (counts != plan.counts) {
+    return wrong("counts: they differ from those of the items");
+  }
+  return {};
+}
+
+}  // namespace fdma

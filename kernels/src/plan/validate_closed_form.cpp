@@ -1,0 +1,87 @@
+// What a parametric plan promises: formulas within the bounds that arithmetic in 32 bits needs,
+// documents in order, nothing of a plan of segments, counts of its own tiles.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fdma/kernels/plan.hpp"
+#include "plan/closed_form.hpp"
+
+namespace fdma {
+namespace {
+
+Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
+
+Result<void> check_field(std::size_t index, std::string_view name, std::int64_t value,
+                         std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return {};
+  return wrong(
+      fmt::format("formulas[{}].{}: expected {} to {}, got {}", index, name, least, most, value));
+}
+
+Result<void> check_formula(const AttentionPlan& plan, std::size_t index) {
+  const MaskFormula& f = plan.formulas[index];
+  const std::int64_t far = kFormulaUnbounded;
+  FDMA_TRY_VOID(
+      check_field(index, "pos_shift", f.pos_shift, -kFormulaMaxLength, kFormulaMaxLength));
+  FDMA_TRY_VOID(check_field(index, "left", f.left, -far, far));
+  FDMA_TRY_VOID(check_field(index, "right", f.right, -far, far));
+  FDMA_TRY_VOID(check_field(index, "prefix", f.prefix, 0, far));
+  FDMA_TRY_VOID(check_field(index, "sink", f.sink, 0, far));
+  FDMA_TRY_VOID(check_field(index, "kv_begin", f.kv_begin, 0, far));
+  FDMA_TRY_VOID(check_field(index, "kv_end", f.kv_end, 0, far));
+  const auto num_borders = static_cast<std::int64_t>(plan.borders.size());
+  FDMA_TRY_VOID(check_field(index, "first_border", f.first_border, 0, num_borders));
+  FDMA_TRY_VOID(check_field(index, "num_borders", f.num_borders, 0, num_borders - f.first_border));
+  if (f.num_borders == 1) {
+    return wrong(fmt::format("formulas[{}].num_borders: expected 0 or at least 2, got 1", index));
+  }
+  for (std::int32_t i = 0; i < f.num_borders; ++i) {
+    const std::size_t at = static_cast<std::size_t>(f.first_border) + static_cast<std::size_t>(i);
+    const std::int64_t least = i == 0 ? -far : plan.borders[at - 1];
+    if (plan.borders[at] >= least && plan.borders[at] <= far) continue;
+    return wrong(
+        fmt::format("borders[{}]: expected {} to {}, got {}", at, least, far, plan.borders[at]));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> validate_formulas(const AttentionPlan& plan) {
+  const AttentionShape& shape = plan.shape;
+  if (plan.formulas.size() != 1 && static_cast<std::int64_t>(plan.formulas.size()) != shape.batch) {
+    return wrong(fmt::format("formulas: expected 1 or {} (batch), got {}", shape.batch,
+                             plan.formulas.size()));
+  }
+  if (std::max(shape.max_q_len(), shape.max_kv_len()) > kFormulaMaxLength) {
+    return wrong(fmt::format("shape: expected lengths up to {} in a parametric plan, got {} x {}",
+                             kFormulaMaxLength, shape.max_q_len(), shape.max_kv_len()));
+  }
+  for (std::size_t i = 0; i < plan.formulas.size(); ++i) FDMA_TRY_VOID(check_formula(plan, i));
+  if (!plan.items.empty() || !plan.split_rows.empty() || !plan.segments.empty() ||
+      !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
+      !plan.column_tables.empty() || !plan.column_offsets.empty() ||
+      !plan.column_intervals.empty() || !plan.gather_lists.empty() ||
+      !plan.gather_entries.empty() || !plan.key_orders.empty() || !plan.ordered_keys.empty() ||
+      !plan.order_of.empty()) {
+    return wrong("items: a parametric plan has formulas and borders only");
+  }
+  if (plan.num_splits < 1) {
+    return wrong(fmt::format("num_splits: expected at least 1, got {}", plan.num_splits));
+  }
+  if (plan.is_backward() && plan.num_splits > 1) {
+    return wrong(fmt::format("num_splits: expected 1 in a backward plan, got {}", plan.num_splits));
+  }
+  if (plan.section_heads < 1 || plan.section_heads > shape.heads_kv) {
+    return wrong(
+        fmt::format("section_heads: expected 1 to {}, got {}", shape.heads_kv, plan.section_heads));
+  }
+  if (count_formula_tiles(plan) != plan.counts) {
+    return wrong("counts: they differ from those of the formulas");
+  }
+  return {};
+}
+
+}  // namespace fdma

@@ -1,0 +1,120 @@
+#include "plan/validate_kv_index_lists.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace fdma {
+namespace {
+
+Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
+
+// Sets the last key of each order.
+Result<void> check_each_order(const AttentionPlan& plan, std::vector<std::int64_t>& last_keys) {
+  const AttentionShape& shape = plan.shape;
+  const auto num_keys = static_cast<std::int64_t>(plan.ordered_keys.size());
+  std::vector<bool> is_there;
+  for (std::size_t i = 0; i < plan.key_orders.size(); ++i) {
+    const KeyOrder& order = plan.key_orders[i];
+    if (order.first_key < 0 || order.num_keys < 0 || order.num_keys > num_keys ||
+        order.first_key > num_keys - order.num_keys) {
+      return wrong(fmt::format("key_orders[{}]: keys {} + {} of {}", i, order.first_key,
+                               order.num_keys, num_keys));
+    }
+    last_keys.push_back(-1);
+    is_there.assign(static_cast<std::size_t>(shape.max_kv_len()), false);
+    for (std::int64_t k = order.first_key; k < order.first_key + order.num_keys; ++k) {
+      const std::int32_t key = plan.ordered_keys[static_cast<std::size_t>(k)];
+      if (key < 0 || key >= shape.max_kv_len() || is_there[static_cast<std::size_t>(key)]) {
+        return wrong(fmt::format("ordered_keys[{}]: expected another key of {}, got {}", k,
+                                 shape.max_kv_len(), key));
+      }
+      is_there[static_cast<std::size_t>(key)] = true;
+      last_keys.back() = std::max<std::int64_t>(last_keys.back(), key);
+    }
+  }
+  return {};
+}
+
+// Keys of an order exist in every element that uses it.
+Result<void> check_uses(const AttentionPlan& plan, const std::vector<std::int64_t>& last_keys) {
+  const AttentionShape& shape = plan.shape;
+  const auto num_heads = plan.key_orders.empty() ? 0 : shape.batch * shape.heads_kv;
+  if (static_cast<std::int64_t>(plan.order_of.size()) != num_heads) {
+    return wrong(
+        fmt::format("order_of: expected {} entries, got {}", num_heads, plan.order_of.size()));
+  }
+  for (std::size_t i = 0; i < plan.order_of.size(); ++i) {
+    const std::int32_t order = plan.order_of[i];
+    if (order < -1 || order >= static_cast<std::int32_t>(plan.key_orders.size())) {
+      return wrong(fmt::format("order_of[{}]: {} of {} orders", i, order, plan.key_orders.size()));
+    }
+    if (order < 0) continue;
+    const std::int64_t kv_len = shape.kv_len(static_cast<std::int64_t>(i) / shape.heads_kv);
+    const std::int64_t last_key = last_keys[static_cast<std::size_t>(order)];
+    if (last_key >= kv_len) {
+      return wrong(fmt::format("order_of[{}]: key {} of {}", i, last_key, kv_len));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_gather_arrays(const AttentionPlan& plan) {
+  if (plan.gather_entries.size() % kGatherAlignment != 0) {
+    return wrong(fmt::format("gather_entries: expected a multiple of {}, got {}", kGatherAlignment,
+                             plan.gather_entries.size()));
+  }
+  for (std::size_t i = 0; i < plan.gather_lists.size(); ++i) {
+    const GatherList& list = plan.gather_lists[i];
+    if (list.first_entry < 0 || list.first_entry % kGatherAlignment != 0 || list.num_entries < 0 ||
+        list.num_full < 0 || list.num_full > list.num_entries ||
+        list.first_entry + list.num_entries >
+            static_cast<std::int64_t>(plan.gather_entries.size())) {
+      return wrong(fmt::format("gather_lists[{}]: entries {} + {} ({} full) of {}", i,
+                               list.first_entry, list.num_entries, list.num_full,
+                               plan.gather_entries.size()));
+    }
+  }
+  return {};
+}
+
+Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int64_t num_rows,
+                        std::int64_t kv_len) {
+  const GatherList& list = plan.gather_lists[static_cast<std::size_t>(index)];
+  for (std::int32_t i = 0; i < list.num_entries; ++i) {
+    const GatherEntry& entry = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
+    const bool is_full = entry.row_begin == 0 && entry.row_end == num_rows;
+    if (entry.key < 0 || entry.key >= kv_len || entry.row_begin >= entry.row_end ||
+        entry.row_end > num_rows || is_full != (i < list.num_full)) {
+      return wrong(
+          fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
+                      index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
+    }
+    // Kernels tell runs of keys by their first and last.
+    if (i == 0 || i == list.num_full) continue;
+    const std::int32_t before = (&entry)[-1].key;
+    if (entry.key < before || (is_full && entry.key == before)) {
+      return wrong(fmt::format("gather list {}, entry {}: key {} behind key {}", index, i,
+                               entry.key, before));
+    }
+  }
+  for (std::int32_t i = list.num_entries; i % kGatherAlignment != 0; ++i) {
+    const GatherEntry& gap = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
+    if (gap != GatherEntry{}) {
+      return wrong(fmt::format("gather list {}: expected zeros behind entry {}, got key {}", index,
+                               list.num_entries, gap.key));
+    }
+  }
+  return {};
+}
+
+Result<void> check_orders(const AttentionPlan& plan) {
+  std::vector<std::int64_t> last_keys;
+  FDMA_TRY_VOID(check_each_order(plan, last_keys));
+  return check_uses(plan, last_keys);
+}
+
+}  // namespace fdma

@@ -1,0 +1,142 @@
+#include "plan/validate_splits.hpp"
+
+#include <fmt/format.h>
+
+namespace fdma {
+namespace {
+
+constexpr std::int32_t kWhole = -1;  ///< no item yet
+constexpr std::int32_t kSeen = -2;
+
+Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
+
+}  // namespace
+
+RowCover::RowCover(const AttentionPlan& plan)
+    : plan_(plan),
+      sets_of_group_(
+          static_cast<std::int32_t>(ceil_div(plan.shape.group_size(), plan.heads_per_tile))),
+      first_of_batch_(static_cast<std::size_t>(plan.shape.batch) + 1, 0) {
+  for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
+    const auto i = static_cast<std::size_t>(b);
+    first_of_batch_[i + 1] =
+        first_of_batch_[i] + std::int64_t{plan.shape.heads_kv} * sets_of_group_ *
+                                 ceil_div(plan.row_len(b), plan.mask_tile().block_q);
+  }
+}
+
+std::size_t RowCover::place_of(std::int32_t batch, std::int32_t head, std::int32_t q_tile) const {
+  const std::int32_t group = plan_.shape.group_size();
+  const std::int64_t set =
+      std::int64_t{head / group} * sets_of_group_ + head % group / plan_.heads_per_tile;
+  const std::int64_t tiles = ceil_div(plan_.row_len(batch), plan_.mask_tile().block_q);
+  return static_cast<std::size_t>(first_of_batch_[static_cast<std::size_t>(batch)] + set * tiles +
+                                  q_tile);
+}
+
+bool RowCover::is_first_head(std::int32_t head) const {
+  return head % plan_.shape.group_size() % plan_.heads_per_tile == 0;
+}
+
+Result<void> RowCover::check_split_rows() {
+  // Before arrays are made for what the plan says: it may say anything.
+  std::int64_t num_partials = 0;
+  for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
+    const SplitRow& row = plan_.split_rows[i];
+    const auto fail = [i](const std::string& message) {
+      return wrong(fmt::format("split_rows[{}]: {}", i, message));
+    };
+    if (row.batch < 0 || row.batch >= plan_.shape.batch || row.head < 0 ||
+        row.head >= plan_.shape.heads_q || !is_first_head(row.head) || row.q_tile < 0 ||
+        row.q_tile >= ceil_div(plan_.shape.q_len(row.batch), plan_.tile.block_q)) {
+      return fail(fmt::format("batch {} head {} q_tile {} is no tile row", row.batch, row.head,
+                              row.q_tile));
+    }
+    if (row.first_partial != num_partials || row.num_partials < 2) {
+      return fail(fmt::format("expected two or more partials from {} on, got {} from {} on",
+                              num_partials, row.num_partials, row.first_partial));
+    }
+    num_partials += row.num_partials;
+  }
+  const std::int64_t num_items =
+      first_of_batch_.back() + num_partials - static_cast<std::int64_t>(plan_.split_rows.size());
+  if (static_cast<std::int64_t>(plan_.items.size()) != num_items) {
+    return wrong(fmt::format("items: expected {}, got {}", num_items, plan_.items.size()));
+  }
+  split_row_of_.assign(static_cast<std::size_t>(first_of_batch_.back()), kWhole);
+  parts_.assign(static_cast<std::size_t>(num_partials), {});
+  for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
+    const SplitRow& row = plan_.split_rows[i];
+    std::int32_t& at = split_row_of_[place_of(row.batch, row.head, row.q_tile)];
+    if (at != kWhole) return wrong(fmt::format("split_rows[{}]: comes twice", i));
+    at = static_cast<std::int32_t>(i);
+  }
+  return {};
+}
+
+Result<void> RowCover::add(std::size_t index, std::int64_t row_tiles) {
+  const WorkItem& item = plan_.items[index];
+  const auto fail = [&](const std::string& message) {
+    return wrong(fmt::format("items[{}]: batch {} head {} q_tile {} {}", index, item.batch,
+                             item.head, item.q_tile, message));
+  };
+  if (!is_first_head(item.head)) {
+    return fail(fmt::format("is not the first head of {}", plan_.heads_per_tile));
+  }
+  std::int32_t& at = split_row_of_[place_of(item.batch, item.head, item.q_tile)];
+  if (at < 0) {
+    if (at == kSeen) return fail("comes twice");
+    if (item.partial != kWholeRow || item.first_tile != 0 || item.num_tiles != row_tiles) {
+      return fail(fmt::format(
+          "is not split: expected {} tiles from 0 on, partial {}, got {} from {} on, partial {}",
+          row_tiles, kWholeRow, item.num_tiles, item.first_tile, item.partial));
+    }
+    at = kSeen;
+    return {};
+  }
+  const SplitRow& row = plan_.split_rows[static_cast<std::size_t>(at)];
+  if (item.partial < row.first_partial || item.partial - row.first_partial >= row.num_partials) {
+    return fail(fmt::format("is split: expected a partial in [{}, {}), got {}", row.first_partial,
+                            row.first_partial + row.num_partials, item.partial));
+  }
+  Part& part = parts_[static_cast<std::size_t>(item.partial)];
+  if (part.first_tile >= 0) return fail(fmt::format("partial {} comes twice", item.partial));
+  if (item.first_tile < 0 || item.num_tiles < 1 ||
+      std::int64_t{item.first_tile} + item.num_tiles > row_tiles) {
+    return fail(fmt::format("has {} tiles, expected one or more of them, got {} from {} on",
+                            row_tiles, item.num_tiles, item.first_tile));
+  }
+  part = {item.first_tile,   item.num_tiles, row_tiles,       item.first_segment,
+          item.num_segments, item.step,      item.num_entries};
+  return {};
+}
+
+Result<void> RowCover::finish() const {
+  // As many items as rows and partials, none twice: none is missing.
+  for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
+    const SplitRow& row = plan_.split_rows[i];
+    const Part& first = parts_[static_cast<std::size_t>(row.first_partial)];
+    std::int64_t next_tile = 0;
+    for (std::int32_t p = 0; p < row.num_partials; ++p) {
+      const Part& part =
+          parts_[static_cast<std::size_t>(row.first_partial) + static_cast<std::size_t>(p)];
+      if (part.first_segment != first.first_segment || part.num_segments != first.num_segments ||
+          part.step != first.step || part.num_entries != first.num_entries) {
+        return wrong(fmt::format("split_rows[{}]: partial {} has other segments or entries", i,
+                                 row.first_partial + p));
+      }
+      if (part.first_tile != next_tile) {
+        return wrong(fmt::format("split_rows[{}]: expected partial {} from tile {} on, got {}", i,
+                                 row.first_partial + p, next_tile, part.first_tile));
+      }
+      next_tile += part.num_tiles;
+    }
+    if (next_tile != first.row_tiles) {
+      return wrong(fmt::format("split_rows[{}]: expected {} tiles in all, got {}", i,
+                               first.row_tiles, next_tile));
+    }
+  }
+  return {};
+}
+
+}  // namespace fdma

@@ -1,0 +1,82 @@
+// Gradients of ZOH scores on the GPU: checks, and which kernels a call takes.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "cuda/cuda_error.hpp"
+#include "fdma/kernels/zoh_backward_device.hpp"
+#include "selection/scores/backward_call.cuh"
+#include "selection/scores/zoh_vector.cuh"
+
+namespace fdma {
+namespace zoh {
+namespace {
+
+constexpr std::int64_t kMostRowBytes = 1024;
+constexpr std::uintptr_t kWorkspaceAlignment = 256;
+
+ValueGradient gradient_of(const TensorView& view, void* data) {
+  return {data, view.dtype, view.extents[0] > 1 ? view.strides[0] : 0,
+          view.extents[1] > 1 ? view.strides[1] : 0, view.extents[2] > 1 ? view.strides[2] : 0};
+}
+
+BackwardCall make_backward_call(const ZohShape& shape, const ZohBackwardTensors& tensors,
+                                ZohMode mode, void* workspace) {
+  BackwardCall call{};
+  call.forward = make_call(shape, tensors.values, tensors.dt_proj, tensors.a_coef);
+  call.dscores = static_cast<const float*>(tensors.dscores.data);
+  call.dscore_batch_stride = tensors.dscores.strides[0];
+  call.dscore_head_stride = tensors.dscores.strides[1];
+  call.dscore_key_stride = tensors.dscores.strides[2];
+  const TensorView dvalues = tensors.dvalues.view(), &other = tensors.other_dvalues;
+  call.dvalues = gradient_of(dvalues, tensors.dvalues.data);
+  call.other = gradient_of(other, const_cast<void*>(other.data));  // only read
+  const MutableTensorView &ddt_proj = tensors.ddt_proj, &da_coef = tensors.da_coef;
+  call.ddt_proj = {ddt_proj.data, ddt_proj.dtype, 0, ddt_proj.strides[1], ddt_proj.strides[0]};
+  call.da_coef = {da_coef.data, da_coef.dtype, 0, 0, da_coef.strides[0]};
+  call.is_in_place = other.data != nullptr && other.data == dvalues.data &&
+                     other.dtype == dvalues.dtype && other.strides == dvalues.strides;
+  call.is_log = mode == ZohMode::log;
+  call.workspace = workspace;
+  return call;
+}
+
+}  // namespace
+}  // namespace zoh
+
+std::int64_t zoh_backward_workspace_bytes(const ZohShape& shape) {
+  const std::int64_t any = zoh::backward_any_workspace_bytes(shape);
+  return shape.is_per_head ? std::max(any, zoh::backward_rows_workspace_bytes(shape)) : any;
+}
+
+Result<void> zoh_scores_backward(const ZohBackwardTensors& tensors, ZohMode mode, void* workspace,
+                                 Stream stream) {
+  FDMA_TRY(const ZohShape shape, zoh_backward_shape(tensors));
+  if (tensors.values.device != Device::cuda) {
+    return Error{ErrorCode::unsupported,
+                 "values: on the host; this is the GPU's zoh_scores_backward"};
+  }
+  FDMA_TRY_VOID(zoh::check_grid(shape));
+  FDMA_TRY_VOID(check_backend(Backend::sm90));
+  const zoh::BackwardCall call = zoh::make_backward_call(shape, tensors, mode, workspace);
+  if (call.dvalues.data == nullptr && !call.wants_sums()) return {};
+  if (workspace == nullptr ||
+      reinterpret_cast<std::uintptr_t>(workspace) % zoh::kWorkspaceAlignment != 0) {
+    return Error{ErrorCode::invalid_argument,
+                 "workspace: expected zoh_backward_workspace_bytes() = " +
+                     std::to_string(zoh_backward_workspace_bytes(shape)) +
+                     " bytes of device memory, aligned to 256"};
+  }
+  const std::int64_t row_bytes = shape.head_dim * size_bytes(tensors.values.dtype);
+  const bool is_rows = shape.is_per_head && row_bytes <= zoh::kMostRowBytes &&
+                       shape.num_batches * shape.kv_len > 0 && zoh::has_wide_rows(call.forward) &&
+                       zoh::has_aligned_rows(call.dvalues) && zoh::has_aligned_rows(call.other);
+  if (is_rows) {
+    zoh::launch_backward_rows(call, stream);
+  } else {
+    FDMA_TRY_VOID(zoh::launch_backward_any(call, stream));
+  }
+  return sm90::check_cuda(cudaGetLastError(), "zoh_scores_backward: launch");
+}
+
+}  // namespace fdma

@@ -1,0 +1,195 @@
+// ZOH scores of a wide dt_proj [heads_kv, heads_kv * head_dim] of 16 bits where keys are few, on
+// tensor cores. Warps share the width of a row, as many of a block as it takes for all
+// multiprocessors to have work, and values and weights go straight to registers: no barrier stands
+// between one part of a row and the next. Every warp reads all weights of its part, which is what
+// zoh_wide.cu avoids where keys are many. A lane's 16 bytes are the fragments of two mma
+// instructions as they lie, as there.
+#include <cstdint>
+
+#include "selection/scores/call.cuh"
+
+namespace fdma::zoh {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __nv_bfloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, __half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+constexpr int kRowTiles = 2;        // of 16 keys, per warp of score_tiles
+constexpr int kSliceElements = 32;  // of a row: 16 bytes from each of the four lanes that share it
+
+// Blocks of score_tiles on a multiprocessor, by the registers that sums, values and weights take.
+template <int kColumnTiles>
+constexpr int kTileBlocks = kColumnTiles == 1 ? 2 : 1;
+
+// 16 bytes that are read once; the other half of their 128 comes to the L2 cache with them.
+__device__ __forceinline__ uint4 load_streamed(const void* from) {
+  uint4 raw;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
+               : "l"(from));
+  return raw;
+}
+
+// num_splits warps have 32 keys and kColumnTiles x 8 heads from blockIdx.z on, each a part of the
+// rows' width. In an mma, lane 4 g + t holds columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8;
+// here these are elements 8t.. of the slice. Two slices are loaded together, 128 bytes of each row,
+// while the two before them are multiplied: memory is fastest where neighbours come at one time.
+template <class T, int kColumnTiles>
+__global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
+    score_tiles(Call call, int num_splits) {
+  constexpr int kSums = kRowTiles * kColumnTiles * 4;
+  __shared__ float parts[kWarps][kSums][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, quad = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int split = warp % num_splits;
+  const std::int64_t tile = std::int64_t{blockIdx.x} * (kWarps / num_splits) + warp / num_splits;
+  const std::int64_t first_key = tile * 16 * kRowTiles;
+  const auto batch = static_cast<int>(blockIdx.y);
+  const int first_head = static_cast<int>(blockIdx.z) * 8 * kColumnTiles;
+  const int width = call.num_heads * call.head_dim;
+  const T* rows[kRowTiles][2];
+  const T* columns[kColumnTiles];
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows past the end repeat the last one; nothing is made of them.
+      const std::int64_t key = min(first_key + 16 * r + 8 * half + group, call.kv_len - 1);
+      rows[r][half] = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
+                      key * call.key_stride + 8 * quad;
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kColumnTiles; ++c) {
+    const int head = min(first_head + 8 * c + group, call.num_heads - 1);
+    columns[c] =
+        static_cast<const T*>(call.weights.data) + head * call.weight_row_stride + 8 * quad;
+  }
+  float sums[kRowTiles][kColumnTiles][4] = {};
+  const auto load = [&](int at, uint4(&a)[2][kRowTiles][2]) {
+#pragma unroll
+    for (int s = 0; s < 2; ++s, at += kSliceElements) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          a[s][r][half] =
+              at + 8 * quad < width ? load_streamed(rows[r][half] + at) : make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+  };
+  const auto add = [&](int at, const uint4(&a)[2][kRowTiles][2]) {
+#pragma unroll
+    for (int s = 0; s < 2; ++s, at += kSliceElements) {
+      uint4 b[kColumnTiles];
+#pragma unroll
+      for (int c = 0; c < kColumnTiles; ++c) {
+        b[c] = at + 8 * quad < width ? __ldg(reinterpret_cast<const uint4*>(columns[c] + at))
+                                     : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) {
+          multiply(sums[r][c], a[s][r][0].x, a[s][r][1].x, a[s][r][0].y, a[s][r][1].y, b[c].x,
+                   b[c].y, T());
+          multiply(sums[r][c], a[s][r][0].z, a[s][r][1].z, a[s][r][0].w, a[s][r][1].w, b[c].z,
+                   b[c].w, T());
+        }
+      }
+    }
+  };
+  // A part is a multiple of two slices; what lies past the row is zero.
+  constexpr int kPair = 2 * kSliceElements;
+  const int part = (width + kPair * num_splits - 1) / (kPair * num_splits) * kPair;
+  const int end = (split + 1) * part;
+  uint4 even[2][kRowTiles][2], odd[2][kRowTiles][2];
+  int at = split * part;
+  load(at, even);
+  for (; at < end; at += 2 * kPair) {
+    load(at + kPair, odd);
+    add(at, even);
+    load(at + 2 * kPair, even);
+    if (at + kPair < end) add(at + kPair, odd);
+  }
+  if (num_splits > 1) {
+    // The first warp of a tile adds what the others have, in their order.
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      parts[warp][i][lane] = sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4];
+    __syncthreads();
+    if (split != 0) return;
+    for (int other = 1; other < num_splits; ++other) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4] += parts[warp + other][i][lane];
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::int64_t key = first_key + 16 * r + 8 * (i / 2) + group;
+        const int head = first_head + 8 * c + 2 * quad + i % 2;
+        if (key < call.kv_len && head < call.num_heads) {
+          store_score(call, batch, head, key, sums[r][c][i]);
+        }
+      }
+    }
+  }
+}
+
+template <class T, int kColumnTiles>
+void launch(const Call& call, Stream stream) {
+  const std::int64_t tiles = ceil_div(call.kv_len, 16 * kRowTiles);
+  const std::int64_t column_blocks = ceil_div(call.num_heads, 8 * kColumnTiles);
+  // Warps for all that can run at a time.
+  const std::int64_t wanted = ceil_div(kTileBlocks<kColumnTiles> * kWarps * kMultiprocessors,
+                                       tiles * column_blocks * call.num_batches);
+  const int num_splits = wanted > 4 ? kWarps : wanted > 2 ? 4 : wanted > 1 ? 2 : 1;
+  const dim3 grid(static_cast<unsigned>(ceil_div(tiles * num_splits, kWarps)),
+                  static_cast<unsigned>(call.num_batches), static_cast<unsigned>(column_blocks));
+  score_tiles<T, kColumnTiles><<<grid, kThreads, 0, stream>>>(call, num_splits);
+}
+
+template <class T>
+void launch_of(const Call& call, Stream stream) {
+  if (call.num_heads <= 8) {
+    launch<T, 1>(call, stream);
+  } else if (call.num_heads <= 16) {
+    launch<T, 2>(call, stream);
+  } else {
+    launch<T, 4>(call, stream);
+  }
+}
+
+}  // namespace
+
+void launch_tiles(const Call& call, Stream stream) {
+  if (call.values.dtype == DType::bfloat16) {
+    launch_of<__nv_bfloat16>(call, stream);
+  } else {
+    launch_of<__half>(call, stream);
+  }
+}
+
+}  // namespace fdma::zoh

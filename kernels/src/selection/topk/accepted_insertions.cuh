@@ -1,0 +1,91 @@
+// Which entrants of a piece are kept at all, and when those that die do (select_topk.cu), by a
+// block.
+//
+// While all that arrives is kept, each arrival takes the place of the worst key that is kept then,
+// and these become better and better: the i-th worst dying key dies with the i-th arrival. So sort
+// by rank, and no search is needed. Some entrants come too late, when w better ones are there. They
+// take no place, and both rows of the rule go without them. Who they are follows from the rule
+// itself: under it, with those left out that are known so far, such an entrant dies before it
+// arrives, or with its own arrival. For a rule that counts too many arrivals, and as many dying
+// keys, names an arrival that is not earlier than the true one: a key that must not die yet is
+// never rejected, and when nothing is left to reject the rule is true, arrival by arrival.
+//
+// Example     kept are 1 and 5, and 7, 6, 2, 8 arrive. Those that die are 1, 2, 5, 6; by the rule
+//             with arrivals 0, 1, 2, 3: 2 (arrival 2) dies too early, so it is rejected. Now 1, 5,
+//             6 die with arrivals 0, 1 and 3
+// Cost        each round but the last rejects at least one, and in practice about half of what is
+//             left: normally distributed scores take 2 to 4 rounds, no order that was tried more
+//             than 12. Of all orders of few arrivals the first to take 2, 3, 4 and 5 rounds have
+//             2, 3, 5 and 8 of them; if that goes on, 2,048 entrants take 16 at worst
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/warp_sums.cuh"
+#include "selection/topk/ranking.hpp"
+
+namespace fdma::zoh {
+
+struct EntrantStorage {
+  static constexpr int kWords = kPieceKeys / 32;
+
+  std::uint32_t is_accepted[kWords];  ///< by index in the piece
+  std::uint32_t is_rejected[kWords];  ///< by place among all that die in the piece, the best first
+  std::uint32_t accepted_before[kWords];
+  uint2 rejected[kWords];            ///< is_rejected as it was numbered, and ones before
+  std::uint16_t locals[kPieceKeys];  ///< indices in the piece of those that are accepted
+  int num_accepted;
+};
+
+/// Sums of ones before each of 64 words, two a lane; returns all. By a warp.
+__device__ __forceinline__ int sum_ones(const std::uint32_t (&words)[2], std::uint32_t (&before)[2],
+                                        int lane) {
+  const int first = __popc(words[0]), both = first + __popc(words[1]);
+  const int sum = ptx::sum_up_to(both, lane);
+  before[0] = static_cast<std::uint32_t>(sum - both);
+  before[1] = static_cast<std::uint32_t>(sum - both + first);
+  return __shfl_sync(0xFFFFFFFFu, sum, 31);
+}
+
+/// Numbers entrants that are accepted in the order of their arrivals. All kThreads threads of the
+/// block, after a barrier behind what changed the bits.
+template <int kThreads>
+__device__ __forceinline__ void number_accepted(EntrantStorage& storage) {
+  static_assert(EntrantStorage::kWords == 64);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  std::uint32_t words[2], before[2];
+  if (thread < 32) {
+    words[0] = storage.is_accepted[2 * lane];
+    words[1] = storage.is_accepted[2 * lane + 1];
+    const int sum = sum_ones(words, before, lane);
+    storage.accepted_before[2 * lane] = before[0];
+    storage.accepted_before[2 * lane + 1] = before[1];
+    if (lane == 0) storage.num_accepted = sum;
+  } else if (thread < 64) {
+    words[0] = storage.is_rejected[2 * lane];
+    words[1] = storage.is_rejected[2 * lane + 1];
+    sum_ones(words, before, lane);
+    storage.rejected[2 * lane] = make_uint2(words[0], before[0]);
+    storage.rejected[2 * lane + 1] = make_uint2(words[1], before[1]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int local = thread; local < kPieceKeys; local += kThreads) {
+    const std::uint32_t word = storage.is_accepted[local / 32];
+    if ((word >> lane & 1) != 0) {
+      storage.locals[storage.accepted_before[local / 32] + __popc(word & ((1u << lane) - 1))] =
+          static_cast<std::uint16_t>(local);
+    }
+  }
+  __syncthreads();
+}
+
+/// The index in the piece of the arrival with which a key dies that is the place-th best (from 0)
+/// of those that die there.
+__device__ __forceinline__ int death_of(const EntrantStorage& storage, int place) {
+  const uint2 rejected = storage.rejected[place / 32];
+  const int above = static_cast<int>(rejected.y) + __popc(rejected.x & ((1u << place % 32) - 1));
+  return storage.locals[storage.num_accepted - 1 - (place - above)];
+}
+
+}  // namespace fdma::zoh

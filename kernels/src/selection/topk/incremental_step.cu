@@ -1,0 +1,277 @@
+// Incremental selection, a block a row. The row keeps the ranks of its (at most w) kept keys in
+// descending order. New keys come 2,048 at a time, all of one group of rows; sorted they are a
+// second run, and what select_topk.cu does with runs is done with these two:
+//   entrants   the new keys above the worst kept one (all while fewer than w are kept)
+//   kept       the w best of both runs; their ends are open
+//   dying      the others of both runs, in each run behind those that stay. The i-th best dies with
+//              the (i + 1)-th last of the entrants that rank above it (select_topk.cu says why)
+// and the two runs up to where they are kept merge into the next run, each rank to its own place
+// plus the number of ranks of the other run above it.
+//
+// Example   w = 2, kept 5 3, new keys 4 1 6 (in this order): entrants 6 4, kept 6 5, dying 4 3; 4
+//           is the best of them and dies with the last entrant above it, 6; 3 with the second last
+//           of 4 and 6: 4
+// Cost      a decoded token that is not kept: one comparison with the worst kept one
+#include <cuda_runtime.h>
+
+#include <cub/block/block_scan.cuh>
+
+#include "cuda/cuda_error.hpp"
+#include "fdma/select/one_interval.hpp"
+#include "selection/topk/device_incremental_topk.hpp"
+#include "selection/topk/insertions.cuh"
+
+namespace fdma::zoh {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct StepStorage {
+  std::uint64_t entrants[kPieceKeys];  ///< the run of the new keys
+  union {
+    typename BlockSort<kThreads, 1>::TempStorage sort_1;
+    typename BlockSort<kThreads, 8>::TempStorage sort_8;
+    ArrivalStorage arrivals;
+  };
+};
+
+// One row in one launch.
+class Row {
+ public:
+  __device__ Row(const IncrementalState& state, const Step& step, StepStorage& storage)
+      : state_(state),
+        step_(step),
+        storage_(storage),
+        row_(static_cast<int>(blockIdx.x)),
+        thread_(static_cast<int>(threadIdx.x)),
+        now_(state.rows[row_]),
+        kept_(state.kept + row_ * state.capacity),
+        scores_(step.scores + row_ / state.num_heads * step.batch_stride +
+                row_ % state.num_heads * step.head_stride) {}
+
+  __device__ void run() {
+    if (step_.num_new > state_.capacity - now_.kv_len ||
+        step_.num_queries > kOpenEnd - 1 - now_.q_len) {
+      if (thread_ == 0) atomicOr(state_.status, kTopkOverCapacity);
+      return;
+    }
+    if (step_.end != kNoEnd) end_group(step_.end == kEndNow ? now_.q_len : step_.end);
+    for (int i = thread_; i < step_.num_cleared; i += kThreads) {
+      kept_[step_.first_cleared + i] = make_int2(0, 0);
+    }
+    if (!step_.is_causal && step_.is_first) store_new_keys();
+    const int first = step_.is_causal ? now_.kv_len : step_.first_shown;
+    const int count = step_.is_causal ? step_.num_new : step_.num_shown;
+    for (int at = 0; at < count; at += kPieceKeys) show(first + at, min(kPieceKeys, count - at));
+    __syncthreads();  // everybody has read the state
+    if (thread_ != 0) return;
+    if (step_.is_last) {
+      now_.kv_len += step_.num_new;
+      now_.q_len += step_.num_queries;
+    }
+    state_.rows[row_] = now_;
+  }
+
+ private:
+  __device__ std::uint64_t* ranks_of(int buffer) const {
+    return state_.ranks + (std::int64_t{row_} * 2 + buffer) * state_.w;
+  }
+
+  __device__ void end_group(int query) {
+    const std::uint64_t* ranks = ranks_of(now_.buffer);
+    for (int i = thread_; i < now_.num_kept; i += kThreads) kept_[key_of_rank(ranks[i])].y = query;
+    now_.num_kept = 0;
+    __syncthreads();
+  }
+
+  // Keys wait from the moment they come, if only until later in this call.
+  __device__ void store_new_keys() {
+    for (int i = thread_; i < step_.num_new; i += kThreads) {
+      const int key = now_.kv_len + i;
+      const int2 seen = state_.queries[key];
+      const float score = scores_[i * step_.key_stride];
+      kept_[key] = seen.x < seen.y ? make_int2(seen.x, kOpenEnd) : make_int2(0, 0);
+      if (state_.waiting != nullptr) state_.waiting[row_ * state_.capacity + key] = score;
+      if (seen.x < seen.y && isnan(score)) atomicOr(state_.status, kTopkSawNan);
+    }
+    __syncthreads();
+  }
+
+  __device__ int begin_of(int key) const {
+    return step_.is_causal ? now_.q_len + key - now_.kv_len : state_.queries[key].x;
+  }
+
+  __device__ std::uint64_t rank_of(int key) const {
+    if (!step_.is_causal) {
+      const int2 seen = state_.queries[key];
+      if (seen.x >= seen.y) return 0;
+      if (key < now_.kv_len) return rank_of_key(state_.waiting[row_ * state_.capacity + key], key);
+    }
+    const float score = scores_[(key - now_.kv_len) * step_.key_stride];
+    if (isnan(score)) atomicOr(state_.status, kTopkSawNan);
+    return rank_of_key(score, key);
+  }
+
+  template <int kItems, class Storage>
+  __device__ void sort(Storage& sort_storage, int first_key, int count) {
+    std::uint64_t ranks[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int at = i * kThreads + thread_;  // any order: they are sorted
+      ranks[i] = at < count ? rank_of(first_key + at) : 0;
+    }
+    BlockSort<kThreads, kItems>(sort_storage).Sort(ranks, GreaterRank());
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) storage_.entrants[thread_ * kItems + i] = ranks[i];
+    __syncthreads();
+  }
+
+  // Shows keys [first_key, first_key + count), at most kPieceKeys.
+  __device__ void show(int first_key, int count) {
+    if (count <= kThreads) {
+      sort<1>(storage_.sort_1, first_key, count);
+    } else {
+      sort<8>(storage_.sort_8, first_key, count);
+    }
+    const std::uint64_t* const entrants = storage_.entrants;
+    const std::uint64_t* const ranks = ranks_of(now_.buffer);
+    const std::uint64_t worst = now_.num_kept == state_.w ? ranks[state_.w - 1] : 1;
+    const int num_seen = end_of_at_least(entrants, 0, count, 1);
+    const int num_entrants = end_of_at_least(entrants, 0, num_seen, worst);
+    for (int i = num_entrants + thread_; i < num_seen; i += kThreads) {
+      kept_[key_of_rank(entrants[i])] = make_int2(0, 0);
+    }
+    if (num_entrants > 0) enter(first_key, num_entrants);
+    __syncthreads();
+  }
+
+  // How many of the kept keys are among the `staying` best of both runs.
+  __device__ int num_old_staying(const std::uint64_t* ranks, int num_entrants, int staying) const {
+    int low = 0, high = min(now_.num_kept, staying);
+    while (low < high) {
+      const int middle = (low + high) / 2, entrant = staying - 1 - middle;
+      if (entrant >= num_entrants || ranks[middle] > storage_.entrants[entrant]) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  __device__ void enter(int first_key, int num_entrants) {
+    const std::uint64_t* const entrants = storage_.entrants;
+    const std::uint64_t* const ranks = ranks_of(now_.buffer);
+    const auto staying =
+        static_cast<int>(min(static_cast<std::int64_t>(now_.num_kept) + num_entrants, state_.w));
+    const int old_staying = num_old_staying(ranks, num_entrants, staying);
+    const int new_staying = staying - old_staying;
+    const int old_dying = now_.num_kept - old_staying;
+    const int num_dying = old_dying + num_entrants - new_staying;
+    if (num_dying > 0) {
+      number_arrivals<kThreads>(storage_.arrivals, num_entrants,
+                                [&](int i) { return key_of_rank(entrants[i]) - first_key; });
+      build_tree<kThreads>(storage_.arrivals, num_entrants);
+      const Arrivals arrivals = tree_of(storage_.arrivals);
+      for (int i = thread_; i < num_dying; i += kThreads) {
+        const bool is_old = i < old_dying;
+        const std::uint64_t rank =
+            is_old ? ranks[old_staying + i] : entrants[new_staying + i - old_dying];
+        const int new_above = is_old ? end_of_at_least(entrants, new_staying, num_entrants, rank)
+                                     : new_staying + i - old_dying;
+        const int old_above =
+            is_old ? old_staying + i : end_of_at_least(ranks, old_staying, now_.num_kept, rank);
+        const int place = new_above - new_staying + old_above - old_staying;
+        const int last =
+            first_key + storage_.arrivals.local_of_arrival[arrivals.largest(new_above, place + 1)];
+        const int key = key_of_rank(rank);
+        const int begin = is_old ? kept_[key].x : begin_of(key), end = begin_of(last);
+        kept_[key] = begin < end ? make_int2(begin, end) : make_int2(0, 0);
+      }
+    }
+    std::uint64_t* const merged = ranks_of(1 - now_.buffer);
+    for (int i = thread_; i < old_staying; i += kThreads) {
+      merged[i + end_of_at_least(entrants, 0, new_staying, ranks[i])] = ranks[i];
+    }
+    for (int i = thread_; i < new_staying; i += kThreads) {
+      const int key = key_of_rank(entrants[i]);
+      kept_[key] = make_int2(begin_of(key), kOpenEnd);
+      merged[i + end_of_at_least(ranks, 0, old_staying, entrants[i])] = entrants[i];
+    }
+    now_.buffer = 1 - now_.buffer;
+    now_.num_kept = staying;
+  }
+
+  const IncrementalState& state_;
+  const Step& step_;
+  StepStorage& storage_;
+  int row_;
+  int thread_;
+  RowState now_;  ///< the same in all threads
+  int2* kept_;
+  const float* scores_;
+};
+
+__global__ void __launch_bounds__(kThreads, 1)
+    run_step(const __grid_constant__ IncrementalState state, const __grid_constant__ Step step) {
+  extern __shared__ __align__(16) unsigned char raw_storage[];
+  Row(state, step, *reinterpret_cast<StepStorage*>(raw_storage)).run();
+}
+
+constexpr int kKeysPerThread = 4;
+
+__global__ void __launch_bounds__(kThreads)
+    find_live_keys(IncrementalState state, std::int32_t* keys, std::int64_t row_size,
+                   std::int32_t* counts) {
+  __shared__ typename cub::BlockScan<int, kThreads>::TempStorage storage;
+  const int row = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int kv_len = state.rows[row].kv_len;
+  const int2* kept = state.kept + row * state.capacity;
+  int found = 0;
+  for (int base = 0; base < kv_len; base += kThreads * kKeysPerThread) {
+    const int first = base + thread * kKeysPerThread;
+    bool is_live[kKeysPerThread];
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kKeysPerThread; ++i) {
+      is_live[i] = first + i < kv_len && kept[first + i].y == kOpenEnd;
+      count += is_live[i] ? 1 : 0;
+    }
+    int offset, total;
+    cub::BlockScan<int, kThreads>(storage).ExclusiveSum(count, offset, total);
+    offset += found;
+#pragma unroll
+    for (int i = 0; i < kKeysPerThread; ++i) {
+      if (is_live[i] && offset < row_size) keys[row * row_size + offset] = first + i;
+      offset += is_live[i] ? 1 : 0;
+    }
+    found += total;
+    __syncthreads();
+  }
+  if (thread == 0) counts[row] = found;
+}
+
+}  // namespace
+
+Result<void> prepare_steps() {
+  return sm90::check_cuda(
+      cudaFuncSetAttribute(run_step, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(sizeof(StepStorage))),
+      "cudaFuncSetAttribute");
+}
+
+void launch_step(const IncrementalState& state, const Step& step, Stream stream) {
+  if (state.num_rows == 0) return;
+  run_step<<<static_cast<unsigned>(state.num_rows), kThreads, sizeof(StepStorage), stream>>>(state,
+                                                                                             step);
+}
+
+void launch_live_keys(const IncrementalState& state, std::int32_t* keys, std::int64_t row_size,
+                      std::int32_t* counts, Stream stream) {
+  if (state.num_rows == 0) return;
+  find_live_keys<<<static_cast<unsigned>(state.num_rows), kThreads, 0, stream>>>(state, keys,
+                                                                                 row_size, counts);
+}
+
+}  // namespace fdma::zoh

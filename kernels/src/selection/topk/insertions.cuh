@@ -1,0 +1,148 @@
+// Arrivals (ranking.hpp) built by a block, and the block's sort of ranks.
+#pragma once
+
+#include <cstdint>
+#include <cub/block/block_merge_sort.cuh>
+
+#include "ptx/warp_sums.cuh"
+#include "selection/topk/ranking.hpp"
+
+namespace fdma::zoh {
+
+struct GreaterRank {
+  __device__ bool operator()(std::uint64_t a, std::uint64_t b) const { return a > b; }
+};
+
+/// Sorts ranks of a block, kItems a thread in blocked order.
+template <int kThreads, int kItems>
+using BlockSort = cub::BlockMergeSort<std::uint64_t, kThreads, kItems>;
+
+struct ArrivalStorage {
+  std::uint16_t arrivals[2][kPieceKeys];
+  std::uint16_t local_of_arrival[kPieceKeys];  ///< the key, as an index in its piece, of an arrival
+  Arrivals::Word words[Arrivals::kLevels * Arrivals::kWords];
+  std::uint32_t leaves[kPieceKeys];
+  /// Of a level while it is built: sums [slot][word]; a row is one word longer, so that the slots
+  /// of a word are in different banks.
+  std::uint16_t sums[Arrivals::kDigits][Arrivals::kWords + 2];
+  std::uint32_t is_entrant[Arrivals::kWords];
+  std::uint16_t entrants_before[Arrivals::kWords];
+};
+
+/// sums[i] = ones in the words before i, by the first warp.
+__device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums) {
+  if (threadIdx.x >= 32) return;
+  const int lane = static_cast<int>(threadIdx.x);
+  const int first = __popc(words[2 * lane]), both = first + __popc(words[2 * lane + 1]);
+  const int sum = ptx::sum_up_to(both, lane);
+  sums[2 * lane] = static_cast<std::uint16_t>(sum - both);
+  sums[2 * lane + 1] = static_cast<std::uint16_t>(sum - both + first);
+}
+
+/// Numbers keys, which come in the order of their ranks (local_of(i): the index in its piece of the
+/// i-th best), in the order of their indices. All kThreads threads of the block.
+template <int kThreads, class LocalOf>
+__device__ void number_arrivals(ArrivalStorage& storage, int count, LocalOf local_of) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < Arrivals::kWords) storage.is_entrant[thread] = 0;
+  __syncthreads();
+  for (int i = thread; i < count; i += kThreads) {
+    const int local = local_of(i);
+    atomicOr(&storage.is_entrant[local / 32], 1u << (local % 32));
+  }
+  __syncthreads();
+  sum_words(storage.is_entrant, storage.entrants_before);
+  __syncthreads();
+  for (int i = thread; i < count; i += kThreads) {
+    const int local = local_of(i);
+    const std::uint32_t before = storage.is_entrant[local / 32] & ((1u << (local % 32)) - 1);
+    const int arrival = storage.entrants_before[local / 32] + __popc(before);
+    storage.arrivals[0][i] = static_cast<std::uint16_t>(arrival);
+    storage.local_of_arrival[arrival] = static_cast<std::uint16_t>(local);
+  }
+  __syncthreads();
+}
+
+__device__ inline Arrivals tree_of(const ArrivalStorage& storage) {
+  return {storage.words, storage.leaves};
+}
+
+/// Fills the tree of `count` numbered keys. All kThreads threads of the block.
+template <int kThreads>
+__device__ void build_tree(ArrivalStorage& storage, int count) {
+  constexpr int kWarps = kThreads / 32;
+  constexpr unsigned kAll = 0xFFFFFFFFu;
+  static_assert(kWarps >= Arrivals::kDigits);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int level = 0; level < Arrivals::kLevels; ++level) {
+    const std::uint16_t* const from = storage.arrivals[level];
+    std::uint16_t* const to = storage.arrivals[1 - level];
+    Arrivals::Word* const words = storage.words + level * Arrivals::kWords;
+    for (int word = warp; word * 32 < count; word += kWarps) {
+      const int at = word * 32 + lane;
+      const int digit = at < count ? Arrivals::digit_of(from[at], level) : 0;
+      const std::uint32_t inside = __ballot_sync(kAll, at < count);
+      const std::uint32_t planes[3] = {__ballot_sync(kAll, (digit & 1) != 0),
+                                       __ballot_sync(kAll, (digit & 2) != 0),
+                                       __ballot_sync(kAll, (digit & 4) != 0)};
+      if (lane < Arrivals::kDigits) {
+        const std::uint32_t found = Arrivals::at_least(planes, Arrivals::digit_of_slot(lane));
+        storage.sums[lane][word] = static_cast<std::uint16_t>(__popc(found & inside));
+      }
+      if (lane == 0) {
+        words[word].planes[0] = planes[0];
+        words[word].planes[1] = planes[1];
+        words[word].planes[2] = planes[2];
+      }
+    }
+    __syncthreads();
+    // A lane has two words; a node has all 64 in level 0 and 8 in level 1.
+    if (warp < Arrivals::kDigits) {
+      std::uint16_t* const mine = &storage.sums[warp][2 * lane];
+      const int lanes = level == 0 ? 32 : 4;
+      const int first = 64 * lane < count ? mine[0] : 0;
+      const int both = 64 * lane + 32 < count ? first + mine[1] : first;
+      int sum = both;
+      for (int step = 1; step < lanes; step *= 2) {
+        const int other = __shfl_up_sync(kAll, sum, static_cast<unsigned>(step), lanes);
+        if (lane % lanes >= step) sum += other;
+      }
+      mine[0] = static_cast<std::uint16_t>(sum - both);
+      mine[1] = static_cast<std::uint16_t>(sum - both + first);
+    }
+    __syncthreads();
+    for (int word = warp; word * 32 < count; word += kWarps) {
+      const int at = word * 32 + lane;
+      int sum = 0;
+      if (lane < Arrivals::kDigits) {
+        sum = storage.sums[lane][word];
+        words[word].sums[lane] = static_cast<std::uint16_t>(sum);
+      }
+      const int arrival = at < count ? from[at] : 0;
+      const int digit = Arrivals::digit_of(arrival, level);
+      const int at_least = __shfl_sync(kAll, sum, Arrivals::slot_of(digit));
+      const int above = __shfl_sync(kAll, sum, Arrivals::slot_of((digit + 1) % Arrivals::kDigits));
+      const std::uint32_t equal = Arrivals::equal_to(words[word].planes, digit);
+      if (at < count) {
+        const int before = at_least - (digit + 1 < Arrivals::kDigits ? above : 0);
+        to[Arrivals::next_position(level, at, digit, equal, before)] =
+            static_cast<std::uint16_t>(arrival);
+      }
+    }
+    __syncthreads();
+  }
+  for (int word = warp; word * 32 < count; word += kWarps) {
+    const int at = word * 32 + lane;
+    std::uint32_t leaf = at < count ? 1u << (storage.arrivals[0][at] % 32) : 0;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(kAll, leaf, static_cast<unsigned>(step));
+      if (lane >= step) leaf |= other;
+    }
+    storage.leaves[at] = leaf;
+  }
+  __syncthreads();
+}
+
+}  // namespace fdma::zoh

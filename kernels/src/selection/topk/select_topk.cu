@@ -1,0 +1,269 @@
+// Selection in parallel over keys. In a group of rows whose visible keys only grow, a key dies with
+// the first query that sees w better keys, that is when the w-th better one of them appears:
+//
+//   death(k) = the w-th smallest key among those of the group that rank above k
+//
+// (if it comes before k itself, k is never kept). Groups are cut into pieces of 2,048 keys; then
+//   1. sort_pieces      128 threads a piece sort its ranks (sort_segments.cuh): a run
+//   2. find_worst_by_samples, _of_few, _of_many
+//                       per piece, the rank of the w-th best key of its group up to the piece's
+//                       end, by samples of the runs (thresholds.cuh); in groups of more than 64
+//                       pieces bit by bit from the top (searched_thresholds.cuh)
+//   3. find_deaths      with T before and after its piece, a block knows what happens in it. The
+//                       keys that die there are those from T before up to T after: one window of
+//                       each run. The keys of the piece above T before are its entrants. Each of
+//                       them takes the place of the worst key that is kept when it arrives, or
+//                       comes too late; so dying keys go in the order of their ranks
+//                       (accepted_insertions.cuh)
+// so that every key is written once: by its own piece where it is never kept or outlives its group,
+// else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
+// blocks run.
+//
+// Fits        random scores: few keys of a late piece enter, step 3 does little
+// Fits        rising scores: every key enters and dies, in the order of arrival
+// Fits less   scores that drift upwards: some enter and come too late, which takes some rounds
+// Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
+//             of its pieces: quadratic in kv_len / 2,048, by samples 18 to 31 us at 64 (32 rows)
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "cuda/cuda_error.hpp"
+#include "fdma/base/interval.hpp"
+#include "ptx/grid.cuh"
+#include "selection/topk/device_topk.hpp"
+#include "selection/topk/evictions.cuh"
+#include "selection/topk/searched_thresholds.cuh"
+#include "selection/topk/sort_segments.cuh"
+#include "selection/topk/thresholds.cuh"
+
+namespace fdma::zoh {
+namespace {
+
+constexpr int kThreads = kTopkThreads;
+constexpr int kDyingOfThread = kPieceKeys / kThreads;
+
+__device__ int local_of(const Piece& piece, std::uint64_t rank) {
+  return piece.kind == PieceKind::packed ? local_of_packed_rank(rank)
+                                         : key_of_rank(rank) - piece.first_key;
+}
+
+__global__ void __launch_bounds__(kSquadThreads, 8)
+    sort_pieces(const __grid_constant__ TopkCall call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  __shared__ PieceStorage storage;
+  sort_piece(call, Squad(), storage, static_cast<int>(blockIdx.x));
+}
+
+__global__ void __launch_bounds__(kThresholdWarps * 32, 2)
+    find_worst_by_samples(const __grid_constant__ TopkCall call, int num_pieces) {
+  ptx::let_next_grid_start();
+  extern __shared__ __align__(16) unsigned char raw_storage[];
+  find_thresholds(call, *reinterpret_cast<ThresholdStorage*>(raw_storage),
+                  static_cast<int>(blockIdx.x) * kThresholdWarps, num_pieces);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    find_worst_of_few(const __grid_constant__ TopkCall call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  __shared__ WorstTeam team;
+  search_worst_of_few(call, team);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    find_worst_of_many(const __grid_constant__ TopkCall call) {
+  ptx::let_next_grid_start();
+  ptx::wait_for_grid_before();
+  search_worst_of_many(call);
+}
+
+// What becomes of a key in its own piece: the arrival with which it dies there, or one of these.
+enum Fate : std::uint16_t { kNeverKept = 0xFFFF, kOutlivesGroup = 0xFFFE, kDiesLater = 0xFFFD };
+
+// Entrants of a piece: what becomes of them if they do not die in it, and bits of their indices.
+// Others are never kept.
+__device__ __forceinline__ void find_entrants(const TopkCall& call, const Piece& piece, int index,
+                                              std::uint64_t before, DeathStorage& storage) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const std::uint64_t in_the_end = call.worst[index + piece.num_after];
+  const std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys;
+  const std::uint64_t least = max(before, std::uint64_t{1});
+  std::uint64_t ranks[kDyingOfThread];
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    const int at = i * kThreads + thread;
+    ranks[i] = at < piece.num_keys ? run[at] : 0;
+  }
+  static_assert(kPieceKeys == 4 * kThreads);
+  reinterpret_cast<uint2*>(storage.fates)[thread] = make_uint2(0xFFFFFFFFu, 0xFFFFFFFFu);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    if (ranks[i] < least) continue;
+    storage.fates[local_of(piece, ranks[i])] = ranks[i] >= in_the_end ? kOutlivesGroup : kDiesLater;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    const int word = i * (kThreads / 32) + thread / 32;
+    const unsigned entrants =
+        __ballot_sync(0xFFFFFFFFu, storage.fates[word * 32 + lane] != kNeverKept);
+    if (lane == 0) {
+      storage.arrivals.is_accepted[word] = entrants;
+      storage.arrivals.is_rejected[word] = 0;
+    }
+  }
+}
+
+// Which keys die in the piece, and when: fates of its own ones, intervals of others.
+__device__ __forceinline__ void settle_deaths(const TopkCall& call, const Piece& piece, int index,
+                                              std::uint64_t before, std::uint64_t after,
+                                              DeathStorage& storage) {
+  const Runs runs(call, piece, index);
+  number_accepted<kThreads>(storage.arrivals);
+  const int num_entrants = storage.arrivals.num_accepted;
+  const std::uint16_t* ends = nullptr;
+  const std::uint16_t* ends_before = nullptr;
+  if (call.ends != nullptr) {
+    ends = call.ends + std::int64_t{index} * call.most_parts;
+    if (before != 0) ends_before = ends - call.most_parts;
+  }
+  const int num_dying = gather_dying(storage, runs, before, after, ends, ends_before, num_entrants);
+  if (num_dying == 0) return;
+  const std::uint64_t* const dying = order_dying(storage, num_dying, before, after);
+  // Keys of earlier pieces are negative.
+  constexpr int kNone = INT_MIN;
+  const int thread = static_cast<int>(threadIdx.x);
+  int locals[kDyingOfThread];
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    const int place = i * kThreads + thread;
+    locals[i] = place < num_dying ? local_of(piece, dying[place]) : kNone;
+  }
+  for (;;) {
+    bool rejects = false;
+#pragma unroll
+    for (int i = 0; i < kDyingOfThread; ++i) {
+      if (i * kThreads >= num_dying) break;
+      const int place = i * kThreads + thread;
+      const bool is_late = locals[i] >= 0 && death_of(storage.arrivals, place) <= locals[i];
+      const unsigned late = __ballot_sync(0xFFFFFFFFu, is_late);
+      if (late == 0) continue;
+      if (thread % 32 == 0) storage.arrivals.is_rejected[place / 32] |= late;
+      rejects = true;
+      if (!is_late) continue;
+      atomicAnd(&storage.arrivals.is_accepted[locals[i] / 32], ~(1u << locals[i] % 32));
+      storage.fates[locals[i]] = kNeverKept;
+      locals[i] = kNone;
+    }
+    if (__syncthreads_or(rejects) == 0) break;
+    number_accepted<kThreads>(storage.arrivals);
+  }
+  int2* kept = row_of(call, piece);
+  const int2* queries = queries_of(call, piece);
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    if (locals[i] == kNone) continue;
+    const int death = death_of(storage.arrivals, i * kThreads + thread);
+    if (locals[i] >= 0) {
+      storage.fates[locals[i]] = static_cast<std::uint16_t>(death);
+      continue;
+    }
+    // By way of __ldg, which may come before the stores of other items.
+    int2 interval = __ldg(queries + locals[i]);
+    interval.y = min(interval.y, __ldg(queries + death).x);
+    kept[locals[i]] = interval.x < interval.y ? interval : make_int2(0, 0);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 3) find_deaths(const __grid_constant__ TopkCall call) {
+  ptx::let_next_grid_start();
+  extern __shared__ __align__(16) unsigned char raw_storage[];
+  DeathStorage& storage = *reinterpret_cast<DeathStorage*>(raw_storage);
+  const int index = static_cast<int>(blockIdx.x);
+  const Piece piece = call.pieces[index];
+  ptx::wait_for_grid_before();
+  const std::uint64_t before = piece.num_before == 0 ? 0 : call.worst[index - 1];
+  const std::uint64_t after = call.worst[index];
+  find_entrants(call, piece, index, before, storage);
+  __syncthreads();
+  if (after != 0) settle_deaths(call, piece, index, before, after, storage);
+  __syncthreads();
+  const int2* queries = queries_of(call, piece);
+  int2* kept = row_of(call, piece);
+#pragma unroll
+  for (int i = 0; i < kDyingOfThread; ++i) {
+    const int local = i * kThreads + static_cast<int>(threadIdx.x);
+    if (local >= piece.num_keys) continue;
+    const std::uint16_t fate = storage.fates[local];
+    if (fate == kDiesLater) continue;
+    int2 interval = make_int2(0, 0);
+    if (fate != kNeverKept) {
+      interval = __ldg(queries + local);
+      if (fate < kPieceKeys) interval.y = min(interval.y, __ldg(queries + fate).x);
+      if (interval.x >= interval.y) interval = make_int2(0, 0);
+    }
+    kept[local] = interval;
+  }
+}
+
+Result<void> prepare_topk() {
+  const auto allow = [](auto* kernel, std::int64_t bytes) {
+    return sm90::check_cuda(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cudaFuncSetAttribute");
+  };
+  FDMA_TRY_VOID(allow(find_worst_by_samples, sizeof(ThresholdStorage)));
+  FDMA_TRY_VOID(allow(find_worst_of_many, kMostParts * kWindowBytes));
+  return allow(find_deaths, sizeof(DeathStorage));
+}
+
+Result<void> launch_thresholds(const TopkCall& call, std::int64_t num_sorted, Stream stream) {
+  const dim3 one_a_piece(static_cast<unsigned>(num_sorted));
+  const bool overlaps = ptx::is_worth_overlap(num_sorted);
+  const char* const what = "launch of the kernel that finds thresholds";
+  if (call.samples != nullptr) {
+    const dim3 blocks(static_cast<unsigned>(ceil_div(num_sorted, std::int64_t{kThresholdWarps})));
+    return sm90::check_cuda(ptx::launch_overlapping_if(overlaps, find_worst_by_samples, blocks,
+                                                       dim3(kThresholdWarps * 32),
+                                                       static_cast<int>(sizeof(ThresholdStorage)),
+                                                       stream, call, static_cast<int>(num_sorted)),
+                            what);
+  }
+  if (call.most_parts <= kFewParts) {
+    const dim3 threads((static_cast<unsigned>(call.most_parts) + 31) / 32 * 32);
+    return sm90::check_cuda(ptx::launch_overlapping_if(overlaps, find_worst_of_few, one_a_piece,
+                                                       threads, 0, stream, call),
+                            what);
+  }
+  return sm90::check_cuda(
+      ptx::launch_overlapping_if(overlaps, find_worst_of_many, one_a_piece, dim3(kThreads),
+                                 static_cast<int>(call.most_parts * kWindowBytes), stream, call),
+      what);
+}
+
+}  // namespace
+
+Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
+                         Stream stream) {
+  if (num_pieces == 0) return {};
+  FDMA_TRY_VOID(prepare_topk());
+  FDMA_TRY_VOID(
+      sm90::check_cuda(ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), sort_pieces,
+                                                  dim3(static_cast<unsigned>(num_pieces)),
+                                                  dim3(kSquadThreads), 0, stream, call),
+                       "launch of the kernel that sorts pieces"));
+  if (num_sorted == 0) return {};
+  if (call.most_parts > 1) FDMA_TRY_VOID(launch_thresholds(call, num_sorted, stream));
+  return sm90::check_cuda(
+      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_deaths,
+                                 dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
+                                 static_cast<int>(sizeof(DeathStorage)), stream, call),
+      "launch of the kernel that finds deaths");
+}
+
+}  // namespace fdma::zoh

@@ -1,0 +1,336 @@
+// Step 1 of selection (select_topk.cu): a block sorts the ranks of a piece.
+//
+// One sort by 21 bits (warpgroup_sort.cuh) is nearly always enough. Where values of the piece have more
+// bits than that between their least and their greatest one, they are sorted by their distance from
+// the least one in 2^21 equal steps: float arithmetic rounds, but never the larger of two to less
+// than the smaller. Keys of one step, about two pairs of 2,048 normally distributed ones, are put
+// in order afterwards, one by one. Where many have one step (values of very different size, or
+// infinite) steps are those of the float's bits; where that does not help either, two sorts by
+// lower and by upper bits are exact.
+#pragma once
+
+#include <cfloat>
+#include <cstdint>
+
+#include "ptx/addresses.cuh"
+#include "selection/topk/device_topk.hpp"
+#include "selection/topk/warpgroup_sort.cuh"
+
+namespace fdma::zoh {
+
+__device__ __forceinline__ int2* row_of(const TopkCall& call, const Piece& piece) {
+  return call.kept + std::int64_t{piece.row} * call.kv_len + piece.first_key;
+}
+__device__ __forceinline__ const int2* queries_of(const TopkCall& call, const Piece& piece) {
+  return call.queries + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+}
+__device__ __forceinline__ const std::uint16_t* ordinals_of(const TopkCall& call,
+                                                            const Piece& piece) {
+  return call.ordinals + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
+}
+
+/// By what keys are sorted, one after the other.
+enum Digits : unsigned { kSteps = 1, kCoarse = 2, kLower = 4, kUpper = 8, kGroup = 16 };
+inline constexpr std::uint32_t kDigitEnd = 1u << kDigitBits;
+
+struct SortedValues {
+  std::uint32_t least;  ///< of those that somebody sees
+  int shift;            ///< of the upper bits
+  float low, scale;
+  unsigned digits;
+
+  /// 0: what shared memory has of a key that nobody sees.
+  __device__ std::uint32_t coarse(std::uint32_t stored) const {
+    return stored == 0 ? 0 : (stored - 1 - least >> shift) + 1;
+  }
+  /// From 1 on. Of a key that nobody sees the score is NaN, which becomes 0.
+  __device__ std::uint32_t step(std::uint32_t stored) const {
+    return static_cast<std::uint32_t>(fmaf(score_of_ascending(stored - 1) - low, scale, 1.0F));
+  }
+  __device__ std::uint32_t digit(unsigned kind, std::uint32_t stored) const {
+    return kind == kSteps ? step(stored) : coarse(stored);
+  }
+};
+
+struct PieceStorage : SquadStorage {
+  SortedValues sorted;
+};
+
+/// What the values of a piece that somebody sees are sorted by.
+__device__ __forceinline__ SortedValues sorted_by(const Range& values) {
+  SortedValues sorted{};
+  sorted.least = values.least;
+  const std::uint32_t range = values.least <= values.most ? values.most - values.least : 0;
+  sorted.shift = max(32 - __clz(static_cast<int>(range)) - kDigitBits, 0);
+  if ((range >> sorted.shift) + 1 >= kDigitEnd) ++sorted.shift;
+  sorted.digits = kCoarse;
+  if (sorted.shift > 0) {
+    sorted.low = score_of_ascending(values.least);
+    const float distance = score_of_ascending(values.most) - sorted.low;
+    if (isfinite(distance)) {
+      sorted.scale = fminf(static_cast<float>(kDigitEnd - 2) / distance, FLT_MAX);
+      sorted.digits = kSteps;
+    }
+  }
+  return sorted;
+}
+
+/// Reads the keys of a piece: their values, and 1 more, and what they are sorted by into shared
+/// memory. Returns digits; 0: all keys are kept, and not sorted.
+__device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squad& squad,
+                                                PieceStorage& storage, const Piece& piece) {
+  const float* scores = call.scores + piece.row / call.num_heads * call.batch_stride +
+                        piece.row % call.num_heads * call.head_stride +
+                        piece.first_key * call.key_stride;
+  const bool has_groups = piece.kind == PieceKind::packed && piece.num_groups > 1;
+  const bool is_dense = call.key_stride == 1 && reinterpret_cast<std::uintptr_t>(scores) % 16 == 0;
+  Range seen_values, seen_ordinals;
+  if (is_dense && piece.is_seen_whole != 0 && piece.kind != PieceKind::all_kept && !has_groups &&
+      piece.num_keys % 4 == 0) {
+    constexpr int kLoads = kSquadItems / 4;
+    const int first = squad.warp * kSquadWarpKeys + squad.lane * 4;
+    float4 loaded[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = first + i * 128;
+      if (at < piece.num_keys) loaded[i] = __ldg(reinterpret_cast<const float4*>(scores + at));
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = first + i * 128;
+      uint4 stored = make_uint4(0, 0, 0, 0);
+      if (at < piece.num_keys) {
+        stored = make_uint4(ascending_score(loaded[i].x), ascending_score(loaded[i].y),
+                            ascending_score(loaded[i].z), ascending_score(loaded[i].w));
+        seen_values.add(stored.x);
+        seen_values.add(stored.y);
+        seen_values.add(stored.z);
+        seen_values.add(stored.w);
+        stored = make_uint4(stored.x + 1, stored.y + 1, stored.z + 1, stored.w + 1);
+      }
+      *reinterpret_cast<uint4*>(storage.values + at) = stored;
+    }
+  } else {
+    const int2* queries = queries_of(call, piece);
+    const std::uint16_t* ordinals = ordinals_of(call, piece);
+    int2* kept = row_of(call, piece);
+    const bool all_kept = piece.kind == PieceKind::all_kept;
+#pragma unroll 4
+    for (int item = 0; item < kSquadItems; ++item) {
+      const int i = squad.dealt(item);
+      storage.values[i] = 0;
+      if (i >= piece.num_keys) continue;
+      const int2 seen = __ldg(queries + i);
+      const bool is_seen = seen.x < seen.y;
+      if (is_seen) {
+        const std::uint32_t value = ascending_score(__ldg(scores + i * call.key_stride));
+        seen_values.add(value);
+        if (has_groups) seen_ordinals.add(ordinals[i]);
+        storage.values[i] = value + 1;
+      }
+      if (all_kept) kept[i] = is_seen ? seen : make_int2(0, 0);
+    }
+  }
+  // NaN, and nothing else, has the value 0.
+  if (__any_sync(0xFFFFFFFFu, seen_values.least == 0) && squad.lane == 0 &&
+      call.status != nullptr) {
+    atomicOr(call.status, kTopkSawNan);
+  }
+  if (piece.kind == PieceKind::all_kept) return 0;
+  SortedValues sorted = sorted_by(range_of_squad(squad, storage, seen_values));
+  if (has_groups) {
+    const Range groups = range_of_squad(squad, storage, seen_ordinals);
+    if (groups.least < groups.most) {
+      sorted.digits = kLower | kGroup | (sorted.shift > 0 ? kUpper : 0u);
+    }
+  }
+  if (squad.thread == 0) storage.sorted = sorted;
+  __syncthreads();
+  return sorted.digits;
+}
+
+/// Whether two words that follow one another in descending order have one digit.
+__device__ __forceinline__ bool have_one_digit(std::uint32_t word, std::uint32_t next) {
+  return (word ^ next) < kPieceKeys && next >= kPieceKeys;  // digit 0: behind all others
+}
+/// Which words of a thread, but for the first, have the digit of the one before: a bit each.
+__device__ __forceinline__ unsigned find_equal_digits(const std::uint32_t (&words)[kSquadItems]) {
+  unsigned equal = 0;
+#pragma unroll
+  for (int i = 1; i < kSquadItems; ++i) {
+    equal |= have_one_digit(words[i - 1], words[i]) ? 1u << i : 0;
+  }
+  return equal;
+}
+
+/// Puts keys with one digit in the order of their values; equal values have that of their keys
+/// already. `equal`: of each thread in shared memory; `begins`: which keys of the thread are the
+/// first ones of such a group, of which none has all keys of a thread.
+__device__ __forceinline__ void order_equal_digits(const Squad& squad, PieceStorage& storage,
+                                                   const std::uint32_t* equal, unsigned begins) {
+  const auto value_at = [&](int place) { return storage.values[storage.order[place]]; };
+  const auto ones_from = [&](int thread, int bit) {
+    return thread < kSquadThreads ? __ffs(static_cast<int>(~(equal[thread] >> bit))) - 1 : 0;
+  };
+  for (; begins != 0; begins &= begins - 1) {
+    const int first = __ffs(static_cast<int>(begins)) - 1;
+    int count = 1 + ones_from(squad.thread, first + 1);
+    if (first + count == kSquadItems) count += ones_from(squad.thread + 1, 0);
+    const int begin = squad.thread * kSquadItems + first;
+    for (int place = begin + 1; place < begin + count; ++place) {
+      const std::uint16_t key = storage.order[place];
+      const std::uint32_t value = storage.values[key];
+      int to = place;
+      for (; to > begin && value_at(to - 1) < value; --to) {
+        storage.order[to] = storage.order[to - 1];
+      }
+      storage.order[to] = key;
+    }
+  }
+}
+
+/// Whether keys with one digit are in the order of their values as they lie.
+__device__ __forceinline__ bool are_ordered(const Squad& squad, const PieceStorage& storage,
+                                            unsigned kind) {
+  bool is_wrong = false;
+#pragma unroll 4
+  for (int item = 0; item < kSquadItems; ++item) {
+    const int place = squad.dealt(item);
+    const std::uint32_t value = storage.values[storage.order[place]];
+    const std::uint32_t next = storage.values[storage.order[min(place + 1, kPieceKeys - 1)]];
+    is_wrong |=
+        value < next && storage.sorted.digit(kind, value) == storage.sorted.digit(kind, next);
+  }
+  return !__syncthreads_or(is_wrong);
+}
+
+/// Sorts a piece by one digit: the largest first, equal ones in the order that they have. False: so
+/// many keys with different values have one digit that others are to be taken.
+__device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad& squad,
+                                              PieceStorage& storage, const Piece& piece,
+                                              unsigned kind) {
+  std::uint32_t x[kSquadItems];
+  if (kind == kSteps) {
+    const int first = ptx::renewed(squad.dealt(0));
+#pragma unroll
+    for (int i = 0; i < kSquadItems; ++i) {
+      const int key = first + i * 32;
+      x[i] = word_of_digit(storage.sorted.step(storage.values[key]), key);
+    }
+  } else {
+    // By way of shared memory, so that few of the digits are on their way at a time.
+#pragma unroll 4
+    for (int i = 0; i < kSquadItems; ++i) {
+      const int place = squad.dealt(i);
+      const int key = kind <= kLower ? place : storage.order[place];
+      const std::uint32_t stored = storage.values[key];
+      const std::uint32_t value = stored - storage.sorted.least;
+      std::uint32_t digit = 0;
+      if (kind == kCoarse || stored == 0) {
+        digit = storage.sorted.coarse(stored);
+      } else if (kind == kGroup) {
+        digit = ordinals_of(call, piece)[key];
+      } else {
+        digit = kind == kLower ? value & (kDigitEnd - 1) : value >> kDigitBits;
+      }
+      storage.words[place] = word_of_digit(digit, place);
+    }
+#pragma unroll
+    for (int i = 0; i < kSquadItems; ++i) x[i] = storage.words[squad.dealt(i)];
+  }
+  sort_words(squad, storage.words, x, piece.num_keys);
+  const bool may_be_equal = kind == kSteps || (kind == kCoarse && storage.sorted.shift > 0);
+  // Bit i: key i of the thread and the one before have one digit; those between warps come later.
+  unsigned equal = 0;
+  bool is_full = false;
+  if (may_be_equal) {
+    const std::uint32_t before = __shfl_up_sync(0xFFFFFFFFu, x[kSquadItems - 1], 1);
+    equal = find_equal_digits(x);
+    if (squad.lane > 0 && have_one_digit(before, x[0])) equal |= 1;
+    is_full = have_one_digit(x[0], x[kSquadItems - 1]);
+    if (squad.lane == 0) storage.least[squad.warp] = x[0];
+    if (squad.lane == 31) storage.most[squad.warp] = x[kSquadItems - 1];
+  }
+#pragma unroll
+  for (int i = 0; i < kSquadItems; ++i) {
+    x[i] = place_of_word(x[i]);
+    if (kind > kLower) x[i] = storage.order[x[i]];
+  }
+  // Nobody reads the order of before any more.
+  const bool is_any_full = __syncthreads_or(is_full) != 0;
+  store_order(squad, storage, x);
+  if (is_any_full) {
+    __syncthreads();
+    return are_ordered(squad, storage, kind);
+  }
+  if (may_be_equal) {
+    if (squad.lane == 0 && squad.warp > 0 &&
+        have_one_digit(storage.most[squad.warp - 1], storage.least[squad.warp])) {
+      equal |= 1;
+    }
+    storage.words[squad.thread] = equal;
+    __syncthreads();
+    // A group begins before the first of them that has the digit of the one before.
+    const bool is_next_equal =
+        squad.thread + 1 < kSquadThreads && (storage.words[squad.thread + 1] & 1) != 0;
+    const unsigned begins = (equal >> 1 | (is_next_equal ? 1u << (kSquadItems - 1) : 0u)) & ~equal;
+    if (begins != 0) order_equal_digits(squad, storage, storage.words, begins);
+  }
+  __syncthreads();
+  return true;
+}
+
+/// Sorts the ranks of a piece by all threads of a block.
+__device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad& squad,
+                                           PieceStorage& storage, int index) {
+  unsigned digits = read_values(call, squad, storage, call.pieces[index]);
+  if (digits == 0) return;
+#pragma unroll 1
+  for (unsigned kind = kSteps; kind <= digits; kind *= 2) {
+    if ((digits & kind) == 0) continue;
+    if (sort_by_digit(call, squad, storage, call.pieces[index], kind)) continue;
+    digits = kind == kSteps ? unsigned{kCoarse} : unsigned{kLower} | kUpper;
+  }
+  const Piece piece = call.pieces[index];
+  const bool is_packed = piece.kind == PieceKind::packed;
+  const std::uint16_t* ordinals =
+      is_packed && piece.num_groups > 1 ? ordinals_of(call, piece) : nullptr;
+  const auto rank_at = [&](int place) -> std::uint64_t {
+    const int key = storage.order[place];
+    const std::uint32_t stored = storage.values[key];
+    if (stored == 0 || place >= piece.num_keys) return 0;
+    return is_packed
+               ? packed_rank_of_ascending(ordinals == nullptr ? 1 : ordinals[key], stored - 1, key)
+               : rank_of_ascending(stored - 1, piece.first_key + key);
+  };
+  std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys;
+  if (!is_packed && piece.num_keys == kPieceKeys) {
+#pragma unroll 4
+    for (int item = 0; item < kSquadItems; ++item) {
+      const int place = squad.dealt(item);
+      const int key = storage.order[place];
+      const std::uint32_t stored = storage.values[key];
+      const std::uint64_t rank = rank_of_ascending(stored - 1, piece.first_key + key);
+      run[place] = stored == 0 ? 0 : rank;
+    }
+  } else {
+#pragma unroll 2
+    for (int item = 0; item < kSquadItems; ++item) {
+      const int place = squad.dealt(item);
+      if (place < piece.num_keys) run[place] = rank_at(place);
+    }
+  }
+  static_assert(kSamples == kSquadThreads);
+  if (call.samples != nullptr) {
+    call.samples[std::int64_t{index} * kSamples + squad.thread] =
+        rank_at(sample_place(squad.thread));
+  }
+  // The threshold of a group's first piece is one of its ranks.
+  if (piece.num_before > 0 || squad.thread != 0) return;
+  call.worst[index] = call.w <= kPieceKeys ? rank_at(static_cast<int>(call.w) - 1) : 0;
+  if (call.ends != nullptr) {
+    call.ends[std::int64_t{index} * call.most_parts] = static_cast<std::uint16_t>(call.w);
+  }
+}
+
+}  // namespace fdma::zoh

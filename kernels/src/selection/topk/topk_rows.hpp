@@ -1,0 +1,36 @@
+// All rows of a selection on the GPU: what the host prepares, checks and takes back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fdma/base/tensor_view.hpp"
+#include "fdma/kernels/device_topk.hpp"
+#include "selection/topk/topk_segments.hpp"
+
+namespace fdma::zoh {
+
+/// The pieces of all rows, those to sort before those that are kept as a whole; in each part, row
+/// by row and key by key.
+struct CutRows {
+  std::vector<Piece> pieces;
+  std::int64_t num_sorted = 0;
+  std::int64_t most_parts = 1;          ///< parts of the longest group
+  std::vector<Interval> queries;        ///< [masks, kv_len], {0, 0} past a mask's kv_len
+  std::vector<std::uint16_t> ordinals;  ///< [masks, kv_len]
+};
+
+/// Errors  those of DeviceTopk::make that need no GPU
+Result<CutRows> cut_rows(const TopkRows& rows, std::int64_t w);
+
+/// shape_mismatch, invalid_argument, unsupported: not float32 [batch, heads, kv_len] on a device.
+Result<void> check_topk_scores(const TensorView& scores, std::int64_t num_batches,
+                               std::int64_t num_heads, std::int64_t kv_len);
+
+/// Rows of [rows, kv_len] intervals as masks: empty ones left out, cut off at each row's lengths.
+std::vector<ColumnIntervals> columns_of_rows(std::span<const Interval> kept, std::int64_t kv_len,
+                                             std::span<const std::int64_t> q_len_of,
+                                             std::span<const std::int64_t> kv_len_of);
+
+}  // namespace fdma::zoh

@@ -1,0 +1,200 @@
+// Sorts the keys of a piece by their values, 128 threads together, 16 keys each.
+//
+// What is compared is a word of 32 bits, so that a step of the network is one minimum and one
+// maximum: 21 bits of a value, and in the others where the key lies now, which keeps the order of
+// equal ones. The network is bitonic; each merge begins with what lies symmetrically to its middle,
+// so that all steps have one direction. 16 keys are in a thread's registers, 512 in a warp's; only
+// three steps go through shared memory.
+//
+// Cost        a sort takes some 130 instructions for 32 keys
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "selection/topk/ranking.hpp"
+
+namespace fdma::zoh {
+
+inline constexpr int kSquadThreads = 128;
+inline constexpr int kSquadWarps = kSquadThreads / 32;
+inline constexpr int kSquadItems = kPieceKeys / kSquadThreads;
+inline constexpr int kSquadWarpKeys = 32 * kSquadItems;
+inline constexpr int kDigitBits = 32 - kPieceBits;  ///< of a value, in a word
+
+struct SquadStorage {
+  alignas(16) std::uint32_t values[kPieceKeys];  ///< of each key, 0: seen by nobody
+  std::uint32_t words[kPieceKeys];               ///< on their way between warps
+  alignas(16) std::uint16_t order[kPieceKeys];   ///< the key at each place
+  std::uint32_t least[kSquadWarps], most[kSquadWarps];
+};
+
+/// The threads that sort a piece: a block.
+struct Squad {
+  int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+
+  /// The place of an item when keys are dealt out so that lanes have neighbours.
+  __device__ int dealt(int item) const { return warp * kSquadWarpKeys + item * 32 + lane; }
+};
+
+/// Larger words first, of two registers.
+__device__ __forceinline__ void order_words(std::uint32_t& a, std::uint32_t& b) {
+  const std::uint32_t larger = max(a, b), smaller = min(a, b);
+  a = larger;
+  b = smaller;
+}
+/// The larger one for who is first, else the smaller one.
+__device__ __forceinline__ std::uint32_t word_of(bool is_first, std::uint32_t mine,
+                                                 std::uint32_t other) {
+  return is_first ? max(mine, other) : min(mine, other);
+}
+
+/// The last steps of a merge, within a thread.
+template <int kSize>
+__device__ __forceinline__ void clean_thread(std::uint32_t (&x)[kSquadItems]) {
+#pragma unroll
+  for (int step = kSize / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < kSquadItems; ++i) {
+      if ((i & step) == 0) order_words(x[i], x[i + step]);
+    }
+  }
+}
+/// Descending order of a thread's words, by Batcher's odd-even merges: 63 comparisons, where merges
+/// of one direction as below take 80.
+template <int kSize, int kStep>
+__device__ __forceinline__ void merge_odd_even(std::uint32_t (&x)[kSquadItems]) {
+  constexpr int kFirst = kStep % kSize;
+#pragma unroll
+  for (int i = kFirst; i + kStep < kSquadItems; ++i) {
+    if ((i - kFirst) / kStep % 2 == 0 && i / (2 * kSize) == (i + kStep) / (2 * kSize)) {
+      order_words(x[i], x[i + kStep]);
+    }
+  }
+  if constexpr (kStep > 1) merge_odd_even<kSize, kStep / 2>(x);
+}
+__device__ __forceinline__ void sort_thread(std::uint32_t (&x)[kSquadItems]) {
+  merge_odd_even<1, 1>(x);
+  merge_odd_even<2, 2>(x);
+  merge_odd_even<4, 4>(x);
+  merge_odd_even<8, 8>(x);
+}
+
+/// What `exchange` brings of each item, in pairs of items that lie symmetrically.
+template <class Exchange>
+__device__ __forceinline__ void mirror(std::uint32_t (&x)[kSquadItems], bool is_first,
+                                       Exchange exchange) {
+#pragma unroll
+  for (int i = 0; i < kSquadItems / 2; ++i) {
+    const int j = kSquadItems - 1 - i;
+    const std::uint32_t other_i = exchange(j), other_j = exchange(i);
+    x[i] = word_of(is_first, x[i], other_i);
+    x[j] = word_of(is_first, x[j], other_j);
+  }
+}
+
+/// Descending order of the words of a squad, thread after thread. Of pieces with fewer keys the
+/// words from `num_keys` on are smaller than all before and in order.
+__device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* words,
+                                           std::uint32_t (&x)[kSquadItems], int num_keys) {
+  constexpr unsigned kAll = 0xFFFFFFFFu;
+  const int first_of_warp = squad.warp * kSquadWarpKeys;
+  if (first_of_warp < num_keys) {
+    sort_thread(x);
+  }
+#pragma unroll 1
+  for (int size = 2 * kSquadItems; size <= kPieceKeys; size *= 2) {
+    const int threads = size / kSquadItems;
+    const bool is_first = (squad.thread & (threads / 2)) == 0;
+    // Of merges within a warp all its words count, of others what comes from the second half.
+    const bool is_needed = size <= kSquadWarpKeys ? first_of_warp < num_keys
+                                                  : (first_of_warp & -size) + size / 2 < num_keys;
+    if (size <= kSquadWarpKeys) {
+      if (is_needed) {
+        mirror(x, is_first, [&](int i) { return __shfl_xor_sync(kAll, x[i], threads - 1); });
+      }
+    } else {
+      const auto put = [&] {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kSquadItems; ++i) words[i * kSquadThreads + squad.thread] = x[i];
+        __syncthreads();
+      };
+      put();
+      const int mirrored = squad.thread ^ (threads - 1);
+      if (is_needed) {
+        mirror(x, is_first, [&](int i) { return words[i * kSquadThreads + mirrored]; });
+      }
+      if (size == kPieceKeys) {
+        put();
+        const int opposite = squad.thread ^ 32;
+        if (is_needed) {
+#pragma unroll
+          for (int i = 0; i < kSquadItems; ++i) {
+            x[i] = word_of((squad.thread & 32) == 0, x[i], words[i * kSquadThreads + opposite]);
+          }
+        }
+      }
+    }
+    if (!is_needed) continue;
+#pragma unroll 1
+    for (int step = min(threads / 4, 16); step > 0; step /= 2) {
+      const bool is_lower = (squad.lane & step) == 0;
+#pragma unroll
+      for (int i = 0; i < kSquadItems; ++i) {
+        x[i] = word_of(is_lower, x[i], __shfl_xor_sync(kAll, x[i], step));
+      }
+    }
+    clean_thread<kSquadItems>(x);
+  }
+}
+
+/// A word of a key: its digit, below 2^kDigitBits and 0 for all that come last, and where the key
+/// lies now, which keeps the order of equal ones.
+__device__ __forceinline__ std::uint32_t word_of_digit(std::uint32_t digit, int place) {
+  return digit << kPieceBits | (kPieceKeys - 1 - static_cast<std::uint32_t>(place));
+}
+__device__ __forceinline__ std::uint32_t place_of_word(std::uint32_t word) {
+  return kPieceKeys - 1 - (word & (kPieceKeys - 1));
+}
+
+/// Keys in their order, thread after thread, into storage.order. Behind a barrier.
+__device__ __forceinline__ void store_order(const Squad& squad, SquadStorage& storage,
+                                            const std::uint32_t (&keys)[kSquadItems]) {
+#pragma unroll
+  for (int i = 0; i < kSquadItems; i += 8) {
+    *reinterpret_cast<uint4*>(storage.order + squad.thread * kSquadItems + i) =
+        make_uint4(keys[i] | keys[i + 1] << 16, keys[i + 2] | keys[i + 3] << 16,
+                   keys[i + 4] | keys[i + 5] << 16, keys[i + 6] | keys[i + 7] << 16);
+  }
+}
+
+/// The least and the greatest of what each thread has.
+struct Range {
+  std::uint32_t least = 0xFFFFFFFFu, most = 0;
+
+  __device__ void add(std::uint32_t value) {
+    least = min(least, value);
+    most = max(most, value);
+  }
+};
+__device__ __forceinline__ Range range_of_squad(const Squad& squad, SquadStorage& storage,
+                                                const Range& mine) {
+  const std::uint32_t least = __reduce_min_sync(0xFFFFFFFFu, mine.least);
+  const std::uint32_t most = __reduce_max_sync(0xFFFFFFFFu, mine.most);
+  if (squad.lane == 0) {
+    storage.least[squad.warp] = least;
+    storage.most[squad.warp] = most;
+  }
+  __syncthreads();
+  Range all;
+#pragma unroll
+  for (int i = 0; i < kSquadWarps; ++i) {
+    all.least = min(all.least, storage.least[i]);
+    all.most = max(all.most, storage.most[i]);
+  }
+  __syncthreads();
+  return all;
+}
+
+}  // namespace fdma::zoh

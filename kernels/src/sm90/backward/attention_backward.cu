@@ -1,0 +1,392 @@
+// attention_backward on the GPU: checks the tensors, describes them to the copy engine, launches
+// three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
+// up dQ, the last one writes dQ. Over listed keys kernels before and after those see to the
+// gradients that the main one does not write (key_gradients.hpp); zeros of most sums it writes
+// itself where KV heads have units for all multiprocessors (RowZeros). With RowSums::keys two more
+// come second: an instance of the main one that adds up rows of dS, and one that adds them to D.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+#include "call/backward_call.hpp"
+#include "cuda/key_rows.hpp"
+#include "cuda/launch_checks.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "sm90/backward/attention_backward.hpp"
+#include "sm90/backward/kernels.hpp"
+#include "sm90/backward/workspace.hpp"
+#include "sm90/shared/tensor_map.hpp"
+
+namespace fdma {
+namespace {
+
+using sm90::BackwardParams;
+using sm90::Gradients;
+using sm90::QueryParams;
+using sm90::RowsView;
+
+constexpr const char* kWithoutOrder =
+    "deterministic: the plan was uploaded without an order; set UploadOptions::deterministic";
+
+// The launches of the main kernel for one head size.
+struct Kernel {
+  int dim;
+  int step_queries;
+  using Launch = cudaError_t (*)(const BackwardParams&, int, cudaStream_t);
+  Launch shifts;
+  Launch launches[2];  // the second may be null
+};
+
+template <class T, bool kGeneral, bool kListed, int kDim>
+constexpr Kernel kernel() {
+  constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
+  constexpr auto kShifts = sm90::launch_backward<T, kDim, kDim, true, Gradients::shifts, kListed>;
+  if constexpr (kDim > 128) {
+    return {kDim,
+            kStepQueries,
+            kShifts,
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values, kListed>,
+             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys, kListed>}};
+  } else {
+    return {kDim,
+            kStepQueries,
+            kShifts,
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all, kListed>, nullptr}};
+  }
+}
+
+template <class T, bool kGeneral, bool kListed>
+constexpr Kernel kKernels[] = {kernel<T, kGeneral, kListed, 64>(),
+                               kernel<T, kGeneral, kListed, 128>(),
+                               kernel<T, kGeneral, kListed, 256>()};
+
+template <class T>
+const Kernel& kernel_for(int dim, bool is_general, bool is_listed) {
+  const auto& kernels = is_listed
+                            ? (is_general ? kKernels<T, true, true> : kKernels<T, false, true>)
+                            : (is_general ? kKernels<T, true, false> : kKernels<T, false, false>);
+  return *std::find_if(std::begin(kernels), std::end(kernels) - 1,
+                       [&](const Kernel& each) { return each.dim == dim; });
+}
+
+RowsView rows_view(const Strided& tensor) {
+  return {const_cast<void*>(tensor.data), tensor.batch_stride, tensor.row_stride,
+          tensor.head_stride, tensor.dtype == DType::float32};
+}
+
+// Compared with lengths, which are at most kMaxLength.
+std::int32_t rows_of(const TensorView& tensor) {
+  return static_cast<std::int32_t>(std::min(tensor.extents[1], kMaxLength));
+}
+
+Result<void> set_inputs(const BackwardTensors& tensors, const BackwardCall& call, int group_size,
+                        int step_queries, BackwardParams& params) {
+  const sm90::TileBox queries{step_queries}, keys{sm90::kTileRows};
+  const bool has_queries = tensors.q.extents[1] > 0;
+  const TensorView& any = tensors.kv.k;  // in place of tensors without rows, which are not read
+  FDMA_TRY(params.k, sm90::make_named_map(tensors.kv.k, 1, keys, "k"));
+  FDMA_TRY(params.v, sm90::make_named_map(tensors.kv.v, 1, keys, "v"));
+  FDMA_TRY(params.q, sm90::make_named_map(has_queries ? tensors.q : any,
+                                          has_queries ? group_size : 1, queries, "q"));
+  FDMA_TRY(params.dout, sm90::make_named_map(has_queries ? tensors.dout : any,
+                                             has_queries ? group_size : 1, queries, "dout"));
+  params.q_rows = rows_of(tensors.q);
+  params.dout_rows = rows_of(tensors.dout);
+  params.k_rows = rows_of(tensors.kv.k);
+  params.v_rows = rows_of(tensors.kv.v);
+  params.group_size = group_size;
+  params.scale = call.scale;
+  params.scale_log2 = call.scale_log2;
+  params.key_bias = call.key_bias;
+  params.bias_batch_stride = call.bias_batch_stride;
+  params.bias_head_stride = call.bias_head_stride;
+  params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
+                    call.num_borders};
+  return {};
+}
+
+void set_gradients(const BackwardCall& call, const AttentionShape& shape, BackwardParams& params) {
+  params.dk = rows_view(call.dk);
+  params.dv = rows_view(call.dv);
+  params.head_dim = shape.head_dim;
+  params.head_dim_v = shape.head_dim_v;
+  params.dkey_bias = call.dkey_bias;
+  params.dbias_batch_stride = call.dbias_batch_stride;
+  params.dbias_head_stride = call.dbias_head_stride;
+}
+
+QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
+                         const BackwardParams& params, int dim) {
+  QueryParams queries{};
+  queries.places = params.places;
+  queries.lengths = params.plan.lengths;
+  queries.q_lens = call.q_lens;
+  queries.batch = static_cast<std::int32_t>(shape.batch);
+  queries.dim = dim;
+  queries.head_dim = shape.head_dim;
+  queries.head_dim_v = shape.head_dim_v;
+  queries.out = rows_view(call.out);
+  queries.out_residual = rows_view(call.out_residual);
+  queries.dout = rows_view(call.dout);
+  queries.lse = call.lse;
+  queries.lse_batch_stride = call.lse_batch_stride;
+  queries.lse_head_stride = call.lse_head_stride;
+  queries.lse_row_stride = call.lse_row_stride;
+  queries.dlse = call.dlse;
+  queries.dlse_batch_stride = call.dlse_batch_stride;
+  queries.dlse_head_stride = call.dlse_head_stride;
+  queries.dlse_row_stride = call.dlse_row_stride;
+  queries.sums_keys = call.sums_keys;
+  queries.next_units = params.next_unit;
+  queries.turns = params.turns;
+  queries.dq = rows_view(call.dq);
+  queries.scale = call.scale;
+  const bool is_first_zeroed = params.zeros.counters != nullptr;  // the main kernel sees to others
+  queries.zeroed_heads = is_first_zeroed ? params.group_size : params.places.heads_q;
+  queries.zeroed_elements = is_first_zeroed ? 1 : queries.batch;
+  return queries;
+}
+
+// What is done with gradients that the main kernel does not write.
+sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
+                                            const BackwardParams& params, int dim,
+                                            const sm90::BackwardLists& lists) {
+  sm90::KeyGradientParams keys{};
+  keys.dk = params.dk;
+  keys.dv = params.dv;
+  keys.dkey_bias = params.dkey_bias;
+  keys.dbias_batch_stride = params.dbias_batch_stride;
+  keys.dbias_head_stride = params.dbias_head_stride;
+  keys.lengths = params.plan.lengths;
+  keys.max_kv_len = shape.max_kv_len();
+  keys.batch = static_cast<std::int32_t>(shape.batch);
+  keys.heads_kv = shape.heads_kv;
+  keys.head_dim = shape.head_dim;
+  keys.head_dim_v = shape.head_dim_v;
+  keys.seen = lists.seen;
+  keys.sums = lists.sums;
+  keys.sums.dim_qk = keys.sums.dim_v = dim;
+  keys.scale = call.scale;
+  return keys;
+}
+
+// Units that a launch may have.
+int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists) {
+  if (lists == nullptr) return plan.arrays.num_items / plan.shape.group_size();
+  return static_cast<int>(std::min<std::int64_t>(lists->max_items, plan.num_multiprocessors));
+}
+
+// Whether the main kernel writes zeros of sums of all KV heads but the first, and their counters.
+Result<void> set_zeros(const sm90::RowZeros& zeros, const BackwardCall& call, int dim,
+                       BackwardParams& params, Stream stream) {
+  if (zeros.counters == nullptr || params.turns != nullptr || call.sums_keys ||
+      dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
+    return {};
+  }
+  params.zeros = zeros;
+  return sm90::check_cuda(
+      cudaMemsetAsync(zeros.counters, 0,
+                      static_cast<std::size_t>(zeros.num_rows) * sizeof(sm90::ZeroCounters),
+                      stream),
+      "cudaMemsetAsync");
+}
+
+// D from keys: its own counter of units and its own turns.
+Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
+                           const QueryParams& queries, Stream stream) {
+  params.next_unit += sm90::kNumCounters - 1;
+  if (params.turns != nullptr) params.turns += queries.num_rows() / sm90::kSumRows * 2;
+  FDMA_TRY_VOID(sm90::check_cuda(kernel.shifts(params, num_blocks, stream),
+                                 "launch of the kernel that adds up rows"));
+  return sm90::check_cuda(sm90::add_missing(queries, stream),
+                          "launch of the kernel that adds what D lacks");
+}
+
+template <class T>
+Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
+                    const BackwardTensors& tensors, BackwardParams& params,
+                    const sm90::BackwardLists* lists, TurnOffsets* turn_offsets,
+                    sm90::ZeroCounters* zero_counters, Stream stream) {
+  const AttentionShape& shape = plan.shape;
+  const int num_units = num_units_of(plan, lists);
+  const int dim = sm90::backward_dim(shape);
+  const bool is_general = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
+                          (params.turns != nullptr && dim > sm90::kMaxBulkDim);
+  const Kernel& kernel = kernel_for<T>(dim, is_general, lists != nullptr);
+  if (num_units > 0) {
+    FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
+  }
+  set_gradients(call, shape, params);
+  sm90::KeyGradientParams keys{};
+  if (lists != nullptr) {
+    params.lists = {lists->keys,
+                    lists->items,
+                    lists->num_items,
+                    lists->sums.dk,
+                    lists->sums.dv,
+                    lists->sums.dbias,
+                    sm90::key_rows(tensors.kv.k),
+                    sm90::key_rows(tensors.kv.v),
+                    lists->first_ranks,
+                    lists->ranks};
+    keys = key_gradient_params(call, shape, params, kernel.dim, *lists);
+    if (num_units > 0) {
+      const sm90::RowZeros zeros{lists->zero_counters, lists->sums.num_rows,
+                                 lists->sums.rows_of_group, lists->sums.num_groups, shape.heads_kv};
+      FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
+    }
+    sm90::KeyGradientParams zeroed = keys;
+    if (params.zeros.counters != nullptr) zeroed.sums.num_groups = 1;
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(zeroed, stream),
+                                   "launch of the kernels that zero gradients"));
+  } else if (plan.is_by_row) {
+    const sm90::RowZeros zeros{zero_counters, nullptr, 0,
+                               static_cast<std::int32_t>(shape.batch) * shape.heads_kv,
+                               shape.heads_kv};
+    FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
+  }
+  const QueryParams queries = query_params(call, shape, params, kernel.dim);
+  const bool has_queries = params.places.padded_q_len > 0;
+  if (params.tile_rows != nullptr && num_units > 0) {
+    const auto batch = static_cast<int>(shape.batch);
+    FDMA_TRY_VOID(sm90::check_cuda(
+        turn_offsets != nullptr
+            ? sm90::number_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
+                                     turn_offsets, params.places.padded_q_len / sm90::kTileKeys,
+                                     params.next_unit, stream)
+            : sm90::order_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
+                                    params.next_unit, stream),
+        "launch of the kernel that orders tile rows"));
+  }
+  if (has_queries) {
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::prepare_queries<T>(queries, stream),
+                                   "launch of the kernel that prepares queries"));
+  } else {
+    for (int i = 0; i < sm90::kNumCounters; ++i) {
+      FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_unit + i, stream),
+                                     "launch of the kernel that zeroes the counter"));
+    }
+  }
+  const int num_blocks = std::min(plan.num_multiprocessors, num_units);
+  if (call.sums_keys && has_queries && num_units > 0) {
+    FDMA_TRY_VOID(launch_shifts(kernel, params, num_blocks, queries, stream));
+  }
+  for (const auto launch_kernel : kernel.launches) {
+    if (launch_kernel == nullptr || num_units == 0) continue;
+    FDMA_TRY_VOID(sm90::check_cuda(launch_kernel(params, num_blocks, stream),
+                                   "launch of the backward kernel"));
+    ++params.next_unit;
+  }
+  if (!has_queries) return {};
+  FDMA_TRY_VOID(sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
+                                 "launch of the kernel that stores dq"));
+  if (lists == nullptr) return {};
+  return sm90::check_cuda(sm90::store_key_gradients<T>(keys, stream),
+                          "launch of the kernel that stores dk and dv");
+}
+
+Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, void* workspace,
+                 Stream stream, const BackwardOptions& options, const sm90::BackwardLists* lists) {
+  const AttentionShape& shape = impl.shape;
+  FDMA_TRY(const BackwardCall call,
+           checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
+                                 impl.arrays.num_formulas > 0));
+  FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.out, "out"));
+  if (tensors.out_residual.data != nullptr) {
+    FDMA_TRY_VOID(sm90::check_vectors(tensors.out_residual, "out_residual"));
+  }
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dout, "dout"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
+  FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
+  if (options.deterministic && lists != nullptr && lists->ranks == nullptr) {
+    return Error{ErrorCode::unsupported, kWithoutOrder};
+  }
+  const bool is_parametric = impl.arrays.num_formulas > 0;  // the order is made in each call
+  if (options.deterministic && lists == nullptr && !is_parametric && !impl.is_ordered) {
+    return Error{ErrorCode::unsupported, kWithoutOrder};
+  }
+
+  BackwardParams params{};
+  const sm90::BackwardWorkspace places(impl);
+  char* const base = static_cast<char*>(workspace);
+  params.plan = impl.arrays;
+  params.next_unit = reinterpret_cast<std::int32_t*>(base);
+  params.places = {reinterpret_cast<float*>(base + places.lse_log2),
+                   reinterpret_cast<float*>(base + places.deltas),
+                   reinterpret_cast<float*>(base + places.missing),
+                   reinterpret_cast<float*>(base + places.dq_sums),
+                   shape.heads_q,
+                   static_cast<std::int32_t>(places.padded_q_len)};
+  if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
+  params.walks_down = options.deterministic && impl.arrays.walks_down;
+  auto* const zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
+  TurnOffsets* turn_offsets = nullptr;
+  if (is_parametric) {
+    params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+    if (options.deterministic) {
+      turn_offsets = reinterpret_cast<TurnOffsets*>(base + places.turn_offsets);
+    }
+    params.turn_offsets = turn_offsets;
+  }
+  return shape.q_dtype == DType::bfloat16
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, turn_offsets,
+                                     zero_counters, stream)
+             : launch<__half>(impl, call, tensors, params, lists, turn_offsets, zero_counters,
+                              stream);
+}
+
+// The lists of an uploaded plan, with sums in its workspace.
+sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
+  const sm90::KeyListsOnDevice& lists = plan.lists;
+  const sm90::BackwardWorkspace places(plan);
+  char* const base = static_cast<char*>(workspace);
+  const int dim = sm90::backward_dim(plan.shape);
+  const sm90::KeySums sums{
+      lists.sum_keys,
+      reinterpret_cast<float*>(base + places.dk_sums),
+      reinterpret_cast<float*>(base + places.dv_sums),
+      plan.is_ordered ? reinterpret_cast<float*>(base + places.dbias_sums) : nullptr,
+      lists.num_sums,
+      nullptr,
+      1,
+      dim,
+      dim};
+  return {lists.keys,
+          lists.items,
+          lists.num_items,
+          lists.max_items,
+          sums,
+          plan.is_ordered ? plan.arrays.first_visits : nullptr,
+          plan.is_ordered ? plan.arrays.ranks : nullptr,
+          nullptr,
+          nullptr};
+}
+
+}  // namespace
+
+Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
+                                void* workspace, Stream stream, const BackwardOptions& options) {
+  const DevicePlan::Impl& impl = plan.impl();
+  if (!impl.is_listed) return run(impl, tensors, workspace, stream, options, nullptr);
+  const sm90::BackwardLists lists = lists_of(impl, workspace);
+  return run(impl, tensors, workspace, stream, options, &lists);
+}
+
+Result<void> sm90::attention_backward_with_lists(const DevicePlan& plan,
+                                                 const BackwardTensors& tensors, void* workspace,
+                                                 Stream stream, const BackwardOptions& options,
+                                                 const BackwardLists& lists) {
+  return run(plan.impl(), tensors, workspace, stream, options, &lists);
+}
+
+std::int64_t DevicePlan::workspace_bytes() const {
+  return impl_->direction == Direction::backward ? sm90::BackwardWorkspace(*impl_).bytes
+                                                 : sm90::Workspace(*impl_).bytes;
+}
+
+}  // namespace fdma

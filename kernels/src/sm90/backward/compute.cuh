@@ -1,0 +1,566 @@
+// The two warpgroups that compute gradients: each 64 keys of a unit against all its queries.
+//
+// With keys as rows, P^T and dS^T are in registers what the products dV += P^T dO and dK += dS^T Q
+// want as their first operand, and dK, dV stay in registers until the unit ends. Of each step:
+//
+//   S^T = K Q^T, dP^T = V dO^T           both issued; part of K may be in registers
+//   P^T = 2^(S^T scale - lse)            while dP^T is computed; cells of the mask
+//   dS^T = P^T (dP^T - delta)            also to shared memory
+//   dV += P^T dO                         issued; then both warpgroups have written dS
+//   dQ = dS K, dK += dS^T Q              issued; dQ is added to memory while dK is computed
+//
+// Of 128 columns the warpgroups compute dQ in turn, one of a step and the other of the next
+// (kAlternates): so only one of them waits for the other's dS, and they drift apart. Else each
+// computes half of it: half of its columns, or of its rows where a step has 128.
+// This plain order is faster than those that let one step overlap with the next (README). Longer
+// than most files: the parts of a step share their registers.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/backward/dq_semaphore.cuh"
+#include "sm90/backward/params.hpp"
+#include "sm90/backward/ring.cuh"
+#include "sm90/backward/rows.cuh"
+#include "sm90/backward/shifts.cuh"
+#include "sm90/backward/worklist.cuh"
+#include "sm90/forward/mask_fragments.cuh"
+#include "sm90/shared/fragment.hpp"
+#include "sm90/shared/softmax.cuh"
+
+namespace fdma::sm90 {
+
+inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
+
+/// Computes units until there are none. One of two warpgroups.
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
+__device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
+                                              int group) {
+  using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
+  constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
+  constexpr bool kSplitsRows = kQueries == 128;                 // of dQ
+  constexpr bool kAddsRows = kGradients == Gradients::shifts;   // for D, and nothing else
+  constexpr bool kHasScores = kGradients != Gradients::values;  // dS
+  constexpr bool kHasKeys = kHasScores && !kAddsRows;           // dK and dQ
+  constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
+  constexpr bool kAlternates = Layout::kAlternates;
+  constexpr int kHeld = kHeldSteps<Layout, kListed>;          // of K
+  constexpr bool kPacksLate = kSplitsRows || kGeneral;        // P: for want of registers
+  constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // that dQ is computed in
+  constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
+  using ScoreProduct = ptx::product<T, kQueries>;
+  constexpr std::uint64_t kQAdvance = Layout::kQBytes / 16, kOAdvance = Layout::kOBytes / 16;
+  // Read anew where they are used: registers are few.
+  const auto lane_now = [] { return ptx::thread_index() % 32; };
+  const auto thread_now = [] { return ptx::thread_index() % kWarpgroupThreads; };
+  const std::uint64_t k_rows = matrix_descriptor(base + Layout::kK + group * 64 * kPanelRowBytes,
+                                                 16, 1024),
+                      v_rows = matrix_descriptor(base + Layout::kV + group * 64 * kPanelRowBytes,
+                                                 16, 1024);
+  // The same Q and dO are [query, column] for S and dP, [column, query] for dK and dV.
+  const std::uint64_t q_rows = matrix_descriptor(base + Layout::kQ, 16, 1024),
+                      o_rows = matrix_descriptor(base + Layout::kO, 16, 1024);
+  const std::uint64_t q_columns =
+                          matrix_descriptor(base + Layout::kQ, Layout::kPanelBytesQuery, 1024),
+                      o_columns =
+                          matrix_descriptor(base + Layout::kO, Layout::kPanelBytesQuery, 1024);
+  const std::uint64_t k_columns = matrix_descriptor(
+      base + Layout::kK +
+          (kSplitsRows || kAlternates ? 0 : group * kSumParts * Layout::kPanelBytesKey),
+      Layout::kPanelBytesKey, 1024);
+  const std::uint64_t scores_t =
+      matrix_descriptor(base + Layout::kScores + (kSplitsRows ? group * Layout::kPanelBytesKey : 0),
+                        Layout::kPanelBytesKey, 1024);
+
+  [[maybe_unused]] float dk[kHasKeys ? kDimQk / 2 : 1], dv[kHasValues ? kDimV / 2 : 1];
+  ptx::Ring<kStages> ring;
+  std::uint32_t phases = 0;  // bit 0: of units, bit 1: of sums
+  const auto bias_sums = [&] {
+    return base + Layout::kBiasSums + 8 * (group * kWarpgroupThreads + thread_now());
+  };
+  const auto release = [&](std::uint32_t barrier) {
+    ptx::mbarrier_arrive_warp(barrier, lane_now());
+  };
+  // To who waits at a barrier. Racecheck follows no order by those who come and do not wait.
+  const auto hand_over = [&](int barrier) {
+    if constexpr (ptx::kWarpArrivals > 1) {
+      ptx::named_barrier_sync(barrier, kComputeThreads);
+    } else {
+      ptx::named_barrier_arrive(barrier, kComputeThreads);
+    }
+  };
+  // Where this thread stores dS of 16 queries from `query` on; of the next 16 of a panel it is 32
+  // bytes on, which the swizzle makes an exclusive or.
+  const auto scores_of = [&](int scores_at, int query) {
+    const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
+    return base + Layout::kScores + scores_at * Layout::kScoreBytes +
+           swizzled_offset(row, query + lane / 16 * 8, Layout::kUnitKeys);
+  };
+  const auto release_mask = [&](std::uint32_t words) {
+    release(base + Layout::kMaskEmpty +
+            8 * ((words - (base + Layout::kMask)) / Layout::kMaskBytes));
+  };
+  const auto key_row = [&] {
+    const int thread = thread_now();
+    return group * kHalfRows + accumulator_cell(thread, 0).row;
+  };
+
+  // Where dQ is added from registers, in deterministic calls when it is the unit's turn.
+  const auto step_at = [&](int stage) {
+    return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
+  };
+  const auto unit_at = [&](int stage) {
+    return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)) + 16);
+  };
+  const auto wait_for_step = [&] {
+    ptx::mbarrier_wait(base + Layout::kQFull + 8 * ring.stage, ring.phase, "compute: Q full");
+    return step_at(ring.stage);
+  };
+  const auto turn_of = [&](const uint4& step) {
+    const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
+    return p.turns + 2 * tile + (kSplitsRows ? 0 : group);
+  };
+  const auto wait_for_turn = [&](int stage) {
+    if (p.turns == nullptr) return;
+    if (thread_now() == 0) {
+      const uint4 step = step_at(stage);
+      while (read_turn(turn_of(step)) != static_cast<int>(step.w)) {
+      }
+    }
+    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
+  };
+  const auto give_turn = [&](int stage) {
+    if (p.turns == nullptr) return;
+    __threadfence();
+    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
+    if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
+  };
+  // Where not: by the copy engine (dq_semaphore.cuh), each warp its part.
+  constexpr int kWarpSumBytes = Layout::kSumBytes / Layout::kSumWarps;
+  const auto sum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
+  const auto takes_turns = [&] { return p.turns != nullptr; };
+  const auto wait_until_copied = [&] {
+    if (lane_now() == 0) ptx::bulk_wait_read<0>();
+    __syncwarp();
+  };
+  const auto wait_for_sums = [&] {
+    if (takes_turns()) {
+      ptx::mbarrier_wait(base + Layout::kSumsEmpty, phases >> 1, "compute: sums empty");
+    } else {
+      wait_until_copied();
+    }
+  };
+  const auto add_sums = [&](const uint4& step) {
+    if (takes_turns()) {
+      release(base + Layout::kSumsFull);
+    } else if (lane_now() == 0) {
+      ptx::bulk_reduce_add(p.places.dq_sums +
+                               std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+                               sum_warp() * (kWarpSumBytes / 4),
+                           base + Layout::kSums + sum_warp() * kWarpSumBytes, kWarpSumBytes);
+      ptx::bulk_commit();
+    }
+  };
+
+  // dS of a step added up over this warpgroup's keys, to what D of the step's queries lacks.
+  [[maybe_unused]] std::uint32_t sums_parity = 0;
+  [[maybe_unused]] const auto add_up_rows = [&](int stage, std::uint32_t sum_tile,
+                                                const float(&probabilities)[kQueries / 2],
+                                                const float(&dp)[kQueries / 2]) {
+    constexpr std::uint32_t kBytes = kGroupSumBytes<kQueries>;
+    const std::uint32_t row_sums = base + Layout::kScores + (2 * group + sums_parity) * kBytes;
+    const int thread = thread_now();
+    store_warp_sums<kQueries>(
+        probabilities, dp, base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8,
+        row_sums + thread / 32 * (4 * kQueries), lane_now());
+    wait_for_turn(stage);
+    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
+    if (thread < kQueries) {
+      const std::int64_t row = std::int64_t{sum_tile} * kSumRows + thread;
+      atomicAdd(p.places.missing + 2 * row + group, sum_of_warps<kQueries>(row_sums, thread));
+    }
+    give_turn(stage);
+    __syncwarp();
+    release(base + Layout::kQEmpty + 8 * stage);
+    release(base + Layout::kOEmpty + 8 * stage);
+    sums_parity ^= 1;  // these are read until all have come to the next barrier
+  };
+
+  // Over listed keys: those of unit `units`, in shared memory.
+  [[maybe_unused]] CountedRing<Layout::kKeySlots> units;
+  const auto entries = [&] {
+    return base + Layout::kEntries + units.stage() * Layout::kEntryBytes;
+  };
+  // Starts copying this warp's rows of K and V of the unit.
+  [[maybe_unused]] const auto bring_keys = [&] {
+    ptx::mbarrier_wait(base + Layout::kKeysFull + 8 * units.stage(), units.phase(),
+                       "compute: keys full");
+    ptx::mbarrier_wait(base + Layout::kKvEmpty, ~units.count & 1, "compute: K and V empty");
+    const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * kWarpRows;
+    const int2 place = load_words2(entries() + 8 * Layout::kUnitKeys);
+    copy_listed_rows<Layout::kPanelsQk>(base + Layout::kK, p.lists.k, place, entries(), row, lane);
+    copy_listed_rows<Layout::kPanelsV>(base + Layout::kV, p.lists.v, place, entries(), row, lane);
+    ptx::copies_commit();
+  };
+  // Those have landed.
+  [[maybe_unused]] const auto hand_on_keys = [&] {
+    ptx::copies_wait<0>();
+    ptx::fence_async_shared();
+    __syncwarp();
+    release(base + Layout::kKFull);
+  };
+  // Gradients of a unit's keys to where they go; the next unit's keys come meanwhile.
+  [[maybe_unused]] const auto give_listed = [&](const uint4& unit, bool is_last) {
+    const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
+    const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
+    if (batch < 0) return;  // a block without units
+    int2 keys[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) keys[i] = load_words2(entries() + 8 * (key_row() + 8 * i));
+    units.advance();
+    if (!is_last) bring_keys();
+    if constexpr (kHasValues) {
+      give_listed_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+                                 p.lists.dv_sums, dv, 1.0f, keys, first_sum, p.head_dim_v, lane);
+    }
+    if constexpr (kHasKeys) {
+      give_listed_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                  p.lists.dk_sums, dk, p.scale, keys, first_sum, p.head_dim, lane);
+    }
+    if constexpr (kGeneral && kHasKeys) {
+      const float2 sums = load_pair(bias_sums());
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float sum = i == 0 ? sums.x : sums.y;
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
+          const bool has_sums = p.lists.dbias_sums != nullptr && first_sum >= 0 && keys[i].y >= 0;
+          atomicAdd(has_sums ? p.lists.dbias_sums + (first_sum + keys[i].y)
+                             : p.dkey_bias + batch * p.dbias_batch_stride +
+                                   kv_head * p.dbias_head_stride + keys[i].x,
+                    sum);
+        }
+      }
+    }
+  };
+
+  if constexpr (kListed) {
+    wait_for_step();
+    if (static_cast<int>(unit_at(ring.stage).x) >= 0) bring_keys();
+  }
+  for (bool is_done = false; !is_done; phases ^= 1) {
+#pragma unroll
+    for (float& x : dk) x = 0.0f;
+#pragma unroll
+    for (float& x : dv) x = 0.0f;
+    if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
+    if constexpr (kListed) hand_on_keys();
+    ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
+    if constexpr (!kListed) {
+      ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
+    }
+    [[maybe_unused]] std::uint32_t held_k[kHeld > 0 ? kHeld : 1][4];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int lane = lane_now(),
+                row = group * kHalfRows + thread_now() / 32 * kWarpRows + lane % 16;
+      ptx::ldmatrix_x4(
+          base + Layout::kK + swizzled_offset(row, 16 * i + lane / 16 * 8, Layout::kUnitKeys),
+          held_k[i]);
+    }
+    uint4 step = wait_for_step();
+#pragma unroll 1
+    while ((step.x & kStepEndsUnit) == 0) {
+      const int stage = ring.stage;
+      phases ^= 2;
+      const int scores_at = kAlternates ? static_cast<int>(~phases >> 1 & 1) : stage;
+      if constexpr (kAlternates && kHasKeys) {
+        // Nothing to compute, and the other's turn to compute dQ: dS = 0.
+        if ((step.x & kStepIsEmpty << group) != 0 && scores_at != group) {
+          const std::uint32_t to = scores_of(scores_at, 0);
+#pragma unroll
+          for (int j = 0; j < kQueries / 16; ++j) ptx::stmatrix_x4(to ^ (32 * j), 0, 0, 0, 0);
+          ptx::fence_async_shared();
+          wait_until_copied();
+          hand_over(kScoreBarrier + scores_at);
+          if ((step.x & kStepReleasesMask) != 0) release_mask(step.y);
+          ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
+          ring.advance();
+          step = wait_for_step();
+          __syncwarp();
+          release(base + Layout::kOEmpty + 8 * stage);
+          release(base + Layout::kQEmpty + 8 * stage);
+          continue;
+        }
+      }
+      float s[kQueries / 2], dp[kQueries / 2];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kDimQk / 16; ++i) {
+        const std::uint64_t q_step = q_rows + stage * kQAdvance + k_major_advance(i, kQueries);
+        if (i < kHeld) {
+          ScoreProduct::template registers<ptx::Major::k>(s, held_k[i], q_step, i != 0);
+        } else {
+          ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+              s, k_rows + k_major_advance(i, Layout::kUnitKeys), q_step, i != 0);
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::mbarrier_wait(base + Layout::kOFull + 8 * stage, ring.phase, "compute: dO full");
+      if constexpr (kHasScores) {
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < kDimV / 16; ++i) {
+          ScoreProduct::template shared<ptx::Major::k, ptx::Major::k>(
+              dp, v_rows + k_major_advance(i, Layout::kUnitKeys),
+              o_rows + stage * kOAdvance + k_major_advance(i, kQueries), i != 0);
+        }
+        ptx::wgmma_commit();
+      }
+      std::uint32_t word0 = 0, word1 = 0;
+      if (step.y != 0) {
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(word0), "=r"(word1)
+                     : "r"(step.y + (group * kWarpgroupThreads + thread_now()) * 8)
+                     : "memory");
+        if (kQueries == 64 && (step.x & kStepIsSecondHalf) != 0) {
+          word0 >>= 16;
+          word1 >>= 16;
+        }
+        if ((step.x & kStepReleasesMask) != 0) {
+          __syncwarp();
+          release_mask(step.y);
+        }
+      }
+      ptx::wgmma_wait<kHasScores ? 1 : 0>();
+      ptx::pin_registers(s);
+      [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
+      if constexpr (kGeneral && kListed) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          bias[i] =
+              __int_as_float(load_word(base + Layout::kBiases + units.stage() * Layout::kBiasBytes +
+                                       4 * (key_row() + 8 * i)));
+        }
+      } else if constexpr (kGeneral) {
+        if (p.key_bias != nullptr) {
+          constexpr float kLog2E = 1.44269504088896340736f;
+          const uint4 unit = unit_at(stage);
+          const int key = static_cast<int>(unit.z) + key_row();
+          const float* biases = p.key_bias + static_cast<int>(unit.x) * p.bias_batch_stride +
+                                static_cast<int>(unit.y) * p.bias_head_stride + key;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (key + 8 * i < static_cast<int>(unit.w)) bias[i] = __ldg(biases + 8 * i) * kLog2E;
+          }
+        }
+      }
+      // Of any scale cells can be masked after the exponential alone, which costs a little more.
+      if (!kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, -INFINITY);
+      const std::uint32_t lse =
+          base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kQueries / 8; ++j) {
+        const float2 base_of = load_pair(lse + 32 * j);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& a = s[4 * j + 2 * i];
+          float& b = s[4 * j + 2 * i + 1];
+          if constexpr (kGeneral) {
+            a = fmaf(a, p.scale_log2, bias[i] - base_of.x);
+            b = fmaf(b, p.scale_log2, bias[i] - base_of.y);
+          } else {
+            a = fmaf(a, p.scale_log2, -base_of.x);
+            b = fmaf(b, p.scale_log2, -base_of.y);
+          }
+          a = ptx::exp2_approx(a);
+          b = ptx::exp2_approx(b);
+        }
+      }
+      if (kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, 0.0f);
+      std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
+      if constexpr (kHasValues && (!kPacksLate || !kHasKeys)) {
+#pragma unroll
+        for (int i = 0; i < kQueries / 4; ++i) {
+          probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+        }
+      }
+      // A quarter of the exponentials before the wait for dP: with fewer or all of them there the
+      // loop is slower.
+      if constexpr (kHeld > 0 && !kPacksLate) ptx::compute_before(step.z, probabilities[0]);
+      if constexpr (kAddsRows) {
+        ptx::wgmma_wait<0>();
+        ptx::pin_registers(dp);
+        add_up_rows(stage, step.z, s, dp);
+      }
+      if constexpr (kHasKeys) {
+        ptx::wgmma_wait<0>();
+        ptx::pin_registers(dp);
+        [[maybe_unused]] float bias_sum[2] = {0.0f, 0.0f};
+        const std::uint32_t deltas =
+            base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < kQueries / 8; ++j) {
+          const float2 delta = load_pair(deltas + 32 * j);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int at = 2 * j + i;
+            if constexpr (kHasValues && kPacksLate) {
+              probabilities[at / 4][at % 4] = ptx::pack<T>(s[2 * at], s[2 * at + 1]);
+            }
+            const float a = s[2 * at] * (dp[2 * at] - delta.x),
+                        b = s[2 * at + 1] * (dp[2 * at + 1] - delta.y);
+            if constexpr (kGeneral) {
+              bias_sum[i] += a;
+              bias_sum[i] += b;
+            }
+            scores[at / 4][at % 4] = ptx::pack<T>(a, b);
+          }
+        }
+        if constexpr (kGeneral) {
+          const float2 before = load_pair(bias_sums());
+          store_pair(bias_sums(), before.x + bias_sum[0], before.y + bias_sum[1]);
+        }
+        // dS^T as [key, query], panels of 64 queries.
+        const std::uint32_t scores_to = scores_of(scores_at, 0);
+        if constexpr (kStages == 1) {  // both have read the dS before
+          ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
+        }
+#pragma unroll
+        for (int j = 0; j < kQueries / 16; ++j) {
+          ptx::stmatrix_x4(kAlternates ? scores_to ^ (32 * j) : scores_of(scores_at, 16 * j),
+                           scores[j][0], scores[j][1], scores[j][2], scores[j][3]);
+        }
+      }
+      if constexpr (kHasValues) {
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < kQueries / 16; ++i) {
+          ptx::product<T, kDimV>::template registers<ptx::Major::mn>(
+              dv, probabilities[i], o_columns + stage * kOAdvance + mn_major_advance(i), 1);
+        }
+        ptx::wgmma_commit();
+      }
+      if constexpr (kHasKeys) {
+        ptx::fence_async_shared();
+        float dq[kPartColumns / 2];
+        const auto issue_dq = [&](int part) {
+          ptx::wgmma_fence();
+#pragma unroll
+          for (int i = 0; i < Layout::kUnitKeys / 16; ++i) {
+            ptx::product<T, kPartColumns>::template shared<ptx::Major::mn, ptx::Major::mn>(
+                dq, scores_t + scores_at * (Layout::kScoreBytes / 16) + mn_major_advance(i),
+                k_columns + part * (Layout::kPanelBytesKey / 16) + mn_major_advance(i), i != 0);
+          }
+          ptx::wgmma_commit();
+        };
+        const auto issue_dk = [&] {
+#pragma unroll
+          for (int i = 0; i < kQueries / 16; ++i) {
+            ptx::product<T, kDimQk>::template registers<ptx::Major::mn>(
+                dk, scores[i], q_columns + stage * kQAdvance + mn_major_advance(i), 1);
+          }
+          ptx::wgmma_commit();
+        };
+        if (kAlternates && scores_at != group) {
+          ptx::wgmma_fence();
+          issue_dk();
+          wait_until_copied();  // of the step before: the other's dQ comes to the same place
+          hand_over(kScoreBarrier + scores_at);
+        } else {
+          ptx::named_barrier_sync(kScoreBarrier + (kAlternates ? scores_at : 0), kComputeThreads);
+          issue_dq(0);
+          issue_dk();
+          if constexpr (Layout::kAddsInBulk) wait_for_sums();
+          ptx::wgmma_wait<1>();
+          ptx::pin_registers(dq);
+          if constexpr (!kAlternates) release(base + Layout::kOEmpty + 8 * stage);
+          if constexpr (kGeneral && !Layout::kAddsInBulk) wait_for_turn(stage);
+#pragma unroll
+          for (int part = 0; part < kSumParts; ++part) {
+            if (part > 0) {
+              issue_dq(part);
+              ptx::wgmma_wait<0>();
+              ptx::pin_registers(dq);
+            }
+            if constexpr (Layout::kAddsInBulk) {
+              put_sums(base + Layout::kSums + sum_warp() * kWarpSumBytes +
+                           part * (kWarpSumBytes / kSumParts),
+                       dq, lane_now());
+              continue;
+            }
+            float* sums =
+                p.places.dq_sums + std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+                sum_place<kDimQk>(thread_now(), group * kSumColumns<kDimQk> + part * kPartColumns);
+#pragma unroll
+            for (int i = 0; i < kPartColumns / 8; ++i) {
+              ptx::reduce_add_x4(sums + i * kSumLanes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                                 dq[4 * i + 3]);
+            }
+          }
+          if constexpr (Layout::kAddsInBulk) {
+            add_sums(step);
+          } else if constexpr (kGeneral) {
+            give_turn(stage);
+          }
+        }
+      }
+      // With two buffers the next step is looked at before this one has ended.
+      ring.advance();
+      if constexpr (kStages > 1) step = wait_for_step();
+      ptx::wgmma_wait<0>();
+      if constexpr (kHasKeys) ptx::pin_registers(dk);
+      if constexpr (kHasValues) ptx::pin_registers(dv);
+      if constexpr (!kAddsRows) {
+        if constexpr (!kHasKeys || kAlternates) release(base + Layout::kOEmpty + 8 * stage);
+        release(base + Layout::kQEmpty + 8 * stage);
+      }
+      if constexpr (kStages == 1) step = wait_for_step();
+    }
+
+    // K and V of the next unit may come while gradients are written.
+    const uint4 unit = unit_at(ring.stage);
+    ptx::mbarrier_wait(base + Layout::kOFull + 8 * ring.stage, ring.phase, "compute: unit's end");
+    __syncwarp();
+    release(base + Layout::kQEmpty + 8 * ring.stage);
+    release(base + Layout::kOEmpty + 8 * ring.stage);
+    release(base + Layout::kKvEmpty);
+    ring.advance();
+    is_done = (step.x & kStepEndsAll) != 0;
+    if constexpr (kListed) {
+      give_listed(unit, is_done);
+    } else {
+      const int lane = lane_now();
+      const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),
+                key = static_cast<int>(unit.z) + key_row(), kv_len = static_cast<int>(unit.w);
+      if constexpr (kHasKeys) {
+        store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                       dk, p.scale, key, kv_len, 0, p.head_dim, lane);
+      }
+      if constexpr (kHasValues) {
+        store_gradient_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+                                      dv, 1.0f, key, kv_len, 0, p.head_dim_v, lane);
+      }
+      if constexpr (kGeneral && kHasKeys) {
+        const float2 sums = load_pair(bias_sums());
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float sum = i == 0 ? sums.x : sums.y;
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          sum += __shfl_xor_sync(~0u, sum, 2);
+          if (p.dkey_bias != nullptr && lane % 4 == 0 && key + 8 * i < kv_len) {
+            p.dkey_bias[batch * p.dbias_batch_stride + kv_head * p.dbias_head_stride + key +
+                        8 * i] = sum;
+          }
+        }
+      }
+    }
+  }
+  if constexpr (kHasKeys && Layout::kAddsInBulk) ptx::bulk_wait<0>();
+}
+
+}  // namespace fdma::sm90

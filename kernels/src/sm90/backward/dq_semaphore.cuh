@@ -1,0 +1,171 @@
+// How dQ of a step comes to memory, where it is added to what other blocks have added.
+//
+// Up to 128 columns (kAddsInBulk) the warps that compute put it into shared memory and the copy
+// engine adds it: of an ordinary call as soon as a warp has written its part, in no fixed order.
+//
+// Deterministic calls add in the order of the plan (accumulation_order.hpp): a counter for each 64 rows
+// says how many units have added. The serving warp waits for the unit's turn, adds the step as a
+// whole and passes the turn on, while the next step is computed: nobody who computes waits until
+// an addition is visible, and for turns only where they come a step late. What the serving warp
+// does between an addition and the next block's is what blocks wait for: one fence, and nothing
+// that can be read meanwhile. Half a query tile that no key of the unit sees has a turn and no
+// step, if the other half is seen.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+#include "ptx/relaxed.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward/params.hpp"
+#include "sm90/backward/ring.cuh"
+#include "sm90/forward/mask_fragments.cuh"
+
+namespace fdma::sm90 {
+
+/// How many have added. What they added is visible then.
+__device__ __forceinline__ std::int32_t read_turn(const std::int32_t* turns) {
+  std::int32_t turn;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
+  return turn;
+}
+/// The same, but what they added is visible behind a fence_turns.
+__device__ __forceinline__ std::int32_t read_turn_early(const std::int32_t* turns) {
+  std::int32_t turn;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
+  return turn;
+}
+
+/// Says that one more has added; its additions are visible to whoever reads it.
+__device__ __forceinline__ void pass_turn(std::int32_t* turns) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+}
+/// The same, if additions came before a fence_turns, or of one that adds nothing and has read that
+/// it was its turn: this reads and writes, and so hands on what those before have said.
+__device__ __forceinline__ void pass_turn_late(std::int32_t* turns) {
+  asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+}
+
+/// One fence that takes a turn read before it and gives one passed behind it: who waits for the
+/// turn waits for the fence.
+__device__ __forceinline__ void fence_turns() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/// The slot of a step that the loading thread tells the serving warp of, counted from 0, and its
+/// kTurnLap.
+template <class Layout>
+__device__ __forceinline__ std::uint32_t turn_slot(std::uint32_t base, std::uint32_t number) {
+  return base + Layout::kTurns + 8 * (number % Layout::kTurnSlots);
+}
+template <class Layout>
+__device__ __forceinline__ std::uint32_t turn_lap(std::uint32_t number) {
+  return (number / Layout::kTurnSlots & 1) == 0 ? kTurnLap : 0;
+}
+
+/// A warp's part of dQ of a step, registers of an accumulator, to its place in shared memory.
+template <int kCount>
+__device__ __forceinline__ void put_sums(std::uint32_t to, const float (&dq)[kCount], int lane) {
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+    asm volatile(
+        "st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * (kSumLanes * 4) + lane * 16),
+        "f"(dq[4 * i]), "f"(dq[4 * i + 1]), "f"(dq[4 * i + 2]), "f"(dq[4 * i + 3])
+        : "memory");
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+}
+
+/// Adds dQ of a block's steps to memory in turn. One lane of the serving warp works. From one
+/// object to the next what it knows is in shared memory (kTaken).
+template <class Layout>
+class TurnTaker {
+ public:
+  __device__ __forceinline__ TurnTaker(const BackwardParams& params, std::uint32_t base)
+      : p_(params), base_(base) {
+    const int2 state = load_words2(base_ + Layout::kTaken);
+    num_taken_ = static_cast<std::uint32_t>(state.x);
+    is_turn_ = (state.y & 1) != 0;
+    sums_phase_ = static_cast<std::uint32_t>(state.y) >> 1;
+    step_ = load_step();
+  }
+  /// To be called before the next object is made.
+  __device__ __forceinline__ void put_aside(int lane) const {
+    __syncwarp();  // all have read what it was
+    if (lane == 0) {
+      store_words2(base_ + Layout::kTaken, static_cast<int>(num_taken_),
+                   static_cast<int>(sums_phase_ << 1) | (is_turn_ ? 1 : 0));
+    }
+    __syncwarp();
+  }
+
+  /// Does what can be done without a long wait; false after the last step. All lanes.
+  __device__ __forceinline__ bool advance(int lane) {
+    bool goes_on = true;
+    if (lane == 0) goes_on = take();
+    return __shfl_sync(~0u, goes_on, 0);
+  }
+
+ private:
+  __device__ __forceinline__ bool take() {
+    if (!is_known()) {
+      step_ = load_step();
+      if (!is_known()) return true;
+    }
+    const int sum_tile = sum_tile_of_step();
+    if (sum_tile == kNoTurn) return false;
+    is_turn_ = is_turn_ || read_turn(turns(sum_tile)) == rank_of_step();
+    if (!is_turn_) return true;
+    if ((step_.y & kTurnIsEmpty) != 0) {
+      pass_turn_late(turns(sum_tile));
+      go_on();
+      return true;
+    }
+    if (!ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, sums_phase_)) return true;
+    ptx::bulk_reduce_add(p_.places.dq_sums + std::int64_t{sum_tile} * (kSumRows * Layout::kDimQk),
+                         base_ + Layout::kSums, Layout::kSumBytes);
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
+    sums_phase_ ^= 1;
+    go_on();
+    // Whose turn it is at the next step is read while this one is added.
+    std::int32_t turn = 0;
+    const bool is_next_known = is_known() && sum_tile_of_step() != kNoTurn;
+    if (is_next_known) turn = read_turn_early(turns(sum_tile_of_step()));
+    ptx::bulk_wait<0>();
+    fence_turns();
+    pass_turn_late(turns(sum_tile));
+    is_turn_ = is_next_known && turn == rank_of_step();
+    return true;
+  }
+
+  /// The next step, as far as the loading thread has told of it.
+  __device__ __forceinline__ uint2 load_step() const {
+    return ptx::load_shared_relaxed(turn_slot<Layout>(base_, num_taken_));
+  }
+  __device__ __forceinline__ void go_on() {
+    ++num_taken_;
+    is_turn_ = false;
+    step_ = load_step();
+  }
+  __device__ __forceinline__ bool is_known() const {
+    return (step_.y & kTurnLap) == turn_lap<Layout>(num_taken_);
+  }
+  __device__ __forceinline__ int sum_tile_of_step() const { return static_cast<int>(step_.x); }
+  __device__ __forceinline__ int rank_of_step() const {
+    return static_cast<int>(step_.y & ~(kTurnLap | kTurnIsEmpty));
+  }
+  __device__ __forceinline__ std::int32_t* turns(int sum_tile) const {
+    return p_.turns + 2 * std::int64_t{sum_tile};
+  }
+
+  const BackwardParams& p_;
+  const std::uint32_t base_;
+  std::uint32_t num_taken_;
+  uint2 step_;                // the next one
+  std::uint32_t sums_phase_;  // of its dQ
+  bool is_turn_;              // at it
+};
+
+}  // namespace fdma::sm90

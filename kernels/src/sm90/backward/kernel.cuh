@@ -1,0 +1,90 @@
+// The main backward kernel: persistent blocks of three warpgroups. The first loads
+// (sm90/backward/load.cuh, over listed keys with worklist.cuh), the others compute
+// (sm90/backward/compute.cuh).
+#pragma once
+
+#include "ptx/grid.cuh"
+#include "sm90/backward/compute.cuh"
+#include "sm90/backward/kernels.hpp"
+#include "sm90/backward/load.cuh"
+
+namespace fdma::sm90 {
+
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
+__global__ void __launch_bounds__(kForwardThreads, 1)
+    backward_kernel(const __grid_constant__ BackwardParams p) {
+  using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
+  extern __shared__ std::uint8_t memory[];
+  const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
+                             ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
+  if (threadIdx.x == 0) {
+    ptx::let_next_grid_start();
+    const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
+      for (int i = 0; i < count; ++i) {
+        ptx::mbarrier_init(base + first + 8 * i, num_arrivals * ptx::kWarpArrivals);
+      }
+    };
+    constexpr int kStages = Layout::kStages;
+    init(Layout::kKFull, 1, kListed ? kComputeWarps : 1);
+    init(Layout::kVFull, 1, 1);
+    init(Layout::kKvEmpty, 1, kComputeWarps);
+    init(Layout::kQFull, kStages, 1);
+    init(Layout::kQEmpty, kStages, kComputeWarps);
+    init(Layout::kOFull, kStages, 1);
+    init(Layout::kOEmpty, kStages, kComputeWarps);
+    init(Layout::kMaskFull, Layout::kMaskSlots, 1);
+    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
+    init(Layout::kRequestEmpty, Layout::kRequestSlots, 1);
+    for (int i = 0; i < Layout::kItemSlots; ++i) {
+      ptx::mbarrier_init(base + Layout::kItemFull + 8 * i, 1);
+      // Given back by the warps that make masks and by the thread that loads.
+      ptx::mbarrier_init(base + Layout::kItemEmpty + 8 * i, kMaskWarps * ptx::kWarpArrivals + 1);
+    }
+    for (int i = 0; i < Layout::kRequestSlots; ++i) {
+      ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
+    }
+    init(Layout::kKeysFull, Layout::kKeySlots, 1);
+    init(Layout::kSumsFull, 1, Layout::kSumWarps);
+    ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
+    for (int at = Layout::kTurns; at <= Layout::kZeroState; at += 16) {
+      store_words(base + at, make_uint4(0, 0, 0, 0));
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (ptx::warp_index() < 4) {
+    ptx::give_registers<kBackwardLoadRegisters<kGradients, Layout, kListed>>();
+    const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
+    // The loading thread first: then ptxas keeps what it counts in uniform registers.
+    if (warp == kLoadWarp) {
+      if (lane == 0) {
+        UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients>>(p, base).run();
+      }
+    } else if (warp == kServeWarp) {
+      serve_requests<Layout, kListed, kWritesZeros<Layout, kGradients>>(p, base, lane);
+    } else if constexpr (kListed) {
+      make_listed_masks<Layout>(p, base, warp, lane);
+    } else {
+      make_unit_masks<Layout>(p, base, warp);
+    }
+  } else {
+    ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kListed>>();
+    compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kListed>(p, base,
+                                                                   ptx::warp_index() / 4 - 1);
+  }
+}
+
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
+cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
+  using Layout = BackwardLayout<kDimQk, kDimV>;
+  constexpr int kBytes =
+      kWritesZeros<Layout, kGradients> ? Layout::kBytesWithZeros : Layout::kBytes;
+  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kListed>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  return ptx::launch_overlapping(kernel, dim3(static_cast<unsigned>(num_blocks)),
+                                 dim3(kForwardThreads), kBytes, stream, params);
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,50 @@
+// Gradients of keys that the main kernel of a launch over listed keys leaves out: zeros of keys
+// that are not listed, and those that it has added up in float32.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "fdma/base/interval.hpp"
+#include "fdma/kernels/kv_worklist.hpp"
+#include "sm90/backward/params.hpp"
+
+namespace fdma::sm90 {
+
+/// Rows of sums, in groups of the same room: those of a KV head, or one of all. A key may have
+/// several that follow each other, which are added up in their order.
+struct KeySums {
+  const SumKey* keys;  ///< [num_groups * rows_of_group]
+  float *dk, *dv;      ///< [num_groups * rows_of_group, dim_qk] and [.., dim_v]
+  float* dbias;        ///< [num_groups * rows_of_group], or null: the main kernel adds these up
+  std::int64_t rows_of_group;
+  const std::int32_t* num_rows;  ///< [num_groups]: those in use; null: all
+  std::int32_t num_groups;
+  std::int32_t dim_qk, dim_v;  ///< columns of the main kernel: the same, 64, 128 or 256
+};
+
+struct KeyGradientParams {
+  RowsView dk, dv;
+  float* dkey_bias;  ///< or null
+  std::int64_t dbias_batch_stride, dbias_head_stride;
+  const int2* lengths;  ///< {q_len, kv_len} of each batch element
+  std::int64_t max_kv_len;
+  std::int32_t batch, heads_kv;
+  std::int32_t head_dim, head_dim_v;  ///< multiples of 8
+  /// [batch * heads_kv, max_kv_len]: the queries that see each key; where there are some, the key
+  /// is listed and its rows are not zeroed. Null: all are zeroed.
+  const Interval* seen;
+  KeySums sums;
+  float scale;  ///< of dk
+};
+
+/// Before the main kernel: rows of dk and dv that it does not write (or all), dkey_bias and the
+/// sums in use are zero.
+cudaError_t zero_key_gradients(const KeyGradientParams& params, cudaStream_t stream);
+
+/// After it: sums to dk, times scale, and to dv; T where they are not float32.
+template <class T>
+cudaError_t store_key_gradients(const KeyGradientParams& params, cudaStream_t stream);
+
+}  // namespace fdma::sm90

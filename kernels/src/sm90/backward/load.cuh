@@ -1,0 +1,693 @@
+// The warps that serve those that compute gradients: one thread has K, V, Q and dO copied to shared
+// memory, two warps make mask words, one warp does what the loading thread asks it for: takes units
+// (128 keys of a KV head), looks up listed keys, zeroes rows past a length, in deterministic calls
+// adds dQ when it is a unit's turn. Masks come before loads: the loading thread leaves out steps
+// without a cell. Long, so that what these warps hand to each other is read in one place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ptx/grid.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/relaxed.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward/dq_semaphore.cuh"
+#include "sm90/backward/params.hpp"
+#include "sm90/backward/ring.cuh"
+#include "sm90/backward/worklist.cuh"
+#include "sm90/backward/zero_fill.cuh"
+#include "sm90/forward/load.cuh"
+
+namespace fdma::sm90 {
+
+/// Byte offsets of what is stored or read part by part in the slot of a PublishedItem; pairs lie
+/// side by side.
+struct ItemAt {
+  static constexpr std::uint32_t kNumTiles = offsetof(PublishedItem, num_tiles);
+  static constexpr std::uint32_t kQBegin = offsetof(PublishedItem, q_begin);
+  static constexpr std::uint32_t kHead = offsetof(PublishedItem, head);
+  static constexpr std::uint32_t kBatch = offsetof(PublishedItem, batch);
+  static constexpr std::uint32_t kQLen = offsetof(PublishedItem, q_len);
+  static constexpr std::uint32_t kKvLen = offsetof(PublishedItem, kv_len);
+  static constexpr std::uint32_t kFirstSegment = offsetof(PublishedItem, first_segment);
+  static constexpr std::uint32_t kNumSegments = offsetof(PublishedItem, num_segments);
+  static constexpr std::uint32_t kStep = offsetof(PublishedItem, step);
+  static constexpr std::uint32_t kFirstTile = offsetof(PublishedItem, first_tile);
+  static constexpr std::uint32_t kPartial = offsetof(PublishedItem, partial);
+  static constexpr std::uint32_t kFirstDocument = offsetof(PublishedItem, first_document);
+  static constexpr std::uint32_t kLastDocument = offsetof(PublishedItem, last_document);
+  static constexpr std::uint32_t kKvHead = offsetof(PublishedItem, kv_head);
+  static constexpr std::uint32_t kHeadInGroup = offsetof(PublishedItem, head_in_group);
+  static constexpr std::uint32_t kNumHeads = offsetof(PublishedItem, num_heads);
+  static constexpr bool is_pair(std::uint32_t a, std::uint32_t b) {
+    return a % 8 == 0 && b == a + 4;
+  }
+};
+static_assert(ItemAt::is_pair(ItemAt::kNumTiles, ItemAt::kQBegin) &&
+              ItemAt::is_pair(ItemAt::kHead, ItemAt::kBatch) &&
+              ItemAt::is_pair(ItemAt::kQLen, ItemAt::kKvLen) &&
+              ItemAt::is_pair(ItemAt::kFirstSegment, ItemAt::kNumSegments) &&
+              ItemAt::is_pair(ItemAt::kStep, ItemAt::kFirstTile) &&
+              ItemAt::is_pair(ItemAt::kPartial, ItemAt::kFirstDocument) &&
+              ItemAt::is_pair(ItemAt::kLastDocument, ItemAt::kKvHead));
+
+/// The same of a ServeRequest, whose first four words are stored together.
+inline constexpr std::uint32_t kRequestBarrierAt = offsetof(ServeRequest, full);
+static_assert(kRequestBarrierAt == 16);
+
+/// The unit published in `slot` with the segments of its g-th query head, as far as walking its
+/// tiles takes. PublishedItem::partial is here the first item of the unit, head_in_group its first
+/// visit, q_len the keys and kv_len the queries of the element.
+__device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::uint32_t slot,
+                                                 int g) {
+  const uint4 a = load_words(slot), b = load_words(slot + 16);
+  PublishedItem part{};
+  part.num_tiles = static_cast<int>(a.x);
+  part.q_begin = static_cast<int>(a.y);
+  part.batch = static_cast<int>(a.w);
+  part.q_len = static_cast<int>(b.x);
+  part.kv_len = static_cast<int>(b.y);
+  part.first_segment = static_cast<int>(b.z);
+  part.num_segments = static_cast<int>(b.w);
+  part.step = load_word(slot + ItemAt::kStep);
+  part.partial = load_word(slot + ItemAt::kPartial);
+  if (g > 0 && part.first_segment != kOwnSegments) {
+    const WorkItem& item = plan.items[part.partial + g];
+    part.num_tiles = item.num_tiles;
+    part.first_segment = item.first_segment;
+    part.num_segments = item.num_segments;
+    part.step = item.step;
+  }
+  return part;
+}
+
+/// The query tiles of a published unit for one of its query heads, as TileWalk, or from the last to
+/// the first.
+class UnitTiles {
+ public:
+  __device__ __forceinline__ UnitTiles(const PlanSegment* segments, const PublishedItem& part,
+                                       bool is_down)
+      : iterator_(segments,
+                  WorkItem{0, 0, 0, part.step, max(part.first_segment, 0), part.num_segments, 0, 0,
+                           0, kWholeRow},
+                  is_down),
+        q_begin_(part.q_begin),
+        kv_len_(part.kv_len) {}
+
+  /// To be called num_tiles times, with the same `is_down`.
+  __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool is_down) {
+    iterator_.next(step, is_down);
+    place = {q_begin_, step.tile * kTileKeys, kv_len_};
+  }
+
+ private:
+  EitherWayIterator iterator_;
+  std::int32_t q_begin_;
+  std::int32_t kv_len_;
+};
+
+/// Where a warp that makes masks is in a unit.
+struct alignas(16) MaskWalk {
+  UnitTiles tiles;
+  std::int32_t head;                   ///< of the group
+  std::int32_t num_left;               ///< tiles of this head
+  std::uint32_t num_masks, num_units;  ///< gone by so far
+};
+
+/// To shared memory and back, so that no register holds it meanwhile. All lanes of a warp.
+__device__ __forceinline__ void put_aside(std::uint32_t address, const MaskWalk& walk) {
+  uint4 words[sizeof(MaskWalk) / 16];
+  __builtin_memcpy(words, &walk, sizeof words);
+  if (ptx::thread_index() % 32 == 0) {
+    for (const uint4& each : words) {
+      store_words(address, each);
+      address += 16;
+    }
+  }
+}
+__device__ __forceinline__ void take_back(std::uint32_t address, MaskWalk& walk) {
+  __syncwarp();
+  uint4 words[sizeof(MaskWalk) / 16];
+  for (uint4& each : words) {
+    each = load_words(address);
+    address += 16;
+  }
+  __builtin_memcpy(&walk, words, sizeof words);
+}
+
+/// Makes the mask words of every second tile that needs them, and says which quarters of it have a
+/// cell. One of two warps.
+template <class Layout>
+__device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::uint32_t base,
+                                                int mask_warp) {
+  static_assert(sizeof(MaskWalk) <= Layout::kMaskWalkBytes);
+  const auto lane_now = [] { return ptx::thread_index() % 32; };
+  const auto item_slot = [&](std::uint32_t num_units) {
+    return base + Layout::kItem + num_units % Layout::kItemSlots * Layout::kItemSlotBytes;
+  };
+  for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (num_units % Layout::kItemSlots),
+                       num_units / Layout::kItemSlots & 1, "mask: item full");
+    if (load_word(item_slot(num_units) + ItemAt::kNumTiles) == kNoItem) return;
+#pragma unroll 1
+    for (int g = 0; g < p.group_size; ++g) {
+      const PublishedItem part = part_of(p.plan, item_slot(num_units), g);
+      MaskWalk walk{
+          UnitTiles(segments_of<Layout>(p.plan, part, item_slot(num_units)), part, p.walks_down), g,
+          part.num_tiles, num_masks, num_units};
+      for (; walk.num_left > 0; --walk.num_left) {
+        TileStep step;
+        TilePlace place;
+        walk.tiles.next(step, place, p.walks_down);
+        const std::uint32_t item = item_slot(walk.num_units);
+        // Queries past the end need no words (their lse is +inf), keys past the end do.
+        const int num_rows = load_word(item + ItemAt::kQLen) - load_word(item + ItemAt::kQBegin);
+        if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
+        const std::uint32_t number = walk.num_masks++;
+        if (static_cast<int>(number % kMaskWarps) != mask_warp) continue;
+        const std::uint32_t parked = base + Layout::kMaskWalks + mask_warp * Layout::kMaskWalkBytes;
+        const std::uint32_t slot =
+            base + Layout::kMask + number % Layout::kMaskSlots * Layout::kMaskBytes;
+        ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * (number % Layout::kMaskSlots),
+                           ~(number / Layout::kMaskSlots) & 1, "mask: slot empty");
+        put_aside(parked, walk);
+        if (step.kind == PlanSegmentKind::full) {
+          write_whole_rows(slot, num_rows, min(place.kv_len - place.key_begin, kTileKeys),
+                           lane_now());
+        } else {
+          write_mask<1>(slot, p, item, item + Layout::kItemBand, step, place, lane_now());
+        }
+        take_back(parked, walk);
+        const std::uint32_t made = (walk.num_masks - 1) % Layout::kMaskSlots;
+        const std::uint32_t quarters =
+            quarters_with_cells(base + Layout::kMask + made * Layout::kMaskBytes, lane_now());
+        if (lane_now() == 0) {
+          store_word(base + Layout::kMaskQuarters + 4 * made, static_cast<int>(quarters));
+        }
+        __syncwarp();
+        ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * made, lane_now());
+      }
+      g = walk.head;
+      num_masks = walk.num_masks;
+      num_units = walk.num_units;
+    }
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * (num_units % Layout::kItemSlots),
+                              lane_now());
+  }
+}
+
+template <class Layout>
+__device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int stage) {
+  return base + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
+}
+
+/// Publishes an item of a plan. One thread. Each part of PublishedItem is stored as soon as it is
+/// known, here and below: registers are few.
+__device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
+                                             int index) {
+  const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
+  store_word(slot + ItemAt::kHeadInGroup, is_ordered ? __ldg(p.plan.first_visits + index) : 0);
+  if (is_ordered) index = __ldg(p.plan.units + index);
+  index *= p.group_size;
+  if (index >= p.plan.num_items) {
+    store_word(slot + ItemAt::kNumTiles, kNoItem);
+    return;
+  }
+  const WorkItem* item = p.plan.items + index;
+  store_words2(slot + ItemAt::kPartial, index, 0);
+  store_words2(slot + ItemAt::kFirstSegment, item->first_segment, item->num_segments);
+  store_words2(slot + ItemAt::kStep, item->step, 0);
+  store_words2(slot + ItemAt::kNumTiles, item->num_tiles, item->q_tile * kTileRows);
+  const int2 lengths = lengths_of(p.plan, p.lengths, item->batch);
+  store_words2(slot + ItemAt::kQLen, lengths.y, lengths.x);
+  store_words2(slot + ItemAt::kHead, item->head, item->batch);
+  store_words2(slot + ItemAt::kLastDocument, 0, item->head / p.group_size);
+}
+
+/// Publishes the tile row of a parametric plan that is unit `index` or a later one, or that there
+/// is none. One thread.
+template <class Layout>
+__device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32_t slot,
+                                            int index) {
+  const TileRow* row;
+  for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
+    const WorkItem item = read_work(p, index * p.group_size);
+    if (item.num_tiles == kNoItem) {
+      store_word(slot + ItemAt::kNumTiles, kNoItem);
+      return;
+    }
+    row = row_of(p, item);
+    if (__ldcg(&row->tiles.num_tiles) == kNoRow) continue;
+    store_words2(slot + ItemAt::kHead, item.head, item.batch);
+    store_words2(slot + ItemAt::kPartial, index * p.group_size, item.q_tile);
+    break;
+  }
+  const int2 head = load_words2(slot + ItemAt::kHead);
+  const int2 lengths = lengths_of(p.plan, p.lengths, head.y);
+  store_words2(slot + ItemAt::kQLen, lengths.y, lengths.x);
+  store_words2(slot + ItemAt::kLastDocument, row->tiles.last_document, head.x / p.group_size);
+  const int first_key = row->tiles.q_tile * kTileRows;
+  store_words2(slot + ItemAt::kNumTiles, row->tiles.num_tiles, first_key);
+  store_words2(slot + ItemAt::kStep, 0, 0);
+  if (p.turns != nullptr) {
+    const FormulaColumns columns = formula_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
+    store_word(slot + ItemAt::kHeadInGroup,
+               2 * load_word(slot + ItemAt::kFirstDocument) + (columns.is_near(first_key) ? 1 : 0));
+  }
+  store_word(slot + ItemAt::kFirstDocument, row->tiles.first_document);
+  int num_segments = 0;
+#pragma unroll 1
+  for (const FormulaWalk::Stretch& stretch : row->tiles.stretches) {
+    store_stretch(slot + Layout::kItemSegments, stretch, num_segments);
+  }
+  store_words2(slot + ItemAt::kFirstSegment, kOwnSegments, num_segments);
+  store_band(slot + Layout::kItemBand, row->band);
+}
+
+/// Zeroes rows [first_row, num_rows) of panels of a tile. One warp.
+__device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, int first_row,
+                                          int num_rows, int lane) {
+  constexpr int kPieces = kPanelRowBytes / 16;
+  for (int panel = 0; panel < num_panels; ++panel) {
+    const std::uint32_t rows = tile + panel * num_rows * kPanelRowBytes;
+    for (int i = first_row * kPieces + lane; i < num_rows * kPieces; i += kWarpSize) {
+      store_words(rows + 16 * i, make_uint4(0, 0, 0, 0));
+    }
+  }
+  ptx::fence_async_shared();
+}
+
+/// Publishes a first unit, then does what UnitLoader asks for and adds dQ in turn. One warp.
+template <class Layout, bool kListed, bool kZeros>
+__device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
+                                               int lane) {
+  if (lane == 0) ptx::wait_for_grid_before();  // which counts units and orders tile rows
+  const auto takes_turns = [&] { return Layout::kAddsInBulk && p.turns != nullptr; };
+  // What it counts is in shared memory, to be read anew: registers are few.
+  const auto requests = [&] {
+    CountedRing<Layout::kRequestSlots> ring;
+    ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed));
+    return ring;
+  };
+  const ZeroWriter<Layout> zeros(p, base);
+  const auto writes_zeros = [&] { return kZeros && p.zeros.counters != nullptr; };
+  for (;;) {
+    CountedRing<Layout::kItemSlots> item_ring;
+    item_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 4));
+    __syncwarp();  // all have read it
+    const bool is_first = item_ring.count == 0;
+    uint4 request = make_uint4(kRequestUnit, 0, 0, 0);
+    if (!is_first) {
+      const auto ring = requests();
+      const std::uint32_t full = base + Layout::kRequestFull + 8 * ring.stage();
+      if (takes_turns()) {
+        TurnTaker<Layout> turns(p, base);
+        do {
+          if (!turns.advance(lane)) return;
+        } while (!__all_sync(~0u, ptx::mbarrier_test(full, ring.phase())));
+        turns.put_aside(lane);
+      } else {
+        while (writes_zeros() && __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase())) &&
+               zeros.advance(lane)) {
+        }
+        ptx::mbarrier_wait(full, ring.phase(), "serve: request full");
+      }
+      request = load_words(request_slot<Layout>(base, ring.stage()));
+    }
+    if (request.x == kRequestEnd) {
+      if (takes_turns()) continue;  // until the last turn is taken
+      break;
+    }
+    if (request.x == kRequestUnit) {
+      if (lane == 0) {
+        ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage(), item_ring.phase() ^ 1,
+                           "serve: item empty");
+        const std::uint32_t item =
+            base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
+        const int index = static_cast<int>(is_first ? blockIdx.x : gridDim.x) +
+                          (is_first ? 0 : atomicAdd(p.next_unit, 1));
+        store_word(base + Layout::kServed + 4, static_cast<int>(item_ring.count + 1));
+        if constexpr (kListed) {
+          publish_listed(p, item, index);
+        } else if (p.plan.num_formulas > 0) {
+          publish_row<Layout>(p, item, index);
+        } else {
+          publish_item(p, item, index);
+        }
+        const int count = load_word(base + Layout::kServed + 4) - 1;
+        if (!kListed && writes_zeros()) {
+          const std::uint32_t taken =
+              base + Layout::kItem + count % Layout::kItemSlots * Layout::kItemSlotBytes;
+          if (load_word(taken + ItemAt::kNumTiles) != kNoItem) {
+            zeros.look_ahead(load_word(taken + ItemAt::kBatch) * p.zeros.heads_kv +
+                             load_word(taken + ItemAt::kKvHead));
+          }
+        }
+        ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * (count % Layout::kItemSlots));
+      }
+      __syncwarp();
+      if (is_first) {
+        if (writes_zeros()) zeros.begin(lane);
+        continue;
+      }
+    } else if (kListed && request.x == kRequestKeys) {
+      CountedRing<Layout::kKeySlots> key_ring;
+      key_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 8));
+      look_up_keys<Layout>(p,
+                           static_cast<std::uint32_t>(load_word(
+                               request_slot<Layout>(base, requests().stage()) + kRequestBarrierAt)),
+                           base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes,
+                           base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
+      __syncwarp();
+      ptx::mbarrier_arrive_warp(base + Layout::kKeysFull + 8 * key_ring.stage(), lane);
+      if (writes_zeros() && lane == 0) {
+        const int2 place =
+            load_words2(base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes +
+                        8 * Layout::kUnitKeys);
+        zeros.look_ahead(place.x * p.zeros.heads_kv + place.y);
+      }
+      if (lane == 0) store_word(base + Layout::kServed + 8, static_cast<int>(key_ring.count + 1));
+    } else {
+      zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
+                static_cast<int>(request.w), lane);
+      __syncwarp();
+      const std::uint32_t slot = request_slot<Layout>(base, requests().stage());
+      ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + kRequestBarrierAt)),
+                                lane);
+    }
+    const auto ring = requests();
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kRequestEmpty + 8 * ring.stage(), lane);
+    if (lane == 0) store_word(base + Layout::kServed, static_cast<int>(ring.count + 1));
+    __syncwarp();
+  }
+  if (!writes_zeros()) return;
+  if (lane == 0) zeros.look_at_all();
+  while (zeros.advance(lane)) {
+  }
+}
+
+/// Loads what each published unit needs. One thread.
+template <class Layout, bool kGeneral, bool kListed, bool kZeros>
+class UnitLoader {
+ public:
+  __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
+      : p(params), base_(base) {}
+
+  __device__ __forceinline__ void run() {
+    ptx::wait_for_grid_before();  // which prepares what is known of each query
+    if (!wait_for_unit()) end_without_units();
+    while (wait_for_unit()) {
+      load_keys();
+      if (kZeros && p.zeros.counters != nullptr) wait_for_zeros_of_row();
+#pragma unroll 1
+      for (int g = 0; g < p.group_size; ++g) load_queries(g);
+      end_unit();
+    }
+    if (tells_turns()) store_turn(kNoTurn, 0);
+    request(kRequestEnd, 0, 0, 0, 0);
+    ptx::mbarrier_arrive(request_barrier_);
+  }
+
+ private:
+  static constexpr int kLateTiles = 3;  // before the end of a unit the next one is taken
+  /// In a published unit: its next visit of a tile of queries (of a parametric plan row_turn, over
+  /// listed keys where its ranks begin), and the rank of the one in hand.
+  static constexpr std::uint32_t kVisit = ItemAt::kHeadInGroup, kRank = ItemAt::kNumHeads;
+
+  __device__ __forceinline__ bool takes_turns() const {
+    return (Layout::kAddsInBulk || kGeneral) && p.turns != nullptr;
+  }
+  __device__ __forceinline__ bool tells_turns() const {
+    return Layout::kAddsInBulk && takes_turns();
+  }
+  /// Tells the serving warp whose turn it is at the next step; `flags`: kTurnIsEmpty or 0.
+  __device__ __forceinline__ void store_turn(int sum_tile, int rank, std::uint32_t flags = 0) {
+    const auto number = static_cast<std::uint32_t>(load_word(base_ + Layout::kNumTurns));
+    store_word(base_ + Layout::kNumTurns, static_cast<int>(number + 1));
+    ptx::exchange_shared(turn_slot<Layout>(base_, number), static_cast<std::uint32_t>(sum_tile),
+                         static_cast<std::uint32_t>(rank) | flags | turn_lap<Layout>(number));
+  }
+
+  __device__ __forceinline__ std::uint32_t item_slot() const {
+    return base_ + Layout::kItem + item_ring_.stage() * Layout::kItemSlotBytes;
+  }
+  __device__ __forceinline__ bool wait_for_unit() const {
+    ptx::mbarrier_wait(base_ + Layout::kItemFull + 8 * item_ring_.stage(), item_ring_.phase(),
+                       "load: item full");
+    return load_word(item_slot() + ItemAt::kNumTiles) != kNoItem;
+  }
+
+  /// Asks the serving warp; request_barrier_ is what has to be arrived at then.
+  __device__ __forceinline__ void request(std::uint32_t tile, int num_panels, int first_row,
+                                          int num_rows, std::uint32_t full) {
+    const int stage = request_ring_.stage();
+    const std::uint32_t slot =
+        base_ + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
+    ptx::mbarrier_wait(base_ + Layout::kRequestEmpty + 8 * stage, request_ring_.phase() ^ 1,
+                       "load: request empty");
+    store_words(slot, make_uint4(tile, num_panels, first_row, num_rows));
+    store_words(slot + kRequestBarrierAt, make_uint4(full, 0, 0, 0));
+    request_barrier_ = base_ + Layout::kRequestFull + 8 * stage;
+    request_ring_.advance();
+  }
+  /// Announces a copy to `tile`; the barrier at which its bytes arrive: `full`, or where rows that
+  /// exist in the tensor (`has_rows`) lie past the length, that of a request to zero them.
+  __device__ __forceinline__ std::uint32_t begin_copy(std::uint32_t full, std::uint32_t tile,
+                                                      int bytes, int num_panels, int num_left,
+                                                      int num_rows, bool has_rows) {
+    if (num_left < num_rows && has_rows) {
+      request(tile, num_panels, max(num_left, 0), num_rows, full);
+      ptx::mbarrier_arrive_expect(request_barrier_, bytes);
+      return request_barrier_;
+    }
+    for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
+    ptx::mbarrier_arrive_expect(full, bytes);
+    return full;
+  }
+
+  __device__ __forceinline__ void wait_for_zeros_of_row() const {
+    const PublishedItem unit = unit_in_hand();
+    const int row = unit.batch * p.zeros.heads_kv + unit.kv_head;
+    if (row <= load_word(base_ + Layout::kZeroedRow)) return;
+    wait_for_zeros(p, row);
+    store_word(base_ + Layout::kZeroedRow, row);
+  }
+  /// The unit in hand, read anew at each use: it would take too many registers.
+  __device__ __forceinline__ PublishedItem unit_in_hand() const { return read_item(item_slot()); }
+
+  __device__ __forceinline__ void load_keys() {
+    const PublishedItem unit = unit_in_hand();
+    if constexpr (kListed) {
+      request(kRequestKeys, 0, 0, 0, item_slot());
+      ptx::mbarrier_arrive(request_barrier_);
+      return;
+    }
+    ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~item_ring_.count & 1, "load: K and V empty");
+    const int num_left = unit.q_len - unit.q_begin;
+    const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
+    const std::uint32_t k_full =
+        begin_copy(base_ + Layout::kKFull, k, Layout::kKBytes, Layout::kPanelsQk, num_left,
+                   Layout::kUnitKeys, p.k_rows > unit.q_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+      ptx::tma_load_5d(k + panel * Layout::kPanelBytesKey, &p.k, k_full, panel * kPanelColumns, 0,
+                       unit.q_begin, unit.kv_head, unit.batch, ptx::kEvictFirst);
+    }
+    const std::uint32_t v_full =
+        begin_copy(base_ + Layout::kVFull, v, Layout::kVBytes, Layout::kPanelsV, num_left,
+                   Layout::kUnitKeys, p.v_rows > unit.q_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+      ptx::tma_load_5d(v + panel * Layout::kPanelBytesKey, &p.v, v_full, panel * kPanelColumns, 0,
+                       unit.q_begin, unit.kv_head, unit.batch, ptx::kEvictFirst);
+    }
+  }
+
+  /// The tiles of one query head.
+  __device__ __forceinline__ void load_queries(int g) {
+    const PublishedItem part = kListed ? unit_in_hand() : part_of(p.plan, item_slot(), g);
+    auto walk = [&] {
+      if constexpr (kListed) {
+        return ListedTiles(part);
+      } else {
+        return UnitTiles(segments_of<Layout>(p.plan, part, item_slot()), part, p.walks_down);
+      }
+    }();
+    const bool is_ragged_unit = part.q_len - part.q_begin < kTileRows;
+    const int take_at = g == p.group_size - 1 ? max(part.num_tiles - kLateTiles, 0) : -1;
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      if (n == take_at) {
+        request(kRequestUnit, 0, 0, 0, 0);
+        ptx::mbarrier_arrive(request_barrier_);
+      }
+      if (n >= part.num_tiles) break;
+      TileStep step;
+      TilePlace place;
+      if constexpr (kListed) {
+        walk.next(step, place);
+      } else {
+        walk.next(step, place, p.walks_down);
+      }
+      if (takes_turns()) find_rank(step.tile);
+      const int num_left = part.kv_len - place.key_begin;  // queries
+      std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
+      std::uint32_t mask = 0, quarters = 15, empty_halves = 0;
+      if (step.kind != PlanSegmentKind::full || is_ragged_unit) {
+        mask = base_ + Layout::kMask + slots_.stage() * Layout::kMaskBytes;
+        ptx::mbarrier_wait(base_ + Layout::kMaskFull + 8 * slots_.stage(), slots_.phase(),
+                           "load: mask full");
+        quarters = static_cast<std::uint32_t>(
+            load_word(base_ + Layout::kMaskQuarters + 4 * slots_.stage()));
+        const std::uint32_t live = halves & (quarters | quarters >> 2);
+        if (!takes_turns()) {
+          halves = live;
+        } else if (tells_turns() && Layout::kStepsOfTile == 2 && live != 0) {
+          // Where blocks take turns, all take theirs, if with one half without a step. Tiles of two
+          // are few: they have their steps, so that the ring of turns is never full.
+          empty_halves = halves & ~live;
+          halves = live;
+        }
+        if (halves == 0) {
+          for (std::uint32_t i = 0; i < kComputeWarps * ptx::kWarpArrivals; ++i) {
+            ptx::mbarrier_arrive(base_ + Layout::kMaskEmpty + 8 * slots_.stage());
+          }
+        }
+        slots_.advance();
+      }
+      // Steps of 64 queries are the halves of a tile, one of 128 is the tile.
+      std::uint32_t steps = Layout::kStepsOfTile == 2 ? halves : halves != 0 ? 1u : 0u;
+#pragma unroll 1
+      for (int i = 0; (steps | empty_halves) != 0;
+           ++i, steps >>= 1, empty_halves >>= 1, quarters >>= 1) {
+        const int query = place.key_begin + i * Layout::kStepQueries;
+        if ((empty_halves & 1) != 0) {
+          store_turn(sum_tile_of(unit_in_hand(), g, query), rank(), kTurnIsEmpty);
+        }
+        if ((steps & 1) == 0) continue;
+        int flags = (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0);
+        if constexpr (Layout::kAlternates) {
+          flags |= static_cast<int>(~quarters & 1) * kStepIsEmpty |
+                   static_cast<int>(~quarters & 4) * (kStepIsEmpty / 2);
+        }
+        load_step(g, query, flags, mask);
+      }
+    }
+  }
+
+  /// Of query tile `tile`, the next of the unit in hand: how many units add to its dQ before this
+  /// one.
+  __device__ __forceinline__ void find_rank(int tile) const {
+    const int visit = load_word(item_slot() + kVisit);
+    int rank;
+    if (kListed) {
+      rank = __ldcg(p.lists.ranks + visit + tile);
+    } else if (p.plan.num_formulas > 0) {
+      const auto* offsets = reinterpret_cast<const std::int32_t*>(p.turn_offsets);
+      const int place =
+          load_word(item_slot() + ItemAt::kBatch) * (p.places.padded_q_len / kTileKeys) + tile;
+      rank = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
+    } else {
+      store_word(item_slot() + kVisit, visit + 1);
+      rank = __ldg(p.plan.ranks + visit);
+    }
+    store_word(item_slot() + kRank, rank);
+  }
+  /// Where dQ of queries from `query` on of the g-th query head is summed.
+  __device__ __forceinline__ int sum_tile_of(const PublishedItem& unit, int g, int query) const {
+    return static_cast<int>((p.places.first_row(unit.batch, unit.head + g) + query) / kSumRows);
+  }
+  __device__ __forceinline__ int rank() const {
+    return takes_turns() ? load_word(item_slot() + kRank) : 0;
+  }
+
+  __device__ __forceinline__ void store_step(const PublishedItem& unit, int flags,
+                                             std::uint32_t mask, int sum_tile, int rank) {
+    const std::uint32_t to =
+        base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
+    store_words(to, make_uint4(flags, mask, sum_tile, rank));
+    store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin,
+                                    kListed ? unit.partial : unit.q_len));
+  }
+
+  /// Q, dO and what is known of the queries from `query` on.
+  __device__ __forceinline__ void load_step(int g, int query, int flags, std::uint32_t mask) {
+    const PublishedItem unit = unit_in_hand();
+    const int stage = ring_.stage(), num_left = unit.kv_len - query;
+    const std::int64_t row = p.places.first_row(unit.batch, unit.head + g) + query;
+    ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
+    store_step(unit, flags, mask, static_cast<int>(row / kSumRows), rank());
+    const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
+    const std::uint32_t q_full =
+        begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
+                   Layout::kPanelsQk, num_left, Layout::kStepQueries, p.q_rows > unit.kv_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+      ptx::tma_load_5d(q + panel * Layout::kPanelBytesQuery, &p.q, q_full, panel * kPanelColumns, g,
+                       query, unit.kv_head, unit.batch, ptx::kEvictLast);
+    }
+    ptx::bulk_load(base_ + Layout::kLse + stage * Layout::kRowBytes, p.places.lse_log2 + row,
+                   Layout::kRowBytes, q_full);
+    ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
+    const std::uint32_t o = base_ + Layout::kO + stage * Layout::kOBytes;
+    const std::uint32_t o_full =
+        begin_copy(base_ + Layout::kOFull + 8 * stage, o, Layout::kOBytes + Layout::kRowBytes,
+                   Layout::kPanelsV, num_left, Layout::kStepQueries, p.dout_rows > unit.kv_len);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+      ptx::tma_load_5d(o + panel * Layout::kPanelBytesQuery, &p.dout, o_full, panel * kPanelColumns,
+                       g, query, unit.kv_head, unit.batch, ptx::kEvictLast);
+    }
+    ptx::bulk_load(base_ + Layout::kDeltas + stage * Layout::kRowBytes, p.places.deltas + row,
+                   Layout::kRowBytes, o_full);
+    ring_.advance();
+    // Last, for the serving warp asks for it when dQ is there, a step later.
+    if (tells_turns()) store_turn(static_cast<int>(row / kSumRows), rank());
+  }
+
+  /// A step without queries, which says that the unit is done and whether another follows. Goes on
+  /// to that one.
+  __device__ __forceinline__ void end_unit() {
+    const PublishedItem unit = unit_in_hand();
+    const int stage = ring_.stage();
+    ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
+    ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
+    ptx::mbarrier_arrive(base_ + Layout::kItemEmpty + 8 * item_ring_.stage());
+    item_ring_.advance();
+    store_step(unit, kStepEndsUnit | (wait_for_unit() ? 0 : kStepEndsAll), 0, 0, 0);
+    arrive_at(base_ + Layout::kQFull + 8 * stage, base_ + Layout::kOFull + 8 * stage);
+    ring_.advance();
+  }
+
+  /// Of a parametric plan keys past the lengths of a call are no units, and lists may be short: a
+  /// block may find none. The warps that compute hear of a unit without keys, the last.
+  __device__ __forceinline__ void end_without_units() {
+    PublishedItem nothing{};
+    if constexpr (kListed) nothing.batch = -1;
+    store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0, 0);
+    if constexpr (!kListed) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
+    arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
+  }
+
+  /// Completes a phase of two barriers that no copy arrives at.
+  __device__ __forceinline__ void arrive_at(std::uint32_t a, std::uint32_t b) {
+    for (std::uint32_t i = 0; i < ptx::kWarpArrivals; ++i) {
+      ptx::mbarrier_arrive(a);
+      ptx::mbarrier_arrive(b);
+    }
+  }
+
+  const BackwardParams& p;
+  const std::uint32_t base_;
+  CountedRing<Layout::kStages> ring_;
+  CountedRing<Layout::kItemSlots> item_ring_;
+  CountedRing<Layout::kMaskSlots> slots_;
+  CountedRing<Layout::kRequestSlots> request_ring_;
+  std::uint32_t request_barrier_ = 0;
+};
+
+}  // namespace fdma::sm90

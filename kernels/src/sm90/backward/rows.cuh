@@ -1,0 +1,94 @@
+// Rows of gradients from accumulator registers to memory.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward/params.hpp"
+#include "sm90/shared/quad_transpose.cuh"
+
+namespace fdma::sm90 {
+
+/// Writes a thread's part of row i of its two (fragment.hpp: accumulator_cell), times `factor`:
+/// columns [0, kDim) of `x` to those of `to` from first_column on, as far as they are below
+/// `head_dim`. All lanes of a warp, `exists` for those whose row there is. `at`: element of
+/// first_column of the row.
+template <class T, int kDim>
+__device__ __forceinline__ void store_gradient_row(const RowsView& to, std::int64_t at, bool exists,
+                                                   const float (&x)[kDim / 2], int i, float factor,
+                                                   int first_column, int head_dim, int lane) {
+  if (to.is_float32) {
+    float* out = static_cast<float*>(to.data) + at + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      if (exists && first_column + 8 * j < head_dim) {
+        *reinterpret_cast<float2*>(out + 8 * j) =
+            make_float2(x[4 * j + 2 * i] * factor, x[4 * j + 2 * i + 1] * factor);
+      }
+    }
+    return;
+  }
+  T* out = static_cast<T*>(to.data) + at + lane % 4 * 8;
+#pragma unroll
+  for (int m = 0; m < kDim / 32; ++m) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int reg = 4 * (4 * m + j) + 2 * i;
+      words[j] = ptx::pack<T>(x[reg] * factor, x[reg + 1] * factor);
+    }
+    transpose_in_quad(words, lane);
+    if (exists && first_column + 32 * m + lane % 4 * 8 < head_dim) {
+      *reinterpret_cast<uint4*>(out + 32 * m) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+}
+
+/// Both rows of a thread, `row` and `row + 8`, as far as they are below `num_rows`. `element`: row
+/// 0 of the tensor.
+template <class T, int kDim>
+__device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int64_t element,
+                                                    const float (&x)[kDim / 2], float factor,
+                                                    int row, int num_rows, int first_column,
+                                                    int head_dim, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    store_gradient_row<T, kDim>(to, element + (row + 8 * i) * to.row_stride + first_column,
+                                row + 8 * i < num_rows, x, i, factor, first_column, head_dim, lane);
+  }
+}
+
+/// Where column `column` of a row of sums of listed keys lies: the four of two products' columns
+/// that a thread has of a row are side by side (fragment.hpp: accumulator_cell).
+FDMA_HOST_DEVICE constexpr int listed_sum_place(int column) {
+  return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
+}
+
+/// Both rows of a thread, of listed keys: added to sums where a key has a row of them, without the
+/// factor, else written. `keys`: key and sum_row of the two rows; `first_sum`: of the item.
+template <class T, int kDim>
+__device__ __forceinline__ void give_listed_rows(const RowsView& to, std::int64_t element,
+                                                 float* sums, const float (&x)[kDim / 2],
+                                                 float factor, const int2 (&keys)[2], int first_sum,
+                                                 int head_dim, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const bool has_sums = first_sum >= 0 && keys[i].y >= 0, exists = keys[i].x >= 0;
+    if (has_sums && exists) {
+      float* out =
+          sums + std::int64_t{first_sum + keys[i].y} * kDim + listed_sum_place(lane % 4 * 2);
+#pragma unroll
+      for (int j = 0; j < kDim / 16; ++j) {
+        ptx::reduce_add_x4(out + 16 * j, x[8 * j + 2 * i], x[8 * j + 2 * i + 1],
+                           x[8 * j + 4 + 2 * i], x[8 * j + 5 + 2 * i]);
+      }
+    }
+    const bool is_written = exists && !has_sums;
+    if (__any_sync(~0u, is_written)) {
+      store_gradient_row<T, kDim>(to, element + max(keys[i].x, 0) * to.row_stride, is_written, x, i,
+                                  factor, 0, head_dim, lane);
+    }
+  }
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,187 @@
+// Listed keys (plan/kv_worklist.hpp): what is done in place of walking a plan. A unit is a KeyItem. Its
+// rows of K and V lie anywhere, so that threads copy them, 16 bytes each: those that compute, whose
+// products have nothing to read meanwhile, before they add dV and dK of the last unit to memory,
+// through the same pipe. (A warp of its own took 7,500 to 10,000 cycles for them, with everybody
+// waiting.) The serving warp has looked up which rows they are. Masks are made of the interval of
+// each key, which the mask warps read once a unit.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/async_copy.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/backward/params.hpp"
+#include "sm90/backward/ring.cuh"
+#include "sm90/forward/load.cuh"
+#include "sm90/forward/mask_fragments.cuh"
+
+namespace fdma::sm90 {
+
+inline constexpr int kWarpRows = 16;  ///< of a tile: those of one warp that computes
+
+/// A listed key as words: key, q_begin, q_end, sum_row. Kernels before this one may have made it.
+__device__ __forceinline__ int4 read_listed(const ListedKey* key) {
+  return __ldcg(reinterpret_cast<const int4*>(key));
+}
+
+/// Publishes unit `index`, or that there is none. One thread. Of PublishedItem q_begin is here the
+/// place of the first key in the list, kv_len the queries of the element, partial first_sum,
+/// first_segment the first tile, step and first_tile the full ones; q_len says that no key is past
+/// an end.
+template <class Params>
+__device__ __forceinline__ void publish_listed(const Params& p, std::uint32_t slot, int index) {
+  PublishedItem unit{};
+  unit.num_tiles = kNoItem;
+  if (index < __ldcg(p.lists.num_items)) {
+    const int4* item = reinterpret_cast<const int4*>(p.lists.items + index);
+    const int4 place = __ldcg(item), tiles = __ldcg(item + 1);
+    unit.batch = place.x;
+    unit.kv_head = place.y;
+    unit.head = place.y * p.group_size;
+    unit.q_begin = place.z * kTileRows;
+    unit.q_len = unit.q_begin + kTileRows;
+    unit.partial = place.w;
+    unit.kv_len = lengths_of(p.plan, p.lengths, place.x).x;
+    unit.first_segment = tiles.x;
+    unit.num_tiles = tiles.y - tiles.x;
+    unit.step = tiles.z;
+    unit.first_tile = tiles.w;
+    // Counted from tile 0.
+    if (p.turns != nullptr) unit.head_in_group = __ldcg(p.lists.first_ranks + index) - tiles.x;
+  }
+  store_item(slot, unit);
+}
+
+/// The tiles of a unit, full or to be masked by the intervals of its keys.
+class ListedTiles {
+ public:
+  __device__ __forceinline__ explicit ListedTiles(const PublishedItem& unit)
+      : tile_(unit.first_segment),
+        full_begin_(unit.step),
+        full_end_(unit.first_tile),
+        q_begin_(unit.q_begin),
+        q_len_(unit.kv_len) {}
+
+  __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
+    const bool is_full = tile_ >= full_begin_ && tile_ < full_end_;
+    step = {is_full ? PlanSegmentKind::full : PlanSegmentKind::rows, 0, tile_, 0};
+    place = {q_begin_, tile_ * kTileKeys, q_len_};
+    ++tile_;
+  }
+
+ private:
+  std::int32_t tile_, full_begin_, full_end_, q_begin_, q_len_;
+};
+
+/// As make_unit_masks. Lane l makes the words of keys l, l + 32, ..
+template <class Layout>
+__device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::uint32_t base,
+                                                  int mask_warp, int lane) {
+  constexpr int kLaneKeys = kTileRows / kWarpSize;
+  CountedRing<Layout::kMaskSlots> slots;
+  CountedRing<Layout::kItemSlots> item_ring;
+  int turn = 0;
+  for (;; item_ring.advance()) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage(), item_ring.phase(),
+                       "mask: item full");
+    const PublishedItem unit =
+        read_item(base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes);
+    if (unit.num_tiles == kNoItem) return;
+    int begins[kLaneKeys], ends[kLaneKeys];
+#pragma unroll
+    for (int i = 0; i < kLaneKeys; ++i) {
+      const int4 key = read_listed(p.lists.keys + unit.q_begin + lane + i * kWarpSize);
+      begins[i] = key.y;
+      ends[i] = key.z;
+    }
+#pragma unroll 1
+    for (int g = 0; g < p.group_size; ++g) {
+      ListedTiles tiles(unit);
+      for (int n = 0; n < unit.num_tiles; ++n) {
+        TileStep step;
+        TilePlace place;
+        tiles.next(step, place);
+        if (step.kind == PlanSegmentKind::full) continue;
+        if (turn == mask_warp) {
+          const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;
+          ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage(), slots.phase() ^ 1,
+                             "mask: slot empty");
+          std::uint32_t quarters = 0;
+#pragma unroll
+          for (int i = 0; i < kLaneKeys; ++i) {
+            std::uint32_t words[4] = {0, 0, 0, 0};
+            add_keys(words, begins[i] - place.key_begin, ends[i] - place.key_begin);
+            store_row_words(slot, lane + i * kWarpSize, words);
+            quarters |= quarter_bits(words[0] | words[1] | words[2] | words[3])
+                        << (i < kLaneKeys / 2 ? 0 : 2);
+          }
+          quarters = __reduce_or_sync(~0u, quarters);
+          if (lane == 0) {
+            store_word(base + Layout::kMaskQuarters + 4 * slots.stage(),
+                       static_cast<int>(quarters));
+          }
+          __syncwarp();
+          ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage(), lane);
+        }
+        turn = next_mask_warp(turn);
+        slots.advance();
+      }
+    }
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage()), lane);
+  }
+}
+
+/// Writes to shared memory what is known of the keys of the unit published in `slot`, to `entries`
+/// and `biases`. One warp.
+template <class Layout>
+__device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint32_t slot,
+                                             std::uint32_t entries, std::uint32_t biases,
+                                             int lane) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const PublishedItem unit = read_item(slot);
+  int4 keys[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    keys[i] = read_listed(p.lists.keys + unit.q_begin + i * kWarpSize + lane);
+  }
+  const float* from =
+      p.key_bias + unit.batch * p.bias_batch_stride + unit.kv_head * p.bias_head_stride;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t at = static_cast<std::uint32_t>(i * kWarpSize + lane);
+    const bool has_bias = p.key_bias != nullptr && keys[i].x >= 0;
+    store_word(biases + 4 * at, __float_as_int(has_bias ? __ldg(from + keys[i].x) * kLog2E : 0.0f));
+    store_words2(entries + 8 * at, keys[i].x, keys[i].w);
+  }
+  if (lane == 0) store_words2(entries + 8 * Layout::kUnitKeys, unit.batch, unit.kv_head);
+}
+
+/// Starts copying 16 rows of listed keys to those from `first_row` on of a tile: of lane l and
+/// round n 16 bytes of row 4 n + l / 8 and its panels; rows that do not exist are zeros. One warp.
+template <int kPanels>
+__device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows& rows, int2 place,
+                                                 std::uint32_t entries, int first_row, int lane) {
+  constexpr int kRowLanes = kPanelRowBytes / 16, kRoundRows = kWarpSize / kRowLanes;
+  const int piece = lane % kRowLanes;
+  const std::uint8_t* from = rows.data + place.x * rows.batch_stride + place.y * rows.head_stride;
+#pragma unroll
+  for (int round = 0; round < kWarpRows / kRoundRows; ++round) {
+    const int row = first_row + round * kRoundRows + lane / kRowLanes;
+    const int key = load_word(entries + 8 * row);
+    const std::uint8_t* row_from = from + max(key, 0) * rows.row_stride + 16 * piece;
+    const std::uint32_t row_to =
+        to + static_cast<std::uint32_t>(row * kPanelRowBytes + ((piece ^ row % 8) << 4));
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int byte = panel * kPanelRowBytes + 16 * piece;
+      const bool exists = key >= 0 && byte < rows.row_bytes;
+      ptx::copy_16_async(row_to + panel * (kTileRows * kPanelRowBytes),
+                         row_from + (exists ? panel * kPanelRowBytes : -16 * piece),
+                         exists ? 16 : 0);
+    }
+  }
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,55 @@
+// What one backward launch keeps in its workspace.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device_plan.hpp"
+#include "cuda/tile_rows.hpp"
+#include "plan/backward_dims.hpp"
+#include "sm90/backward/params.hpp"
+
+namespace fdma::sm90 {
+
+/// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
+/// query and what deltas lack, the turns of deterministic calls, the sums of dQ, those of dK and dV
+/// of listed keys and of their biases, the tile rows of a parametric plan and the turns at its
+/// query tiles.
+struct BackwardWorkspace {
+  explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
+    constexpr std::int64_t kAlignment = 256;
+    const AttentionShape& shape = plan.shape;
+    padded_q_len = ceil_div(shape.max_q_len(), kTileKeys) * kTileKeys;
+    const std::int64_t rows = shape.batch * shape.heads_q * padded_q_len;
+    const auto add = [&](std::int64_t size) {
+      const std::int64_t at = bytes;
+      bytes += ceil_div(size, kAlignment) * kAlignment;
+      return at;
+    };
+    add(kAlignment);
+    lse_log2 = add(rows * 4);
+    deltas = add(rows * 4);
+    missing = add(rows * 2 * 4);
+    turns = add(rows / kSumRows * 2 * 2 * 4);
+    dq_sums = add(rows * backward_dim(shape) * 4);
+    dk_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
+    dv_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
+    dbias_sums = add(plan.lists.num_sums * 4);
+    zero_counters = add(
+        plan.is_by_row ? shape.batch * shape.heads_kv * static_cast<int>(sizeof(ZeroCounters)) : 0);
+    const bool is_parametric = plan.arrays.num_formulas > 0;
+    tile_rows = add(is_parametric ? shape.batch * plan.arrays.max_tile_rows *
+                                        static_cast<int>(sizeof(TileRow))
+                                  : 0);
+    turn_offsets = add(is_parametric ? shape.batch * (padded_q_len / kTileKeys) *
+                                           static_cast<int>(sizeof(TurnOffsets))
+                                     : 0);
+  }
+
+  std::int64_t padded_q_len = 0;
+  std::int64_t lse_log2, deltas, missing, turns, dq_sums, dk_sums, dv_sums, dbias_sums;
+  std::int64_t zero_counters;
+  std::int64_t tile_rows, turn_offsets;
+  std::int64_t bytes = 0;
+};
+
+}  // namespace fdma::sm90

@@ -1,0 +1,279 @@
+// attention_forward on the GPU: checks the tensors, describes them to the copy engine, launches.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "call/attention_call.hpp"
+#include "cuda/combine_partials.hpp"
+#include "cuda/cuda_error.hpp"
+#include "cuda/device_plan.hpp"
+#include "cuda/key_rows.hpp"
+#include "cuda/launch_checks.hpp"
+#include "cuda/permute_kv.hpp"
+#include "cuda/tile_rows.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/kept_workspace.hpp"
+#include "sm90/forward/attention_forward.hpp"
+#include "sm90/forward/kernels.hpp"
+#include "sm90/shared/tensor_map.hpp"
+
+namespace fdma {
+namespace {
+
+using sm90::ForwardParams;
+using sm90::GatherArrays;
+
+// A kernel and its tiles; the first that holds a plan's head sizes runs it.
+struct Kernel {
+  int dim_qk, dim_v;
+  int step_keys;
+  cudaError_t (*launch)(const ForwardParams&, int, cudaStream_t);
+};
+
+template <class T, bool kGeneral, bool kGather, int kDimQk, int kDimV>
+constexpr Kernel kernel() {
+  return {kDimQk, kDimV, sm90::ForwardLayout<kDimQk, kDimV>::kStepKeys,
+          sm90::launch_forward<T, kDimQk, kDimV, kGeneral, kGather>};
+}
+
+template <class T, bool kGeneral>
+constexpr Kernel kKernels[] = {
+    kernel<T, kGeneral, false, 64, 64>(), kernel<T, kGeneral, false, 96, 96>(),
+    kernel<T, kGeneral, false, 128, 128>(), kernel<T, kGeneral, false, 192, 128>(),
+    kernel<T, kGeneral, false, 256, 256>()};
+
+// Up to kMaxGatherDim: more threads leave fewer registers to each.
+template <class T, bool kGeneral>
+constexpr Kernel kGatherKernels[] = {kernel<T, kGeneral, true, 64, 64>(),
+                                     kernel<T, kGeneral, true, 96, 96>(),
+                                     kernel<T, kGeneral, true, 128, 128>()};
+
+template <class T>
+std::span<const Kernel> kernels_for(bool is_general, bool is_gathering) {
+  if (is_gathering) {
+    return is_general ? std::span<const Kernel>(kGatherKernels<T, true>) : kGatherKernels<T, false>;
+  }
+  return is_general ? std::span<const Kernel>(kKernels<T, true>) : kKernels<T, false>;
+}
+
+// `is_general`: with a key bias, or a scale that is not positive.
+const Kernel& kernel_for(const AttentionShape& shape, bool is_general, bool is_gathering) {
+  const auto kernels = shape.q_dtype == DType::bfloat16
+                           ? kernels_for<__nv_bfloat16>(is_general, is_gathering)
+                           : kernels_for<__half>(is_general, is_gathering);
+  return *std::find_if(kernels.begin(), kernels.end() - 1, [&](const Kernel& each) {
+    return shape.head_dim <= each.dim_qk && shape.head_dim_v <= each.dim_v;
+  });
+}
+
+Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& call,
+                         const DevicePlan::Impl& plan, int step_keys, ForwardParams& params) {
+  const int group_size = plan.shape.group_size();
+  const int heads_per_tile = 1 << plan.arrays.pack_shift;
+  const sm90::TileBox rows{sm90::kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
+  FDMA_TRY(params.q, sm90::make_named_map(tensors.q, group_size, rows, "q"));
+  FDMA_TRY(params.out_map, sm90::make_named_map(tensors.out.view(), group_size, rows, "out"));
+  // Without any key the one tile that an item reads is masked: any tensor will do.
+  const bool has_keys = tensors.kv.k.extents[1] > 0;
+  FDMA_TRY(params.k, sm90::make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
+  FDMA_TRY(params.v, sm90::make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
+  // Compared with lengths, which are at most kMaxLength.
+  const auto rows_of = [](std::int64_t extent) {
+    return static_cast<std::int32_t>(std::min(extent, kMaxLength));
+  };
+  params.group_size = group_size;
+  params.head_dim_v = plan.shape.head_dim_v;
+  params.v_rows = has_keys ? rows_of(tensors.kv.v.extents[1]) : 0;
+  params.out_rows = rows_of(tensors.out.extents[1]);
+  params.out = tensors.out.data;
+  params.out_residual = const_cast<void*>(call.out_residual.data);
+  params.out_batch_stride = call.out.batch_stride;
+  params.out_row_stride = call.out.row_stride;
+  params.out_head_stride = call.out.head_stride;
+  params.lse = call.lse;
+  params.lse_batch_stride = call.lse_batch_stride;
+  params.lse_head_stride = call.lse_head_stride;
+  params.lse_row_stride = call.lse_row_stride;
+  params.key_bias = call.key_bias;
+  params.bias_batch_stride = call.bias_batch_stride;
+  params.bias_head_stride = call.bias_head_stride;
+  params.scale_log2 = call.scale_log2;
+  params.lengths = {call.q_lens, call.kv_lens, call.cu_seqlens, call.cu_seqlens_batch_stride,
+                    call.num_borders};
+  return {};
+}
+
+// Written 16 bytes at a time, in the places of out, whose strides the copy engine takes.
+Result<void> check_residual(const AttentionTensors& tensors) {
+  const TensorView residual = tensors.out_residual.view();
+  if (residual.data == nullptr) return {};
+  FDMA_TRY_VOID(sm90::check_vectors(residual, "out_residual"));
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (residual.extents[axis] > 1 && residual.strides[axis] != tensors.out.strides[axis]) {
+      return Error{ErrorCode::unsupported, "out_residual: expected the strides of out"};
+    }
+  }
+  return {};
+}
+
+// Moved rows of `tensor`, K or V.
+TensorView moved_view(const TensorView& tensor, std::int64_t max_keys, const void* data) {
+  const std::int64_t heads = tensor.extents[2], dim = tensor.extents[3];
+  TensorView moved = tensor;
+  moved.data = data;
+  moved.extents[1] = max_keys;
+  moved.strides = {heads * max_keys * dim, dim, max_keys * dim, 1};
+  return moved;
+}
+
+// Before the forward kernel, for plans with key orders: moves their rows, in place of the kernel
+// that zeroes the counter.
+Result<void> move_keys(const AttentionTensors& tensors, const AttentionCall& call,
+                       const DevicePlan::Impl& plan, int step_keys, char* workspace, Stream stream,
+                       ForwardParams& params) {
+  const sm90::Workspace places(plan);
+  const std::int64_t max_keys = plan.orders.max_keys;
+  sm90::MoveParams moved{};
+  moved.orders = plan.orders;
+  moved.k = params.k_gather;
+  moved.v = params.v_gather;
+  moved.batch = static_cast<std::int32_t>(plan.shape.batch);
+  moved.heads_kv = plan.shape.heads_kv;
+  moved.moved_k = reinterpret_cast<std::uint8_t*>(workspace + places.moved_k);
+  moved.moved_v = reinterpret_cast<std::uint8_t*>(workspace + places.moved_v);
+  moved.key_bias = call.key_bias;
+  moved.bias_batch_stride = call.bias_batch_stride;
+  moved.bias_head_stride = call.bias_head_stride;
+  moved.moved_bias = reinterpret_cast<float*>(workspace + places.moved_bias);
+  moved.counter = params.next_item;
+  const sm90::TileBox box{step_keys};
+  FDMA_TRY(params.moved_k,
+           sm90::make_named_map(moved_view(tensors.kv.k, max_keys, moved.moved_k), 1, box, "k"));
+  FDMA_TRY(params.moved_v,
+           sm90::make_named_map(moved_view(tensors.kv.v, max_keys, moved.moved_v), 1, box, "v"));
+  params.moved_bias = moved.moved_bias;
+  params.max_moved_keys = max_keys;
+  return sm90::check_cuda(sm90::move_keys(moved, stream), "launch of the kernel that moves keys");
+}
+
+// After the forward kernel: the rows whose keys were split.
+cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
+                    cudaStream_t stream) {
+  const sm90::PlanArrays& arrays = plan.arrays;
+  sm90::CombineParams combined{};
+  combined.partial_out = params.partial_out;
+  combined.partial_lse = params.partial_lse;
+  combined.grid = {arrays.max_tile_rows, arrays.heads_kv * arrays.num_sets, arrays.num_splits};
+  combined.num_rows = arrays.num_split_rows;
+  if (arrays.num_formulas == 0) {
+    combined.split_rows = arrays.split_rows;
+  } else {
+    combined.num_rows = arrays.num_items / arrays.num_splits;
+  }
+  combined.max_partials = plan.max_partials;
+  combined.block_q = arrays.block_q;
+  combined.heads_per_tile = 1 << arrays.pack_shift;
+  combined.group_size = params.group_size;
+  combined.head_dim_v = params.head_dim_v;
+  combined.max_q_len = static_cast<std::int32_t>(plan.shape.max_q_len());
+  combined.lengths = arrays.lengths;
+  combined.q_lens = params.lengths.q_lens;
+  combined.is_bfloat16 = plan.shape.out_dtype == DType::bfloat16;
+  combined.out = params.out;
+  combined.out_residual = params.out_residual;
+  combined.out_batch_stride = params.out_batch_stride;
+  combined.out_row_stride = params.out_row_stride;
+  combined.out_head_stride = params.out_head_stride;
+  combined.lse = params.lse;
+  combined.lse_batch_stride = params.lse_batch_stride;
+  combined.lse_head_stride = params.lse_head_stride;
+  combined.lse_row_stride = params.lse_row_stride;
+  return sm90::combine_partials(combined, stream);
+}
+
+// `has_counter`: the counter in the workspace is 0, as every launch leaves it.
+Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
+                 Stream stream, const AttentionOptions& options, const GatherArrays& gather,
+                 bool has_counter = false) {
+  const DevicePlan::Impl& impl = plan.impl();
+  const AttentionShape& shape = impl.shape;
+  FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
+  FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
+                                                  impl.arrays.num_formulas > 0));
+  FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
+  FDMA_TRY_VOID(check_residual(tensors));
+  if (impl.is_gathering && gather.lists == nullptr) {
+    return Error{ErrorCode::invalid_argument,
+                 "plan: its segments name gather lists that are made on the device, and none came "
+                 "with the call"};
+  }
+  if (impl.arrays.num_items == 0) return {};
+
+  const Kernel& kernel =
+      kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f), impl.is_gathering);
+  ForwardParams params{};
+  FDMA_TRY_VOID(set_tensors(tensors, call, impl, kernel.step_keys, params));
+  params.gather = gather;
+  params.k_gather = sm90::key_rows(tensors.kv.k);
+  params.v_gather = sm90::key_rows(tensors.kv.v);
+  const sm90::Workspace places(impl);
+  char* const base = static_cast<char*>(workspace);
+  params.plan = impl.arrays;
+  if (gather.column_intervals != nullptr) params.plan.column_intervals = gather.column_intervals;
+  params.next_item = sm90::item_counter(workspace);
+  params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
+  params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
+  if (impl.arrays.num_formulas > 0) {
+    auto* rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
+    params.tile_rows = rows;
+    FDMA_TRY_VOID(sm90::check_cuda(
+        sm90::order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
+                              params.next_item, stream),
+        "launch of the kernel that orders tile rows"));
+  } else if (impl.orders.max_keys > 0) {
+    FDMA_TRY_VOID(move_keys(tensors, call, impl, kernel.step_keys, base, stream, params));
+  } else if (!has_counter) {
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
+                                   "launch of the kernel that zeroes the counter"));
+  }
+  const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_items);
+  FDMA_TRY_VOID(
+      sm90::check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
+  if (impl.num_partials == 0) return {};
+  return sm90::check_cuda(combine(params, impl, stream), "launch of the combine kernel");
+}
+
+}  // namespace
+
+namespace sm90 {
+
+Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
+                                          void* workspace, Stream stream,
+                                          const AttentionOptions& options,
+                                          const GatherArrays& gather, bool has_counter) {
+  return run(plan, tensors, workspace, stream, options, gather, has_counter);
+}
+
+std::int32_t* item_counter(void* workspace) { return static_cast<std::int32_t*>(workspace); }
+
+}  // namespace sm90
+
+Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
+                               void* workspace, Stream stream, const AttentionOptions& options) {
+  return run(plan, tensors, workspace, stream, options, plan.impl().gather);
+}
+
+Result<void> prepare_workspace(void* workspace, Stream stream) {
+  return fill_with_zeros(workspace, sizeof(std::int32_t), stream);
+}
+
+Result<void> attention_forward_in_kept_workspace(const DevicePlan& plan,
+                                                 const AttentionTensors& tensors, void* workspace,
+                                                 Stream stream, const AttentionOptions& options) {
+  return run(plan, tensors, workspace, stream, options, plan.impl().gather, true);
+}
+
+}  // namespace fdma

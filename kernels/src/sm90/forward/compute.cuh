@@ -1,0 +1,559 @@
+// The two warpgroups that compute: each 64 query rows of an item against all its key tiles.
+//
+// Products of one tile overlap the softmax of another in two ways. Inside a warpgroup S = Q K^T of
+// tile n is issued, then O += P V of tile n - 1, and the softmax of tile n begins while the second
+// product runs. Between the warpgroups a pair of named barriers makes them take turns in issuing,
+// so that one has its softmax while the other's products run. Long: its parts share registers.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/out_low.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/forward/bias_terms.cuh"
+#include "sm90/forward/load.cuh"
+#include "sm90/forward/params.hpp"
+#include "sm90/forward/store.cuh"
+#include "sm90/shared/fragment.hpp"
+#include "sm90/shared/quad_transpose.cuh"
+#include "sm90/shared/softmax.cuh"
+
+namespace fdma::sm90 {
+
+inline constexpr int kOrderThreads = 2 * kWarpgroupThreads;
+
+/// Where a row of a tile belongs: rows of a packed tile are the heads of a query, then those of the
+/// next.
+struct RowPlace {
+  int query, head;
+  bool exists;
+};
+__device__ __forceinline__ RowPlace place_of(const ForwardParams& p, const PublishedItem& item,
+                                             int row) {
+  const int in_set = row & ((1 << p.plan.pack_shift) - 1);
+  const int query = item.q_begin + (row >> p.plan.pack_shift);
+  return {query, item.head + in_set, query < item.q_len && in_set < item.num_heads};
+}
+
+/// Writes two of a thread's values side by side, as T or as they are.
+template <class T>
+__device__ __forceinline__ void write_pair(T* to, float a, float b) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float2*>(to) = make_float2(a, b);
+  } else {
+    *reinterpret_cast<std::uint32_t*>(to) = ptx::pack<T>(a, b);
+  }
+}
+
+/// A thread's part of a row from registers to memory; `to`: column 0.
+template <int kDimV, class T>
+__device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], int i,
+                                          int head_dim_v, int lane) {
+  to += lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < kDimV / 8; ++j) {
+    if (8 * j < head_dim_v) write_pair(to + 8 * j, out[4 * j + 2 * i], out[4 * j + 2 * i + 1]);
+  }
+}
+
+/// What rounding takes from a warpgroup's 64 rows of output, to memory, 16 bytes a thread: the
+/// buffer of Q holds the output.
+template <class T, int kDimV>
+__device__ __forceinline__ void write_residual(const ForwardParams& p, const PublishedItem& item,
+                                               const float (&out)[kDimV / 2], int group,
+                                               int thread) {
+  const int lane = thread % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
+    const RowPlace place = place_of(p, item, row);
+    T* const to = static_cast<T*>(p.out_residual) + item.batch * p.out_batch_stride +
+                  place.query * p.out_row_stride + place.head * p.out_head_stride + lane % 4 * 8;
+#pragma unroll
+    for (int m = 0; m < kDimV / 32; ++m) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int reg = 4 * (4 * m + j) + 2 * i;
+        words[j] = pack_residual<T>(out[reg], out[reg + 1]);
+      }
+      transpose_in_quad(words, lane);
+      if (place.exists && 32 * m + lane % 4 * 8 < p.head_dim_v) {
+        *reinterpret_cast<uint4*>(to + 32 * m) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
+  }
+}
+
+/// Puts a warpgroup's 64 rows of output into the half of Q's buffer from where store_tiles takes
+/// them.
+template <class T, int kDimV>
+__device__ __forceinline__ void put_rows_out(std::uint32_t q_half, const float (&out)[kDimV / 2],
+                                             int thread) {
+  const auto lane = static_cast<std::uint32_t>(thread) % 32,
+             row = static_cast<std::uint32_t>(thread) / 32 * 16 + lane % 16;
+  // Of columns 16 j and 8 behind the swizzle makes another place of the row: bits 5 and 6.
+  const std::uint32_t first = q_half + row * kPanelRowBytes + ((lane / 16 ^ row % 8) << 4);
+  constexpr int kOfPanel = kPanelColumns / 16;
+#pragma unroll
+  for (int j = 0; j < kDimV / 16; ++j) {
+    ptx::stmatrix_x4(
+        (first ^ j % kOfPanel * 32) + j / kOfPanel * (kHalfRows * kPanelRowBytes),
+        ptx::pack<T>(out[8 * j], out[8 * j + 1]), ptx::pack<T>(out[8 * j + 2], out[8 * j + 3]),
+        ptx::pack<T>(out[8 * j + 4], out[8 * j + 5]), ptx::pack<T>(out[8 * j + 6], out[8 * j + 7]));
+  }
+  ptx::fence_async_shared();
+}
+
+/// Writes a warpgroup's 64 rows of output to memory: as a partial result, or rows that are not the
+/// copy engine's to store.
+template <class T, int kDimV>
+__device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
+                                               const float (&out)[kDimV / 2], const float (&lse)[2],
+                                               int group, int thread) {
+  const int lane = thread % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
+    const RowPlace place = place_of(p, item, row);
+    if (!place.exists) continue;
+    if (item.partial != kWholeRow) {
+      const std::int64_t at = std::int64_t{item.partial} * kTileRows + row;
+      write_row<kDimV>(p.partial_out + at * p.head_dim_v, out, i, p.head_dim_v, lane);
+      if (lane % 4 == 0) p.partial_lse[at] = lse[i];
+      continue;
+    }
+    write_row<kDimV>(static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
+                         place.query * p.out_row_stride + place.head * p.out_head_stride,
+                     out, i, p.head_dim_v, lane);
+  }
+}
+
+/// The logarithms of a warpgroup's 64 rows, to memory.
+__device__ __forceinline__ void write_lse(const ForwardParams& p, const PublishedItem& item,
+                                          const float (&lse)[2], int group, int thread) {
+  const int lane = thread % 32;
+  if (p.lse == nullptr || lane % 4 != 0 || item.partial != kWholeRow) return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
+    const RowPlace place = place_of(p, item, row);
+    if (!place.exists) continue;
+    p.lse[item.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
+          place.query * p.lse_row_stride] = lse[i];
+  }
+}
+
+/// True iff last steps of up to 32 and of up to 64 keys have scores of so many only: where ptxas
+/// has registers for such steps (else C7511).
+template <class T, int kDimV, bool kGeneral, bool kGather>
+inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
+                                                    (kDimV == 128 || (kDimV == 64 && kGeneral)));
+
+/// How many times four exponentials of a step are computed before the product of the step before is
+/// waited for, as measured: ptxas, left alone, puts all behind it, and with too many the registers
+/// end. A step of 128 columns is a tenth faster with 6 than with 0.
+template <int kDimQk, bool kGeneral, bool kGather>
+FDMA_HOST_DEVICE constexpr int first_quads() {
+  if (kDimQk == 64) return 1;
+  if (kDimQk == 96) return kGather ? 2 : kGeneral ? 1 : 3;
+  if (kDimQk == 128) return kGather ? 1 : kGeneral ? 7 : 6;
+  return kDimQk == 192 ? 3 : 2;
+}
+
+/// How many keys of a step are computed, the first ones.
+template <int kCount>
+using Keys = std::integral_constant<int, kCount>;
+
+template <int kUsed, int kCount>
+__device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] {
+  static_assert(kUsed <= kCount);
+  return *reinterpret_cast<float(*)[kUsed]>(&registers);
+}
+
+/// Computes items until there are none. One of two warpgroups.
+///
+/// Items follow each other without a gap, where registers allow: the scores of the next item's
+/// first step are issued with the last product of this one, whose output is written while they are
+/// computed. That product goes first, and its output is there before the scores; but where biases
+/// are terms of the scores these go first, which is faster so.
+template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+__device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
+                                             int thread) {
+  using Layout = ForwardLayout<kDimQk, kDimV>;
+  constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
+  constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
+  using OutProduct = ptx::product<T, kDimV>;
+  constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGeneral, kGather>;
+  constexpr bool kOverlaps = Layout::kOverlapsItems, kOutFirst = kOverlaps && !kTerms;
+  constexpr Keys<kStepKeys> kAllKeys;
+  constexpr int kStages = Layout::kStages;
+  constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
+  const int lane = thread % 32;
+  const std::uint64_t k_descriptor = matrix_descriptor(base + Layout::kK, 16, 1024);
+  const std::uint64_t v_descriptor =
+      matrix_descriptor(base + Layout::kV, kStepKeys * kPanelRowBytes, 1024);
+
+  float s[kStepKeys / 2], out[kDimV / 2];
+  std::uint32_t probabilities[kStepKeys / 16][4];
+  RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+  ptx::Ring<Layout::kMaskSlots> slots;
+  // Counted over all items: they give stages and phases.
+  int step = 0, item_index = 0;
+
+  // Read anew at each use: no register is left for it.
+  const auto own_thread = [] { return ptx::thread_index() % kWarpgroupThreads; };
+  const auto release = [&](std::uint32_t barrier) { ptx::mbarrier_arrive_warp(barrier, lane); };
+  const auto stage_of = [](int index) { return index % kStages; };
+  const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
+  // Buffers of Q and slots of items, of the item in hand.
+  const auto ring_phase = [&](int size) {
+    return static_cast<std::uint32_t>(item_index / size) & 1;
+  };
+  const auto q_buffer = [](int item) { return item % Layout::kQBuffers; };
+  const auto item_slot = [&](int item) {
+    return base + Layout::kItem + item % Layout::kItemSlots * Layout::kItemSlotBytes;
+  };
+  const auto q_half = [&](int item) {
+    return base + Layout::kQ + q_buffer(item) * Layout::kQBytes + group * (Layout::kQBytes / 2);
+  };
+  // Steps of the item in hand, or kNoItem. What else is known of it stays in shared memory until
+  // its output is stored.
+  const auto wait_for_item = [&] {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (item_index % Layout::kItemSlots),
+                       ring_phase(Layout::kItemSlots), "compute: item full");
+    int tiles;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot(item_index)) : "memory");
+    return tiles == kNoItem ? kNoItem : tiles * kSteps;
+  };
+  // Keys of its last step, in whole units: the others have no probabilities.
+  const auto last_keys_of_item = [&] {
+    int keys = kStepKeys;
+    if constexpr (kGather) {
+      asm volatile("ld.shared.b32 %0, [%1];"
+                   : "=r"(keys)
+                   : "r"(item_slot(item_index) + Layout::kItemGather + GatherPart::kLastKeysAt)
+                   : "memory");
+    }
+    return keys;
+  };
+  const auto wait_for_scores_input = [&](bool is_first_step) {
+    if (is_first_step) {
+      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(item_index),
+                         ring_phase(Layout::kQBuffers), "compute: Q full");
+    }
+    ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(step), phase_of(step),
+                       "compute: K full");
+  };
+  const auto issue_scores = [&](auto keys) {
+    using Product = ptx::product<T, decltype(keys)::value>;
+    auto& scores = first_of<decltype(keys)::value / 2>(s);
+    const std::uint64_t q = matrix_descriptor(q_half(item_index), 16, 1024);
+    const std::uint64_t k = k_descriptor + stage_of(step) * kKAdvance;
+    [[maybe_unused]] std::uint32_t ones[4];
+    if constexpr (kTerms) ones_of_terms(ptx::opaque(lane), ones);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDimQk / 16; ++i) {
+      Product::template shared<ptx::Major::k, ptx::Major::k>(
+          scores, q + k_major_advance(i, kHalfRows), k + k_major_advance(i, kStepKeys), i != 0);
+    }
+    if constexpr (kTerms) {
+      Product::template registers<ptx::Major::k>(
+          scores, ones,
+          terms_descriptor(base + Layout::kTerms + slots.stage * Layout::kTermBytes,
+                           base + Layout::kTermZeros),
+          1);
+    }
+    ptx::wgmma_commit();
+  };
+  // Of the step before.
+  const auto wait_for_values = [&] {
+    ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage_of(step - 1), phase_of(step - 1),
+                       "compute: V full");
+  };
+  const auto multiply_values = [&](int first_key, int end_key) {
+    const std::uint64_t v = v_descriptor + stage_of(step - 1) * kVAdvance;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = first_key / 16; i < end_key / 16; ++i) {
+      OutProduct::template registers<ptx::Major::mn>(out, probabilities[i], v + mn_major_advance(i),
+                                                     1);
+    }
+  };
+  const auto issue_out = [&] {
+    wait_for_values();
+    multiply_values(0, kStepKeys);
+    ptx::wgmma_commit();
+  };
+  // Of the last step of an item. What is multiplied or not lies between fences, or ptxas adds some.
+  const auto issue_last_out = [&](int num_keys) {
+    if constexpr (!kGather) return issue_out();
+    wait_for_values();
+    multiply_values(0, kUnitKeys);
+#pragma unroll
+    for (int key = kUnitKeys; key < kStepKeys; key += kUnitKeys) {
+      if (key < num_keys) multiply_values(key, key + kUnitKeys);
+    }
+    ptx::wgmma_fence();
+    ptx::wgmma_commit();
+  };
+  const auto release_k = [&] { release(base + Layout::kKEmpty + 8 * stage_of(step)); };
+  // With one buffer of Q it is free for the next item as soon as the last scores are there.
+  const auto scores_are_ready = [&](auto keys, bool is_last_step) {
+    ptx::pin_registers(first_of<decltype(keys)::value / 2>(s));
+    if constexpr (Layout::kQBuffers == 1) {
+      if (is_last_step) release(base + Layout::kQEmpty);
+    }
+  };
+  // The mask of the step in hand, read while its product runs, or before it where biases are terms
+  // of that.
+  bool is_masked = false;
+  std::uint32_t word0 = 0, word1 = 0;
+  const auto is_first_of_tile = [&] { return kSteps == 1 || step % kSteps == 0; };
+  const auto is_last_of_tile = [&] { return kSteps == 1 || step % kSteps == kSteps - 1; };
+  const auto release_mask = [&] {
+    __syncwarp();
+    release(base + Layout::kMaskEmpty + 8 * slots.stage);
+    slots.advance();
+  };
+  const auto read_mask = [&] {
+    if (!is_first_of_tile()) {
+      constexpr int kStepBits = kStepKeys / 4 % 32;  // of a word that holds 128 keys
+      word0 >>= kStepBits;
+      word1 >>= kStepBits;
+      return;
+    }
+    int flag;
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(flag)
+                 : "r"(base + Layout::kIsMasked + 4 * stage_of(step))
+                 : "memory");
+    is_masked = flag != 0;
+    if (!kGeneral && !is_masked) return;
+    ptx::mbarrier_wait(base + Layout::kMaskFull + 8 * slots.stage, slots.phase,
+                       "compute: mask full");
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(word0), "=r"(word1)
+                 : "r"(base + Layout::kMask + slots.stage * Layout::kMaskBytes +
+                       (group * kWarpgroupThreads + own_thread()) * 8)
+                 : "memory");
+    if constexpr (!kGeneral) release_mask();
+  };
+  const auto read_mask_early = [&] {
+    if constexpr (kTerms) read_mask();
+  };
+  const auto read_mask_late = [&] {
+    if constexpr (!kTerms) read_mask();
+  };
+  const float scale = kTerms ? fabsf(p.scale_log2) : kGeneral ? 1.0f : p.scale_log2;
+  // To scores that are there: what else is added to them, and the mask.
+  const auto finish_scores = [&](auto keys) {
+    auto& scores = first_of<decltype(keys)::value / 2>(s);
+    if constexpr (kTerms) {
+      release_mask();
+    } else if constexpr (kGeneral) {
+      scale_and_bias(scores, p.scale_log2,
+                     base + Layout::kBias + slots.stage * Layout::kBiasBytes +
+                         step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
+      if (is_last_of_tile()) release_mask();
+    }
+    if (is_masked) apply_words(scores, word0, word1);
+  };
+  const auto softmax = [&] {
+    finish_scores(kAllKeys);
+    softmax_first(s, state, scale);
+  };
+  const auto pack = [&] {
+#pragma unroll
+    for (int i = 0; i < kStepKeys / 4; ++i) {
+      probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+    }
+  };
+
+  // Whose turn it is to issue products.
+  const auto wait_for_turn = [&] {
+    ptx::named_barrier_sync(kOrderBarrier + ptx::opaque(group), kOrderThreads);
+  };
+  const auto give_turn = [&] {
+    ptx::named_barrier_arrive(kOrderBarrier + 1 - ptx::opaque(group), kOrderThreads);
+  };
+  // The first scores of an item with nothing beside them.
+  const auto first_scores = [&](int num_steps) {
+    wait_for_scores_input(true);
+    read_mask_early();
+    issue_scores(kAllKeys);
+    read_mask_late();
+    ptx::wgmma_wait<0>();
+    scores_are_ready(kAllKeys, num_steps == 1);
+    softmax();
+    release_k();
+    pack();
+    ++step;
+  };
+  // The product of the step before is there.
+  const auto take_output = [&] {
+    ptx::pin_registers(out);
+    release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
+  };
+  // The first scores of an item, if there is one.
+  const auto take_first_scores = [&](bool is_item, bool is_last_step) {
+    scores_are_ready(kAllKeys, is_last_step);
+    if (is_item) {
+      release_k();
+      softmax();
+    }
+  };
+  // The scores of a step beside the product of the step before.
+  const auto next_scores = [&](auto keys, bool is_last_step) {
+    wait_for_scores_input(false);
+    read_mask_early();
+    wait_for_turn();
+    issue_scores(keys);
+    issue_out();
+    give_turn();
+    read_mask_late();
+    ptx::wgmma_wait<1>();
+    scores_are_ready(keys, is_last_step);
+    release_k();
+    finish_scores(keys);
+    constexpr int kNumKeys = decltype(keys)::value;
+    constexpr int kFirst = first_quads<kDimQk, kGeneral, kGather>();
+    weigh<T, kFirst, kNumKeys == kStepKeys>(first_of<kNumKeys / 2>(s), state, scale, probabilities,
+                                            out, static_cast<int>(base), [&] {
+                                              ptx::wgmma_wait<0>();
+                                              take_output();
+                                            });
+  };
+
+  int num_steps = wait_for_item();
+  if (num_steps == kNoItem) return;
+  if (group == 0) ptx::named_barrier_arrive(kOrderBarrier + 1, kOrderThreads);
+  if constexpr (kOverlaps) first_scores(num_steps);
+  for (;;) {
+    if constexpr (!kOverlaps) first_scores(num_steps);
+#pragma unroll
+    for (float& x : out) x = 0.0f;
+    if constexpr (kHasNarrow) {
+      int left = num_steps - 1;
+      const bool is_narrow = left > 0 && last_keys_of_item() <= 64;
+      if (is_narrow) --left;
+#pragma unroll 1
+      for (; left > 0; --left, ++step) next_scores(kAllKeys, false);
+      if (is_narrow) {
+        if (last_keys_of_item() <= 32) {
+          next_scores(Keys<32>{}, true);
+        } else {
+          next_scores(Keys<64>{}, true);
+        }
+        ++step;
+      }
+    } else {
+#pragma unroll 1
+      for (int n = 1; n < num_steps; ++n, ++step) next_scores(kAllKeys, n == num_steps - 1);
+    }
+
+    // The last product of this item and, if they overlap, the first of the next. After the last
+    // item the scores are those of whatever lies in shared memory, and not used.
+    std::uint32_t slot_before = item_slot(item_index), q_before = q_half(item_index);
+    std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_index) + group);
+    std::uint32_t item_empty = base + Layout::kItemEmpty + 8 * (item_index % Layout::kItemSlots);
+    // Read twice: kept, it would take a register that ptxas has not.
+    const int last_keys = last_keys_of_item();
+    ++item_index;
+    bool has_next = false;
+    if constexpr (kOverlaps) {
+      num_steps = wait_for_item();
+      has_next = num_steps != kNoItem;
+      if (has_next) {
+        wait_for_scores_input(true);
+        read_mask_early();
+      }
+    }
+    float inverse[2], lse[2];
+    const auto finish_state = [&] {
+      finish_rows<kGather>(state, scale, inverse, lse);
+      state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    };
+    // With biases before the products: without branches beside them ptxas would have no registers.
+    if constexpr (kTerms) finish_state();
+    wait_for_turn();
+    if constexpr (kOverlaps && !kOutFirst) issue_scores(kAllKeys);
+    issue_last_out(last_keys);
+    give_turn();
+    if constexpr (kOutFirst) issue_scores(kAllKeys);
+    if constexpr (!kTerms) finish_state();
+    if constexpr (kOutFirst) {
+      ptx::wgmma_wait<1>();
+      take_output();
+    } else {
+      if constexpr (kOverlaps) {
+        if (has_next) read_mask_late();
+        ptx::wgmma_wait<1>();
+        take_first_scores(has_next, num_steps == 1);
+      }
+      ptx::wgmma_wait<0>();
+      take_output();
+      if constexpr (kOverlaps) {
+        pack();
+        ++step;
+      }
+    }
+    normalize(out, inverse);
+    if constexpr (kGather) {
+      // Found anew: kept, they would take registers that ptxas has not.
+      const int item_before = ptx::opaque(item_index) - 1;
+      slot_before = item_slot(item_before);
+      q_before = q_half(item_before);
+      out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_before) + group);
+      item_empty = base + Layout::kItemEmpty + 8 * (item_before % Layout::kItemSlots);
+    }
+    const PublishedItem item = read_item(slot_before);
+    __syncwarp();
+    release(item_empty);
+    const auto hand_on = [&] {
+      if constexpr (Layout::kQBuffers == 2) {
+        __syncwarp();
+        release(out_full);
+      }
+    };
+    // What is rare lies in one branch: a jump over each part of it would cost every item.
+    const bool is_copied = is_stored_by_copy<Layout>(p, item, group);
+    const bool has_residual = p.out_residual != nullptr;
+    if (!is_copied || has_residual || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {
+      zero_rows(out, inverse);
+      if (is_copied) {
+        put_rows_out<T, kDimV>(q_before, out, own_thread());
+      } else {
+        write_rows_out<T, kDimV>(p, item, out, lse, group, own_thread());
+      }
+      hand_on();
+      if (has_residual && item.partial == kWholeRow) {
+        write_residual<T, kDimV>(p, item, out, group, own_thread());
+      }
+    } else {
+      put_rows_out<T, kDimV>(q_before, out, own_thread());
+      hand_on();
+    }
+    write_lse(p, item, lse, group, own_thread());
+    if constexpr (kOutFirst) {
+      if (has_next) read_mask_late();
+      ptx::wgmma_wait<0>();
+      take_first_scores(has_next, num_steps == 1);
+      pack();
+      ++step;
+    }
+    if constexpr (!kOverlaps) {
+      num_steps = wait_for_item();
+      has_next = num_steps != kNoItem;
+    }
+    if (!has_next) break;
+  }
+  if (group == 1) ptx::named_barrier_sync(kOrderBarrier + 1, kOrderThreads);
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,415 @@
+// Keys by index: what the gathering kernels have besides the others. A fourth warpgroup copies rows
+// of K and V that a list names to where the copy engine would put the rows of a tile, in chunks of
+// 128 keys; a chunk is then a tile like any other. Chunks come after the tiles of an item.
+//
+// Eight threads copy the 128 bytes of a row of a panel, 16 each; sixteen such groups take every
+// sixteenth row, so that each thread writes at one place of the swizzle. A thread holds one index a
+// step and passes it round its group; indices are read a step ahead.
+//
+// Of the last chunk of a list the units of 32 keys that hold entries are copied: no score of
+// another is used (kHasNarrowSteps: none is computed), and no value of it multiplied. Entries past
+// the last in its unit are copies of that, and masked.
+//
+// A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
+// one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
+// Which chunks are such runs each warp looks up for 32 of an item at once: the keys of a chunk
+// ascend, so that its first and its last one tell.
+//
+// The first chunks of a list may be those of another (GatherListOnDevice): only their keys are
+// read.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/async_copy.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/forward/bias_terms.cuh"
+#include "sm90/forward/mask_fragments.cuh"
+#include "sm90/forward/params.hpp"
+
+namespace fdma::sm90 {
+
+/// What an item gathers; published behind it in shared memory.
+struct alignas(16) GatherPart {
+  std::int32_t num_tiles;    ///< before the chunks
+  std::int32_t num_entries;  ///< of its chunks
+  std::int32_t num_full;     ///< entries that all rows see: at least this many are the first
+  std::int32_t last_keys;    ///< of its last tile or chunk, in whole units
+  std::uint64_t place;       ///< GatherListOnDevice::place
+  static constexpr int kLastKeysAt = 12;  ///< bytes
+
+  __device__ __forceinline__ std::int64_t first_entry() const {
+    constexpr std::uint64_t kEntries = (std::uint64_t{1} << GatherListOnDevice::kEntryBits) - 1;
+    return static_cast<std::int64_t>(place & kEntries);
+  }
+  /// Where the key of an entry is, from first_entry on.
+  __device__ __forceinline__ int key_place(int entry) const {
+    constexpr int kLowBits = GatherListOnDevice::kEntryBits - 32;
+    constexpr int kChunkBits = GatherListOnDevice::kChunkBits;
+    const auto shared = static_cast<std::uint32_t>(place >> 32) >> kLowBits;
+    const int num_shared = static_cast<int>(shared % (1u << kChunkBits)) * kTileKeys;
+    return entry - (entry < num_shared ? static_cast<int>(shared >> kChunkBits) * 8 : 0);
+  }
+
+  __device__ __forceinline__ bool is_masked(int chunk) const {
+    return (chunk + 1) * kTileKeys > num_full;
+  }
+};
+
+/// Finds what an item gathers and cuts its num_tiles at the end of the list.
+__device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
+  // An item without keys has one tile, of no cells.
+  GatherPart part{max(item.num_tiles, 1), 0, 0, kTileKeys, 0};
+  if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
+  const PlanSegment* segment = p.plan.segments + item.first_segment;
+  const PlanSegment* last = segment + item.num_segments - 1;
+  if (last->kind != PlanSegmentKind::gather) return part;
+  int tiles = 0;
+  for (; segment != last; ++segment) {
+    tiles += segment->end_tile - segment->first_tile +
+             item.step * (segment->step_end - segment->step_first);
+  }
+  const int4 list = __ldcg(reinterpret_cast<const int4*>(p.gather.lists + last->payload));
+  const std::uint64_t place =
+      static_cast<std::uint32_t>(list.x) | std::uint64_t{static_cast<std::uint32_t>(list.y)} << 32;
+  const int num_chunks = (list.z + kTileKeys - 1) / kTileKeys;
+  const int first_chunk = max(item.first_tile - tiles, 0);
+  item.num_tiles = min(max(tiles + num_chunks - item.first_tile, 0), item.num_tiles);
+  part.num_tiles = min(max(tiles - item.first_tile, 0), item.num_tiles);
+  part.num_entries =
+      min(list.z - first_chunk * kTileKeys, (item.num_tiles - part.num_tiles) * kTileKeys);
+  part.num_full = list.w - first_chunk * kTileKeys;
+  if (part.num_entries > 0) {
+    const int last_entries = (part.num_entries - 1) % kTileKeys + 1;
+    part.last_keys = (last_entries + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+  }
+  part.place = place + static_cast<std::uint32_t>(first_chunk * kTileKeys);
+  if (item.num_tiles == 0) {
+    item.num_segments = 0;
+    part.num_tiles = 1;
+  }
+  return part;
+}
+
+__device__ __forceinline__ void publish_gather(std::uint32_t to, const GatherPart& part) {
+  store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_keys));
+  store_words(to + 16, make_uint4(static_cast<std::uint32_t>(part.place),
+                                  static_cast<std::uint32_t>(part.place >> 32), 0, 0));
+}
+__device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
+  const uint4 counts = load_words(from), entry = load_words(from + 16);
+  return {static_cast<int>(counts.x), static_cast<int>(counts.y), static_cast<int>(counts.z),
+          static_cast<int>(counts.w), std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32};
+}
+
+/// The words of a chunk. A lane holds four keys as write_columns does. Where the rows that see a
+/// key begin and end within the tile, its bit is toggled in the words of the row where they begin
+/// and of that where they end; a row's words are then the toggles of all rows up to it.
+///
+/// Example     keys 0 and 2 seen from row 0 and from row 5 on, key 0 up to row 9: toggles 1 at row
+///             0, 4 at row 5, 1 at row 9; words 1 in rows 0 to 4, 5 up to row 8, then 4
+/// Cost        some 150 instructions, for any number of such keys
+__device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const ForwardParams& p,
+                                                 const GatherPart& part, int chunk, int lane) {
+  // All loads first: one after the other they take longer than the products of a chunk.
+  std::uint32_t queries[4];
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
+    queries[quad] = 0;
+    if (entry >= part.num_full && entry < part.num_entries) {
+      queries[quad] = __ldcg(
+          reinterpret_cast<const unsigned short*>(p.gather.rows + part.first_entry() + entry));
+    }
+  }
+#pragma unroll
+  for (int i = lane; i < kWordQuads; i += kWarpSize) {
+    store_words(slot + 16 * i, make_uint4(0, 0, 0, 0));
+  }
+  __syncwarp();
+  const int own_quad = lane % 4;
+  std::uint32_t above = 0;  // the words of the rows above those of this lane, of its quad
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
+    const int begin = static_cast<int>(queries[quad] & 255) << p.plan.pack_shift;
+    const int end = entry < part.num_full
+                        ? kTileRows
+                        : static_cast<int>(queries[quad] >> 8) << p.plan.pack_shift;
+    const std::uint32_t first = __ballot_sync(~0u, begin == 0 && end > 0);
+    if (own_quad == quad) above = first;
+    const auto toggle = [&](int row) {
+      asm volatile("red.shared.xor.b32 [%0], %1;" ::"r"(row_address(slot, row) + 8 * quad),
+                   "r"(1u << lane)
+                   : "memory");
+    };
+    if (begin < end) {
+      if (begin > 0) toggle(begin);
+      if (end < kTileRows) toggle(end);
+    }
+  }
+  __syncwarp();
+  // Four lanes, a quad each, take 16 rows.
+  constexpr int kHalf = 8;
+  const std::uint32_t own = row_address(slot, lane / 4 * (2 * kHalf)) + 8 * own_quad;
+  std::uint32_t upper[kHalf], lower[kHalf];  // rows, and those 8 below
+  std::uint32_t all = 0;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(upper[i]), "=r"(lower[i])
+                 : "r"(own + 32 * i)
+                 : "memory");
+    all ^= upper[i] ^ lower[i];
+  }
+  std::uint32_t up_to = all;
+#pragma unroll
+  for (int distance = 4; distance < kWarpSize; distance *= 2) {
+    const std::uint32_t other = __shfl_up_sync(~0u, up_to, distance);
+    if (lane >= distance) up_to ^= other;
+  }
+  above ^= up_to ^ all;
+#pragma unroll
+  for (std::uint32_t& word : upper) word = above ^= word;
+#pragma unroll
+  for (std::uint32_t& word : lower) word = above ^= word;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(own + 32 * i), "r"(upper[i]),
+                 "r"(lower[i])
+                 : "memory");
+  }
+}
+
+/// The key biases of a chunk, times log2(e) or as terms. A lane loads its four keys side by side,
+/// then their biases: one after the other they take longer than the products of a chunk.
+template <bool kTerms>
+__device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const ForwardParams& p,
+                                                   const PublishedItem& item,
+                                                   const GatherPart& part, int chunk, int lane) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  constexpr int kLaneKeys = kTileKeys / kWarpSize;
+  const float* bias =
+      p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+  const int num_biases = p.key_bias != nullptr ? part.num_entries : 0;
+  const int first = chunk * kTileKeys + lane;
+  int keys[kLaneKeys];
+  float values[kLaneKeys];
+#pragma unroll
+  for (int i = 0; i < kLaneKeys; ++i) {
+    const int entry = first + i * kWarpSize;
+    keys[i] =
+        entry < num_biases ? __ldcg(p.gather.keys + part.first_entry() + part.key_place(entry)) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneKeys; ++i) {
+    values[i] = first + i * kWarpSize < num_biases ? __ldg(bias + keys[i]) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kLaneKeys; ++i) {
+    const int at = lane + i * kWarpSize;
+    if constexpr (kTerms) {
+      store_words(to + 16 * at, bias_terms(values[i] * inverse_scale(fabsf(p.scale_log2))));
+    } else {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * at), "f"(values[i] * kLog2E)
+                   : "memory");
+    }
+  }
+}
+
+/// Mask and, in the general kernel, biases of a chunk; `item_address`, `gather_address`: what is
+/// published of its item.
+template <bool kGeneral, bool kTerms>
+__device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t biases,
+                                            const ForwardParams& p, std::uint32_t item_address,
+                                            std::uint32_t gather_address, int chunk, bool is_masked,
+                                            int lane) {
+  const GatherPart part = read_gather(gather_address);
+  if (is_masked) write_chunk_mask(slot, p, part, chunk, lane);
+  if constexpr (kGeneral) {
+    write_chunk_biases<kTerms>(biases, p, read_item(item_address), part, chunk, lane);
+  }
+}
+
+constexpr int kRowThreads = kPanelRowBytes / 16;         ///< that copy a row of a panel
+constexpr int kCopyRows = kGatherThreads / kRowThreads;  ///< rows that all threads copy at once
+
+/// Copies this thread's part of the rows of a step, of the units that hold its `num_entries`;
+/// `own_key`: the index it holds.
+template <int kPanels, int kStepKeys>
+__device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* from,
+                                          std::int64_t row_stride, int row_bytes, int own_key,
+                                          int num_entries) {
+#pragma unroll
+  for (int round = 0; round < kStepKeys / kCopyRows; ++round) {
+    const int row_begin = round * kCopyRows;
+    if (row_begin > 0 && row_begin % kUnitKeys == 0 && row_begin >= num_entries) break;
+    const auto key = static_cast<std::uint32_t>(__shfl_sync(~0u, own_key, round, kRowThreads));
+    const std::uint8_t* row = from + key * static_cast<std::uint64_t>(row_stride);
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      ptx::copy_16_async(
+          to + panel * (kStepKeys * kPanelRowBytes) + round * (kCopyRows * kPanelRowBytes),
+          row + panel * kPanelRowBytes, row_bytes > panel * kPanelRowBytes ? 16 : 0);
+    }
+  }
+}
+
+/// Has the rows of a step copied that begin at `key`; `map` has boxes of a step. One thread, in
+/// place of its arrival.
+template <int kPanels, int kStepKeys>
+__device__ __forceinline__ void copy_run(std::uint32_t to, const void* map, std::uint32_t full,
+                                         int key, int kv_head, int batch) {
+  constexpr int kPanelBytes = kStepKeys * kPanelRowBytes;
+  ptx::mbarrier_arrive_expect(full, kPanels * kPanelBytes);
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    ptx::tma_load_5d(to + panel * kPanelBytes, map, full, panel * kPanelColumns, 0, key, kv_head,
+                     batch, ptx::kEvictLast);
+  }
+}
+
+/// Who has the rows of a step copied.
+enum class Copier : std::uint8_t { none, threads, engine };
+
+/// Copies the rows of the chunks of all items, in the order of load_tiles: K of a step, then V of
+/// the step before. Steps of tiles are waited for and left to the loading thread. One warpgroup.
+template <class Layout>
+__device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_t base,
+                                            int thread) {
+  constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
+  const int lane = thread % kWarpSize;
+  const int group = thread / kRowThreads, piece = thread % kRowThreads;
+  const std::uint32_t place =
+      base + static_cast<std::uint32_t>(group * kPanelRowBytes + ((piece ^ group % 8) << 4));
+  // The index that a thread holds is of this entry of a step; thread 0 holds the first.
+  const int own_entry = group + kCopyRows * piece;
+  const int k_bytes = p.k_gather.row_bytes - 16 * piece,
+            v_bytes = p.v_gather.row_bytes - 16 * piece;
+  int step = 0, item_index = 0;  // counted over all items: they give stages and phases
+  const auto stage_of = [](int index) { return index % Layout::kStages; };
+  const auto empty_phase_of = [](int index) {
+    return static_cast<std::uint32_t>(index / Layout::kStages + 1) & 1;
+  };
+  // What this warp has copied is handed on.
+  const auto hand_on = [&](std::uint32_t full) {
+    ptx::fence_async_shared();
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(full, lane);
+  };
+  // For a step that is the copy engine's: thread 0 has it copied and arrives with that.
+  const auto arrive_for_run = [&](std::uint32_t full) {
+    if (thread != 0) ptx::mbarrier_arrive_warp(full, lane);
+  };
+
+  // The V that comes next, that of the step before.
+  Copier pending = Copier::none;
+  int pending_key = 0, pending_entries = 0, pending_head = 0, pending_batch = 0;
+  const auto copy_pending = [&] {
+    if (pending == Copier::none) return;
+    const int stage = stage_of(step - 1);
+    const std::uint32_t full = base + Layout::kVFull + 8 * stage;
+    ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, empty_phase_of(step - 1),
+                       "gather: V empty");
+    if (pending == Copier::engine) {
+      arrive_for_run(full);
+      if (thread == 0) {
+        copy_run<Layout::kPanelsV, kStepKeys>(base + Layout::kV + stage * Layout::kVBytes, &p.v,
+                                              full, pending_key, pending_head, pending_batch);
+      }
+      return;
+    }
+    const std::uint8_t* v = p.v_gather.data + pending_batch * p.v_gather.batch_stride +
+                            pending_head * p.v_gather.head_stride + 16 * piece;
+    copy_rows<Layout::kPanelsV, kStepKeys>(place + Layout::kV + stage * Layout::kVBytes, v,
+                                           p.v_gather.row_stride, v_bytes, pending_key,
+                                           pending_entries);
+    ptx::copies_commit();
+  };
+  const auto hand_pending_on = [&] {
+    if (pending != Copier::threads) return;
+    ptx::copies_wait<0>();
+    hand_on(base + Layout::kVFull + 8 * stage_of(step - 1));
+  };
+
+  ptx::wait_for_grid_before();
+  for (;; ++item_index) {
+    const int item_stage = item_index % Layout::kItemSlots;
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_stage,
+                       static_cast<std::uint32_t>(item_index / Layout::kItemSlots) & 1,
+                       "gather: item full");
+    const std::uint32_t slot = base + Layout::kItem + item_stage * Layout::kItemSlotBytes;
+    const uint4 header = load_words(slot), tail = load_words(slot + 48);
+    const GatherPart part = read_gather(slot + Layout::kItemGather);
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_stage, lane);
+    const int num_tiles = static_cast<int>(header.x);
+    if (num_tiles == kNoItem) break;
+    const int batch = static_cast<int>(header.w), kv_head = static_cast<int>(tail.y);
+    const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
+                            kv_head * p.k_gather.head_stride + 16 * piece;
+    const std::int32_t* keys = p.gather.keys + part.first_entry();
+    const auto key_of = [&](int entry) { return __ldcg(keys + part.key_place(entry)); };
+    // Behind the last entry it is the last once more: what is copied for it is masked.
+    const auto read_key = [&](int n) {
+      const int entry = min(n * kStepKeys + own_entry, part.num_entries - 1);
+      return entry >= 0 ? key_of(entry) : 0;
+    };
+    // Which of 32 steps from n on are runs, a bit each, but the first, which gives time to look.
+    const auto find_runs = [&](int n) {
+      const int first = (n + lane) * kStepKeys, last = first + kStepKeys - 1;
+      const bool is_full = lane > 0 && last < min(part.num_full, part.num_entries);
+      return __ballot_sync(~0u, is_full && key_of(last) - key_of(first) == kStepKeys - 1);
+    };
+    int key = read_key(0);
+    std::uint32_t runs = 0;
+    const int end = (num_tiles - part.num_tiles) * kSteps;
+    for (int n = -part.num_tiles * kSteps; n < end; ++n, ++step) {
+      const int stage = stage_of(step);
+      const std::uint32_t full = base + Layout::kKFull + 8 * stage;
+      ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, empty_phase_of(step),
+                         "gather: K empty");
+      const int next_key = n < 0 ? key : read_key(n + 1);
+      const int num_entries = part.num_entries - n * kStepKeys;
+      Copier copier = Copier::none;
+      if (n >= 0) {
+        const int bit = n % kWarpSize;
+        copier = bit != 0 && (runs >> bit & 1) != 0 ? Copier::engine : Copier::threads;
+      }
+      if (copier == Copier::engine) {
+        arrive_for_run(full);
+        if (thread == 0) {
+          copy_run<Layout::kPanelsQk, kStepKeys>(base + Layout::kK + stage * Layout::kKBytes, &p.k,
+                                                 full, key, kv_head, batch);
+        }
+      } else if (copier == Copier::threads) {
+        copy_rows<Layout::kPanelsQk, kStepKeys>(place + Layout::kK + stage * Layout::kKBytes, k,
+                                                p.k_gather.row_stride, k_bytes, key, num_entries);
+        ptx::copies_commit();
+      }
+      copy_pending();
+      if (copier == Copier::threads) {
+        if (pending == Copier::threads) {
+          ptx::copies_wait<1>();
+        } else {
+          ptx::copies_wait<0>();
+        }
+        hand_on(full);
+      }
+      hand_pending_on();
+      if (n >= 0 && n % kWarpSize == 0) runs = find_runs(n);
+      pending = copier;
+      pending_key = key;
+      pending_entries = num_entries;
+      pending_head = kv_head;
+      pending_batch = batch;
+      key = next_key;
+    }
+  }
+  copy_pending();
+  hand_pending_on();
+}
+
+}  // namespace fdma::sm90

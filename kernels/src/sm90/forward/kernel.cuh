@@ -1,0 +1,107 @@
+// The forward kernel: one persistent block a multiprocessor, three warpgroups. The first loads
+// (sm90/forward/load.cuh) and stores, the others compute (sm90/forward/compute.cuh).
+#pragma once
+
+#include "ptx/grid.cuh"
+#include "sm90/forward/compute.cuh"
+#include "sm90/forward/kernels.hpp"
+#include "sm90/forward/load.cuh"
+#include "sm90/forward/store.cuh"
+
+namespace fdma::sm90 {
+
+/// Registers of each kind of thread: those that load and those that compute; 384 threads.
+template <bool kGeneral, bool kGather>
+struct Registers {
+  static constexpr int kLoad = 72, kCompute = 216, kRows = 0;
+};
+/// Of gathering kernels: and those that copy rows; 512 threads.
+template <bool kGeneral>
+struct Registers<kGeneral, true> {
+  static constexpr int kLoad = kGeneral ? 88 : 72, kCompute = kGeneral ? 192 : 200, kRows = 40;
+};
+
+template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+__global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : kForwardThreads, 1)
+    forward_kernel(const __grid_constant__ ForwardParams p) {
+  using Layout = ForwardLayout<kDimQk, kDimV>;
+  using Count = Registers<kGeneral, kGather>;
+  static_assert(Count::kLoad + 2 * Count::kCompute + Count::kRows <= (kGather ? 512 : 504),
+                "65536 registers");
+  // Arrivals for a step besides: by the warps that gather, or for them by who has it copied.
+  constexpr std::uint32_t kGathering = kGather ? kGatherArrivals : 0;
+  extern __shared__ std::uint8_t memory[];
+  const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
+                             ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
+  constexpr bool kTerms = kHasBiasTerms<T, kGeneral, kGather>;
+  if constexpr (kTerms) {
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < Layout::kTermBytes;
+         i += static_cast<int>(blockDim.x) * 16) {
+      store_words(base + Layout::kTermZeros + i, make_uint4(0, 0, 0, 0));
+    }
+    ptx::fence_async_shared();
+  }
+  if (threadIdx.x == 0) {
+    ptx::let_next_grid_start();
+    const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
+      for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
+    };
+    init(Layout::kQFull, Layout::kQBuffers, 1);
+    // Given back by the thread that stores, or by the warps that compute.
+    init(Layout::kQEmpty, Layout::kQBuffers,
+         Layout::kQBuffers == 2 ? 1 : kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpArrivals);
+    init(Layout::kKFull, Layout::kStages, 1 + kGathering);
+    init(Layout::kKEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kVFull, Layout::kStages, ptx::kWarpArrivals + kGathering);
+    init(Layout::kVEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kVTail, Layout::kStages * kMaskWarps, 1);
+    init(Layout::kMaskFull, Layout::kMaskSlots, ptx::kWarpArrivals);
+    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kItemFull, Layout::kItemSlots, 1);
+    init(Layout::kItemEmpty, Layout::kItemSlots,
+         (kComputeWarps + kMaskWarps + (kGather ? kGatherWarps : 0)) * ptx::kWarpArrivals +
+             (Layout::kQBuffers == 2 ? 1 : 0));
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  // In this order ptxas has registers for all products (else C7511).
+  if constexpr (kGather) {
+    if (ptx::warp_index() >= kForwardThreads / kWarpSize) {
+      ptx::give_registers<Count::kRows>();
+      gather_rows<Layout>(p, base, ptx::thread_index() % kGatherThreads);
+      return;
+    }
+  }
+  if (ptx::warp_index() < 4) {
+    ptx::give_registers<Count::kLoad>();
+    const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
+    if (warp < kMaskWarps) {
+      make_masks<Layout, kGeneral, kGather, kTerms>(p, base, warp, lane);
+    } else if (warp == kMaskWarps) {
+      if (lane == 0) load_tiles<Layout, kGeneral, kGather>(p, base);
+    } else if constexpr (Layout::kQBuffers == 2) {
+      if (lane == 0) store_tiles<Layout>(p, base);
+    }
+  } else {
+    ptx::take_registers<Count::kCompute>();
+    compute_rows<T, kDimQk, kDimV, kGeneral, kGather>(p, base, ptx::warp_index() / 4 - 1,
+                                                      ptx::thread_index() % kWarpgroupThreads);
+  }
+}
+
+template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
+cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream) {
+  using Layout = ForwardLayout<kDimQk, kDimV>;
+  constexpr int kBytes =
+      kHasBiasTerms<T, kGeneral, kGather> ? Layout::kBytesWithTerms : Layout::kBytes;
+  const auto kernel = forward_kernel<T, kDimQk, kDimV, kGeneral, kGather>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  return ptx::launch_overlapping(kernel, dim3(static_cast<unsigned>(num_blocks)),
+                                 dim3(kForwardThreads + (kGather ? kGatherThreads : 0)), kBytes,
+                                 stream, params);
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,514 @@
+// The warps that feed those that compute: one thread takes items and has Q, K and V copied to
+// shared memory, two warps make mask words of the tiles that need them. Loads and masks walk the
+// same segments, so that they agree without talking. Long, for both are read side by side.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/partials.hpp"
+#include "fdma/kernels/segment_iterator.hpp"
+#include "ptx/grid.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/forward/gather.cuh"
+#include "sm90/forward/mask_fragments.cuh"
+#include "sm90/forward/params.hpp"
+
+namespace fdma::sm90 {
+
+/// The segments of a published item: the plan's, or those that lie behind it in shared memory.
+template <class Layout>
+__device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan,
+                                                          const PublishedItem& item,
+                                                          std::uint32_t slot) {
+  if (item.first_segment != kOwnSegments) return plan.segments;
+  return static_cast<const PlanSegment*>(__cvta_shared_to_generic(slot + Layout::kItemSegments));
+}
+
+/// The tiles of a published item; an item without keys has one, of no cells.
+class TileWalk {
+ public:
+  __device__ __forceinline__ TileWalk(const PlanSegment* segments, const PublishedItem& item)
+      : iterator_(segments, WorkItem{0, 0, 0, item.step, max(item.first_segment, 0),
+                                     item.num_segments, 0, 0, item.first_tile, kWholeRow}),
+        q_begin_(item.q_begin),
+        kv_len_(item.kv_len) {}
+
+  /// To be called num_tiles times.
+  __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
+    place = {q_begin_, 0, kv_len_};
+    if (iterator_.next(step)) {
+      place.key_begin = step.tile * kTileKeys;
+    } else {
+      step = {PlanSegmentKind::full, 0, 0, 0};
+      place.kv_len = 0;
+    }
+  }
+
+ private:
+  SegmentIterator iterator_;
+  std::int32_t q_begin_;
+  std::int32_t kv_len_;
+};
+
+__device__ __forceinline__ bool needs_words(const TileStep& step, const TilePlace& place) {
+  return step.kind != PlanSegmentKind::full || is_ragged(place);
+}
+
+/// True iff V has rows past the element's last key that the copy of `num_keys` keys from `key`
+/// would bring along: they may hold anything, and 0 * NaN is NaN.
+__device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key, int num_keys,
+                                                 int v_rows) {
+  return place.kv_len - key < num_keys && v_rows > place.kv_len;
+}
+
+constexpr std::uint32_t kGatherArrivals = kGatherWarps * ptx::kWarpArrivals;  ///< for a step
+
+constexpr int kNoTail = -1;
+constexpr int kGathered = -2;  ///< in place of a mask warp: not the copy engine's to load
+
+/// Mask warps take the tiles that need words in turn.
+__device__ __forceinline__ int next_mask_warp(int warp) {
+  return warp == kMaskWarps - 1 ? 0 : warp + 1;
+}
+
+template <class Layout>
+__device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int stage,
+                                                        int mask_warp) {
+  return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
+}
+
+/// Item `index` of the plan; num_tiles kNoItem behind the last. Gathering plans are of items.
+///
+/// Of a parametric plan items are counted by batch element, sections of KV heads, tile rows, heads
+/// and splits of a row; q_tile is then the rank of the tile row, first_tile the split.
+template <bool kGather = false, class Params>
+__device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t index) {
+  const PlanArrays& plan = p.plan;
+  WorkItem item{};
+  if (index >= plan.num_items) {
+    item.num_tiles = kNoItem;
+    return item;
+  }
+  if (kGather || plan.num_formulas == 0) return plan.items[index];
+  const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // KV head
+  const int per_batch = per_head * plan.heads_kv;
+  item.batch = index / per_batch;
+  int rest = index % per_batch;
+  const int section = rest / (per_head * plan.section_heads);
+  rest -= section * per_head * plan.section_heads;
+  const int first_head = section * plan.section_heads;
+  const int per_row =
+      min(plan.section_heads, plan.heads_kv - first_head) * plan.num_sets * plan.num_splits;
+  item.q_tile = rest / per_row;
+  rest -= item.q_tile * per_row;
+  const int set = rest / plan.num_splits;
+  item.first_tile = rest % plan.num_splits;
+  item.head =
+      (first_head + set / plan.num_sets) * p.group_size + (set % plan.num_sets << plan.pack_shift);
+  item.first_segment = kOwnSegments;
+  return item;
+}
+
+/// Where the tile row of an item of a parametric plan lies, before set_row.
+template <class Params>
+__device__ __forceinline__ const TileRow* row_of(const Params& p, const WorkItem& item) {
+  return p.tile_rows + static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile;
+}
+
+/// Reads it ahead. Its band takes too many registers to be kept until the item is published: it is
+/// brought near.
+template <class Params>
+__device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkItem& item) {
+  if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRowTiles{};
+  const TileRow* row = row_of(p, item);
+  ptx::prefetch_l1(&row->band);
+  return row->tiles;
+}
+
+/// Sets what follows from the tile row of an item.
+__device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTiles& row,
+                                        int head_in_group, int kv_head, WorkItem& item) {
+  const int split = item.first_tile;
+  item.q_tile = row.q_tile;
+  item.num_tiles = row.num_tiles;
+  item.first_tile = 0;
+  item.partial = kWholeRow;
+  if (plan.num_splits > 1) {
+    const SplitGrid grid{plan.max_tile_rows, plan.heads_kv * plan.num_sets, plan.num_splits};
+    const int set = kv_head * plan.num_sets + (head_in_group >> plan.pack_shift);
+    item.partial = grid.partial_of(item.batch, item.q_tile, set, split);
+    item.first_tile = grid.first_tile(row.num_tiles, split);
+    item.num_tiles = grid.first_tile(row.num_tiles, split + 1) - item.first_tile;
+  }
+}
+
+/// Writes the segments of a stretch of tiles behind `count` others at `to`, and counts them.
+__device__ __forceinline__ void store_stretch(std::uint32_t to, const FormulaWalk::Stretch& stretch,
+                                              int& count) {
+  const auto store = [&](int first, int end, PlanSegmentKind kind) {
+    if (first >= end) return;
+    const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
+    asm volatile(
+        "st.shared.v2.b32 [%0], {%1, %2};\n"
+        "st.shared.v2.b32 [%0 + 8], {%3, %3};\n"
+        "st.shared.v2.b32 [%0 + 16], {%4, %3};" ::"r"(at),
+        "r"(first), "r"(end), "r"(0), "r"(static_cast<int>(kind))
+        : "memory");
+    ++count;
+  };
+  const int full_first = min(max(stretch.full_first, stretch.first), stretch.end);
+  const int full_end = min(max(stretch.full_end, full_first), stretch.end);
+  store(stretch.first, full_first, PlanSegmentKind::formula);
+  store(full_first, full_end, PlanSegmentKind::full);
+  store(full_end, stretch.end, PlanSegmentKind::formula);
+}
+
+/// Writes the segments of a tile row behind its item; how many they are.
+__device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
+  int count = 0;
+#pragma unroll
+  for (const FormulaWalk::Stretch& stretch : row.stretches) store_stretch(to, stretch, count);
+  return count;
+}
+
+__device__ __forceinline__ void store_item(std::uint32_t slot, const PublishedItem& item) {
+  store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
+  store_words(slot + 16,
+              make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
+  store_words(slot + 32, make_uint4(item.step, item.first_tile, item.partial, item.first_document));
+  store_words(slot + 48,
+              make_uint4(item.last_document, item.kv_head, item.head_in_group, item.num_heads));
+}
+
+/// Takes items until there are none, publishes each and loads its tiles in the order in which they
+/// are needed: K of a step, then V of the step before, across items. One thread.
+template <class Layout, bool kGeneral, bool kGather>
+__device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
+  ptx::Ring<Layout::kStages> k_ring, v_ring;
+  ptx::Ring<Layout::kQBuffers> q_ring;
+  ptx::Ring<Layout::kItemSlots> item_ring;
+
+  // The V that comes next: that of the last step whose K was loaded.
+  struct Pending {
+    int key_begin, kv_head, batch;
+    int tail_warp;  ///< the mask warp that zeroes its tail, kNoTail, or kGathered
+    const CUtensorMap* map;
+  } pending{};
+  const auto load_pending = [&] {
+    const int stage = v_ring.stage;
+    const std::uint32_t full = pending.tail_warp == kNoTail
+                                   ? base + Layout::kVFull + 8 * stage
+                                   : v_tail_barrier<Layout>(base, stage, pending.tail_warp);
+    ptx::mbarrier_wait(base + Layout::kVEmpty + 8 * stage, v_ring.phase ^ 1, "load: V empty");
+    if constexpr (kGather) {
+      const bool is_gathered = pending.tail_warp == kGathered;
+      ptx::mbarrier_arrive_times(base + Layout::kVFull + 8 * stage,
+                                 is_gathered ? ptx::kWarpArrivals : kGatherArrivals);
+      if (is_gathered) {
+        v_ring.advance();
+        return;
+      }
+    }
+    if (pending.tail_warp == kNoTail) {
+      // Where a tail is zeroed, a warp arrives in place of this thread.
+      for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
+    }
+    ptx::mbarrier_arrive_expect(full, Layout::kVBytes);
+#pragma unroll
+    for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+      ptx::tma_load_5d(base + Layout::kV + stage * Layout::kVBytes + panel * Layout::kPanelBytesKey,
+                       pending.map, full, panel * kPanelColumns, 0, pending.key_begin,
+                       pending.kv_head, pending.batch, ptx::kEvictLast);
+    }
+    v_ring.advance();
+  };
+
+  // The item that comes next is taken with the first tile of this one while many are left; then
+  // late, with the last three tiles, so that the longest items go to the blocks that are free
+  // first.
+  constexpr int kManyItems = 16;  // for each block
+  constexpr int kLateTiles = 3;
+  bool is_first = true;
+  int mask_warp = 0;  // that makes the words of the next tile that needs them
+  // Every block takes until it gets none: num_items times in all, after which the counter is 0.
+  const auto take_index = [&] {
+    const auto last = static_cast<unsigned>(p.plan.num_items - 1);
+    auto* const counter = reinterpret_cast<unsigned*>(p.next_item);
+    return static_cast<std::int32_t>(gridDim.x + atomicInc(counter, last));
+  };
+  ptx::wait_for_grid_before();  // which counts items and orders tile rows
+  auto index = static_cast<std::int32_t>(blockIdx.x);
+  WorkItem next;
+  TileRowTiles row;            // of a parametric plan
+  GatherPart part, next_part;  // of a gathering one
+  const auto read_next = [&] {
+    next = read_work<kGather>(p, index);
+    if constexpr (kGather) {
+      next_part = take_gather(p, next);
+    } else {
+      row = read_row(p, next);
+    }
+  };
+  read_next();
+  for (;;) {
+    PublishedItem item{};
+    item.num_tiles = kNoItem;
+    const std::uint32_t slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
+    ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage, item_ring.phase ^ 1,
+                       "load: item empty");
+    if (next.num_tiles != kNoItem) {
+      item.kv_head = next.head / p.group_size;
+      item.head_in_group = next.head - item.kv_head * p.group_size;
+      item.num_heads = min(1 << p.plan.pack_shift, p.group_size - item.head_in_group);
+      item.num_segments = next.num_segments;
+      if (!kGather && next.first_segment == kOwnSegments) {
+        if (row.num_tiles == kNoRow) {
+          index = take_index();
+          read_next();
+          continue;
+        }
+        if (row.num_tiles > 0) {
+          store_band(slot + Layout::kItemBand, row_of(p, next)->band);
+          item.num_segments = store_segments(slot + Layout::kItemSegments, row);
+        }
+        set_row(p.plan, row, item.head_in_group, item.kv_head, next);
+        item.first_document = row.first_document;
+        item.last_document = row.last_document;
+      }
+      const int2 lengths = lengths_of(p.plan, p.lengths, next.batch);
+      item.num_tiles = max(next.num_tiles, 1);
+      item.q_begin = next.q_tile * p.plan.block_q;
+      item.head = next.head;
+      item.batch = next.batch;
+      item.q_len = lengths.x;
+      item.kv_len = lengths.y;
+      item.first_segment = next.first_segment;
+      item.step = next.step;
+      item.first_tile = next.first_tile;
+      item.partial = next.partial;
+      if (next.num_entries != kTensorKeys) {
+        item.kv_len = next.num_entries;
+        item.first_document = kMovedKeys;
+      }
+    }
+    const bool is_moved = item.first_document == kMovedKeys;
+    store_item(slot, item);
+    if constexpr (kGather) {
+      part = next_part;
+      publish_gather(slot + Layout::kItemGather, part);
+    }
+    ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
+    item_ring.advance();
+    if (item.num_tiles == kNoItem) break;
+
+    const std::uint32_t q_full = base + Layout::kQFull + 8 * q_ring.stage;
+    const std::uint32_t q = base + Layout::kQ + q_ring.stage * Layout::kQBytes;
+    ptx::mbarrier_wait(base + Layout::kQEmpty + 8 * q_ring.stage, q_ring.phase ^ 1,
+                       "load: Q empty");
+    ptx::mbarrier_arrive_expect(q_full, Layout::kQBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+        ptx::tma_load_5d(q + (half * Layout::kPanelsQk + panel) * Layout::kPanelBytesQ, &p.q,
+                         q_full, panel * kPanelColumns, item.head_in_group,
+                         item.q_begin + (half * kHalfRows >> p.plan.pack_shift), item.kv_head,
+                         item.batch, ptx::kEvictFirst);
+      }
+    }
+    q_ring.advance();
+
+    TileWalk walk(segments_of<Layout>(p.plan, item, slot), item);
+    const bool are_many = index < p.plan.num_items - kManyItems * static_cast<int>(gridDim.x);
+    const int take_at = are_many ? 0 : max(item.num_tiles - kLateTiles, 0);
+    const int read_at = min(take_at + 1, item.num_tiles - 1);
+    for (int n = 0; n < item.num_tiles; ++n) {
+      if (n == take_at) index = take_index();
+      if (n == read_at) read_next();
+      TileStep step;
+      TilePlace place;
+      const bool is_gathered = kGather && n >= part.num_tiles;
+      if (!is_gathered) walk.next(step, place);
+      const bool is_masked =
+          is_gathered ? part.is_masked(n - part.num_tiles) : needs_words(step, place);
+#pragma unroll
+      for (int i = 0; i < Layout::kSteps; ++i) {
+        const int key_begin = place.key_begin + i * Layout::kStepKeys;
+        const int stage = k_ring.stage;
+        const std::uint32_t k_full = base + Layout::kKFull + 8 * stage;
+        ptx::mbarrier_wait(base + Layout::kKEmpty + 8 * stage, k_ring.phase ^ 1, "load: K empty");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Layout::kIsMasked + 4 * stage),
+                     "r"(static_cast<int>(is_masked))
+                     : "memory");
+        if constexpr (kGather) {
+          ptx::mbarrier_arrive_times(k_full, is_gathered ? 1 : kGatherArrivals);
+        }
+        if (!is_gathered) {
+          ptx::mbarrier_arrive_expect(k_full, Layout::kKBytes);
+#pragma unroll
+          for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
+            ptx::tma_load_5d(
+                base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey,
+                is_moved ? &p.moved_k : &p.k, k_full, panel * kPanelColumns, 0, key_begin,
+                item.kv_head, item.batch, ptx::kEvictLast);
+          }
+        }
+        k_ring.advance();
+        if (!is_first) load_pending();
+        is_first = false;
+        const bool has_tail = has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows);
+        pending = {key_begin, item.kv_head, item.batch,
+                   is_gathered ? kGathered
+                   : has_tail  ? mask_warp
+                               : kNoTail,
+                   is_moved ? &p.moved_v : &p.v};
+      }
+      if (kGeneral || is_masked) mask_warp = next_mask_warp(mask_warp);
+    }
+  }
+  if (!is_first) load_pending();
+}
+
+/// Zeroes the keys of a step of V from `first_row` on and hands the step on.
+template <class Layout>
+__device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int first_row, int lane) {
+  constexpr int kPieces = kPanelRowBytes / 16;
+  const std::uint32_t tile = base + Layout::kV + stage * Layout::kVBytes;
+#pragma unroll
+  for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+    const std::uint32_t rows = tile + panel * Layout::kPanelBytesKey;
+    for (int i = first_row * kPieces + lane; i < Layout::kStepKeys * kPieces; i += kWarpSize) {
+      store_words(rows + 16 * i, make_uint4(0, 0, 0, 0));
+    }
+  }
+  ptx::fence_async_shared();
+  __syncwarp();
+  ptx::mbarrier_arrive_warp(base + Layout::kVFull + 8 * stage, lane);
+}
+
+/// The key biases of a tile, times log2(e) or as terms; 0 where there is none.
+template <bool kTerms>
+__device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardParams& p,
+                                             const PublishedItem& item, const TilePlace& place,
+                                             int lane) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const bool is_moved = item.first_document == kMovedKeys;
+  const float* bias =
+      is_moved ? p.moved_bias + (item.batch * p.plan.heads_kv + item.kv_head) * p.max_moved_keys
+               : p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+  for (int i = lane; i < kTileKeys; i += kWarpSize) {
+    const int key = place.key_begin + i;
+    const float value = p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;
+    if constexpr (kTerms) {
+      store_words(to + 16 * i, bias_terms(value * inverse_scale(fabsf(p.scale_log2))));
+    } else {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 4 * i), "f"(value * kLog2E) : "memory");
+    }
+  }
+}
+
+/// Gives the queries of an item the other sign; `stage`, `phase`: of their buffer. One warp, which
+/// hands on what lies in shared memory.
+template <class Layout>
+__device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, std::uint32_t phase,
+                                               int lane) {
+  constexpr std::uint32_t kSigns = 0x80008000;  // of two elements
+  ptx::mbarrier_wait(base + Layout::kQFull + 8 * stage, phase, "mask: Q full");
+  const std::uint32_t q = base + Layout::kQ + stage * Layout::kQBytes;
+#pragma unroll 1
+  for (int i = 16 * lane; i < Layout::kQBytes; i += 16 * kWarpSize) {
+    const uint4 words = load_words(q + i);
+    store_words(q + i,
+                make_uint4(words.x ^ kSigns, words.y ^ kSigns, words.z ^ kSigns, words.w ^ kSigns));
+  }
+}
+
+/// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
+/// One of two warps.
+template <class Layout, bool kGeneral, bool kGather, bool kTerms>
+__device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
+                                           int mask_warp, int lane) {
+  ptx::Ring<Layout::kMaskSlots> slots;
+  ptx::Ring<Layout::kStages> v_ring;
+  ptx::Ring<Layout::kItemSlots> item_ring;
+  int turn = 0;                   // whose tile the next one is
+  std::uint32_t tail_phases = 0;  // of this warp's barriers kVTail, a bit a stage
+  for (;;) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
+                       "mask: item full");
+    const std::uint32_t item_slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
+    // What else is known of the item is read anew where it is wanted: it would take registers.
+    const PublishedItem item = read_item(item_slot);
+    if (item.num_tiles == kNoItem) return;
+    TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
+    GatherPart gathered{};
+    if constexpr (kGather) gathered = read_gather(item_slot + Layout::kItemGather);
+    int chunk = -gathered.num_tiles;
+    for (int left = item.num_tiles; left > 0; --left, ++chunk) {
+      TileStep step;
+      TilePlace place;
+      const bool is_gathered = kGather && chunk >= 0;
+      if (!is_gathered) walk.next(step, place);
+      const bool is_masked = is_gathered ? gathered.is_masked(chunk) : needs_words(step, place);
+      const bool has_slot = kGeneral || is_masked;
+      const bool is_own = has_slot && turn == mask_warp;
+      if (is_own) {
+        const std::uint32_t slot = base + Layout::kMask + slots.stage * Layout::kMaskBytes;
+        ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage, slots.phase ^ 1,
+                           "mask: slot empty");
+        const std::uint32_t biases =
+            base + (kTerms ? Layout::kTerms + slots.stage * Layout::kTermBytes
+                           : Layout::kBias + slots.stage * Layout::kBiasBytes);
+        // Where registers are few, what follows from the lane is not kept between tiles.
+        const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
+        if constexpr (kTerms) {
+          // Scores are those of the scale's absolute value. An item's first mask is waited for
+          // before its first product.
+          static_assert(Layout::kQBuffers == Layout::kItemSlots);
+          if (p.scale_log2 < 0 && left == item.num_tiles) {
+            negate_queries<Layout>(base, item_ring.stage, item_ring.phase, own_lane);
+          }
+        }
+        if (is_gathered) {
+          write_chunk<kGeneral, kTerms>(slot, biases, p, item_slot, item_slot + Layout::kItemGather,
+                                        chunk, is_masked, own_lane);
+        } else {
+          if (is_masked) {
+            write_mask<4, kGather>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
+                                   own_lane);
+          }
+          if constexpr (kGeneral) {
+            write_biases<kTerms>(biases, p, read_item(item_slot), place, kGather ? own_lane : lane);
+          }
+        }
+        if constexpr (kTerms) ptx::fence_async_shared();
+        __syncwarp();
+        ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage, lane);
+      }
+      if (has_slot) {
+        turn = next_mask_warp(turn);
+        slots.advance();
+      }
+#pragma unroll
+      for (int part = 0; part < Layout::kSteps; ++part, v_ring.advance()) {
+        const int key_begin = place.key_begin + part * Layout::kStepKeys;
+        if (is_gathered || !is_own ||
+            !has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows)) {
+          continue;
+        }
+        ptx::mbarrier_wait(v_tail_barrier<Layout>(base, v_ring.stage, mask_warp),
+                           tail_phases >> v_ring.stage & 1, "mask: V tail");
+        tail_phases ^= 1u << v_ring.stage;
+        zero_tail<Layout>(base, v_ring.stage, max(place.kv_len - key_begin, 0), lane);
+      }
+    }
+    // Its segments may lie in the slot.
+    __syncwarp();
+    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage), lane);
+    item_ring.advance();
+  }
+}
+
+}  // namespace fdma::sm90

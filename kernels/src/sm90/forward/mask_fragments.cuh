@@ -1,0 +1,329 @@
+// The mask of one tile as words of threads (fragment.hpp: mask_cell), made by one warp in shared
+// memory from any kind of plan segment.
+#pragma once
+
+#include <cstdint>
+
+#include "fdma/kernels/segment_iterator.hpp"
+#include "ptx/addresses.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "sm90/forward/params.hpp"
+#include "sm90/shared/band_fragments.hpp"
+#include "sm90/shared/fragment.hpp"
+
+namespace fdma::sm90 {
+
+using ptx::load_words, ptx::store_words;
+
+/// Where a tile lies: keys [key_begin, key_begin + 128) and rows from q_begin of an element.
+struct TilePlace {
+  std::int32_t q_begin;
+  std::int32_t key_begin;
+  std::int32_t kv_len;
+};
+
+/// True iff keys of the tile lie past the end, so that even a full tile has cells that do not
+/// exist.
+__device__ __forceinline__ bool is_ragged(const TilePlace& place) {
+  return place.kv_len - place.key_begin < kTileKeys;
+}
+
+__device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
+  const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
+              d = load_words(slot + 48);
+  return {
+      static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z), static_cast<int>(a.w),
+      static_cast<int>(b.x), static_cast<int>(b.y), static_cast<int>(b.z), static_cast<int>(b.w),
+      static_cast<int>(c.x), static_cast<int>(c.y), static_cast<int>(c.z), static_cast<int>(c.w),
+      static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
+}
+
+/// Words of two neighbouring threads, the first of them with columns 2 * quad and so on, of columns
+/// below `limit`.
+__device__ __forceinline__ uint4 words_below(int limit, int quad) {
+  const std::uint32_t a = columns_below(limit - 2 * quad), b = columns_below(limit - 2 * quad - 2);
+  return make_uint4(a, a, b, b);
+}
+__device__ __forceinline__ uint4 operator&(const uint4& a, const uint4& b) {
+  return make_uint4(a.x & b.x, a.y & b.y, a.z & b.z, a.w & b.w);
+}
+
+constexpr int kWordQuads = 128;  ///< 16-byte pieces of a tile's words
+constexpr int kWarpSize = 32;
+
+/// A bitmap, or without one all cells; cut at kv_len. `limit` 0: no cell. kAtOnce: pieces of a lane
+/// that are read together.
+template <int kAtOnce>
+__device__ __forceinline__ void write_bitmap(std::uint32_t slot, const uint4* bitmap, int limit,
+                                             int lane) {
+#pragma unroll kAtOnce
+  for (int i = lane; i < kWordQuads; i += kWarpSize) {
+    const uint4 cells = bitmap == nullptr ? make_uint4(~0u, ~0u, ~0u, ~0u) : __ldg(bitmap + i);
+    store_words(slot + 16 * i, cells & words_below(limit, 2 * (i % 2)));
+  }
+}
+
+/// All cells of the first `num_rows` rows.
+__device__ __forceinline__ void write_whole_rows(std::uint32_t slot, int num_rows, int limit,
+                                                 int lane) {
+#pragma unroll
+  for (int i = lane; i < kWordQuads; i += kWarpSize) {
+    const int row =
+        accumulator_cell(2 * i % kWarpgroupThreads, 0).row + 2 * i / kWarpgroupThreads * kHalfRows;
+    const std::uint32_t upper = row < num_rows ? ~0u : 0u, lower = row + 8 < num_rows ? ~0u : 0u;
+    store_words(slot + 16 * i,
+                make_uint4(upper, lower, upper, lower) & words_below(limit, 2 * (i % 2)));
+  }
+}
+
+/// Bit j set iff `any`, words of a row, has a cell in columns [64 j, 64 j + 64).
+__device__ __forceinline__ std::uint32_t quarter_bits(std::uint32_t any) {
+  return ((any & 0xFFFFu) != 0 ? 1u : 0u) | ((any >> 16) != 0 ? 2u : 0u);
+}
+
+/// Which quarters of a tile have a cell, of words that this warp has written: bit 2 i + j for rows
+/// [64 i, 64 i + 64) and columns [64 j, 64 j + 64).
+__device__ __forceinline__ std::uint32_t quarters_with_cells(std::uint32_t slot, int lane) {
+  __syncwarp();
+  std::uint32_t quarters = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t any = 0;
+#pragma unroll
+    for (int i = lane; i < kWordQuads / 2; i += kWarpSize) {
+      const uint4 words = load_words(slot + 16 * (half * (kWordQuads / 2) + i));
+      any |= words.x | words.y | words.z | words.w;
+    }
+    quarters |= quarter_bits(any) << 2 * half;
+  }
+  return __reduce_or_sync(~0u, quarters);
+}
+
+/// Where the word of a row lies for the first thread of its quad; 8 bytes on, for the next.
+__device__ __forceinline__ std::uint32_t row_address(std::uint32_t slot, int row) {
+  return slot + 8 * (row / 16 * 32 + row % 8 * 4) + (row % 16 < 8 ? 0 : 4);
+}
+
+/// The words of a row, one for each thread of its quad or of the first of them.
+template <int kQuads>
+__device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
+                                                const std::uint32_t (&words)[kQuads]) {
+  const std::uint32_t address = row_address(slot, row);
+#pragma unroll
+  for (int quad = 0; quad < kQuads; ++quad) {
+    ptx::store_word(address + 8 * quad, static_cast<int>(words[quad]));
+  }
+}
+
+/// Adds keys [begin, end) of a tile to the words of a row.
+__device__ __forceinline__ void add_keys(std::uint32_t (&words)[4], int begin, int end) {
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    words[quad] |= columns_below(end - 2 * quad) & ~columns_below(begin - 2 * quad);
+  }
+}
+
+/// Key intervals of each query, relative to key `first_key` of the panel; lane l makes the words of
+/// rows l, l + 32, ..
+__device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays& plan, int panel,
+                                           int first_key, int limit, int lane) {
+  for (int row = lane; row < kTileRows; row += kWarpSize) {
+    const std::int64_t at = std::int64_t{panel} * plan.block_q + (row >> plan.pack_shift);
+    const std::int64_t end = __ldg(plan.row_offsets + at + 1);
+    std::uint32_t words[4] = {0, 0, 0, 0};
+    for (std::int64_t i = __ldg(plan.row_offsets + at); i < end; ++i) {
+      const int begin_key = __ldg(&plan.row_intervals[i].begin) - first_key;
+      add_keys(words, begin_key, min(__ldg(&plan.row_intervals[i].end) - first_key, limit));
+    }
+    store_row_words(slot, row, words);
+  }
+}
+
+/// A band in shared memory.
+__device__ __forceinline__ void store_band(std::uint32_t address, const FormulaBand& band) {
+  store_words(address, make_uint4(band.begin, band.end, band.first.begin, band.first.end));
+  store_words(address + 16,
+              make_uint4(band.last.begin, band.last.end, band.last_row, band.is_valid));
+}
+__device__ __forceinline__ FormulaBand load_band(std::uint32_t address) {
+  const uint4 a = load_words(address), b = load_words(address + 16);
+  return {static_cast<int>(a.x),
+          static_cast<int>(a.y),
+          {static_cast<int>(a.z), static_cast<int>(a.w)},
+          {static_cast<int>(b.x), static_cast<int>(b.y)},
+          static_cast<int>(b.z),
+          static_cast<int>(b.w)};
+}
+
+/// The intervals of each row, columns counted from `first_column`.
+__device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand& band,
+                                           int first_column, int lane) {
+  const BandWords band_words(band, first_column, lane);
+#pragma unroll
+  for (int piece = 0; piece < BandWords::kPieces; ++piece) {
+    std::uint32_t words[4];
+    band_words.make(piece, words);
+    store_words(slot + 16 * (lane + kWarpSize * piece),
+                make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
+/// The queries of each row, a key, by the formula of a backward plan: for rows that are not a band.
+/// The lengths of its items are exchanged: q_len are keys, kv_len queries.
+template <class Params>
+__device__ __forceinline__ void write_formula_columns(std::uint32_t slot, const Params& p,
+                                                      const PublishedItem& item,
+                                                      const TilePlace& place, int lane) {
+  const FormulaColumns columns =
+      formula_columns(p.plan, p.lengths, item.batch, item.kv_len, item.q_len);
+  for (int row = lane; row < kTileRows; row += kWarpSize) {
+    const int key = item.q_begin + row;
+    const int document = columns.document(key, item.first_document, item.last_document);
+    const FormulaRange queries = columns.queries(key, columns.bounds(document));
+    std::uint32_t words[4] = {0, 0, 0, 0};
+    add_keys(words, queries.begin - place.key_begin, queries.end - place.key_begin);
+    store_row_words(slot, row, words);
+  }
+}
+
+/// The keys of each row by the formula of a parametric plan: for rows that are not a band.
+template <class Params>
+__device__ __forceinline__ void write_formula(std::uint32_t slot, const Params& p,
+                                              const PublishedItem& item, const TilePlace& place,
+                                              int lane) {
+  const FormulaRows rows = formula_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
+  const FormulaRange first_bounds = rows.bounds(item.first_document),
+                     last_bounds = rows.bounds(item.last_document);
+#pragma unroll 2
+  for (int row = lane; row < kTileRows; row += kWarpSize) {
+    const int q = min(item.q_begin + (row >> p.plan.pack_shift), item.q_len - 1);
+    const int document = rows.document(q, item.first_document, item.last_document);
+    const FormulaRange bounds = document == item.first_document  ? first_bounds
+                                : document == item.last_document ? last_bounds
+                                                                 : rows.bounds(document);
+    const FormulaRange band = rows.band_keys(q, bounds);
+    std::uint32_t words[4] = {0, 0, 0, 0};
+    add_keys(words, band.begin - place.key_begin, band.end - place.key_begin);
+    if (rows.has_near_keys()) {
+      const FormulaRange near = rows.near_keys(q, bounds);
+      add_keys(words, near.begin - place.key_begin, near.end - place.key_begin);
+    }
+    store_row_words(slot, row, words);
+  }
+}
+
+/// Query intervals of each key. A lane holds a key of each quad, that of bit `lane`: column
+/// lane / 2 * 8 + lane % 2 + 2 * quad; and makes the words of rows lane, lane + 32, .. Keys that
+/// all rows see come from a ballot; keys that begin or end in the tile (few, unless the tile lies
+/// on a diagonal) are handed round one by one. Keys with several intervals take another round. All
+/// four quads at once hide what reading takes; fewer need fewer registers.
+template <int kQuads>
+__device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArrays& plan, int table,
+                                              const TilePlace& place, int lane) {
+  constexpr int kLaneRows = kTileRows / kWarpSize;
+  const std::int64_t* offsets = plan.column_offsets + __ldg(plan.column_tables + table);
+#pragma unroll 1
+  for (int first_quad = 0; first_quad < 4; first_quad += kQuads) {
+    std::int64_t next[kQuads];
+    int num_left[kQuads];
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const int key = place.key_begin + lane / 2 * 8 + lane % 2 + 2 * (first_quad + quad);
+      next[quad] = 0;
+      num_left[quad] = 0;
+      if (key < place.kv_len) {
+        next[quad] = __ldg(offsets + key);
+        num_left[quad] = static_cast<int>(__ldg(offsets + key + 1) - next[quad]);
+      }
+    }
+    std::uint32_t words[kLaneRows][kQuads] = {};
+    bool has_more = true;
+    while (has_more) {
+      int begin[kQuads], end[kQuads];  // rows of the tile; none: [0, 0)
+      bool is_left = false;
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        begin[quad] = 0;
+        end[quad] = 0;
+        if (num_left[quad] > 0) {
+          const Interval* interval = plan.column_intervals + next[quad]++;
+          begin[quad] = min(max(__ldg(&interval->begin) - place.q_begin, 0), plan.block_q)
+                        << plan.pack_shift;
+          end[quad] =
+              min(__ldg(&interval->end) - place.q_begin, plan.block_q) * (1 << plan.pack_shift);
+          --num_left[quad];
+        }
+        is_left = is_left || num_left[quad] > 0;
+      }
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const bool is_whole = begin[quad] == 0 && end[quad] == kTileRows;
+        const std::uint32_t whole = __ballot_sync(~0u, is_whole);
+        std::uint32_t parts = __ballot_sync(~0u, !is_whole && begin[quad] < end[quad]);
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) words[i][quad] |= whole;
+        while (parts != 0) {
+          const int bit = __ffs(static_cast<int>(parts)) - 1;
+          parts &= parts - 1;
+          const int first_row = __shfl_sync(~0u, begin[quad], bit);
+          const auto num_rows =
+              static_cast<std::uint32_t>(__shfl_sync(~0u, end[quad], bit) - first_row);
+#pragma unroll
+          for (int i = 0; i < kLaneRows; ++i) {
+            if (static_cast<std::uint32_t>(lane + i * kWarpSize - first_row) < num_rows) {
+              words[i][quad] |= 1u << bit;
+            }
+          }
+        }
+      }
+      has_more = __any_sync(~0u, is_left);
+    }
+    // Addresses of rows are made when they are needed.
+    if constexpr (kQuads < 4) lane = ptx::opaque(lane);
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      store_row_words(slot + 8 * first_quad, lane + i * kWarpSize, words[i]);
+    }
+  }
+}
+
+/// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
+/// what is published of its item. `p`: parameters of the forward or the backward kernel; kQuads:
+/// how many of the four quads write_columns takes at once, and pieces of a bitmap; gathering plans
+/// have no formula.
+template <int kQuads, bool kGather = false, class Params>
+__device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
+                                           std::uint32_t item_address, std::uint32_t band_address,
+                                           const TileStep& step, const TilePlace& place, int lane) {
+  const int limit = min(place.kv_len - place.key_begin, kTileKeys);
+  switch (step.kind) {
+    case PlanSegmentKind::rows:
+      write_rows(slot, p.plan, step.payload, step.offset * kTileKeys, limit, lane);
+      return;
+    case PlanSegmentKind::columns:
+      write_columns<kQuads>(slot, p.plan, step.payload, place, lane);
+      return;
+    case PlanSegmentKind::bitmap:
+      write_bitmap<kQuads>(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit,
+                           lane);
+      return;
+    case PlanSegmentKind::formula: {
+      if constexpr (!kGather) {
+        const FormulaBand band = load_band(band_address);
+        if (band.is_valid != 0) {
+          write_band(slot, band, place.key_begin, lane);
+        } else if constexpr (Params::kIsTransposed) {
+          write_formula_columns(slot, p, read_item(item_address), place, lane);
+        } else {
+          write_formula(slot, p, read_item(item_address), place, lane);
+        }
+      }
+      return;
+    }
+    default:
+      write_bitmap<kQuads>(slot, nullptr, limit, lane);
+  }
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,66 @@
+// How outputs leave: one thread has halves of tiles copied to memory; what it may not copy is
+// written by the threads that compute (sm90/forward/compute.cuh).
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "sm90/forward/load.cuh"
+#include "sm90/forward/params.hpp"
+
+namespace fdma::sm90 {
+
+/// First query row of a half of a tile.
+__device__ __forceinline__ int first_query(const ForwardParams& p, const PublishedItem& item,
+                                           int half) {
+  return item.q_begin + (half * kHalfRows >> p.plan.pack_shift);
+}
+
+/// True iff the copy engine stores this half of an item: it cuts at the end of the tensor, so not
+/// where rows of the half lie past the element's end but in the tensor; nor partial results.
+template <class Layout>
+__device__ __forceinline__ bool is_stored_by_copy(const ForwardParams& p, const PublishedItem& item,
+                                                  int half) {
+  if (Layout::kQBuffers == 1 || item.partial != kWholeRow) return false;
+  return first_query(p, item, half + 1) <= item.q_len || p.out_rows == item.q_len;
+}
+
+/// Stores outputs from the buffers of Q and gives the buffers back. One thread; with one buffer of
+/// Q there is nothing to do.
+template <class Layout>
+__device__ __forceinline__ void store_tiles(const ForwardParams& p, std::uint32_t base) {
+  ptx::Ring<Layout::kQBuffers> q_ring;
+  ptx::Ring<Layout::kItemSlots> item_ring;
+  for (;;) {
+    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
+                       "store: item full");
+    const PublishedItem item =
+        read_item(base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes);
+    ptx::mbarrier_arrive(base + Layout::kItemEmpty + 8 * item_ring.stage);
+    item_ring.advance();
+    if (item.num_tiles == kNoItem) break;
+    const std::uint32_t buffer = base + Layout::kQ + q_ring.stage * Layout::kQBytes;
+#pragma unroll
+    for (int half = 1; half >= 0; --half) {  // the second warpgroup goes first
+      ptx::mbarrier_wait(base + Layout::kOutFull + 8 * (2 * q_ring.stage + half), q_ring.phase,
+                         "store: output full");
+      const int row = first_query(p, item, half);
+      if (row < item.q_len && is_stored_by_copy<Layout>(p, item, half)) {
+#pragma unroll
+        for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
+          ptx::tma_store_5d(
+              &p.out_map, buffer + (half * Layout::kPanelsQk + panel) * Layout::kPanelBytesQ,
+              panel * kPanelColumns, item.head_in_group, row, item.kv_head, item.batch);
+        }
+      }
+    }
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(base + Layout::kQEmpty + 8 * q_ring.stage);
+    q_ring.advance();
+  }
+  ptx::bulk_wait<0>();
+}
+
+}  // namespace fdma::sm90

@@ -1,0 +1,346 @@
+// Substitution without recursion. A node is evaluated at a place: the nodes that stand for q and k
+// (at(..) moves them) and for the loop variables around it. Values are remembered per (node,
+// place), after a place has been stripped of what the node does not mention, so that shared parts
+// of an expression are made once. A stack of open work replaces the call stack: a node whose
+// operands are missing puts them on top of itself and is tried again after them.
+#include "bind/instance.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace fdma {
+namespace {
+
+// any / all over a constant range are written out up to this many times ..
+constexpr std::int64_t kMostIterations = 64;
+// .. and operators in all; without q and k in the body (a value per pair) up to this many times.
+constexpr std::int64_t kMostOperators = 8192;
+constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 18;
+// A program may have this many nodes, or this many times those of the expression.
+constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;
+constexpr std::int64_t kMostGrowth = 8;
+
+IrOp plain_op(ExprOp op) {
+  switch (op) {
+    case ExprOp::add:
+      return IrOp::add;
+    case ExprOp::mul:
+      return IrOp::mul;
+    case ExprOp::floor_div:
+      return IrOp::floor_div;
+    case ExprOp::mod:
+      return IrOp::mod;
+    case ExprOp::abs:
+      return IrOp::abs;
+    case ExprOp::shl:
+      return IrOp::shl;
+    case ExprOp::shr:
+      return IrOp::shr;
+    case ExprOp::bit_and:
+      return IrOp::bit_and;
+    case ExprOp::bit_or:
+      return IrOp::bit_or;
+    case ExprOp::bit_xor:
+      return IrOp::bit_xor;
+    case ExprOp::from_bool:
+      return IrOp::from_bool;
+    case ExprOp::less:
+      return IrOp::less;
+    case ExprOp::less_equal:
+      return IrOp::less_equal;
+    case ExprOp::logical_and:
+      return IrOp::logical_and;
+    case ExprOp::logical_or:
+      return IrOp::logical_or;
+    case ExprOp::logical_xor:
+      return IrOp::logical_xor;
+    case ExprOp::logical_not:
+      return IrOp::logical_not;
+    default:
+      return IrOp::sub;
+  }
+}
+
+}  // namespace
+
+Instantiator::Instantiator(const CheckedExpr& checked, const BoundTables& tables,
+                           const MaskShape& shape)
+    : checked_(checked),
+      tables_(tables),
+      max_nodes_(
+          std::max(kMostNodes, kMostGrowth * static_cast<std::int64_t>(checked.facts.size()))),
+      builder_(store_),
+      names_(checked, tables, shape, store_, builder_, loop_ids_),
+      table_of_(checked.facts.size()),
+      name_of_(checked.facts.size()) {
+  for (std::size_t id = 0; id < checked.facts.size(); ++id) {
+    const ExprNode& node = checked.expr->nodes()[id];
+    const NodeFacts& facts = checked.facts[id];
+    if (facts.is_reachable && !facts.is_argument && node.op == ExprOp::table)
+      table_of_[id] = store_.prepare(tables.whole(node.symbol));
+  }
+}
+
+Result<IrProgram> Instantiator::make(const BoundPair& pair) {
+  pair_ = pair;
+  builder_.reset(pair.q_len, pair.kv_len);
+  loop_ids_.clear();
+  places_.clear();
+  place_ids_.clear();
+  bindings_.clear();
+  binding_ids_.clear();
+  elsewhere_.clear();
+  at_cell_.assign(checked_.facts.size(), -1);
+  intern_place(builder_.q(), builder_.k(), -1);
+  FDMA_TRY_VOID(prepare_names());
+  if (pair.q_len == 0 || pair.kv_len == 0) return builder_.finish(builder_.boolean(false));
+  const ExprId root = checked_.expr->root();
+  FDMA_TRY_VOID(walk(root));
+  return builder_.finish(*find(root, 0));
+}
+
+// All of them, whether or not a loop without iterations ever evaluates them: what is wrong with
+// their tables does not depend on that.
+Result<void> Instantiator::prepare_names() {
+  for (std::size_t id = 0; id < checked_.facts.size(); ++id) {
+    const NodeFacts& facts = checked_.facts[id];
+    const ExprNode& node = checked_.expr->nodes()[id];
+    if (!facts.is_reachable || facts.is_argument || node.op != ExprOp::named) continue;
+    std::vector<IrId> numbers;
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      const ExprId child = node.children[i];
+      if (checked_.fact(child).is_argument || checked_.node(child).symbol == "inf") {
+        if (facts.form->parameters[i].kind == ParameterKind::integer_or_inf) numbers.push_back(-1);
+        continue;
+      }
+      if (facts.form->parameters[i].kind == ParameterKind::table ||
+          facts.form->parameters[i].kind == ParameterKind::side)
+        continue;
+      if (facts.form->parameters[i].kind == ParameterKind::integer_or_table &&
+          checked_.node(child).op == ExprOp::table && checked_.node(child).children.empty() &&
+          tables_.whole(checked_.node(child).symbol).rank > 0)
+        continue;
+      FDMA_TRY_VOID(walk(child));
+      numbers.push_back(*find(child, 0));
+    }
+    FDMA_TRY(name_of_[id], names_.prepare(static_cast<ExprId>(id), std::move(numbers), pair_));
+  }
+  return {};
+}
+
+Result<void> Instantiator::walk(ExprId root) {
+  if (find(root, 0) != nullptr) return {};
+  stack_.assign(1, Work{root, 0});
+  while (!stack_.empty()) {
+    const Work work = stack_.back();
+    if (find(work.node, work.place) != nullptr) {
+      stack_.pop_back();
+      continue;
+    }
+    FDMA_TRY(const IrId value, try_evaluate(work));
+    if (builder_.num_nodes() > max_nodes_ ||
+        static_cast<std::int64_t>(elsewhere_.size() + stack_.size()) > 4 * max_nodes_)
+      return Error{ErrorCode::unsupported,
+                   fmt::format("the mask has more than {} nodes once its at(..) and any / all are "
+                               "written out",
+                               max_nodes_)};
+    if (value < 0) continue;
+    store(work.node, work.place, value);
+    stack_.pop_back();
+  }
+  return {};
+}
+
+const IrId* Instantiator::find(ExprId node, std::int32_t place) const {
+  if (place == 0) {
+    const IrId& value = at_cell_[static_cast<std::size_t>(node)];
+    return value >= 0 ? &value : nullptr;
+  }
+  const auto found =
+      elsewhere_.find(static_cast<std::uint64_t>(node) << 32 | static_cast<std::uint32_t>(place));
+  return found != elsewhere_.end() ? &found->second : nullptr;
+}
+
+void Instantiator::store(ExprId node, std::int32_t place, IrId value) {
+  if (place == 0)
+    at_cell_[static_cast<std::size_t>(node)] = value;
+  else
+    elsewhere_[static_cast<std::uint64_t>(node) << 32 | static_cast<std::uint32_t>(place)] = value;
+}
+
+std::int32_t Instantiator::intern_place(IrId q, IrId k, std::int32_t loops) {
+  const auto [known, is_new] =
+      place_ids_.try_emplace({q, k, loops}, static_cast<std::int32_t>(places_.size()));
+  if (is_new) places_.push_back({q, k, loops});
+  return known->second;
+}
+
+std::int32_t Instantiator::bind_loop(std::int32_t outer, std::string_view symbol, IrId value,
+                                     bool is_loop) {
+  const auto [known, is_new] =
+      binding_ids_.try_emplace({outer, symbol, value}, static_cast<std::int32_t>(bindings_.size()));
+  if (is_new) bindings_.push_back({outer, symbol, value, loop_depth(outer) + (is_loop ? 1 : 0)});
+  return known->second;
+}
+
+// The place without what the node does not mention. Loops that stay loops are kept for the named
+// masks inside, whose own loops must not take their ids.
+std::int32_t Instantiator::place_of(ExprId node, std::int32_t place) {
+  if (place == 0) return 0;
+  const NodeFacts& facts = checked_.fact(node);
+  const Place at = places_[static_cast<std::size_t>(place)];
+  const bool needs_loops = facts.mentions_loop || loop_depth(at.loops) > 0;
+  if (!facts.mentions_cell && !facts.mentions_loop) return 0;
+  return intern_place(facts.mentions_cell ? at.q : builder_.q(),
+                      facts.mentions_cell ? at.k : builder_.k(), needs_loops ? at.loops : -1);
+}
+
+IrId Instantiator::need(ExprId node, std::int32_t place) {
+  const std::int32_t own = place_of(node, place);
+  if (const IrId* value = find(node, own)) return *value;
+  stack_.push_back({node, own});
+  return -1;
+}
+
+Result<IrId> Instantiator::try_evaluate(const Work& work) {
+  const ExprNode& node = checked_.node(work.node);
+  const Place place = places_[static_cast<std::size_t>(work.place)];
+  switch (node.op) {
+    case ExprOp::literal:
+      return builder_.constant(node.value);
+    case ExprOp::boolean:
+      return builder_.boolean(node.value != 0);
+    case ExprOp::variable:
+      return variable(work.node, place);
+    case ExprOp::named:
+      return names_.expand(name_of_[static_cast<std::size_t>(work.node)], pair_, place.q, place.k,
+                           loop_depth(place.loops));
+    case ExprOp::any_of:
+    case ExprOp::all_of:
+      return quantifier(work);
+    case ExprOp::at: {
+      const IrId q = need(node.children[1], work.place), k = need(node.children[2], work.place);
+      if (q < 0 || k < 0) return -1;
+      return need(node.children[0], intern_place(q, k, place.loops));
+    }
+    default:
+      break;
+  }
+  std::vector<IrId> operands(node.children.size());
+  bool is_complete = true;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    operands[i] = need(node.children[i], work.place);
+    is_complete &= operands[i] >= 0;
+  }
+  if (!is_complete) return -1;
+  if (node.op == ExprOp::table)
+    return builder_.lookup(table_of_[static_cast<std::size_t>(work.node)], operands);
+  const bool on_conditions =
+      !node.children.empty() && checked_.fact(node.children.back()).is_condition;
+  return operation(node, on_conditions, operands);
+}
+
+Result<IrId> Instantiator::variable(ExprId id, const Place& place) {
+  const std::string& name = checked_.node(id).symbol;
+  if (name == "q") return place.q;
+  if (name == "k") return place.k;
+  if (name == "b") return builder_.constant(pair_.b);
+  if (name == "h") return builder_.constant(pair_.h);
+  if (name == "q_len") return builder_.constant(pair_.q_len);
+  if (name == "kv_len") return builder_.constant(pair_.kv_len);
+  if (name == "pos") {
+    const IrId sum = builder_.make(IrOp::add, place.q, builder_.constant(pair_.kv_len));
+    return builder_.make(IrOp::sub, sum, builder_.constant(pair_.q_len));
+  }
+  for (std::int32_t loop = place.loops; loop >= 0;) {
+    const Binding& binding = bindings_[static_cast<std::size_t>(loop)];
+    if (binding.symbol == name) return binding.value;
+    loop = binding.outer;
+  }
+  return Error{ErrorCode::internal, "variable '" + name + "' is not bound by any loop"};
+}
+
+Result<IrId> Instantiator::quantifier(const Work& work) {
+  const ExprNode& node = checked_.node(work.node);
+  const IrOp op = node.op == ExprOp::any_of ? IrOp::any_of : IrOp::all_of;
+  const IrId bound = need(node.children[0], work.place);
+  if (bound < 0) return -1;
+  if (builder_.mentions(bound) != 0)
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("{}: the bound must be one value per (batch, head), but {} depends on "
+                    "q, k or another loop's variable",
+                    quote(*checked_.expr, work.node), quote(*checked_.expr, node.children[0]))};
+  if (!builder_.is_constant(bound))  // always undefined
+    return builder_.quantifier(op, 0, bound, builder_.boolean(false));
+  const std::int64_t count = builder_.node(bound).value;
+  if (count <= 0) return builder_.boolean(op == IrOp::all_of);
+
+  const NodeFacts& body = checked_.fact(node.children[1]);
+  const Place place = places_[static_cast<std::size_t>(work.place)];
+  const bool is_scalar = !body.mentions_cell && !checked_.fact(work.node).mentions_loop;
+  if (count <= kMostIterations ? count * body.tree_size <= kMostOperators || is_scalar
+                               : is_scalar && count <= kMostScalarIterations)
+    return written_out(work, count);
+
+  const std::int64_t loop_id = loop_ids_.id_of(loop_depth(place.loops), count);
+  const IrId variable = builder_.loop(loop_id, count);
+  const std::int32_t loops = bind_loop(place.loops, node.symbol, variable, true);
+  const IrId inside = need(node.children[1], intern_place(place.q, place.k, loops));
+  if (inside < 0) return -1;
+  return builder_.quantifier(op, loop_id, bound, inside);
+}
+
+// The body for each value of the variable, joined.
+Result<IrId> Instantiator::written_out(const Work& work, std::int64_t count) {
+  const ExprNode& node = checked_.node(work.node);
+  const Place place = places_[static_cast<std::size_t>(work.place)];
+  const IrOp join = node.op == ExprOp::any_of ? IrOp::logical_or : IrOp::logical_and;
+  IrId result = builder_.boolean(node.op == ExprOp::all_of);
+  bool is_complete = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t loops = bind_loop(place.loops, node.symbol, builder_.constant(i), false);
+    const IrId one = need(node.children[1], intern_place(place.q, place.k, loops));
+    is_complete &= one >= 0;
+    if (is_complete) result = builder_.make(join, result, one);
+  }
+  return is_complete ? result : -1;
+}
+
+IrId Instantiator::extremum_of_all(IrOp op, const std::vector<IrId>& operands) {
+  IrId result = operands[0];
+  for (std::size_t i = 1; i < operands.size(); ++i) result = builder_.make(op, result, operands[i]);
+  return result;
+}
+
+IrId Instantiator::operation(const ExprNode& node, bool on_conditions, const std::vector<IrId>& x) {
+  const auto negation = [&](IrId id) { return builder_.make(IrOp::logical_not, id); };
+  switch (node.op) {
+    case ExprOp::negate:
+      return builder_.make(IrOp::sub, builder_.constant(0), x[0]);
+    case ExprOp::min:
+      return extremum_of_all(IrOp::min, x);
+    case ExprOp::max:
+      return extremum_of_all(IrOp::max, x);
+    case ExprOp::clamp:
+      return builder_.make(IrOp::min, builder_.make(IrOp::max, x[0], x[1]), x[2]);
+    case ExprOp::where:
+      return builder_.make(on_conditions ? IrOp::where_condition : IrOp::where, x[0], x[1], x[2]);
+    case ExprOp::greater:
+      return builder_.make(IrOp::less, x[1], x[0]);
+    case ExprOp::greater_equal:
+      return builder_.make(IrOp::less_equal, x[1], x[0]);
+    case ExprOp::equal:
+      return on_conditions ? negation(builder_.make(IrOp::logical_xor, x[0], x[1]))
+                           : builder_.make(IrOp::equal, x[0], x[1]);
+    case ExprOp::not_equal:
+      return builder_.make(on_conditions ? IrOp::logical_xor : IrOp::not_equal, x[0], x[1]);
+    default:
+      return builder_.make(plain_op(node.op), x[0], x.size() > 1 ? x[1] : -1);
+  }
+}
+
+}  // namespace fdma

@@ -1,0 +1,87 @@
+// One expression made into the program of one (batch, head) pair.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "bind/check.hpp"
+#include "bind/expand_names.hpp"
+#include "fdma/base/result.hpp"
+#include "ir/builder.hpp"
+
+namespace fdma {
+
+/// Walks a checked expression and builds programs; reusable from pair to pair.
+class Instantiator {
+ public:
+  Instantiator(const CheckedExpr& checked, const BoundTables& tables, const MaskShape& shape);
+
+  /// Errors      those of NameExpander::prepare; invalid_argument: the bound of any / all is not
+  ///             one value per (batch, head); unsupported: many times more nodes than the
+  ///             expression
+  Result<IrProgram> make(const BoundPair& pair);
+
+ private:
+  /// Where a node is evaluated: at(..) moves q and k, loops bind variables.
+  struct Place {
+    IrId q, k;
+    std::int32_t loops;  ///< innermost binding, -1: none
+  };
+  /// A loop variable and what stands for it: a constant, or a loop node.
+  struct Binding {
+    std::int32_t outer;
+    std::string_view symbol;
+    IrId value;
+    std::int64_t loop_depth;  ///< loops left as loops, this one included
+  };
+  struct Work {
+    ExprId node;
+    std::int32_t place;
+  };
+
+  Result<void> walk(ExprId root);
+  /// The value of a node at a place, or -1 after putting what is missing on the stack.
+  Result<IrId> try_evaluate(const Work& work);
+  IrId need(ExprId node, std::int32_t place);
+  std::int32_t place_of(ExprId node, std::int32_t place);
+  std::int32_t intern_place(IrId q, IrId k, std::int32_t loops);
+  std::int32_t bind_loop(std::int32_t outer, std::string_view symbol, IrId value, bool is_loop);
+  std::int64_t loop_depth(std::int32_t loops) const {
+    return loops < 0 ? 0 : bindings_[static_cast<std::size_t>(loops)].loop_depth;
+  }
+  const IrId* find(ExprId node, std::int32_t place) const;
+  void store(ExprId node, std::int32_t place, IrId value);
+
+  Result<void> prepare_names();
+  Result<IrId> variable(ExprId id, const Place& place);
+  Result<IrId> quantifier(const Work& work);
+  Result<IrId> written_out(const Work& work, std::int64_t count);
+  IrId extremum_of_all(IrOp op, const std::vector<IrId>& operands);
+  IrId operation(const ExprNode& node, bool on_conditions, const std::vector<IrId>& operands);
+
+  const CheckedExpr& checked_;
+  const BoundTables& tables_;
+  std::int64_t max_nodes_;  ///< of one program, before dead ones are dropped
+  TableStore store_;
+  IrBuilder builder_;
+  LoopIds loop_ids_;
+  NameExpander names_;
+  BoundPair pair_{};
+  std::vector<TableRef> table_of_;     // per `table` node
+  std::vector<NameInstance> name_of_;  // per `named` node
+  std::vector<Place> places_;          // 0: the cell itself
+  std::map<std::tuple<IrId, IrId, std::int32_t>, std::int32_t> place_ids_;
+  std::vector<Binding> bindings_;
+  std::map<std::tuple<std::int32_t, std::string_view, IrId>, std::int32_t> binding_ids_;
+  std::vector<IrId> at_cell_;                          // values at place 0, -1: none yet
+  std::unordered_map<std::uint64_t, IrId> elsewhere_;  // values at other places
+  std::vector<Work> stack_;
+  std::vector<IrId> operands_;
+};
+
+}  // namespace fdma

@@ -1,0 +1,53 @@
+// The caller's tables as binding needs them: checked, contiguous, reduced to one batch element.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fdma/base/result.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/masks/mask_ir.hpp"
+#include "fdma/masks/tables.hpp"
+
+namespace fdma {
+
+/// What a named mask asks of a table, for one batch element.
+struct TableRequest {
+  std::string use;    ///< for messages: "documents(ids=@t)"
+  std::string table;  ///< the table's name
+  bool is_boolean = false;
+  int rank = 1;                   ///< without the batch extent
+  std::string_view extent_name;   ///< of the last extent: "kv_len", "docs", ..
+  std::int64_t last_extent = -1;  ///< exact, of the longest element; -1: any
+  std::int64_t own_extent = -1;   ///< of this element, what is kept of rank 1; -1: all
+};
+
+/// All tables of one bind, each made contiguous and checked once.
+class BoundTables {
+ public:
+  /// Checks every table that `names` mentions (with near names as hints for missing ones) and
+  /// refuses tables that it does not mention.
+  /// Errors      invalid_argument: missing, unused, not on the host, floating, a uint64 entry above
+  ///             the largest int64; shape_mismatch: a rank above 4 or a negative extent
+  static Result<BoundTables> make(const Tables& tables, const std::vector<std::string>& names,
+                                  const MaskShape& shape);
+
+  const IrTable& whole(std::string_view name) const { return tables_.find(name)->second; }
+  /// The table of batch element b: its batch extent, if it has one, dropped.
+  Result<IrTable> of_element(const TableRequest& request, std::int64_t b) const;
+
+ private:
+  MaskShape shape_;
+  std::map<std::string, IrTable, std::less<>> tables_;
+};
+
+/// The part of a dense table at index i of its first extent.
+IrTable slice_of(const IrTable& table, std::int64_t i);
+
+/// "int32 [4, 100]".
+std::string describe(const IrTable& table);
+
+}  // namespace fdma

@@ -1,0 +1,438 @@
+// The box lowering engine: any program, exactly, tile row by tile row.
+//
+// Method
+//  1. Prepare (box_program): unroll loops, fold constants, find what each node depends on.
+//  2. Compile (bit_program): the conditions become atoms that can give any row as bits (axis_atoms,
+//     compare_atom, table_atom, cell_atom) and logic over 64-bit words.
+//  3. Per tile row, prune: bounds of all atoms over boxes of 2^l tiles (tile_pyramid) decide boxes
+//     that are wholly true or wholly false and defined; the rest is halved down to single tiles.
+//  4. Evaluate the rows of what is left, in blocks of words, with running `and` and `or` over the
+//     rows, which classify the tiles as full, empty or partial. A row whose inputs equal those of
+//     the row above is copied.
+//  5. Feed the tile row to SegmentBuilder, which stores the canonical form.
+//
+// Fits        `(q // 5) % 7 == (k // 5) % 7 & causal`: seven distinct rows and one diagonal string;
+//             each row is one AND.
+// Does not    `(q * k) % 7 == 3`: every cell is interpreted.
+// Undefined   Programs that the bounds prove defined carry one bit plane. Others carry two (true,
+//             false); a cell in neither is undefined, and the first one in row-major order is
+//             evaluated once more to name the culprit.
+// Cost        time: O(tile rows * log(tile columns) + cells of undecided tiles / 64 * operators);
+//             memory: vectors of O(q_len + kv_len) an atom, caches of rows (96 MiB at most), the
+//             result, and panels of undecided tiles: two a thread, but no more than four where
+//             they would take over 96 MiB together
+// Stops       the meter (work_meter.hpp) is asked every few rows and, in loops, every few million
+//             evaluations
+// Threads     tile rows are evaluated in parallel and fed in order, so that the result does not
+//             depend on their number.
+#include <fmt/format.h>
+#include <tbb/enumerable_thread_specific.h>
+#include <tbb/info.h>
+#include <tbb/parallel_pipeline.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "boxes/bit_program.hpp"
+#include "boxes/lane_eval.hpp"
+#include "fdma/base/parallel.hpp"
+#include "fdma/formats/segment_builder.hpp"
+#include "lower/engines.hpp"
+
+namespace fdma {
+namespace {
+
+using box::BitProgram;
+using box::BoxProgram;
+using box::kFalse;
+using box::kTrue;
+using box::low_bits;
+using box::Outcomes;
+using box::Plane;
+using box::Planes;
+using box::RowBlock;
+using box::TileBox;
+
+/// Decided tiles between undecided ones that are evaluated along rather than split a stretch.
+constexpr std::int32_t kMaxGap = 2;
+/// Rows of a block of words between two questions whether to go on; boxes of tiles, likewise.
+constexpr std::int64_t kRowsAtOnce = 16;
+constexpr std::int64_t kBoxesAtOnce = 256;
+/// Bytes that the panels of all threads may take together, if there are more than a few.
+constexpr std::int64_t kMaxPanelBytes = std::int64_t{96} << 20;
+constexpr std::int64_t kFewPanels = 4;
+
+struct Cell {
+  std::int64_t q;
+  std::int64_t k;
+};
+
+/// The undecided tiles [first_tile, end_tile) of a tile row and where their rows lie in the panel.
+struct Stretch {
+  std::int32_t first_tile;
+  std::int32_t end_tile;
+  std::int64_t first_word;
+  std::int64_t num_words;
+  std::int64_t offset;  ///< words from the start of a panel row
+};
+
+/// One tile row: its classified tiles, and the bits of the undecided stretches row by row.
+struct Panel {
+  std::int32_t tile_row = 0;
+  std::vector<TileRange> ranges;
+  std::vector<Stretch> stretches;
+  std::vector<std::uint64_t> words;
+  std::int64_t stride = 0;
+  std::optional<Cell> undefined;
+};
+
+enum class TileClass : std::uint8_t { empty, full, undecided };
+
+class Lowering {
+ public:
+  Lowering(const BitProgram& program, std::int64_t q_len, std::int64_t kv_len, BlockShape block,
+           WorkMeter& meter)
+      : program_(program),
+        q_len_(q_len),
+        kv_len_(kv_len),
+        block_(block),
+        num_tile_rows_(static_cast<std::int32_t>(ceil_div(q_len, block.block_q))),
+        num_tile_cols_(static_cast<std::int32_t>(ceil_div(kv_len, block.block_kv))),
+        repeats_(program.repeated_rows()),
+        meter_(meter) {}
+
+  struct Worker {
+    explicit Worker(const BitProgram& program)
+        : bits(program),
+          every(static_cast<std::size_t>(program.max_words())),
+          some(static_cast<std::size_t>(program.max_words())) {}
+    BitProgram::Worker bits;
+    std::vector<TileClass> classes;
+    std::vector<std::uint64_t> every;
+    std::vector<std::uint64_t> some;
+    std::vector<std::uint64_t> row_every;
+    std::vector<std::uint64_t> row_some;
+  };
+
+  std::int32_t num_tile_rows() const { return num_tile_rows_; }
+  const BitProgram& program() const { return program_; }
+  /// True from when the meter stopped the work; panels evaluated since then may be incomplete.
+  bool has_stopped() const { return meter_.has_stopped(); }
+  /// Bytes of a panel all of whose tiles are undecided.
+  std::int64_t max_panel_bytes() const { return block_.block_q * (kv_len_ / 8 + 192); }
+
+  void evaluate(std::int32_t tile_row, Panel& panel, Worker& worker) const {
+    panel.tile_row = tile_row;
+    panel.ranges.clear();
+    panel.stretches.clear();
+    panel.undefined.reset();
+    if (meter_.must_stop()) return;
+    prune(tile_row, worker);
+    plan_stretches(panel, worker);
+    for (const Stretch& stretch : panel.stretches) evaluate_stretch(stretch, panel, worker);
+    collect_ranges(panel, worker);
+  }
+
+  /// Writes the cells of a partial tile in bitmap order.
+  void copy_tile(const Panel& panel, std::int32_t tile, std::uint64_t* words) const {
+    const auto after = std::upper_bound(
+        panel.stretches.begin(), panel.stretches.end(), tile,
+        [](std::int32_t value, const Stretch& stretch) { return value < stretch.first_tile; });
+    const Stretch& stretch = *(after - 1);
+    const std::int64_t first_bit = std::int64_t{tile} * block_.block_kv - 64 * stretch.first_word;
+    const auto* from =
+        reinterpret_cast<const unsigned char*>(panel.words.data() + stretch.offset) + first_bit / 8;
+    auto* to = reinterpret_cast<unsigned char*>(words);
+    const std::int64_t row_bytes = block_.block_kv / 8;
+    const std::int64_t stride = panel.stride * 8;
+    const std::int64_t num_rows = rows_of(panel.tile_row);
+    if (row_bytes == 16) {
+      for (std::int64_t r = 0; r < num_rows; ++r) std::memcpy(to + r * 16, from + r * stride, 16);
+    } else {
+      const auto size = static_cast<std::size_t>(row_bytes);
+      for (std::int64_t r = 0; r < num_rows; ++r) {
+        std::memcpy(to + r * row_bytes, from + r * stride, size);
+      }
+    }
+  }
+
+ private:
+  std::int64_t rows_of(std::int32_t tile_row) const {
+    return std::min<std::int64_t>(block_.block_q, q_len_ - std::int64_t{tile_row} * block_.block_q);
+  }
+
+  /// Classifies the tiles that bounds decide.
+  void prune(std::int32_t tile_row, Worker& worker) const {
+    worker.classes.resize(static_cast<std::size_t>(num_tile_cols_));
+    int top = 0;
+    while ((std::int64_t{1} << top) < num_tile_cols_) ++top;
+    std::vector<TileBox> stack{{tile_row, top, 0}};
+    for (std::int64_t num_boxes = 1; !stack.empty(); ++num_boxes) {
+      if (num_boxes % kBoxesAtOnce == 0 && meter_.must_stop()) return;
+      const TileBox box = stack.back();
+      stack.pop_back();
+      const Outcomes outcomes = program_.outcomes(box, worker.bits);
+      const bool is_decided = outcomes == kTrue || outcomes == kFalse;
+      if (!is_decided && box.level > 0) {
+        const std::int64_t right = 2 * box.index + 1;
+        if ((right << (box.level - 1)) < num_tile_cols_) {
+          stack.push_back({tile_row, box.level - 1, right});
+        }
+        stack.push_back({tile_row, box.level - 1, right - 1});
+        continue;
+      }
+      const std::int64_t first = box.index << box.level;
+      const std::int64_t end = std::min<std::int64_t>(num_tile_cols_, (box.index + 1) << box.level);
+      std::fill(worker.classes.begin() + first, worker.classes.begin() + end,
+                outcomes == kTrue    ? TileClass::full
+                : outcomes == kFalse ? TileClass::empty
+                                     : TileClass::undecided);
+    }
+  }
+
+  /// Joins undecided tiles to stretches of whole words and gives them room in the panel.
+  void plan_stretches(Panel& panel, const Worker& worker) const {
+    for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
+      if (worker.classes[static_cast<std::size_t>(tile)] != TileClass::undecided) continue;
+      const std::int64_t first_word = std::int64_t{tile} * block_.block_kv / 64;
+      if (!panel.stretches.empty()) {
+        Stretch& last = panel.stretches.back();
+        if (tile - last.end_tile <= kMaxGap || first_word < last.first_word + last.num_words) {
+          last.end_tile = tile + 1;
+          last.num_words = end_word(tile + 1) - last.first_word;
+          continue;
+        }
+      }
+      panel.stretches.push_back({tile, tile + 1, first_word, end_word(tile + 1) - first_word, 0});
+    }
+    std::int64_t num_words = 0;
+    for (Stretch& stretch : panel.stretches) {
+      stretch.offset = num_words;
+      // Room for a whole last tile, past the last word of the row if need be.
+      num_words +=
+          ceil_div(std::int64_t{stretch.end_tile} * block_.block_kv, 64) - stretch.first_word;
+    }
+    // A stride that is no power of two keeps the rows of a tile in different cache sets.
+    panel.stride = num_words == 0 ? 0 : num_words + 8 + (num_words % 16 == 8 ? 8 : 0);
+    const std::int64_t size = panel.stride * rows_of(panel.tile_row);
+    if (static_cast<std::int64_t>(panel.words.size()) < size) {
+      panel.words.resize(static_cast<std::size_t>(size));
+    }
+  }
+
+  std::int64_t end_word(std::int32_t end_tile) const {
+    return ceil_div(std::min(kv_len_, std::int64_t{end_tile} * block_.block_kv), 64);
+  }
+
+  void evaluate_stretch(const Stretch& stretch, Panel& panel, Worker& worker) const {
+    const auto num_words = static_cast<std::size_t>(stretch.num_words);
+    worker.row_every.assign(num_words, ~std::uint64_t{0});
+    worker.row_some.assign(num_words, 0);
+    const std::int64_t q_begin = std::int64_t{panel.tile_row} * block_.block_q;
+    const std::int64_t num_rows = rows_of(panel.tile_row);
+    const std::int64_t room =
+        ceil_div(std::int64_t{stretch.end_tile} * block_.block_kv, 64) - stretch.first_word;
+    for (std::int64_t w = 0; w < stretch.num_words; w += program_.max_words()) {
+      const std::int64_t count = std::min(program_.max_words(), stretch.num_words - w);
+      const std::int64_t first_word = stretch.first_word + w;
+      const bool has_tail = 64 * (first_word + count) > kv_len_;
+      const std::uint64_t tail = low_bits(kv_len_ - 64 * (first_word + count - 1));
+      for (std::int64_t r = 0; r < num_rows; ++r) {
+        if (r % kRowsAtOnce == 0 ? meter_.must_stop() : meter_.has_stopped()) return;
+        std::uint64_t* out = panel.words.data() + r * panel.stride + stretch.offset + w;
+        if (r > 0 && repeats_[static_cast<std::size_t>(q_begin + r)] != 0) {
+          std::memcpy(out, out - panel.stride, static_cast<std::size_t>(count) * 8);
+          continue;
+        }
+        const RowBlock block{q_begin + r, first_word, count};
+        const Planes planes = program_.row(block, worker.bits);
+        if (program_.may_be_undefined()) check_defined(planes, block, panel);
+        store(planes.is_true, out, worker.row_every.data() + w, worker.row_some.data() + w, count);
+        if (has_tail) out[count - 1] &= tail;
+      }
+    }
+    for (std::int64_t r = 0; r < num_rows && stretch.num_words < room; ++r) {
+      std::uint64_t* row = panel.words.data() + r * panel.stride + stretch.offset;
+      std::fill(row + stretch.num_words, row + room, 0);
+    }
+    classify(stretch, worker);
+  }
+
+  static void store(const Plane& plane, std::uint64_t* out, std::uint64_t* every,
+                    std::uint64_t* some, std::int64_t words) {
+    if (!plane.is_constant()) {
+      box::row_kernels().store_row(out, plane.bits, plane.flip, every, some, words);
+      return;
+    }
+    std::fill_n(out, words, plane.flip);
+    std::fill_n(plane.flip == 0 ? every : some, words, plane.flip);
+  }
+
+  /// Notes the first undefined cell of a block if it comes before the one known.
+  void check_defined(const Planes& planes, const RowBlock& block, Panel& panel) const {
+    if (planes.is_true == planes.is_false.complement()) return;
+    const auto word_of = [](const Plane& plane, std::int64_t w) {
+      std::uint64_t word = 0;
+      if (!plane.is_constant()) std::memcpy(&word, plane.bits + 8 * w, 8);
+      return word ^ plane.flip;
+    };
+    for (std::int64_t w = 0; w < block.num_words; ++w) {
+      const std::int64_t first = 64 * (block.first_word + w);
+      const std::uint64_t undefined =
+          ~(word_of(planes.is_true, w) | word_of(planes.is_false, w)) & low_bits(kv_len_ - first);
+      if (undefined == 0) continue;
+      const Cell cell{block.q, first + std::countr_zero(undefined)};
+      if (!panel.undefined || cell.q < panel.undefined->q ||
+          (cell.q == panel.undefined->q && cell.k < panel.undefined->k)) {
+        panel.undefined = cell;
+      }
+      return;
+    }
+  }
+
+  void classify(const Stretch& stretch, Worker& worker) const {
+    for (std::int32_t tile = stretch.first_tile; tile < stretch.end_tile; ++tile) {
+      TileClass& known = worker.classes[static_cast<std::size_t>(tile)];
+      if (known != TileClass::undecided) continue;
+      const std::int64_t begin = std::int64_t{tile} * block_.block_kv - 64 * stretch.first_word;
+      const std::int64_t end = std::min(kv_len_ - 64 * stretch.first_word, begin + block_.block_kv);
+      if (!box::any_bit(worker.row_some.data(), begin, end)) {
+        known = TileClass::empty;
+      } else if (box::all_bits(worker.row_every.data(), begin, end)) {
+        known = TileClass::full;
+      }
+    }
+  }
+
+  void collect_ranges(Panel& panel, const Worker& worker) const {
+    for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
+      const TileClass known = worker.classes[static_cast<std::size_t>(tile)];
+      if (known == TileClass::empty) continue;
+      const bool is_full = known == TileClass::full;
+      if (!panel.ranges.empty() && panel.ranges.back().end == tile &&
+          panel.ranges.back().is_full == is_full) {
+        panel.ranges.back().end = tile + 1;
+      } else {
+        panel.ranges.push_back({tile, tile + 1, is_full});
+      }
+    }
+  }
+
+  const BitProgram& program_;
+  std::int64_t q_len_;
+  std::int64_t kv_len_;
+  BlockShape block_;
+  std::int32_t num_tile_rows_;
+  std::int32_t num_tile_cols_;
+  std::vector<std::uint8_t> repeats_;
+  WorkMeter& meter_;
+};
+
+/// Evaluates all tile rows and feeds them in order; stops at the first undefined cell, or where the
+/// lowering has.
+std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder) {
+  std::optional<Cell> undefined;
+  const auto feed = [&](const Panel& panel) {
+    if (undefined || lowering.has_stopped()) return;
+    undefined = panel.undefined;
+    if (undefined) return;
+    builder.add_tile_row(panel.ranges, [&](std::int32_t tile, std::uint64_t* words) {
+      lowering.copy_tile(panel, tile, words);
+    });
+  };
+  const std::int32_t num_rows = lowering.num_tile_rows();
+  if (num_threads == 1 || num_rows == 1 || !has_worker_threads()) {
+    Lowering::Worker worker(lowering.program());
+    Panel panel;
+    for (std::int32_t row = 0; row < num_rows && !undefined && !lowering.has_stopped(); ++row) {
+      lowering.evaluate(row, panel, worker);
+      feed(panel);
+    }
+    return undefined;
+  }
+  const int num_cores = tbb::info::default_concurrency();
+  in_arena(num_threads <= 0 ? num_cores : std::min(num_threads, num_cores), [&] {
+    const std::int64_t num_fitting = kMaxPanelBytes / lowering.max_panel_bytes();
+    const std::int64_t num_wanted = std::int64_t{2} * max_concurrency();
+    const auto num_tokens = static_cast<std::size_t>(
+        std::clamp(num_fitting, std::min(kFewPanels, num_wanted), num_wanted));
+    std::vector<Panel> panels(num_tokens);
+    tbb::enumerable_thread_specific<Lowering::Worker> workers(
+        [&] { return Lowering::Worker(lowering.program()); });
+    std::int32_t next = 0;
+    std::atomic<bool> is_over{false};
+    // Tokens finish in order, so that panel `row % num_tokens` is free when row starts.
+    tbb::parallel_pipeline(
+        num_tokens,
+        tbb::make_filter<void, Panel*>(
+            tbb::filter_mode::serial_in_order,
+            [&](tbb::flow_control& control) -> Panel* {
+              if (next == num_rows || is_over.load() || lowering.has_stopped()) {
+                control.stop();
+                return nullptr;
+              }
+              Panel& panel = panels[static_cast<std::size_t>(next) % num_tokens];
+              panel.tile_row = next++;
+              return &panel;
+            }) &
+            tbb::make_filter<Panel*, Panel*>(tbb::filter_mode::parallel,
+                                             [&](Panel* panel) {
+                                               lowering.evaluate(panel->tile_row, *panel,
+                                                                 workers.local());
+                                               return panel;
+                                             }) &
+            tbb::make_filter<Panel*, void>(tbb::filter_mode::serial_in_order, [&](Panel* panel) {
+              feed(*panel);
+              if (undefined) is_over.store(true);
+            }));
+  });
+  return undefined;
+}
+
+Error undefined_cell(const BoxProgram& program, const Cell& cell) {
+  const IrId outputs[] = {program.root()};
+  box::LaneEvaluator lanes(program, outputs, {}, nullptr, 1);
+  if (lanes.reaches(program.q_node())) lanes.fill(program.q_node(), cell.q, false);
+  if (lanes.reaches(program.k_node())) lanes.fill(program.k_node(), cell.k, false);
+  lanes.run(1);
+  return {ErrorCode::invalid_argument, fmt::format("mask undefined at q = {}, k = {}: {}", cell.q,
+                                                   cell.k, lanes.culprit(program.root()))};
+}
+
+}  // namespace
+
+Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads,
+                                WorkMeter& meter) {
+  try {
+    SegmentBuilder builder(program.q_len, program.kv_len, block);
+    const auto num_tile_rows = static_cast<std::int32_t>(ceil_div(program.q_len, block.block_q));
+    if (program.q_len == 0 || program.kv_len == 0) {
+      for (std::int32_t row = 0; row < num_tile_rows; ++row) builder.add_tile_row({}, {});
+      return builder.finish();
+    }
+    BoxProgram prepared(program, &meter);
+    if (prepared.is_too_nested()) {
+      return Error{ErrorCode::unsupported,
+                   fmt::format("any / all: nested more than {} deep", box::kMaxLoopDepth)};
+    }
+    const BitProgram bits(prepared, block);
+    if (meter.must_stop()) return meter.error();
+    const Lowering lowering(bits, program.q_len, program.kv_len, block, meter);
+    const std::optional<Cell> undefined = run(lowering, num_threads, builder);
+    if (meter.has_stopped()) return meter.error();
+    if (undefined) return undefined_cell(prepared, *undefined);
+    return builder.finish();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory,
+                 fmt::format("lowering a mask of {} x {} cells in {} x {} blocks needs more memory "
+                             "than there is",
+                             program.q_len, program.kv_len, block.block_q, block.block_kv)};
+  }
+}
+
+}  // namespace fdma

@@ -1,0 +1,112 @@
+// A program as the box engine uses it: loops unrolled, constants folded, and for every node what it
+// depends on and which values it can have.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "boxes/range.hpp"
+#include "fdma/base/result.hpp"
+#include "fdma/masks/mask_ir.hpp"
+#include "lower/work_meter.hpp"
+
+namespace fdma::box {
+
+struct IntegerVector;
+
+/// What a node's value varies with.
+inline constexpr std::uint8_t kOnQ = 1;
+inline constexpr std::uint8_t kOnK = 2;
+
+/// What is known of one node for all cells of the mask.
+struct NodeFacts {
+  std::uint8_t depends = 0;  ///< kOnQ | kOnK
+  bool is_open = false;      ///< mentions the variable of an enclosing loop
+  /// The value is the same at (q, k) and (q + 1, k + 1), so that it is a function of k - q.
+  bool is_diagonal = false;
+  /// Equal to slope_q * q + slope_k * k + offset at every cell.
+  bool is_linear = false;
+  std::int64_t slope_q = 0;
+  std::int64_t slope_k = 0;
+  int loop_depth = 0;  ///< most loops on a path below, this node included
+  BoxValue range;      ///< over all cells (and all values of enclosing loops)
+};
+
+/// Deepest nesting of any / all: of loops that stay loops, and of variables that one node mentions.
+inline constexpr int kMaxLoopDepth = 256;
+
+/// How a closed node is best stored: as one number, per query, per key, per diagonal, or not at
+/// all.
+enum class Axis : std::uint8_t { none, query, key, diagonal, cell };
+
+class BoxProgram {
+ public:
+  /// Prepares a program, which must outlive this object, as must the meter; without one nothing
+  /// stops the work. Cost: O(nodes, loops unrolled), plus a scan of each integer table.
+  explicit BoxProgram(const IrProgram& source, WorkMeter* meter = nullptr);
+
+  /// What evaluating the program may still do; null: all it needs.
+  WorkMeter* meter() const { return meter_; }
+  bool must_stop() const { return meter_ != nullptr && meter_->must_stop(); }
+  bool has_stopped() const { return meter_ != nullptr && meter_->has_stopped(); }
+  /// Bytes that the row caches of all atoms may still take, together.
+  std::int64_t cache_bytes_left() const { return cache_bytes_left_; }
+  void take_cache_bytes(std::int64_t bytes) const { cache_bytes_left_ -= bytes; }
+  /// Where shared_integer_vector (axis_vector.hpp) finds what it made for a node: one thread only.
+  std::weak_ptr<const IntegerVector>& known_vector(IrId id) const { return vectors_[id]; }
+
+  std::int64_t q_len() const { return q_len_; }
+  std::int64_t kv_len() const { return kv_len_; }
+  std::int64_t num_diagonals() const { return q_len_ + kv_len_ - 1; }
+  IrId root() const { return root_; }
+  IrId q_node() const { return q_node_; }
+  IrId k_node() const { return k_node_; }
+  IrId num_nodes() const { return static_cast<IrId>(nodes_.size()); }
+  const IrNode& node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  const NodeFacts& facts(IrId id) const { return facts_[static_cast<std::size_t>(id)]; }
+  Axis axis(IrId id) const;
+  const TableRanges& tables() const { return tables_; }
+  /// True if any / all nest deeper than the engine follows; the program must not be used then.
+  bool is_too_nested() const { return is_too_nested_; }
+  /// The loop variables that a node mentions and that no loop below it binds, ascending.
+  std::span<const std::int64_t> open_loops(IrId id) const;
+
+  /// The node with this operator, children and value: folded, or an equal one that exists, or new.
+  IrId intern(IrNode node);
+  IrId intern_constant(std::int64_t value);
+
+ private:
+  struct NodeHash {
+    std::size_t operator()(const IrNode& node) const;
+  };
+  struct NodeEqual {
+    bool operator()(const IrNode& a, const IrNode& b) const;
+  };
+  bool fold(const IrNode& node, IrId& result);
+  NodeFacts derive(const IrNode& node);
+  IrId unroll(const IrNode& loop);
+
+  static constexpr std::int64_t kMaxCacheBytes = std::int64_t{96} << 20;
+
+  std::int64_t q_len_;
+  std::int64_t kv_len_;
+  WorkMeter* meter_;
+  mutable std::int64_t cache_bytes_left_ = kMaxCacheBytes;
+  mutable std::unordered_map<IrId, std::weak_ptr<const IntegerVector>> vectors_;
+  TableRanges tables_;
+  std::vector<IrNode> nodes_;
+  std::vector<NodeFacts> facts_;
+  std::vector<std::vector<std::int64_t>> open_loops_;  ///< empty vectors for closed nodes
+  std::unordered_map<IrNode, IrId, NodeHash, NodeEqual> ids_;
+  std::unordered_map<std::int64_t, BoxValue> loop_ranges_;
+  std::int64_t unroll_budget_;
+  bool is_too_nested_ = false;
+  IrId root_ = -1;
+  IrId q_node_ = -1;
+  IrId k_node_ = -1;
+};
+
+}  // namespace fdma::box

@@ -1,0 +1,139 @@
+// Builds programs node by node: equal nodes are one node, and every node is simplified as it is
+// made (simplify.hpp says to what form), so that one pass in evaluation order suffices.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fdma/masks/mask_ir.hpp"
+#include "ir/range.hpp"
+
+namespace fdma {
+
+/// A table with what the builder wants to know about it.
+struct PreparedTable {
+  IrTable table;
+  NodeRange range;         ///< of its entries
+  std::uint64_t hash = 0;  ///< of name, extents and a sample of the entries
+};
+using TableRef = std::shared_ptr<const PreparedTable>;
+
+/// Prepares tables once each: the slices of one bind are shared by its programs.
+class TableStore {
+ public:
+  /// Finds runs (1-dimensional tables whose runs take at most a sixteenth of their entries become
+  /// run tables) and the range. Tables with the same storage and extents are prepared once.
+  TableRef prepare(const IrTable& table);
+
+ private:
+  using Key =
+      std::tuple<const void*, DType, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+  std::map<Key, TableRef> prepared_;
+};
+
+/// Nodes of one program under construction.
+///
+/// Invariants  every node returned is in canonical form; ids are stable until reset
+class IrBuilder {
+ public:
+  explicit IrBuilder(TableStore& store);
+  /// Forgets all nodes and begins a program of these lengths.
+  void reset(std::int64_t q_len, std::int64_t kv_len);
+
+  IrId constant(std::int64_t value);
+  IrId boolean(bool value);
+  IrId q() const { return q_; }
+  IrId k() const { return k_; }
+  /// The variable of a loop over [0, bound), bound > 0. One id must always come with one bound.
+  IrId loop(std::int64_t id, std::int64_t bound);
+  /// lookup, or test for boolean tables; one index per dimension.
+  IrId lookup(const TableRef& table, std::span<const IrId> indices);
+  /// Any operator of one to three operands except the ones above and the quantifiers.
+  IrId make(IrOp op, IrId a, IrId b = -1, IrId c = -1);
+  /// any_of or all_of over [0, bound), in which the body's loop node has this id. A bound that is
+  /// always undefined gives a condition that is.
+  IrId quantifier(IrOp op, std::int64_t loop_id, IrId bound, IrId body);
+
+  // By value: making a node moves the others.
+  IrNode node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  NodeRange range(IrId id) const { return info_[static_cast<std::size_t>(id)].range; }
+  std::uint8_t mentions(IrId id) const { return info_[static_cast<std::size_t>(id)].mentions; }
+  bool is_constant(IrId id) const { return node(id).op == IrOp::constant; }
+  std::int64_t num_nodes() const { return static_cast<std::int64_t>(nodes_.size()); }
+
+  /// The canonical program of a condition: what the root needs, in post-order.
+  IrProgram finish(IrId root) const;
+
+ private:
+  struct Info {
+    NodeRange range;
+    std::uint64_t hash = 0;
+    std::uint8_t mentions = 0;
+    bool is_exact = false;  ///< add, sub, mul: cannot overflow
+  };
+  struct Term {
+    IrId atom;
+    std::int64_t factor;
+  };
+  struct Sum;
+
+  // ir/builder.cpp
+  IrId raw(IrOp op, IrId a, IrId b = -1, IrId c = -1, std::int64_t value = 0);
+  IrId intern(const IrNode& node, const NodeRange& variable = {});
+  bool precedes(IrId a, IrId b) const;
+  IrId raw_commutative(IrOp op, IrId a, IrId b);
+  bool is_defined(IrId id) const { return !range(id).may_be_undefined; }
+  bool is_value(IrId id, std::int64_t value) const {
+    return node(id).op == IrOp::constant && node(id).value == value;
+  }
+  IrId quotient(IrOp op, IrId a, IrId b);
+  IrId extremum(IrOp op, IrId a, IrId b);
+  IrId absolute(IrId a);
+  IrId shift_or_bits(IrOp op, IrId a, IrId b);
+  IrId choice(IrId c, IrId a, IrId b);
+  void grow_index();
+
+  // linear.cpp
+  IrId sum(IrOp op, IrId a, IrId b);
+  IrId product(IrId a, IrId b);
+  bool collect(IrId id, std::int64_t factor, Sum& into) const;
+  bool settle(Sum& sum) const;
+  IrId build(const Sum& sum);
+  IrId exact(IrOp op, IrId a, IrId b);
+  IrId compare(IrOp op, IrId a, IrId b);
+  IrId compare_from_bool(IrOp op, IrId a, IrId b);
+  IrId compare_abs(IrOp op, IrId a, IrId b);
+  IrId compare_extremum(IrOp op, IrId a, IrId b);
+  IrId compare_remainder(IrOp op, IrId a, IrId b);
+  IrId compare_sums(IrOp op, IrId a, IrId b);
+  IrId merge_inequalities(IrOp op, IrId a, IrId b);
+
+  // logic.cpp
+  IrId conjunction(IrOp op, IrId a, IrId b);
+  IrId exclusive_or(IrId a, IrId b);
+  IrId negation(IrId a);
+  IrId condition_choice(IrId c, IrId a, IrId b);
+  bool is_boolean(IrId id, bool value) const {
+    return node(id).op == IrOp::boolean && node(id).value == (value ? 1 : 0);
+  }
+  bool is_negation_of(IrId a, IrId b) const {
+    return node(a).op == IrOp::logical_not && node(a).children[0] == b;
+  }
+
+  TableStore& store_;
+  std::int64_t q_len_ = 0, kv_len_ = 0;
+  std::vector<IrNode> nodes_;
+  std::vector<Info> info_;
+  std::vector<std::int32_t> index_;  ///< open addressing: node ids, -1 where free
+  std::vector<TableRef> tables_;
+  IrId q_ = -1, k_ = -1;
+  int sum_depth_ = 0;    ///< comparisons that separating made anew, one inside the other
+  int split_depth_ = 0;  ///< comparisons that were split into two, one inside the other
+};
+
+}  // namespace fdma

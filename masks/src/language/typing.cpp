@@ -1,0 +1,318 @@
+#include "language/typing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fdma {
+namespace {
+
+std::string describe_type(ExprType type) {
+  switch (type) {
+    case ExprType::integer:
+      return "an integer";
+    case ExprType::condition:
+      return "a condition";
+    case ExprType::table:
+      return "a table entry";
+    case ExprType::symbol:
+      return "a word like inf";
+    case ExprType::error:
+      break;
+  }
+  return "an error";
+}
+
+std::string remedy(ExprType wanted) {
+  return wanted == ExprType::integer ? "int(..) makes an integer of a condition"
+                                     : "compare the integer, for example with != 0";
+}
+
+std::string operand_name(const ExprNode& node, std::size_t child) {
+  if (node.op == ExprOp::table) return fmt::format("index {}", child + 1);
+  if (node.children.size() == 1) return "its operand";
+  if (node.op == ExprOp::any_of || node.op == ExprOp::all_of)
+    return child == 0 ? "its bound" : "its body";
+  const bool is_infix = (node.op >= ExprOp::add && node.op <= ExprOp::mod) ||
+                        (node.op >= ExprOp::less && node.op <= ExprOp::logical_xor);
+  if (is_infix) return child == 0 ? "its left side" : "its right side";
+  return fmt::format("argument {}", child + 1);
+}
+
+std::string node_name(const ExprNode& node) {
+  return node.op == ExprOp::table ? "@" + node.symbol : fmt::format("'{}'", spelling(node.op));
+}
+
+class Inference {
+ public:
+  Inference(const ExprNode& node, std::span<const ExprFacts> children)
+      : node_(node), children_(children) {
+    for (const ExprFacts& child : children) {
+      facts_.depends_on_cell |= child.depends_on_cell;
+      facts_.free_loops |= child.free_loops;
+      has_error_ |= child.type == ExprType::error;
+    }
+  }
+
+  ExprFacts run();
+  std::optional<TypeProblem> problem() && { return std::move(problem_); }
+
+ private:
+  void need(std::size_t child, ExprType wanted) {
+    if (fits(children_[child], wanted)) return;
+    if (children_[child].type == ExprType::symbol) return report_symbol(child);
+    report(child, fmt::format("{} needs {}, but {} is {}: {}", node_name(node_),
+                              wanted == ExprType::integer ? "integers" : "conditions",
+                              operand_name(node_, child), describe_type(children_[child].type),
+                              remedy(wanted)));
+  }
+  void need_all(ExprType wanted) {
+    for (std::size_t i = 0; i < children_.size(); ++i) need(i, wanted);
+  }
+  // Two values of one type; the type of both.
+  ExprType need_same(std::size_t x, std::size_t y, const char* what) {
+    const ExprType a = children_[x].type, b = children_[y].type;
+    for (const std::size_t child : {x, y})
+      if (children_[child].type == ExprType::symbol) report_symbol(child);
+    if (a == ExprType::table) return b;
+    if (b == ExprType::table || a == b) return a;
+    report(y, fmt::format("{} needs {} of one type, but one is {} and the other {}",
+                          node_name(node_), what, describe_type(a), describe_type(b)));
+    return ExprType::error;
+  }
+  void report_symbol(std::size_t child) {
+    report(child, fmt::format("{} takes no such word: inf is only a bound of window, dilated and "
+                              "sink, left and right are only a side of padding",
+                              node_name(node_)));
+  }
+  void report(std::size_t child, std::string message) {
+    if (!problem_ && !has_error_)
+      problem_ = TypeProblem{static_cast<int>(child), std::move(message)};
+  }
+  void check_named();
+  void check_variable();
+
+  const ExprNode& node_;
+  std::span<const ExprFacts> children_;
+  ExprFacts facts_;
+  bool has_error_ = false;
+  std::optional<TypeProblem> problem_;
+};
+
+void Inference::check_variable() {
+  facts_.type = ExprType::integer;
+  facts_.depends_on_cell = node_.symbol == "q" || node_.symbol == "k" || node_.symbol == "pos";
+  if (node_.symbol == "inf" || node_.symbol == "left" || node_.symbol == "right")
+    facts_.type = ExprType::symbol;
+}
+
+void Inference::check_named() {
+  facts_.type = ExprType::condition;
+  facts_.depends_on_cell = true;
+  const NameForm* form = form_of(node_);
+  if (form == nullptr) {
+    // topk without among, until the parser has moved the rest of the conjunction into it
+    const std::span<const NameForm> forms = forms_of(node_.symbol);
+    if (forms.size() == 1 && node_.children.size() <= forms[0].parameters.size()) form = &forms[0];
+  }
+  if (form == nullptr) {
+    problem_ = TypeProblem{-1, fmt::format("{} has no form with these arguments", node_.symbol)};
+    return;
+  }
+  for (std::size_t i = 0; i < node_.children.size(); ++i) {
+    const Parameter& parameter = form->parameters[i];
+    const ExprFacts& child = children_[i];
+    const auto expected = [&](std::string_view what) {
+      report(i, fmt::format("{}: {} must be {}, but this is {}", node_.symbol, parameter.name, what,
+                            child.is_whole_table ? "a table" : describe_type(child.type)));
+    };
+    bool is_number = false;
+    switch (parameter.kind) {
+      case ParameterKind::integer:
+      case ParameterKind::cell_integer:
+        is_number = true;
+        if (!fits(child, ExprType::integer)) expected("an integer");
+        break;
+      case ParameterKind::integer_or_inf:
+        is_number = child.type != ExprType::symbol;
+        if (is_number && !fits(child, ExprType::integer)) expected("an integer or inf");
+        break;
+      case ParameterKind::integer_or_table:
+        is_number = !child.is_whole_table;
+        if (is_number && !fits(child, ExprType::integer)) expected("an integer or a table @name");
+        break;
+      case ParameterKind::table:
+        if (!child.is_whole_table)
+          expected(child.type == ExprType::table ? "the table itself, written @name without indices"
+                                                 : "a table, written @name");
+        break;
+      case ParameterKind::side:
+        if (child.type != ExprType::symbol) expected("left or right");
+        break;
+      case ParameterKind::condition:
+        if (!fits(child, ExprType::condition)) expected("a condition");
+        break;
+      case ParameterKind::any_value:
+        break;
+    }
+    if (is_number && (child.depends_on_cell || child.free_loops != 0))
+      report(i, fmt::format("{}: {} is one number for every cell of a batch element and head: it "
+                            "cannot depend on q, k, pos or a loop variable",
+                            node_.symbol, parameter.name));
+  }
+}
+
+ExprFacts Inference::run() {
+  facts_.type = ExprType::integer;
+  switch (node_.op) {
+    case ExprOp::literal:
+      break;
+    case ExprOp::variable:
+      check_variable();
+      break;
+    case ExprOp::table:
+      need_all(ExprType::integer);
+      facts_.type = ExprType::table;
+      facts_.is_whole_table = children_.empty();
+      break;
+    case ExprOp::where:
+      need(0, ExprType::condition);
+      facts_.type = need_same(1, 2, "two branches");
+      break;
+    case ExprOp::from_bool:
+      need_all(ExprType::condition);
+      break;
+    case ExprOp::less:
+    case ExprOp::less_equal:
+    case ExprOp::greater:
+    case ExprOp::greater_equal:
+      need_all(ExprType::integer);
+      facts_.type = ExprType::condition;
+      break;
+    case ExprOp::equal:
+    case ExprOp::not_equal:
+      need_same(0, 1, "two sides");
+      facts_.type = ExprType::condition;
+      break;
+    case ExprOp::boolean:
+    case ExprOp::logical_and:
+    case ExprOp::logical_or:
+    case ExprOp::logical_xor:
+    case ExprOp::logical_not:
+      need_all(ExprType::condition);
+      facts_.type = ExprType::condition;
+      break;
+    case ExprOp::any_of:
+    case ExprOp::all_of:
+      need(0, ExprType::integer);
+      need(1, ExprType::condition);
+      facts_.type = ExprType::condition;
+      break;
+    case ExprOp::at:
+      need(0, ExprType::condition);
+      need(1, ExprType::integer);
+      need(2, ExprType::integer);
+      facts_.type = ExprType::condition;
+      facts_.depends_on_cell = children_[1].depends_on_cell || children_[2].depends_on_cell;
+      break;
+    case ExprOp::named:
+      check_named();
+      break;
+    default:
+      need_all(ExprType::integer);
+      break;
+  }
+  if (has_error_ || problem_) facts_.type = ExprType::error;
+  return facts_;
+}
+
+}  // namespace
+
+bool fits(const ExprFacts& facts, ExprType wanted) {
+  return facts.type == wanted || facts.type == ExprType::table || facts.type == ExprType::error;
+}
+
+ExprFacts infer(const ExprNode& node, std::span<const ExprFacts> children,
+                std::optional<TypeProblem>& problem) {
+  Inference inference(node, children);
+  const ExprFacts facts = inference.run();
+  problem = std::move(inference).problem();
+  return facts;
+}
+
+const char* spelling(ExprOp op) {
+  switch (op) {
+    case ExprOp::literal:
+      return "number";
+    case ExprOp::variable:
+      return "variable";
+    case ExprOp::table:
+      return "table";
+    case ExprOp::add:
+      return "+";
+    case ExprOp::sub:
+    case ExprOp::negate:
+      return "-";
+    case ExprOp::mul:
+      return "*";
+    case ExprOp::floor_div:
+      return "//";
+    case ExprOp::mod:
+      return "%";
+    case ExprOp::min:
+      return "min";
+    case ExprOp::max:
+      return "max";
+    case ExprOp::abs:
+      return "abs";
+    case ExprOp::clamp:
+      return "clamp";
+    case ExprOp::shl:
+      return "shl";
+    case ExprOp::shr:
+      return "shr";
+    case ExprOp::bit_and:
+      return "bitand";
+    case ExprOp::bit_or:
+      return "bitor";
+    case ExprOp::bit_xor:
+      return "bitxor";
+    case ExprOp::where:
+      return "where";
+    case ExprOp::from_bool:
+      return "int";
+    case ExprOp::boolean:
+      return "boolean";
+    case ExprOp::less:
+      return "<";
+    case ExprOp::less_equal:
+      return "<=";
+    case ExprOp::equal:
+      return "==";
+    case ExprOp::not_equal:
+      return "!=";
+    case ExprOp::greater_equal:
+      return ">=";
+    case ExprOp::greater:
+      return ">";
+    case ExprOp::logical_and:
+      return "&";
+    case ExprOp::logical_or:
+      return "|";
+    case ExprOp::logical_xor:
+      return "^";
+    case ExprOp::logical_not:
+      return "~";
+    case ExprOp::any_of:
+      return "any";
+    case ExprOp::all_of:
+      return "all";
+    case ExprOp::at:
+      return "at";
+    case ExprOp::named:
+      return "name";
+  }
+  return "?";
+}
+
+}  // namespace fdma

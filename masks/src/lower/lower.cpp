@@ -1,0 +1,110 @@
+#include "fdma/masks/lower.hpp"
+
+#include <fmt/format.h>
+
+#include <new>
+
+#include "bind/written_with.hpp"
+#include "fdma/base/parallel.hpp"
+#include "lower/engines.hpp"
+#include "lower/select_learned.hpp"
+
+namespace fdma {
+namespace {
+
+Result<SegmentMask> lower_program(const IrProgram& program, const LowerOptions& options,
+                                  WorkMeter& meter) {
+  if (meter.must_stop()) return meter.error();
+  if (options.engine != LoweringEngine::box) {
+    if (auto mask = lower_intervals(program, options.block, meter)) return *std::move(mask);
+    if (meter.must_stop()) return meter.error();
+    if (options.engine == LoweringEngine::interval) {
+      return Error{ErrorCode::unsupported,
+                   "engine: interval form cannot express this mask, or cannot prove all of its "
+                   "cells defined; "
+                   "use automatic or box"};
+    }
+  }
+  return lower_boxes(program, options.block, options.num_threads, meter);
+}
+
+// "batch element 1, head 3: " where there are several programs.
+std::string where_used(const MaskIr& ir, std::size_t program) {
+  if (ir.programs.size() == 1) return {};
+  for (std::size_t pair = 0; pair < ir.program_of.size(); ++pair) {
+    if (ir.program_of[pair] != static_cast<std::int32_t>(program)) continue;
+    const auto heads = static_cast<std::size_t>(ir.shape.num_heads);
+    return fmt::format("batch element {}, head {}: ", pair / heads, pair % heads);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<BlockMask> lower(const MaskIr& ir, const LowerOptions& options) {
+  FDMA_TRY_VOID(validate(options.block));
+  FDMA_TRY_VOID(validate(ir.shape));
+  if (options.max_work < 0) {
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format("max_work: expected a number of evaluations, or 0 for no limit, got {}",
+                    options.max_work)};
+  }
+  try {
+    WorkMeter meter(options.max_work, options.is_cancelled);
+    std::vector<std::optional<Result<SegmentMask>>> results(ir.programs.size());
+    const auto lower_one = [&](std::size_t p) {
+      results[p].emplace(lower_program(ir.programs[p], options, meter));
+    };
+    if (ir.programs.size() == 1 || options.num_threads == 1) {
+      for (std::size_t p = 0; p < ir.programs.size(); ++p) lower_one(p);
+    } else {
+      in_arena(options.num_threads,
+               [&] { parallel_for(std::size_t{0}, ir.programs.size(), lower_one); });
+    }
+    std::vector<SegmentMask> masks;
+    masks.reserve(results.size());
+    for (std::size_t p = 0; p < results.size(); ++p) {
+      if (!*results[p]) {
+        Error error = std::move(*results[p]).error();
+        error.message = where_used(ir, p) + error.message;
+        return error;
+      }
+      masks.push_back(**std::move(results[p]));
+    }
+    BlockMask mask = make_block_mask(ir.shape, options.block, std::move(masks), ir.program_of);
+    mask.is_per_batch = ir.is_per_batch;
+    mask.is_per_head = ir.is_per_head;
+    return mask;
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "lowering: out of memory"};
+  }
+}
+
+Result<BlockMask> compile(const MaskExpr& expr, const Tables& tables, const MaskShape& shape,
+                          const LowerOptions& options) {
+  if (!needs_selection(expr)) {
+    FDMA_TRY(const MaskIr ir, bind(expr, tables, shape));
+    FDMA_TRY(BlockMask mask, lower(ir, options));
+    mask.spec = expr.text();
+    return mask;
+  }
+  try {
+    FDMA_TRY_VOID(validate(options.block));
+    FDMA_TRY(SelectedExpr selected, select_learned(expr, tables, shape, options));
+    if (!selected.mask) {
+      FDMA_TRY(const MaskIr ir, fdma::bind(selected.expr, selected.tables, shape));
+      FDMA_TRY(selected.mask, lower(ir, options));
+    }
+    selected.mask->spec = expr.text();
+    // As the user wrote it: what topk became has tables by element and head of its own.
+    const WrittenWith marks = written_with(expr, tables);
+    selected.mask->is_per_batch = marks.batch;
+    selected.mask->is_per_head = marks.head;
+    return *std::move(selected.mask);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "selecting keys: out of memory"};
+  }
+}
+
+}  // namespace fdma

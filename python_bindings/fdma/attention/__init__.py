@@ -1,0 +1,1 @@
+"""Attention over masks in PyTorch, NumPy, CuPy and JAX; learned masks."""

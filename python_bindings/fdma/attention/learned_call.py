@@ -1,0 +1,189 @@
+"""dynamic_mask_attention by the core's one call, prepared once for a shape."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from typing import Any, NamedTuple
+
+from .. import _fdma
+from ..masks.block_mask import BlockMask
+from ..masks.compile import compile
+from ..masks.expr_types import MaskExpr
+from .shapes import DTYPES, Extents, checked_backend
+
+__all__: list[str] = []
+
+_MAX_PREPARED = 64
+_prepared: dict[tuple[Any, ...], _fdma.DynamicMaskAttention] = {}
+_lock = threading.Lock()
+
+
+class Asked(NamedTuple):
+    """What a call says besides its tensors."""
+
+    w: int
+    among: BlockMask | MaskExpr | str
+    bias: Any
+    scale: float | None
+    heads_first: bool
+    drop_zero_scores: bool
+    backend: str
+    deterministic: bool
+    gradients: bool
+    num_threads: int
+
+
+def one_call(
+    tensors: tuple[Any, Any, Any], dt_proj: Any, a_coef: Any, extents: Extents, asked: Asked
+) -> Any:
+    """(result, log-sum-exp), or None for what only the steps one by one can do.
+
+    That is: arrays of JAX, element types that differ, lengths per batch element, masks that tell
+    query heads apart, and on a GPU masks `among` that show a key again after hiding it. With
+    gradients also what torch.compile traces, and autocast.
+    """
+    from .learned import framework
+
+    q, k, v = tensors
+    name = framework(q)
+    dtype = DTYPES.get(str(q.dtype).removeprefix("torch."))
+    if name == "jax" or dtype is None or not (q.dtype == k.dtype == v.dtype):
+        return None
+    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
+        return None
+    if asked.gradients:
+        from .learned_torch import is_plain, with_gradients
+
+        if not is_plain(*tensors, dt_proj, a_coef):
+            return None
+    device = _device(q, name)
+    checked_backend(asked.backend, device is not None, getattr(q, "device", "the host"))
+    seen = _among(asked.among, extents, asked.num_threads)
+    if isinstance(asked.among, BlockMask):
+        asked.among._core.check_serves(extents.batch, extents.heads, "among")
+    elif seen is not None and seen._core.is_per_head and extents.heads != extents.heads_kv:
+        return None  # h is the query head, and here keys are selected for each KV head
+    if seen is not None and (
+        seen.heads not in (1, extents.heads_kv)
+        or {*seen.q_lens} != {extents.q_len}
+        or {*seen.kv_lens} != {extents.kv_len}
+    ):
+        return None
+    key = (
+        None if seen is None else seen.content_hash,
+        asked.w,
+        extents,
+        dtype,
+        asked.bias,
+        asked.drop_zero_scores,
+        device,
+        asked.gradients,
+    )
+    held = _prepared.get(key)
+    if held is None:
+        try:
+            held = _prepare(seen, extents, dtype, asked, device)
+        except NotImplementedError:
+            if device is None:
+                raise
+            return None
+        with _lock:
+            if len(_prepared) >= _MAX_PREPARED:
+                _prepared.clear()
+            _prepared[key] = held
+    if not asked.gradients:
+        return _run(held, name, tensors, dt_proj, a_coef, asked)
+    return with_gradients(held, tensors, dt_proj, a_coef, asked)
+
+
+def _device(q: Any, name: str) -> int | None:
+    if name == "cupy":
+        return int(q.device.id)
+    if name == "torch" and q.device.type == "cuda":
+        return int(q.device.index)
+    return None
+
+
+def _among(among: Any, extents: Extents, num_threads: int) -> BlockMask | None:
+    """None for causal."""
+    if isinstance(among, BlockMask):
+        return among
+    if isinstance(among, str):
+        if among == "causal":
+            return None
+        if _fdma.parse_expr(among).table_names:
+            raise ValueError("among: the text has tables; give an expression with its arrays")
+    counts = extents.q_len, extents.kv_len, extents.batch, extents.heads_kv
+    return compile(among, *counts, num_threads=num_threads)
+
+
+def _prepare(
+    seen: BlockMask | None, extents: Extents, dtype: Any, asked: Asked, device: int | None
+) -> _fdma.DynamicMaskAttention:
+    lengths: dict[str, Any] = {}
+    if seen is None:
+        lengths = {"q_len": extents.q_len, "kv_len": extents.kv_len}
+    return _fdma.DynamicMaskAttention(
+        asked.w,
+        among=None if seen is None else seen._core,
+        **lengths,
+        batch=extents.batch,
+        heads_q=extents.heads,
+        heads_kv=extents.heads_kv,
+        head_dim=extents.head_dim,
+        head_dim_v=extents.head_dim_v,
+        dtype=dtype,
+        bias=asked.bias,
+        drop_zero_scores=asked.drop_zero_scores,
+        backend="cpu" if device is None else "sm90",
+        gradients=asked.gradients,
+        device=device,
+    )
+
+
+def _run(
+    held: _fdma.DynamicMaskAttention,
+    name: str,
+    tensors: tuple[Any, Any, Any],
+    dt_proj: Any,
+    a_coef: Any,
+    asked: Asked,
+) -> Any:
+    out: Any
+    if name == "torch":
+        from .tensors import new_outputs
+
+        q, k, v = (x.detach() for x in tensors)
+        dt_proj, a_coef = (x.detach().contiguous() for x in (dt_proj, a_coef))
+        out, lse = new_outputs(q, k, v, asked.heads_first)
+        into = out
+        if asked.heads_first:
+            q, k, v, into = (x.transpose(1, 2) for x in (q, k, v, out))
+        q, k, v = (x if _is_readable(x) else x.contiguous() for x in (q, k, v))
+    else:
+        xp = importlib.import_module(name)
+        # CuPy's new arrays are on its current device, which need not be that of the tensors.
+        with tensors[0].device if name == "cupy" else contextlib.nullcontext():
+            q, k, v = (x.swapaxes(1, 2) if asked.heads_first else x for x in tensors)
+            q, k, v = (x if _has_rows(x) else xp.ascontiguousarray(x) for x in (q, k, v))
+            batch, q_len, heads, _ = q.shape
+            into = xp.empty((batch, q_len, heads, v.shape[3]), q.dtype)
+            lse = xp.empty((batch, heads, q_len), "float32")
+            out = into.swapaxes(1, 2) if asked.heads_first else into
+    words: Any = {"softmax_scale": asked.scale, "num_threads": asked.num_threads}
+    held.run(q, k, v, dt_proj, a_coef, **words, out=into, lse=lse)
+    return out, lse
+
+
+def _has_rows(x: Any) -> bool:
+    return bool(x.strides[-1] == x.itemsize)
+
+
+def _is_readable(x: Any) -> bool:
+    """Whether a kernel takes a tensor of PyTorch as it lies."""
+    strides = x.stride()
+    if strides[-1] != 1:
+        return False
+    return not x.is_cuda or (all(n % 8 == 0 for n in strides[:-1]) and x.data_ptr() % 16 == 0)

@@ -1,0 +1,145 @@
+"""The operators of PyTorch behind `fdma.attention`: what torch.compile, export and modes see.
+
+    fdma::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, str text, SymInt mask, float scale,
+                    bool heads_first, bool deterministic, bool keeps_residual,
+                    int num_threads=-1) -> (Tensor, Tensor, Tensor)
+    fdma::attention_backward(Tensor? dout, Tensor? dlse, .., bool wants_bias, int num_threads=-1)
+                    -> (Tensor, Tensor, Tensor, Tensor)
+
+The mask is a text, or the number of a BlockMask (`mask_handles`) beside an empty text: a number
+that changes from step to step is no reason to compile a graph again. In a program that is recorded
+to run elsewhere the text holds the BlockMask itself (`mask_text`). num_threads -1: as many as
+torch.get_num_threads() says when it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..masks.handles import mask_of_handle
+from ..masks.mask_text import is_mask_text, mask_of_text
+from .tensors import (
+    Call,
+    backward,
+    forward,
+    forward_with_residual,
+    new_gradient,
+    new_outputs,
+    threads_of_call,
+)
+from .threads import NOT_SAID
+from .torch_modes import refuse_second_gradients, refuse_transforms
+
+__all__: list[str] = []
+
+
+def _call(
+    text: str, number: int, scale: float, heads_first: bool, deterministic: bool, num_threads: int
+) -> Call:
+    mask: Any = text
+    if not text:
+        mask = mask_of_handle(number)
+    elif is_mask_text(text):
+        mask = mask_of_text(text)
+    return Call(mask, scale, heads_first, deterministic, threads_of_call(num_threads))
+
+
+# `rest` are the words after the tensors, in the order of the schemas below. An operator returns
+# tensors: empty ones in place of a residual or a gradient of a bias that is not there. PyTorch
+# leaves a last argument out that is its default.
+
+
+def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
+    filled: Any = (*rest, NOT_SAID)[:7]
+    *words, keeps_residual, num_threads = filled
+    refuse_transforms("attention", q, k, v, bias)
+    call = _call(*[*words, num_threads])
+    if keeps_residual:
+        return forward_with_residual(q, k, v, bias, call)
+    return *forward(q, k, v, bias, call, True), q.new_empty(0)
+
+
+def _describe_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
+    out, lse = new_outputs(q, k, v, heads_first=rest[3])
+    return out, lse, torch.empty_like(out) if rest[5] else q.new_empty(0)
+
+
+def _run_backward(dout: Any, dlse: Any, *others: Any) -> Any:
+    q, k, v, bias, out, lse, residual = others[:7]
+    filled: Any = (*others[7:], NOT_SAID)[:7]
+    *words, wants_bias, num_threads = filled
+    kept = None if residual.numel() == 0 else residual
+    call = _call(*[*words, num_threads])
+    grads = backward(q, k, v, bias, out, lse, kept, dout, dlse, call, wants_bias)
+    return *grads[:3], q.new_empty(0) if grads[3] is None else grads[3]
+
+
+def _describe_backward(dout: Any, dlse: Any, *others: Any) -> Any:
+    q, k, v, bias = others[:4]
+    heads_first, wants_bias = others[10], others[12]
+    dbias = torch.empty(bias.shape, dtype=bias.dtype, device=q.device) if wants_bias else None
+    grads = (new_gradient(x, heads_first) for x in (q, k, v))
+    return *grads, q.new_empty(0) if dbias is None else dbias
+
+
+def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    filled: Any = (*inputs, NOT_SAID)[:11]
+    *tensors, text, handle, scale, heads_first, deterministic, keeps_residual, num_threads = filled
+    out, lse, residual = output
+    # As many tensors as `attention_torch` saves: a checkpoint may run a call again on that way.
+    ctx.save_for_backward(*tensors, out, lse, residual if keeps_residual else None)
+    ctx.mark_non_differentiable(residual)
+    ctx.num_threads = num_threads
+    ctx.rest = text, handle, scale, heads_first, deterministic
+    ctx.set_materialize_grads(False)
+    ctx.mask = mask_of_handle(handle) if not text and type(handle) is int else None
+
+
+def _backward(ctx: Any, dout: Any, dlse: Any, _: Any) -> Any:
+    none = (None,) * 7
+    if dout is None and dlse is None:
+        return None, None, None, None, *none
+    tensors = ctx.saved_tensors  # once: checkpoints give them once
+    wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
+    return *gradients(*tensors, dout, dlse, *ctx.rest, wants_bias, ctx.num_threads), *none
+
+
+def gradients(*arguments: Any) -> Any:
+    """(dq, dk, dv, dbias or None) by the operator; arguments as `attention_tensors.backward` has
+    them, the words of the schema in place of the call.
+    """
+    *tensors, residual, dout, dlse = arguments[:9]
+    words = arguments[9:]
+    wants_bias = words[-2]
+    residual = tensors[0].new_empty(0) if residual is None else residual
+    dq, dk, dv, dbias = attention_backward(dout, dlse, *tensors, residual, *words)
+    return dq, dk, dv, dbias if wants_bias else None
+
+
+def _backward_of_backward(ctx: Any, *_: Any) -> Any:
+    refuse_second_gradients("attention")
+
+
+attention = torch.library.custom_op(
+    "fdma::attention",
+    _run_forward,
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor? bias, str text, SymInt mask, float scale, "
+    "bool heads_first, bool deterministic, bool keeps_residual, int num_threads=-1) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+attention_backward = torch.library.custom_op(
+    "fdma::attention_backward",
+    _run_backward,
+    mutates_args=(),
+    schema="(Tensor? dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, "
+    "Tensor lse, Tensor residual, str text, SymInt mask, float scale, bool heads_first, "
+    "bool deterministic, bool wants_bias, int num_threads=-1) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+)
+attention.register_fake(_describe_forward)
+attention_backward.register_fake(_describe_backward)
+attention.register_autograd(_backward, setup_context=_setup_context)
+attention_backward.register_autograd(_backward_of_backward)

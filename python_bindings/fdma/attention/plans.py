@@ -1,0 +1,209 @@
+"""The plans of attention calls, kept for as long as they are likely to come again.
+
+A plan belongs to the cells of a mask (its content hash), the shapes and dtypes of the tensors and
+the place where they are; strides do not matter. Plans are found in two steps: by what a call shows
+(one look into a dict; for PyTorch's tensors in C++, `_fdma.KnownCalls`), then by content, which
+also serves a mask that was compiled anew and came out the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .. import _fdma
+from ..masks.block_mask import BlockMask
+
+__all__: list[str] = []
+
+MAX_PLANS = 512
+MAX_BYTES = 1 << 30
+_MAX_CALLS = 4096
+
+DType = Literal["float32", "float16", "bfloat16"]
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a plan depends on besides the mask."""
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    head_dim_v: int
+    dtype: DType
+    has_bias: bool
+    device: int | None
+    """The CUDA device; None for the CPU."""
+    direction: Direction = "forward"
+    deterministic: bool = False
+    """Of a backward plan on a GPU: with the order of deterministic calls."""
+
+    @property
+    def backend(self) -> Literal["cpu", "sm90"]:
+        return "cpu" if self.device is None else "sm90"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The CUDA device of a call, by its framework's means."""
+
+    device: int
+    is_capturing: Callable[[], bool]
+    upload_stream: Callable[[], Any]
+    """A stream that nothing waits for."""
+
+
+class Entry:
+    """A plan that is kept, and when it was used last."""
+
+    __slots__ = ("last_use", "plan")
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+        self.last_use = time.monotonic_ns()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a CUDA graph reads the plan at every replay."""
+        return bool(getattr(self.plan, "is_captured", False))
+
+
+class Plans:
+    """A bounded store. Threads may share it; the plan used longest ago goes first.
+
+    Plans that a CUDA graph has captured stay.
+    """
+
+    def __init__(self, max_plans: int = MAX_PLANS, max_bytes: int = MAX_BYTES) -> None:
+        self.max_plans = max_plans
+        self.max_bytes = max_bytes
+        self.when_forgotten: list[Callable[[], None]] = []
+        """Called when plans went: who keeps entries has to let them go."""
+        self._entries: dict[Hashable, Entry] = {}
+        self._calls: dict[Hashable, Entry] = {}
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def of_call(self, key: Hashable) -> Any:
+        """The plan of a call that was made before and looks the same, else None."""
+        entry = self._calls.get(key)
+        if entry is None:
+            return None
+        entry.last_use = time.monotonic_ns()
+        return entry.plan
+
+    def get(
+        self,
+        key: Hashable,
+        mask: BlockMask,
+        geometry: Geometry,
+        place: Place | None = None,
+        num_threads: int = 0,
+    ) -> Any:
+        """The plan of a mask, made where there is none yet; `key` finds it from then on."""
+        entry = self.entry(mask, geometry, place, num_threads)
+        self.remember(key, entry)
+        return entry.plan
+
+    def remember(self, key: Hashable, entry: Entry) -> None:
+        """From now on `of_call` finds it."""
+        with self._lock:
+            if len(self._calls) >= _MAX_CALLS:
+                self._calls.clear()
+            self._calls[key] = entry
+
+    def entry(
+        self,
+        mask: BlockMask,
+        geometry: Geometry,
+        place: Place | None = None,
+        num_threads: int = 0,
+    ) -> Entry:
+        """The plan of a mask, made by num_threads (0: all) where there is none yet."""
+        content = (mask.content_hash, geometry)
+        entry = self._entries.get(content)
+        if entry is None:
+            if place is not None and place.is_capturing():
+                raise RuntimeError(
+                    "attention: the first call with a mask and shapes makes a plan, which a CUDA "
+                    "graph cannot capture; make one call with them before the capture"
+                )
+            entry = Entry(_make(mask, geometry, place, num_threads))
+        with self._lock:
+            known = self._entries.get(content)
+            if known is None:
+                self._entries[content] = entry
+                self._size += entry.plan.nbytes
+                self._shrink(entry)
+            else:
+                entry = known
+            entry.last_use = time.monotonic_ns()
+        return entry
+
+    def clear(self) -> None:
+        """Lets all plans go, captured ones too."""
+        with self._lock:
+            self._entries.clear()
+            self._size = 0
+            self._forget()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        return self._size
+
+    def _shrink(self, latest: Entry) -> None:
+        """Where a bound is passed, a quarter goes at once: who keeps entries looks them up anew."""
+        if len(self._entries) <= self.max_plans and self._size <= self.max_bytes:
+            return
+        max_plans = self.max_plans - self.max_plans // 4
+        max_bytes = self.max_bytes - self.max_bytes // 4
+        for content, entry in sorted(self._entries.items(), key=lambda item: item[1].last_use):
+            if len(self._entries) <= max_plans and self._size <= max_bytes:
+                break
+            if entry.is_pinned or entry is latest:
+                continue
+            del self._entries[content]
+            self._size -= entry.plan.nbytes
+        self._forget()
+
+    def _forget(self) -> None:
+        self._calls.clear()
+        for forget in self.when_forgotten:
+            forget()
+
+
+def _make(mask: BlockMask, geometry: Geometry, place: Place | None, num_threads: int) -> Any:
+    plan = _fdma.make_plan(
+        mask._core,
+        batch=geometry.batch,
+        heads_q=geometry.heads_q,
+        heads_kv=geometry.heads_kv,
+        head_dim=geometry.head_dim,
+        head_dim_v=geometry.head_dim_v,
+        dtype=geometry.dtype,
+        key_bias=geometry.has_bias,
+        backend=geometry.backend,
+        direction=geometry.direction,
+        num_threads=num_threads,
+    )
+    if place is None:
+        return plan
+    return _fdma.upload(
+        plan,
+        device=place.device,
+        stream=place.upload_stream(),
+        waits=True,
+        deterministic=geometry.deterministic,
+    )
+
+
+plans = Plans()

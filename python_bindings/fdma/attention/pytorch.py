@@ -1,0 +1,284 @@
+"""attention on tensors of PyTorch.
+
+Two ways lead to the same kernels. A plain call (tensors of PyTorch's own type, no tracing, no mode,
+no transform) is found among the known ones and runs, through an autograd function where a gradient
+is asked for: that costs some microseconds. Everything else, torch.compile and fake tensors among
+it, goes through the operators `fdma::attention` and `fdma::attention_backward` of
+`attention_operators`, which take the mask as a text or as a number (`mask_handles`), for an
+operator takes no objects. Gradients have none themselves on either way: they are functions of
+autograd whose own gradient is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..masks.block_mask import BlockMask
+from ..masks.expr_types import MaskExpr
+from ..masks.mask_text import text_of_handle
+from . import operators as attention_operators
+from .mask_argument import DENSE, block_mask
+from .shapes import checked_backend, checked_scale, is_heads_first, refuse_bias
+from .tensor_layouts import refuse_layouts
+from .tensors import (
+    Call,
+    backward,
+    extents_of,
+    forward,
+    forward_with_residual,
+    needs_residual,
+    number_of,
+    run_known,
+    threads_of_call,
+)
+from .threads import NOT_SAID, checked_num_threads
+from .torch_modes import (
+    PLAIN,
+    has_tangents,
+    is_batched,
+    is_recorded,
+    only_sets_devices,
+    refuse_second_gradients,
+    refuse_transforms,
+)
+
+__all__: list[str] = []
+
+_CASTS = (torch.float32, torch.float16, torch.bfloat16)
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_is_any_autocast = torch._C._is_any_autocast_enabled
+_dispatch_depth = torch._C._len_torch_dispatch_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_transform = torch._C._functorch.peek_interpreter_stack
+_no_function_modes = torch._C.DisableTorchFunction
+_is_profiling = torch.autograd._profiler_enabled
+_is_tracing = torch._C._is_tracing
+_get_num_threads = torch.get_num_threads
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    bias: Any,
+    scale: float | None,
+    layout: str,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+    num_threads: int | None,
+) -> Any:
+    """`fdma.attention` for tensors."""
+    said = NOT_SAID if num_threads is None else checked_num_threads(num_threads)
+    if _is_compiling() or not _is_plain(q, k, v, bias):
+        words = scale, layout, return_lse, deterministic, backend
+        if not _is_compiling() and only_sets_devices() and _are_plain(q, k, v, bias):
+            with _no_function_modes():
+                return attention(q, k, v, mask, bias, *words, num_threads)
+        return _by_operators(q, k, v, mask, bias, *words, said)
+    threads = _get_num_threads() if said == NOT_SAID else said
+    heads_first = layout == "bhsd" or is_heads_first(layout)
+    factor = 0.0 if scale is None else checked_scale(scale)
+    if backend != "auto":
+        checked_backend(backend, q.is_cuda, q.device)
+    if _is_any_autocast():
+        q, k, v = _autocast(q, k, v)
+    if bias is not None:
+        bias = _full_bias(bias, q, k, v, heads_first)
+    if not isinstance(mask, BlockMask | str):
+        mask = DENSE if mask is None else _resolved(mask, q, k, v, heads_first, threads)
+    if _is_grad_enabled() and (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (bias is not None and bias.requires_grad)
+    ):
+        call = Call(mask, factor, heads_first, deterministic, threads)
+        return (_apply_with_lse if return_lse else _apply)(q, k, v, bias, call)
+    known = run_known(number_of(mask), q, k, v, bias, factor, heads_first, return_lse, threads)
+    if known is not None:
+        return known
+    call = Call(mask, factor, heads_first, deterministic, threads)
+    return forward(q, k, v, bias, call, return_lse)
+
+
+def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> Any:
+    scale, layout, return_lse, deterministic, backend, num_threads = words
+    for name, x in (("k", k), ("v", v), ("bias", bias)):
+        if not isinstance(x, torch.Tensor) and (x is not None or name != "bias"):
+            raise TypeError(f"{name}: expected a tensor of PyTorch, as q, got {type(x).__name__}")
+    refuse_layouts(q=q, k=k, v=v, bias=bias)
+    heads_first = is_heads_first(layout)
+    factor = checked_scale(scale)
+    if backend != "auto":
+        checked_backend(backend, q.device.type == "cuda", q.device)
+    q, k, v = _autocast(q, k, v)
+    if bias is not None:
+        bias = _full_bias(bias, q, k, v, heads_first)
+    if not _is_compiling():
+        refuse_transforms("attention", q, k, v, bias)
+    text, handle, kept = _named(mask, q, k, v, heads_first, num_threads)
+    wants_bias = bias is not None and bias.requires_grad and _is_grad_enabled()
+    keeps_residual = wants_bias and bool(q.dtype != torch.float32)
+    # Where a graph is compiled it would be one for few queries and one for many.
+    if not keeps_residual and not _is_compiling() and not is_recorded():
+        is_asked = _is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        keeps_residual = is_asked and needs_residual(q, False)
+    out, lse, _ = attention_operators.attention(
+        *(q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_residual),
+        num_threads,
+    )
+    del kept
+    return (out, lse) if return_lse else out
+
+
+def _forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    return _saved(ctx, q, k, v, bias, call)[0]
+
+
+def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    ctx.set_materialize_grads(False)
+    return _saved(ctx, q, k, v, bias, call)
+
+
+def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    residual = None
+    if needs_residual(q, ctx.needs_input_grad[3]):
+        out, lse, residual = forward_with_residual(q, k, v, bias, call)
+    else:
+        out, lse = forward(q, k, v, bias, call, True)
+    ctx.save_for_backward(q, k, v, bias, out, lse, residual)
+    ctx.call = call
+    return out, lse
+
+
+def _backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
+    if dout is None and dlse is None:
+        return None, None, None, None, None
+    tensors = ctx.saved_tensors
+    wants_bias = tensors[3] is not None and ctx.needs_input_grad[3]
+    if (
+        _is_compiling()
+        or (dout is not None and is_batched(dout))
+        or (dlse is not None and is_batched(dlse))
+    ):
+        return *_gradients_by_operator(*tensors, dout, dlse, ctx.call, wants_bias), None
+    run: Any = _record_gradients if _is_grad_enabled() else backward
+    return *run(*tensors, dout, dlse, ctx.call, wants_bias), None
+
+
+def _gradients_by_operator(*arguments: Any) -> Any:
+    """It can be compiled (compiled autograd), and is called for each element of a batch."""
+    *tensors, call, wants_bias = arguments
+    given, *words, num_threads = call
+    text, handle = (given, 0) if isinstance(given, str) else ("", given._handle)
+    return attention_operators.gradients(*tensors, text, handle, *words, wants_bias, num_threads)
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]
+    forward = staticmethod(_forward)
+    backward = staticmethod(_backward)
+
+
+class _AttentionWithLse(torch.autograd.Function):  # type: ignore[misc]
+    forward = staticmethod(_forward_with_lse)
+    backward = staticmethod(_backward)
+
+
+class _Gradients(torch.autograd.Function):  # type: ignore[misc]
+    """The gradients where autograd records them (create_graph): they require a gradient, too."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        return backward(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        refuse_second_gradients("attention")
+
+
+# Without the look for transforms of torch.func, which plain calls have none of.
+_apply = super(torch.autograd.Function, _Attention).apply
+_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
+_record_gradients = super(torch.autograd.Function, _Gradients).apply
+
+
+def _is_plain(q: Any, k: Any, v: Any, bias: Any) -> bool:
+    """Whether tensors are what they seem and nobody records or rewrites what is done to them."""
+    return (
+        type(q) in PLAIN
+        and type(k) in PLAIN
+        and type(v) in PLAIN
+        and (bias is None or type(bias) in PLAIN)
+        and (q.is_cuda or q.is_cpu)
+        and _dispatch_depth() == 0
+        and not _has_function_mode()
+        and _transform() is None
+        and not _is_profiling()
+        and not _is_tracing()
+        and not has_tangents()
+    )
+
+
+def _are_plain(*tensors: Any) -> bool:
+    return all(x is None or type(x) in PLAIN for x in tensors)
+
+
+def _autocast(*tensors: Any) -> Any:
+    kind = tensors[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(x.to(dtype) if x.dtype in _CASTS else x for x in tensors)
+
+
+def _full_bias(bias: Any, q: Any, k: Any, v: Any, heads_first: bool) -> Any:
+    """float32 [batch, heads_kv, kv_len]; its gradient comes back through the same steps."""
+    extents = extents_of(q, k, v, heads_first)
+    wanted = (extents.batch, extents.heads_kv, extents.kv_len)
+    if bias.dtype == torch.float32 and tuple(bias.shape) == wanted:
+        return bias
+    if not bias.dtype.is_floating_point:
+        raise TypeError(f"bias: expected floating point numbers, got {bias.dtype}")
+    refuse_bias(tuple(bias.shape), extents)
+    return bias.to(torch.float32).expand(wanted)
+
+
+def _named(
+    mask: Any, q: Any, k: Any, v: Any, heads_first: bool, num_threads: int
+) -> tuple[str, int, Any]:
+    """A text or a number for the mask, and what has to live until the call is over."""
+    if mask is None:
+        return DENSE, 0, None
+    if isinstance(mask, str):
+        return mask, 0, None
+    if isinstance(mask, MaskExpr):
+        # Of C++: torch.compile reads it, and compiles anew where it differs.
+        text = mask._node.table_free_text
+        if text is not None:
+            return text, 0, None
+    if not isinstance(mask, BlockMask):
+        if _is_compiling():
+            if isinstance(mask, MaskExpr):
+                raise NotImplementedError(
+                    "mask: inside torch.compile an expression with tables is not bound; compile it "
+                    "outside, fdma.compile(mask, q_len, kv_len), and hand the BlockMask in"
+                )
+            raise NotImplementedError(
+                "mask: inside torch.compile a BlockMask (fdma.compile, outside), an expression "
+                f"without tables or a text is needed, got {type(mask).__name__}"
+            )
+        mask = _resolved(mask, q, k, v, heads_first, threads_of_call(num_threads))
+    if is_recorded():
+        return text_of_handle(mask._handle), 0, None
+    return "", mask._handle, mask
+
+
+def _resolved(mask: Any, q: Any, k: Any, v: Any, heads_first: bool, num_threads: int) -> BlockMask:
+    extents = extents_of(q, k, v, heads_first)
+    counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
+    return block_mask(mask, *counts, num_threads)

@@ -1,0 +1,120 @@
+"""What a call of attention says of itself, checked: layout, extents, scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .plans import DType
+
+__all__: list[str] = []
+
+DTYPES: dict[str, DType] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+}
+
+
+class Extents(NamedTuple):
+    """Of one call."""
+
+    batch: int
+    heads: int
+    heads_kv: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    head_dim_v: int
+
+
+def is_heads_first(layout: str) -> bool:
+    if layout == "bhsd":
+        return True
+    if layout == "bshd":
+        return False
+    raise ValueError(f'layout: expected "bhsd" or "bshd", got {layout!r}')
+
+
+def checked_scale(scale: float | None, name: str = "scale") -> float:
+    """The core's number: 0 for 1 / sqrt(head_dim).
+
+    TypeError for what is no number, and for a tensor that requires a gradient, which would get
+    none.
+    """
+    if scale is None:
+        return 0.0
+    if not isinstance(scale, float):
+        _refuse_no_number(scale, name)
+    value = float(scale)
+    if not -math.inf < value < math.inf or value == 0:  # comparisons: torch.compile follows them
+        raise ValueError(f"{name}: expected a finite number other than 0, got {scale}")
+    return value
+
+
+def _refuse_no_number(scale: Any, name: str) -> None:
+    if getattr(scale, "requires_grad", False):
+        raise TypeError(
+            f"{name}: a tensor that requires a gradient, but attention has none of it; multiply q "
+            f"by it and give {name}=1.0, or give float({name}.detach())"
+        )
+    dtype = str(getattr(scale, "dtype", "float"))
+    is_number = hasattr(scale, "__float__") and not isinstance(scale, bool)
+    if not is_number or ("int" not in dtype and "float" not in dtype):
+        raise TypeError(f"{name}: expected a number or None, got {type(scale).__name__}")
+
+
+def checked_extents(
+    q: Sequence[int], k: Sequence[int], v: Sequence[int], heads_first: bool
+) -> Extents:
+    """ValueError, naming the argument, for shapes that do not go together."""
+    axes = "heads, len" if heads_first else "len, heads"
+    for name, shape in (("q", q), ("k", k), ("v", v)):
+        if len(shape) != 4:
+            raise ValueError(
+                f"{name}: expected 4 dimensions [batch, {axes}, head_dim], got {len(shape)}"
+            )
+    head, length = (1, 2) if heads_first else (2, 1)
+    batch, heads, heads_kv = q[0], q[head], k[head]
+    if tuple(k[:3]) != tuple(v[:3]):
+        raise ValueError(f"v: expected {list(k[:3])} before its last extent, as k, got {list(v)}")
+    if k[0] != batch:
+        raise ValueError(f"k: expected batch {batch}, as q, got {k[0]}")
+    if k[3] != q[3]:
+        raise ValueError(f"k: expected head_dim {q[3]}, as q, got {k[3]}")
+    for name, count in (("q", heads), ("k", heads_kv)):
+        if count == 0:
+            raise ValueError(f"{name}: expected at least 1 head, got 0")
+    if heads % heads_kv != 0:
+        raise ValueError(
+            f"k: expected a number of heads that divides the {heads} of q, got {heads_kv}"
+        )
+    return Extents(batch, heads, heads_kv, q[length], k[length], q[3], v[3])
+
+
+def checked_backend(backend: str, is_on_gpu: bool, where: Any) -> None:
+    """Where the tensors are decides; naming the backend only checks it."""
+    if backend not in ("auto", "cpu", "sm90"):
+        raise ValueError(f'backend: expected "auto", "cpu" or "sm90", got {backend!r}')
+    if backend == "cpu" and is_on_gpu:
+        raise ValueError(f'backend: "cpu" computes on the host, q is on {where}; use q.cpu()')
+    if backend == "sm90" and not is_on_gpu:
+        raise ValueError(f'backend: "sm90" computes on a GPU, q is on {where}; move it there')
+
+
+def bias_extents(extents: Extents) -> tuple[int, int, int]:
+    return extents.batch, extents.heads_kv, extents.kv_len
+
+
+def refuse_bias(shape: Sequence[int], extents: Extents) -> None:
+    """ValueError for a bias that does not broadcast to a number for each key."""
+    wanted = bias_extents(extents)
+    given = (1,) * (3 - len(shape)) + tuple(shape)
+    if len(given) != 3 or any(
+        have not in (1, want) for have, want in zip(given, wanted, strict=True)
+    ):
+        raise ValueError(
+            f"bias: expected [batch, heads_kv, kv_len] = {list(wanted)}, or what broadcasts to "
+            f"that, got {list(shape)}"
+        )

@@ -1,0 +1,285 @@
+"""Attention and its gradients on plain tensors of PyTorch, by plans: no autograd, no dispatch.
+
+A call that was made before is found, and made, by one function of the core (`_fdma.KnownCalls`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _fdma
+from ..masks.block_mask import BlockMask
+from .mask_argument import block_mask
+from .plans import Direction, DType, Geometry, Place, plans
+from .shapes import DTYPES, Extents, checked_extents
+from .tensor_layouts import refuse_layouts
+from .threads import NOT_SAID
+from .torch_modes import refuse_transforms
+
+__all__: list[str] = []
+
+_TYPES: dict[Any, DType] = {getattr(torch, name): name for name in DTYPES.values()}
+_CONTIGUOUS = torch.contiguous_format
+_MAX_TEXTS = 4096
+_FEW_QUERIES = 4096  # kFewQueries of the core
+_upload_streams: dict[int, Any] = {}
+_text_numbers: dict[str, int] = {}
+_next_number = itertools.count(-1, -1)
+
+
+class Call(NamedTuple):
+    """What a call says besides its tensors."""
+
+    mask: BlockMask | str
+    scale: float
+    """0: 1 / sqrt(head_dim)."""
+    heads_first: bool
+    deterministic: bool
+    num_threads: int = 0
+    """Of the CPU, forward and backward; 0: all."""
+
+
+def threads_of_call(said: int) -> int:
+    """The core's number for what `attention_threads` makes of num_threads."""
+    count: int = torch.get_num_threads() if said == NOT_SAID else said
+    return count
+
+
+def number_of(mask: BlockMask | str) -> int:
+    """A number of a mask's or a text's own."""
+    if isinstance(mask, BlockMask):
+        return mask._handle
+    number = _text_numbers.get(mask)
+    if number is None:
+        if len(_text_numbers) >= _MAX_TEXTS:
+            _text_numbers.clear()
+        number = _text_numbers.setdefault(mask, next(_next_number))
+    return number
+
+
+def extents_of(q: Any, k: Any, v: Any, heads_first: bool) -> Extents:
+    try:
+        return checked_extents(q.shape, k.shape, v.shape, heads_first)
+    except RuntimeError:  # nested tensors have no shape
+        refuse_layouts(q=q, k=k, v=v)
+        raise
+
+
+def plan_of(q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction = "forward") -> Any:
+    """The plan of a call: known, or made now; None for a batch of 0, once the call is checked."""
+    is_backward = direction == "backward"
+    is_deterministic = call.deterministic and is_backward
+    number = number_of(call.mask)
+    shown = number, q, k, v, bias, call.heads_first, is_backward, is_deterministic
+    plan = _find_known(*shown)
+    if plan is not None:
+        return plan
+    refuse_layouts(q=q, k=k, v=v, bias=bias)
+    # Parameters, and tensors before PyTorch 2.10, do not describe themselves to C.
+    tensors = tuple((x.shape, x.dtype, x.device) for x in (q, k, v))
+    key = number, tensors, bias is None, call.heads_first, direction, is_deterministic
+    plan = plans.of_call(key)
+    if plan is not None:
+        return plan
+    extents, geometry, place = _geometry(q, k, v, bias, call, direction)
+    counts = extents.batch, extents.heads, extents.q_len, extents.kv_len
+    mask = block_mask(call.mask, *counts, call.num_threads)
+    if extents.batch == 0:
+        return None
+    entry = plans.entry(mask, geometry, place, call.num_threads)
+    rows = extents.batch, extents.heads, extents.q_len
+    one_number = torch.empty(1, dtype=torch.float32, device=q.device)
+    if not _add_known(*shown, entry, one_number.expand(rows)):
+        plans.remember(key, entry)
+    return entry.plan
+
+
+def _geometry(
+    q: Any, k: Any, v: Any, bias: Any, call: Call, direction: Direction
+) -> tuple[Extents, Geometry, Place | None]:
+    extents = extents_of(q, k, v, call.heads_first)
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != q.dtype:
+            raise ValueError(f"{name}: expected {q.dtype}, as q, got {tensor.dtype}")
+        if tensor.device != q.device:
+            raise ValueError(f"{name}: expected a tensor on {q.device}, as q, got {tensor.device}")
+    if bias is not None and bias.device != q.device:
+        raise ValueError(f"bias: expected a tensor on {q.device}, as q, got {bias.device}")
+    dtype = _TYPES.get(q.dtype)
+    if dtype is None:
+        raise NotImplementedError(
+            f"q: expected float32, float16 or bfloat16, got {q.dtype}; convert it first"
+        )
+    place = _place(q.device) if q.device.type == "cuda" else None
+    geometry = Geometry(
+        extents.batch,
+        extents.heads,
+        extents.heads_kv,
+        extents.head_dim,
+        extents.head_dim_v,
+        dtype,
+        bias is not None,
+        None if place is None else place.device,
+        direction,
+        call.deterministic and direction == "backward" and place is not None,
+    )
+    return extents, geometry, place
+
+
+def _place(device: Any) -> Place:
+    index = torch.cuda.current_device() if device.index is None else device.index
+
+    def upload_stream() -> Any:
+        if index not in _upload_streams:
+            _upload_streams[index] = torch.cuda.Stream(index)
+        return _upload_streams[index]
+
+    return Place(index, torch.cuda.is_current_stream_capturing, upload_stream)
+
+
+def new_outputs(q: Any, k: Any, v: Any, heads_first: bool, with_lse: bool = True) -> Any:
+    """Memory for the result, as q lies or with lengths before heads, and for the log-sum-exp."""
+    batch, first, second, head_dim = q.shape
+    head_dim_v = v.shape[3]
+    if head_dim == head_dim_v and (q.is_contiguous() or q.transpose(1, 2).is_contiguous()):
+        out = torch.empty_like(q)
+    elif heads_first:
+        out = torch.empty((batch, second, first, head_dim_v), dtype=q.dtype, device=q.device)
+        out = out.transpose(1, 2)
+    else:
+        out = torch.empty((batch, first, second, head_dim_v), dtype=q.dtype, device=q.device)
+    if not with_lse:
+        return out, None
+    rows = (batch, first, second) if heads_first else (batch, second, first)
+    return out, torch.empty(rows, dtype=torch.float32, device=q.device)
+
+
+_known = _fdma.KnownCalls(torch.empty_like, _CONTIGUOUS, new_outputs)
+plans.when_forgotten.append(_known.clear)
+run_known = _known.run
+_find_known, _add_known = _known.find, _known.add
+
+
+def needs_residual(q: Any, wants_bias: bool) -> bool:
+    """Whether gradients want what rounding takes from the result: without it the core finds D of
+    the gradients from the keys, a pass over them more.
+    """
+    if q.dtype == torch.float32:
+        return False
+    return wants_bias or bool(q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_QUERIES)
+
+
+def forward_with_residual(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    """(result, log-sum-exp, what rounding took from the result)."""
+    plan = plan_of(q, k, v, bias, call)
+    out, lse = new_outputs(q, k, v, call.heads_first)
+    residual = torch.empty_like(out)
+    if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        return out.zero_(), lse.fill_(-torch.inf), residual.zero_()
+    _run(plan, q, k, v, bias, out, lse, call, residual)
+    return out, lse, residual
+
+
+def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
+    """The result, or with_lse (result, log-sum-exp)."""
+    mask, scale, heads_first, _, num_threads = call
+    known = run_known(number_of(mask), q, k, v, bias, scale, heads_first, with_lse, num_threads)
+    return _forward(q, k, v, bias, call, with_lse) if known is None else known
+
+
+def _forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
+    plan = plan_of(q, k, v, bias, call)
+    out, lse = new_outputs(q, k, v, call.heads_first, with_lse)
+    if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        out.zero_()
+        return (out, lse.fill_(-torch.inf)) if with_lse else out
+    _run(plan, q, k, v, bias, out, lse, call)
+    return (out, lse) if with_lse else out
+
+
+def _run(
+    plan: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    out: Any,
+    lse: Any,
+    call: Call,
+    residual: Any = None,
+) -> None:
+    for _ in range(2):
+        unreadable = _fdma.attention_call(
+            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, residual, call.num_threads
+        )
+        if not unreadable:
+            break
+        q, k, v, bias = _contiguous(unreadable, q, k, v, bias)
+
+
+def backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    out: Any,
+    lse: Any,
+    residual: Any,
+    dout: Any,
+    dlse: Any,
+    call: Call,
+    wants_bias: bool,
+) -> Any:
+    """(dq, dk, dv, dbias or None); residual: of `forward_with_residual`, or None.
+
+    torch.use_deterministic_algorithms asks for the order of deterministic calls, as the call may.
+    """
+    refuse_transforms("gradients of attention", q, k, v, bias, dout, dlse)
+    if torch.are_deterministic_algorithms_enabled():
+        call = call._replace(deterministic=True)
+    dq, dk, dv = (new_gradient(x, call.heads_first) for x in (q, k, v))
+    dbias = torch.empty(bias.shape, dtype=torch.float32, device=q.device) if wants_bias else None
+    grads = dq, dk, dv, dbias
+    if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
+        return tuple(x if x is None else x.zero_() for x in grads)
+    if dout is None:
+        dout = torch.zeros_like(out)
+    plan = plan_of(q, k, v, bias, call, "backward")
+    # Of the framework, which gives it to others once it is free: it is as large as dq in float32.
+    num_bytes = getattr(plan, "launch_nbytes", 0)
+    workspace = q.new_empty(num_bytes, dtype=torch.uint8) if num_bytes else None
+    for _ in range(2):
+        unreadable = _fdma.attention_backward_call(
+            plan,
+            *(q, k, v, bias, out, lse, dout, dlse),
+            *grads,
+            call.scale,
+            call.heads_first,
+            call.deterministic,
+            workspace,
+            residual,
+            call.num_threads,
+        )
+        if not unreadable:
+            break
+        q, k, v, bias, dout, dlse = _contiguous(unreadable, q, k, v, bias, dout, dlse)
+    return grads
+
+
+def new_gradient(x: Any, heads_first: bool) -> Any:
+    """Memory for the gradient of q, k or v: as it lies, where that is without gaps."""
+    if x.is_contiguous() or x.transpose(1, 2).is_contiguous():
+        return torch.empty_like(x)
+    if heads_first:
+        return torch.empty_like(x.transpose(1, 2), memory_format=_CONTIGUOUS).transpose(1, 2)
+    return torch.empty_like(x, memory_format=_CONTIGUOUS)
+
+
+def _contiguous(bits: int, *tensors: Any) -> Any:
+    """The tensors, those with a bit copied."""
+    return tuple(
+        x.clone(memory_format=_CONTIGUOUS) if bits >> i & 1 else x for i, x in enumerate(tensors)
+    )

@@ -1,0 +1,54 @@
+"""PyTorch's operators of fdma, there as soon as both packages are: a program that was exported with
+them is loaded by `torch.export.load` after `import fdma` and `import torch`, in either order.
+
+fdma imports no PyTorch. Where that is imported later, a finder of modules waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+__all__: list[str] = []
+
+
+def register() -> None:
+    """Registers the operators now, or at the end of the first `import torch`."""
+    if sys.modules.get("torch") is not None:
+        _register()
+    elif "torch" not in sys.modules:  # None: an import of it is to fail
+        sys.meta_path.insert(0, _WaitsForTorch())
+
+
+def _register() -> None:
+    # Where PyTorch is too old, the first call that needs an operator says what is missing.
+    with contextlib.suppress(Exception):
+        from ..interop import hf_operators  # noqa: F401
+        from . import operators as attention_operators  # noqa: F401
+        from . import zoh_torch  # noqa: F401
+
+
+class _WaitsForTorch:
+    """Finds torch as the others do, and registers the operators at the end of its import."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        others = (f.find_spec for f in sys.meta_path if f is not self and hasattr(f, "find_spec"))
+        spec = next((s for find in others if (s := find(name, path, target)) is not None), None)
+        loader: Any = getattr(spec, "loader", None)
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return spec
+
+        def run_and_register(module: Any) -> None:
+            del loader.exec_module
+            run(module)
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+            _register()
+
+        with contextlib.suppress(AttributeError):  # a loader that takes no attributes
+            loader.exec_module = run_and_register
+        return spec

@@ -1,0 +1,1 @@
+"""Masks in HDF5 files, by h5py."""

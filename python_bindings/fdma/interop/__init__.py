@@ -1,0 +1,1 @@
+"""Masks of other libraries, and models of Hugging Face."""

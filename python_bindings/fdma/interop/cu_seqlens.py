@@ -1,0 +1,157 @@
+"""FlashAttention's varlen arguments: sequences of different lengths, one after another.
+
+Sequence s has query rows [cu_seqlens_q[s], cu_seqlens_q[s + 1]) and keys likewise; different
+sequences never meet. In a sequence of sq rows and sk keys row i sees the keys
+
+    i + sk - sq - left <= j <= i + sk - sq + right
+
+so that the last row meets the last key; -1 is no bound on that side, and causal is right = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .. import _fdma
+from .arrays import flag, host_array, integers, mask_of, outgoing, pair
+
+if TYPE_CHECKING:
+    from ..masks.block_mask import BlockMask
+from ..masks.compiled_regions import made_outside
+
+__all__ = ["CuSeqlens", "from_cu_seqlens", "to_cu_seqlens"]
+
+
+class CuSeqlens(NamedTuple):
+    """What to_cu_seqlens gives; from_cu_seqlens(**arguments._asdict()) is the mask again."""
+
+    cu_seqlens_q: Any
+    """int32 [sequences + 1], from 0."""
+    cu_seqlens_k: Any
+    """int32 [sequences + 1], from 0."""
+    causal: bool
+    window_size: tuple[int, int]
+    """Keys to the left and to the right of the diagonal; -1: no bound."""
+    seqused_q: Any
+    """int32 [sequences]: rows of each sequence in use, or None: all of them."""
+    seqused_k: Any
+    """The same of keys."""
+    packed: bool
+    """One batch element that holds all sequences, or one batch element for each."""
+    heads: int
+    """Heads of the mask, all alike."""
+
+    def flash_attention(self) -> dict[str, Any]:
+        """The keyword arguments of flash_attn_varlen_func, max_seqlen_q and max_seqlen_k included.
+
+        seqused_q and seqused_k are among them only where the mask needs them (FlashAttention 3).
+
+        >>> import fdma
+        >>> arguments = fdma.compile("causal & documents(lengths=@n)", 5, n=[2, 3]).to_cu_seqlens()
+        >>> arguments.flash_attention()["max_seqlen_k"]
+        3
+        """
+        longest = [
+            int(np.diff(host_array("cu_seqlens", offsets)).max(initial=0))
+            for offsets in (self.cu_seqlens_q, self.cu_seqlens_k)
+        ]
+        arguments = {
+            "cu_seqlens_q": self.cu_seqlens_q,
+            "cu_seqlens_k": self.cu_seqlens_k,
+            "max_seqlen_q": longest[0],
+            "max_seqlen_k": longest[1],
+            "causal": self.causal,
+            "window_size": self.window_size,
+        }
+        used = {"seqused_q": self.seqused_q, "seqused_k": self.seqused_k}
+        return arguments | {name: values for name, values in used.items() if values is not None}
+
+
+@made_outside
+def from_cu_seqlens(
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any = None,
+    *,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    seqused_q: Any = None,
+    seqused_k: Any = None,
+    packed: bool = True,
+    heads: int = 1,
+    block: int | Sequence[int] = (128, 128),
+) -> BlockMask:
+    """The mask of FlashAttention's varlen arguments.
+
+    Args:
+        cu_seqlens_q, cu_seqlens_k: integers [sequences + 1], ascending from 0 (equal neighbours: an
+            empty sequence); the keys' are those of the queries by default. NumPy, lists, PyTorch,
+            ..; CUDA tensors are copied, 4 bytes an entry, which waits for the GPU.
+        causal: no key to the right of the diagonal, whatever window_size says.
+        window_size: (left, right), FlashAttention's inclusive pair; -1: no bound.
+        seqused_q, seqused_k: integers [sequences], the rows and keys of each sequence in use, from
+            its first; the others see and are seen by nothing.
+        packed: True: the mask is one batch element, all sequences as they lie in memory; False: one
+            batch element per sequence, each with its lengths.
+        heads: heads of the mask, all alike.
+        block: tile of the result.
+
+    Errors: ValueError for offsets that do not ascend from 0, a count outside its sequence, a window
+    below -1 or other extents; TypeError for elements that are no integers.
+
+    >>> import fdma
+    >>> fdma.from_cu_seqlens([0, 2, 5], causal=True).to_dense()[0, 0].astype(int)
+    array([[1, 0, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [0, 0, 1, 0, 0],
+           [0, 0, 1, 1, 0],
+           [0, 0, 1, 1, 1]])
+    """
+
+    def offsets(name: str, array: Any) -> Any:
+        return integers(name, array, "[sequences + 1]")
+
+    def counts(name: str, array: Any) -> Any:
+        return None if array is None else integers(name, array, "[sequences]")
+
+    queries = offsets("cu_seqlens_q", cu_seqlens_q)
+    keys = queries if cu_seqlens_k is None else offsets("cu_seqlens_k", cu_seqlens_k)
+    core = _fdma.block_mask_from_cu_seqlens(
+        queries,
+        keys,
+        flag("causal", causal),
+        pair("window_size", window_size),
+        counts("seqused_q", seqused_q),
+        counts("seqused_k", seqused_k),
+        flag("packed", packed),
+        heads,
+        pair("block", block),
+    )
+    return mask_of(core)
+
+
+def to_cu_seqlens(mask: BlockMask, *, device: Any = None) -> CuSeqlens:
+    """The varlen arguments of a mask, in one form for equal masks.
+
+    Args:
+        device: None gives NumPy, a device of PyTorch tensors there.
+
+    A mask of one batch element is packed: as few sequences as see each other. One of several is one
+    sequence for each. Windows are open where that is the same, and a right window of 0 is causal.
+
+    Errors: NotImplementedError where no window over sequences has these cells (the first cell that
+    does not fit is named), and for heads that differ.
+
+    >>> import fdma
+    >>> arguments = fdma.compile("causal & documents(lengths=@n)", 5, n=[2, 3]).to_cu_seqlens()
+    >>> arguments.cu_seqlens_q.tolist(), arguments.causal, arguments.window_size
+    ([0, 2, 5], True, (-1, 0))
+    """
+    fields = _fdma.cu_seqlens_from_block_mask(mask._core)
+    convert = outgoing(device)
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
+        if fields[name] is not None:
+            fields[name] = convert(fields[name])
+    return CuSeqlens(**fields, heads=mask._core.num_heads)

@@ -1,0 +1,336 @@
+"""PyTorch FlexAttention's BlockMask, from and to a mask.
+
+A BlockMask lists tiles: in kv_indices those that its function mask_mod decides, in full_kv_indices
+those that are taken whole. The cells of the former are in the function alone, so reading one needs
+the function (which is traced, fdma.trace), or a second mask. Every tile is then held against the
+cells: a full one must be full, one in no list empty, a partial one partial, or reach past a length.
+
+Fields go by name, never by position: as_tuple() has other places in every version of PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _fdma
+from .arrays import Host, import_torch, integers, mask_of, pair
+from .flex_mask_mod import MaskMod, mask_mod_of_tables
+
+if TYPE_CHECKING:
+    from ..masks.block_mask import BlockMask
+from ..masks.compiled_regions import made_outside
+
+__all__ = ["from_flex", "to_flex", "to_flex_arrays"]
+
+_TABLES = ("kv", "full_kv", "q", "full_q")
+_OPTIONAL = {"full_kv", "q", "full_q"}
+_OWN = ("fdma_bitmap_index", "fdma_bitmaps")
+_FIELDS = {
+    "seq_lengths",
+    "BLOCK_SIZE",
+    *_OWN,
+    *(f"{table}_{part}" for table in _TABLES for part in ("num_blocks", "indices")),
+}
+
+Table = tuple[Host, Host]
+
+
+@made_outside
+def from_flex(
+    block_mask: Any,
+    cells: Any = None,
+    *,
+    sample: bool = False,
+    tiles_only: bool = False,
+) -> BlockMask:
+    """The mask of a FlexAttention BlockMask, exactly, or an error.
+
+    Args:
+        block_mask: torch.nn.attention.flex_attention.BlockMask, or a mapping of its fields by name:
+            seq_lengths, BLOCK_SIZE, kv_num_blocks and kv_indices, and optionally full_kv_*, q_* and
+            full_q_* (checked to be the transposes) and the bitmaps of to_flex_arrays
+            (fdma_bitmap_index, fdma_bitmaps). Counts are integers [batch, heads, rows], indices
+            [batch, heads, rows, width], in any order, with any padding. CUDA tensors are copied, 4
+            bytes an entry, which waits for the GPU.
+        cells: what partial tiles hold: an fdma.BlockMask of the same lengths (and as many batch
+            elements and heads, or one), or whatever fdma.compile takes (a MaskExpr, a spec, a
+            mask_mod). By default block_mask.mask_mod, traced; a mapping with bitmaps needs none.
+        sample: where the function cannot be traced, call it for every cell instead.
+        tiles_only: take every listed tile whole, whatever the function says. That is what compiled
+            kernels make of a BlockMask without mask_mod.
+
+    The result has the block's tiles and as many batch elements and heads as the arrays.
+
+    Errors: ValueError for a tile whose class is not that of the cells, an index outside the table
+    or listed twice, a transpose that is none, a partial tile without cells or other extents, naming
+    the tile; NotImplementedError for a BLOCK_SIZE that FDMA does not have (multiples of 16 up to
+    1024), or a function that cannot be traced (it names the operation).
+
+    >>> import fdma
+    >>> from torch.nn.attention.flex_attention import create_block_mask
+    >>> flex = create_block_mask(lambda b, h, q, k: q >= k, None, None, 300, 300, "cpu")
+    >>> fdma.from_flex(flex) == fdma.compile("causal", 300)
+    True
+    """
+    fields = _fields_of(block_mask)
+    lengths = pair("seq_lengths", fields["seq_lengths"])
+    block = pair("BLOCK_SIZE", fields["BLOCK_SIZE"])
+    tables = {name: _table(name, fields) for name in _TABLES}
+    kv = tables["kv"]
+    assert kv is not None
+    own: Table | None = None
+    if tiles_only:
+        if cells is not None:
+            raise TypeError("tiles_only: takes no cells")
+        _check_sides(block)
+        kv = _merged(kv, tables["full_kv"])
+        own = _whole_tiles(kv, lengths, block)
+        core = _fdma.block_mask_from_flex(lengths, block, kv, own_cells=own)
+        return mask_of(core)
+    if all(name in fields for name in _OWN):
+        own = (
+            integers(_OWN[0], fields[_OWN[0]], "[listed in kv]"),
+            integers(_OWN[1], fields[_OWN[1]], "[bitmaps, words]", np.uint64),
+        )
+    if cells is None and own is None:
+        cells = _cells_of_function(getattr(block_mask, "mask_mod", None))
+    pairs = (int(kv[0].shape[0]), int(kv[0].shape[1]))
+    source = None if cells is None else _compiled(cells, lengths, pairs, sample)
+    core = _fdma.block_mask_from_flex(
+        lengths,
+        block,
+        kv,
+        tables["full_kv"],
+        tables["q"],
+        tables["full_q"],
+        own,
+        None if source is None else source._core,
+    )
+    return mask_of(core)
+
+
+def to_flex(
+    mask: BlockMask,
+    device: Any = None,
+    mask_mod: MaskMod | None = None,
+    *,
+    block: int | Sequence[int] = 128,
+    separate_full_blocks: bool = True,
+    check: bool = True,
+    sample: bool = False,
+    max_bytes: int = 1 << 34,
+) -> Any:
+    """FlexAttention's BlockMask of a mask: what create_block_mask makes of it, bit for bit.
+
+    Args:
+        device: of the tensors; by default the accelerator, or the CPU, as create_block_mask has it.
+        mask_mod: the function that goes with the arrays. By default one that looks the exact cells
+            up in a table: 4 bytes a tile and block_q * block_kv / 8 bytes for each distinct partial
+            tile. A function of yours in closed form may make a faster kernel.
+        block: BLOCK_SIZE, one number or (queries, keys).
+        separate_full_blocks: False lists full tiles among the partial ones.
+        check: hold mask_mod, traced, against the mask.
+        sample: where mask_mod cannot be traced, call it for every cell.
+        max_bytes: of all index tables.
+
+    Returns a torch.nn.attention.flex_attention.BlockMask: counts int32 [batch, heads, rows] and
+    indices int32 [batch, heads, rows, width] of the key and of the query side, with the mask's
+    batch and heads; listed tiles ascending and then the others ascending. Tiles that reach past a
+    length are never full there. The metadata of deterministic gradients (dq_write_order) is not
+    among it. The tables take 16 bytes a tile, batch element and head.
+
+    Errors: NotImplementedError for lengths per batch element; ValueError for a block that FDMA does
+    not have, or where mask_mod differs from the mask, naming the tile; MemoryError beyond
+    max_bytes.
+
+    >>> import fdma
+    >>> from torch.nn.attention.flex_attention import create_block_mask
+    >>> theirs = create_block_mask(lambda b, h, q, k: q >= k, None, None, 300, 300, "cpu")
+    >>> ours = fdma.compile("causal", 300).to_flex("cpu")
+    >>> bool((ours.kv_indices == theirs.kv_indices).all())
+    True
+    """
+    if mask_mod is not None and not callable(mask_mod):
+        raise TypeError(
+            f"mask_mod: expected a function of (b, h, q_idx, kv_idx), got {type(mask_mod).__name__}"
+        )
+    torch = import_torch()
+    from torch.nn.attention.flex_attention import BlockMask as FlexBlockMask
+
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    fields = _export(mask, block, separate_full_blocks, mask_mod is None or check, max_bytes)
+    if mask_mod is None:
+        mask_mod = mask_mod_of_tables(mask, fields, device)
+    elif check:
+        _check_function(mask_mod, mask, fields, sample)
+
+    def tensor(name: str) -> Any:
+        return torch.from_numpy(fields[name]).to(device) if name in fields else None
+
+    return FlexBlockMask(
+        seq_lengths=fields["seq_lengths"],
+        **{name: tensor(name) for name in sorted(_FIELDS) if name.endswith(("blocks", "indices"))},
+        BLOCK_SIZE=fields["BLOCK_SIZE"],
+        mask_mod=mask_mod,
+    )
+
+
+def to_flex_arrays(
+    mask: BlockMask,
+    *,
+    block: int | Sequence[int] = 128,
+    separate_full_blocks: bool = True,
+    cells: bool = True,
+    max_bytes: int = 1 << 34,
+) -> dict[str, Any]:
+    """The fields of FlexAttention's BlockMask by name, as NumPy arrays, without PyTorch.
+
+    Args:
+        block: BLOCK_SIZE, one number or (queries, keys).
+        separate_full_blocks: False lists full tiles among the partial ones.
+        cells: add FDMA's two fields, which hold what partial tiles do: fdma_bitmap_index, int32
+            [tiles listed in kv], and fdma_bitmaps, uint64 [bitmaps, block_q * block_kv / 64], bit
+            r * block_kv + c, least significant first. from_flex then needs nothing else.
+        max_bytes: of all index tables.
+
+    Errors: those of to_flex.
+
+    >>> import fdma
+    >>> mask = fdma.compile("causal", 300)
+    >>> fields = mask.to_flex_arrays()
+    >>> fields["kv_num_blocks"], fields["kv_indices"][0, 0].tolist()
+    (array([[[1, 1, 3]]], dtype=int32), [[0, 1, 2], [1, 0, 2], [0, 1, 2]])
+    >>> fdma.from_flex(fields) == mask
+    True
+    """
+    return _export(mask, block, separate_full_blocks, cells, max_bytes)
+
+
+def _export(
+    mask: BlockMask,
+    block: int | Sequence[int],
+    separate_full_blocks: bool,
+    with_cells: bool,
+    max_bytes: int,
+) -> dict[str, Any]:
+    return _fdma.flex_from_block_mask(
+        mask._core,
+        pair("block", block),
+        separate_full_blocks=separate_full_blocks,
+        with_cells=with_cells,
+        max_bytes=max_bytes,
+    )
+
+
+def _fields_of(block_mask: Any) -> Mapping[str, Any]:
+    """The fields that are there, by name."""
+    if isinstance(block_mask, Mapping):
+        unknown = sorted(set(block_mask) - _FIELDS)
+        if unknown:
+            raise ValueError(f"{unknown[0]}: no field of a FlexAttention BlockMask")
+        given = dict(block_mask)
+    elif hasattr(block_mask, "kv_num_blocks"):
+        given = {name: getattr(block_mask, name, None) for name in _FIELDS}
+    else:
+        raise TypeError(
+            "block_mask: expected a BlockMask of FlexAttention or a mapping of its fields, got "
+            f"{type(block_mask).__name__}"
+        )
+    fields = {name: value for name, value in given.items() if value is not None}
+    for name in ("seq_lengths", "BLOCK_SIZE", "kv_num_blocks", "kv_indices"):
+        if name not in fields:
+            raise ValueError(f"{name}: missing among the fields of the BlockMask")
+    return fields
+
+
+def _table(name: str, fields: Mapping[str, Any]) -> Table | None:
+    counts, indices = f"{name}_num_blocks", f"{name}_indices"
+    if name in _OPTIONAL and counts not in fields and indices not in fields:
+        return None
+    for field in (counts, indices):
+        if field not in fields:
+            raise ValueError(f"{field}: missing among the fields of the BlockMask")
+    return (
+        integers(counts, fields[counts], "[batch, heads, rows]"),
+        integers(indices, fields[indices], "[batch, heads, rows, width]"),
+    )
+
+
+def _cells_of_function(mask_mod: Any) -> Any:
+    """What says which cells are true: the mask that made the function, or the function."""
+    if mask_mod is None:
+        return None
+    own = getattr(mask_mod, "fdma_mask", None)
+    if own is not None:
+        return own
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    if flex is not None and mask_mod is flex.noop_mask:
+        return "true"
+    return mask_mod
+
+
+def _compiled(
+    cells: Any, lengths: tuple[int, int], pairs: tuple[int, int], sample: bool
+) -> BlockMask:
+    from ..masks.block_mask import BlockMask
+    from ..masks.compile import compile as compile_mask
+
+    if isinstance(cells, BlockMask):
+        return cells
+    return compile_mask(cells, *lengths, batch=pairs[0], heads=pairs[1], sample=sample)
+
+
+def _check_function(
+    mask_mod: Callable[..., Any], mask: BlockMask, fields: Mapping[str, Any], sample: bool
+) -> None:
+    """ValueError unless the function has the cells of the mask."""
+    pairs = (mask._core.num_batches, mask._core.num_heads)
+    source = _compiled(_cells_of_function(mask_mod), fields["seq_lengths"], pairs, sample)
+    if source == mask:
+        return
+    try:
+        from_flex(fields, cells=source)  # holds every bitmap against the cells, and names a tile
+    except ValueError as error:
+        raise ValueError(f"mask_mod: other cells than the mask's: {error}") from error
+
+
+def _check_sides(block: tuple[int, int]) -> None:
+    """What the core says too, before bitmaps of that size are made."""
+    if not all(16 <= side <= 1024 and side % 16 == 0 for side in block):
+        raise NotImplementedError(f"BLOCK_SIZE: {block}, expected multiples of 16 from 16 to 1024")
+
+
+def _merged(kv: Table, full_kv: Table | None) -> Table:
+    """One table that lists the tiles of both, in front of each row."""
+    if full_kv is None:
+        return kv
+    for name, mine, other in zip(("num_blocks", "indices"), kv, full_kv, strict=True):
+        if mine.shape[:3] != other.shape[:3]:
+            raise ValueError(f"full_kv_{name}: shape {other.shape}, but kv_{name} has {mine.shape}")
+    listed = np.concatenate(
+        [np.arange(t[1].shape[3]) < t[0][..., None] for t in (kv, full_kv)], axis=3
+    )
+    order = np.argsort(~listed, axis=3, kind="stable")
+    indices = np.take_along_axis(np.concatenate([kv[1], full_kv[1]], axis=3), order, axis=3)
+    return kv[0] + full_kv[0], np.ascontiguousarray(indices)
+
+
+def _whole_tiles(kv: Table, lengths: tuple[int, int], block: tuple[int, int]) -> Table:
+    """Bitmaps of listed tiles that are all true: whole, cut off on the right, below, or both."""
+    (q_len, kv_len), (block_q, block_kv) = lengths, block
+    last_row, last_column = -(-q_len // block_q) - 1, -(-kv_len // block_kv) - 1
+    bitmaps = np.zeros((4, block_q, block_kv), np.bool_)
+    for kind in range(4):
+        rows = q_len - last_row * block_q if kind & 2 else block_q
+        columns = kv_len - last_column * block_kv if kind & 1 else block_kv
+        bitmaps[kind, :rows, :columns] = True
+    listed = np.arange(kv[1].shape[3]) < kv[0][..., None]
+    rows_of = np.nonzero(listed)[2]
+    index = (rows_of == last_row) * 2 + (kv[1][listed] == last_column)
+    words = np.packbits(bitmaps.reshape(4, -1), axis=1, bitorder="little").view("<u8")
+    return index.astype(np.int32), np.ascontiguousarray(words, np.uint64)

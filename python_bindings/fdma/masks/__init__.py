@@ -1,0 +1,1 @@
+"""Masks: expressions, compiling, BlockMask, drawing."""

@@ -1,0 +1,223 @@
+"""compile: from a mask to the exact BlockMask of a shape.
+
+Here arguments of many kinds become what the core takes: an expression or a text, arrays in host
+memory by the names of their tables, lengths as lists. The core checks, binds and lowers
+(docs/architecture.md), without the GIL.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from .. import _fdma
+from . import names
+from .block_mask import BlockMask
+from .compiled_regions import made_outside
+from .expr_types import MaskExpr, MaskLike, TableExpr, _is_condition, _same_symbols
+from .table_arrays import as_array, describe, is_same, on_host
+
+__all__ = ["compile"]
+
+Format: TypeAlias = Literal["segment", "parametric", "bitset", "bcsr", "columns", "dense"]
+MaskMod: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+Lengths: TypeAlias = "int | Sequence[int] | np.ndarray[Any, Any] | Any"
+
+
+@made_outside
+def compile(
+    mask: MaskLike | str | MaskMod,
+    q_len: Lengths,
+    kv_len: Lengths | None = None,
+    batch: int | None = None,
+    heads: int = 1,
+    *,
+    tables: Mapping[str, Any] | None = None,
+    format: Format = "segment",
+    block: int | tuple[int, int] = (128, 128),
+    num_threads: int = 0,
+    sample: bool = False,
+    timeout: float | None = None,
+    max_work: int | None = None,
+    **named_tables: Any,
+) -> BlockMask:
+    """The exact mask of a shape: a MaskExpr, a text of the mask language, or a mask_mod function.
+
+    Lengths are one integer, or one for each batch element; `kv_len` is `q_len` where it is not
+    given, `batch` the number of lengths, else 1. A mask that mentions neither b nor h, nor has a
+    table with a batch extent, serves every batch and head count: leave them 1.
+
+    Tables that do not travel with the mask come by keyword, `doc=ids`, or in `tables`: integer or
+    boolean arrays of 0 to 4 dimensions (float32 for the scores of topk), of NumPy, PyTorch or
+    anything with DLPack, sequences, and numbers for tables without dimensions. They are read now
+    and not kept; tensors on a GPU are copied to the host. A FlexAttention function of (b, h, q_idx,
+    kv_idx) is traced (fdma.trace_mask_mod); with `sample` it is evaluated at every cell instead.
+
+    `format` is segment, parametric, bitset, bcsr, columns or dense; `block` the sides of a block,
+    multiples of 16; `num_threads` 0 means all cores, whatever OMP_NUM_THREADS and PyTorch are set
+    to, and never changes the result.
+
+    A text of a stranger may ask for more work than anyone has. `timeout` stops compiling after so
+    many seconds; `max_work` bounds what loops (any, all) may cost, in evaluations of one operation
+    for one cell and turn: 2**38 where it is not given, ten minutes of one core, and 0 for no limit.
+
+    Raises fdma.MaskSyntaxError for a wrong text; TypeError for a wrong type; ValueError for a
+    table that is missing, unknown or of the wrong shape, a bad parameter, or a mask with an
+    undefined cell, which it names; NotImplementedError for what a format cannot hold, tracing
+    cannot follow or exceeds max_work; TimeoutError after `timeout`. Cost: O(runs) where rows move
+    in step, causal and windows for instance, else O(tables + live partial tiles), never
+    O(q_len * kv_len) memory. Ctrl-C stops it.
+
+    >>> import fdma
+    >>> mask = fdma.compile(fdma.causal() & fdma.documents(lengths=[700, 1300, 48]), 2048)
+    >>> mask.spec, mask.counts.full
+    ('causal & documents(lengths=@lengths)', 46)
+    >>> fdma.compile("k <= q & q - k < @w", 4096, w=512).counts.partial
+    60
+    >>> fdma.compile(lambda b, h, q, k: q >= k, 4096, format="bcsr").format
+    'bcsr'
+    """
+    q_lens = _lengths("q_len", q_len)
+    kv_lens = q_lens if kv_len is None else _lengths("kv_len", kv_len)
+    count = max(len(q_lens), len(kv_lens)) if batch is None else _integer("batch", batch)
+    num_heads = _integer("heads", heads)
+    is_function = not isinstance(mask, str | MaskExpr | TableExpr) and callable(mask)
+    if sample and not is_function:
+        raise TypeError(f"sample: only functions are sampled, got {_kind_of(mask)}")
+    arrays: dict[str, Any] = {}
+    if isinstance(mask, str):
+        expr = _fdma.parse_expr(mask)
+    else:
+        if is_function:
+            mask = _of_function(mask, sample, max(q_lens), max(kv_lens), count, num_heads)
+        expr, arrays = _finished(mask)
+    if (wanted := expr.table_names) or tables or named_tables:
+        arrays = _bound(wanted, arrays, tables, named_tables)
+    core = _fdma.compile(
+        expr,
+        q_lens,
+        kv_lens,
+        count,
+        num_heads,
+        arrays,
+        format,
+        _block(block),
+        _integer("num_threads", num_threads),
+        _seconds(timeout),
+        None if max_work is None else _integer("max_work", max_work),
+    )
+    return BlockMask._wrap(core)
+
+
+def _finished(mask: Any) -> tuple[_fdma.Expr, dict[str, Any]]:
+    """The checked expression and its arrays by the names in it."""
+    if not isinstance(mask, MaskExpr):
+        if not isinstance(mask, TableExpr) and not _is_condition(mask):
+            raise TypeError(
+                "mask: expected a MaskExpr, a text of the mask language or a function of (b, h, "
+                f"q_idx, kv_idx), got {_kind_of(mask)}"
+            )
+        mask = MaskExpr(mask)
+    if not mask._arrays:
+        return _fdma.finish_expr(mask._node).expr, {}
+    finished = _fdma.finish_expr(mask._node, _same_symbols(mask._arrays))
+    symbols = finished.table_names
+    return finished.expr, {symbols.get(symbol, symbol): a for symbol, a in mask._arrays.items()}
+
+
+def _of_function(
+    function: Any, sample: bool, q_len: int, kv_len: int, batch: int, heads: int
+) -> MaskExpr:
+    if getattr(function, "__module__", None) == names.__name__:
+        raise TypeError(
+            f"mask: expected a mask, got the function that makes it: call {function.__name__}(..)"
+        )
+    from ..trace import trace  # the tracer, where a function is handed in
+
+    if sample:
+        return trace.sample_mask_mod(function, q_len, kv_len, batch, heads)
+    return trace.trace_mask_mod(function)
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, BlockMask):
+        return "a BlockMask, which is compiled already (to_format converts it)"
+    return type(value).__name__
+
+
+def _bound(
+    wanted: list[str],
+    travelling: dict[str, Any],
+    tables: Mapping[str, Any] | None,
+    named: dict[str, Any],
+) -> dict[str, Any]:
+    """The arrays of all tables of the mask, in host memory."""
+    given: dict[str, Any] = {}
+    if tables is not None:
+        if not isinstance(tables, Mapping):
+            raise TypeError(f"tables: expected a mapping, got {type(tables).__name__}")
+        given.update(tables)
+    for name in given.keys() & named.keys():
+        raise ValueError(f"{name}: given as an argument and in tables")
+    arrays = dict(travelling)
+    for name, value in (given | named).items():
+        if name not in wanted:
+            has = ", ".join(f"@{known}" for known in wanted) or "none"
+            raise ValueError(
+                f"{name}: the mask has no table @{name} (it has {has})"
+                + ("" if name in given else f", and compile no argument {name}")
+            )
+        array = as_array(value, name)
+        if name in travelling and not is_same(array, travelling[name]):
+            raise ValueError(
+                f"{name}: the mask has its own array for @{name}, {describe(travelling[name])}"
+            )
+        arrays[name] = array
+    for name in wanted:
+        if name not in arrays:
+            raise ValueError(
+                f"{name}: no array for table @{name}; give it as {name}=.. or in tables"
+            )
+    return {name: on_host(array) for name, array in arrays.items()}
+
+
+# ---- numbers
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+    return operator.index(value)
+
+
+def _seconds(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool | np.bool_) or not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout: expected seconds, got {type(timeout).__name__}")
+    return float(timeout)
+
+
+def _lengths(name: str, value: Any) -> list[int]:
+    if type(value) is int:
+        return [value]
+    if hasattr(value, "tolist"):  # arrays, tensors, NumPy's numbers
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        lengths = [_integer(f"{name}[{i}]", length) for i, length in enumerate(value)]
+        if not lengths:
+            raise ValueError(f"{name}: expected an integer or one for each batch element, got none")
+        return lengths
+    return [_integer(name, value)]
+
+
+def _block(block: Any) -> tuple[int, int]:
+    if isinstance(block, Sequence) and not isinstance(block, str):
+        if len(block) != 2:
+            raise ValueError(f"block: expected one or two sides, got {len(block)}")
+        return _integer("block", block[0]), _integer("block", block[1])
+    side = _integer("block", block)
+    return side, side

@@ -1,0 +1,16 @@
+"""The core's mask behind what a caller hands in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _fdma
+
+
+def core_of(name: str, mask: Any) -> _fdma.BlockMask:
+    """The `_fdma.BlockMask` of argument `name`; a TypeError for anything but a compiled mask."""
+    core = getattr(mask, "_core", mask)
+    if isinstance(core, _fdma.BlockMask):
+        return core
+    kind = type(mask).__name__
+    raise TypeError(f"{name}: expected a BlockMask (fdma.compile makes them), got {kind}")

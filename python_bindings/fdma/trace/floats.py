@@ -1,0 +1,134 @@
+"""Lookups in captured tensors of floats, which no table of the mask language can hold.
+
+What is done to an entry alone, `scores[h, kv_idx] > 0.5` or `additive[q_idx, kv_idx] == 0`, may as
+well be done to all entries before one is looked up: the library computes it on the whole tensor, in
+its own arithmetic, and once the result is booleans or integers it is a table. The values are those
+at the time of tracing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .symbol import BINARY_OPERATORS, refuse
+
+if TYPE_CHECKING:
+    from .context import Trace
+
+__all__ = ["FloatLookup"]
+
+# Functions and methods that treat elements one by one, of PyTorch and NumPy.
+_NAMES = (
+    "eq ne lt le gt ge equal not_equal less less_equal greater greater_equal add sub "
+    "subtract rsub mul multiply div divide true_divide floor_divide remainder fmod pow "
+    "power neg negative abs absolute sign square sqrt rsqrt exp exp2 log log2 log1p expm1 "
+    "sigmoid tanh relu floor ceil round trunc rint clamp clip clamp_min clamp_max "
+    "nan_to_num isnan isinf isposinf isneginf isfinite logical_not signbit to type float "
+    "double half bfloat16 bool int long astype clone detach contiguous "
+)
+_ELEMENTWISE = frozenset(_NAMES.split())
+_REMEDY = "compute the booleans outside the function and capture them"
+
+
+class FloatLookup:
+    """An entry or a part of a tensor of floats: the tensor, and the lookups still to be made."""
+
+    __slots__ = ("_array", "_indices", "_trace")
+
+    def __init__(self, trace: Trace, array: Any, indices: tuple[Any, ...]) -> None:
+        self._trace = trace
+        self._array = array
+        self._indices = indices
+
+    def _apply(self, name: str, compute: Callable[[Any], Any], others: Any = ()) -> Any:
+        """The function of all entries, looked up."""
+        shown = name.strip("_")
+        if shown not in _ELEMENTWISE:
+            refuse(f"{shown} of a lookup in floats", _REMEDY)
+        kinds = [value for value in others if not self._is_constant(value)]
+        if kinds:
+            refuse(f"{shown} of a lookup in floats and another value that is no number", _REMEDY)
+        result = compute(self._array)
+        if self._trace.holds_floats(result):
+            return FloatLookup(self._trace, result, self._indices)
+        for index in self._indices:
+            result = self._trace.call("__getitem__", (result, index), {})
+        return result
+
+    def _is_constant(self, value: Any) -> bool:
+        torch = self._trace.torch
+        if isinstance(value, bool | int | float | str | type | None):
+            return True
+        return torch is not None and isinstance(value, torch.dtype | torch.device)
+
+    def __getitem__(self, index: Any) -> FloatLookup:
+        return FloatLookup(self._trace, self._array, (*self._indices, index))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        if name not in _ELEMENTWISE:
+            refuse(f"Tensor.{name} of a lookup in floats", _REMEDY, missing=True)
+        return lambda *args, **kwargs: self._apply(
+            name,
+            lambda array: getattr(array, name)(*args, **kwargs),
+            (*args, *kwargs.values()),
+        )
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return cls.of_function(func, args, kwargs or {})
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method != "__call__":
+            refuse(f"numpy.{ufunc.__name__}.{method}")
+        return self.of_function(ufunc, args, kwargs)
+
+    @staticmethod
+    def of_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of a library, one of whose arguments is such a lookup."""
+        places = [i for i, value in enumerate(args) if isinstance(value, FloatLookup)]
+        name = str(getattr(func, "__name__", func))
+        if len(places) != 1:
+            refuse(f"{name} with lookups in floats", _REMEDY)
+        (place,) = places
+        lookup: FloatLookup = args[place]
+        return lookup._apply(
+            name,
+            lambda array: func(*args[:place], array, *args[place + 1 :], **kwargs),
+            (*args[:place], *args[place + 1 :], *kwargs.values()),
+        )
+
+    def __neg__(self) -> Any:
+        return self._apply("neg", operator.neg)
+
+    def __abs__(self) -> Any:
+        return self._apply("abs", abs)
+
+    def __bool__(self) -> bool:
+        refuse("bool() of a traced value", "use torch.where, & | ~")
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a condition
+
+
+def _operator(name: str, operation: str, is_reflected: bool) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def apply(self: FloatLookup, other: Any) -> Any:
+        if is_reflected:
+            return self._apply(operation, lambda array: function(other, array), (other,))
+        return self._apply(operation, lambda array: function(array, other), (other,))
+
+    return apply
+
+
+for _name, _operation in BINARY_OPERATORS.items():
+    if hasattr(operator, _name) and _operation in _ELEMENTWISE:
+        setattr(FloatLookup, f"__{_name}__", _operator(_name, _operation, False))
+        setattr(FloatLookup, f"__r{_name}__", _operator(_name, _operation, True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(FloatLookup, f"__{_name}__", _operator(_name, _name, False))

@@ -1,0 +1,414 @@
+// AttentionPlan, make_plan and attention.
+//
+// attention() takes a mask, a plan or an uploaded plan. With a mask it makes the plan of the
+// tensors at hand; with a plan of the place where the tensors are it only runs, which is what a
+// loop over steps of the same shape wants. Where the tensors are decides who computes.
+#include "fdma/kernels/attention.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "arrays/array_view.hpp"
+#include "arrays/python_error.hpp"
+#include "arrays/unwritten_rows.hpp"
+#include "attention/plan_on_device.hpp"
+#include "bindings.hpp"
+#include "fdma/kernels/backends.hpp"
+#include "fdma/kernels/kept_workspace.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+using MaskOrPlan = std::variant<const BlockMask*, const AttentionPlan*, const PlanOnDevice*>;
+
+// Of options that have two values, the backend's choice or none.
+template <class Mode>
+Mode parse_automatic(std::string_view name, const std::string& text) {
+  if (text == "automatic") return Mode::automatic;
+  if (text == "never") return Mode::never;
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("{}: expected automatic or never, got '{}'", name, text));
+}
+
+AttentionPlan make_attention_plan(const BlockMask& mask, std::optional<std::int64_t> batch,
+                                  std::int64_t heads_q, std::optional<std::int64_t> heads_kv,
+                                  std::int64_t head_dim, std::optional<std::int64_t> head_dim_v,
+                                  const std::string& dtype,
+                                  const std::optional<std::string>& out_dtype, bool key_bias,
+                                  const std::string& backend, std::pair<int, int> tile,
+                                  const std::string& columns, const std::string& split,
+                                  const std::string& pack, std::int64_t num_workers,
+                                  const std::string& form, const std::string& direction,
+                                  int num_threads) {
+  AttentionShape shape;
+  shape.batch = batch.value_or(mask.shape.num_batches);
+  shape.heads_q = checked_count("heads_q", heads_q);
+  shape.heads_kv = checked_count("heads_kv", heads_kv.value_or(heads_q));
+  shape.q_lens = mask.shape.q_lens;
+  shape.kv_lens = mask.shape.kv_lens;
+  shape.head_dim = checked_count("head_dim", head_dim);
+  shape.head_dim_v = checked_count("head_dim_v", head_dim_v.value_or(head_dim));
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = parse_dtype("dtype", dtype);
+  shape.out_dtype = out_dtype ? parse_dtype("out_dtype", *out_dtype) : shape.q_dtype;
+  PlanOptions options;
+  options.backend = backend == "auto" ? default_backend() : value_or_throw(parse_backend(backend));
+  options.tile = {tile.first, tile.second};
+  options.columns = value_or_throw(parse_column_mode(columns));
+  options.split = parse_automatic<SplitMode>("split", split);
+  options.pack = parse_automatic<PackMode>("pack", pack);
+  options.num_workers = checked_count("num_workers", num_workers);
+  options.form = value_or_throw(parse_plan_form(form));
+  options.direction = value_or_throw(parse_direction(direction));
+  options.num_threads = num_threads;
+  const nb::gil_scoped_release released;
+  return value_or_throw(
+      make_plan(mask, shape, {key_bias ? ScoreKind::key_bias : ScoreKind::none}, options));
+}
+
+void check_rank(std::string_view name, const TensorView& view, int rank, const char* layout) {
+  if (view.rank == rank) return;
+  refuse(ErrorCode::shape_mismatch,
+         fmt::format("{}: expected {} dimensions {}, got {}", name, rank, layout, view.rank));
+}
+
+// What the plan says, or for a mask what the tensors say.
+AttentionShape shape_of(const BlockMask& mask, const AttentionTensors& tensors, DType out_dtype) {
+  AttentionShape shape;
+  shape.batch = tensors.q.extents[0];
+  shape.heads_q = checked_count("q", tensors.q.extents[2]);
+  shape.heads_kv = checked_count("k", tensors.kv.k.extents[2]);
+  shape.q_lens = mask.shape.q_lens;
+  shape.kv_lens = mask.shape.kv_lens;
+  shape.head_dim = checked_count("q", tensors.q.extents[3]);
+  shape.head_dim_v = checked_count("v", tensors.kv.v.extents[3]);
+  shape.q_dtype = tensors.q.dtype;
+  shape.k_dtype = tensors.kv.k.dtype;
+  shape.v_dtype = tensors.kv.v.dtype;
+  shape.out_dtype = out_dtype;
+  return shape;
+}
+
+/// The arrays of a call: those that were given, and then those that were made.
+struct CallArrays {
+  InputArray q, k, v, key_bias;
+  InputArray q_lens, kv_lens, cu_seqlens;
+  OutputArray out, lse;
+  bool is_new_out = false, is_new_lse = false;
+  AttentionTensors tensors;
+
+  const Place& place() const { return q.place; }
+};
+
+void check_place(std::string_view name, const Place& place, const Place& expected) {
+  if (place == expected) return;
+  refuse(ErrorCode::invalid_argument,
+         fmt::format("{}: expected an array on {}, where q is, got one on {}", name,
+                     to_string(expected), to_string(place)));
+}
+
+// An output that was given: where q is, and away from everything that is read.
+OutputArray given_output(const char* name, nb::handle object, int rank, const char* layout,
+                         const CallArrays& arrays, bool has_bias) {
+  OutputArray output = output_array(name, object);
+  check_rank(name, output.view.view(), rank, layout);
+  check_place(name, output.place, arrays.place());
+  const TensorView view = output.view.view();
+  check_apart(name, view, "q", arrays.tensors.q);
+  check_apart(name, view, "k", arrays.tensors.kv.k);
+  check_apart(name, view, "v", arrays.tensors.kv.v);
+  if (has_bias) check_apart(name, view, "key_bias", arrays.tensors.key_bias);
+  return output;
+}
+
+CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
+                        const std::optional<nb::object>& key_bias,
+                        const std::optional<nb::object>& out,
+                        const std::optional<nb::object>& lse) {
+  CallArrays arrays;
+  AttentionTensors& tensors = arrays.tensors;
+  arrays.q = input_array("q", q);
+  arrays.k = input_array("k", k);
+  arrays.v = input_array("v", v);
+  tensors.q = arrays.q.view;
+  tensors.kv = {KvLayout::contiguous, arrays.k.view, arrays.v.view};
+  check_rank("q", tensors.q, 4, "[batch, q_len, heads_q, head_dim]");
+  check_rank("k", tensors.kv.k, 4, "[batch, kv_len, heads_kv, head_dim]");
+  check_rank("v", tensors.kv.v, 4, "[batch, kv_len, heads_kv, head_dim_v]");
+  check_place("k", arrays.k.place, arrays.place());
+  check_place("v", arrays.v.place, arrays.place());
+  if (key_bias) {
+    arrays.key_bias = input_array("key_bias", *key_bias);
+    tensors.key_bias = arrays.key_bias.view;
+    check_rank("key_bias", tensors.key_bias, 3, "[batch, heads_kv, kv_len]");
+    check_place("key_bias", arrays.key_bias.place, arrays.place());
+  }
+  if (out) {
+    arrays.out = given_output("out", *out, 4, "[batch, q_len, heads_q, head_dim_v]", arrays,
+                              key_bias.has_value());
+    tensors.out = arrays.out.view;
+  }
+  if (lse) {
+    arrays.lse =
+        given_output("lse", *lse, 3, "[batch, heads_q, q_len]", arrays, key_bias.has_value());
+    tensors.lse = arrays.lse.view;
+    if (out) check_apart("lse", tensors.lse.view(), "out", tensors.out.view());
+  }
+  return arrays;
+}
+
+/// What a call of a parametric plan brings; None: the plan's own.
+struct CallLengths {
+  std::optional<nb::object> q_lens, kv_lens, cu_seqlens;
+};
+
+void take_lengths(CallArrays& arrays, const CallLengths& lengths) {
+  const auto take = [&](const char* name, const std::optional<nb::object>& given, InputArray& array,
+                        TensorView& view) {
+    if (!given) return;
+    array = input_array(name, *given);
+    check_place(name, array.place, arrays.place());
+    view = array.view;
+    if (arrays.out.object.is_valid()) {
+      check_apart("out", arrays.tensors.out.view(), name, view);
+    }
+    if (arrays.lse.object.is_valid()) {
+      check_apart("lse", arrays.tensors.lse.view(), name, view);
+    }
+  };
+  take("q_lens", lengths.q_lens, arrays.q_lens, arrays.tensors.q_lens);
+  take("kv_lens", lengths.kv_lens, arrays.kv_lens, arrays.tensors.kv_lens);
+  take("cu_seqlens", lengths.cu_seqlens, arrays.cu_seqlens, arrays.tensors.cu_seqlens);
+}
+
+// Takes memory for the outputs that were not given; a device is the current one.
+void make_outputs(CallArrays& arrays, const AttentionShape& shape, DType out_dtype,
+                  bool return_lse) {
+  const std::int64_t q_extent = arrays.tensors.q.extents[1];
+  if (!arrays.out.object.is_valid()) {
+    arrays.out =
+        new_array("out", out_dtype, 4, {shape.batch, q_extent, shape.heads_q, shape.head_dim_v},
+                  arrays.place());
+    arrays.tensors.out = arrays.out.view;
+    arrays.is_new_out = true;
+  }
+  if (!arrays.lse.object.is_valid() && return_lse) {
+    arrays.lse = new_array("lse", DType::float32, 3, {shape.batch, shape.heads_q, q_extent, 1},
+                           arrays.place());
+    arrays.tensors.lse = arrays.lse.view;
+    arrays.is_new_lse = true;
+  }
+}
+
+nb::object results_of(const CallArrays& arrays, bool return_lse) {
+  if (!return_lse) return arrays.out.object;
+  return nb::make_tuple(arrays.out.object, arrays.lse.object);
+}
+
+AttentionPlan plan_for(const BlockMask& mask, const CallArrays& arrays, DType out_dtype) {
+  const nb::gil_scoped_release released;
+  const ScoreSpec score{arrays.tensors.key_bias.data != nullptr ? ScoreKind::key_bias
+                                                                : ScoreKind::none};
+  PlanOptions options;
+  if (arrays.place().device == Device::cuda) options.backend = Backend::sm90;
+  return value_or_throw(make_plan(mask, shape_of(mask, arrays.tensors, out_dtype), score, options));
+}
+
+nb::object run_on_host(CallArrays& arrays, const MaskOrPlan& mask, const AttentionOptions& options,
+                       DType out_dtype, bool return_lse) {
+  if (std::holds_alternative<const PlanOnDevice*>(mask)) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("q: expected an array on {}, where the plan is, got one on the host",
+                       to_string(std::get<const PlanOnDevice*>(mask)->place())));
+  }
+  const auto* const given = std::get_if<const AttentionPlan*>(&mask);
+  AttentionPlan made;
+  if (given == nullptr) made = plan_for(*std::get<const BlockMask*>(mask), arrays, out_dtype);
+  const AttentionPlan& plan = given != nullptr ? **given : made;
+  make_outputs(arrays, plan.shape, out_dtype, return_lse);
+  {
+    const nb::gil_scoped_release released;
+    if (has_rows_past_lengths(plan.shape, arrays.tensors)) {
+      fill_unwritten(arrays.is_new_out ? &arrays.tensors.out : nullptr,
+                     arrays.is_new_lse ? &arrays.tensors.lse : nullptr);
+    }
+    value_or_throw(attention_forward(plan, arrays.tensors, options));
+  }
+  return results_of(arrays, return_lse);
+}
+
+// A plan that is uploaded for one call goes with it; its destructor waits for the kernel.
+nb::object run_on_device(CallArrays& arrays, const MaskOrPlan& mask,
+                         const AttentionOptions& options, Stream stream, DType out_dtype,
+                         bool return_lse) {
+  std::optional<PlanOnDevice> uploaded;
+  if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
+    const nb::gil_scoped_release released;
+    uploaded.emplace(value_or_throw(upload(**plan, stream)));
+  } else if (const auto* const block_mask = std::get_if<const BlockMask*>(&mask)) {
+    const AttentionPlan made = plan_for(**block_mask, arrays, out_dtype);
+    const nb::gil_scoped_release released;
+    uploaded.emplace(value_or_throw(upload(made, stream)));
+  }
+  const PlanOnDevice& held = uploaded ? *uploaded : *std::get<const PlanOnDevice*>(mask);
+  if (!(held.place() == arrays.place())) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("q: expected an array on {}, where the plan is, got one on {}",
+                       to_string(held.place()), to_string(arrays.place())));
+  }
+  const AttentionShape& shape = held.plan().shape();
+  make_outputs(arrays, shape, out_dtype, return_lse);
+  {
+    const nb::gil_scoped_release released;
+    if (has_rows_past_lengths(shape, arrays.tensors)) {
+      fill_unwritten_on_device(arrays.is_new_out ? &arrays.tensors.out : nullptr,
+                               arrays.is_new_lse ? &arrays.tensors.lse : nullptr, stream);
+    }
+    void* const workspace = held.workspace(stream);
+    value_or_throw(attention_forward_in_kept_workspace(held.plan(), arrays.tensors, workspace,
+                                                       stream, options));
+    uploaded.reset();
+  }
+  return results_of(arrays, return_lse);
+}
+
+DType out_dtype_of(const MaskOrPlan& mask, const CallArrays& arrays) {
+  if (arrays.out.object.is_valid()) return arrays.out.view.dtype;
+  if (const auto* const plan = std::get_if<const AttentionPlan*>(&mask)) {
+    return (*plan)->shape.out_dtype;
+  }
+  if (const auto* const held = std::get_if<const PlanOnDevice*>(&mask)) {
+    return (*held)->plan().shape().out_dtype;
+  }
+  return arrays.tensors.q.dtype;
+}
+
+nb::object attention(nb::handle q, nb::handle k, nb::handle v, const MaskOrPlan& mask,
+                     const std::optional<nb::object>& key_bias, std::optional<float> softmax_scale,
+                     nb::handle stream, int num_threads, const std::optional<nb::object>& out,
+                     const std::optional<nb::object>& lse, bool return_lse,
+                     const std::optional<nb::object>& q_lens,
+                     const std::optional<nb::object>& kv_lens,
+                     const std::optional<nb::object>& cu_seqlens) {
+  if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("softmax_scale: expected a finite number other than 0, got {}",
+                       *softmax_scale));
+  }
+  if (num_threads < 0) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("num_threads: expected 0 or more, got {}", num_threads));
+  }
+  if (lse && !return_lse) {
+    refuse(ErrorCode::invalid_argument, "lse: expected None with return_lse=False");
+  }
+  CallArrays arrays = given_arrays(q, k, v, key_bias, out, lse);
+  take_lengths(arrays, {q_lens, kv_lens, cu_seqlens});
+  const DType out_dtype = out_dtype_of(mask, arrays);
+  AttentionOptions options;
+  options.softmax_scale = softmax_scale.value_or(0);
+  options.num_threads = num_threads;
+  if (arrays.place().device == Device::cpu) {
+    if (!stream.is_none() &&
+        !(nb::isinstance<nb::int_>(stream) && nb::cast<std::int64_t>(stream) == 0)) {
+      refuse(ErrorCode::invalid_argument,
+             fmt::format("stream: expected None or 0 on the CPU, got {}",
+                         nb::cast<std::string>(nb::str(stream))));
+    }
+    return run_on_host(arrays, mask, options, out_dtype, return_lse);
+  }
+  const CurrentDevice current = make_current(arrays.place());
+  return run_on_device(arrays, mask, options, stream_of(stream, q, arrays.place().index), out_dtype,
+                       return_lse);
+}
+
+nb::dict counts_of(const AttentionPlan& plan) {
+  nb::dict result;
+  result["full_tiles"] = plan.counts.full_tiles;
+  result["formula_tiles"] = plan.counts.formula_tiles;
+  result["bitmap_tiles"] = plan.counts.bitmap_tiles;
+  result["row_tiles"] = plan.counts.row_tiles;
+  result["column_tiles"] = plan.counts.column_tiles;
+  result["column_entries"] = plan.counts.column_entries;
+  result["gather_chunks"] = plan.counts.gather_chunks;
+  result["gather_entries"] = plan.counts.gather_entries;
+  result["moved_keys"] = plan.counts.moved_keys;
+  result["empty_items"] = plan.counts.empty_items;
+  return result;
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& module) {
+  nb::class_<AttentionPlan>(module, "AttentionPlan", "What will run; make_plan() makes them.")
+      .def_prop_ro("backend",
+                   [](const AttentionPlan& plan) { return std::string(to_string(plan.backend)); })
+      .def_prop_ro("tile",
+                   [](const AttentionPlan& plan) {
+                     return std::pair(plan.tile.block_q, plan.tile.block_kv);
+                   })
+      .def_prop_ro(
+          "heads_per_tile", [](const AttentionPlan& plan) { return plan.heads_per_tile; },
+          "Query heads that share a tile, whose rows are then tile[0] for each of them.")
+      .def_prop_ro("num_items", &AttentionPlan::num_items)
+      .def_prop_ro(
+          "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
+          "Query tiles whose keys are split over several items.")
+      .def_prop_ro("form",
+                   [](const AttentionPlan& plan) {
+                     return std::string(to_string(plan.is_parametric() ? PlanForm::parametric
+                                                                       : PlanForm::segments));
+                   })
+      .def_prop_ro("direction",
+                   [](const AttentionPlan& plan) { return std::string(to_string(plan.direction)); })
+      .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
+      .def_prop_ro("counts", &counts_of, "Tiles and gather chunks over all items.")
+      .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
+  module.def(
+      "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),
+      nb::arg("batch") = nb::none(), nb::arg("heads_q"), nb::arg("heads_kv") = nb::none(),
+      nb::arg("head_dim"), nb::arg("head_dim_v") = nb::none(), nb::arg("dtype") = "float32",
+      nb::arg("out_dtype") = nb::none(), nb::arg("key_bias") = false, nb::arg("backend") = "cpu",
+      nb::arg("tile") = std::pair(0, 0), nb::arg("columns") = "automatic",
+      nb::arg("split") = "automatic", nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
+      nb::arg("form") = "segments", nb::arg("direction") = "forward", nb::arg("num_threads") = 0,
+      "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
+      "form='parametric' keeps the mask as a formula: calls may bring lengths and "
+      "documents. direction='backward' is for attention_backward_call. num_threads make "
+      "it (0: all) and do not change it.");
+  module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
+             nb::kw_only(), nb::arg("key_bias") = nb::none(), nb::arg("softmax_scale") = nb::none(),
+             nb::arg("stream").none() = nb::none(), nb::arg("num_threads") = 0,
+             nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("return_lse") = true,
+             nb::arg("q_lens") = nb::none(), nb::arg("kv_lens") = nb::none(),
+             nb::arg("cu_seqlens") = nb::none(),
+             "softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan "
+             "or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, "
+             "documents + 1], int32 and where q is, replace those of a parametric plan.");
+  module.def("cpu_target", &cpu_target, "The instruction set that the CPU backend runs with here.");
+  module.def(
+      "available_backends",
+      [] {
+        std::vector<std::string> names;
+        for (const Backend backend : available_backends()) names.emplace_back(to_string(backend));
+        return names;
+      },
+      "The backends that can run here.");
+  bind_device_plan(module);
+}
+
+}  // namespace fdma::python

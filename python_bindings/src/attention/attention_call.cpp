@@ -1,0 +1,208 @@
+// attention_call and attention_backward_call: one call of attention, or of its gradients, by a plan
+// that fits, as the Python package makes it for every layer and step.
+//
+// The package has looked the plan up by the shapes of the tensors and has made the outputs, so what
+// is left here is short: views of the tensors, a look at their strides, the launch. Tensors with
+// DLPack's exchange interface (PyTorch's) are described in tens of nanoseconds.
+#include <fmt/format.h>
+#include <nanobind/stl/variant.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "arrays/array_view.hpp"
+#include "arrays/python_error.hpp"
+#include "arrays/unwritten_rows.hpp"
+#include "attention/attention_launch.hpp"
+#include "attention/plan_on_device.hpp"
+#include "attention/shared_workspaces.hpp"
+#include "bindings.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "fdma/kernels/attention_backward.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+InputArray taken(const char* name, nb::handle object, int rank, const Place& place) {
+  InputArray array = input_array(name, object, Gradients::elsewhere);
+  if (!(array.place == place)) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("{}: expected a tensor on {}, where the plan is, got one on {}", name,
+                       to_string(place), to_string(array.place)));
+  }
+  if (array.view.rank != rank) {
+    refuse(ErrorCode::shape_mismatch,
+           fmt::format("{}: expected {} dimensions, got {}", name, rank, array.view.rank));
+  }
+  return array;
+}
+
+MutableTensorView written(const char* name, nb::handle object, int rank, const Place& place) {
+  const TensorView view = taken(name, object, rank, place).view;
+  return {
+      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
+}
+
+int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
+                   nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
+                   bool heads_first, nb::handle out_residual, int num_threads, nb::handle stream) {
+  const Place place = place_of(plan);
+  const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
+                               taken("v", v, 4, place)};
+  AttentionTensors tensors;
+  tensors.q = inputs[0].view;
+  tensors.kv = {KvLayout::contiguous, inputs[1].view, inputs[2].view};
+  tensors.out = written("out", out, 4, place);
+  InputArray bias;
+  if (!key_bias.is_none()) bias = taken("bias", key_bias, 3, place);
+  tensors.key_bias = bias.view;
+  const int unreadable =
+      unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias});
+  if (unreadable != 0) return unreadable;
+  if (!lse.is_none()) tensors.lse = written("lse", lse, 3, place);
+  if (!out_residual.is_none()) {
+    tensors.out_residual = written("out_residual", out_residual, 4, place);
+  }
+  launch_forward(plan, tensors, heads_first, softmax_scale, num_threads, stream, q);
+  return 0;
+}
+
+// Rows past lengths, in gradients too, are zero.
+void fill_gradients(const AttentionShape& shape, const BackwardTensors& tensors, bool is_on_host,
+                    Stream stream) {
+  const auto has_shorter = [](const std::vector<std::int64_t>& lengths, std::int64_t extent) {
+    return std::any_of(lengths.begin(), lengths.end(),
+                       [&](std::int64_t length) { return length < extent; });
+  };
+  const bool q_shorter = has_shorter(shape.q_lens, tensors.q.extents[1]);
+  const bool kv_shorter = has_shorter(shape.kv_lens, tensors.kv.k.extents[1]);
+  const auto fill = [&](const MutableTensorView& view, bool is_wanted) {
+    MutableTensorView zeroed = view;
+    if (!is_wanted || view.data == nullptr) return;
+    if (is_on_host) {
+      fill_unwritten(&zeroed, nullptr);
+    } else {
+      fill_unwritten_on_device(&zeroed, nullptr, stream);
+    }
+  };
+  fill(tensors.dq, q_shorter);
+  fill(tensors.dk, kv_shorter);
+  fill(tensors.dv, kv_shorter);
+  fill(tensors.dkey_bias, kv_shorter);
+}
+
+int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
+                            nb::handle key_bias, nb::handle out, nb::handle lse, nb::handle dout,
+                            nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
+                            nb::handle dkey_bias, float softmax_scale, bool heads_first,
+                            bool deterministic, nb::handle workspace, nb::handle out_residual,
+                            int num_threads, nb::handle stream) {
+  const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
+  const Place place = place_of(plan);
+  std::vector<InputArray> owners;
+  const auto read = [&](const char* name, nb::handle object, int rank) -> TensorView {
+    if (object.is_none()) return {};
+    owners.push_back(taken(name, object, rank, place));
+    return owners.back().view;
+  };
+  BackwardTensors tensors;
+  tensors.q = read("q", q, 4);
+  tensors.kv = {KvLayout::contiguous, read("k", k, 4), read("v", v, 4)};
+  tensors.key_bias = read("bias", key_bias, 3);
+  tensors.out = read("out", out, 4);
+  tensors.lse = read("lse", lse, 3);
+  tensors.out_residual = read("out_residual", out_residual, 4);
+  tensors.dout = read("dout", dout, 4);
+  tensors.dlse = read("dlse", dlse, 3);
+  const int unreadable = unreadable_of<6>(
+      {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias, &tensors.dout, &tensors.dlse});
+  if (unreadable != 0) return unreadable;
+  tensors.dq = written("dq", dq, 4, place);
+  tensors.dk = written("dk", dk, 4, place);
+  tensors.dv = written("dv", dv, 4, place);
+  if (!dkey_bias.is_none()) tensors.dkey_bias = written("dbias", dkey_bias, 3, place);
+  if (heads_first) {
+    for (TensorView* view : {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.out, &tensors.dout,
+                             &tensors.out_residual}) {
+      put_lengths_first(*view);
+    }
+    for (MutableTensorView* view : {&tensors.dq, &tensors.dk, &tensors.dv}) {
+      put_lengths_first(*view);
+    }
+  }
+  BackwardOptions options;
+  options.softmax_scale = softmax_scale;
+  options.deterministic = deterministic;
+  options.num_threads = num_threads;
+  if (held == nullptr) {
+    const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
+    if (on_host.num_items() == 1) options.num_threads = 1;  // wakes nobody
+    const nb::gil_scoped_release released;
+    fill_gradients(on_host.shape, tensors, true, nullptr);
+    value_or_throw(attention_backward(on_host, tensors, options));
+    return 0;
+  }
+  MutableTensorView memory;
+  if (!workspace.is_none()) {
+    memory = written("workspace", workspace, 1, place);
+    const std::int64_t bytes = memory.extents[0] * size_bytes(memory.dtype);
+    const std::int64_t needed = (*held)->plan().workspace_bytes();
+    if (bytes < needed) {
+      refuse(ErrorCode::invalid_argument,
+             fmt::format("workspace: expected {} bytes, got {}", needed, bytes));
+    }
+  }
+  const CurrentDevice current = value_or_throw(CurrentDevice::make(place.index));
+  const Stream chosen = stream_of(stream, q, place.index);
+  const nb::gil_scoped_release released;
+  fill_gradients((*held)->plan().shape(), tensors, false, chosen);
+  if (memory.data == nullptr) {
+    memory.data = (*held)->workspace(chosen);
+  } else {
+    (*held)->note_launch(chosen);
+  }
+  value_or_throw(attention_backward((*held)->plan(), tensors, memory.data, chosen, options));
+  return 0;
+}
+
+}  // namespace
+
+void bind_attention_call(nb::module_& module) {
+  module.def(
+      "attention_call", &attention_call, nb::arg("plan"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+      nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
+      nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
+      nb::arg("out_residual").none() = nb::none(), nb::arg("num_threads") = 0,
+      nb::arg("stream").none() = nb::none(),
+      "Attention by a plan for these tensors into out and lse, which nothing else uses and "
+      "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
+      "are [batch, heads, len, head_dim]. out_residual: like out, of 16 bits; what rounding took "
+      "from it, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, "
+      "having done nothing, a bit for "
+      "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
+      "caller's affair.");
+  module.def(
+      "attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
+      nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
+      nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
+      nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
+      nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
+      nb::arg("out_residual").none() = nb::none(), nb::arg("num_threads") = 0,
+      nb::arg("stream").none() = nb::none(),
+      "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
+      "and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes "
+      "that nothing else uses on that stream meanwhile; None: the plan's own. out_residual: of "
+      "attention_call; without it a gradient of a bias, and those of few queries, cost a pass over "
+      "all keys more. num_threads: of the CPU; 0: all. Returns 0; or, "
+      "having done nothing, a bit for each of "
+      "q, k, v, key_bias, dout, dlse that has to be made contiguous first.");
+  module.def("release_workspaces", &release_shared_workspaces,
+             "Lets go of the workspaces that attention_call's streams share.");
+}
+
+}  // namespace fdma::python

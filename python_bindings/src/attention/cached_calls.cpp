@@ -1,0 +1,274 @@
+// KnownCalls: calls of attention that were made before, found again by what their tensors show.
+//
+// For small tensors a call is as slow as the host is. PyTorch's tensors describe themselves to C in
+// tens of nanoseconds (tensor_exchange), so the whole way from a call to the launch is one function
+// here: describe q, k, v, look the plan up by the number of the mask and the extents, have PyTorch
+// make the outputs, launch. Anything out of the ordinary (a call not seen before, strides that no
+// kernel reads, tensors of a framework without the interface) is answered by None: the package
+// then goes the long way, which says what is wrong, copies, or makes a plan, and adds the call.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/variant.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "arrays/tensor_exchange.hpp"
+#include "attention/attention_launch.hpp"
+#include "bindings.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+std::optional<DType> dtype_of(nb::dlpack::dtype given) {
+  const auto is = [&](nb::dlpack::dtype_code code, int bits) {
+    return given.code == static_cast<std::uint8_t>(code) && given.bits == bits && given.lanes == 1;
+  };
+  if (is(nb::dlpack::dtype_code::Bfloat, 16)) return DType::bfloat16;
+  if (is(nb::dlpack::dtype_code::Float, 16)) return DType::float16;
+  if (is(nb::dlpack::dtype_code::Float, 32)) return DType::float32;
+  return std::nullopt;
+}
+
+struct Shown {
+  TensorView view;
+  int device = 0;  ///< of CUDA
+};
+
+/// A tensor of `rank` on the host or a CUDA device, of a type that attention takes.
+std::optional<Shown> shown(nb::handle object, int rank) {
+  const std::optional<ExchangedTensor> tensor = exchanged(object);
+  if (!tensor || tensor->num_dimensions != rank) return std::nullopt;
+  const std::optional<DType> dtype = dtype_of(tensor->element);
+  if (!dtype) return std::nullopt;
+  Shown result;
+  result.view.data = tensor->data();
+  result.view.dtype = *dtype;
+  result.view.rank = rank;
+  if (tensor->device_kind == nb::device::cuda::value) {
+    result.view.device = Device::cuda;
+    result.device = tensor->device_index;
+  } else if (tensor->device_kind != nb::device::cpu::value) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < tensor->ndim(); ++i) {
+    result.view.extents[i] = tensor->extents[i];
+    result.view.strides[i] = tensor->strides[i];
+  }
+  const auto last = static_cast<std::size_t>(rank - 1);
+  if (result.view.extents[last] <= 1) result.view.strides[last] = 1;
+  return result;
+}
+
+struct CallKey {
+  std::int64_t mask = 0;
+  std::array<std::int64_t, 12> extents{};  ///< of q, k, v
+  std::int32_t device = 0;                 ///< -1: the host
+  std::uint8_t dtype = 0;
+  bool has_bias = false, heads_first = false, is_backward = false, is_deterministic = false;
+  friend bool operator==(const CallKey&, const CallKey&) = default;
+};
+
+struct CallKeyHash {
+  std::size_t operator()(const CallKey& key) const {
+    std::uint64_t hash = static_cast<std::uint64_t>(key.mask);
+    const auto add = [&](std::uint64_t value) {
+      hash = (hash ^ value) * 0x9e3779b97f4a7c15U;
+      hash ^= hash >> 32;
+    };
+    for (const std::int64_t extent : key.extents) add(static_cast<std::uint64_t>(extent));
+    add(static_cast<std::uint64_t>(key.device) << 16 | std::uint64_t{key.dtype} << 8 |
+        std::uint64_t{key.has_bias} << 3 | std::uint64_t{key.heads_first} << 2 |
+        std::uint64_t{key.is_backward} << 1 | std::uint64_t{key.is_deterministic});
+    return hash;
+  }
+};
+
+/// What a call shows: its key, and its tensors as they lie.
+struct ShownCall {
+  CallKey key;
+  AttentionTensors tensors;
+};
+
+/// Nothing where the tensors do not go together, or one of them has no elements.
+std::optional<ShownCall> shown_call(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v,
+                                    nb::handle bias, bool heads_first) {
+  const std::optional<Shown> all[] = {shown(q, 4), shown(k, 4), shown(v, 4)};
+  ShownCall call;
+  CallKey& key = call.key;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!all[i] || all[i]->view.dtype != all[0]->view.dtype ||
+        all[i]->view.device != all[0]->view.device || all[i]->device != all[0]->device) {
+      return std::nullopt;
+    }
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+      key.extents[4 * i + axis] = all[i]->view.extents[axis];
+      if (key.extents[4 * i + axis] == 0) return std::nullopt;
+    }
+  }
+  const bool is_on_host = all[0]->view.device == Device::cpu;
+  key.mask = mask;
+  key.device = is_on_host ? -1 : all[0]->device;
+  key.dtype = static_cast<std::uint8_t>(all[0]->view.dtype);
+  key.heads_first = heads_first;
+  call.tensors.q = all[0]->view;
+  call.tensors.kv = {KvLayout::contiguous, all[1]->view, all[2]->view};
+  if (bias.is_none()) return call;
+  const std::optional<Shown> added = shown(bias, 3);
+  if (!added || added->view.device != all[0]->view.device || added->device != all[0]->device) {
+    return std::nullopt;
+  }
+  key.has_bias = true;
+  call.tensors.key_bias = added->view;
+  return call;
+}
+
+bool lies_in_order(const TensorView& view, const std::array<std::size_t, 4>& axes) {
+  std::int64_t step = 1;
+  for (std::size_t i = axes.size(); i-- > 0;) {
+    const std::size_t axis = axes[i];
+    if (view.extents[axis] != 1 && view.strides[axis] != step) return false;
+    step *= view.extents[axis];
+  }
+  return true;
+}
+
+// Whether a tensor like q is the result, as it lies.
+bool is_like_result(const AttentionTensors& tensors) {
+  return tensors.q.extents[3] == tensors.kv.v.extents[3] &&
+         (lies_in_order(tensors.q, {0, 1, 2, 3}) || lies_in_order(tensors.q, {0, 2, 1, 3}));
+}
+
+MutableTensorView written(nb::handle object, int rank) {
+  const std::optional<Shown> made = shown(object, rank);
+  if (!made) throw nb::type_error("empty_like: expected a tensor that describes itself");
+  const TensorView& view = made->view;
+  return {
+      const_cast<void*>(view.data), view.dtype, view.device, view.rank, view.extents, view.strides};
+}
+
+class KnownCalls {
+ public:
+  KnownCalls(nb::object empty_like, nb::object contiguous, nb::object new_outputs)
+      : empty_like_(std::move(empty_like)),
+        contiguous_(std::move(contiguous)),
+        new_outputs_(std::move(new_outputs)) {}
+
+  bool add(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+           bool heads_first, bool is_backward, bool is_deterministic, nb::object entry,
+           nb::object lse_like) {
+    std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
+    if (!call) return false;
+    if (calls_.size() >= kMaxCalls) calls_.clear();
+    Known known{{}, entry, entry.attr("plan"), std::move(lse_like)};
+    known.plan = nb::cast<AnyPlan>(known.owner);
+    calls_.insert_or_assign(key_of(*call, is_backward, is_deterministic), std::move(known));
+    return true;
+  }
+
+  nb::object find(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+                  bool heads_first, bool is_backward, bool is_deterministic) {
+    const std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
+    if (!call) return nb::none();
+    const auto found = calls_.find(key_of(*call, is_backward, is_deterministic));
+    if (found == calls_.end()) return nb::none();
+    touch(found->second);
+    return found->second.owner;
+  }
+
+  nb::object run(std::int64_t mask, nb::handle q, nb::handle k, nb::handle v, nb::handle bias,
+                 float softmax_scale, bool heads_first, bool wants_lse, int num_threads) {
+    std::optional<ShownCall> call = shown_call(mask, q, k, v, bias, heads_first);
+    if (!call) return nb::none();
+    const auto found = calls_.find(call->key);
+    if (found == calls_.end()) return nb::none();
+    const Known known = found->second;  // another thread may let it go meanwhile
+    AttentionTensors& tensors = call->tensors;
+    if (unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias}) != 0) {
+      return nb::none();
+    }
+    touch(known);
+    nb::object out, lse = nb::none();
+    if (is_like_result(tensors)) {
+      out = empty_like_(q);
+      if (wants_lse) lse = empty_like_(known.lse_like, nb::arg("memory_format") = contiguous_);
+    } else {
+      const nb::object made = new_outputs_(q, k, v, heads_first, wants_lse);
+      out = made[0];
+      lse = made[1];
+    }
+    tensors.out = written(out, 4);
+    if (wants_lse) tensors.lse = written(lse, 3);
+    launch_forward(known.plan, tensors, heads_first, softmax_scale, num_threads, nb::none(), q);
+    return wants_lse ? nb::object(nb::make_tuple(out, lse)) : out;
+  }
+
+  void clear() { calls_.clear(); }
+  std::size_t size() const { return calls_.size(); }
+
+ private:
+  static constexpr std::size_t kMaxCalls = 4096;
+
+  struct Known {
+    AnyPlan plan;
+    nb::object entry;
+    nb::object owner;  ///< of `plan`
+    nb::object lse_like;
+  };
+
+  static CallKey key_of(const ShownCall& call, bool is_backward, bool is_deterministic) {
+    CallKey key = call.key;
+    key.is_backward = is_backward;
+    key.is_deterministic = is_deterministic;
+    return key;
+  }
+
+  // time.monotonic_ns() of Python.
+  static void touch(const Known& known) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    nb::setattr(known.entry, "last_use",
+                nb::int_(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
+  }
+
+  nb::object empty_like_, contiguous_, new_outputs_;
+  std::unordered_map<CallKey, Known, CallKeyHash> calls_;
+};
+
+}  // namespace
+
+void bind_known_calls(nb::module_& module) {
+  nb::class_<KnownCalls>(module, "KnownCalls",
+                         "Calls of attention on PyTorch's tensors that were made before: by the "
+                         "number of the mask and by what q, k, v and the bias show.")
+      .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("empty_like"),
+           nb::arg("contiguous"), nb::arg("new_outputs"),
+           "empty_like, and the memory format: PyTorch's. new_outputs(q, k, v, heads_first, "
+           "with_lse): (out, lse or None) "
+           "where no tensor like q will do.")
+      .def("add", &KnownCalls::add, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+           nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
+           nb::arg("is_deterministic"), nb::arg("entry"), nb::arg("lse_like"),
+           "From now on such a call is made by entry.plan; entry.last_use is the time of its last "
+           "one. lse_like: of the extents, type and place of the log-sum-exp, in whatever strides. "
+           "False, having done nothing, where the tensors do not describe themselves to C.")
+      .def("find", &KnownCalls::find, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+           nb::arg("bias").none(), nb::arg("heads_first"), nb::arg("is_backward"),
+           nb::arg("is_deterministic"), "The plan of a call, or None.")
+      .def(
+          "run", &KnownCalls::run, nb::arg("mask"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+          nb::arg("bias").none(), nb::arg("softmax_scale"), nb::arg("heads_first"),
+          nb::arg("wants_lse"), nb::arg("num_threads"),
+          "Attention by a forward plan (added with is_deterministic=False): out, or (out, lse), by "
+          "num_threads threads of the CPU (0: all). "
+          "None, having done nothing, where the call is not known or its tensors cannot be read "
+          "as they lie. Gradients are the caller's affair.")
+      .def("clear", &KnownCalls::clear, "Lets go of all.")
+      .def("__len__", &KnownCalls::size);
+}
+
+}  // namespace fdma::python

@@ -1,0 +1,57 @@
+// An uploaded plan as Python holds it: with the workspaces of its calls.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "arrays/array_view.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_stream.hpp"
+
+namespace fdma::python {
+
+/// A DevicePlan, and a workspace for every stream that has run it. Calls on one stream follow each
+/// other, so they share one; what is captured into a CUDA graph may be replayed anywhere, so each
+/// capture has one of its own. They live as long as the plan does.
+class PlanOnDevice {
+ public:
+  explicit PlanOnDevice(DevicePlan plan) : plan_(std::move(plan)) {}
+
+  const DevicePlan& plan() const { return plan_; }
+  Place place() const { return {Device::cuda, plan_.device()}; }
+  /// Workspace for a launch on `stream`; the plan's device is current. Any thread, without the GIL.
+  /// It is a kept one (kept_workspace.hpp) where the plan is for forward calls.
+  void* workspace(Stream stream) const;
+  /// For a launch on `stream` in memory of the caller's: says to is_captured what it has to know.
+  void note_launch(Stream stream) const;
+  /// Whether a call was captured into a CUDA graph, which then reads the plan at every replay.
+  bool is_captured() const;
+  /// Bytes of all workspaces so far.
+  std::int64_t workspace_bytes() const;
+
+ private:
+  DevicePlan plan_;
+  mutable std::mutex mutex_;
+  mutable std::atomic<bool> is_captured_ = false;
+  mutable std::map<StreamNumber, DeviceMemory> workspaces_;
+};
+
+/// The device of `place`, current while the result lives. Errors: those of check_backend, which
+/// name the backends there are.
+CurrentDevice make_current(const Place& place);
+
+/// What a caller gave as the stream of a call on `device`: an integer (cudaStream_t), an object
+/// with `__cuda_stream__` (its second entry), or a stream of PyTorch (cuda_stream) or CuPy (ptr).
+/// None means the current stream of the framework that `array` is of, where it has one (PyTorch,
+/// CuPy), else the default stream. A TypeError for anything else.
+Stream stream_of(nanobind::handle stream, nanobind::handle array, int device);
+
+/// DevicePlan, upload.
+void bind_device_plan(nanobind::module_& module);
+
+}  // namespace fdma::python

@@ -1,0 +1,121 @@
+// ExprNode, Expr: what the Python classes MaskExpr, IntExpr and TableExpr stand on.
+#include <nanobind/operators.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "arrays/python_error.hpp"
+#include "bindings.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parse.hpp"
+#include "masks/expr_nodes.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+using Names = std::map<std::string, std::string>;
+
+NodeHandle expr_node(std::string_view op, const std::vector<NodeHandle>& operands,
+                     std::int64_t value, std::string symbol) {
+  return value_or_throw(make_operation(op, operands, value, std::move(symbol)));
+}
+
+NodeHandle named_node(std::string_view name, const std::vector<NodeHandle>& operands,
+                      std::vector<std::string> keywords) {
+  return value_or_throw(make_named(name, operands, std::move(keywords)));
+}
+
+MaskExpr parse_expr(std::string_view text) {
+  const nb::gil_scoped_release released;
+  return value_or_throw(parse_mask(text));
+}
+
+FinishedExpr finish_expr(const NodeHandle& node, const Names& same, bool ignore_wishes) {
+  return value_or_throw(finish(node, same, ignore_wishes));
+}
+
+std::vector<NodeHandle> operands_of(const NodeHandle& handle) {
+  std::vector<NodeHandle> operands;
+  for (const mask::BuilderNodePtr& operand : handle.node->operands)
+    operands.push_back({operand, handle.depends_on_cell});
+  return operands;
+}
+
+// A getter in C, not a property: PyTorch's compiler reads those, and tells by their value whether
+// what it has compiled fits a call. It asks again at every call, so the node keeps the text.
+PyObject* table_free_text(PyObject* self, void*) {
+  NodeHandle& node = *nb::inst_ptr<NodeHandle>(self);
+  try {
+    if (!node.table_free_text.is_valid()) {
+      const std::optional<std::string> text = text_without_tables(node);
+      node.table_free_text = text ? nb::object(nb::str(text->c_str(), text->size())) : nb::none();
+    }
+    return nb::object(node.table_free_text).release().ptr();
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+}
+
+PyGetSetDef node_getters[] = {
+    {"table_free_text", table_free_text, nullptr,
+     "The text as it stands, unchecked; None where there are tables in it.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyType_Slot node_slots[] = {{Py_tp_getset, node_getters}, {0, nullptr}};
+
+}  // namespace
+
+void bind_expr(nb::module_& module) {
+  nb::class_<NodeHandle>(module, "ExprNode", nb::type_slots(node_slots),
+                         "One operation of an expression over shared operands; immutable.")
+      .def_prop_ro(
+          "depends_on_cell", [](const NodeHandle& node) { return node.depends_on_cell; },
+          "True where the value may differ between cells of one batch element and head.")
+      .def_prop_ro("operands", &operands_of)
+      .def("text", &text_of, nb::arg("same") = Names{},
+           "The text as it stands, unchecked; `same` as for finish_expr.")
+      .def("table_names", &table_names_of, nb::arg("same") = Names{},
+           "The names that text() writes for automatic tables, by symbol.");
+  module.def("expr_node", &expr_node, nb::arg("op"),
+             nb::arg("operands") = std::vector<NodeHandle>{}, nb::arg("value") = 0,
+             nb::arg("symbol") = "", "An operation by its name, all but named masks.");
+  module.def("named_node", &named_node, nb::arg("name"), nb::arg("operands"), nb::arg("keywords"),
+             "A named mask; keywords are \"\" for what is given by position.");
+
+  nb::class_<MaskExpr>(module, "Expr", "A finished expression; parse_expr and finish_expr make it.")
+      .def_prop_ro("text", &MaskExpr::text, "As parsed, or in the canonical spelling.")
+      .def_prop_ro("canonical_text", [](const MaskExpr& expr) { return to_text(expr); })
+      .def_prop_ro("table_names", &table_names, "Sorted, without @.")
+      .def_prop_ro("needs_selection", &needs_selection, "True where it has a topk.")
+      .def("mentions", &mentions_variable, nb::arg("variable"))
+      .def(
+          "dump", [](const MaskExpr& expr) { return dump(expr); }, "One operation a line.")
+      .def("node", &nodes_of, nb::arg("automatic"), nb::arg("number"),
+           "Its nodes; tables in `automatic` and all loop variables under automatic symbols.")
+      .def(
+          "equals", [](const MaskExpr& a, const MaskExpr& b) { return a == b; }, nb::arg("other"),
+          "Structural equality.");
+  module.def("parse_expr", &parse_expr, nb::arg("text"), "Errors: MaskSyntaxError.");
+
+  nb::class_<FinishedExpr>(module, "FinishedExpr")
+      .def_prop_ro("expr", [](const FinishedExpr& finished) { return finished.expr; })
+      .def_prop_ro(
+          "table_names", [](const FinishedExpr& finished) { return finished.table_names; },
+          "The names that automatic tables have in it, by symbol.");
+  module.def("finish_expr", &finish_expr, nb::arg("node"), nb::arg("same") = Names{},
+             nb::arg("ignore_wishes") = false,
+             "Checks an expression and names its automatic tables (#number:wish) and loop "
+             "variables (%number:wish); `same` maps symbols to others of the same array.");
+}
+
+}  // namespace fdma::python

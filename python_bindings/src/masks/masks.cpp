@@ -1,0 +1,107 @@
+// compile: from a specification, as text or from Python, and its tables to a BlockMask.
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "arrays/array_view.hpp"
+#include "arrays/interruption.hpp"
+#include "arrays/python_error.hpp"
+#include "bindings.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parametric_form.hpp"
+#include "fdma/masks/parse.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+constexpr double kMostSeconds = 1e9;
+
+using Lengths = std::variant<std::int64_t, std::vector<std::int64_t>>;
+
+std::vector<std::int64_t> as_vector(Lengths lengths) {
+  if (const auto* one = std::get_if<std::int64_t>(&lengths)) return {*one};
+  return std::get<std::vector<std::int64_t>>(std::move(lengths));
+}
+
+BlockMask compile_mask(std::variant<std::string, MaskExpr> spec, Lengths q_len,
+                       std::optional<Lengths> kv_len, std::int64_t batch, std::int64_t heads,
+                       const std::optional<nb::mapping>& tables, const std::string& format,
+                       std::pair<std::int32_t, std::int32_t> block, int num_threads,
+                       std::optional<double> timeout, std::optional<std::int64_t> max_work) {
+  MaskShape shape{batch, heads, as_vector(std::move(q_len)), {}};
+  shape.kv_lens = kv_len ? as_vector(*std::move(kv_len)) : shape.q_lens;
+  if (num_threads < 0) {
+    throw PythonError({ErrorCode::invalid_argument,
+                       fmt::format("num_threads: expected 0 or more, got {}", num_threads)});
+  }
+  if (timeout && !(*timeout > 0 && *timeout <= kMostSeconds)) {
+    throw PythonError({ErrorCode::invalid_argument,
+                       fmt::format("timeout: expected seconds above 0, at most {:.0f}, got {}",
+                                   kMostSeconds, *timeout)});
+  }
+  std::vector<InputArray> arrays;
+  Tables views;
+  if (tables) {
+    for (const nb::handle item : tables->items()) {
+      std::string name;
+      if (!nb::try_cast(item[0], name)) {
+        throw PythonError({ErrorCode::invalid_argument, "tables: expected names as its keys"});
+      }
+      const std::string label = fmt::format("tables['{}']", name);
+      arrays.push_back(input_array(label, item[1]));
+      check_on_host(label, arrays.back().place);
+      views.insert_or_assign(std::move(name), arrays.back().view);
+    }
+  }
+  const Interruption interruption = timeout ? Interruption(*timeout) : Interruption();
+  const LowerOptions options{.block = {block.first, block.second},
+                             .num_threads = num_threads,
+                             .is_cancelled = [&] { return interruption.is_requested(); },
+                             .max_work = max_work.value_or(kDefaultMaxWork)};
+  const auto work = [&]() -> Result<BlockMask> {
+    const nb::gil_scoped_release released;
+    FDMA_TRY(const MaskFormat wanted, parse_mask_format(format));
+    MaskExpr expr;
+    if (const auto* text = std::get_if<std::string>(&spec)) {
+      FDMA_TRY(expr, parse_mask(*text));
+    } else {
+      expr = std::get<MaskExpr>(std::move(spec));
+    }
+    FDMA_TRY(BlockMask mask, compile(expr, views, shape, options));
+    if (wanted == MaskFormat::parametric) {
+      FDMA_TRY(mask, parametric_form(mask, expr, views));
+    } else if (wanted != MaskFormat::segment) {
+      FDMA_TRY(mask, convert(mask, wanted, options.block));
+      mask.spec = expr.text();
+    }
+    return mask;
+  };
+  Result<BlockMask> mask = work();
+  interruption.rethrow();
+  return value_or_throw(std::move(mask));
+}
+
+}  // namespace
+
+void bind_masks(nb::module_& module) {
+  module.def("compile", &compile_mask, nb::arg("spec"), nb::arg("q_len"),
+             nb::arg("kv_len") = nb::none(), nb::arg("batch") = 1, nb::arg("heads") = 1,
+             nb::arg("tables") = nb::none(), nb::arg("format") = "segment",
+             nb::arg("block") = std::pair(128, 128), nb::arg("num_threads") = 0,
+             nb::arg("timeout") = nb::none(), nb::arg("max_work") = nb::none(),
+             "The exact compiled mask of a specification, given as text or finished.");
+}
+
+}  // namespace fdma::python

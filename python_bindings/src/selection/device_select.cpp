@@ -1,0 +1,355 @@
+// DeviceTopk and DeviceIncrementalTopk: selection on a GPU. Scores stay there and so do intervals;
+// to_mask brings them to the host as a mask.
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays/array_view.hpp"
+#include "arrays/python_error.hpp"
+#include "attention/plan_on_device.hpp"
+#include "bindings.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/served_pairs.hpp"
+#include "fdma/kernels/device_incremental_topk.hpp"
+#include "fdma/kernels/device_topk.hpp"
+
+namespace nb = nanobind;
+
+namespace fdma::python {
+namespace {
+
+using Extents = std::array<std::int64_t, kMaxRank>;
+
+void check_place(std::string_view name, const Place& got, const Place& expected) {
+  if (got == expected) return;
+  refuse(ErrorCode::invalid_argument, fmt::format("{}: expected an array on {}, got one on {}",
+                                                  name, to_string(expected), to_string(got)));
+}
+
+/// A DeviceTopk as Python holds it: with the lengths of its rows, a status word and a workspace for
+/// every stream and every graph capture that has used it, as PlanOnDevice has them.
+class TopkOnDevice {
+ public:
+  TopkOnDevice(DeviceTopk topk, BlockMask among, DeviceMemory status)
+      : topk_(std::move(topk)), among_(std::move(among)), status_(std::move(status)) {}
+
+  const DeviceTopk& topk() const { return topk_; }
+  /// Shape and marks of what it selects among, without cells.
+  const BlockMask& among() const { return among_; }
+  Place place() const { return {Device::cuda, topk_.device()}; }
+  std::uint32_t* status() const { return static_cast<std::uint32_t*>(status_.data()); }
+
+  void* workspace(Stream stream) const {
+    const StreamNumber number = value_or_throw(number_of(stream));
+    const std::lock_guard lock(mutex_);
+    auto found = workspaces_.find(number);
+    if (found == workspaces_.end()) {
+      DeviceMemory memory = value_or_throw(DeviceMemory::allocate(topk_.workspace_bytes()));
+      found = workspaces_.emplace(number, std::move(memory)).first;
+    }
+    return found->second.data();
+  }
+
+ private:
+  DeviceTopk topk_;
+  BlockMask among_;
+  DeviceMemory status_;
+  mutable std::mutex mutex_;
+  mutable std::map<StreamNumber, DeviceMemory> workspaces_;
+};
+
+Place place_of(std::optional<int> device) {
+  return {Device::cuda, device ? *device : value_or_throw(current_device())};
+}
+
+TopkOnDevice make_topk(const BlockMask& among, std::int64_t w, std::optional<std::int64_t> batch,
+                       std::optional<std::int64_t> heads_kv, std::optional<int> device,
+                       nb::handle stream) {
+  MaskShape shape = among.shape;
+  shape.num_batches = batch.value_or(shape.num_batches);
+  shape.num_heads = heads_kv.value_or(shape.num_heads);
+  if ((among.shape.num_batches != 1 && among.shape.num_batches != shape.num_batches) ||
+      (among.shape.num_heads != 1 && among.shape.num_heads != shape.num_heads) ||
+      shape.num_batches < 1 || shape.num_heads < 1) {
+    refuse(ErrorCode::shape_mismatch,
+           fmt::format("among: a mask of {} x {} (batch x heads) serves no {} x {} rows (batch x "
+                       "heads_kv)",
+                       among.shape.num_batches, among.shape.num_heads, shape.num_batches,
+                       shape.num_heads));
+  }
+  value_or_throw(check_serves(among, shape.num_batches, shape.num_heads, "among: it", "k has"));
+  const CurrentDevice current = make_current(place_of(device));
+  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const nb::gil_scoped_release released;
+  TopkRows rows{shape.num_batches, shape.num_heads, shape.max_kv_len(), {}, {}};
+  for (std::int64_t g = 0; g < among.num_groups(); ++g) {
+    rows.masks.push_back(columns_from_segment(segment_of_group(among, g, among.block)));
+  }
+  for (std::int64_t b = 0; b < shape.num_batches; ++b) {
+    for (std::int64_t h = 0; h < shape.num_heads; ++h) {
+      rows.mask_of.push_back(
+          among.group(among.shape.num_batches == 1 ? 0 : b, among.shape.num_heads == 1 ? 0 : h));
+    }
+  }
+  DeviceTopk topk = value_or_throw(DeviceTopk::make(rows, w, chosen));
+  DeviceMemory status = value_or_throw(DeviceMemory::allocate(sizeof(std::uint32_t)));
+  value_or_throw(fill_with_zeros(status.data(), sizeof(std::uint32_t), chosen));
+  value_or_throw(wait_for(chosen));
+  BlockMask held;
+  held.shape = std::move(shape);
+  held.is_per_batch = among.is_per_batch;
+  held.is_per_head = among.is_per_head;
+  return {std::move(topk), std::move(held), std::move(status)};
+}
+
+// int32 [batch, heads_kv, kv_len, 2], row-major.
+void check_kept(std::string_view name, const TensorView& view, const DeviceTopk& topk) {
+  const Extents expected{topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2};
+  if (view.dtype == DType::int32 && view.rank == 4 && view.extents == expected &&
+      view.is_contiguous()) {
+    return;
+  }
+  refuse(ErrorCode::shape_mismatch,
+         fmt::format("{}: expected contiguous int32 of shape ({}), got {} of shape ({})", name,
+                     fmt::join(expected, ", "), to_string(view.dtype),
+                     fmt::join(view.extents.begin(), view.extents.begin() + view.rank, ", ")));
+}
+
+nb::object select(const TopkOnDevice& held, nb::handle scores, const std::optional<nb::object>& out,
+                  nb::handle stream) {
+  const DeviceTopk& topk = held.topk();
+  const InputArray input = input_array("scores", scores);
+  check_place("scores", input.place, held.place());
+  const CurrentDevice current = make_current(held.place());
+  const Stream chosen = stream_of(stream, scores, held.place().index);
+  const Extents extents{topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2};
+  const OutputArray kept =
+      out ? output_array("out", *out) : new_array("kept", DType::int32, 4, extents, held.place());
+  check_place("out", kept.place, held.place());
+  check_kept("out", kept.view.view(), topk);
+  check_apart("out", kept.view.view(), "scores", input.view);
+  {
+    const nb::gil_scoped_release released;
+    value_or_throw(topk.select(input.view, static_cast<Interval*>(kept.view.data),
+                               held.workspace(chosen), held.status(), chosen));
+  }
+  return kept.object;
+}
+
+bool saw_nan(const TopkOnDevice& held, nb::handle stream) {
+  const CurrentDevice current = make_current(held.place());
+  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const nb::gil_scoped_release released;
+  std::uint32_t status = 0;
+  value_or_throw(copy_to_host(&status, held.status(), sizeof status, chosen));
+  value_or_throw(fill_with_zeros(held.status(), sizeof status, chosen));
+  return (status & kTopkSawNan) != 0;
+}
+
+BlockMask to_mask(const TopkOnDevice& held, nb::handle kept, std::optional<std::int64_t> heads_q,
+                  std::pair<std::int32_t, std::int32_t> block, nb::handle stream) {
+  const InputArray input = input_array("kept", kept);
+  check_place("kept", input.place, held.place());
+  check_kept("kept", input.view, held.topk());
+  MaskShape shape = held.among().shape;
+  const std::int64_t heads_kv = shape.num_heads;
+  shape.num_heads = heads_q.value_or(heads_kv);
+  if (shape.num_heads < 1 || shape.num_heads % heads_kv != 0) {
+    refuse(ErrorCode::shape_mismatch,
+           fmt::format("heads_q: expected a multiple of {}, got {}", heads_kv, shape.num_heads));
+  }
+  const BlockShape sides{block.first, block.second};
+  value_or_throw(validate(sides));
+  const CurrentDevice current = make_current(held.place());
+  const Stream chosen = stream_of(stream, kept, held.place().index);
+  const nb::gil_scoped_release released;
+  const std::vector<ColumnIntervals> rows =
+      value_or_throw(held.topk().to_host(static_cast<const Interval*>(input.view.data), chosen));
+  std::vector<SegmentMask> masks;
+  for (const ColumnIntervals& row : rows) masks.push_back(segment_from_columns(row, sides));
+  std::vector<std::int32_t> mask_of;
+  for (std::int64_t b = 0; b < shape.num_batches; ++b) {
+    for (std::int64_t h = 0; h < shape.num_heads; ++h) {
+      mask_of.push_back(static_cast<std::int32_t>(b * heads_kv + h / (shape.num_heads / heads_kv)));
+    }
+  }
+  BlockMask mask = make_block_mask(std::move(shape), sides, std::move(masks), mask_of);
+  mark_as(held.among(), mask);
+  return mask;
+}
+
+Place place_of(const DeviceIncrementalTopk& topk) { return {Device::cuda, topk.device()}; }
+
+DeviceIncrementalTopk make_incremental(std::int64_t w, std::int64_t capacity, std::int64_t batch,
+                                       std::int64_t heads_kv, bool keys_may_wait,
+                                       std::optional<int> device, nb::handle stream) {
+  const CurrentDevice current = make_current(place_of(device));
+  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const nb::gil_scoped_release released;
+  DeviceIncrementalTopk topk = value_or_throw(
+      DeviceIncrementalTopk::make({batch, heads_kv, capacity, w, keys_may_wait}, chosen));
+  value_or_throw(wait_for(chosen));
+  return topk;
+}
+
+void append(DeviceIncrementalTopk& topk, nb::handle scores, const std::optional<nb::object>& among,
+            std::optional<std::int64_t> num_queries, nb::handle stream) {
+  const InputArray input = input_array("scores", scores);
+  check_place("scores", input.place, place_of(topk));
+  const std::int64_t count = input.view.rank == 3 ? input.view.extents[2] : 0;
+  std::vector<Interval> queries;
+  if (among) {
+    const InputArray bounds = input_array("among", *among);
+    check_on_host("among", bounds.place);
+    const TensorView& view = bounds.view;
+    if (view.dtype != DType::int32 || view.rank != 2 || view.extents[1] != 2) {
+      refuse(ErrorCode::shape_mismatch, fmt::format("among: expected int32 [keys, 2], got {} of {} "
+                                                    "dimensions",
+                                                    to_string(view.dtype), view.rank));
+    }
+    const auto* data = static_cast<const std::int32_t*>(view.data);
+    for (std::int64_t i = 0; i < view.extents[0]; ++i) {
+      queries.push_back({data[i * view.strides[0]], data[i * view.strides[0] + view.strides[1]]});
+    }
+  } else if (num_queries && *num_queries != count) {
+    refuse(ErrorCode::invalid_argument,
+           fmt::format("num_queries: expected one query per key, {}, where among is not given, got "
+                       "{}; say by among which queries see each key",
+                       count, *num_queries));
+  }
+  const CurrentDevice current = make_current(place_of(topk));
+  const Stream chosen = stream_of(stream, scores, topk.device());
+  const nb::gil_scoped_release released;
+  value_or_throw(among ? topk.append(input.view, queries, num_queries.value_or(count), chosen)
+                       : topk.append_causal(input.view, chosen));
+}
+
+nb::tuple live_keys(const DeviceIncrementalTopk& topk, nb::handle stream) {
+  const Place place = place_of(topk);
+  const CurrentDevice current = make_current(place);
+  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const std::int64_t row_size = std::min(topk.w(), topk.capacity());
+  const OutputArray keys = new_array("keys", DType::int32, 3,
+                                     {topk.num_batches(), topk.num_heads_kv(), row_size, 1}, place);
+  const OutputArray counts =
+      new_array("counts", DType::int32, 2, {topk.num_batches(), topk.num_heads_kv(), 1, 1}, place);
+  value_or_throw(topk.live_keys(static_cast<std::int32_t*>(keys.view.data), row_size,
+                                static_cast<std::int32_t*>(counts.view.data), chosen));
+  return nb::make_tuple(keys.object, counts.object);
+}
+
+// int32 [batch, heads_kv, kv_len, 2] on the host.
+nb::object intervals_of(DeviceIncrementalTopk& topk, nb::handle stream) {
+  const CurrentDevice current = make_current(place_of(topk));
+  const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+  const std::vector<ColumnIntervals> rows = value_or_throw(topk.intervals(chosen));
+  const OutputArray array = new_array("intervals", DType::int32, 4,
+                                      {topk.num_batches(), topk.num_heads_kv(), topk.kv_len(), 2});
+  auto* out = static_cast<std::int32_t*>(array.view.data);
+  for (const ColumnIntervals& row : rows) {
+    for (std::size_t key = 0; key + 1 < row.offsets.size(); ++key, out += 2) {
+      const bool is_kept = row.offsets[key] < row.offsets[key + 1];
+      const Interval queries =
+          is_kept ? row.intervals[static_cast<std::size_t>(row.offsets[key])] : Interval{0, 0};
+      out[0] = queries.begin;
+      out[1] = queries.end;
+    }
+  }
+  return array.object;
+}
+
+template <class Function>
+auto on_stream(Function function) {
+  return [function](DeviceIncrementalTopk& topk, nb::handle stream) {
+    const CurrentDevice current = make_current(place_of(topk));
+    const Stream chosen = stream.is_none() ? nullptr : stream_of(stream, nb::none(), 0);
+    const nb::gil_scoped_release released;
+    value_or_throw((topk.*function)(chosen));
+  };
+}
+
+}  // namespace
+
+void bind_device_select(nb::module_& module) {
+  nb::class_<TopkOnDevice>(module, "DeviceTopk",
+                           "Top-k selection on a GPU among the keys of a mask, prepared once.")
+      .def(
+          "__init__",
+          [](TopkOnDevice* self, const BlockMask& among, std::int64_t w,
+             std::optional<std::int64_t> batch, std::optional<std::int64_t> heads_kv,
+             std::optional<int> device, nb::handle stream) {
+            new (self) TopkOnDevice(make_topk(among, w, batch, heads_kv, device, stream));
+          },
+          nb::arg("among"), nb::arg("w"), nb::kw_only(), nb::arg("batch").none() = nb::none(),
+          nb::arg("heads_kv").none() = nb::none(), nb::arg("device").none() = nb::none(),
+          nb::arg("stream").none() = nb::none(),
+          "Selects w keys a query among those that the mask `among` shows, for each batch element "
+          "and KV head. One interval per key: causal, documents, prefixes, padding; others are "
+          "an error, compile() selects among any.")
+      .def("select", &select, nb::arg("scores"), nb::kw_only(), nb::arg("out") = nb::none(),
+           nb::arg("stream").none() = nb::none(),
+           "int32 [batch, heads_kv, kv_len, 2] on the GPU: the queries that keep each key, 0, 0 "
+           "for none; from float32 scores [batch, heads_kv, kv_len].")
+      .def("saw_nan", &saw_nan, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+           "Whether a score was NaN (it ranks lowest) since the last time this was asked.")
+      .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),
+           nb::arg("heads_q").none() = nb::none(), nb::arg("block") = std::pair(128, 128),
+           nb::arg("stream").none() = nb::none(),
+           "What select() returned as a mask: waits for it and copies it to the host.")
+      .def_prop_ro("w", [](const TopkOnDevice& held) { return held.topk().w(); })
+      .def_prop_ro("device", [](const TopkOnDevice& held) { return held.topk().device(); })
+      .def_prop_ro("nbytes", [](const TopkOnDevice& held) { return held.topk().size_bytes(); })
+      .def_prop_ro(
+          "workspace_nbytes",
+          [](const TopkOnDevice& held) { return held.topk().workspace_bytes(); },
+          "Bytes of one workspace: each stream and each graph capture has one.");
+  nb::class_<DeviceIncrementalTopk>(
+      module, "DeviceIncrementalTopk",
+      "Top-k selection on a GPU that follows growing sequences, all rows with one mask.")
+      .def(
+          "__init__",
+          [](DeviceIncrementalTopk* self, std::int64_t w, std::int64_t capacity, std::int64_t batch,
+             std::int64_t heads_kv, bool keys_may_wait, std::optional<int> device,
+             nb::handle stream) {
+            new (self) DeviceIncrementalTopk(
+                make_incremental(w, capacity, batch, heads_kv, keys_may_wait, device, stream));
+          },
+          nb::arg("w"), nb::arg("capacity"), nb::kw_only(), nb::arg("batch") = 1,
+          nb::arg("heads_kv") = 1, nb::arg("keys_may_wait") = false,
+          nb::arg("device").none() = nb::none(), nb::arg("stream").none() = nb::none())
+      .def("append", &append, nb::arg("scores"), nb::arg("among") = nb::none(),
+           nb::arg("num_queries") = nb::none(), nb::kw_only(),
+           nb::arg("stream").none() = nb::none(),
+           "More keys, scores [batch, heads_kv, keys] on the GPU, and queries; among as "
+           "IncrementalTopk.append has it.")
+      .def("end_group", on_stream(&DeviceIncrementalTopk::end_group), nb::kw_only(),
+           nb::arg("stream").none() = nb::none(),
+           "No later query sees the keys so far: a document ends.")
+      .def("refresh", on_stream(&DeviceIncrementalTopk::refresh), nb::kw_only(),
+           nb::arg("stream").none() = nb::none(),
+           "Takes q_len and kv_len from the device, after graphs were replayed.")
+      .def("live_keys", &live_keys, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+           "On the GPU: int32 [batch, heads_kv, w] with the keys that later queries may keep, "
+           "ascending, and int32 [batch, heads_kv] with how many there are.")
+      .def("intervals", &intervals_of, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+           "int32 [batch, heads_kv, kv_len, 2] on the host: the queries so far that keep each key.")
+      .def_prop_ro("w", &DeviceIncrementalTopk::w)
+      .def_prop_ro("capacity", &DeviceIncrementalTopk::capacity)
+      .def_prop_ro("q_len", &DeviceIncrementalTopk::q_len)
+      .def_prop_ro("kv_len", &DeviceIncrementalTopk::kv_len)
+      .def_prop_ro("nbytes", &DeviceIncrementalTopk::size_bytes);
+}
+
+}  // namespace fdma::python

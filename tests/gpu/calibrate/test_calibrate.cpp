@@ -1,0 +1,78 @@
+// Calibration on the GPU here: what it returns, not how long things take.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "fdma/kernels/calibrate.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/estimate.hpp"
+#include "gpu_fixture.hpp"
+
+namespace fdma {
+namespace {
+
+class CalibrateSm90 : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    FDMA_SKIP_WITHOUT_HOPPER();
+    options_ = calibrate_options(Backend::sm90);
+    options_.head_dims = {64};
+    options_.quick = true;
+  }
+  CalibrateOptions options_;
+};
+
+TEST_F(CalibrateSm90, GivesAWholeProfile) {
+  int last = -1;
+  options_.progress = [&](int done, int total) {
+    EXPECT_GT(done, last);
+    EXPECT_EQ(total, 1);
+    last = done;
+  };
+  const Result<DeviceProfile> profile = calibrate(options_);
+  ASSERT_TRUE(profile) << profile.error().message;
+  EXPECT_EQ(last, 1);
+  EXPECT_TRUE(validate(*profile));
+  EXPECT_FALSE(profile->is_provisional);
+  EXPECT_GT(profile->num_workers, 1);
+  EXPECT_EQ(profile->stripe_rows, 128);
+  EXPECT_FALSE(profile->skips_dead_keys);
+  ASSERT_EQ(profile->kernels.size(), 1U);
+  const KernelCosts& kernel = profile->kernels[0];
+  EXPECT_EQ(kernel.dtype, DType::bfloat16);
+  EXPECT_EQ(kernel.head_dim, 64);
+  EXPECT_TRUE(kernel.overlaps_masks);
+  EXPECT_GT(kernel.launch_us, 0);
+  ASSERT_EQ(kernel.tiles.size(), 1U);
+  EXPECT_EQ(kernel.tiles[0].tile, (BlockShape{128, 128}));
+  const TileCosts& tile = kernel.tiles[0];
+  for (const StepCosts& steps : {tile.full, tile.bitmap, tile.rows, tile.columns, tile.gather}) {
+    EXPECT_GT(steps.compute_us, 0);
+  }
+  // A chunk of gathered keys is a tile that takes longer to come.
+  const double full_us = tile.full.tile_us + tile.full.compute_us;
+  const double chunk_us = tile.gather.tile_us + tile.gather.compute_us;
+  EXPECT_GT(tile.gather.tile_us, 0);
+  EXPECT_GT(chunk_us, 0.9 * full_us);
+  EXPECT_LT(chunk_us, 2 * full_us);
+  EXPECT_EQ(*profile_from_json(to_json(*profile)), *profile);
+}
+
+TEST_F(CalibrateSm90, StopsWhenItIsCancelled) {
+  const std::atomic<bool> is_cancelled = true;
+  options_.is_cancelled = &is_cancelled;
+  const Result<DeviceProfile> profile = calibrate(options_);
+  ASSERT_FALSE(profile);
+  EXPECT_EQ(profile.error().code, ErrorCode::io);
+}
+
+TEST_F(CalibrateSm90, RejectsWhatTheKernelsDoNotDo) {
+  options_.tiles = {{64, 64}};
+  EXPECT_EQ(calibrate(options_).error().code, ErrorCode::unsupported);
+  options_ = calibrate_options(Backend::sm90);
+  options_.dtypes = {DType::float32};
+  EXPECT_EQ(calibrate(options_).error().code, ErrorCode::unsupported);
+}
+
+}  // namespace
+}  // namespace fdma

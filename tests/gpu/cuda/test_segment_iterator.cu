@@ -1,0 +1,117 @@
+// The segment iterator gives the same tiles on the device as on the host, for the plans of the zoo.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/mask_cases.hpp"
+#include "device_array.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "fdma/kernels/segment_iterator.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::DeviceArray;
+
+// One thread an item: writes its steps from first_step[item] on, and how many there were.
+__global__ void walk_items(const WorkItem* items, std::int64_t num_items,
+                           const PlanSegment* segments, const std::int64_t* first_step,
+                           TileStep* steps, std::int64_t* num_steps) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= num_items) return;
+  const std::int64_t room = first_step[i + 1] - first_step[i];
+  std::int64_t count = 0;
+  TileStep step;
+  for (SegmentIterator it(segments, items[i]); it.next(step); ++count) {
+    if (count < room) steps[first_step[i] + count] = step;
+  }
+  num_steps[i] = count;
+}
+
+// What differs between the two walks; empty if nothing. Adds the steps compared to `num_compared`.
+std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared) {
+  std::vector<TileStep> wanted;
+  std::vector<std::int64_t> first_step{0};
+  for (const WorkItem& item : plan.items) {
+    TileStep step;
+    for (SegmentIterator it(plan.segments.data(), item); it.next(step);) wanted.push_back(step);
+    first_step.push_back(static_cast<std::int64_t>(wanted.size()));
+  }
+  const DeviceArray<WorkItem> items(plan.items);
+  const DeviceArray<PlanSegment> segments(plan.segments);
+  const DeviceArray<std::int64_t> offsets(first_step), counts(plan.items.size());
+  const DeviceArray<TileStep> steps(wanted.size());
+  const auto num_items = static_cast<std::int64_t>(plan.items.size());
+  if (num_items > 0) {
+    walk_items<<<static_cast<unsigned>(ceil_div(num_items, 128)), 128>>>(
+        items.data(), num_items, segments.data(), offsets.data(), steps.data(), counts.data());
+    gpu_test::require(cudaGetLastError(), "walk_items");
+  }
+  const std::vector<TileStep> got = steps.to_host();
+  const std::vector<std::int64_t> got_counts = counts.to_host();
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    if (got_counts[i] != first_step[i + 1] - first_step[i])
+      return "item " + std::to_string(i) + ": another number of tiles";
+    for (auto s = static_cast<std::size_t>(first_step[i]);
+         s < static_cast<std::size_t>(first_step[i + 1]); ++s) {
+      if (got[s].kind != wanted[s].kind || got[s].payload != wanted[s].payload ||
+          got[s].tile != wanted[s].tile || got[s].offset != wanted[s].offset)
+        return "item " + std::to_string(i) + ": another tile at step " + std::to_string(s);
+    }
+  }
+  num_compared += static_cast<std::int64_t>(wanted.size());
+  return {};
+}
+
+class SegmentIteratorOnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int num_devices = 0;
+    const cudaError_t error = cudaGetDeviceCount(&num_devices);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      GTEST_SKIP() << "no GPU: " << cudaGetErrorString(error);
+    }
+    if (num_devices == 0) GTEST_SKIP() << "no GPU: cudaGetDeviceCount found none";
+  }
+};
+
+TEST_F(SegmentIteratorOnDevice, WalksThePlansOfTheZooAsTheHostDoes) {
+  std::int64_t num_compared = 0;
+  for (const BlockShape tile : {BlockShape{128, 128}, {64, 128}, {128, 64}, {16, 16}}) {
+    for (const testing::MaskCase& each : testing::zoo_cases(300, 500, {128, 128})) {
+      for (const ColumnMode mode : {ColumnMode::scan, ColumnMode::gather}) {
+        PlanOptions options;
+        options.tile = tile;
+        options.columns = mode;
+        const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 2, 4, 2), {}, options);
+        ASSERT_TRUE(plan) << each.name;
+        EXPECT_EQ(compare_walks(*plan, num_compared), "") << each.name;
+      }
+    }
+  }
+  EXPECT_GT(num_compared, 10000);
+}
+
+TEST_F(SegmentIteratorOnDevice, WalksGatherListsAndItemsWithoutKeysAsTheHostDoes) {
+  std::mt19937 rng(6);
+  std::int64_t num_compared = 0;
+  for (int trial = 0; trial < 20; ++trial) {
+    testing::Cells cells = testing::random_lifetimes(rng, 400, 900, 2);
+    for (std::int64_t q = 0; q < 130; ++q)
+      for (std::int64_t k = 0; k < 900; ++k) cells.at(q, k) = 0;
+    const testing::MaskCase each = testing::case_of("lifetimes", cells, {128, 128});
+    PlanOptions options;
+    options.columns = ColumnMode::gather;
+    const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 1, 2, 1), {}, options);
+    ASSERT_TRUE(plan);
+    ASSERT_GT(plan->counts.empty_items, 0);
+    EXPECT_EQ(compare_walks(*plan, num_compared), "");
+  }
+  EXPECT_GT(num_compared, 100);
+}
+
+}  // namespace
+}  // namespace fdma

@@ -1,0 +1,94 @@
+// Attention trials on the GPU.
+#pragma once
+
+#include <functional>
+
+#include "backend/backend_fixture.hpp"
+#include "device_array.hpp"
+#include "fdma/kernels/device_plan.hpp"
+
+namespace fdma::gpu_test {
+
+/// Where the references of trials are computed.
+enum class ReferenceOn : std::uint8_t {
+  device,  ///< by the kernels of reference_rows.hpp
+  host,    ///< slowly; no kernel but attention runs
+};
+
+/// The sm90 backend on the current device. Uploads the plan for each run; the workspace is filled
+/// with 0xff before and has canaries around it.
+class GpuMachine : public testing::AttentionMachine {
+ public:
+  explicit GpuMachine(ReferenceOn reference = ReferenceOn::device) : reference_(reference) {}
+
+  Backend backend() const override { return Backend::sm90; }
+  Device device() const override { return Device::cuda; }
+  unsigned char* allocate(std::int64_t bytes) override;
+  void release(unsigned char* memory) override;
+  void write(unsigned char* to, const unsigned char* from, std::int64_t bytes) override;
+  void read(unsigned char* to, const unsigned char* from, std::int64_t bytes) override;
+  Result<void> forward(const AttentionPlan& plan, const AttentionTensors& tensors,
+                       const AttentionOptions& options) override;
+  Result<void> backward(const AttentionPlan& plan, const BackwardTensors& tensors,
+                        const BackwardOptions& options) override;
+  testing::ReferenceRows reference(const testing::ReferenceProblem& problem) override;
+
+ private:
+  ReferenceOn reference_;
+};
+
+/// Device memory for one launch, with canaries around it; filled with 0xff.
+class Workspace {
+ public:
+  explicit Workspace(const DevicePlan& plan);
+  void* data() const { return memory_.data() + kCanaryBytes; }
+  /// Throws where a byte beside the workspace was written. Waits for the device.
+  void require_canaries() const;
+
+ private:
+  static constexpr std::size_t kCanaryBytes = 1024;
+  DeviceArray<unsigned char> memory_;
+};
+
+/// A stream of its own.
+class OwnedStream {
+ public:
+  OwnedStream() { require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"); }
+  ~OwnedStream() { cudaStreamDestroy(stream_); }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+
+  Stream get() const { return stream_; }
+  void wait() const { require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// What a call puts into a stream, to be launched there again and again. Throws where the call
+/// fails or cannot be captured; nothing runs before a launch.
+class CapturedGraph {
+ public:
+  /// The call `times` in a row, as layers have them.
+  CapturedGraph(const OwnedStream& stream, const std::function<Result<void>()>& call,
+                int times = 1);
+  ~CapturedGraph() { cudaGraphExecDestroy(executable_); }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void launch() const { require(cudaGraphLaunch(executable_, stream_.get()), "cudaGraphLaunch"); }
+  /// Launches and waits.
+  void replay() const {
+    launch();
+    stream_.wait();
+  }
+
+ private:
+  const OwnedStream& stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+/// The plan on the device; throws where that fails.
+DevicePlan uploaded(const AttentionPlan& plan, Stream stream = nullptr);
+
+}  // namespace fdma::gpu_test

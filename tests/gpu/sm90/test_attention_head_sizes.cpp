@@ -1,0 +1,92 @@
+// Attention on the GPU with head sizes that its kernels are compiled for and those that they fill
+// up with zeros, head_dim_v other than head_dim among them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "backend/backend_cases.hpp"
+#include "gpu_fixture.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::GpuMachine;
+using testing::MaskCase;
+using testing::TrialChoice;
+
+struct HeadSizes {
+  std::int32_t head_dim, head_dim_v;
+};
+
+class AttentionHeadSizesOnGpu : public ::testing::TestWithParam<HeadSizes> {
+ protected:
+  void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
+
+  static TrialChoice choice(DType dtype) {
+    TrialChoice choice;
+    choice.head_dim = GetParam().head_dim;
+    choice.head_dim_v = GetParam().head_dim_v;
+    choice.dtype = dtype;
+    return choice;
+  }
+};
+
+// Every kind of segment, tails, unequal lengths, every layout, with and without bias.
+TEST_P(AttentionHeadSizesOnGpu, AreAccurateForEveryKindOfSegment) {
+  GpuMachine machine;
+  std::mt19937 rng(7);
+  int trial = 0;
+  for (const auto& [q_len, kv_len] : {std::pair{300, 700}, {257, 64}, {1, 1000}, {130, 129}}) {
+    for (const bool is_columns : {false, true}) {
+      const MaskCase mask = is_columns ? testing::column_case(rng, q_len, kv_len)
+                                       : testing::tile_case(rng, q_len, kv_len);
+      for (const DType dtype : {DType::bfloat16, DType::float16}) {
+        TrialChoice each = choice(dtype);
+        each.layout = static_cast<testing::Layout>(trial % 3);
+        each.has_bias = trial % 4 >= 2;
+        each.seed = static_cast<std::uint64_t>(++trial);
+        EXPECT_EQ(testing::check_trial(machine, mask, {2, 4, 2}, each), "");
+      }
+    }
+  }
+}
+
+// Several items for each block, of one tile and of many.
+TEST_P(AttentionHeadSizesOnGpu, AreAccurateWithManyItems) {
+  GpuMachine machine;
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(700, 700, [](auto q, auto k) { return k <= q; }), {128, 128});
+  for (const bool has_bias : {false, true}) {
+    TrialChoice each = choice(DType::bfloat16);
+    each.has_bias = has_bias;
+    each.rows_per_head = 30;
+    EXPECT_EQ(testing::check_trial(machine, mask, {12, 8, 8}, each), "");
+  }
+}
+
+// The zoo with odd lengths.
+TEST_P(AttentionHeadSizesOnGpu, AreAccurateForTheZoo) {
+  GpuMachine machine;
+  for (int index = 0; index < testing::kNumZooMasks; ++index) {
+    for (const testing::TrialCase& trial : testing::zoo_trials(index, 29)) {
+      TrialChoice each = trial.choice;
+      each.head_dim = GetParam().head_dim;
+      each.head_dim_v = GetParam().head_dim_v;
+      EXPECT_EQ(testing::check_trial(machine, *trial.mask, trial.heads, each), "");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, AttentionHeadSizesOnGpu,
+    ::testing::Values(HeadSizes{8, 8}, HeadSizes{16, 16}, HeadSizes{80, 80}, HeadSizes{96, 96},
+                      HeadSizes{112, 112}, HeadSizes{192, 192}, HeadSizes{256, 256},
+                      HeadSizes{192, 128}, HeadSizes{64, 128}, HeadSizes{128, 64},
+                      HeadSizes{40, 256}, HeadSizes{256, 72}, HeadSizes{136, 8}),
+    [](const auto& sizes) {
+      return fmt::format("{}and{}", sizes.param.head_dim, sizes.param.head_dim_v);
+    });
+
+}  // namespace
+}  // namespace fdma

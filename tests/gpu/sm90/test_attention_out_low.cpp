@@ -1,0 +1,100 @@
+// What rounding took from out, by every kernel that writes outputs. Queries are zero, so that all
+// weights are 1 and are not rounded where they are multiplied by v: out and its residual together
+// are then as good as float32.
+#include <gtest/gtest.h>
+
+#include <tuple>
+#include <utility>
+
+#include "backend/backend_cases.hpp"
+#include "backend/scattered_cases.hpp"
+#include "gpu_fixture.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::GpuMachine;
+using testing::AttentionTrial;
+using testing::Layout;
+using testing::MaskCase;
+using testing::TrialChoice;
+using testing::TrialHeads;
+
+TrialChoice even(std::int32_t head_dim, DType dtype) {
+  TrialChoice choice;
+  choice.head_dim = head_dim;
+  choice.dtype = dtype;
+  choice.wants_residual = true;
+  choice.q_scale = choice.bias_scale = 0;
+  return choice;
+}
+
+void expect_exact(const MaskCase& mask, const TrialHeads& heads, const TrialChoice& choice) {
+  GpuMachine machine;
+  AttentionTrial trial(machine, mask, heads, choice);
+  const auto ran = trial.run();
+  ASSERT_TRUE(ran) << ran.error().message;
+  EXPECT_EQ(trial.check(), "") << to_string(choice);
+  EXPECT_LT(trial.error_with_residual(), testing::kResidualError) << to_string(choice);
+}
+
+MaskCase band(std::int64_t q_len, std::int64_t kv_len) {
+  return testing::case_of(
+      "band",
+      testing::make_cells(q_len, kv_len,
+                          [&](auto q, auto k) { return k <= q + kv_len - q_len && k % 29 != 3; }),
+      {128, 128});
+}
+
+// Tiles that the copy engine stores and those that threads do, rows past lengths, packed heads.
+TEST(ResidualOnGpu, IsWhatRoundingTook) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  int i = 0;
+  for (const std::int32_t head_dim : {64, 96, 128, 192, 256, 40, 8}) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      for (const auto& [q_len, kv_len] : {std::pair{300, 450}, {128, 130}, {5, 600}}) {
+        TrialChoice choice = even(head_dim, dtype);
+        choice.head_dim_v = i % 3 == 0 && head_dim >= 128 ? 128 : 0;
+        choice.has_bias = i % 2 == 0;
+        choice.layout = i % 5 == 1   ? Layout::padded
+                        : i % 5 == 3 ? Layout::head_major
+                                     : Layout::rows;
+        choice.seed = static_cast<std::uint64_t>(++i);
+        expect_exact(band(q_len, kv_len), {2, 6, 2}, choice);
+      }
+    }
+  }
+}
+
+TEST(ResidualOnGpu, IsThatOfSplitRows) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    // Many partials of few rows, a few of many, and some of some: three ways to combine them.
+    for (const auto& [q_len, kv_len, heads] :
+         {std::tuple{1, 40000, 1}, {130, 2000, 8}, {130, 20000, 2}}) {
+      const TrialChoice choice = even(head_dim, head_dim == 128 ? DType::float16 : DType::bfloat16);
+      GpuMachine machine;
+      const MaskCase mask = band(q_len, kv_len);
+      const TrialHeads trial_heads{1, heads, heads};
+      EXPECT_FALSE(AttentionTrial(machine, mask, trial_heads, choice).plan().split_rows.empty());
+      expect_exact(mask, trial_heads, choice);
+    }
+  }
+}
+
+TEST(ResidualOnGpu, IsThatOfGatheredKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  int i = 0;
+  for (const std::int32_t head_dim : {64, 96, 128}) {
+    for (const MaskCase& mask : testing::scattered_cases(257, 1003, 3)) {
+      TrialChoice choice = even(head_dim, ++i % 2 == 0 ? DType::bfloat16 : DType::float16);
+      choice.columns = ColumnMode::gather;
+      choice.has_bias = i % 3 == 0;
+      choice.seed = static_cast<std::uint64_t>(i);
+      expect_exact(mask, {1, 4, 2}, choice);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fdma

@@ -1,0 +1,148 @@
+// Few and small trials for compute-sanitizer, whose tools slow a kernel down a hundredfold: every
+// kind of segment, gathered and reordered keys, tails, key bias, both head sizes; gradients of the
+// same, in order or not, over listed keys, with row sums of keys and residuals. References are
+// computed on the host, so that attention is the only kernel.
+#include <gtest/gtest.h>
+
+#include "backend/backend_backward_case.hpp"
+#include "backend/backend_cases.hpp"
+#include "backend/scattered_cases.hpp"
+#include "gpu_fixture.hpp"
+
+namespace fdma {
+namespace {
+
+TEST(AttentionSanitized, EveryKindOfSegment) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  for (const testing::TrialCase& trial : testing::small_trials()) {
+    EXPECT_EQ(testing::check_trial(machine, *trial.mask, trial.heads, trial.choice, &counts), "");
+  }
+  EXPECT_GT(counts.full_tiles, 0);
+  EXPECT_GT(counts.bitmap_tiles, 0);
+  EXPECT_GT(counts.row_tiles, 0);
+  EXPECT_GT(counts.column_tiles, 0);
+}
+
+TEST(AttentionSanitized, GatheredKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  const std::vector<testing::MaskCase> masks = testing::scattered_cases(200, 600, 5);
+  for (std::size_t i = 0; i < masks.size(); i += 3) {
+    testing::TrialChoice choice;
+    choice.columns = ColumnMode::gather;
+    choice.head_dim = i % 2 == 0 ? 128 : 64;
+    choice.has_bias = i % 4 == 2;
+    choice.rows_per_head = 24;
+    EXPECT_EQ(testing::check_trial(machine, masks[i], {1, 2, 1}, choice, &counts), "");
+  }
+  EXPECT_GT(counts.gather_chunks, 0);
+}
+
+TEST(AttentionSanitized, ReorderedKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  const std::vector<testing::MaskCase> masks = testing::scattered_cases(200, 600, 6);
+  for (std::size_t i = 1; i < masks.size(); i += 3) {
+    testing::TrialChoice choice;
+    choice.columns = ColumnMode::reorder;
+    choice.head_dim = i % 2 == 0 ? 128 : 256;
+    choice.has_bias = i % 4 == 3;
+    choice.rows_per_head = 24;
+    EXPECT_EQ(testing::check_trial(machine, masks[i], {1, 2, 1}, choice, &counts), "");
+  }
+  EXPECT_GT(counts.moved_keys, 0);
+}
+
+TEST(AttentionSanitized, LengthsAtTheEdgesOfTiles) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  const std::vector<testing::TrialCase> trials = testing::tile_count_trials();
+  for (std::size_t i = 0; i < trials.size(); i += 6) {
+    testing::TrialChoice choice = trials[i].choice;
+    choice.rows_per_head = 16;
+    EXPECT_EQ(testing::check_trial(machine, *trials[i].mask, trials[i].heads, choice), "");
+  }
+}
+
+TEST(AttentionSanitized, Gradients) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  PlanCounts counts;
+  const std::vector<testing::TrialCase> trials = testing::small_trials();
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    for (const bool is_deterministic : {false, true}) {
+      testing::TrialChoice choice = trials[i].choice;
+      if (i % 3 == 0 && choice.head_dim == 64) choice.head_dim = 256;
+      choice.wants_residual = i % 2 == 0;
+      testing::BackwardChoice backward;
+      backward.deterministic = is_deterministic;
+      EXPECT_EQ(testing::check_backward_trial(machine, *trials[i].mask, trials[i].heads, choice,
+                                              backward, &counts),
+                "");
+    }
+  }
+  EXPECT_GT(counts.full_tiles, 0);
+  EXPECT_GT(counts.bitmap_tiles, 0);
+  EXPECT_GT(counts.row_tiles + counts.column_tiles, 0);
+}
+
+// Half tiles of queries without a step, of which the turn is passed on all the same.
+TEST(AttentionSanitized, GradientsInOrderOfHalfTiles) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  const testing::MaskCase mask = testing::case_of(
+      "halves of tiles in turn",
+      testing::make_cells(500, 300, [](auto q, auto k) { return (q / 64 + k / 128) % 2 == 0; }),
+      {128, 128});
+  testing::TrialChoice choice;
+  choice.head_dim = 128;
+  choice.wants_residual = true;
+  testing::BackwardChoice backward;
+  backward.deterministic = true;
+  EXPECT_EQ(testing::check_backward_trial(machine, mask, {1, 8, 4}, choice, backward), "");
+}
+
+// Keys that come back, of 16 heads: tiles of keys are cut, their gradients added up.
+TEST(AttentionSanitized, GradientsOverListedKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  const testing::MaskCase mask = testing::case_of(
+      "come back",
+      testing::make_cells(700, 160,
+                          [](auto q, auto k) { return k % 3 != 1 && (q + 7 * k) % 300 < 150; }),
+      {128, 128});
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    for (const bool is_deterministic : {false, true}) {
+      testing::TrialChoice choice;
+      choice.head_dim = head_dim;
+      choice.has_bias = choice.wants_residual = head_dim == 128;
+      testing::BackwardChoice backward;
+      backward.columns = ColumnMode::reorder;
+      backward.deterministic = is_deterministic;
+      testing::BackwardTrial trial(machine, mask, {1, 16, 1}, choice, backward);
+      EXPECT_FALSE(trial.plan().key_lists.sum_keys.empty());
+      const auto ran = trial.run();
+      ASSERT_TRUE(ran) << ran.error().message;
+      EXPECT_EQ(trial.check(), "") << head_dim;
+    }
+  }
+}
+
+TEST(AttentionSanitized, RowSumsOfKeysAndResiduals) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
+  for (const std::int32_t head_dim : {64, 128}) {
+    testing::TrialChoice choice;
+    choice.head_dim = head_dim;
+    testing::BackwardChoice backward;
+    backward.deterministic = head_dim == 64;
+    EXPECT_EQ(testing::row_sums_error(machine, choice, backward), "") << head_dim;
+  }
+}
+
+}  // namespace
+}  // namespace fdma

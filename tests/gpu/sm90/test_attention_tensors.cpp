@@ -1,0 +1,305 @@
+// Tensors that attention on the GPU refuses, by name and before anything is launched, and those
+// whose offsets do not fit into 32 bits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+
+#include "backend/backend_cases.hpp"
+#include "gpu_fixture.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::GpuMachine;
+using gpu_test::require;
+using gpu_test::uploaded;
+using gpu_test::Workspace;
+using testing::AttentionTrial;
+using ::testing::HasSubstr;
+using testing::MaskCase;
+using testing::TrialChoice;
+
+MaskCase causal(std::int64_t q_len, std::int64_t kv_len) {
+  return testing::case_of("causal",
+                          testing::make_cells(q_len, kv_len, [](auto q, auto k) { return k <= q; }),
+                          {128, 128});
+}
+
+// With gaps, so that a stride may change without two elements at one address.
+TrialChoice with_bias() {
+  TrialChoice choice;
+  choice.layout = testing::Layout::padded;
+  choice.has_bias = true;
+  return choice;
+}
+
+class AttentionTensorsOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override { FDMA_SKIP_WITHOUT_HOPPER(); }
+
+  // The error names `named`, has this code, and nothing was written.
+  void expect_rejected(const char* named, ErrorCode code,
+                       const std::function<void(AttentionTensors&)>& change,
+                       AttentionOptions options = {}) {
+    AttentionTrial trial(machine_, mask_, {2, 4, 2}, with_bias());
+    const DevicePlan plan = uploaded(trial.plan());
+    const Workspace workspace(plan);
+    AttentionTensors tensors = trial.tensors();
+    change(tensors);
+    trial.poison(0x3c);
+    const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, options);
+    require(cudaDeviceSynchronize(), named);
+    ASSERT_FALSE(ran.has_value()) << named;
+    EXPECT_EQ(ran.error().code, code) << ran.error().message;
+    EXPECT_THAT(ran.error().message, HasSubstr(named));
+    trial.fetch();
+    for (const unsigned char byte : trial.result_bytes()) ASSERT_EQ(byte, 0x3c) << named;
+  }
+
+  // The same change of each of q, k, v and out.
+  void expect_each_rejected(
+      ErrorCode code,
+      const std::function<void(const void*& data, std::array<std::int64_t, kMaxRank>& strides,
+                               DType& dtype, Device& device)>& change) {
+    expect_rejected("q", code, [&](AttentionTensors& t) {
+      change(t.q.data, t.q.strides, t.q.dtype, t.q.device);
+    });
+    expect_rejected("k", code, [&](AttentionTensors& t) {
+      change(t.kv.k.data, t.kv.k.strides, t.kv.k.dtype, t.kv.k.device);
+    });
+    expect_rejected("v", code, [&](AttentionTensors& t) {
+      change(t.kv.v.data, t.kv.v.strides, t.kv.v.dtype, t.kv.v.device);
+    });
+    expect_rejected("out", code, [&](AttentionTensors& t) {
+      const void* data = t.out.data;
+      change(data, t.out.strides, t.out.dtype, t.out.device);
+      t.out.data = const_cast<void*>(data);
+    });
+  }
+
+  GpuMachine machine_;
+  MaskCase mask_ = causal(150, 200);
+};
+
+TEST_F(AttentionTensorsOnGpu, OnTheHostAreRejected) {
+  expect_each_rejected(ErrorCode::unsupported,
+                       [](auto&, auto&, auto&, Device& device) { device = Device::cpu; });
+  expect_rejected("key_bias", ErrorCode::unsupported,
+                  [](AttentionTensors& t) { t.key_bias.device = Device::cpu; });
+  expect_rejected("lse", ErrorCode::unsupported,
+                  [](AttentionTensors& t) { t.lse.device = Device::cpu; });
+}
+
+TEST_F(AttentionTensorsOnGpu, OfAnotherTypeThanThePlansAreRejected) {
+  for (const DType wrong : {DType::float16, DType::float32}) {
+    expect_each_rejected(ErrorCode::shape_mismatch,
+                         [wrong](auto&, auto&, DType& dtype, auto&) { dtype = wrong; });
+  }
+}
+
+TEST_F(AttentionTensorsOnGpu, WithStridesThatAreNoMultiplesOfEightAreRejected) {
+  for (const std::size_t axis : {0U, 1U, 2U}) {
+    expect_each_rejected(ErrorCode::unsupported,
+                         [axis](auto&, auto& strides, auto&, auto&) { strides[axis] -= 4; });
+  }
+  // The vectors of a row lie along the last axis.
+  expect_each_rejected(ErrorCode::invalid_argument,
+                       [](auto&, auto& strides, auto&, auto&) { strides[3] = 2; });
+}
+
+TEST_F(AttentionTensorsOnGpu, ResidualsThatDoNotLieAsOutAreRejected) {
+  const auto change_and_expect = [&](const char* named, auto change) {
+    expect_rejected(named, ErrorCode::unsupported, [&](AttentionTensors& t) {
+      t.out_residual = t.out;
+      change(t.out_residual);
+    });
+  };
+  change_and_expect("out_residual: expected the strides of out",
+                    [](MutableTensorView& residual) { residual.strides[0] += 8; });
+  change_and_expect("out_residual: expected an address", [](MutableTensorView& residual) {
+    residual.data = static_cast<char*>(residual.data) + 8;
+  });
+}
+
+TEST_F(AttentionTensorsOnGpu, AtMisalignedAddressesAreRejected) {
+  for (const int bytes : {2, 8}) {
+    for (const char* name : {"q", "k", "v"}) {
+      expect_rejected(name, ErrorCode::unsupported, [&](AttentionTensors& t) {
+        const void*& data = *name == 'q' ? t.q.data : *name == 'k' ? t.kv.k.data : t.kv.v.data;
+        data = static_cast<const char*>(data) + bytes;
+      });
+    }
+  }
+  expect_rejected("q", ErrorCode::invalid_argument,
+                  [](AttentionTensors& t) { t.q.data = static_cast<const char*>(t.q.data) + 1; });
+}
+
+TEST_F(AttentionTensorsOnGpu, WithoutDataOrOfOtherExtentsAreRejected) {
+  expect_rejected("q", ErrorCode::invalid_argument,
+                  [](AttentionTensors& t) { t.q.data = nullptr; });
+  expect_rejected("out", ErrorCode::invalid_argument,
+                  [](AttentionTensors& t) { t.out.data = nullptr; });
+  expect_rejected("key_bias", ErrorCode::invalid_argument,
+                  [](AttentionTensors& t) { t.key_bias = {}; });
+  expect_rejected("k", ErrorCode::shape_mismatch,
+                  [](AttentionTensors& t) { t.kv.k.extents[1] = 199; });
+  expect_rejected("q", ErrorCode::shape_mismatch, [](AttentionTensors& t) { t.q.extents[3] -= 8; });
+  expect_rejected("out", ErrorCode::invalid_argument,
+                  [](AttentionTensors& t) { t.out.strides[2] = 0; });
+  expect_rejected("paged", ErrorCode::unsupported,
+                  [](AttentionTensors& t) { t.kv.layout = KvLayout::paged; });
+  AttentionOptions options;
+  options.softmax_scale = INFINITY;
+  expect_rejected(
+      "softmax_scale", ErrorCode::invalid_argument, [](auto&) {}, options);
+}
+
+TEST_F(AttentionTensorsOnGpu, NeedAWorkspace) {
+  AttentionTrial trial(machine_, mask_, {2, 4, 2}, with_bias());
+  const DevicePlan plan = uploaded(trial.plan());
+  const Workspace workspace(plan);
+  trial.poison(0x3c);
+  for (void* memory : {static_cast<void*>(nullptr),
+                       static_cast<void*>(static_cast<char*>(workspace.data()) + 4)}) {
+    const auto ran = attention_forward(plan, trial.tensors(), memory);
+    require(cudaDeviceSynchronize(), "workspace");
+    ASSERT_FALSE(ran);
+    EXPECT_EQ(ran.error().code, ErrorCode::invalid_argument) << ran.error().message;
+    EXPECT_THAT(ran.error().message, HasSubstr("workspace"));
+  }
+  trial.fetch();
+  for (const unsigned char byte : trial.result_bytes()) ASSERT_EQ(byte, 0x3c);
+}
+
+TEST_F(AttentionTensorsOnGpu, PlansOfTheCpuAreNotUploaded) {
+  const auto plan = make_plan(mask_.mask, testing::shape_for(mask_.mask, 1, 1, 1));
+  ASSERT_TRUE(plan);
+  const auto result = upload(*plan);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(result.error().message, HasSubstr("cpu"));
+}
+
+// Heads of one KV tensor by stride 0, as an expanded tensor has them: the copy engine takes strides
+// that are not 0 only, so it is an error that says so or a right result, never a wrong one.
+TEST_F(AttentionTensorsOnGpu, RepeatedByStrideZeroAreRightOrRejected) {
+  AttentionTrial trial(machine_, mask_, {2, 4, 2}, with_bias());
+  const DevicePlan plan = uploaded(trial.plan());
+  const Workspace workspace(plan);
+  AttentionTensors tensors = trial.tensors();
+  tensors.kv.k.strides[2] = tensors.kv.v.strides[2] = 0;
+  trial.poison(0xff);
+  const auto ran = attention_forward(plan, tensors, workspace.data());
+  require(cudaDeviceSynchronize(), "attention_forward");
+  if (!ran) {
+    EXPECT_EQ(ran.error().code, ErrorCode::unsupported);
+    EXPECT_THAT(ran.error().message, HasSubstr("stride"));
+    return;
+  }
+  // Both KV heads are the first one: the trial with equal heads.
+  AttentionTrial equal(machine_, mask_, {2, 4, 2}, with_bias());
+  for (testing::TrialTensor* tensor : {&equal.k(), &equal.v()}) {
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < 200; ++i)
+        for (std::int64_t d = 0; d < 128; ++d) tensor->set(b, i, 1, d, tensor->get(b, i, 0, d));
+    tensor->upload();
+  }
+  ASSERT_TRUE(equal.run());
+  trial.fetch();
+  EXPECT_EQ(trial.result_bytes(), equal.result_bytes());
+}
+
+// Which stride of [batch, length, heads] is large, in elements. The whole spans more than 2^31.
+struct FarStrides {
+  const char* name;
+  std::array<std::int64_t, 3> strides;
+};
+constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 1024;
+constexpr FarStrides kFarStrides[] = {
+    {"batch", {kFar, 4 * 128, 128}},
+    {"length", {128, kFar / 128, 256}},
+    {"heads", {128, 256, kFar / 2}},
+};
+
+// Memory over which the elements of a small tensor lie far apart.
+class FarTensor {
+ public:
+  FarTensor(const TensorView& near, const FarStrides& far) : near_(near), far_(far.strides) {
+    std::int64_t last = near.extents[3];
+    for (std::size_t i = 0; i < 3; ++i) last += (near.extents[i] - 1) * far_[i];
+    require(cudaMalloc(&memory_, static_cast<std::size_t>(last) * 2), "cudaMalloc");
+    require(cudaMemset(memory_, 0xff, static_cast<std::size_t>(last) * 2), "cudaMemset");
+  }
+  ~FarTensor() { cudaFree(memory_); }
+  FarTensor(const FarTensor&) = delete;
+  FarTensor& operator=(const FarTensor&) = delete;
+
+  TensorView view() const {
+    TensorView view = near_;
+    view.data = memory_;
+    for (std::size_t i = 0; i < 3; ++i) view.strides[i] = far_[i];
+    return view;
+  }
+  /// Every row from, or to, the tensor that lies close together.
+  void copy(bool to_far) const {
+    for (std::int64_t b = 0; b < near_.extents[0]; ++b) {
+      for (std::int64_t h = 0; h < near_.extents[2]; ++h) {
+        char* far = static_cast<char*>(memory_) + 2 * (b * far_[0] + h * far_[2]);
+        char* near = static_cast<char*>(const_cast<void*>(near_.data)) +
+                     2 * (b * near_.strides[0] + h * near_.strides[2]);
+        for (std::int64_t i = 0; i < near_.extents[1]; ++i) {
+          char* far_row = far + 2 * i * far_[1];
+          char* near_row = near + 2 * i * near_.strides[1];
+          require(cudaMemcpyAsync(to_far ? far_row : near_row, to_far ? near_row : far_row,
+                                  static_cast<std::size_t>(near_.extents[3]) * 2,
+                                  cudaMemcpyDeviceToDevice),
+                  "copy");
+        }
+      }
+    }
+    require(cudaDeviceSynchronize(), "copy");
+  }
+
+ private:
+  TensorView near_;
+  std::array<std::int64_t, 3> far_;
+  void* memory_ = nullptr;
+};
+
+TEST_F(AttentionTensorsOnGpu, MaySpanMoreThan32BitsCount) {
+  std::size_t free_bytes = 0, all_bytes = 0;
+  require(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
+  constexpr std::size_t kNeeded = std::size_t{48} << 30;
+  if (free_bytes < kNeeded) GTEST_SKIP() << "needs 48 GiB of free GPU memory, has " << free_bytes;
+  const MaskCase mask = causal(140, 190);
+  for (const FarStrides& far : kFarStrides) {
+    AttentionTrial trial(machine_, mask, {2, 3, 3}, with_bias());
+    const auto near_ran = trial.run();
+    ASSERT_TRUE(near_ran) << near_ran.error().message;
+    ASSERT_EQ(trial.check(), "");
+    const auto bytes = trial.result_bytes();
+    AttentionTensors tensors = trial.tensors();
+    const FarTensor q(tensors.q, far), k(tensors.kv.k, far), v(tensors.kv.v, far),
+        out(tensors.out.view(), far);
+    for (const FarTensor* tensor : {&q, &k, &v}) tensor->copy(true);
+    tensors.q = q.view();
+    tensors.kv.k = k.view();
+    tensors.kv.v = v.view();
+    tensors.out.data = const_cast<void*>(out.view().data);
+    tensors.out.strides = out.view().strides;
+    const DevicePlan plan = uploaded(trial.plan());
+    const Workspace workspace(plan);
+    trial.poison(0xff);
+    const auto ran = attention_forward(plan, tensors, workspace.data(), nullptr, trial.options());
+    ASSERT_TRUE(ran) << far.name << ": " << ran.error().message;
+    require(cudaDeviceSynchronize(), far.name);
+    out.copy(false);
+    trial.fetch();
+    EXPECT_EQ(trial.result_bytes(), bytes) << far.name;
+  }
+}
+
+}  // namespace
+}  // namespace fdma

@@ -1,0 +1,217 @@
+// Gradients over listed keys on the GPU against float64: learned top-k with scores of all kinds,
+// eviction, keys that die and come back, keys that nothing sees, tiles that are cut at segments of
+// queries, tails, groups of heads, biases and every head size.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "backend/backend_backward_case.hpp"
+#include "backend/backend_cases.hpp"
+#include "backend/scattered_cases.hpp"
+#include "gpu_fixture.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::CapturedGraph;
+using gpu_test::GpuMachine;
+using gpu_test::OwnedStream;
+using gpu_test::uploaded;
+using gpu_test::Workspace;
+using testing::BackwardChoice;
+using testing::BackwardTrial;
+using testing::MaskCase;
+using testing::TrialChoice;
+using testing::TrialHeads;
+
+BackwardChoice listed() {
+  BackwardChoice choice;
+  choice.columns = ColumnMode::reorder;
+  return choice;
+}
+
+std::string listed_error(GpuMachine& machine, const MaskCase& mask, const TrialHeads& heads,
+                         const TrialChoice& choice, const BackwardChoice& backward = listed()) {
+  BackwardTrial trial(machine, mask, heads, choice, backward);
+  const AttentionPlan& plan = trial.plan();
+  if (!plan.is_listed() && plan.counts.full_tiles + plan.counts.bitmap_tiles > 0) {
+    return mask.name + ": is not listed";
+  }
+  const auto ran = trial.run();
+  return ran ? trial.check() : mask.name + ": " + ran.error().message;
+}
+
+// Every mask of scattered keys with types, head sizes, groups of heads and layouts in turn.
+TEST(BackwardOverListedKeys, IsAsAccurateAsAnExplicitProduct) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  std::uint64_t seed = 1;
+  for (const auto& [q_len, kv_len] :
+       {std::pair{300, 500}, {257, 1003}, {640, 640}, {1, 900}, {129, 1}}) {
+    for (const MaskCase& mask :
+         testing::scattered_cases(q_len, kv_len, static_cast<std::uint32_t>(seed))) {
+      constexpr std::int32_t kHeadDims[] = {128, 64, 96, 128, 40, 64, 256, 112};
+      TrialChoice choice;
+      choice.head_dim = kHeadDims[seed % std::size(kHeadDims)];
+      choice.dtype = seed % 2 == 0 ? DType::bfloat16 : DType::float16;
+      if (seed % 5 == 0) choice.head_dim_v = 80;
+      choice.has_bias = seed % 3 == 0;
+      choice.layout = seed % 4 == 0 ? testing::Layout::padded : testing::Layout::rows;
+      choice.seed = seed;
+      BackwardChoice backward = listed();
+      backward.are_gradients_float32 = seed % 7 == 2;
+      const TrialHeads heads[] = {{1, 2, 2}, {2, 4, 1}, {1, 6, 2}};
+      EXPECT_EQ(listed_error(machine, mask, heads[seed % std::size(heads)], choice, backward), "")
+          << seed;
+      ++seed;
+    }
+  }
+}
+
+// Tiles of keys that live in several segments of queries: gradients are added up in float32.
+TEST(BackwardOverListedKeys, AddsUpWhatSegmentsOfQueriesGive) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase masks[] = {
+      testing::case_of(
+          "live long",
+          testing::make_cells(
+              700, 160, [](auto q, auto k) { return q >= 2 * k && q < 350 + 2 * (k * 37 % 170); }),
+          {128, 128}),
+      testing::case_of(
+          "come back",
+          testing::make_cells(700, 160,
+                              [](auto q, auto k) { return k % 3 != 1 && (q + 7 * k) % 300 < 150; }),
+          {128, 128})};
+  for (const MaskCase& mask : masks) {
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      TrialChoice choice;
+      choice.head_dim = head_dim;
+      choice.has_bias = head_dim == 128;
+      BackwardTrial trial(machine, mask, {1, 16, 1}, choice, listed());
+      EXPECT_FALSE(trial.plan().key_lists.sum_keys.empty());
+      const auto ran = trial.run();
+      ASSERT_TRUE(ran) << ran.error().message;
+      EXPECT_EQ(trial.check(), "") << head_dim;
+    }
+  }
+}
+
+// More units than blocks.
+TEST(BackwardOverListedKeys, IsAccurateWithManyUnitsForEachBlock) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase mask = testing::case_of(
+      "many",
+      testing::make_cells(400, 700,
+                          [](auto q, auto k) { return k <= q + 300 && (k * k + q / 90) % 5 != 3; }),
+      {128, 128});
+  for (const std::int32_t head_dim : {64, 128}) {
+    TrialChoice choice;
+    choice.head_dim = head_dim;
+    choice.layout = testing::Layout::padded;
+    EXPECT_EQ(listed_error(machine, mask, {8, 24, 12}, choice), "");
+  }
+}
+
+TEST(BackwardOverListedKeys, IsCapturedIntoAGraphAndReplayed) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase mask = testing::case_of(
+      "eviction",
+      testing::make_cells(500, 400,
+                          [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 300; }),
+      {128, 128});
+  TrialChoice choice;
+  choice.has_bias = true;
+  BackwardTrial trial(machine, mask, {1, 4, 2}, choice, listed());
+  ASSERT_TRUE(trial.plan().is_listed());
+  const OwnedStream stream;
+  const DevicePlan plan = uploaded(trial.plan(), stream.get());
+  const Workspace workspace(plan);
+  stream.wait();
+  const CapturedGraph graph(stream, [&] {
+    return attention_backward(plan, trial.tensors(), workspace.data(), stream.get(),
+                              trial.options());
+  });
+  for (int replay = 0; replay < 3; ++replay) {
+    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
+      tensor->poison(0xff);
+    }
+    graph.replay();
+    workspace.require_canaries();
+    for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
+    EXPECT_EQ(trial.check(), "") << replay;
+  }
+}
+
+// Of lists whose keys come back, and are added up entry by entry, too; with a bias, whose gradient
+// has sums of its own; in groups of heads.
+TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  std::vector<MaskCase> masks;
+  for (MaskCase& mask : testing::scattered_cases(300, 500, 11)) {
+    if (masks.size() < 4) masks.push_back(std::move(mask));
+  }
+  masks.push_back(testing::case_of(
+      "come back",
+      testing::make_cells(700, 160,
+                          [](auto q, auto k) { return k % 3 != 1 && (q + 7 * k) % 300 < 150; }),
+      {128, 128}));
+  masks.push_back(testing::case_of(
+      "eviction",
+      testing::make_cells(700, 600,
+                          [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
+      {128, 128}));
+  int num_listed = 0;
+  std::size_t num_sums = 0;
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      TrialChoice choice;
+      choice.head_dim = head_dim;
+      choice.dtype = i % 2 == 0 ? DType::bfloat16 : DType::float16;
+      choice.has_bias = (i + static_cast<std::size_t>(head_dim / 64)) % 3 == 0;
+      BackwardChoice backward = listed();
+      backward.deterministic = true;
+      const TrialHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
+      BackwardTrial trial(machine, masks[i], heads[i % std::size(heads)], choice, backward);
+      num_listed += trial.plan().is_listed() ? 1 : 0;
+      num_sums += trial.plan().key_lists.sum_keys.size();
+      std::vector<unsigned char> bytes;
+      for (const unsigned char poison : {0xff, 0x00, 0x41}) {
+        const auto ran = trial.run(poison);
+        ASSERT_TRUE(ran) << ran.error().message;
+        if (bytes.empty()) bytes = trial.result_bytes();
+        EXPECT_TRUE(trial.result_bytes() == bytes) << masks[i].name << " " << head_dim;
+      }
+      EXPECT_EQ(trial.check(), "") << head_dim;
+    }
+  }
+  EXPECT_GT(num_listed, 6);
+  EXPECT_GT(num_sums, 0U);
+}
+
+TEST(BackwardOverListedKeys, WantsAnOrderForDeterministicCalls) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  GpuMachine machine;
+  const MaskCase mask = testing::case_of(
+      "even keys",
+      testing::make_cells(200, 200, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
+      {128, 128});
+  BackwardTrial trial(machine, mask, {1, 2, 1}, TrialChoice{}, listed());
+  const DevicePlan plan = uploaded(trial.plan());
+  const Workspace workspace(plan);
+  BackwardOptions options = trial.options();
+  options.deterministic = true;
+  const auto ran = attention_backward(plan, trial.tensors(), workspace.data(), nullptr, options);
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().message,
+            "deterministic: the plan was uploaded without an order; set "
+            "UploadOptions::deterministic");
+}
+
+}  // namespace
+}  // namespace fdma

@@ -1,0 +1,151 @@
+// Backward calls by plans of items whose main kernel writes zeros of sums itself (RowZeros): KV
+// heads of more units than there are multiprocessors, one after the other. Blocks write zeros of
+// the next head's sums while they compute, and wait for those of theirs. That they did is read from
+// the workspace.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "backend/backend_backward_case.hpp"
+#include "gpu_fixture.hpp"
+#include "sm90/backward/workspace.hpp"
+
+namespace fdma {
+namespace {
+
+using gpu_test::CapturedGraph;
+using gpu_test::GpuMachine;
+using gpu_test::OwnedStream;
+using gpu_test::require;
+using gpu_test::uploaded;
+using gpu_test::Workspace;
+using testing::BackwardChoice;
+using testing::BackwardTrial;
+using testing::MaskCase;
+using testing::TrialChoice;
+using testing::TrialHeads;
+
+constexpr std::int64_t kManyKeys = 17000;  // 133 units
+constexpr BlockShape kBlock{128, 128};
+
+// Some queries for each key: few of them, for references take their time.
+MaskCase few_queries(std::int64_t q_len, std::int64_t kv_len = kManyKeys) {
+  return testing::case_of(
+      "some queries for each key",
+      testing::make_cells(q_len, kv_len, [](auto q, auto k) { return (k + 400) / 800 == q / 14; }),
+      kBlock);
+}
+
+// D from out, KV heads one by one.
+TrialChoice choice_of(std::int32_t head_dim) {
+  TrialChoice choice;
+  choice.dtype = DType::bfloat16;
+  choice.head_dim = head_dim;
+  choice.has_bias = head_dim == 64;
+  choice.wants_residual = true;
+  return choice;
+}
+BackwardChoice head_by_head() {
+  BackwardChoice backward;
+  backward.section_bytes = 1;
+  return backward;
+}
+
+// A plan on the device, and the workspace of its calls.
+class Calls {
+ public:
+  explicit Calls(const BackwardTrial& trial) : plan_(uploaded(trial.plan())), workspace_(plan_) {}
+
+  Result<void> run(const BackwardTrial& trial, Stream stream = nullptr) const {
+    return attention_backward(plan_, trial.tensors(), workspace_.data(), stream, trial.options());
+  }
+  // Whether the main kernel of the last call wrote all zeros but those of the first KV head.
+  void expect_written_meanwhile() const {
+    workspace_.require_canaries();
+    const AttentionShape& shape = plan_.shape();
+    const sm90::BackwardWorkspace places(plan_.impl());
+    ASSERT_TRUE(plan_.impl().is_by_row);
+    std::vector<sm90::ZeroCounters> counters(
+        static_cast<std::size_t>(shape.batch * shape.heads_kv));
+    require(cudaMemcpy(counters.data(),
+                       static_cast<const char*>(workspace_.data()) + places.zero_counters,
+                       counters.size() * sizeof(counters.front()), cudaMemcpyDeviceToHost),
+            "counters");
+    EXPECT_EQ(counters.front().done, 0);
+    for (std::size_t row = 1; row < counters.size(); ++row) {
+      EXPECT_EQ(counters[row].done, shape.group_size() * (places.padded_q_len / sm90::kTileKeys))
+          << row;
+    }
+  }
+
+ private:
+  DevicePlan plan_;
+  Workspace workspace_;
+};
+
+void poison(BackwardTrial& trial, unsigned char byte) {
+  for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) {
+    tensor->poison(byte);
+  }
+}
+std::string fetched_error(BackwardTrial& trial) {
+  for (auto* tensor : {&trial.dq(), &trial.dk(), &trial.dv(), &trial.dbias()}) tensor->fetch();
+  return trial.check();
+}
+
+void expect_good(const MaskCase& mask, const TrialHeads& heads) {
+  GpuMachine machine;
+  for (const std::int32_t head_dim : {128, 64}) {
+    BackwardTrial trial(machine, mask, heads, choice_of(head_dim), head_by_head());
+    const Calls calls(trial);
+    // The second call finds what the first one left.
+    for (const unsigned char byte : {0xff, 0x41}) {
+      poison(trial, byte);
+      const auto ran = calls.run(trial);
+      ASSERT_TRUE(ran) << ran.error().message;
+      calls.expect_written_meanwhile();
+      EXPECT_EQ(fetched_error(trial), "") << head_dim;
+    }
+  }
+}
+
+TEST(AttentionZerosOnGpu, AreWrittenMeanwhile) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  expect_good(few_queries(300), {1, 6, 3});
+}
+
+TEST(AttentionZerosOnGpu, AreThoseOfEveryBatchElement) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  expect_good(few_queries(300), {2, 4, 2});
+}
+
+// Heads without an item: nobody adds to their sums, which are read all the same.
+TEST(AttentionZerosOnGpu, AreThoseOfHeadsWithoutKeys) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  expect_good(testing::combined("no keys between", 3, 1,
+                                {few_queries(290), few_queries(200, 0), few_queries(300)}, kBlock),
+              {3, 4, 2});
+  expect_good(testing::combined("no keys at the end", 3, 1,
+                                {few_queries(290), few_queries(300), few_queries(200, 0)}, kBlock),
+              {3, 2, 2});
+}
+
+TEST(AttentionZerosOnGpu, AreWrittenByEveryReplayOfAGraph) {
+  FDMA_SKIP_WITHOUT_HOPPER();
+  const MaskCase mask = few_queries(300);
+  GpuMachine machine;
+  BackwardTrial trial(machine, mask, {1, 6, 3}, choice_of(128), head_by_head());
+  const Calls calls(trial);
+  const OwnedStream stream;
+  const CapturedGraph graph(
+      stream, [&] { return calls.run(trial, stream.get()); }, 2);
+  for (const unsigned char byte : {0xff, 0x41, 0xff}) {
+    poison(trial, byte);
+    graph.replay();
+    calls.expect_written_meanwhile();
+    EXPECT_EQ(fetched_error(trial), "") << int{byte};
+  }
+}
+
+}  // namespace
+}  // namespace fdma

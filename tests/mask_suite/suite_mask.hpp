@@ -1,0 +1,64 @@
+// ZooMask: a mask specification with the tables and lengths that it is bound to.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "fdma/base/tensor_view.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/masks/tables.hpp"
+
+namespace fdma::zoo {
+
+/// An owned table: `integers`, `booleans` or `floats` is filled, by dtype (int32, boolean or
+/// float32: scores of topk), row-major.
+struct ZooTable {
+  DType dtype = DType::int32;
+  std::vector<std::int64_t> extents;
+  std::vector<std::int32_t> integers;
+  std::vector<std::uint8_t> booleans;
+  std::vector<float> floats;
+
+  /// Of an integer or boolean table.
+  std::int64_t at(std::int64_t i) const {
+    const auto index = static_cast<std::size_t>(i);
+    return dtype == DType::boolean ? booleans[index] : integers[index];
+  }
+  TensorView view() const;  ///< borrows
+};
+
+/// 1-dimensional tables.
+ZooTable integers(std::vector<std::int32_t> values);
+ZooTable booleans(std::vector<std::uint8_t> values);
+ZooTable floats(std::vector<float> values);
+
+struct ZooMask {
+  std::string name;
+  std::string spec;
+  MaskShape shape;
+  std::map<std::string, ZooTable, std::less<>> tables;
+
+  Tables bound_tables() const;  ///< borrows
+};
+
+/// A mask of q_len = kv_len = n, one batch element, one head.
+ZooMask make_square(std::string name, std::string spec, std::int64_t n);
+
+/// Random numbers that are the same everywhere (SplitMix64; the standard distributions are not).
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next();
+  /// Uniform in [0, bound); bound > 0. The bias is below bound / 2^64.
+  std::int64_t below(std::int64_t bound);
+
+ private:
+  std::uint64_t state_;
+};
+
+/// `count` random positive lengths that add up to `total`; count <= total.
+std::vector<std::int32_t> random_lengths(std::int64_t total, std::int64_t count, Random& random);
+
+}  // namespace fdma::zoo

@@ -1,0 +1,94 @@
+"""fdma/_fdma.pyi is what nanobind makes of the module and python_bindings/stub_patterns.txt.
+
+FDMA_REBASE_GOLDEN=1 writes it anew. What the patterns replace is held against the module by its
+parameters, so that neither can change alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdma_module import FOLDER, fdma
+
+ROOT = Path(__file__).parents[3]
+STUB = ROOT / "python_bindings" / "fdma" / "_fdma.pyi"
+PATTERNS = ROOT / "python_bindings" / "stub_patterns.txt"
+
+
+def generated_stub(path: Path) -> str:
+    """The stub of the module at hand, formatted as the repository is."""
+    pytest.importorskip("nanobind")
+    pytest.importorskip("ruff")
+    stubgen = [sys.executable, "-m", "nanobind.stubgen", "--quiet", "--module=fdma._fdma"]
+    environment = {**os.environ, "PYTHONPATH": os.fspath(FOLDER)}
+    arguments = [*stubgen, f"--pattern-file={PATTERNS}", f"--output-file={path}"]
+    subprocess.run(arguments, env=environment, check=True)
+    # stubgen imports what signatures name, beside the imports of the patterns.
+    for action in (["check", "--fix-only", "--select=I,F811"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *action, "--quiet", "--no-cache"]
+        subprocess.run([*ruff, "--config", ROOT / "pyproject.toml", path], check=True)
+    return path.read_text(encoding="utf-8")
+
+
+def test_stub_is_what_the_module_gives(tmp_path: Path) -> None:
+    text = generated_stub(tmp_path / "_fdma.pyi")
+    if os.environ.get("FDMA_REBASE_GOLDEN") == "1":
+        STUB.write_text(text, encoding="utf-8")
+    assert STUB.read_text(encoding="utf-8") == text, (
+        "the module and fdma/_fdma.pyi differ: build _fdma, then run "
+        "FDMA_REBASE_GOLDEN=1 pytest tests/python/package/test_python_stub.py"
+    )
+
+
+def functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions and methods, without properties and what the module does not hold itself."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and node.name[0] != "_" and node.name != "NewArray":
+            yield from functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            decorators = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+            if "property" not in decorators:
+                yield prefix + node.name, node
+
+
+def parameters(function: ast.FunctionDef, with_defaults: bool) -> list[str]:
+    """Names, `*` before those that are keywords only, `=` after those that have a default."""
+    arguments = function.args
+    positional = arguments.posonlyargs + arguments.args
+    num_required = len(positional) - len(arguments.defaults)
+    names = [a.arg + "=" * (i >= num_required) for i, a in enumerate(positional)]
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    names += [f"*{a.arg}" + "=" * (default is not None) for a, default in keywords]
+    return names if with_defaults else [name.rstrip("=") for name in names]
+
+
+def signatures_of_module(name: str) -> list[ast.FunctionDef]:
+    value: Any = fdma
+    for part in name.split("."):
+        value = getattr(value, part)
+    found = []
+    for signature, *_ in getattr(value, "__nb_signature__", ()):
+        # A default is a reference into a tuple: \0, \1, ..
+        node = ast.parse(re.sub(r"\\\d+", "0", signature) + ": ...").body[0]
+        assert isinstance(node, ast.FunctionDef)
+        found.append(node)
+    return found
+
+
+def test_parameters_of_the_stub_are_those_of_the_module() -> None:
+    """An overload of the stub may leave out that a parameter has a default, and nothing else."""
+    checked = 0
+    for name, function in functions(ast.parse(STUB.read_text(encoding="utf-8")).body):
+        exact = not function.decorator_list
+        known = [parameters(f, exact) for f in signatures_of_module(name)]
+        assert parameters(function, exact) in known, name
+        checked += 1
+    assert checked > 30

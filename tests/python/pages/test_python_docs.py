@@ -1,0 +1,52 @@
+"""docs/python.md runs: the ```python blocks of each section, from top to bottom, as one program.
+
+A block whose first line is `# needs: torch, h5py` is skipped where one of these packages is
+missing, and so is what comes after it in its section.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdma_module import FOLDER  # skips this file where the build has no package
+
+PAGE = Path(__file__).parents[3] / "docs" / "python.md"
+
+
+def sections(text: str) -> dict[str, list[tuple[int, str]]]:
+    """Of each `## heading`, its ```python blocks with the line numbers of their first lines."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for section in re.finditer(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.MULTILINE):
+        for block in re.finditer(r"^```python\n(.*?)^```", section.group(2), re.DOTALL | re.M):
+            line = text.count("\n", 0, section.start(2) + block.start(1)) + 1
+            found.setdefault(section.group(1), []).append((line, block.group(1)))
+    return found
+
+
+SECTIONS = sections(PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_section_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for num_run, (line, block) in enumerate(SECTIONS[name]):
+        needs = re.match(r"# needs: (.+)\n", block)
+        packages = re.split(r",\s*", needs.group(1).strip()) if needs else []
+        missing = [p for p in packages if importlib.util.find_spec(p) is None]
+        if missing:
+            left = len(SECTIONS[name]) - num_run
+            pytest.skip(f"{left} of {len(SECTIONS[name])} blocks: no {', '.join(missing)}")
+        # Tracebacks show the page's own lines.
+        exec(compile("\n" * (line - 1) + block, os.fspath(PAGE), "exec"), names)
+
+
+def test_every_block_belongs_to_a_section() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert (FOLDER / "fdma" / "__init__.py").exists()
+    assert text.count("\n```python\n") == sum(map(len, SECTIONS.values()))

@@ -1,0 +1,340 @@
+#include "backend/backend_backward_case.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <future>
+#include <stdexcept>
+#include <utility>
+
+#include "attention_reference.hpp"
+#include "backend/tensor_error.hpp"
+
+namespace fdma::testing {
+namespace {
+
+TrialChoice with_lse(TrialChoice choice) {
+  choice.wants_lse = true;
+  return choice;
+}
+
+AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
+                      const BackwardChoice& backward) {
+  PlanOptions options;
+  options.backend = forward.backend;
+  options.direction = Direction::backward;
+  options.tile = backward.tile;
+  options.form = backward.form;
+  options.columns = backward.columns;
+  options.section_bytes = backward.section_bytes;
+  auto plan = make_plan(mask.mask, forward.shape, forward.score, options);
+  if (!plan) throw std::runtime_error(mask.name + ": backward: " + plan.error().message);
+  return *std::move(plan);
+}
+
+// Valid elements of head h of batch element b, row by row.
+std::vector<double> head_values(const TrialTensor& tensor, std::int64_t b, std::int64_t h,
+                                std::int64_t len, std::int64_t dim) {
+  std::vector<double> values;
+  values.reserve(static_cast<std::size_t>(len * dim));
+  for (std::int64_t i = 0; i < len; ++i)
+    for (std::int64_t d = 0; d < dim; ++d) values.push_back(tensor.get(b, i, h, d));
+  return values;
+}
+
+// The gradients of one KV head and its query heads.
+struct GroupGradients {
+  std::vector<reference::HeadGradients> exact, in_own_type;  ///< dq by head, the rest in the first
+};
+
+// What every head of a gradient has to be.
+class GradientError {
+ public:
+  GradientError(std::string_view name, DType dtype) : name_(name), dtype_(dtype) {}
+
+  // Head h of batch element b, rows of `dim`; rows that `is_live` denies are exactly 0.
+  template <class IsLive>
+  void add(const TrialTensor& got, std::int64_t b, std::int64_t h, std::int64_t dim,
+           const std::vector<double>& exact, const std::vector<double>& in_own_type,
+           const IsLive& is_live) {
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const RowPlace place{b, h, static_cast<std::int64_t>(i) / dim};
+      const double value = got.get(b, place.row, h, static_cast<std::int64_t>(i) % dim);
+      if (!is_live(place.row) && value != 0 && dead_.empty())
+        dead_ = fmt::format("{}: {} at {}, which nothing sees", name_, value, to_string(place));
+      error_.add(value, exact[i], reference::rounded(in_own_type[i], dtype_), place);
+    }
+  }
+  std::string message() const { return dead_.empty() ? bound_error(name_, error_) : dead_; }
+
+ private:
+  std::string_view name_;
+  DType dtype_;
+  TensorError error_;
+  std::string dead_;
+};
+
+}  // namespace
+
+std::string to_string(const BackwardChoice& choice) {
+  return fmt::format(
+      "backward {} {}{}{}{}{} tile {}x{}", to_string(choice.form), to_string(choice.columns),
+      choice.has_dlse ? " dlse" : "", choice.wants_dbias ? "" : " without dbias",
+      choice.are_gradients_float32 ? " to float32" : "",
+      choice.deterministic ? " deterministic" : "", choice.tile.block_q, choice.tile.block_kv);
+}
+
+BackwardTrial::BackwardTrial(AttentionMachine& machine, const MaskCase& mask,
+                             const TrialHeads& heads, TrialChoice choice,
+                             const BackwardChoice& backward)
+    : machine_(machine),
+      mask_(mask),
+      choice_(with_lse(std::move(choice))),
+      backward_(backward),
+      forward_(machine, mask, heads, choice_),
+      plan_(plan_of(mask, forward_.plan(), backward)),
+      dout_(machine, choice_.dtype, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q,
+            plan_.shape.head_dim_v, choice_.layout, false),
+      dlse_(machine, DType::float32, plan_.shape.batch, plan_.shape.q_lens, heads.heads_q, 0,
+            choice_.layout, false),
+      dq_(machine, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
+          plan_.shape.batch, plan_.shape.q_lens, heads.heads_q, plan_.shape.head_dim,
+          choice_.layout, true),
+      dk_(machine, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
+          plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, plan_.shape.head_dim,
+          choice_.layout, true),
+      dv_(machine, backward.are_gradients_float32 ? DType::float32 : choice_.dtype,
+          plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, plan_.shape.head_dim_v,
+          choice_.layout, true),
+      // The last axis of a bias is contiguous: never the transposed layout of an output.
+      dbias_(machine, DType::float32, plan_.shape.batch, plan_.shape.kv_lens, heads.heads_kv, 0,
+             choice_.layout == Layout::padded ? Layout::rows : choice_.layout, true) {
+  dout_.randomize(choice_.seed * 4 + 1000003, 1);
+  dlse_.randomize(choice_.seed * 4 + 1000004, 1);
+  run_forward();
+}
+
+void BackwardTrial::run_forward() {
+  if (const auto ran = forward_.run(); !ran)
+    throw std::runtime_error(mask_.name + ": forward: " + ran.error().message);
+  forward_.out().upload();
+  forward_.lse().upload();
+  forward_.residual().upload();
+}
+
+BackwardTensors BackwardTrial::tensors() const {
+  const AttentionTensors forward = forward_.tensors();
+  BackwardTensors tensors;
+  tensors.q = forward.q;
+  tensors.kv = forward.kv;
+  tensors.key_bias = forward.key_bias;
+  tensors.out = forward.out.view();
+  tensors.lse = forward.lse.view();
+  tensors.out_residual = forward.out_residual.view();
+  tensors.dout = dout_.view().view();
+  if (backward_.has_dlse) tensors.dlse = dlse_.view().view();
+  tensors.dq = dq_.view();
+  tensors.dk = dk_.view();
+  tensors.dv = dv_.view();
+  if (choice_.has_bias && backward_.wants_dbias) tensors.dkey_bias = dbias_.view();
+  return tensors;
+}
+
+BackwardOptions BackwardTrial::options() const {
+  BackwardOptions options;
+  options.softmax_scale = choice_.softmax_scale;
+  options.deterministic = backward_.deterministic;
+  return options;
+}
+
+Result<void> BackwardTrial::run(unsigned char byte) { return run(options(), byte); }
+
+Result<void> BackwardTrial::run(const BackwardOptions& options, unsigned char byte) {
+  return run(plan_, tensors(), options, byte);
+}
+
+Result<void> BackwardTrial::run(const AttentionPlan& plan, const BackwardTensors& tensors,
+                                const BackwardOptions& options, unsigned char byte) {
+  for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
+  Result<void> ran = machine_.backward(plan, tensors, options);
+  return ran ? fetched() : ran;
+}
+
+Result<void> BackwardTrial::run_by(const std::function<Result<void>(const BackwardTensors&)>& call,
+                                   unsigned char byte) {
+  for (TrialTensor* tensor : {&dq_, &dk_, &dv_, &dbias_}) tensor->poison(byte);
+  Result<void> ran = call(tensors());
+  return ran ? fetched() : ran;
+}
+
+Result<void> BackwardTrial::fetched() {
+  forward_.fetch();
+  for (TrialTensor* tensor : {&dout_, &dlse_, &dq_, &dk_, &dv_, &dbias_}) tensor->fetch();
+  return {};
+}
+
+std::string BackwardTrial::check() {
+  const bool has_dbias = tensors().dkey_bias.data != nullptr;
+  for (const auto& [name, tensor] :
+       {std::pair{"q", &forward_.q()}, std::pair{"k", &forward_.k()}, std::pair{"v", &forward_.v()},
+        std::pair{"key_bias", &forward_.bias()}, std::pair{"out", &forward_.out()},
+        std::pair{"lse", &forward_.lse()}, std::pair{"out_residual", &forward_.residual()},
+        std::pair{"dout", &dout_}, std::pair{"dlse", &dlse_}, std::pair{"dq", &dq_},
+        std::pair{"dk", &dk_}, std::pair{"dv", &dv_}, std::pair{"dkey_bias", &dbias_}}) {
+    const std::string stray = tensor->stray_writes();
+    if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
+  }
+  const AttentionShape& shape = plan_.shape;
+  const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
+  const auto group_of = [&](std::int64_t b, std::int64_t kv) {
+    GroupGradients group;
+    reference::HeadProblem head;
+    head.q_len = shape.q_len(b);
+    head.kv_len = shape.kv_len(b);
+    head.head_dim = head_dim;
+    head.head_dim_v = head_dim_v;
+    head.softmax_scale = choice_.softmax_scale != 0 ? static_cast<double>(choice_.softmax_scale)
+                                                    : 1 / std::sqrt(static_cast<double>(head_dim));
+    head.k = head_values(forward_.k(), b, kv, head.kv_len, head_dim);
+    head.v = head_values(forward_.v(), b, kv, head.kv_len, head_dim_v);
+    if (choice_.has_bias) head.bias = head_values(forward_.bias(), b, kv, head.kv_len, 1);
+    for (std::int64_t i = 0; i < shape.group_size(); ++i) {
+      const std::int64_t h = kv * shape.group_size() + i;
+      head.q = head_values(forward_.q(), b, h, head.q_len, head_dim);
+      head.cells = mask_.at(b, h).values.data();
+      const std::vector<double> dout = head_values(dout_, b, h, head.q_len, head_dim_v);
+      std::vector<double> dlse;
+      if (backward_.has_dlse) dlse = head_values(dlse_, b, h, head.q_len, 1);
+      group.exact.push_back(gradients_float64(head, dout, dlse));
+      group.in_own_type.push_back(
+          gradients_explicit(head, dout, dlse, choice_.dtype, choice_.dtype));
+      if (i == 0) continue;
+      group.exact[0].add_group_head(group.exact.back());
+      group.in_own_type[0].add_group_head(group.in_own_type.back());
+    }
+    return group;
+  };
+  std::vector<std::future<GroupGradients>> groups;
+  for (std::int64_t b = 0; b < shape.batch; ++b)
+    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv)
+      groups.push_back(std::async(std::launch::async, group_of, b, kv));
+
+  const DType dtype = backward_.are_gradients_float32 ? DType::float32 : choice_.dtype;
+  GradientError dq("dq", dtype), dk("dk", dtype), dv("dv", dtype), db("dkey_bias", DType::float32);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto b = static_cast<std::int64_t>(g) / shape.heads_kv;
+    const auto kv = static_cast<std::int64_t>(g) % shape.heads_kv;
+    const GroupGradients group = groups[g].get();
+    std::vector<bool> is_seen(static_cast<std::size_t>(shape.kv_len(b)));
+    for (std::int64_t i = 0; i < shape.group_size(); ++i) {
+      const std::int64_t h = kv * shape.group_size() + i;
+      const auto head = static_cast<std::size_t>(i);
+      const Cells& cells = mask_.at(b, h);
+      std::vector<bool> sees(static_cast<std::size_t>(shape.q_len(b)));
+      for (std::int64_t q = 0; q < shape.q_len(b); ++q) {
+        for (std::int64_t k = 0; k < shape.kv_len(b); ++k) {
+          if (cells.get(q, k) == 0) continue;
+          sees[static_cast<std::size_t>(q)] = is_seen[static_cast<std::size_t>(k)] = true;
+        }
+      }
+      dq.add(dq_, b, h, head_dim, group.exact[head].dq, group.in_own_type[head].dq,
+             [&](std::int64_t q) { return sees[static_cast<std::size_t>(q)]; });
+    }
+    const auto is_live = [&](std::int64_t k) { return is_seen[static_cast<std::size_t>(k)]; };
+    const reference::HeadGradients& exact = group.exact[0];
+    const reference::HeadGradients& in_own_type = group.in_own_type[0];
+    dk.add(dk_, b, kv, head_dim, exact.dk, in_own_type.dk, is_live);
+    dv.add(dv_, b, kv, head_dim_v, exact.dv, in_own_type.dv, is_live);
+    if (has_dbias) db.add(dbias_, b, kv, 1, exact.dbias, in_own_type.dbias, is_live);
+  }
+  for (const GradientError* error : {&dq, &dk, &dv, &db}) {
+    if (const std::string wrong = error->message(); !wrong.empty())
+      return mask_.name + ": " + wrong;
+  }
+  return {};
+}
+
+double BackwardTrial::surplus() const {
+  const AttentionShape& shape = plan_.shape;
+  double most = 0;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < shape.kv_len(b); ++k) sum += dbias_.get(b, k, kv);
+      for (std::int64_t i = 0; backward_.has_dlse && i < shape.group_size(); ++i) {
+        const std::int64_t head = kv * shape.group_size() + i;
+        for (std::int64_t q = 0; q < shape.q_len(b); ++q) sum -= dlse_.get(b, q, head);
+      }
+      most = std::max(most, std::fabs(sum));
+    }
+  }
+  return most;
+}
+
+std::vector<unsigned char> BackwardTrial::result_bytes() const {
+  std::vector<unsigned char> bytes;
+  std::vector<const TrialTensor*> results{&dq_, &dk_, &dv_};
+  if (choice_.has_bias && backward_.wants_dbias) results.push_back(&dbias_);
+  for (const TrialTensor* tensor : results) {
+    const std::vector<unsigned char> each = tensor->bytes();
+    bytes.insert(bytes.end(), each.begin(), each.end());
+  }
+  return bytes;
+}
+
+std::string check_backward_trial(AttentionMachine& machine, const MaskCase& mask,
+                                 const TrialHeads& heads, const TrialChoice& choice,
+                                 const BackwardChoice& backward, PlanCounts* counts) {
+  BackwardTrial trial(machine, mask, heads, choice, backward);
+  if (counts != nullptr) add_counts(*counts, trial.plan().counts);
+  const std::string where =
+      fmt::format(" ({} batch elements, {} / {} heads, {}, {})", heads.batch, heads.heads_q,
+                  heads.heads_kv, to_string(choice), to_string(backward));
+  if (const auto ran = trial.run(); !ran) return mask.name + ": " + ran.error().message + where;
+  const std::string wrong = trial.check();
+  return wrong.empty() ? "" : wrong + where;
+}
+
+std::string row_sums_error(AttentionMachine& machine, TrialChoice choice,
+                           const BackwardChoice& backward) {
+  const MaskCase mask = case_of(
+      "band", make_cells(290, 350, [](auto q, auto k) { return k <= q + 60 && q - k < 150; }),
+      {128, 128});
+  choice.has_bias = true;
+  BackwardTrial trial(machine, mask, {2, 4, 2}, choice, backward);
+  // Of 580 rows of about normal P dP: rounded to 16 bits out leaves some 0.001 of each.
+  constexpr double kExact = 1e-3;
+  for (const RowSums row_sums : {RowSums::output, RowSums::keys, RowSums::automatic}) {
+    BackwardOptions options = trial.options();
+    options.row_sums = row_sums;
+    if (const auto ran = trial.run(options); !ran) return ran.error().message;
+    const bool is_exact = trial.surplus() < kExact;
+    if (is_exact == (row_sums == RowSums::output))
+      return fmt::format("row sums {}: surplus {}", static_cast<int>(row_sums), trial.surplus());
+    if (row_sums == RowSums::output) continue;
+    if (std::string wrong = trial.check(); !wrong.empty()) return wrong;
+  }
+  // Weights that are all the same are not rounded where they are multiplied by v: out and its
+  // residual are then all that D needs.
+  choice.q_scale = choice.bias_scale = 0;
+  for (const bool has_residual : {false, true}) {
+    choice.wants_residual = has_residual;
+    BackwardTrial even(machine, mask, {2, 4, 2}, choice, backward);
+    BackwardOptions options = even.options();
+    options.row_sums = RowSums::output;
+    if (const auto ran = even.run(options); !ran) return ran.error().message;
+    if ((even.surplus() < kExact) != has_residual)
+      return fmt::format("{} residual: surplus {}", has_residual ? "with" : "without",
+                         even.surplus());
+    if (!has_residual) continue;
+    if (std::string wrong = even.check(); !wrong.empty()) return wrong;
+    const std::vector<unsigned char> bytes = even.result_bytes();
+    if (const auto ran = even.run(even.options()); !ran) return ran.error().message;
+    if (backward.deterministic && even.result_bytes() != bytes)
+      return "automatic: does not take the residual";
+  }
+  return {};
+}
+
+}  // namespace fdma::testing

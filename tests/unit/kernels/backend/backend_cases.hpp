@@ -1,0 +1,79 @@
+// The trials that every backend passes: masks, heads, lengths and layouts, made once for all of
+// them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/backend_attention_case.hpp"
+
+namespace fdma::testing {
+
+struct TrialCase {
+  std::shared_ptr<const MaskCase> mask;
+  TrialHeads heads;
+  TrialChoice choice;
+};
+
+inline constexpr int kNumZooMasks = 13;
+/// The name of mask `index` of the zoo, for the name of a test.
+std::string zoo_name(int index);
+
+/// q_len and kv_len of two batch elements.
+struct PairLengths {
+  std::int64_t q[2];
+  std::int64_t kv[2];
+};
+inline constexpr PairLengths kPairLengths[] = {
+    {{193, 193}, {193, 193}},  // odd
+    {{61, 61}, {257, 257}},    // more keys than queries
+    {{257, 257}, {130, 130}},  // more queries than keys: rows without keys
+    {{200, 31}, {37, 211}},    // per element
+    {{1, 140}, {129, 1}},      // one row, one key
+    {{384, 384}, {384, 384}},  // whole tiles of 128
+};
+/// Mask `index` of the zoo for both elements, or for the first where lengths are uniform.
+MaskCase zoo_pair(int index, const PairLengths& lengths, BlockShape block);
+
+/// Mask `index` of the zoo with every combination of types (bfloat16, float16), head sizes (64,
+/// 128) and groups of heads (1, 4, 8, all), each with three of seven pairs of lengths (odd,
+/// unequal, per batch element, one row, one key, up to 1003) in turn; layout, bias, scale and lse
+/// change from one to the next. Every `every`-th of them.
+std::vector<TrialCase> zoo_trials(int index, int every = 1);
+
+/// Full attention of 1 to 5 key tiles for 1 to 3 query tiles, the last ones whole or not; lengths
+/// of 1 and at tile edges; one row of 8000 keys; query tiles and whole elements without keys.
+std::vector<TrialCase> tile_count_trials();
+
+/// Short sequences of many elements and heads: more than 3 items for each of 132 workers.
+std::vector<TrialCase> many_item_trials();
+
+/// Items of 1 to 8 tiles each, several for each of 132 workers, whose last tile ends within the
+/// tensors: V has rows there that must not be seen, in item after item.
+std::vector<TrialCase> tail_trials();
+
+/// Stretches of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).
+MaskCase tile_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
+
+/// Several query intervals per key (columns) after a full tile; some rows see no key.
+MaskCase column_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
+
+/// Keys that no row of a tile sees between two that rows see, keys that come alive late, tiles and
+/// halves of tiles without a cell: a walk that asks the wrong tile whether it is alive gets these
+/// wrong.
+std::vector<MaskCase> walk_cases();
+
+/// Random tiles of 128 x 128, full, empty or noise, with these shares of full and noise.
+MaskCase block_sparse_case(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len,
+                           double full_share, double noise_share);
+
+/// Masks of these kinds and random ones, per head and per batch element, with random choices.
+std::vector<TrialCase> random_trials(std::uint32_t seed, int count);
+
+/// Every kind of segment at a few hundred tokens: for sanitizers.
+std::vector<TrialCase> small_trials();
+
+}  // namespace fdma::testing

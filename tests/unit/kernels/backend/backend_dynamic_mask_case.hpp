@@ -1,0 +1,41 @@
+// Whole calls of Dynamic Mask Attention on a machine, against float64.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend_attention_case.hpp"
+#include "backend/backend_fixture.hpp"
+#include "fdma/kernels/dynamic_mask_attention.hpp"
+
+namespace fdma::testing {
+
+/// How scores follow one another.
+enum class ScoreOrder : std::uint8_t { random, rising, drifting, clustered, with_zeros };
+
+struct DynamicMaskTrial {
+  std::string name;
+  std::vector<std::pair<std::int64_t, std::int64_t>> lengths;  ///< q_len, kv_len of each element
+  std::int32_t heads_q = 1;
+  std::int32_t heads_kv = 1;
+  std::int64_t w = 1;
+  ScoreBias bias = ScoreBias::exp;
+  ScoreOrder order = ScoreOrder::random;
+  bool are_scores_made = false;  ///< of v, dt_proj and a_coef; else they are given
+  bool is_dt_proj_wide = false;
+  bool drops_zero_scores = false;
+  std::int64_t document = 0;  ///< M is documents of that many tokens, not causal; 0: causal
+  SelectionReading reading = SelectionReading::automatic;
+  TrialChoice choice = {};
+};
+
+/// Runs twice: the same bits; kept is what select_topk keeps of the scores; out and lse are within
+/// the bounds of float64 (TensorError). Empty, or what is wrong.
+std::string run_dynamic_mask(AttentionMachine& machine, const DynamicMaskTrial& trial);
+
+/// Calls of every kind, for any backend.
+std::vector<DynamicMaskTrial> dynamic_mask_trials();
+
+}  // namespace fdma::testing

@@ -1,0 +1,59 @@
+// Masks with their cells, cell by cell from the oracles: what plans and attention are tested on.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cell_oracle.hpp"
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "suite_mask.hpp"
+
+namespace fdma::testing {
+
+/// A mask and what its cells are.
+struct MaskCase {
+  std::string name;
+  BlockMask mask;
+  std::vector<Cells> cells;  ///< of pair (b, h) at b * num_heads + h, as the mask counts them
+
+  const Cells& at(std::int64_t b, std::int64_t h) const {
+    const MaskShape& shape = mask.shape;
+    return cells[static_cast<std::size_t>((shape.num_batches == 1 ? 0 : b) * shape.num_heads +
+                                          (shape.num_heads == 1 ? 0 : h))];
+  }
+};
+
+/// Compiles the mask and evaluates its expression at every cell.
+MaskCase zoo_case(const zoo::ZooMask& mask, BlockShape block);
+
+/// Compiles the mask and reads the cells of what came out: for long masks, where evaluating the
+/// expression at every cell takes seconds.
+MaskCase compiled_case(const zoo::ZooMask& mask, BlockShape block);
+
+/// The twelve masks of the zoo over kv_len keys, for q_len query rows, one batch element and head.
+std::vector<MaskCase> zoo_cases(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
+
+/// Masks of one batch element and head as one mask: `cases` has num_batches * num_heads entries,
+/// all of one batch element with equal lengths.
+MaskCase combined(std::string name, std::int64_t num_batches, std::int64_t num_heads,
+                  const std::vector<MaskCase>& cases, BlockShape block);
+
+/// A mask of one batch element and head with these cells.
+MaskCase case_of(std::string name, const Cells& cells, BlockShape block);
+
+/// Random cells for each of num_batches * num_heads pairs, lengths per element, in a random format.
+MaskCase random_case(std::mt19937& rng, std::int64_t num_batches, std::int64_t num_heads,
+                     std::int64_t max_len, BlockShape block);
+
+/// A shape that the mask fits, of `heads_kv` KV heads; heads_q is the mask's, or `heads_q` where
+/// the mask has 1.
+AttentionShape shape_for(const BlockMask& mask, std::int64_t batch, std::int32_t heads_q,
+                         std::int32_t heads_kv);
+
+/// Column intervals with up to `most` intervals a key, as a random eviction would leave them.
+Cells random_lifetimes(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len, int most);
+
+}  // namespace fdma::testing

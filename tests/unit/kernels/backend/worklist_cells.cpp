@@ -1,0 +1,90 @@
+#include "backend/worklist_cells.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "plan/make_kv_worklist.hpp"
+
+namespace fdma::testing {
+namespace {
+
+// The cells of one KV head as its items have them.
+class HeadCells {
+ public:
+  HeadCells(std::int64_t q_len, std::int64_t kv_len)
+      : kv_len_(kv_len), counts_(static_cast<std::size_t>(q_len * kv_len)) {}
+
+  void add(std::int64_t q, std::int64_t k) { ++counts_[static_cast<std::size_t>(q * kv_len_ + k)]; }
+  int count(std::int64_t q, std::int64_t k) const {
+    return counts_[static_cast<std::size_t>(q * kv_len_ + k)];
+  }
+
+ private:
+  std::int64_t kv_len_;
+  std::vector<unsigned char> counts_;
+};
+
+}  // namespace
+
+std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expected) {
+  const AttentionShape& shape = plan.shape;
+  const KeyLists& lists = plan.key_lists;
+  std::vector<HeadCells> heads;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int32_t kv = 0; kv < shape.heads_kv; ++kv) {
+      heads.emplace_back(shape.q_len(b), shape.kv_len(b));
+    }
+  }
+  std::map<std::pair<std::int32_t, std::int32_t>, int> items_of_key;  // by KV head and key
+  std::set<std::pair<std::int32_t, std::int32_t>> summed;
+  std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
+  const std::int32_t segment = listed_segment(plan);
+  for (std::size_t i = 0; i < lists.items.size(); ++i) {
+    const KeyItem& item = lists.items[i];
+    const std::string where = fmt::format("{}: item {}: ", expected.name, i);
+    const std::int32_t kv_row = item.batch * shape.heads_kv + item.kv_head;
+    const std::tuple order{kv_row, item.begin_tile / segment,
+                           -std::min(item.end_tile - item.begin_tile, segment), item.key_tile};
+    if (order <= previous) return where + "is not in order";
+    previous = order;
+    for (std::int32_t k = 0; k < kListTile; ++k) {
+      const ListedKey& each =
+          lists.keys[static_cast<std::size_t>(item.key_tile) * kListTile + static_cast<size_t>(k)];
+      if (each.key < 0) continue;
+      ++items_of_key[{kv_row, each.key}];
+      if (item.first_sum >= 0 && each.sum_row >= 0) summed.insert({kv_row, each.key});
+      const std::int32_t begin = std::max(each.q_begin, item.begin_tile * kListTile);
+      const std::int32_t end = std::min(each.q_end, item.end_tile * kListTile);
+      for (std::int32_t q = begin; q < end; ++q) {
+        heads[static_cast<std::size_t>(kv_row)].add(q, each.key);
+      }
+    }
+  }
+  for (const auto& [key, count] : items_of_key) {
+    if (count > 1 && summed.count(key) == 0) {
+      return fmt::format("{}: key {} has {} items and no sums", expected.name, key.second, count);
+    }
+  }
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.heads_q; ++h) {
+      const Cells& cells = expected.at(b, h);
+      const HeadCells& got =
+          heads[static_cast<std::size_t>(b * shape.heads_kv + h / shape.group_size())];
+      for (std::int64_t q = 0; q < shape.q_len(b); ++q) {
+        for (std::int64_t k = 0; k < shape.kv_len(b); ++k) {
+          if (got.count(q, k) == (cells.get(q, k) != 0 ? 1 : 0)) continue;
+          return fmt::format("{}: cell ({}, {}) of batch {} head {} is {} times in the lists",
+                             expected.name, q, k, b, h, got.count(q, k));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace fdma::testing

@@ -1,0 +1,17 @@
+// What a backward plan over listed keys computes, by the documented meaning of its lists.
+#pragma once
+
+#include <string>
+
+#include "backend/mask_cases.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma::testing {
+
+/// The first thing wrong with `plan`, one of key lists, as a plan of `expected`; empty if nothing
+/// is: its items hold every cell of every KV head once and no other, the same for all of its query
+/// heads; cells of full tiles are true; items come by KV head and segment, in it longest first;
+/// sums are those of keys that several items have, or entries.
+std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expected);
+
+}  // namespace fdma::testing

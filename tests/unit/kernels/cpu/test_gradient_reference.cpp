@@ -1,0 +1,118 @@
+// The reference gradients against finite differences of the reference attention, in float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "attention_reference.hpp"
+#include "backend/mask_cases.hpp"
+
+namespace fdma {
+namespace {
+
+using reference::HeadGradients;
+using reference::HeadProblem;
+using testing::Cells;
+
+// The loss whose gradients are wanted.
+double loss(const HeadProblem& problem, const std::vector<double>& dout,
+            const std::vector<double>& dlse) {
+  const reference::HeadResult result = reference::attention_float64(problem);
+  double sum = 0;
+  for (std::size_t i = 0; i < dout.size(); ++i) sum += dout[i] * result.out[i];
+  for (std::size_t i = 0; i < dlse.size(); ++i)
+    if (std::isfinite(result.lse[i])) sum += dlse[i] * result.lse[i];
+  return sum;
+}
+
+class GradientReference : public ::testing::Test {
+ protected:
+  std::vector<double> values(std::int64_t count, double scale = 1) {
+    std::normal_distribution<double> normal(0, scale);
+    std::vector<double> result(static_cast<std::size_t>(count));
+    for (double& each : result) each = normal(rng_);
+    return result;
+  }
+
+  HeadProblem problem(const Cells& cells, std::int64_t head_dim, std::int64_t head_dim_v) {
+    HeadProblem head;
+    head.q_len = cells.q_len;
+    head.kv_len = cells.kv_len;
+    head.head_dim = head_dim;
+    head.head_dim_v = head_dim_v;
+    head.q = values(cells.q_len * head_dim);
+    head.k = values(cells.kv_len * head_dim);
+    head.v = values(cells.kv_len * head_dim_v);
+    head.softmax_scale = 0.4;
+    head.cells = cells.values.data();
+    return head;
+  }
+
+  // Every element of `input` moved to both sides, against what `gradient` says of it.
+  static void expect_slope(HeadProblem& head, std::vector<double>& input,
+                           const std::vector<double>& gradient, const std::vector<double>& dout,
+                           const std::vector<double>& dlse, const char* name) {
+    constexpr double kStep = 1e-5;
+    ASSERT_EQ(gradient.size(), input.size()) << name;
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      const double value = input[i];
+      input[i] = value + kStep;
+      const double above = loss(head, dout, dlse);
+      input[i] = value - kStep;
+      const double below = loss(head, dout, dlse);
+      input[i] = value;
+      EXPECT_NEAR((above - below) / (2 * kStep), gradient[i], 1e-8) << name << " " << i;
+    }
+  }
+
+  std::mt19937 rng_{7};
+};
+
+TEST_F(GradientReference, IsTheSlopeOfTheLoss) {
+  // Row 4 sees no key, no row sees key 2, row 6 sees one.
+  const Cells cells = testing::make_cells(9, 11, [](auto q, auto k) {
+    if (q == 4 || k == 2) return false;
+    return q == 6 ? k == 3 : (q * 7 + k * 5) % 3 != 0;
+  });
+  for (const bool has_bias : {false, true}) {
+    for (const bool has_dlse : {false, true}) {
+      HeadProblem head = problem(cells, 5, 3);
+      if (has_bias) head.bias = values(cells.kv_len, 2);
+      const std::vector<double> dout = values(cells.q_len * 3);
+      const std::vector<double> dlse = has_dlse ? values(cells.q_len) : std::vector<double>();
+      const HeadGradients gradients = gradients_float64(head, dout, dlse);
+      expect_slope(head, head.q, gradients.dq, dout, dlse, "dq");
+      expect_slope(head, head.k, gradients.dk, dout, dlse, "dk");
+      expect_slope(head, head.v, gradients.dv, dout, dlse, "dv");
+      if (has_bias) expect_slope(head, head.bias, gradients.dbias, dout, dlse, "dbias");
+      for (int d = 0; d < 5; ++d) {
+        EXPECT_EQ(gradients.dq[4 * 5 + static_cast<std::size_t>(d)], 0);
+        EXPECT_EQ(gradients.dk[2 * 5 + static_cast<std::size_t>(d)], 0);
+      }
+    }
+  }
+}
+
+// Explicit gradients in float32 are those of float64 but for float32's rounding; in bfloat16 they
+// are off by what its 8 bits cost, and not by nothing.
+TEST_F(GradientReference, ExplicitOnesDifferByRounding) {
+  const Cells cells = testing::make_cells(40, 50, [](auto q, auto k) { return k <= q + 10; });
+  const HeadProblem head = problem(cells, 16, 16);
+  const std::vector<double> dout = values(cells.q_len * 16), dlse = values(cells.q_len);
+  const HeadGradients exact = gradients_float64(head, dout, dlse);
+  const auto distance = [&](DType dtype) {
+    const HeadGradients own = gradients_explicit(head, dout, dlse, dtype, dtype);
+    double most = 0;
+    for (const auto member : {&HeadGradients::dq, &HeadGradients::dk, &HeadGradients::dv})
+      for (std::size_t i = 0; i < (exact.*member).size(); ++i)
+        most = std::max(most, std::fabs((own.*member)[i] - (exact.*member)[i]));
+    return most;
+  };
+  EXPECT_LT(distance(DType::float32), 1e-5);
+  EXPECT_LT(distance(DType::float16), 1e-2);
+  EXPECT_LT(distance(DType::bfloat16), 6e-2);
+  EXPECT_GT(distance(DType::bfloat16), 1e-3);
+}
+
+}  // namespace
+}  // namespace fdma

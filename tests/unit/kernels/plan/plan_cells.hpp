@@ -1,0 +1,23 @@
+// What a plan computes, by the documented meaning of its arrays: its cells, and every invariant
+// that ties them to the mask.
+#pragma once
+
+#include <string>
+
+#include "backend/mask_cases.hpp"
+#include "fdma/kernels/plan.hpp"
+
+namespace fdma::testing {
+
+/// The first thing wrong with `plan` as a plan of `expected`; empty if nothing is.
+///
+/// Backward: all of it of the transposed mask.
+///
+/// Every (batch, head, query tile) is in one item, or in as many as its split row has partials; the
+/// cells of its tiles, found by SegmentIterator, are those of the mask, none twice, none beyond the
+/// lengths, the same for all heads that share the tile; num_tiles and the counts of the header are
+/// those of the walk; tiles of a row ascend, also from one of its items to the next; gather lists
+/// put the keys that all rows see first.
+std::string check_plan(const AttentionPlan& plan, const MaskCase& expected);
+
+}  // namespace fdma::testing

@@ -1,0 +1,70 @@
+// Rows of sums of pairs: two entries of a key of several share one, and all add up to those of the
+// plan.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "backend/backend_cases.hpp"
+#include "plan/entry_accumulators.hpp"
+
+namespace fdma {
+namespace {
+
+using Rows = std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>;
+
+// How many entries add to the sums of each key of a KV head, and that they say whose they are, and
+// no more than `most` to a row.
+Rows entries_of_keys(const KeyLists& lists, int most) {
+  Rows counts;
+  std::map<std::int32_t, int> rows;
+  for (const KeyItem& item : lists.items) {
+    for (std::int32_t i = 0; i < kListTile; ++i) {
+      const ListedKey& each = lists.keys[static_cast<std::size_t>(item.key_tile * kListTile + i)];
+      if (each.key < 0 || each.sum_row == kNoSums || item.first_sum == kNoSums) continue;
+      const std::int32_t row = item.first_sum + each.sum_row;
+      const SumKey& sum = lists.sum_keys[static_cast<std::size_t>(row)];
+      EXPECT_EQ(sum.key, each.key);
+      EXPECT_EQ(sum.kv_row, item.batch * 2 + item.kv_head);
+      EXPECT_LE(++rows[row], most) << row;
+      ++counts[{sum.kv_row, sum.key}];
+    }
+  }
+  return counts;
+}
+
+TEST(EntrySums, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
+  const testing::MaskCase mask = testing::case_of(
+      "come back",
+      testing::make_cells(700, 300,
+                          [](auto q, auto k) { return k % 3 != 1 && (q + 7 * k) % 300 < 150; }),
+      {128, 128});
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  options.columns = ColumnMode::reorder;
+  AttentionShape shape = testing::shape_for(mask.mask, 2, 4, 2);
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  const auto plan = make_plan(mask.mask, shape, {}, options);
+  ASSERT_TRUE(plan && plan->is_listed() && !plan->key_lists.sum_keys.empty());
+  const KeyLists lists = with_sums_of_pairs(plan->key_lists);
+  Rows counts = entries_of_keys(lists, 2);
+  EXPECT_EQ(counts, entries_of_keys(plan->key_lists, 700));
+  // Rows of a key follow each other, and there are no others.
+  Rows rows;
+  std::pair<std::int32_t, std::int32_t> before{-1, -1};
+  for (const SumKey& each : lists.sum_keys) {
+    const std::pair key{each.kv_row, each.key};
+    EXPECT_TRUE(key == before || !rows.contains(key));
+    ++rows[key];
+    before = key;
+  }
+  EXPECT_TRUE(
+      std::any_of(counts.begin(), counts.end(), [](const auto& each) { return each.second > 2; }));
+  for (auto& [key, count] : counts) count = (count + 1) / 2;
+  EXPECT_EQ(rows, counts);
+}
+
+}  // namespace
+}  // namespace fdma

@@ -1,0 +1,336 @@
+// Parametric plans: their formulas, counts, text, estimates, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backend/closed_form_cases.hpp"
+#include "estimate/work_tile_counts.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/kernels/estimate.hpp"
+#include "plan/closed_form.hpp"
+#include "plan/splits.hpp"
+
+namespace fdma {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::MaskCase;
+using testing::pick;
+
+PlanOptions parametric() {
+  PlanOptions options;
+  options.form = PlanForm::parametric;
+  return options;
+}
+
+// What queries see of keys, from the formula of an element of either direction.
+testing::Cells cells_of_element(const FormulaElement& element) {
+  const auto sees = [&](std::int64_t row, std::int64_t column) {
+    const auto intervals = element.intervals(static_cast<std::int32_t>(row));
+    return std::any_of(intervals.begin(), intervals.end(), [&](const FormulaRange& each) {
+      return each.begin <= column && column < each.end;
+    });
+  };
+  if (element.is_backward) {
+    return testing::make_cells(element.num_columns, element.num_rows,
+                               [&](std::int64_t q, std::int64_t k) { return sees(k, q); });
+  }
+  return testing::make_cells(element.num_rows, element.num_columns, sees);
+}
+
+TEST(MakeParametricPlan, HasTheCellsOfItsMask) {
+  for (std::uint32_t seed = 0; seed < 400; ++seed) {
+    std::mt19937 rng(seed);
+    ParametricMask form = testing::random_form(rng, 120, 120);
+    if (pick(rng, 0, 9) == 0) {  // farther than any key
+      form.left = pick(rng, 0, 1) == 0 ? std::int64_t{1} << 40 : -(std::int64_t{1} << 40);
+      form.right = std::int64_t{1} << 35;
+    }
+    if (pick(rng, 0, 9) == 0 && !form.cu_seqlens.empty()) {
+      form.cu_seqlens.front() = -(std::int64_t{1} << 39);
+    }
+    const BlockMask mask = testing::block_mask_of(form);
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      PlanOptions options = parametric();
+      options.direction = direction;
+      const auto plan = make_plan(mask, testing::shape_for(mask, 2, 2, 1), {}, options);
+      ASSERT_TRUE(plan) << plan.error().message;
+      ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
+      ASSERT_EQ(plan->formulas.size(), 1u);
+      for (const FormulaElement& element : formula_elements(*plan)) {
+        ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << formula_text(*plan, 0);
+      }
+    }
+  }
+}
+
+// Elements that differ in their lengths alone share a formula; others have one each.
+TEST(MakeParametricPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
+  const auto mask_of = [](std::int64_t left_of_last) {
+    std::vector<MaskCase> cases;
+    for (const std::int64_t len : {90, 70, 50}) {
+      ParametricMask form = testing::plain_forms(len, len)[1];
+      form.left = len == 50 ? left_of_last : 20;
+      cases.push_back(testing::case_of("", testing::cells_of(form), {16, 16}));
+    }
+    return testing::combined("", 3, 1, cases, {16, 16}).mask;
+  };
+  for (const auto& [left, num_formulas] : {std::pair{20, 1u}, {10, 3u}}) {
+    const BlockMask mask = mask_of(left);
+    const auto plan = make_plan(mask, testing::shape_for(mask, 3, 1, 1), {}, parametric());
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->formulas.size(), num_formulas);
+    const std::vector<FormulaElement> elements = formula_elements(*plan);
+    for (std::size_t b = 0; b < 3; ++b) {
+      const std::int64_t len = mask.shape.q_lens[b];
+      ParametricMask form = testing::plain_forms(len, len)[1];
+      form.left = b == 2 ? left : 20;
+      EXPECT_EQ(cells_of_element(elements[b]), testing::cells_of(form));
+    }
+  }
+}
+
+TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
+  ParametricMask form = testing::plain_forms(512, 512)[1];
+  const BlockMask mask = testing::block_mask_of(form);
+  AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
+  PlanOptions options = parametric();
+  options.section_bytes = 0;  // one KV head a section
+  const auto plan = make_plan(mask, shape, {}, options);
+  ASSERT_TRUE(plan);
+  PlanCounts counts;
+  counts.full_tiles = 8 * 6;
+  counts.formula_tiles = 8 * 4;
+  EXPECT_EQ(plan->counts, counts);
+  EXPECT_EQ(plan->num_items(), 32);
+  EXPECT_TRUE(plan->items.empty());
+  const std::vector<WorkItem> items = formula_items(*plan, formula_elements(*plan));
+  ASSERT_EQ(items.size(), 32u);
+  for (std::int32_t i = 0; i < 32; ++i) {
+    const WorkItem& item = items[static_cast<std::size_t>(i)];
+    EXPECT_EQ(item.batch, i / 16);
+    EXPECT_EQ(item.head, i / 8 % 2 * 2 + i % 2);
+    EXPECT_EQ(item.q_tile, 3 - i / 2 % 4);
+    EXPECT_EQ(item.num_tiles, 4 - i / 2 % 4);
+  }
+}
+
+// The first keys of a causal mask have most queries; heads of a group stay together.
+TEST(MakeParametricPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(512, 384)[1]);
+  AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+  PlanOptions options = parametric();
+  options.backend = Backend::sm90;
+  options.direction = Direction::backward;
+  options.section_bytes = 0;  // one KV head a section
+  const auto plan = make_plan(mask, shape, {}, options);
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
+  EXPECT_EQ(plan->heads_per_tile, 1);
+  EXPECT_EQ(plan->num_splits, 1);
+  PlanCounts counts;  // position of query q is q - 128: key tile i has queries from 128 (i + 1) on
+  counts.full_tiles = 8 * 3;
+  counts.formula_tiles = 8 * 3;
+  EXPECT_EQ(plan->counts, counts);
+  EXPECT_EQ(plan->num_items(), 24);
+  const std::vector<WorkItem> items = formula_items(*plan, formula_elements(*plan));
+  ASSERT_EQ(items.size(), 24u);
+  for (std::int32_t i = 0; i < 24; ++i) {
+    const WorkItem& item = items[static_cast<std::size_t>(i)];
+    EXPECT_EQ(item.batch, i / 12);
+    EXPECT_EQ(item.head, i / 6 % 2 * 2 + i % 2);
+    EXPECT_EQ(item.q_tile, i / 2 % 3);
+    EXPECT_EQ(item.num_tiles, 3 - i / 2 % 3);
+  }
+}
+
+// Few long rows are cut for 132 workers, many are not.
+TEST(MakeParametricPlan, SplitsRowsOfDecodeForSm90) {
+  const auto plan_of = [](std::int64_t q_len, std::int64_t kv_len, std::int64_t batch) {
+    const BlockMask mask = testing::block_mask_of(testing::plain_forms(q_len, kv_len)[1]);
+    AttentionShape shape = testing::shape_for(mask, batch, 32, 4);
+    shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
+    PlanOptions options = parametric();
+    options.backend = Backend::sm90;
+    auto plan = make_plan(mask, shape, {}, options);
+    EXPECT_TRUE(plan) << plan.error().message;
+    EXPECT_TRUE(validate(*plan)) << validate(*plan).error().message;
+    return *std::move(plan);
+  };
+  const AttentionPlan decode = plan_of(1, 131072, 1);
+  EXPECT_EQ(decode.heads_per_tile, 8);
+  EXPECT_EQ(decode.tile.block_q, 16);
+  EXPECT_EQ(decode.num_splits, 32);
+  EXPECT_EQ(decode.num_items(), 4 * 32);
+  EXPECT_EQ(num_partials(decode), 4 * 32);
+  std::int64_t num_tiles = 0;
+  for (const WorkItem& item : formula_items(decode, formula_elements(decode))) {
+    EXPECT_EQ(item.first_tile, num_tiles % 1024);
+    num_tiles += item.num_tiles;
+  }
+  EXPECT_EQ(num_tiles, 4 * 1024);
+  EXPECT_EQ(plan_of(8192, 8192, 4).num_splits, 1);
+}
+
+TEST(MakeParametricPlan, HasItsText) {
+  ParametricMask form = testing::plain_forms(300, 400)[9];
+  form.pos_offset += 3;
+  form.kv_begin = 5;
+  form.prefix = 7;
+  const BlockMask mask = testing::block_mask_of(form);
+  const auto plan = make_plan(mask, testing::shape_for(mask, 2, 4, 2), {}, parametric());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(to_text(*plan),
+            "plan cpu tile 128x128 score none form parametric\n"
+            "shape batch 2 heads 4/2 q_len 300 kv_len 400 head_dim 128/128 dtypes float32 float32 "
+            "float32 -> float32\n"
+            "items 24 (0 empty), 68 bytes\n"
+            "tiles full 0 formula 48\n"
+            "rows 1 heads a tile, 1 splits, sections of 2 KV heads\n"
+            "formula 0: pos = q + kv_len - q_len +3 left inf right 0 prefix 7 sink 0 "
+            "keys [5, kv_len) documents 5 at 0,80,80,133,300,400\n");
+}
+
+TEST(MakeParametricPlan, RejectsWhatHasNoFormula) {
+  const auto expect_error = [](const BlockMask& mask, std::int32_t heads, const char* text) {
+    const auto plan = make_plan(mask, testing::shape_for(mask, 1, heads, 1), {}, parametric());
+    ASSERT_FALSE(plan) << text;
+    EXPECT_EQ(plan.error().code, ErrorCode::unsupported);
+    EXPECT_THAT(plan.error().message, HasSubstr(text));
+  };
+  const MaskCase strided = testing::case_of(
+      "", testing::make_cells(90, 90, [](auto q, auto k) { return (q + k) % 3 == 0; }), {16, 16});
+  expect_error(strided.mask, 1, "closed form");
+  const auto causal =
+      testing::case_of("", testing::cells_of(testing::plain_forms(60, 60)[1]), {16, 16});
+  const auto window =
+      testing::case_of("", testing::cells_of(testing::plain_forms(60, 60)[2]), {16, 16});
+  expect_error(testing::combined("", 1, 2, {causal, window}, {16, 16}).mask, 2,
+               "heads 0 and 1 differ");
+  const MaskCase same = testing::combined("", 1, 2, {causal, causal}, {16, 16});
+  EXPECT_TRUE(make_plan(same.mask, testing::shape_for(same.mask, 1, 2, 1), {}, parametric()));
+  ParametricMask huge;
+  huge.q_len = 1;
+  huge.kv_len = huge.kv_end = std::int64_t{1} << 28;
+  expect_error(testing::block_mask_of(huge), 1, "268435455");
+  ParametricMask far = testing::plain_forms(60, 60)[1];
+  far.pos_offset = std::int64_t{1} << 30;
+  expect_error(testing::block_mask_of(far), 1, "pos_offset");
+}
+
+TEST(ValidatePlan, RejectsSplitsOfABackwardPlan) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(200, 200)[1]);
+  PlanOptions options = parametric();
+  options.direction = Direction::backward;
+  AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, options);
+  plan.num_splits = 2;
+  const auto valid = validate(plan);
+  ASSERT_FALSE(valid);
+  EXPECT_THAT(valid.error().message, HasSubstr("num_splits: expected 1 in a backward plan, got 2"));
+}
+
+TEST(ValidatePlan, RejectsWrongFormulas) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(200, 200)[9]);
+  const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 2, 2), {}, parametric());
+  const auto expect_wrong = [&](const char* text, auto&& change) {
+    AttentionPlan changed = plan;
+    change(changed);
+    const auto valid = validate(changed);
+    ASSERT_FALSE(valid) << text;
+    EXPECT_EQ(valid.error().code, ErrorCode::internal);
+    EXPECT_THAT(valid.error().message, HasSubstr(text));
+  };
+  expect_wrong("formulas[0].left", [](auto& p) { p.formulas[0].left = kFormulaUnbounded + 1; });
+  expect_wrong("formulas[0].sink", [](auto& p) { p.formulas[0].sink = -1; });
+  expect_wrong("formulas[0].pos_shift", [](auto& p) { p.formulas[0].pos_shift = 1 << 29; });
+  expect_wrong("formulas[0].num_borders", [](auto& p) { p.formulas[0].num_borders = 1; });
+  expect_wrong("formulas[0].num_borders", [](auto& p) { p.formulas[0].first_border = 1; });
+  expect_wrong("borders[2]", [](auto& p) { p.borders[2] = 0; });
+  expect_wrong("formulas: expected", [](auto& p) { p.formulas.resize(2); });
+  expect_wrong("items", [](auto& p) { p.items.resize(1); });
+  expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
+  expect_wrong("section_heads", [](auto& p) { p.section_heads = 3; });
+  expect_wrong("counts", [](auto& p) { ++p.counts.full_tiles; });
+}
+
+DeviceProfile plain_profile(bool skips_dead_keys) {
+  DeviceProfile profile;
+  profile.name = "test";
+  profile.num_workers = 4;
+  profile.memory_bytes_per_us = 1e12;
+  profile.stripe_rows = skips_dead_keys ? 16 : 128;
+  profile.skips_dead_keys = skips_dead_keys;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    KernelCosts kernel;
+    kernel.direction = direction;
+    kernel.dtype = DType::float32;
+    kernel.head_dim = 128;
+    kernel.launch_us = 1;
+    TileCosts costs;
+    costs.tile = {128, 128};
+    costs.item_us = 2;
+    costs.full = costs.bitmap = costs.rows = costs.columns = costs.gather = {3, 50};
+    kernel.tiles.push_back(costs);
+    profile.kernels.push_back(kernel);
+  }
+  return profile;
+}
+
+// Where tiles are the same, and cost the same whatever their kind, so is the prediction.
+TEST(EstimatePlan, PredictsTheSameForBothForms) {
+  for (const bool skips_dead_keys : {false, true}) {
+    const DeviceProfile profile = plain_profile(skips_dead_keys);
+    for (const auto& [q_len, kv_len] : {std::pair{1000, 1000}, {300, 1500}, {1, 700}}) {
+      for (const ParametricMask& form : testing::plain_forms(q_len, kv_len)) {
+        const BlockMask mask = testing::block_mask_of(form);
+        const AttentionShape shape = testing::shape_for(mask, 1, 4, 2);
+        for (const Direction direction : {Direction::forward, Direction::backward}) {
+          PlanOptions options;
+          options.direction = direction;
+          const AttentionPlan segments = *make_plan(mask, shape, {}, options);
+          const auto of_segments = estimate_plan(segments, profile);
+          options.form = PlanForm::parametric;
+          const auto of_formulas = estimate_plan(*make_plan(mask, shape, {}, options), profile);
+          ASSERT_TRUE(of_segments && of_formulas);
+          EXPECT_EQ(of_formulas->work.tiles(), of_segments->work.tiles());
+          // Of tiles of column intervals only live keys are counted, not which rows see them.
+          if (segments.counts.column_tiles > 0 && skips_dead_keys) continue;
+          EXPECT_EQ(of_formulas->work.cells(), of_segments->work.cells());
+          EXPECT_NEAR(of_formulas->time_us / of_segments->time_us, 1, 1e-9);
+        }
+      }
+    }
+  }
+}
+
+// The tiles of an item's parts are those of the item.
+TEST(EstimatePlan, CountsPartsOfARow) {
+  const BlockMask mask = testing::block_mask_of(testing::plain_forms(2000, 2000)[3]);
+  const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, parametric());
+  for (const bool skips_dead_keys : {false, true}) {
+    const WorkCounter counter(plan, 64, skips_dead_keys);
+    for (const WorkItem& item : formula_items(plan, formula_elements(plan))) {
+      const PlanWork whole = counter.of(item);
+      EXPECT_EQ(whole.tiles(), item.num_tiles);
+      PlanWork sum;
+      for (std::int32_t at = 0; at < item.num_tiles; at += 3) {
+        WorkItem part = item;
+        part.partial = at / 3;
+        part.first_tile = at;
+        part.num_tiles = std::min(3, item.num_tiles - at);
+        const PlanWork work = counter.of(part);
+        EXPECT_EQ(work.tiles(), part.num_tiles);
+        for (std::size_t kind = 0; kind < sum.steps.size(); ++kind) {
+          sum.steps[kind].tiles += work.steps[kind].tiles;
+          sum.steps[kind].cells += work.steps[kind].cells;
+        }
+      }
+      EXPECT_EQ(sum, whole);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fdma

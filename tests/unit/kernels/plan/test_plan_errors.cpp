@@ -1,0 +1,316 @@
+// What make_plan and validate refuse, and how they name it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <utility>
+
+#include "backend/mask_cases.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "plan/plan_mutations.hpp"
+
+namespace fdma {
+namespace {
+
+using testing::Cells;
+using testing::expect_caught;
+using ::testing::HasSubstr;
+using testing::MaskCase;
+
+MaskCase causal_case(std::int64_t q_len, std::int64_t kv_len) {
+  return testing::case_of("causal",
+                          testing::make_cells(q_len, kv_len, [](auto q, auto k) { return k <= q; }),
+                          {16, 16});
+}
+
+void expect_error(const Result<AttentionPlan>& plan, ErrorCode code, const std::string& text) {
+  ASSERT_FALSE(plan.has_value()) << text;
+  EXPECT_EQ(plan.error().code, code) << plan.error().message;
+  EXPECT_THAT(plan.error().message, HasSubstr(text));
+}
+
+TEST(MakePlan, RejectsBackendsAndScoresByName) {
+  const MaskCase each = causal_case(40, 40);
+  const AttentionShape shape = testing::shape_for(each.mask, 1, 1, 1);
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  expect_error(make_plan(each.mask, shape, {}, options), ErrorCode::unsupported, "sm90");
+  options.backend = Backend::sm80;
+  expect_error(make_plan(each.mask, shape, {}, options), ErrorCode::unsupported, "sm80");
+  for (const auto& [kind, name] :
+       {std::pair{ScoreKind::alibi, "alibi"}, std::pair{ScoreKind::softcap, "softcap"},
+        std::pair{ScoreKind::relative_table, "relative_table"},
+        std::pair{ScoreKind::sink, "sink"}}) {
+    expect_error(make_plan(each.mask, shape, {kind}), ErrorCode::unsupported, name);
+  }
+  EXPECT_TRUE(make_plan(each.mask, shape, {ScoreKind::key_bias}));
+}
+
+TEST(MakePlan, RejectsTheMaskOfOneHeadOrElementForSeveral) {
+  MaskCase one = causal_case(40, 50);
+  const AttentionShape shape = testing::shape_for(one.mask, 2, 4, 2);
+  EXPECT_TRUE(make_plan(one.mask, shape));
+  one.mask.is_per_head = true;
+  expect_error(make_plan(one.mask, shape), ErrorCode::shape_mismatch,
+               "mask: it was written with h and compiled for one head, the tensors have 4; compile "
+               "it with heads=4");
+  EXPECT_TRUE(make_plan(one.mask, testing::shape_for(one.mask, 2, 1, 1)));
+  one.mask.is_per_head = false;
+  one.mask.is_per_batch = true;
+  expect_error(make_plan(one.mask, shape), ErrorCode::shape_mismatch, "compile it with batch=2");
+  EXPECT_TRUE(make_plan(one.mask, testing::shape_for(one.mask, 1, 4, 2)));
+}
+
+TEST(MakePlan, RejectsMasksOfAnotherShape) {
+  const MaskCase one = causal_case(40, 50);
+  AttentionShape shape = testing::shape_for(one.mask, 1, 4, 2);
+  shape.q_lens = {41};
+  expect_error(make_plan(one.mask, shape), ErrorCode::shape_mismatch, "41");
+  shape.q_lens = {40};
+  shape.kv_lens = {49};
+  expect_error(make_plan(one.mask, shape), ErrorCode::shape_mismatch, "49");
+  shape.kv_lens = {50};
+  EXPECT_TRUE(make_plan(one.mask, shape));
+
+  const MaskCase heads = testing::combined("heads", 1, 2, {one, one}, {16, 16});
+  expect_error(make_plan(heads.mask, shape), ErrorCode::shape_mismatch, "heads");
+  const MaskCase batches = testing::combined("batches", 2, 1, {one, causal_case(30, 20)}, {16, 16});
+  shape.batch = 3;
+  expect_error(make_plan(batches.mask, shape), ErrorCode::shape_mismatch, "batch");
+  shape.batch = 2;
+  expect_error(make_plan(batches.mask, shape), ErrorCode::shape_mismatch, "batch element 1");
+  shape.q_lens = {40, 30};
+  shape.kv_lens = {50, 20};
+  EXPECT_TRUE(make_plan(batches.mask, shape));
+}
+
+// Lengths per element in the shape and uniform ones in the mask may say the same.
+TEST(MakePlan, AcceptsUniformLengthsHoweverTheyAreSpelled) {
+  const MaskCase one = causal_case(40, 50);
+  AttentionShape shape = testing::shape_for(one.mask, 3, 2, 2);
+  shape.q_lens = {40, 40, 40};
+  shape.kv_lens = {50, 50, 50};
+  EXPECT_TRUE(make_plan(one.mask, shape));
+}
+
+TEST(MakePlan, RejectsBadShapesAndTiles) {
+  const MaskCase each = causal_case(40, 40);
+  const AttentionShape good = testing::shape_for(each.mask, 1, 6, 2);
+  const auto rejected = [&](const std::function<void(AttentionShape&)>& change, const char* named) {
+    AttentionShape shape = good;
+    change(shape);
+    const auto plan = make_plan(each.mask, shape);
+    ASSERT_FALSE(plan.has_value()) << named;
+    EXPECT_THAT(plan.error().message, HasSubstr(named));
+  };
+  rejected([](auto& shape) { shape.heads_kv = 4; }, "heads_q");
+  rejected([](auto& shape) { shape.heads_kv = 0; }, "heads_kv");
+  rejected([](auto& shape) { shape.head_dim = 0; }, "head_dim");
+  rejected([](auto& shape) { shape.head_dim = 257; }, "head_dim");
+  rejected([](auto& shape) { shape.head_dim_v = 257; }, "head_dim_v");
+  rejected([](auto& shape) { shape.batch = 0; }, "batch");
+  rejected([](auto& shape) { shape.q_lens = {40, 40}; }, "q_lens");
+  rejected([](auto& shape) { shape.kv_lens = {-1}; }, "kv_lens");
+  rejected([](auto& shape) { shape.q_dtype = DType::float64; }, "q_dtype");
+  rejected([](auto& shape) { shape.k_dtype = DType::int8; }, "k_dtype");
+  rejected([](auto& shape) { shape.v_dtype = DType::boolean; }, "v_dtype");
+  rejected([](auto& shape) { shape.out_dtype = DType::int32; }, "out_dtype");
+
+  for (const BlockShape tile : {BlockShape{24, 16}, {16, 24}, {0, 16}, {2048, 16}, {-16, 16}}) {
+    PlanOptions options;
+    options.tile = tile;
+    const auto plan = make_plan(each.mask, good, {}, options);
+    ASSERT_FALSE(plan.has_value()) << tile.block_q << "x" << tile.block_kv;
+    EXPECT_EQ(plan.error().code, ErrorCode::invalid_argument);
+  }
+  PlanOptions options;
+  options.section_bytes = -1;
+  expect_error(make_plan(each.mask, good, {}, options), ErrorCode::invalid_argument,
+               "section_bytes");
+}
+
+TEST(MakePlan, NamesItsOptions) {
+  EXPECT_EQ(to_string(Backend::cpu), "cpu");
+  EXPECT_EQ(*parse_backend("sm90"), Backend::sm90);
+  EXPECT_THAT(parse_backend("gpu").error().message, HasSubstr("'gpu'"));
+  EXPECT_EQ(to_string(ColumnMode::automatic), "automatic");
+  EXPECT_EQ(to_string(ColumnMode::scan), "scan");
+  for (const ColumnMode mode :
+       {ColumnMode::automatic, ColumnMode::scan, ColumnMode::gather, ColumnMode::reorder}) {
+    EXPECT_EQ(*parse_column_mode(to_string(mode)), mode);
+  }
+  EXPECT_THAT(parse_column_mode("x").error().message,
+              HasSubstr("columns: expected automatic, scan, gather or reorder, got 'x'"));
+}
+
+TEST(ValidatePlan, RejectsOneChangedFieldOfItems) {
+  const MaskCase each = causal_case(100, 100);
+  PlanOptions options;
+  options.tile = {32, 32};
+  const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 2, 2, 1), {}, options);
+  ASSERT_TRUE(plan);
+  const auto last = plan->items.size() - 1;
+  std::size_t moving = 0;
+  while (plan->segments[static_cast<std::size_t>(plan->items[moving].first_segment)].step_end == 0)
+    ++moving;
+  expect_caught(*plan, {{"an item less", [](auto& p) { p.items.pop_back(); }},
+                        {"an item twice", [](auto& p) { p.items[1] = p.items[0]; }},
+                        {"batch", [](auto& p) { p.items[0].batch = 2; }},
+                        {"negative batch", [](auto& p) { p.items[0].batch = -1; }},
+                        {"head", [](auto& p) { p.items[0].head = 2; }},
+                        {"negative head", [](auto& p) { p.items[0].head = -1; }},
+                        {"q_tile", [](auto& p) { p.items[0].q_tile = 4; }},
+                        {"negative q_tile", [](auto& p) { p.items[0].q_tile = -1; }},
+                        {"step", [moving](auto& p) { p.items[moving].step += 1; }},
+                        {"negative step", [last](auto& p) { p.items[last].step = -1; }},
+                        {"first_segment", [](auto& p) { p.items[0].first_segment = 1000; }},
+                        {"negative first_segment", [](auto& p) { p.items[0].first_segment = -1; }},
+                        {"num_segments", [](auto& p) { p.items[0].num_segments = 1000; }},
+                        {"negative num_segments", [](auto& p) { p.items[0].num_segments = -1; }},
+                        {"num_tiles", [](auto& p) { p.items[0].num_tiles += 1; }},
+                        {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
+                        {"counts.full_tiles", [](auto& p) { p.counts.full_tiles += 1; }},
+                        {"counts.empty_items", [](auto& p) { p.counts.empty_items += 1; }},
+                        {"tile", [](auto& p) { p.tile.block_q = 24; }, ErrorCode::invalid_argument},
+                        {"a tile of other bitmaps", [](auto& p) { p.tile.block_kv = 48; }},
+                        {"heads", [](auto& p) { p.shape.heads_q = 3; }},
+                        {"lengths", [](auto& p) { p.shape.kv_lens = {60}; }}});
+}
+
+TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
+  const MaskCase each = causal_case(100, 100);
+  PlanOptions options;
+  options.tile = {32, 32};
+  const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 1, 1, 1), {}, options);
+  ASSERT_TRUE(plan);
+  std::size_t full = 0;
+  while (plan->segments[full].kind != PlanSegmentKind::full) ++full;
+  expect_caught(
+      *plan,
+      {{"first_tile", [full](auto& p) { p.segments[full].first_tile = -1; }},
+       {"end_tile", [full](auto& p) { p.segments[full].end_tile += 4; }},
+       {"step_first", [full](auto& p) { p.segments[full].step_first -= 1; }},
+       {"step_end", [full](auto& p) { p.segments[full].step_end += 4; }},
+       {"kind", [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(9); }},
+       {"negative kind",
+        [full](auto& p) { p.segments[full].kind = static_cast<PlanSegmentKind>(-1); }},
+       {"payload", [full](auto& p) { p.segments[full].payload = 1000; }},
+       {"negative payload", [full](auto& p) { p.segments[full].payload = -1; }},
+       {"a bitmap less", [](auto& p) { p.bitmaps.resize(p.bitmaps.size() - 1); }}});
+}
+
+// What a payload says about keys and rows that do not exist would be read beyond a tensor.
+TEST(ValidatePlan, RejectsPayloadsBeyondTheLengths) {
+  const Cells noise = testing::make_cells(
+      40, 40, [](auto q, auto k) { return (q * 7 + k * k * 3 + q * k) % 5 < 2; });
+  const MaskCase bitmaps = testing::case_of("noise", noise, {32, 32});
+  PlanOptions options;
+  options.tile = {32, 32};
+  const auto plan = make_plan(bitmaps.mask, testing::shape_for(bitmaps.mask, 1, 1, 1), {}, options);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->counts.bitmap_tiles, 4);
+  // The last bit of a tile is cell (31, 31), which only the first of the four tiles has.
+  expect_caught(*plan, {{"bits past the lengths", [](auto& p) {
+                           for (std::uint64_t& word : p.bitmaps) word |= std::uint64_t{1} << 63;
+                         }}});
+
+  // Per row other stretches, thin: row panels take fewest bytes.
+  const Cells stretches = testing::make_cells(
+      40, 200, [](auto q, auto k) { return q * 3 <= k && k < 40 + q * 3 + q % 3; });
+  const MaskCase rows = testing::case_of("rows", stretches, {128, 128});
+  const auto row_plan = make_plan(rows.mask, testing::shape_for(rows.mask, 1, 1, 1));
+  ASSERT_TRUE(row_plan);
+  ASSERT_GT(row_plan->counts.row_tiles, 0);
+  expect_caught(*row_plan,
+                {{"an interval past the keys", [](auto& p) { p.row_intervals.back().end = 1000; }},
+                 {"a negative interval", [](auto& p) { p.row_intervals.front().begin = -1; }},
+                 {"an empty interval",
+                  [](auto& p) { p.row_intervals.front().end = p.row_intervals.front().begin; }},
+                 {"descending offsets", [](auto& p) { p.row_offsets[1] = p.row_offsets[2] + 1; }},
+                 {"offsets past the intervals", [](auto& p) { p.row_offsets.back() += 1; }},
+                 {"a panel less", [](auto& p) { p.row_offsets.pop_back(); }},
+                 {"no offsets", [](auto& p) { p.row_offsets.clear(); }}});
+}
+
+TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
+  std::mt19937 rng(3);
+  Cells cells(300, 1024);
+  for (std::int64_t k = 0; k < 1024; k += 7) {
+    const std::int64_t begin = k % 3 == 0 ? 0 : testing::pick(rng, 0, 299);
+    for (std::int64_t q = begin; q < std::min<std::int64_t>(300, begin + 200); ++q)
+      cells.at(q, k) = 1;
+  }
+  const MaskCase each = testing::case_of("lifetimes", cells, {128, 128});
+  const AttentionShape shape = testing::shape_for(each.mask, 1, 1, 1);
+  PlanOptions options;
+  options.columns = ColumnMode::scan;
+  const auto scan = make_plan(each.mask, shape, {}, options);
+  ASSERT_TRUE(scan);
+  ASSERT_GT(scan->counts.column_tiles, 0);
+  expect_caught(*scan, {{"a table less", [](auto& p) { p.column_tables.clear(); }},
+                        {"a table past the offsets", [](auto& p) { p.column_tables[0] = 1; }},
+                        {"a negative table", [](auto& p) { p.column_tables[0] = -1; }},
+                        {"an offset less", [](auto& p) { p.column_offsets.pop_back(); }},
+                        {"descending offsets", [](auto& p) { p.column_offsets[1] = 1 << 20; }},
+                        {"an interval less", [](auto& p) { p.column_intervals.pop_back(); }},
+                        {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
+                        {"counts.column_entries", [](auto& p) { p.counts.column_entries += 1; }}});
+
+  options.columns = ColumnMode::gather;
+  const auto gather = make_plan(each.mask, shape, {}, options);
+  ASSERT_TRUE(gather);
+  ASSERT_GT(gather->counts.gather_chunks, 0);
+  ASSERT_GT(gather->gather_lists[0].num_full, 1);
+  ASSERT_NE(gather->gather_lists[0].num_entries % kGatherAlignment, 0);
+  expect_caught(
+      *gather,
+      {{"key", [](auto& p) { p.gather_entries[0].key = 1024; }},
+       {"negative key", [](auto& p) { p.gather_entries[0].key = -1; }},
+       {"row_begin", [](auto& p) { p.gather_entries[0].row_begin = 1; }},
+       {"row_end", [](auto& p) { p.gather_entries[0].row_end = 129; }},
+       {"no rows", [](auto& p) { p.gather_entries[0].row_end = 0; }},
+       {"descending keys",
+        [](auto& p) { std::swap(p.gather_entries[0].key, p.gather_entries[1].key); }},
+       {"a key twice", [](auto& p) { p.gather_entries[1].key = p.gather_entries[0].key; }},
+       {"an entry in the gap",
+        [](auto& p) {
+          p.gather_entries[static_cast<std::size_t>(p.gather_lists[0].num_entries)] = {1, 0, 128};
+        }},
+       {"first_entry in the gap", [](auto& p) { p.gather_lists[0].first_entry = 1; }},
+       {"num_full", [](auto& p) { p.gather_lists[0].num_full -= 1; }},
+       {"num_entries of a list", [](auto& p) { p.gather_lists[0].num_entries += 1; }},
+       {"negative num_entries", [](auto& p) { p.gather_lists[0].num_entries = -1; }},
+       {"first_entry", [](auto& p) { p.gather_lists[0].first_entry = 1 << 30; }},
+       {"negative first_entry", [](auto& p) { p.gather_lists[0].first_entry = -1; }},
+       {"an entry less", [](auto& p) { p.gather_entries.pop_back(); }},
+       {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
+       {"counts.gather_entries", [](auto& p) { p.counts.gather_entries += 1; }}});
+
+  options.columns = ColumnMode::reorder;
+  const auto reorder = make_plan(each.mask, shape, {}, options);
+  ASSERT_TRUE(reorder);
+  ASSERT_EQ(reorder->key_orders.size(), 1);
+  expect_caught(*reorder,
+                {{"a key of the order", [](auto& p) { p.ordered_keys[3] = 1024; }},
+                 {"a negative key of the order", [](auto& p) { p.ordered_keys[3] = -1; }},
+                 {"a key twice", [](auto& p) { p.ordered_keys[3] = p.ordered_keys[4]; }},
+                 {"a key less", [](auto& p) { p.ordered_keys.pop_back(); }},
+                 {"first_key", [](auto& p) { p.key_orders[0].first_key = 1; }},
+                 {"negative first_key", [](auto& p) { p.key_orders[0].first_key = -1; }},
+                 {"num_keys", [](auto& p) { p.key_orders[0].num_keys -= 1; }},
+                 {"negative num_keys", [](auto& p) { p.key_orders[0].num_keys = -1; }},
+                 {"no orders", [](auto& p) { p.key_orders.clear(); }},
+                 {"no order of heads", [](auto& p) { p.order_of.clear(); }},
+                 {"order of a head", [](auto& p) { p.order_of[0] = 1; }},
+                 {"negative order of a head", [](auto& p) { p.order_of[0] = -2; }},
+                 {"a head without the order that items have", [](auto& p) { p.order_of[0] = -1; }},
+                 {"the order's segment is not the first",
+                  [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
+                 {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},
+                 {"another order", [](auto& p) { p.segments[0].payload = 1; }},
+                 {"counts.moved_keys", [](auto& p) { p.counts.moved_keys += 1; }}});
+}
+
+}  // namespace
+}  // namespace fdma

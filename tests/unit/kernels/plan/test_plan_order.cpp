@@ -1,0 +1,122 @@
+// The order of a plan's items, and how little a plan stores.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backend/mask_cases.hpp"
+#include "fdma/kernels/plan.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parse.hpp"
+#include "mask_suite.hpp"
+
+namespace fdma {
+namespace {
+
+using testing::MaskCase;
+
+BlockMask compiled(const char* spec, std::int64_t n) {
+  MaskShape shape;
+  shape.q_lens = {n};
+  shape.kv_lens = {n};
+  return *compile(*parse_mask(spec), {}, shape);
+}
+
+AttentionShape shape_of(std::int64_t n, std::int64_t batch, std::int32_t heads_q,
+                        std::int32_t heads_kv) {
+  AttentionShape shape;
+  shape.batch = batch;
+  shape.heads_q = heads_q;
+  shape.heads_kv = heads_kv;
+  shape.q_lens = {n};
+  shape.kv_lens = {n};
+  return shape;
+}
+
+std::int64_t kv_head(const AttentionPlan& plan, const WorkItem& item) {
+  return std::int64_t{item.batch} * plan.shape.heads_kv + item.head / plan.shape.group_size();
+}
+
+TEST(PlanOrder, TakesTheLongestItemsFirst) {
+  const auto plan = make_plan(compiled("causal", 2048), shape_of(2048, 2, 4, 2));
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->items.size(), 2U * 4 * 16);
+  EXPECT_TRUE(std::is_sorted(
+      plan->items.begin(), plan->items.end(),
+      [](const WorkItem& a, const WorkItem& b) { return a.num_tiles > b.num_tiles; }));
+  EXPECT_EQ(plan->items.front().num_tiles, 16);
+  EXPECT_EQ(plan->items.back().num_tiles, 1);
+}
+
+TEST(PlanOrder, PutsTheQueryHeadsOfAGroupSideBySide) {
+  const auto plan = make_plan(compiled("causal", 1024), shape_of(1024, 2, 6, 2));
+  ASSERT_TRUE(plan);
+  for (std::size_t i = 0; i < plan->items.size(); i += 3) {
+    for (std::size_t j = i + 1; j < i + 3; ++j) {
+      EXPECT_EQ(kv_head(*plan, plan->items[j]), kv_head(*plan, plan->items[i])) << j;
+      EXPECT_EQ(plan->items[j].q_tile, plan->items[i].q_tile) << j;
+      EXPECT_EQ(plan->items[j].head, plan->items[j - 1].head + 1) << j;
+    }
+  }
+}
+
+// Sections of one KV head: each head is finished before the next one, longest first within it.
+TEST(PlanOrder, TakesKvHeadsInSectionsThatFitTheCache) {
+  const AttentionShape shape = shape_of(1024, 2, 4, 2);
+  PlanOptions options;
+  const std::int64_t head_bytes = 1024 * (128 + 128) * 4;
+  for (const std::int64_t heads : {1, 2, 3}) {
+    options.section_bytes = heads * head_bytes;
+    const auto plan = make_plan(compiled("causal", 1024), shape, {}, options);
+    ASSERT_TRUE(plan);
+    std::int64_t section = 0;
+    std::int32_t num_tiles = plan->items.front().num_tiles;
+    for (const WorkItem& item : plan->items) {
+      const std::int64_t of_item = kv_head(*plan, item) / heads;
+      EXPECT_GE(of_item, section);
+      if (of_item == section) {
+        EXPECT_LE(item.num_tiles, num_tiles);
+      }
+      section = of_item;
+      num_tiles = item.num_tiles;
+    }
+    EXPECT_EQ(section, (4 - 1) / heads);
+  }
+}
+
+TEST(PlanOrder, TakesASectionOfOneHeadWhereNoneFits) {
+  PlanOptions options;
+  options.section_bytes = 0;
+  const auto plan = make_plan(compiled("causal", 512), shape_of(512, 1, 2, 2), {}, options);
+  ASSERT_TRUE(plan);
+  for (std::size_t i = 0; i < plan->items.size(); ++i) {
+    EXPECT_EQ(plan->items[i].head, i < plan->items.size() / 2 ? 0 : 1);
+  }
+}
+
+// The closed form survives: segments do not grow with the tokens, only items do.
+TEST(PlanSize, KeepsFewSegmentsForMasksThatMoveInStep) {
+  constexpr std::int64_t kLen = 1048576;
+  for (const char* spec :
+       {"true", "causal", "causal & window(1024)", "causal & (window(4096) | sink(4))"}) {
+    const auto plan = make_plan(compiled(spec, kLen), shape_of(kLen, 1, 2, 1));
+    ASSERT_TRUE(plan) << spec;
+    EXPECT_LE(plan->segments.size(), 160U) << spec;
+    EXPECT_LE(plan->num_bitmaps(), 8) << spec;
+    EXPECT_EQ(plan->items.size(), 2U * kLen / 128) << spec;
+    EXPECT_LE(plan->size_bytes(),
+              static_cast<std::int64_t>(plan->items.size() * sizeof(WorkItem)) + (16 << 10))
+        << spec;
+  }
+}
+
+TEST(PlanSize, CountsTheTilesOfCausalAtAMillionTokens) {
+  constexpr std::int64_t kLen = 1048576, kRows = kLen / 128;
+  const auto plan = make_plan(compiled("causal", kLen), shape_of(kLen, 1, 2, 1));
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->counts.full_tiles, 2 * (kRows * (kRows - 1) / 2));
+  EXPECT_EQ(plan->counts.bitmap_tiles + plan->counts.row_tiles, 2 * kRows);
+  EXPECT_EQ(plan->counts.empty_items, 0);
+}
+
+}  // namespace
+}  // namespace fdma

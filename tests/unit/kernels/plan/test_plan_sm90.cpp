@@ -1,0 +1,296 @@
+// Plans for sm90, as far as a CPU can tell: cells, order of bitmaps, what is refused; and what a
+// machine without a GPU says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "backend/backend_cases.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "mask_suite.hpp"
+#include "plan/bitmap_order.hpp"
+#include "plan/plan_cells.hpp"
+#include "sm90/shared/fragment.hpp"
+
+namespace fdma {
+namespace {
+
+using testing::Cells;
+using ::testing::HasSubstr;
+using testing::MaskCase;
+
+constexpr BlockShape kTile{128, 128};
+
+bool bit_of(const std::vector<std::uint64_t>& words, std::size_t bit) {
+  return (words[bit / 64] >> (bit % 64) & 1) != 0;
+}
+
+// The bit of cell (row, col) among the words of the 256 threads, by mask_cell, its definition.
+std::vector<std::size_t> bits_of_cells() {
+  std::vector<std::size_t> bits(128 * 128);
+  for (int thread = 0; thread < 256; ++thread) {
+    for (int word = 0; word < 2; ++word) {
+      for (int bit = 0; bit < 32; ++bit) {
+        const sm90::Cell cell = sm90::mask_cell(thread % 128, word, bit);
+        bits[static_cast<std::size_t>((thread / 128 * 64 + cell.row) * 128 + cell.col)] =
+            static_cast<std::size_t>((2 * thread + word) * 32 + bit);
+      }
+    }
+  }
+  return bits;
+}
+
+TEST(ThreadWords, HaveEachCellWhereItsThreadLooks) {
+  const std::vector<std::size_t> bits = bits_of_cells();
+  std::mt19937_64 rng(1);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::vector<std::uint64_t> row_major(256), thread_words(256, ~std::uint64_t{0});
+    for (std::uint64_t& word : row_major)
+      word = trial == 0 ? 0 : trial % 2 == 0 ? rng() : rng() & rng() & rng();
+    thread_words_from_row_major(row_major.data(), thread_words.data());
+    for (std::size_t cell = 0; cell < bits.size(); ++cell) {
+      ASSERT_EQ(bit_of(thread_words, bits[cell]), bit_of(row_major, cell))
+          << "row " << cell / 128 << " column " << cell % 128;
+    }
+  }
+}
+
+TEST(ThreadWords, MoveOneCellAtATime) {
+  const std::vector<std::size_t> bits = bits_of_cells();
+  for (std::size_t cell = 0; cell < bits.size(); cell += 37) {
+    std::vector<std::uint64_t> row_major(256, 0), thread_words(256), expected(256, 0);
+    row_major[cell / 64] = std::uint64_t{1} << (cell % 64);
+    expected[bits[cell] / 64] = std::uint64_t{1} << (bits[cell] % 64);
+    thread_words_from_row_major(row_major.data(), thread_words.data());
+    ASSERT_EQ(thread_words, expected) << cell;
+  }
+}
+
+AttentionShape half_shape(const BlockMask& mask, std::int64_t batch, std::int32_t heads_q,
+                          std::int32_t heads_kv) {
+  AttentionShape shape = testing::shape_for(mask, batch, heads_q, heads_kv);
+  shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::float16;
+  return shape;
+}
+
+PlanOptions for_sm90() {
+  PlanOptions options;
+  options.backend = Backend::sm90;
+  return options;
+}
+
+// The plan with its bitmaps in the order of the CPU's.
+AttentionPlan with_key_major_bitmaps(AttentionPlan plan) {
+  const std::vector<std::size_t> bits = bits_of_cells();
+  for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
+    const auto first = plan.bitmaps.begin() + i * 256;
+    const std::vector<std::uint64_t> words(first, first + 256);
+    std::fill(first, first + 256, 0);
+    for (std::size_t cell = 0; cell < bits.size(); ++cell) {
+      if (!bit_of(words, bits[cell])) continue;
+      const std::size_t bit = cell % 128 * 128 + cell / 128;
+      first[static_cast<std::ptrdiff_t>(bit / 64)] |= std::uint64_t{1} << (bit % 64);
+    }
+  }
+  return plan;
+}
+
+std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
+                       ColumnMode columns = ColumnMode::automatic) {
+  PlanOptions options = for_sm90();
+  options.columns = columns;
+  const auto plan = make_plan(mask.mask, shape, {}, options);
+  if (!plan) return mask.name + ": " + plan.error().message;
+  if (plan->backend != Backend::sm90 || plan->tile.block_kv != 128 ||
+      plan->tile.block_q * plan->heads_per_tile != 128)
+    return "not a plan of sm90";
+  if (columns == ColumnMode::scan && !plan->gather_lists.empty()) return "gather lists";
+  if (const auto valid = validate(*plan); !valid) return mask.name + ": " + valid.error().message;
+  return testing::check_plan(*plan, mask);
+}
+
+TEST(PlanForSm90, HasTheCellsOfTheZoo) {
+  for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {171, 390}, {390, 171}}) {
+    for (const MaskCase& mask : testing::zoo_cases(q_len, kv_len, {64, 64}))
+      EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 2, 4, 2)), "");
+  }
+}
+
+TEST(PlanForSm90, HasTheCellsOfEveryKindOfSegment) {
+  for (const testing::TrialCase& trial : testing::random_trials(3, 25)) {
+    EXPECT_EQ(plan_error(*trial.mask, half_shape(trial.mask->mask, trial.heads.batch,
+                                                 trial.heads.heads_q, trial.heads.heads_kv)),
+              "");
+  }
+  for (const testing::TrialCase& trial : testing::tile_count_trials())
+    EXPECT_EQ(plan_error(*trial.mask, half_shape(trial.mask->mask, 1, 2, 1)), "");
+}
+
+// Rows of lists are queries of a tile, whose rows are those of one head or of several.
+TEST(PlanForSm90, HasTheCellsOfGatheredColumns) {
+  std::mt19937 rng(6);
+  for (const auto& [q_len, heads_q, heads_kv] :
+       {std::tuple{300, 2, 1}, {40, 8, 2}, {16, 6, 2}, {128, 1, 1}}) {
+    const MaskCase mask =
+        testing::case_of("lifetimes", testing::random_lifetimes(rng, q_len, 700, 2), kTile);
+    EXPECT_EQ(plan_error(mask, half_shape(mask.mask, 2, heads_q, heads_kv), ColumnMode::gather),
+              "");
+  }
+}
+
+// Both backends compute the same tiles, where rows are neither split nor shared; only the order of
+// bits in a bitmap differs.
+TEST(PlanForSm90, DiffersFromThatOfTheCpuInBitmapsAlone) {
+  std::mt19937 rng(4);
+  const MaskCase mask = testing::combined(
+      "both", 1, 2, {testing::tile_case(rng, 300, 900), testing::column_case(rng, 300, 900)},
+      kTile);
+  const AttentionShape shape = half_shape(mask.mask, 1, 2, 1);
+  PlanOptions cpu_options;
+  cpu_options.columns = ColumnMode::scan;
+  const auto cpu = make_plan(mask.mask, shape, {}, cpu_options);
+  PlanOptions options = for_sm90();
+  options.columns = ColumnMode::scan;
+  options.split = SplitMode::never;
+  options.pack = PackMode::never;
+  const auto sm90 = make_plan(mask.mask, shape, {}, options);
+  ASSERT_TRUE(cpu && sm90);
+  AttentionPlan same = with_key_major_bitmaps(*sm90);
+  same.backend = Backend::cpu;
+  same.worker_bytes = cpu->worker_bytes;
+  EXPECT_EQ(same, *cpu);
+}
+
+TEST(PlanForSm90, IsCheckedByValidate) {
+  std::mt19937 rng(8);
+  const MaskCase noise = testing::case_of(
+      "noise",
+      testing::make_cells(100, 100, [&](auto, auto) { return testing::pick(rng, 0, 1) == 1; }),
+      kTile);
+  const auto plan = make_plan(noise.mask, half_shape(noise.mask, 1, 1, 1), {}, for_sm90());
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->counts.bitmap_tiles, 1);
+  ASSERT_TRUE(validate(*plan));
+  // Every bit of a row or key that does not exist.
+  const std::vector<std::size_t> bits = bits_of_cells();
+  for (const auto& [row, col] : {std::pair{100, 0}, {127, 127}, {0, 100}, {99, 127}, {64, 101}}) {
+    AttentionPlan changed = *plan;
+    const std::size_t bit = bits[static_cast<std::size_t>(row * 128 + col)];
+    changed.bitmaps[bit / 64] |= std::uint64_t{1} << (bit % 64);
+    const auto checked = validate(changed);
+    ASSERT_FALSE(checked) << row << " " << col;
+    EXPECT_EQ(checked.error().code, ErrorCode::internal);
+  }
+  AttentionPlan shorter = *plan;
+  shorter.bitmaps.pop_back();
+  EXPECT_FALSE(validate(shorter));
+}
+
+TEST(PlanForSm90, IsRefusedByNameOfWhatIsNotSupported) {
+  const MaskCase mask = testing::case_of(
+      "causal", testing::make_cells(40, 40, [](auto q, auto k) { return k <= q; }), kTile);
+  const auto expect_refused = [&](const std::function<void(AttentionShape&, PlanOptions&)>& change,
+                                  std::initializer_list<const char*> named) {
+    AttentionShape shape = half_shape(mask.mask, 1, 2, 1);
+    PlanOptions options = for_sm90();
+    change(shape, options);
+    const auto plan = make_plan(mask.mask, shape, {}, options);
+    ASSERT_FALSE(plan) << *named.begin();
+    EXPECT_EQ(plan.error().code, ErrorCode::unsupported) << plan.error().message;
+    for (const char* text : named) EXPECT_THAT(plan.error().message, HasSubstr(text));
+  };
+  expect_refused([](auto&, auto& options) { options.tile = {64, 128}; }, {"tile", "64 x 128"});
+  expect_refused([](auto&, auto& options) { options.tile = {128, 256}; }, {"tile", "128 x 256"});
+  for (const std::int32_t head_dim : {4, 65, 100}) {
+    expect_refused([=](auto& shape, auto&) { shape.head_dim = head_dim; },
+                   {"head_dim", "multiples of 8"});
+    expect_refused([=](auto& shape, auto&) { shape.head_dim_v = head_dim; },
+                   {"head_dim_v", "multiples of 8"});
+  }
+  expect_refused(
+      [](auto& shape, auto& options) {
+        shape.head_dim = 192;
+        options.columns = ColumnMode::gather;
+      },
+      {"columns", "up to 128", "use scan"});
+  expect_refused(
+      [](auto& shape, auto&) {
+        shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::float32;
+      },
+      {"dtype", "float32"});
+  expect_refused([](auto& shape, auto&) { shape.k_dtype = DType::bfloat16; },
+                 {"dtype", "bfloat16", "float16"});
+  expect_refused([](auto& shape, auto&) { shape.out_dtype = DType::float32; },
+                 {"dtype", "float32"});
+  for (const std::int32_t head_dim : {8, 64, 80, 128, 192, 256}) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      AttentionShape shape = half_shape(mask.mask, 1, 2, 1);
+      shape.head_dim = shape.head_dim_v = head_dim;
+      shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = dtype;
+      PlanOptions options = for_sm90();
+      options.tile = kTile;
+      options.columns = ColumnMode::scan;
+      const auto plan = make_plan(mask.mask, shape, {ScoreKind::key_bias}, options);
+      EXPECT_TRUE(plan) << plan.error().message;
+    }
+  }
+}
+
+TEST(PlanForSm90, IsNotRunByTheCpu) {
+  const MaskCase mask = testing::case_of("one", Cells(1, 1), kTile);
+  const auto plan = make_plan(mask.mask, half_shape(mask.mask, 1, 1, 1), {}, for_sm90());
+  ASSERT_TRUE(plan);
+  const auto ran = attention_forward(*plan, {});
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(ran.error().message, HasSubstr("sm90"));
+}
+
+TEST(Backends, AreParsedByTheirNames) {
+  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
+    const auto parsed = parse_backend(to_string(backend));
+    ASSERT_TRUE(parsed);
+    EXPECT_EQ(*parsed, backend);
+  }
+  EXPECT_FALSE(parse_backend("sm100"));
+}
+
+TEST(Backends, AreThoseThatCheckBackendAccepts) {
+  const std::vector<Backend> available = available_backends();
+  for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
+    const bool is_listed =
+        std::find(available.begin(), available.end(), backend) != available.end();
+    const auto checked = check_backend(backend);
+    EXPECT_EQ(checked.has_value(), is_listed) << to_string(backend);
+    if (!checked) {
+      EXPECT_EQ(checked.error().code, ErrorCode::unsupported);
+      EXPECT_THAT(checked.error().message, HasSubstr(std::string(to_string(backend))));
+      EXPECT_THAT(checked.error().message, HasSubstr("available: cpu"));
+    }
+  }
+  EXPECT_TRUE(check_backend(Backend::cpu));
+  EXPECT_FALSE(check_backend(Backend::sm80));
+  EXPECT_EQ(default_backend(), check_backend(Backend::sm90) ? Backend::sm90 : Backend::cpu);
+}
+
+TEST(Upload, SaysWhyThereIsNoGpuOrWhichPlanItTakes) {
+  const MaskCase mask = testing::case_of("one", Cells(1, 1), kTile);
+  const AttentionShape shape = half_shape(mask.mask, 1, 1, 1);
+  const auto cpu = make_plan(mask.mask, shape);
+  ASSERT_TRUE(cpu);
+  const auto of_cpu = upload(*cpu);
+  ASSERT_FALSE(of_cpu);
+  EXPECT_EQ(of_cpu.error().code, ErrorCode::unsupported);
+  if (check_backend(Backend::sm90)) GTEST_SKIP() << "this machine has the GPU";
+  const auto sm90 = make_plan(mask.mask, shape, {}, for_sm90());
+  ASSERT_TRUE(sm90);
+  const auto uploaded = upload(*sm90);
+  ASSERT_FALSE(uploaded);
+  EXPECT_EQ(uploaded.error().code, ErrorCode::unsupported);
+  EXPECT_THAT(uploaded.error().message, HasSubstr("backend sm90"));
+  EXPECT_THAT(uploaded.error().message, HasSubstr("available: cpu"));
+}
+
+}  // namespace
+}  // namespace fdma

@@ -1,0 +1,65 @@
+#include "cli/interrupts.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string_view>
+#include <thread>
+
+#include "cli/outcome.hpp"
+#include "cli/progress.hpp"
+#include "fdma/io/pending_file.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+[[noreturn]] void end(const std::string& verb, std::string_view what, ExitCode code) {
+  const std::string message = fmt::format("{}fdma-maskc {}: {}\n",
+                                          isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "", verb, what);
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message.data(), message.size());
+  _exit(static_cast<int>(code));
+}
+
+void wait_for(const sigset_t& signals) {
+  int number = 0;
+  while (sigwait(&signals, &number) != 0) {
+  }
+}
+
+}  // namespace
+
+void start_interrupt_handling(const std::string& verb) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&signals, number);
+  }
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // A file size limit is an ordinary write error (EFBIG), not a reason to die.
+  signal(SIGXFSZ, SIG_IGN);
+  std::thread([signals, verb] {
+    wait_for(signals);
+    if (stop_writing()) end(verb, "interrupted", ExitCode::interrupted);
+    wait_for(signals);
+    end(verb, "error: standard output: interrupted; the output file is in place", ExitCode::file);
+  }).detach();
+}
+
+void start_time_limit(const std::string& verb, double seconds) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  std::thread([verb, seconds, limit] {
+    std::this_thread::sleep_until(limit);
+    const std::string step = Step::current();
+    if (!stop_writing()) return;
+    end(verb,
+        fmt::format("error: stopped after {:g} s (--timeout){}{}", seconds,
+                    step.empty() ? "" : " while ", step),
+        ExitCode::unsupported);
+  }).detach();
+}
+
+}  // namespace fdma::maskc

@@ -1,0 +1,24 @@
+#include "cli/outcome.hpp"
+
+namespace fdma::maskc {
+
+ExitCode exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::syntax:
+    case ErrorCode::invalid_argument:
+    case ErrorCode::shape_mismatch:
+      return ExitCode::usage;
+    case ErrorCode::corrupt_file:
+    case ErrorCode::io:
+      return ExitCode::file;
+    case ErrorCode::unsupported:
+    case ErrorCode::out_of_memory:
+    case ErrorCode::cuda:
+      return ExitCode::unsupported;
+    case ErrorCode::internal:
+      return ExitCode::internal;
+  }
+  return ExitCode::internal;
+}
+
+}  // namespace fdma::maskc

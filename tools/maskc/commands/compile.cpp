@@ -1,0 +1,248 @@
+// fdma-maskc compile: parse, read tables, bind, lower, convert, write.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <optional>
+
+#include "cli/arguments.hpp"
+#include "cli/json_output.hpp"
+#include "cli/number_text.hpp"
+#include "cli/progress.hpp"
+#include "cli/work_limits.hpp"
+#include "commands/engine_report.hpp"
+#include "commands/segment_dump.hpp"
+#include "fdma/formats/convert.hpp"
+#include "fdma/formats/mask_statistics.hpp"
+#include "fdma/masks/lower.hpp"
+#include "fdma/masks/parametric_form.hpp"
+#include "inputs/destination.hpp"
+#include "inputs/mask_operand.hpp"
+#include "inputs/mask_shape_arguments.hpp"
+#include "inputs/spec_source.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Outcome<std::string> dump_stage(const std::string& stage, const MaskExpr& expr,
+                                const std::optional<MaskIr>& ir, const BlockMask& mask) {
+  if (stage == "expr") return dump(expr);
+  if (stage == "ir") return dump(*ir);
+  return dump_segments(mask);
+}
+
+// A shape error often means that the tables are for more batch elements than were asked for.
+CommandFailure with_batch_hint(const Error& error, const Arguments& arguments) {
+  std::string message = error.message;
+  if (error.code == ErrorCode::shape_mismatch && !arguments.has("batch") &&
+      message.find("expected [batch = ") != std::string::npos) {
+    message += "; --batch N says how many batch elements there are (1 by default)";
+  }
+  return {exit_code_of(error.code), std::move(message)};
+}
+
+std::string mask_name(const Arguments& arguments) {
+  return arguments.find("name").value_or("mask");
+}
+
+// Converts and writes; says so in `session` or `document`.
+Status write_compiled(BlockMask mask, const LowerOptions& options, const std::string& spec,
+                      double seconds, const Arguments& arguments, Session& session,
+                      Json& document) {
+  const std::string output = *arguments.find("output");
+  FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
+  const Waiting waiting("counting and converting", session.quiet || arguments.has("verbose"));
+  const MaskStatistics statistics = count(mask, options.block);
+  if (format != MaskFormat::segment) {
+    FDMA_TRY(mask, convert(mask, format, options.block));
+  }
+  mask.spec = spec;
+  const std::string name = mask_name(arguments);
+  document["mask"] = mask_json(name, mask);
+  document["mask"]["allowed_pairs"] = statistics.tiles.allowed_pairs;
+  document["mask"]["total_pairs"] = statistics.total_pairs;
+  document["compile_seconds"] = seconds;
+  const std::string summary = summary_text(output, name, mask, statistics);
+  FDMA_TRY(const AddedMasks added,
+           write_to_mask_file(output, name, std::move(mask), arguments.has("force")));
+  document["output_masks"] = added.names;
+  if (!session.quiet && !arguments.has("json")) {
+    session.out += fmt::format("{}{}compiled in {}\n", summary, added_text(output, added),
+                               duration_text(seconds));
+  }
+  return Nothing{};
+}
+
+Outcome<ExitCode> run(const Arguments& arguments, Session& session) {
+  const auto spec = arguments.find("spec");
+  if (!spec) return usage_failure("--spec: expected a specification, a file or -, got nothing");
+  const auto output = arguments.find("output");
+  const auto dumped = arguments.find("dump");
+  if (!output && !dumped && !arguments.has("explain")) {
+    return usage_failure("nothing to do: give --output FILE, --dump STAGE or --explain");
+  }
+  if (dumped && arguments.has("json")) {
+    return usage_failure("--dump prints text: give it without --json");
+  }
+  LowerOptions options;
+  FDMA_TRY(options.block, arguments.block({}));
+  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  options.num_threads = static_cast<int>(threads);
+  FDMA_TRY(options.max_work, max_work_of(arguments));
+
+  FDMA_TRY(const SpecSource source, read_spec(*spec));
+  FDMA_TRY(const MaskExpr expr, parse_spec(source));
+  FDMA_TRY(const MaskShape shape, mask_shape(arguments, expr));
+  FDMA_TRY(const OwnedTables tables, read_tables(arguments.all("table"), expr));
+
+  const bool is_learned = needs_selection(expr);
+  if (is_learned && (arguments.has("explain") || dumped == "ir")) {
+    return usage_failure(
+        fmt::format("{}: topk selects keys before a program is bound, so there is none to show; "
+                    "--dump expr and "
+                    "--dump segments are there",
+                    arguments.has("explain") ? "--explain" : "--dump ir"));
+  }
+
+  if (output) {
+    FDMA_TRY_VOID(check_mask_destination(*output, mask_name(arguments), arguments.has("force")));
+  }
+  const Tables views = tables.views();
+  std::optional<MaskIr> ir;
+  BlockMask mask;
+  double seconds = 0;
+  {
+    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
+    const Clock::time_point start = Clock::now();
+    if (is_learned) {
+      Result<BlockMask> compiled = fdma::compile(expr, views, shape, options);
+      if (!compiled) return with_batch_hint(compiled.error(), arguments);
+      mask = *std::move(compiled);
+    } else {
+      Result<MaskIr> bound = fdma::bind(expr, views, shape);
+      if (!bound) return with_batch_hint(bound.error(), arguments);
+      ir = *std::move(bound);
+      spdlog::info("bound to {} program{} in {}", ir->programs.size(),
+                   ir->programs.size() == 1 ? "" : "s", duration_text(seconds_since(start)));
+      if (output || dumped == "segments") {
+        FDMA_TRY(mask, lower(*ir, options));
+      }
+    }
+    seconds = seconds_since(start);
+  }
+  spdlog::info("compiled in {}", duration_text(seconds));
+  if (dumped) {
+    FDMA_TRY(const std::string text, dump_stage(*dumped, expr, ir, mask));
+    session.out += text;
+    if (!text.empty() && text.back() != '\n') session.out += '\n';
+  }
+  Json document;
+  document["output"] = output ? Json(*output) : Json(nullptr);
+  document["output_masks"] = nullptr;
+  if (arguments.has("explain")) {
+    const Waiting waiting("compiling", session.quiet || arguments.has("verbose"));
+    FDMA_TRY(const std::vector<EngineReport> reports, explain_engines(*ir, options));
+    document["programs"] = Json::array();
+    for (const EngineReport& report : reports) document["programs"].push_back(to_json(report));
+    if (!arguments.has("json")) session.out += to_text(reports);
+  }
+  if (output) {
+    FDMA_TRY(const MaskFormat format, arguments.format(MaskFormat::segment));
+    if (format == MaskFormat::parametric) {
+      FDMA_TRY(mask, parametric_form(mask, expr, views));
+    }
+    FDMA_TRY_VOID(write_compiled(std::move(mask), options, source.text, seconds, arguments, session,
+                                 document));
+  }
+  if (arguments.has("json")) session.out = json_text(document);
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+const Command& compile_command() {
+  static const Command command{
+      .name = "compile",
+      .summary = "a mask specification to an exact compiled mask in a file",
+      .operands = "",
+      .description =
+          "Compiles the specification for the given lengths and writes the mask. The language is "
+          "described in docs/spec-language.md: names such as causal, window(w) and "
+          "documents(lengths=@t), combined with & | ^ ~, or any condition on q, k, b, h and "
+          "tables, "
+          "such as 'k <= q & q - k < 1024'.\n"
+          "\n"
+          "The result is exact for every cell, and its size follows the structure of the mask, not "
+          "the square of its length.",
+      .options =
+          {{.name = "spec",
+            .letter = 's',
+            .value = "SPEC",
+            .help = "The specification: its text, the path of an existing file that holds it, or - "
+                    "for standard input.",
+            .takes_file = true},
+           table_option(),
+           {.name = "q-len",
+            .value = "N[,N..]",
+            .help = "Query rows: one number, or one per batch element."},
+           {.name = "kv-len", .value = "N[,N..]", .help = "Keys, likewise (default: as --q-len)."},
+           {.name = "batch",
+            .value = "N",
+            .help = "Batch elements; needed where the specification mentions b."},
+           {.name = "heads",
+            .value = "N",
+            .help = "Query heads; needed where the specification mentions h."},
+           {.name = "output",
+            .letter = 'o',
+            .value = "FILE",
+            .help = "The HDF5 file to write; a mask file that is there keeps its other masks.",
+            .takes_file = true},
+           force_masks_option(),
+           {.name = "name",
+            .value = "NAME",
+            .help = "Name of the mask in the file: /masks/NAME (default mask)."},
+           format_option("Format to store (default segment)."),
+           block_option("Block of query rows by keys, multiples of 16 (default 128x128)."),
+           {.name = "dump",
+            .value = "STAGE",
+            .help = "Print a stage of the compilation: the expression, the bound program, or the "
+                    "compiled segments.",
+            .choices = {"expr", "ir", "segments"}},
+           {.name = "explain",
+            .help = "Print which engine lowers each distinct program, in what time, to what."},
+           threads_option(),
+           max_work_option(),
+           json_option()},
+      .examples =
+          {{"fdma-maskc compile --spec 'causal & window(1024)' --q-len 8192 -o window.h5",
+            "Causal attention to the last 1024 keys, 8192 tokens:"},
+           {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
+            "  --table len=docs.h5:/lengths --q-len 8192 --kv-len 8192 -o packed.h5",
+            "Packed documents whose lengths lie in a dataset of an HDF5 file:"},
+           {"fdma-maskc compile --spec 'causal & documents(lengths=@len)' \\\n"
+            "  --table len=3000,4000,1192 --q-len 8192 -o packed.h5",
+            "The same with the lengths on the command line:"},
+           {"fdma-maskc compile --spec 'k <= q & q - k < 16 * shl(1, h % 8)' \\\n"
+            "  --heads 32 --q-len 4096 -o heads.h5",
+            "A window per head:"},
+           {"fdma-maskc compile --spec 'padding(lengths=@n) & causal' --table n=700,1300 \\\n"
+            "  --batch 2 --q-len 2048 --format bcsr -o padded.h5",
+            "Padding, one length per batch element, stored as block sparse rows:"},
+           {"fdma-maskc compile --spec 'causal & topk(@scores, 2048)' \\\n"
+            "  --table 'scores=zoh(values=kv.h5:/values, dt_proj=/dt_proj, a_coef=/a_coef)' \\\n"
+            "  --heads 32 --q-len 131072 -o learned.h5",
+            "The 2048 keys of highest score per query, scores computed from the values:"},
+           {"echo 'causal & (window(64) | sink(4))' | \\\n"
+            "  fdma-maskc compile --spec - --q-len 512 --dump ir",
+            "Look at the bound program, write nothing:"}},
+      .run = run};
+  return command;
+}
+
+}  // namespace fdma::maskc

@@ -1,0 +1,193 @@
+#include "inputs/mask_operand.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/file_reading.hpp"
+#include "cli/progress.hpp"
+#include "fdma/base/memory.hpp"
+#include "fdma/io/mask_file.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+constexpr std::string_view kMasksPrefix = "/masks/";
+
+struct DimsName {
+  std::string_view name;
+  DenseDims dims;
+};
+constexpr DimsName kDims[] = {{"qk", DenseDims::qk},
+                              {"hqk", DenseDims::hqk},
+                              {"bqk", DenseDims::bqk},
+                              {"bhqk", DenseDims::bhqk},
+                              {"bk", DenseDims::bk}};
+
+CommandFailure no_masks(const std::string& file) {
+  return usage_failure(fmt::format(
+      "{}: holds no mask of FDMA; a dense dataset in it is named {}:/DATASET", file, file));
+}
+
+}  // namespace
+
+MaskAddress parse_address(const std::string& text) {
+  std::error_code error;
+  if (text.find(':') == std::string::npos) return {text, {}};
+  if (std::filesystem::is_regular_file(text, error)) return {text, {}};
+  for (std::size_t at = text.find(':'); at != std::string::npos; at = text.find(':', at + 1)) {
+    if (std::filesystem::is_regular_file(text.substr(0, at), error)) {
+      return {text.substr(0, at), text.substr(at + 1)};
+    }
+  }
+  const std::size_t last = text.rfind(':');
+  return {text.substr(0, last), text.substr(last + 1)};
+}
+
+std::vector<OptionSpec> dense_options() {
+  return {
+      {.name = "dims",
+       .value = "DIMS",
+       .help =
+           "What the dimensions of a dense dataset are: query rows q, keys k, batch elements b, "
+           "heads h. Needed for 3 dimensions; 2 default to qk, 4 to bhqk; bk is a padding mask.",
+       .choices = {"qk", "hqk", "bqk", "bhqk", "bk"}},
+      {.name = "true-means",
+       .value = "MEANING",
+       .help = "What true (1) means in a boolean or integer dataset; the default is attend, "
+               "PyTorch's MultiheadAttention has masked.",
+       .choices = {"attend", "masked"}},
+      {.name = "drop-below",
+       .value = "X",
+       .help = "Additive float datasets: values at or below X are masked (default -32752; 0 keeps, "
+               "anything else is an error). Use -10000 for the -1e4 convention."},
+      {.name = "rows",
+       .value = "N",
+       .help = "Query rows of a mask read with --dims bk (default: as many as keys)."},
+  };
+}
+
+Status check_dense_options(const Arguments& arguments, bool has_dense_operand) {
+  if (has_dense_operand) return Nothing{};
+  for (const OptionSpec& option : dense_options()) {
+    if (!arguments.has(option.name)) continue;
+    return usage_failure(
+        fmt::format("--{}: says how to read a dense dataset (FILE.h5:/PATH), but none is read here",
+                    option.name));
+  }
+  return Nothing{};
+}
+
+Outcome<DenseReadOptions> dense_read_options(const Arguments& arguments) {
+  DenseReadOptions options;
+  if (const auto dims = arguments.find("dims")) {
+    for (const DimsName& known : kDims) {
+      if (known.name == *dims) options.dims = known.dims;
+    }
+  }
+  options.true_means_attend = arguments.find("true-means").value_or("attend") == "attend";
+  FDMA_TRY(options.drop_below, arguments.number("drop-below"));
+  if (options.drop_below && !(*options.drop_below < 0)) {
+    return usage_failure(fmt::format("--drop-below: expected a number below 0, got '{}'",
+                                     *arguments.find("drop-below")));
+  }
+  FDMA_TRY(options.q_len, arguments.integer("rows", 0, 1, kMaxLength));
+  FDMA_TRY(options.block, arguments.block({}));
+  FDMA_TRY(const std::int64_t threads, arguments.integer("threads", 0, 0, 4096));
+  options.num_threads = static_cast<int>(threads);
+  return options;
+}
+
+Outcome<ResolvedAddress> resolve_address(const std::string& text) {
+  ResolvedAddress resolved;
+  resolved.address = parse_address(text);
+  const auto& [file, inner] = resolved.address;
+  if (file.empty()) return usage_failure(fmt::format("'{}': expected FILE.h5[:NAME]", text));
+  if (file == "-") {
+    return usage_failure("'-': an HDF5 file cannot be read from a pipe; give a file name");
+  }
+  if (inner.rfind(kMasksPrefix, 0) == 0) {
+    resolved.names = {inner.substr(kMasksPrefix.size())};
+    return resolved;
+  }
+  if (inner.empty() || inner.front() != '/') {
+    Result<std::vector<std::string>> listed =
+        inner.empty() ? list_own_masks(file) : list_masks_of_any_file(file);
+    // A file without masks may still hold the dataset; any other trouble shows when it is read.
+    if (!listed && (inner.empty() || listed.error().code == ErrorCode::io)) return listed.error();
+    if (inner.empty()) {
+      if (listed->empty()) return no_masks(file);
+      resolved.names = *std::move(listed);
+      return resolved;
+    }
+    if (listed && std::find(listed->begin(), listed->end(), inner) != listed->end()) {
+      resolved.names = {inner};
+      return resolved;
+    }
+  }
+  resolved.is_dense = true;
+  resolved.dataset = inner.front() == '/' ? inner : "/" + inner;
+  return resolved;
+}
+
+std::string name_of(const ResolvedAddress& resolved) {
+  return resolved.names.empty() ? "mask" : resolved.names.front();
+}
+
+Outcome<MaskOperand> read_resolved(const ResolvedAddress& resolved, const DenseReadOptions& dense,
+                                   bool quiet) {
+  const std::string& file = resolved.address.file;
+  MaskOperand operand;
+  if (!resolved.is_dense) {
+    if (resolved.names.size() != 1) {
+      return usage_failure(fmt::format("{}: holds {} masks; name one: {}:{}", file,
+                                       resolved.names.size(), file,
+                                       fmt::join(resolved.names, fmt::format(", {}:", file))));
+    }
+    operand.name = resolved.names.front();
+    operand.label = fmt::format("{}:{}{}", file, kMasksPrefix, operand.name);
+    const Step step("reading " + operand.label);
+    FDMA_TRY(operand.mask, read_own_mask(file, operand.name));
+    spdlog::info("read {}", operand.label);
+    return operand;
+  }
+  operand.is_dense = true;
+  operand.name = name_of(resolved);
+  operand.label = fmt::format("{}:{}", file, resolved.dataset);
+  DenseReadOptions options = dense;
+  Progress progress("reading " + operand.label, "B", quiet);
+  options.progress = [&](std::int64_t done, std::int64_t total) { progress.update(done, total); };
+  // The result is held twice while it is interned, handed over by an isolated reader or converted.
+  options.max_result_bytes = available_memory_bytes() / 3;
+  Result<BlockMask> mask = read_dense_file(file, resolved.dataset, options);
+  if (!mask) {
+    // A value that is no mask value makes the mask wrong; the message names its cell. Any other
+    // invalid argument (the type of the dataset) is a wrong use.
+    if (mask.error().code == ErrorCode::invalid_argument &&
+        mask.error().message.find(": cell (") != std::string::npos) {
+      return CommandFailure{ExitCode::mask_wrong, mask.error().message};
+    }
+    return mask.error();
+  }
+  operand.mask = *std::move(mask);
+  spdlog::info("read dense dataset {}", operand.label);
+  return operand;
+}
+
+Outcome<MaskOperand> read_operand(const std::string& text, const DenseReadOptions& dense,
+                                  bool quiet) {
+  FDMA_TRY(const ResolvedAddress resolved, resolve_address(text));
+  return read_resolved(resolved, dense, quiet);
+}
+
+std::string lengths_text(const MaskShape& shape) {
+  const auto range = [](const std::vector<std::int64_t>& lens) {
+    const auto [low, high] = std::minmax_element(lens.begin(), lens.end());
+    return *low == *high ? std::to_string(*low) : fmt::format("{}..{}", *low, *high);
+  };
+  return fmt::format("{} x {}", range(shape.q_lens), range(shape.kv_lens));
+}
+
+}  // namespace fdma::maskc

@@ -1,0 +1,20 @@
+// --batch, --heads, --q-len, --kv-len as the shape that a specification is bound to.
+#pragma once
+
+#include <string>
+
+#include "cli/arguments.hpp"
+#include "cli/outcome.hpp"
+#include "fdma/formats/mask_statistics.hpp"
+#include "fdma/masks/mask_expr.hpp"
+
+namespace fdma::maskc {
+
+/// Failures: usage; one names the option to give where the specification mentions b or h.
+Outcome<MaskShape> mask_shape(const Arguments& arguments, const MaskExpr& expr);
+
+/// What compile and convert print of a mask that they have written, one fact a line.
+std::string summary_text(const std::string& file, const std::string& name, const BlockMask& mask,
+                         const MaskStatistics& statistics);
+
+}  // namespace fdma::maskc

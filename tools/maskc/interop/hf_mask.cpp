@@ -1,0 +1,54 @@
+// Hugging Face's four-dimensional mask: either form is read, and each is written under its name.
+#include "fdma/io/interop/hf_mask_group.hpp"
+#include "interop/interop_format.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+Outcome<BlockMask> read(const PeerGroup& arrays, const PeerReadOptions& options) {
+  const Result<HfMask> array = hf_mask_from_group(arrays);
+  if (!array) return peer_failure(array.error());
+  Result<BlockMask> mask = block_mask_from_hf_mask(*array, options.block.value_or(BlockShape{}));
+  if (!mask) return peer_failure(mask.error());
+  return *std::move(mask);
+}
+
+Outcome<PeerGroup> write_as(const BlockMask& mask, DType dtype) {
+  HfMaskExportOptions options;
+  options.dtype = dtype;
+  FDMA_TRY(HfMask array, hf_mask_from_block_mask(mask, options));
+  return group_from_hf_mask(std::move(array));
+}
+
+Outcome<PeerGroup> write_boolean(const BlockMask& mask, const PeerWriteOptions&) {
+  return write_as(mask, DType::boolean);
+}
+
+Outcome<PeerGroup> write_additive(const BlockMask& mask, const PeerWriteOptions&) {
+  return write_as(mask, DType::float32);
+}
+
+}  // namespace
+
+const PeerFormat& hf_mask_peer_format() {
+  static constexpr PeerFormat kFormat{
+      .name = "hf_mask",
+      .summary =
+          "Hugging Face attention_mask [batch, heads, queries, keys], boolean (read: or "
+          "additive)",
+      .group = "/hf_mask",
+      .read = read,
+      .write = write_boolean};
+  return kFormat;
+}
+
+const PeerFormat& hf_mask_additive_peer_format() {
+  static constexpr PeerFormat kFormat{.name = "hf_mask_additive",
+                                      .summary = "the same as float32, 0 and its lowest number",
+                                      .group = "/hf_mask",
+                                      .read = read,
+                                      .write = write_additive};
+  return kFormat;
+}
+
+}  // namespace fdma::maskc

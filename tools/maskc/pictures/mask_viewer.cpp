@@ -1,0 +1,167 @@
+// Arrays go into the page as little-endian 32-bit integers (bitmaps as bytes) in base64: the
+// indices of a page are small, because the page is.
+#include "pictures/mask_viewer.hpp"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <string_view>
+
+#include "cli/json_output.hpp"
+#include "cli/number_text.hpp"
+#include "pictures/mask_svg.hpp"
+#include "pictures/viewer_texts.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+// Base64 of bytes that come one after the other.
+class Base64Writer {
+ public:
+  explicit Base64Writer(std::string& out) : out_(out) {}
+
+  void byte(std::uint8_t value) {
+    group_ = group_ << 8 | value;
+    if (++num_bytes_ == 3) flush();
+  }
+  template <class Integer>
+  void integer(Integer value, int num_bytes) {
+    for (int i = 0; i < num_bytes; ++i) byte(static_cast<std::uint8_t>(value >> (8 * i)));
+  }
+  void finish() {
+    if (num_bytes_ > 0) flush();
+  }
+
+ private:
+  void flush() {
+    constexpr std::string_view kLetters =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const std::uint32_t bits = group_ << (8 * (3 - num_bytes_));
+    for (int i = 0; i < 4; ++i) {
+      out_ += i <= num_bytes_ ? kLetters[bits >> (18 - 6 * i) & 63] : '=';
+    }
+    group_ = 0;
+    num_bytes_ = 0;
+  }
+
+  std::string& out_;
+  std::uint32_t group_ = 0;
+  int num_bytes_ = 0;
+};
+
+void write_offsets(Base64Writer& out, const std::vector<std::int64_t>& offsets) {
+  for (const std::int64_t offset : offsets) out.integer(offset, 4);
+}
+
+void write_intervals(Base64Writer& out, const std::vector<Interval>& intervals) {
+  for (const Interval& interval : intervals) {
+    out.integer(interval.begin, 4);
+    out.integer(interval.end, 4);
+  }
+}
+
+// Writes the array of that name in the order in which viewer/mask_arrays.js reads it; false if
+// there is none.
+bool write_array(std::string& page, const SegmentMask& mask, std::string_view name) {
+  Base64Writer out(page);
+  if (name == "runs") {
+    for (const TileRun& run : mask.runs) {
+      for (const std::int32_t value :
+           {run.first_row, run.row_stride, run.num_rows, run.num_segments}) {
+        out.integer(value, 4);
+      }
+      out.integer(run.first_segment, 4);
+    }
+  } else if (name == "segments") {
+    for (const TileSegment& segment : mask.segments) {
+      for (const std::int32_t value :
+           {segment.first_tile, segment.end_tile, segment.step_first, segment.step_end,
+            static_cast<std::int32_t>(segment.kind), segment.payload}) {
+        out.integer(value, 4);
+      }
+    }
+  } else if (name == "bitmaps") {
+    for (const std::uint64_t word : mask.bitmaps) out.integer(word, 8);
+  } else if (name == "row_offsets") {
+    write_offsets(out, mask.row_offsets);
+  } else if (name == "row_intervals") {
+    write_intervals(out, mask.row_intervals);
+  } else if (name == "column_offsets") {
+    write_offsets(out, mask.column_offsets);
+  } else if (name == "column_intervals") {
+    write_intervals(out, mask.column_intervals);
+  } else {
+    return false;
+  }
+  out.finish();
+  return true;
+}
+
+std::string header_text(const SegmentMask& mask) {
+  Json header;
+  header["q_len"] = mask.q_len;
+  header["kv_len"] = mask.kv_len;
+  header["block_q"] = mask.block.block_q;
+  header["block_kv"] = mask.block.block_kv;
+  return header.dump();
+}
+
+std::string fact_list(const std::vector<std::pair<std::string, std::string>>& facts) {
+  std::string list;
+  for (const auto& [name, value] : facts) {
+    list += fmt::format("<dt>{}</dt><dd>{}</dd>\n", markup_text(name), markup_text(value));
+  }
+  return list;
+}
+
+}  // namespace
+
+std::int64_t viewer_array_bytes(const SegmentMask& mask) {
+  const auto bytes = [](const auto& entries, std::int64_t each) {
+    return static_cast<std::int64_t>(entries.size()) * each;
+  };
+  return bytes(mask.runs, 20) + bytes(mask.segments, 24) + bytes(mask.bitmaps, 8) +
+         bytes(mask.row_offsets, 4) + bytes(mask.row_intervals, 8) + bytes(mask.column_offsets, 4) +
+         bytes(mask.column_intervals, 8);
+}
+
+Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& words) {
+  const std::int64_t size = viewer_array_bytes(mask);
+  if (size > kMaxViewerBytes) {
+    return CommandFailure{
+        ExitCode::unsupported,
+        fmt::format("an HTML page holds at most {} of compact arrays, and this mask has {}; write "
+                    "a part of it with --crop Q0:Q1,K0:K1, or a .png or .svg picture",
+                    bytes_text(kMaxViewerBytes), bytes_text(size))};
+  }
+  std::string page;
+  page.reserve(static_cast<std::size_t>(size / 3 * 4) + (std::size_t{1} << 16));
+  std::string_view rest = kViewerPage;
+  for (std::size_t begin = rest.find("{{"); begin != std::string_view::npos;
+       begin = rest.find("{{")) {
+    const std::size_t end = rest.find("}}", begin);
+    const std::string_view name = rest.substr(begin + 2, end - begin - 2);
+    page += rest.substr(0, begin);
+    rest.remove_prefix(end + 2);
+    if (write_array(page, mask, name)) continue;
+    if (name == "title") {
+      page += markup_text(words.title);
+    } else if (name == "description") {
+      page += markup_text(words.description);
+    } else if (name == "facts") {
+      page += fact_list(words.facts);
+    } else if (name == "header") {
+      page += header_text(mask);
+    } else if (name == "style") {
+      page += kViewerStyle;
+    } else if (name == "script") {
+      for (const std::string_view script : {kViewerArrays, kViewerPainter, kViewerScript}) {
+        page += script;
+      }
+    }
+  }
+  page += rest;
+  return page;
+}
+
+}  // namespace fdma::maskc

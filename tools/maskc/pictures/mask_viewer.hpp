@@ -1,0 +1,34 @@
+// A mask as a web page that zooms and pans.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/outcome.hpp"
+#include "fdma/formats/segment_mask.hpp"
+
+namespace fdma::maskc {
+
+/// Bytes of arrays that a page may hold; base64 makes a third more of them.
+inline constexpr std::int64_t kMaxViewerBytes = std::int64_t{64} << 20;
+
+struct ViewerWords {
+  std::string title;
+  std::string description;                                 ///< for who cannot see the picture
+  std::vector<std::pair<std::string, std::string>> facts;  ///< names and values, listed beside it
+};
+
+/// Bytes of the arrays in the page, before base64: 20 B a run, 24 B a segment, the bitmaps, 4 B an
+/// offset, 8 B an interval.
+std::int64_t viewer_array_bytes(const SegmentMask& mask);
+
+/// One HTML document that holds everything it needs: the mask's arrays, style and script
+/// (viewer/mask_viewer.js says what it shows). It asks the network for nothing, and forbids itself
+/// to. The mask has a cell at least.
+///
+/// Errors      unsupported: the arrays exceed kMaxViewerBytes
+/// Cost        O(arrays), whatever the lengths
+Outcome<std::string> viewer_page(const SegmentMask& mask, const ViewerWords& words);
+
+}  // namespace fdma::maskc

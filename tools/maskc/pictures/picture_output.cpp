@@ -1,0 +1,202 @@
+#include "pictures/picture_output.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "cli/number_text.hpp"
+#include "cli/progress.hpp"
+#include "pictures/mask_svg.hpp"
+#include "pictures/mask_viewer.hpp"
+#include "pictures/png_image.hpp"
+
+namespace fdma::maskc {
+namespace {
+
+struct KindSuffix {
+  std::string_view suffix;
+  PictureKind kind;
+};
+constexpr KindSuffix kSuffixes[] = {
+    {".png", PictureKind::png}, {".svg", PictureKind::svg}, {".html", PictureKind::html}};
+
+Status write_text(const std::string& path, std::string_view text) {
+  const auto failure = [&] {
+    return CommandFailure{ExitCode::file,
+                          fmt::format("{}: cannot write: {}", path, std::strerror(errno))};
+  };
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
+                                                       &std::fclose);
+  if (file == nullptr) return failure();
+  if (std::fwrite(text.data(), 1, text.size(), file.get()) != text.size()) return failure();
+  if (std::fclose(file.release()) != 0) return failure();
+  return Nothing{};
+}
+
+// Names and values of what is known of the mask.
+std::vector<std::pair<std::string, std::string>> facts_of(const PictureSubject& subject) {
+  const SegmentMask& mask = subject.segments;
+  const TileCounts tiles = count_tiles(mask);
+  const std::int64_t total = mask.q_len * mask.kv_len;
+  std::vector<std::pair<std::string, std::string>> facts;
+  facts.emplace_back("Query rows", count_text(mask.q_len));
+  facts.emplace_back("Keys", count_text(mask.kv_len));
+  facts.emplace_back("Block", fmt::format("{} x {}", mask.block.block_q, mask.block.block_kv));
+  facts.emplace_back("Full tiles", count_text(tiles.full));
+  facts.emplace_back("Partial tiles", count_text(tiles.partial));
+  facts.emplace_back("Empty tiles", count_text(tiles.empty));
+  facts.emplace_back(
+      "Allowed pairs",
+      fmt::format(
+          "{} of {} ({})", count_text(tiles.allowed_pairs), count_text(total),
+          percent_text(static_cast<double>(tiles.allowed_pairs), static_cast<double>(total))));
+  if (subject.num_pairs != std::pair<std::int64_t, std::int64_t>{1, 1}) {
+    facts.emplace_back("Batch element", fmt::format("{} of {}", subject.pair.first,
+                                                    count_text(subject.num_pairs.first)));
+    facts.emplace_back(
+        "Head", fmt::format("{} of {}", subject.pair.second, count_text(subject.num_pairs.second)));
+  }
+  const MaskOrigin& origin = subject.mask.origin;
+  if (origin.q_offset != 0 || origin.kv_offset != 0) {
+    facts.emplace_back("Cut out at", fmt::format("row {}, key {}", count_text(origin.q_offset),
+                                                 count_text(origin.kv_offset)));
+  }
+  if (!subject.mask.spec.empty()) facts.emplace_back("Specification", subject.mask.spec);
+  return facts;
+}
+
+std::string title_of(const PictureSubject& subject) {
+  if (subject.num_pairs == std::pair<std::int64_t, std::int64_t>{1, 1}) return subject.label;
+  return fmt::format("{}, batch element {}, head {}", subject.label, subject.pair.first,
+                     subject.pair.second);
+}
+
+// One paragraph for who cannot see the picture.
+std::string description_of(const PictureSubject& subject) {
+  std::string text = "Attention mask, query rows downwards and keys to the right.";
+  for (const auto& [name, value] : facts_of(subject)) {
+    text += fmt::format(" {}: {}.", name, value);
+  }
+  return text;
+}
+
+Outcome<PictureReport> write_png_picture(const std::string& path, const SegmentMask& mask,
+                                         const PictureOptions& options) {
+  const MaskImage image = image_frame(mask, options.size);
+  const std::int32_t longest = std::max(image.width, image.height);
+  const std::int32_t scale = std::clamp<std::int32_t>(options.size / longest, 1, 16);
+  FDMA_TRY(PngWriter picture, PngWriter::create(path, image, scale, options.has_legend));
+  {
+    Progress progress("rendering", "tile rows", options.quiet);
+    rasterize_rows(
+        mask, options.size,
+        [&](std::int32_t, std::span<const PixelKind> kinds, std::span<const float> densities) {
+          picture.add(kinds, densities);
+        },
+        [&](std::int64_t done, std::int64_t total) { progress.update(done, total); });
+  }
+  FDMA_TRY_VOID(picture.finish());
+  PictureReport report;
+  report.members["width"] = picture.width();
+  report.members["height"] = picture.height();
+  report.members["cells_per_pixel"] = {{"q", image.cells_per_pixel_q},
+                                       {"kv", image.cells_per_pixel_kv}};
+  report.members["scale"] = scale;
+  const bool is_exact = image.cells_per_pixel_q == 1 && image.cells_per_pixel_kv == 1;
+  report.summary = fmt::format("{} x {} pixels, ", picture.width(), picture.height());
+  report.summary += is_exact ? fmt::format("a cell is {} x {} pixels", scale, scale)
+                             : fmt::format("{} x {} pixels are {} x {} cells", scale, scale,
+                                           image.cells_per_pixel_q, image.cells_per_pixel_kv);
+  return report;
+}
+
+Outcome<PictureReport> write_svg_picture(const std::string& path, const PictureSubject& subject,
+                                         const PictureOptions& options) {
+  Progress progress("rendering", "tile rows", options.quiet);
+  const SvgPicture picture = draw_svg(
+      subject.segments,
+      {options.size, options.has_legend, title_of(subject), description_of(subject)}, progress);
+  FDMA_TRY_VOID(write_text(path, picture.text));
+  PictureReport report;
+  report.members["width"] = picture.width;
+  report.members["height"] = picture.height;
+  report.members["detail"] = to_string(picture.detail);
+  report.members["cells_per_square"] = {{"q", picture.cells_per_square_q},
+                                        {"kv", picture.cells_per_square_kv}};
+  report.members["num_outlines"] = picture.num_outlines;
+  report.members["bytes"] = picture.text.size();
+  report.summary = fmt::format("{} x {} pixels, drawn in {}", picture.width, picture.height,
+                               to_string(picture.detail));
+  if (picture.detail == PictureDetail::areas) {
+    report.summary +=
+        fmt::format(" of {} x {} cells", picture.cells_per_square_q, picture.cells_per_square_kv);
+  }
+  report.summary += fmt::format(", {}, {}", plural(picture.num_outlines, "outline"),
+                                bytes_text(static_cast<std::int64_t>(picture.text.size())));
+  return report;
+}
+
+Outcome<PictureReport> write_page(const std::string& path, const PictureSubject& subject) {
+  FDMA_TRY(const std::string page,
+           viewer_page(subject.segments,
+                       {title_of(subject), description_of(subject), facts_of(subject)}));
+  FDMA_TRY_VOID(write_text(path, page));
+  PictureReport report;
+  report.members["bytes"] = page.size();
+  report.members["array_bytes"] = viewer_array_bytes(subject.segments);
+  report.summary = fmt::format(
+      "a page of {} x {} cells, {} of arrays", count_text(subject.segments.q_len),
+      count_text(subject.segments.kv_len), bytes_text(viewer_array_bytes(subject.segments)));
+  return report;
+}
+
+}  // namespace
+
+std::string_view to_string(PictureKind kind) {
+  for (const KindSuffix& known : kSuffixes) {
+    if (known.kind == kind) return known.suffix.substr(1);
+  }
+  return "";
+}
+
+Outcome<PictureKind> picture_kind(const std::string& path) {
+  const auto to_lower = [](char c) {
+    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  };
+  for (const KindSuffix& known : kSuffixes) {
+    const std::size_t length = known.suffix.size();
+    if (path.size() < length) continue;
+    std::string suffix = path.substr(path.size() - length);
+    std::transform(suffix.begin(), suffix.end(), suffix.begin(), to_lower);
+    if (suffix == known.suffix) return known.kind;
+  }
+  return usage_failure(
+      fmt::format("--output: expected a name that ends in .png, .svg or .html, got '{}'", path));
+}
+
+Outcome<PictureReport> write_picture(PictureKind kind, const std::string& path,
+                                     const PictureSubject& subject, const PictureOptions& options) {
+  const SegmentMask& mask = subject.segments;
+  if (mask.q_len == 0 || mask.kv_len == 0) {
+    return CommandFailure{
+        ExitCode::unsupported,
+        fmt::format("{}: {} x {} has no cell to render", subject.label, mask.q_len, mask.kv_len)};
+  }
+  switch (kind) {
+    case PictureKind::png:
+      return write_png_picture(path, mask, options);
+    case PictureKind::svg:
+      return write_svg_picture(path, subject, options);
+    case PictureKind::html:
+      return write_page(path, subject);
+  }
+  return CommandFailure{ExitCode::internal, "render: unknown kind of picture"};
+}
+
+}  // namespace fdma::maskc

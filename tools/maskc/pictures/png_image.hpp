@@ -1,0 +1,44 @@
+// A mask as a PNG picture.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "cli/outcome.hpp"
+#include "fdma/formats/mask_image.hpp"
+
+namespace fdma::maskc {
+
+/// A PNG file in 8-bit RGB that is written row by row, so that its memory is that of a few rows
+/// however large the picture is.
+///
+/// Example     FDMA_TRY(PngWriter png, PngWriter::create(path, frame, scale, with_legend));
+///             rasterize_rows(.., [&](.., kinds, densities) { png.add(kinds, densities); });
+///             FDMA_TRY_VOID(png.finish());
+class PngWriter {
+ public:
+  /// Each pixel of `frame` becomes a square of `scale` x `scale`; with_legend adds a strip below
+  /// that names the colours. Failure: file.
+  static Outcome<PngWriter> create(const std::string& path, const MaskImage& frame,
+                                   std::int32_t scale, bool with_legend);
+  PngWriter(PngWriter&&) noexcept;
+  PngWriter& operator=(PngWriter&&) noexcept;
+  ~PngWriter();
+
+  std::int32_t width() const;
+  std::int32_t height() const;
+  /// The next row of pixels of the image. What fails is said by finish().
+  void add(std::span<const PixelKind> kinds, std::span<const float> densities);
+  /// The legend and the end, after all rows. Failure: file.
+  Status finish();
+
+ private:
+  struct State;
+  explicit PngWriter(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fdma::maskc

@@ -1,0 +1,88 @@
+// The tensors of one attention call of the tool: read from a file, or random.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/arguments.hpp"
+#include "cli/outcome.hpp"
+#include "fdma/formats/attention_shape.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/io/tensor_dataset.hpp"
+#include "fdma/kernels/attention.hpp"
+#include "inputs/mask_operand.hpp"
+
+namespace fdma::maskc {
+
+/// The order of a tensor's dimensions in files: [batch, len, heads, head_dim], or heads before len.
+enum class TensorLayout : std::uint8_t { bshd, bhsd };
+std::string_view to_string(TensorLayout layout);
+TensorLayout layout_of(const Arguments& arguments);
+
+/// What a call computes, before any element is in memory.
+struct AttentionProblem {
+  AttentionShape shape;
+  ScoreSpec score;
+  TensorLayout layout = TensorLayout::bshd;
+  std::string file;   ///< empty: random
+  std::string group;  ///< "/" or "/layer/", where the file has q, k, v and key_bias
+  std::int64_t seed = 0;
+
+  /// "qkv.h5", "qkv.h5:/layer", "random tensors (seed 0)"
+  std::string source() const;
+};
+
+/// The tensors in the order of the file; views in the order of attention_forward.
+struct AttentionMemory {
+  OwnedTensor q, k, v, key_bias, out, lse;
+  /// Borrows. out, lse: to be written.
+  AttentionTensors tensors(const AttentionProblem& problem);
+};
+
+/// --batch, --heads, --heads-kv, --head-dim, --head-dim-v, --dtype, --seed: of random tensors.
+std::vector<OptionSpec> random_options();
+/// Failure: usage, if one of random_options() was given.
+Status check_no_random_options(const Arguments& arguments);
+OptionSpec tile_option();
+OptionSpec backend_option();
+OptionSpec plan_form_option();
+/// --columns, also of estimate
+OptionSpec columns_option();
+
+/// --tile, --backend, --plan-form, --columns. With auto (is_auto) the backend is the best one here,
+/// or cpu for tensors that the best one has no kernels for.
+struct PlanChoice {
+  PlanOptions options;
+  bool is_auto = false;
+};
+Outcome<PlanChoice> plan_choice(const Arguments& arguments);
+/// The plan of the chosen backend. Failures: those of make_plan.
+Outcome<AttentionPlan> make_chosen_plan(const BlockMask& mask, const AttentionProblem& problem,
+                                        const PlanChoice& choice);
+
+/// Failures: usage.
+Outcome<AttentionProblem> random_problem(const Arguments& arguments, const MaskShape& mask);
+/// Looks at q, k, v and key_bias (if it is there) of `address`, FILE.h5 or FILE.h5:/GROUP; no value
+/// is read. Failures: file; usage for extents that fit neither each other nor the mask.
+Outcome<AttentionProblem> file_problem(const std::string& address, TensorLayout layout,
+                                       const MaskShape& mask);
+
+/// Random elements, about normal; `which` tells the tensors of a seed apart.
+void draw(OwnedTensor& tensor, std::int64_t seed, std::uint64_t which, int num_threads);
+
+/// Failure: unsupported, if tensors of these extents do not fit; `what` they are.
+Status check_memory(std::string_view what, const std::vector<TensorSpec>& specs);
+
+/// Takes memory for everything, reads or draws the inputs; out is 0 and lse -inf. Failures: file,
+/// unsupported (memory).
+Outcome<AttentionMemory> fill_memory(const AttentionProblem& problem, int num_threads);
+
+/// "[1, 8192, 8, 64]" and so on, in the problem's layout.
+TensorSpec q_spec(const AttentionProblem& problem);
+TensorSpec k_spec(const AttentionProblem& problem);
+TensorSpec v_spec(const AttentionProblem& problem);
+TensorSpec key_bias_spec(const AttentionProblem& problem);
+TensorSpec out_spec(const AttentionProblem& problem);
+TensorSpec lse_spec(const AttentionProblem& problem);
+
+}  // namespace fdma::maskc

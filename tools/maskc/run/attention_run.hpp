@@ -1,0 +1,83 @@
+// Calls of attention_forward and attention_backward as the verbs make them: timed, on the CPU with
+// a progress bar.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/json_output.hpp"
+#include "fdma/formats/block_mask.hpp"
+#include "fdma/kernels/device_memory.hpp"
+#include "fdma/kernels/device_plan.hpp"
+#include "fdma/kernels/device_stream.hpp"
+#include "run/attention_input.hpp"
+
+namespace fdma::maskc {
+
+/// A copy of `tensor` on the current GPU, which `view` then is of. Failure: unsupported (memory).
+Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, TensorView& view);
+Outcome<DeviceMemory> copied_to_gpu(const OwnedTensor& tensor, MutableTensorView& view);
+
+/// The tensors of a problem where a backend computes: in the host's memory as they are, or copied
+/// to the current GPU.
+class PlacedTensors {
+ public:
+  /// Borrows `memory`. Failures: unsupported (no such device, memory).
+  static Outcome<PlacedTensors> make(Backend backend, const AttentionProblem& problem,
+                                     AttentionMemory& memory);
+
+  bool is_on_host() const { return copies_.empty(); }
+  const AttentionTensors& on_host() const { return on_host_; }
+  /// What attention_forward gets.
+  const AttentionTensors& in_place() const { return in_place_; }
+  /// Brings out and lse to the host's memory, where they are not there.
+  Status fetch_results() const;
+
+ private:
+  AttentionTensors on_host_, in_place_;
+  AttentionMemory* memory_ = nullptr;
+  std::vector<DeviceMemory> copies_;
+};
+
+/// A plan where its backend runs it: a GPU has a copy of it and a workspace.
+class PlacedPlan {
+ public:
+  /// Borrows `plan`. `options`: of a plan on a GPU. Failures: those of upload.
+  static Outcome<PlacedPlan> make(const AttentionPlan& plan, const UploadOptions& options = {});
+
+  /// One call: the seconds that it took, on a GPU those between its beginning and its end there.
+  /// Failures: those of attention_forward or attention_backward.
+  Outcome<double> run(const AttentionTensors& tensors, const AttentionOptions& options, bool quiet);
+  Outcome<double> run(const BackwardTensors& tensors, const BackwardOptions& options, bool quiet);
+
+ private:
+  struct OnDevice {
+    DevicePlan plan;
+    DeviceMemory workspace;
+    StreamTimer timer;
+  };
+  const AttentionPlan* plan_ = nullptr;
+  std::optional<OnDevice> on_device_;
+};
+
+/// True cells of the mask over all batch elements and heads of the shape.
+std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape);
+/// "123.4 GFLOP/s", from 10,000 on "12.3 TFLOP/s"
+std::string rate_text(double gflops);
+/// Tiles and gather chunks that the plan walks.
+std::int64_t live_tiles(const PlanCounts& counts);
+
+/// "cpu (AVX2)", "sm90 (NVIDIA H200)"
+std::string backend_text(Backend backend);
+/// "q float16 [1, 8192, 8, 64], k float16 [..], v float16 [..], key_bias"
+std::string shape_text(const AttentionProblem& problem);
+/// "5,016 full, 800 bitmap, 344 row tiles of 128 x 128 in 512 items"
+std::string plan_text(const AttentionPlan& plan);
+
+/// The name of the GPU that runs `backend`; null for cpu.
+Json device_json(Backend backend);
+Json shape_json(const AttentionProblem& problem);
+Json plan_json(const AttentionPlan& plan);
+
+}  // namespace fdma::maskc
