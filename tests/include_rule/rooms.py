@@ -43,7 +43,6 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         "cpu": ("call", "plan"),
         "ptx": (),
         "cuda": ("backend", "plan", "ptx"),
-        "sm90": ("sm90/backward", "sm90/forward"),
         "sm90/shared": ("plan", "ptx"),
         "sm90/forward": ("call", "cuda", "ptx", "sm90/shared"),
         "sm90/backward": ("call", "cuda", "plan", "ptx", "sm90/forward", "sm90/shared"),

@@ -59,9 +59,16 @@ constexpr Kernel kernel() {
 }
 
 template <class T, bool kGeneral, bool kListed>
-constexpr Kernel kKernels[] = {kernel<T, kGeneral, kListed, 64>(),
-                               kernel<T, kGeneral, kListed, 128>(),
-                               kernel<T, kGeneral, kListed, 256>()};
+constexpr Kernel kKernels[] = {
+#define FDMA_SM90_BACKWARD(dim) kernel<T, kGeneral, kListed, dim>(),
+#include "sm90/instances.def"
+};
+
+// What the planner takes for the head sizes of the kernels.
+static_assert(std::equal(std::begin(sm90::kBackwardDims), std::end(sm90::kBackwardDims),
+                         std::begin(kKernels<__half, false, false>),
+                         std::end(kKernels<__half, false, false>),
+                         [](int dim, const Kernel& each) { return dim == each.dim; }));
 
 template <class T>
 const Kernel& kernel_for(int dim, bool is_general, bool is_listed) {

@@ -41,15 +41,15 @@ constexpr Kernel kernel() {
 
 template <class T, bool kGeneral>
 constexpr Kernel kKernels[] = {
-    kernel<T, kGeneral, false, 64, 64>(), kernel<T, kGeneral, false, 96, 96>(),
-    kernel<T, kGeneral, false, 128, 128>(), kernel<T, kGeneral, false, 192, 128>(),
-    kernel<T, kGeneral, false, 256, 256>()};
+#define FDMA_SM90_FORWARD(dim_qk, dim_v) kernel<T, kGeneral, false, dim_qk, dim_v>(),
+#include "sm90/instances.def"
+};
 
-// Up to kMaxGatherDim: more threads leave fewer registers to each.
 template <class T, bool kGeneral>
-constexpr Kernel kGatherKernels[] = {kernel<T, kGeneral, true, 64, 64>(),
-                                     kernel<T, kGeneral, true, 96, 96>(),
-                                     kernel<T, kGeneral, true, 128, 128>()};
+constexpr Kernel kGatherKernels[] = {
+#define FDMA_SM90_GATHER(dim_qk, dim_v) kernel<T, kGeneral, true, dim_qk, dim_v>(),
+#include "sm90/instances.def"
+};
 
 template <class T>
 std::span<const Kernel> kernels_for(bool is_general, bool is_gathering) {
