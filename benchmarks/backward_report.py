@@ -1,39 +1,44 @@
-"""The tables of gradients in docs/performance.md from benchmarks/results/attention_gpu.json.
+"""Tables about gradients on the GPU: attention_gpu.json (bench_attention_gpu.py).
 
 Goals are compared as ratios to cuDNN's gradients of full attention (recorded_peers.py).
 """
 
 from __future__ import annotations
 
-from estimate_report import quantile
 from gpu_report import (
     FLEX_FLOOR,
-    Run,
-    Table,
     Verdicts,
+    by_mask,
     flex_of,
-    milliseconds,
-    number,
     plan_text,
     predicted_text,
     rows_of,
-    tokens_text,
 )
-from recorded_peers import BACKWARD
+from recorded_peers import BACKWARD, LENGTHS
+from report_text import NOT_MEASURED, Run, milliseconds, number, quantile, table, tokens_text
 
 FLOOR = 0.95
 DETERMINISTIC_GOAL = 0.85
 
 
-def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
+def to_cudnn_full(runs: list[Run]) -> list[float]:
+    """Rates over cuDNN's gradients of full attention.
+
+    cuDNN's are those of the same row, since the state of the card changes within a minute, or of
+    row `full` where they were not measured.
+    """
+    full = {run["tokens"]: run["cudnn_tflops"] for run in runs if run["mask"] == "full"}
+    return [
+        float(run["fdma_tflops"] / run.get("cudnn_full_tflops", full[run["tokens"]]))
+        for run in runs
+    ]
+
+
+def gradients_table(result: Run, verdicts: Verdicts) -> str:
     runs = rows_of(result, "backward", 128, 32)
-    cudnn_full = {run["tokens"]: run["cudnn_tflops"] for run in runs if run["mask"] == "full"}
+    normals = to_cudnn_full(runs)
     rows = []
-    for run in runs:
-        # cuDNN's of the same row, for the card is not the same a minute later; that of another
-        # row where it was not measured.
-        full = run.get("cudnn_full_tflops", cudnn_full[run["tokens"]])
-        normal = run["fdma_tflops"] / full
+    for run, normal in zip(runs, normals, strict=True):
         recorded = BACKWARD.floor(run["mask"], run["tokens"])
         wanted = BACKWARD.goal(run["mask"], run["tokens"])
         floor = goal = "-"
@@ -54,7 +59,7 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
         rows.append(
             [
                 run["mask"],
-                tokens_text(run),
+                tokens_text(run["tokens"]),
                 milliseconds(run["fdma_ms"]),
                 predicted_text(run),
                 number(run["fdma_tflops"]),
@@ -68,14 +73,12 @@ def gradients_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 plan_text(run),
             ]
         )
-    if not rows:
-        return "Nothing measured yet."
     header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
     header += ["FDMA / FlashMask", "FDMA / goal", "FDMA / Flex", "deterministic ms"]
     return table([*header, "deterministic", "plan ms"], rows)
 
 
-def other_shapes_table(result: Run, table: Table) -> str:
+def other_shapes_table(result: Run) -> str:
     """Other head sizes, and few heads."""
     rows = []
     for head_dim, heads in ((64, 32), (256, 32), (128, 8)):
@@ -84,7 +87,7 @@ def other_shapes_table(result: Run, table: Table) -> str:
             rows.append(
                 [
                     run["mask"],
-                    tokens_text(run),
+                    tokens_text(run["tokens"]),
                     str(heads),
                     str(head_dim),
                     milliseconds(run["fdma_ms"]),
@@ -96,7 +99,7 @@ def other_shapes_table(result: Run, table: Table) -> str:
             )
     header = ["mask", "tokens", "heads", "head_dim", "ms", "predicted", "TFLOP/s"]
     header += ["cuDNN TFLOP/s", "deterministic"]
-    return table(header, rows) if rows else "Nothing measured yet."
+    return table(header, rows)
 
 
 def prediction_text(result: Run) -> str:
@@ -120,12 +123,41 @@ def prediction_text(result: Run) -> str:
     return "\n".join(lines)
 
 
-def tables(result: Run, table: Table) -> dict[str, str]:
+def summary_table(result: Run) -> str:
+    """One row a mask, 32 heads, head_dim 128."""
+    runs = rows_of(result, "backward", 128, 32)
+    flash: dict[tuple[str, int], float] = {}
+    flex: dict[tuple[str, int], float] = {}
+    for run, normal in zip(runs, to_cudnn_full(runs), strict=True):
+        place = (run["mask"], run["tokens"])
+        if floor := BACKWARD.floor(*place):
+            flash[place] = normal / floor
+        if found := flex_of(result, run, "backward_flex"):
+            flex[place] = found["flex_ratio"]
+    rows = [
+        [
+            mask,
+            *(number(of_mask[n]["fdma_tflops"]) for n in LENGTHS),
+            *(number(flash.get((mask, n)), 2) for n in LENGTHS),
+            *(number(flex.get((mask, n)), 2) for n in LENGTHS[:2]),
+            *(number(of_mask[n]["fdma_ms"] / of_mask[n]["deterministic_ms"], 2) for n in LENGTHS),
+        ]
+        for mask, of_mask in by_mask(runs).items()
+    ]
+    lengths = [tokens_text(n) for n in LENGTHS]
+    header = ["mask", *(f"TFLOP/s, {n}" for n in lengths)]
+    header += [f"/ FlashMask V3, {n}" for n in lengths]
+    header += [f"/ Flex, {n}" for n in lengths[:2]]
+    return table([*header, *(f"deterministic, {n}" for n in lengths)], rows)
+
+
+def tables(result: Run) -> dict[str, str]:
     verdicts = Verdicts()
-    gradients = gradients_table(result, table, verdicts)
+    gradients = gradients_table(result, verdicts)
     summary = "\n".join(text for text in (verdicts.text(), prediction_text(result)) if text)
     return {
-        "attention-gpu-backward-summary": summary or "Nothing measured yet.",
+        "attention-gpu-backward-summary": summary or NOT_MEASURED,
         "attention-gpu-backward": gradients,
-        "attention-gpu-backward-shapes": other_shapes_table(result, table),
+        "attention-gpu-backward-shapes": other_shapes_table(result),
+        "attention-gpu-backward-summary-table": summary_table(result),
     }

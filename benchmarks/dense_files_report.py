@@ -1,12 +1,8 @@
-"""Tables of docs/performance.md about reading dense masks from files (bench_dense_files.py)."""
+"""Tables about dense masks in files: dense_files.json (bench_dense_files.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-Run = dict[str, Any]
-Table = Callable[[list[str], list[list[str]]], str]
+from report_text import Run, bytes_text, goal_text, table
 
 READ_GOAL = 0.8  # of pread, uncompressed
 GZIP_GOAL = 9e9  # bytes of mask per second and thread, compressible masks, packing included
@@ -19,26 +15,19 @@ def rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:.2f}" if bytes_per_second > 0 else "-"
 
 
-def size(count: float) -> str:
-    for factor, unit in ((2**30, "GiB"), (2**20, "MiB")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count / 1024:.3g} KiB"
-
-
 def is_compressed(run: Run) -> bool:
     return str(run["storage"]).startswith("gzip")
 
 
-def files_table(runs: list[Run], table: Table) -> str:
+def files_table(runs: list[Run]) -> str:
     rows = [
         [
             run["storage"],
             run["mask"],
             f"{run['length'] // 1024}K",
             run["dtype"],
-            size(run["mask_bytes"]),
-            size(run["file_bytes"]),
+            bytes_text(run["mask_bytes"]),
+            bytes_text(run["file_bytes"]),
             "-" if is_compressed(run) else rate(run["limit"]),
             "-" if is_compressed(run) else rate(run["large_limit"]),
             rate(run["one_thread"]),
@@ -47,8 +36,8 @@ def files_table(runs: list[Run], table: Table) -> str:
             rate(run["ordinary"]),
             rate(run["numpy"]),
             f"{run['one_thread'] / run['numpy']:.1f}",
-            size(run["peak_bytes"]),
-            size(run["result_bytes"]),
+            bytes_text(run["peak_bytes"]),
+            bytes_text(run["result_bytes"]),
         ]
         for run in runs
     ]
@@ -58,15 +47,34 @@ def files_table(runs: list[Run], table: Table) -> str:
     return table([*header, "peak heap", "result"], rows)
 
 
-def convert_table(runs: list[Run], table: Table) -> str:
+def summary_table(runs: list[Run]) -> str:
+    rows = [
+        [
+            run["storage"],
+            run["mask"],
+            f"{run['length'] // 1024}K",
+            run["dtype"],
+            bytes_text(run["file_bytes"]),
+            rate(run["one_thread"]),
+            "-" if is_compressed(run) else f"{100 * run['one_thread'] / run['limit']:.0f} %",
+            rate(run["numpy"]),
+            f"{run['one_thread'] / run['numpy']:.1f}",
+        ]
+        for run in runs
+    ]
+    header = ["storage", "mask", "tokens", "dtype", "file", "FDMA GB/s", "of pread"]
+    return table([*header, "h5py + NumPy GB/s", "FDMA / NumPy"], rows)
+
+
+def convert_table(runs: list[Run]) -> str:
     rows = [
         [
             f"{run['mask']}, {run['length'] // 1024}K, {run['storage']}",
-            size(run["mask_bytes"]),
-            size(run["result_bytes"]),
+            bytes_text(run["mask_bytes"]),
+            bytes_text(run["result_bytes"]),
             f"{run['convert']['elapsed_s']:.2f} s",
             f"{run['convert']['cpu_s']:.2f} s",
-            size(run["convert"]["peak_resident_bytes"]),
+            bytes_text(run["convert"]["peak_resident_bytes"]),
         ]
         for run in runs
         if "convert" in run
@@ -96,18 +104,15 @@ def summary(runs: list[Run]) -> str:
         if "convert" in run and run["mask_bytes"] > LARGE_BYTES
     ]
 
-    def verdict(is_met: bool) -> str:
-        return "met" if is_met else "**missed**"
-
     return "\n".join(
         [
             f"- Uncompressed: {shares(plain, 'limit')} % of pread on one core (goal: 80 %, "
-            f"{verdict(least >= READ_GOAL)}), {shares(plain, LARGE)} % of pread into 1 MiB; "
+            f"{goal_text(least >= READ_GOAL)}), {shares(plain, LARGE)} % of pread into 1 MiB; "
             f"with checksums to verify {shares(summed, 'limit')} and {shares(summed, LARGE)} %.",
             f"- gzip'd chunks of packed documents, one byte a cell: {rate(min(packed))} to "
-            f"{rate(max(packed))} GB/s a thread (goal: 9, {verdict(min(packed) >= GZIP_GOAL)}).",
-            f"- 128K x 128K (16 GiB) converted within {size(max(large))} of resident memory "
-            f"(goal: 1 GiB, {verdict(max(large) <= MEMORY_GOAL)}).",
+            f"{rate(max(packed))} GB/s a thread (goal: 9, {goal_text(min(packed) >= GZIP_GOAL)}).",
+            f"- 128K x 128K (16 GiB) converted within {bytes_text(max(large))} of resident memory "
+            f"(goal: 1 GiB, {goal_text(max(large) <= MEMORY_GOAL)}).",
         ]
     )
 
@@ -123,10 +128,11 @@ def machine_text(result: Run) -> str:
     )
 
 
-def tables(result: Run, table: Table) -> dict[str, str]:
+def tables(result: Run) -> dict[str, str]:
     return {
         "dense-files-summary": summary(result["runs"]),
         "dense-files-machine": machine_text(result),
-        "dense-files": files_table(result["runs"], table),
-        "dense-files-convert": convert_table(result["runs"], table),
+        "dense-files": files_table(result["runs"]),
+        "dense-files-summary-table": summary_table(result["runs"]),
+        "dense-files-convert": convert_table(result["runs"]),
     }

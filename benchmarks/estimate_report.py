@@ -1,69 +1,25 @@
-"""What bench_estimate and bench_estimate_gpu measured: from their documents to benchmarks/results
-and the tables of docs."""
+"""Tables about predicted times: estimate.json (bench_estimate), estimate_gpu*.json
+(bench_estimate_gpu)."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
-
-Row = dict[str, Any]
-Table = Callable[[list[str], list[list[str]]], str]
+from report_text import NOT_MEASURED, Run, goal_text, quantile, table
 
 GOAL_MEDIAN = 0.05
 GOAL_P95 = 0.15
 
 
-def store(raw_path: Path, result_path: Path, cpu: str, commit: str) -> None:
-    """Adds machine, commit and date to the document of bench_estimate."""
-    raw = json.loads(raw_path.read_text(encoding="utf-8"))
-    result = {
-        "machine": {
-            "cpu": cpu,
-            "cores": os.cpu_count(),
-            "load_avg": os.getloadavg(),
-            "os": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
-        },
-        "commit": commit,
-        "date": datetime.now(tz=UTC).date().isoformat(),
-    } | raw
-    result_path.parent.mkdir(parents=True, exist_ok=True)
-    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def store_gpu(raw_path: Path, result_path: Path, commit: str) -> None:
-    """Adds commit and date to the document of bench_estimate_gpu."""
-    raw = json.loads(raw_path.read_text(encoding="utf-8"))
-    result = {"commit": commit, "date": datetime.now(tz=UTC).date().isoformat()} | raw
-    result_path.parent.mkdir(parents=True, exist_ok=True)
-    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def quantile(values: list[float], share: float) -> float:
-    if not values:
-        return 0.0
-    ascending = sorted(values)
-    at = share * (len(ascending) - 1)
-    low = int(at)
-    high = min(low + 1, len(ascending) - 1)
-    return ascending[low] + (at - low) * (ascending[high] - ascending[low])
-
-
-def error(row: Row) -> float:
+def error(row: Run) -> float:
     return float(row["predicted_us"] / row["measured_us"] - 1)
 
 
-def summary(result: dict[str, Any]) -> str:
+def summary(result: Run) -> str:
     errors = [abs(error(row)) for row in result["rows"] if row["default"]]
     median, p95 = quantile(errors, 0.5), quantile(errors, 0.95)
     lines = [
         f"- Error over {len(errors)} cases: median {100 * median:.1f} % (goal: 5 % or less, "
-        f"{'met' if median <= GOAL_MEDIAN else '**missed**'}), 95th percentile {100 * p95:.1f} % "
-        f"(goal: 15 % or less, {'met' if p95 <= GOAL_P95 else '**missed**'})."
+        f"{goal_text(median <= GOAL_MEDIAN)}), 95th percentile {100 * p95:.1f} % "
+        f"(goal: 15 % or less, {goal_text(p95 <= GOAL_P95)})."
     ]
     if result["order_pairs"] > 0:
         lines.append(
@@ -76,7 +32,7 @@ def summary(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def machine(result: dict[str, Any]) -> str:
+def machine(result: Run) -> str:
     time = "CPU time" if result["time"] == "cpu" else "elapsed time"
     return (
         f"{result['machine']['cpu']}, {result['num_workers']} of {result['machine']['cores']} "
@@ -86,12 +42,12 @@ def machine(result: dict[str, Any]) -> str:
     )
 
 
-def milliseconds(row: Row, name: str) -> str:
+def milliseconds(row: Run, name: str) -> str:
     value = float(row[name]) / 1e3
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def errors_table(result: dict[str, Any], table: Table) -> str:
+def errors_table(result: Run) -> str:
     """One row a mask and length, one column a kernel: measured time and error."""
     kernels: list[tuple[str, int]] = []
     cells: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
@@ -111,11 +67,11 @@ def errors_table(result: dict[str, Any], table: Table) -> str:
     return table(header, rows)
 
 
-def tables(result: dict[str, Any], table: Table) -> dict[str, str]:
+def tables(result: Run) -> dict[str, str]:
     return {
         "estimate-summary": summary(result),
         "estimate-machine": machine(result),
-        "estimate": errors_table(result, table),
+        "estimate": errors_table(result),
     }
 
 
@@ -123,19 +79,19 @@ def goals_text(errors: list[float]) -> str:
     median, p95 = quantile(errors, 0.5), quantile(errors, 0.95)
     return (
         f"median {100 * median:.1f} % (goal: 5 % or less, "
-        f"{'met' if median <= GOAL_MEDIAN else '**missed**'}), 95th percentile {100 * p95:.1f} % "
-        f"(goal: 15 % or less, {'met' if p95 <= GOAL_P95 else '**missed**'}), worst "
+        f"{goal_text(median <= GOAL_MEDIAN)}), 95th percentile {100 * p95:.1f} % "
+        f"(goal: 15 % or less, {goal_text(p95 <= GOAL_P95)}), worst "
         f"{100 * max(errors, default=0.0):.1f} %"
     )
 
 
-def rows_of(result: dict[str, Any], direction: str) -> list[Row]:
+def rows_of(result: Run, direction: str) -> list[Run]:
     return [row for row in result["rows"] if row.get("direction", "forward") == direction]
 
 
-def gpu_summary(rows: list[Row]) -> str:
+def gpu_summary(rows: list[Run]) -> str:
     if not rows:
-        return "Nothing measured yet."
+        return NOT_MEASURED
     lines = [f"- All {len(rows)} rows: {goals_text([abs(error(row)) for row in rows])}."]
     for head_dim in sorted({row["head_dim"] for row in rows}):
         errors = [abs(error(row)) for row in rows if row["head_dim"] == head_dim]
@@ -143,7 +99,7 @@ def gpu_summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def gpu_machine(result: dict[str, Any]) -> str:
+def gpu_machine(result: Run) -> str:
     how = (
         f"calibrated just before in {result['calibration_seconds']:.0f} s"
         if result["calibrated_here"]
@@ -152,7 +108,7 @@ def gpu_machine(result: dict[str, Any]) -> str:
     return f"{result['device']}, {how}; bfloat16; commit {result['commit']}, {result['date']}."
 
 
-def gpu_table(rows: list[Row], table: Table) -> str:
+def gpu_table(rows: list[Run]) -> str:
     """One row a mask and shape, one column a head size: measured time and error."""
     head_dims = sorted({row["head_dim"] for row in rows})
     cells: dict[tuple[str, int, int], dict[int, str]] = {}
@@ -168,11 +124,28 @@ def gpu_table(rows: list[Row], table: Table) -> str:
     return table(header, lines)
 
 
-def gpu_tables(result: dict[str, Any], table: Table, suffix: str = "") -> dict[str, str]:
+def gpu_tables(result: Run, suffix: str = "") -> dict[str, str]:
     """`suffix`: -backward for the document of backward rows."""
     rows = rows_of(result, "backward" if suffix else "forward")
     return {
         f"estimate-gpu{suffix}-summary": gpu_summary(rows),
         f"estimate-gpu{suffix}-machine": gpu_machine(result),
-        f"estimate-gpu{suffix}": gpu_table(rows, table),
+        f"estimate-gpu{suffix}": gpu_table(rows),
     }
+
+
+def accuracy_rows(what: str, rows: list[Run]) -> list[list[str]]:
+    errors = [abs(error(row)) for row in rows]
+    if not errors:
+        return []
+    shares = (quantile(errors, 0.5), quantile(errors, 0.95), max(errors))
+    return [[what, str(len(errors)), *(f"{100 * share:.1f} %" for share in shares)]]
+
+
+def accuracy_table(cpu: Run, forward: Run, backward: Run) -> str:
+    rows = accuracy_rows("CPU, forward", [row for row in cpu["rows"] if row["default"]])
+    for direction, result in (("forward", forward), ("backward", backward)):
+        for head_dim in (64, 128):
+            of_size = [row for row in rows_of(result, direction) if row["head_dim"] == head_dim]
+            rows += accuracy_rows(f"GPU, {direction}, head_dim {head_dim}", of_size)
+    return table(["what", "rows", "median error", "95th percentile", "worst"], rows)

@@ -1,19 +1,22 @@
-"""The tables of docs/performance.md from benchmarks/results/attention_gpu.json.
+"""Tables about attention on the GPU, forward: attention_gpu.json (bench_attention_gpu.py).
 
 Beside what was measured stands what others reach (recorded_peers.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from estimate_report import quantile
 from mask_zoo import EVERY_TILE_PARTIAL
 from recorded_peers import FLASH_ATTENTION_FEW_HEADS, FLASHMASK_FEW_HEADS, FORWARD, LENGTHS
-
-Run = dict[str, Any]
-Table = Callable[[list[str], list[list[str]]], str]
+from report_text import (
+    NOT_MEASURED,
+    Run,
+    goal_text,
+    milliseconds,
+    number,
+    quantile,
+    table,
+    tokens_text,
+)
 
 FLEX_FLOOR = 1.2
 PARTIAL_TILE_GOAL = 1.1
@@ -42,14 +45,6 @@ def flex_of(result: Run, run: Run, part: str = "flex") -> Run | None:
     return None
 
 
-def number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def milliseconds(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
-
-
 def predicted_text(run: Run) -> str:
     """The predicted time, and by how much it misses the measured one."""
     if "predicted_ms" not in run:
@@ -58,15 +53,11 @@ def predicted_text(run: Run) -> str:
     return f"{milliseconds(run['predicted_ms'])} ({100 * error:+.1f} %)"
 
 
-def tokens_text(run: Run) -> str:
-    return f"{run['tokens'] // 1024}K"
-
-
 def plan_text(run: Run) -> str:
     return milliseconds(run["compile_ms"] + run["plan_ms"] + run["upload_ms"])
 
 
-def bytes_text(count: float) -> str:
+def plan_bytes_text(count: float) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
@@ -83,7 +74,7 @@ class Verdicts:
         if ratio >= wanted:
             self.met[kind] += 1
             return f"{ratio:.2f}"
-        self.missed[kind].append(f"{run['mask']} {tokens_text(run)} ({ratio:.2f})")
+        self.missed[kind].append(f"{run['mask']} {tokens_text(run['tokens'])} ({ratio:.2f})")
         return f"**{ratio:.2f}**"
 
     def text(self) -> str:
@@ -95,7 +86,7 @@ class Verdicts:
         return "\n".join(lines)
 
 
-def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
+def many_heads_table(result: Run, verdicts: Verdicts) -> str:
     rows = []
     for run in rows_of(result, "dense", 128, 32):
         recorded = FORWARD.floor(run["mask"], run["tokens"])
@@ -120,7 +111,7 @@ def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
         rows.append(
             [
                 run["mask"],
-                tokens_text(run),
+                tokens_text(run["tokens"]),
                 milliseconds(run["fdma_ms"]),
                 predicted_text(run),
                 number(run["fdma_tflops"]),
@@ -133,7 +124,7 @@ def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
                 number(flex["flex_tflops"] if flex else None),
                 flex_ratio,
                 plan_text(run),
-                bytes_text(run["plan_bytes"]),
+                plan_bytes_text(run["plan_bytes"]),
             ]
         )
     header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
@@ -141,7 +132,7 @@ def many_heads_table(result: Run, table: Table, verdicts: Verdicts) -> str:
     return table([*header, "FDMA / Flex", "plan ms", "plan"], rows)
 
 
-def few_heads_table(result: Run, table: Table) -> str:
+def few_heads_table(result: Run) -> str:
     rows = []
     for run in rows_of(result, "dense", 128, 8):
         at = LENGTHS.index(run["tokens"])
@@ -151,7 +142,7 @@ def few_heads_table(result: Run, table: Table) -> str:
         rows.append(
             [
                 run["mask"],
-                tokens_text(run),
+                tokens_text(run["tokens"]),
                 milliseconds(run["fdma_ms"]),
                 predicted_text(run),
                 number(run["fdma_tflops"]),
@@ -160,14 +151,14 @@ def few_heads_table(result: Run, table: Table) -> str:
                 number(attention),
                 number(run["fdma_tflops"] / best if best else None, 2),
                 plan_text(run),
-                bytes_text(run["plan_bytes"]),
+                plan_bytes_text(run["plan_bytes"]),
             ]
         )
     header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "/ cuDNN full", "FlashMask V3"]
     return table([*header, "FlashAttention", "FDMA / best", "plan ms", "plan"], rows)
 
 
-def head_sizes_table(result: Run, table: Table) -> str:
+def head_sizes_table(result: Run) -> str:
     rows = []
     for run in (run for size in HEAD_SIZES for run in rows_of(result, "dense", size, 32)):
         flex = flex_of(result, run)
@@ -175,7 +166,7 @@ def head_sizes_table(result: Run, table: Table) -> str:
             [
                 str(run["head_dim"]),
                 run["mask"],
-                tokens_text(run),
+                tokens_text(run["tokens"]),
                 milliseconds(run["fdma_ms"]),
                 predicted_text(run),
                 number(run["fdma_tflops"]),
@@ -184,7 +175,7 @@ def head_sizes_table(result: Run, table: Table) -> str:
                 number(flex["flex_tflops"] if flex else None),
                 number(flex["flex_ratio"] if flex else None, 2),
                 plan_text(run),
-                bytes_text(run["plan_bytes"]),
+                plan_bytes_text(run["plan_bytes"]),
             ]
         )
     header = ["head_dim", "mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s"]
@@ -192,7 +183,7 @@ def head_sizes_table(result: Run, table: Table) -> str:
     return table([*header, "Flex TFLOP/s", "FDMA / Flex", "plan ms", "plan"], rows)
 
 
-def cusparse_table(result: Run, table: Table) -> str:
+def cusparse_table(result: Run) -> str:
     names = ("cusparse", "cusparse_float16", "cusparse_float32")
     rows = []
     for run in rows_of(result, "cusparse", 128, 32):
@@ -200,17 +191,15 @@ def cusparse_table(result: Run, table: Table) -> str:
         rows.append(
             [
                 run["mask"],
-                tokens_text(run),
+                tokens_text(run["tokens"]),
                 f"{run['allowed_pairs'] / 1e6:.1f}",
                 milliseconds(run["fdma_ms"]),
                 *(milliseconds(run[f"{name}_ms"]) for name in names),
                 f"{run[f'{fastest}_ratio']:.0f}",
-                bytes_text(run["plan_bytes"]),
-                bytes_text(run[f"{fastest}_bytes"]),
+                plan_bytes_text(run["plan_bytes"]),
+                plan_bytes_text(run[f"{fastest}_bytes"]),
             ]
         )
-    if not rows:
-        return "Nothing measured yet."
     header = [
         "mask",
         "tokens",
@@ -223,7 +212,7 @@ def cusparse_table(result: Run, table: Table) -> str:
     return table([*header, "times faster", "plan", "cuSPARSE memory"], rows)
 
 
-def parametric_table(result: Run, table: Table) -> str:
+def parametric_table(result: Run) -> str:
     runs = [run for heads in (32, 8) for run in rows_of(result, "parametric", 128, heads)]
     rows = []
     for run in runs:
@@ -231,25 +220,23 @@ def parametric_table(result: Run, table: Table) -> str:
         rows.append(
             [
                 run["mask"],
-                f"{run['batch']} x {tokens_text(run)}",
+                f"{run['batch']} x {tokens_text(run['tokens'])}",
                 str(run["heads"]),
                 milliseconds(run["fdma_ms"]),
                 milliseconds(run["parametric_ms"]),
                 share if run["parametric_ratio"] <= PARAMETRIC_GOAL else f"**{share}**",
                 plan_text(run),
                 milliseconds(run["parametric_plan_ms"] + run["parametric_upload_ms"]),
-                bytes_text(run["plan_bytes"]),
-                bytes_text(run["parametric_plan_bytes"]),
+                plan_bytes_text(run["plan_bytes"]),
+                plan_bytes_text(run["parametric_plan_bytes"]),
             ]
         )
-    if not rows:
-        return "Nothing measured yet."
-    header = ["mask", "tokens", "heads", "segments ms", "parametric ms", "parametric / segments"]
-    header += ["segments: compile and plan ms", "parametric: plan ms", "plan", "parametric plan"]
+    header = ["mask", "tokens", "heads", "segments ms", "closed-form ms", "closed form / segments"]
+    header += ["segments: compile and plan ms", "closed form: plan ms", "plan", "closed-form plan"]
     return table(header, rows)
 
 
-def decode_table(result: Run, table: Table) -> str:
+def decode_table(result: Run) -> str:
     runs = [run for run in result["rows"].values() if run["part"] == "decode"]
     rows = []
     for run in sorted(runs, key=lambda run: (run["q_len"], run["batch"])):
@@ -258,7 +245,7 @@ def decode_table(result: Run, table: Table) -> str:
         best = min((ms for ms in peers.values() if ms), default=None)
         rows.append(
             [
-                f"{run['q_len']} x {tokens_text(run)}",
+                f"{run['q_len']} x {tokens_text(run['tokens'])}",
                 str(run["batch"]),
                 f"{run['heads']} / {run['heads_kv']}",
                 milliseconds(run["fdma_ms"]),
@@ -268,13 +255,11 @@ def decode_table(result: Run, table: Table) -> str:
                 number(best / run["fdma_ms"] if best else None, 2),
                 str(run["items"]),
                 plan_text(run),
-                bytes_text(run["plan_bytes"]),
+                plan_bytes_text(run["plan_bytes"]),
             ]
         )
-    if not rows:
-        return "Nothing measured yet."
     header = ["queries x keys", "batch", "heads", "ms", "GB/s", "/ copy", "SDPA flash ms"]
-    header += ["cuDNN ms", "efficient ms", "best / FDMA", "items", "plan ms", "plan"]
+    header += ["cuDNN ms", "efficient ms", "best / FDMA", "work tiles", "plan ms", "plan"]
     return table(header, rows)
 
 
@@ -300,10 +285,10 @@ def partial_tile_text(result: Run) -> str:
     for run in result["rows"].values():
         if run["mask"] == EVERY_TILE_PARTIAL and "full_ms" in run:
             cost = run["fdma_ms"] / run["full_ms"]
-            said = "met" if cost <= PARTIAL_TILE_GOAL else "missed"
             return (
                 f"- goal, a partial tile costs at most {PARTIAL_TILE_GOAL:.2f} of a full one: "
-                f"{said}, {cost:.3f} (every tile by a bitmap, {tokens_text(run)})."
+                f"{goal_text(cost <= PARTIAL_TILE_GOAL)}, {cost:.3f} (every tile by a bitmap, "
+                f"{tokens_text(run['tokens'])})."
             )
     return ""
 
@@ -324,18 +309,55 @@ def prediction_text(result: Run) -> str:
     )
 
 
-def tables(result: Run, table: Table) -> dict[str, str]:
+def by_mask(runs: list[Run]) -> dict[str, dict[int, Run]]:
+    """Rows of each mask by length."""
+    found: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        found.setdefault(run["mask"], {})[run["tokens"]] = run
+    return found
+
+
+def summary_table(result: Run) -> str:
+    """One row a mask, 32 heads, head_dim 128."""
+    rows = []
+    for mask, runs in by_mask(rows_of(result, "dense", 128, 32)).items():
+        flash = {
+            tokens: run["to_cudnn_full"] / floor
+            for tokens, run in runs.items()
+            if (floor := FORWARD.floor(mask, tokens))
+        }
+        flex = {
+            tokens: float(found["flex_ratio"])
+            for tokens, run in runs.items()
+            if (found := flex_of(result, run))
+        }
+        rows.append(
+            [
+                mask,
+                *(number(runs[n]["fdma_tflops"]) for n in LENGTHS),
+                *(number(flash.get(n), 2) for n in LENGTHS),
+                *(number(flex.get(n), 2) for n in LENGTHS[:2]),
+            ]
+        )
+    lengths = [tokens_text(n) for n in LENGTHS]
+    header = ["mask", *(f"TFLOP/s, {n}" for n in lengths)]
+    header += [f"/ FlashMask V3, {n}" for n in lengths]
+    return table([*header, *(f"/ Flex, {n}" for n in lengths[:2])], rows)
+
+
+def tables(result: Run) -> dict[str, str]:
     verdicts = Verdicts()
-    many_heads = many_heads_table(result, table, verdicts)
+    many_heads = many_heads_table(result, verdicts)
     texts = (verdicts.text(), partial_tile_text(result), prediction_text(result))
     summary = "\n".join(text for text in texts if text)
     return {
-        "attention-gpu-summary": summary or "Nothing measured yet.",
+        "attention-gpu-summary": summary or NOT_MEASURED,
         "attention-gpu-machine": machine(result),
         "attention-gpu": many_heads,
-        "attention-gpu-few-heads": few_heads_table(result, table),
-        "attention-gpu-head-sizes": head_sizes_table(result, table),
-        "attention-gpu-cusparse": cusparse_table(result, table),
-        "attention-gpu-parametric": parametric_table(result, table),
-        "attention-gpu-decode": decode_table(result, table),
+        "attention-gpu-few-heads": few_heads_table(result),
+        "attention-gpu-head-sizes": head_sizes_table(result),
+        "attention-gpu-cusparse": cusparse_table(result),
+        "attention-gpu-parametric": parametric_table(result),
+        "attention-gpu-decode": decode_table(result),
+        "attention-gpu-summary-table": summary_table(result),
     }

@@ -1,24 +1,11 @@
-"""Tables of docs/performance.md from python_cpu.json and python_gpu.json (bench_python.py)."""
+"""Tables about masks compiled from Python: python_{cpu,gpu}.json (bench_python.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-Run = dict[str, Any]
-Table = Callable[[list[str], list[list[str]]], str]
+from report_text import Run, table, time_text
 
 
-def time_text(us: float | None) -> str:
-    if us is None:
-        return "-"
-    for factor, unit in ((1e6, "s"), (1e3, "ms")):
-        if us >= factor:
-            return f"{us / factor:.3g} {unit}"
-    return f"{us:.3g} us"
-
-
-def machine(result: Run) -> str:
+def compile_machine(result: Run) -> str:
     host = result["machine"]
     device = "the CPU" if result["device"] == "cpu" else result["device"]
     times = result["import_ms"]
@@ -35,7 +22,7 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
-def calls(result: Run, table: Table) -> str:
+def compile_table(result: Run) -> str:
     rows = []
     for run in [result["cold"] | {"when": "first call of a process"}, *result["runs"]]:
         prefix = [run["mask"], f"{run['tokens'] // 1024}K"]
@@ -61,5 +48,37 @@ def calls(result: Run, table: Table) -> str:
     return table(header, rows)
 
 
-def tables(name: str, result: Run, table: Table) -> dict[str, str]:
-    return {f"{name}-machine": machine(result), name: calls(result, table)}
+def summary_table(result: Run) -> str:
+    """Calls after the first one, without the ways that are between the two ends."""
+    rows = []
+    for run in result["runs"]:
+        for key, when in (("", "again"), ("new_", "new documents")):
+            if f"{key}fdma_us" not in run:
+                continue
+            peers = [run[f"{key}eager_us"], run[f"{key}compiled_us"]]
+            known = [us for us in peers if us is not None]
+            ours = [run[f"{key}fdma_us"], run[f"{key}fdma_flex_us"]]
+            rows.append(
+                [
+                    run["mask"],
+                    f"{run['tokens'] // 1024}K",
+                    when,
+                    *map(time_text, ours),
+                    time_text(min(known, default=None)),
+                    *(ratio_text(min(known) / us) if known and us else "-" for us in ours),
+                ]
+            )
+    header = ["mask", "tokens", "call", "fdma.compile", "and to_flex", "create_block_mask"]
+    return table([*header, "/ compile", "/ to_flex"], rows)
+
+
+def cpu_tables(result: Run) -> dict[str, str]:
+    return {"python-cpu-machine": compile_machine(result), "python-cpu": compile_table(result)}
+
+
+def gpu_tables(result: Run) -> dict[str, str]:
+    return {
+        "python-gpu-machine": compile_machine(result),
+        "python-gpu": compile_table(result),
+        "python-summary-table": summary_table(result),
+    }

@@ -1,67 +1,15 @@
-"""From the output of bench_select and dense_topk.py to results/select.json and its tables.
-
-    python3 select_report.py store <bench_select.json> <dense_topk.json> <result.json>
-    python3 select_report.py tables <result.json> <performance.md>
-
-Of repetitions the fastest counts: what makes the others slower is the machine, not the code.
-"""
+"""Tables about scores of keys and selection by them: select.json (bench_select, dense_topk.py) and
+select_gpu.json (bench_select_gpu.py)."""
 
 from __future__ import annotations
 
-import json
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from report_text import Run, bytes_text, goal_text, machine_text, table, time_text, tokens_text
 
-from make_report import (
-    MICROSECONDS,
-    bytes_text,
-    git,
-    machine_of_today,
-    machine_text,
-    replace_tables,
-    table,
-    time_text,
-    tokens_text,
-)
-
-Run = dict[str, Any]
-
-COUNTERS = ("bytes_per_second", "peak_bytes", "result_bytes", "intervals", "keys", "target_us")
-SOURCES = (
-    "kernels/src/selection",
-    "masks",
-    "formats",
-    "benchmarks/*select*",
-    "cmake",
-    "CMakeLists.txt",
-)
-ORDERS = ("random", "rising", "clustered")
-
-
-def store(raw_path: Path, dense_path: Path, result_path: Path) -> None:
-    raw = json.loads(raw_path.read_text(encoding="utf-8"))
-    best: dict[str, Run] = {}
-    for benchmark in raw["benchmarks"]:
-        if benchmark["run_type"] != "iteration":
-            continue
-        name = benchmark["run_name"].removesuffix("/process_time")
-        cpu_us = benchmark["cpu_time"] * MICROSECONDS[benchmark["time_unit"]]
-        if name in best and best[name]["cpu_us"] <= cpu_us:
-            continue
-        run: Run = {"name": name, "cpu_us": cpu_us}
-        best[name] = run | {key: benchmark[key] for key in COUNTERS if key in benchmark}
-    result = {
-        "machine": machine_of_today(),
-        "compiler": raw["context"]["compiler"],
-        "commit": git("rev-parse", "--short=12", "HEAD"),
-        "uncommitted_changes": bool(git("status", "--porcelain", "--", *SOURCES)),
-        "date": datetime.now(tz=UTC).date().isoformat(),
-        "runs": list(best.values()),
-        "dense": json.loads(dense_path.read_text(encoding="utf-8")),
-    }
-    result_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+HOST_ORDERS = ("random", "rising", "clustered")
+GPU_ORDERS = (*HOST_ORDERS, "drifting")
+# Of the time of attention forward at 128K tokens, 32 heads, w = 2,048: 5 % of 7.2 to 8.5 ms.
+GOAL_US = 360.0
+COPY_SHARE = 0.8
 
 
 def runs_of(result: Run, operation: str) -> dict[tuple[str, ...], Run]:
@@ -70,7 +18,7 @@ def runs_of(result: Run, operation: str) -> dict[tuple[str, ...], Run]:
     return {name[1:]: run for name, run in split.items() if name[0] == operation}
 
 
-def scores_table(result: Run) -> str:
+def host_scores_table(result: Run) -> str:
     limit = max(
         run["bytes_per_second"] for key, run in runs_of(result, "read").items() if key != ("1",)
     )
@@ -86,20 +34,20 @@ def scores_table(result: Run) -> str:
     return table(header, rows)
 
 
-def select_table(result: Run) -> str:
+def host_selection_table(result: Run) -> str:
     runs = runs_of(result, "select")
     rows = []
     for tokens, w in dict.fromkeys((key[1], key[2]) for key in runs):
-        each = [runs[order, tokens, w] for order in ORDERS]
+        each = [runs[order, tokens, w] for order in HOST_ORDERS]
         rows.append([tokens_text(tokens), w, f"{int(w) / int(tokens):.3g}"])
         rows[-1] += [time_text(run["cpu_us"]) for run in each]
         rows[-1] += [f"{each[0]['intervals']:,.0f}", bytes_text(each[0]["peak_bytes"])]
         rows[-1].append(bytes_text(each[0]["result_bytes"]))
-    header = ["tokens", "w", "w / tokens", *ORDERS, "intervals", "peak memory", "result"]
+    header = ["tokens", "w", "w / tokens", *HOST_ORDERS, "intervals", "peak memory", "result"]
     return table(header, rows)
 
 
-def dense_table(result: Run) -> str:
+def host_dense_table(result: Run) -> str:
     runs = runs_of(result, "select")
     rows = []
     for dense in result["dense"]["runs"]:
@@ -118,57 +66,164 @@ def dense_table(result: Run) -> str:
     return table(header, rows)
 
 
-def append_table(result: Run) -> str:
+def host_append_table(result: Run) -> str:
     runs = runs_of(result, "append")
     rows = []
     for tokens, w, chunk in dict.fromkeys((key[1], key[2], key[3]) for key in runs):
-        each = [runs[order, tokens, w, chunk] for order in ORDERS]
+        each = [runs[order, tokens, w, chunk] for order in HOST_ORDERS]
         rows.append([tokens_text(tokens), w, chunk])
         rows[-1] += [f"{1e3 * run['cpu_us'] / run['keys']:.1f} ns" for run in each]
         rows[-1].append(bytes_text(each[0]["result_bytes"]))
-    return table(["tokens", "w", "keys at a time", *ORDERS, "memory"], rows)
+    return table(["tokens", "w", "keys at a time", *HOST_ORDERS, "memory"], rows)
 
 
-def compile_table(result: Run) -> str:
+def host_compile_table(result: Run) -> str:
     runs = runs_of(result, "compile")
     rows = []
     for tokens, w, heads in dict.fromkeys((key[1], key[2], key[3]) for key in runs):
-        each = [runs[order, tokens, w, heads] for order in ORDERS]
+        each = [runs[order, tokens, w, heads] for order in HOST_ORDERS]
         rows.append([tokens_text(tokens), w, heads, *(time_text(run["cpu_us"]) for run in each)])
         rows[-1] += [bytes_text(each[0]["peak_bytes"]), bytes_text(each[0]["result_bytes"])]
         goals = [run for run in each if "target_us" in run]
         met = all(run["cpu_us"] < run["target_us"] for run in goals)
-        rows[-1].append(f"< 10 ms: {'met' if met else '**missed**'}" if goals else "-")
-    header = ["tokens", "w", "KV heads", *ORDERS, "peak memory", "result", "goal"]
+        rows[-1].append(f"< 10 ms: {goal_text(met)}" if goals else "-")
+    header = ["tokens", "w", "KV heads", *HOST_ORDERS, "peak memory", "result", "goal"]
     return table(header, rows)
 
 
-def tables(result_path: Path, page: Path) -> None:
-    result = json.loads(result_path.read_text(encoding="utf-8"))
+def gradient_texts(run: Run) -> list[str]:
+    share = run["backward_bytes"] / run["backward_us"] * 1e6 / run["copy_bytes_per_second"]
+    times = (time_text(run[name]) for name in ("backward_us", "sparse_backward_us"))
+    return [*times, f"{100 * share:.0f} %"]
+
+
+def gpu_scores_table(result: Run) -> str:
+    has_gradients = all("backward_us" in run for run in result["scores"])
+    rows = [
+        [
+            run["dtype"],
+            run["dt_proj"],
+            str(run["heads"]),
+            tokens_text(run["tokens"]),
+            time_text(run["fdma_us"]),
+            f"{run['bytes_per_second'] / 1e9:.0f}",
+            f"{run['copy_bytes_per_second'] / 1e9:.0f}",
+            f"{100 * run['bytes_per_second'] / run['copy_bytes_per_second']:.0f} %",
+            *(gradient_texts(run) if has_gradients else ()),
+        ]
+        for run in result["scores"]
+    ]
+    header = ["values", "dt_proj", "KV heads", "tokens", "time", "GB/s", "copy GB/s"]
+    header.append("of the copy")
+    gradients = ["gradients", "sparse, in place", "gradients, of the copy"]
+    return table([*header, *(gradients if has_gradients else ())], rows)
+
+
+def gpu_selection_table(result: Run) -> str:
+    cases: dict[tuple[int, int, int], dict[str, Run]] = {}
+    for run in result["selection"]:
+        cases.setdefault((run["heads"], run["tokens"], run["w"]), {})[run["order"]] = run
+    rows = []
+    for (heads, tokens, width), runs in cases.items():
+        random = runs["random"]
+        rows.append(
+            [
+                str(heads),
+                tokens_text(tokens),
+                f"{width:,}",
+                *(
+                    time_text(runs[order]["fdma_us"]) if order in runs else "-"
+                    for order in GPU_ORDERS
+                ),
+                f"{random['intervals'] / heads:,.0f}",
+                bytes_text(random["workspace_bytes"]),
+                time_text(random["dense_us"]) if "dense_us" in random else "-",
+            ]
+        )
+    header = ["KV heads", "tokens", "w", *GPU_ORDERS, "intervals a head", "workspace", "dense topk"]
+    return table(header, rows)
+
+
+def gpu_incremental_table(result: Run) -> str:
+    rows = [
+        [
+            str(run["heads"]),
+            tokens_text(run["tokens"]),
+            f"{run['w']:,}",
+            f"{run['chunk']:,}",
+            time_text(run["append_us"]),
+            time_text(run["append_rising_us"]),
+        ]
+        for run in result["incremental"]
+    ]
+    header = ["KV heads", "tokens", "w", "appended", "random", "rising"]
+    return table(header, rows)
+
+
+def gpu_summary(result: Run) -> str:
+    lines = []
+    for dt_proj in ("per head", "wide"):
+        shares = [
+            run["bytes_per_second"] / run["copy_bytes_per_second"]
+            for run in result["scores"]
+            if run["dt_proj"] == dt_proj and run["bytes"] >= 2**27
+        ]
+        if not shares:
+            continue
+        met = sum(share >= COPY_SHARE for share in shares)
+        lines.append(
+            f"- Scores from 128 MiB of values on, dt_proj {dt_proj}: "
+            f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the rate of a copy (goal: "
+            f"80 %; met in {met} of {len(shares)} cases)."
+        )
+    goal = [
+        run
+        for run in result["selection"]
+        if run["tokens"] == 131072 and run["heads"] == 32 and run["w"] == 2048
+    ]
+    if goal:
+        worst = max(run["fdma_us"] for run in goal)
+        lines.append(
+            f"- Selection at 128K tokens, 32 heads, w = 2,048: {time_text(worst)} for the slowest "
+            f"of {len({run['order'] for run in goal})} orders of scores (goal, with the plan: 5 % "
+            f"of attention forward, {time_text(GOAL_US)}; selection alone: "
+            f"{goal_text(worst <= GOAL_US)})."
+        )
+    return "\n".join(lines)
+
+
+def host_machine(result: Run) -> str:
     limit = runs_of(result, "read")["256",]["bytes_per_second"]
     load = result["machine"]["load_avg"][0]
-    replace_tables(
-        page,
-        {
-            "select-machine": f"{machine_text(result)} Load average {load:.1f}; a plain sum over "
-            f"256 MiB reads {limit / 1e9:.1f} GB/s. Dense: {result['dense']['tool']}.",
-            "select-scores": scores_table(result),
-            "select": select_table(result),
-            "select-dense": dense_table(result),
-            "select-append": append_table(result),
-            "select-compile": compile_table(result),
-        },
+    return (
+        f"{machine_text(result)} Load average {load:.1f}; a plain sum over 256 MiB reads "
+        f"{limit / 1e9:.1f} GB/s. Dense: {result['dense']['tool']}."
     )
 
 
-def main() -> None:
-    verb, *words = sys.argv[1:]
-    paths = [Path(word) for word in words]
-    if verb == "store":
-        store(paths[0], paths[1], paths[2])
-    else:
-        tables(paths[0], paths[1])
+def gpu_machine(result: Run) -> str:
+    return (
+        f"{result['gpu']}, CUDA {result['cuda']}, PyTorch {result['torch']}; head_dim "
+        f"{result['head_dim']}; commit {result['commit']}, {result['date']}."
+    )
 
 
-if __name__ == "__main__":
-    main()
+def host_tables(result: Run) -> dict[str, str]:
+    return {
+        "select-machine": host_machine(result),
+        "select-scores": host_scores_table(result),
+        "select": host_selection_table(result),
+        "select-dense": host_dense_table(result),
+        "select-append": host_append_table(result),
+        "select-compile": host_compile_table(result),
+    }
+
+
+def gpu_tables(result: Run) -> dict[str, str]:
+    return {
+        "select-gpu-summary": gpu_summary(result),
+        "select-gpu-machine": gpu_machine(result),
+        "select-gpu-scores": gpu_scores_table(result),
+        "select-gpu": gpu_selection_table(result),
+        "select-gpu-incremental": gpu_incremental_table(result),
+    }

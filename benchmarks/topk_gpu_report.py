@@ -1,14 +1,8 @@
-"""The tables of docs/performance.md from benchmarks/results/topk_gpu.json."""
+"""Tables about Dynamic Mask Attention on the GPU: topk_gpu.json (bench_topk_gpu.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from select_gpu_report import bytes_text, time_text, tokens_text
-
-Run = dict[str, Any]
-Table = Callable[[list[str], list[list[str]]], str]
+from report_text import Run, bytes_text, goal_text, table, time_text, tokens_text
 
 # At 128K tokens, w = 2,048, 32 heads, head_dim 128.
 GOAL_MS, FLOOR_MS = 7.2, 8.5
@@ -18,9 +12,9 @@ DENSE_STEP_MS = 793.0
 STEP_GOAL, STEP_FLOOR = 27.0, 19.0
 PLAN_SHARE = 0.05
 BEFORE_SHARE = 0.1
-# Times faster than full attention, claimed for the method and measured by the exploration.
+# Times faster than full attention, claimed for the method and measured by the prototype.
 CLAIMED = {1024: "3.3-4.0", 4096: "5.0-6.7", 16384: "6.7-10", 65536: "8-13.3"}
-EXPLORED = {1024: 2.8, 4096: 7.2, 16384: 16.4, 65536: 34.9}
+PROTOTYPE = {1024: 2.8, 4096: 7.2, 16384: 16.4, 65536: 34.9}
 NOISE = 0.01  # of ratios
 # To read masks of scattered keys, as bench_topk_gpu.py measures them (column_ways.py).
 WAYS = ("scan", "gather", "reorder", "automatic")
@@ -49,7 +43,7 @@ def speedup_text(row: Run, kind: str) -> str:
     return f"{row[f'cudnn_{kind}_speedup']:.2f}x" if f"cudnn_{kind}_speedup" in row else "-"
 
 
-def stages_table(result: Run, table: Table) -> str:
+def stages_table(result: Run) -> str:
     rows = [
         [
             tokens_text(row["tokens"]),
@@ -68,11 +62,19 @@ def stages_table(result: Run, table: Table) -> str:
         for row in rows_of(result, "topk")
     ]
     header = ["tokens", "w", "heads / KV", "head_dim", "order", "reading", "scores", "selection"]
-    header += ["lists", "attention", "no bias", "together", "TFLOP/s", "cuDNN full", "cuDNN causal"]
+    header += [
+        "index lists",
+        "attention",
+        "no bias",
+        "together",
+        "TFLOP/s",
+        "cuDNN full",
+        "cuDNN causal",
+    ]
     return table(header, rows)
 
 
-def memory_table(result: Run, table: Table) -> str:
+def memory_table(result: Run) -> str:
     rows = [
         [
             tokens_text(row["tokens"]),
@@ -93,7 +95,7 @@ def memory_table(result: Run, table: Table) -> str:
     return table([*header, "intervals", "workspace", "prepared"], rows)
 
 
-def other_table(result: Run, table: Table) -> str:
+def other_table(result: Run) -> str:
     rows = []
     for row in rows_of(result, "flex"):
         rows.append(
@@ -105,10 +107,10 @@ def other_table(result: Run, table: Table) -> str:
                 f"FlexAttention {row['flex_both_ms']:.4g} ms: {row['flex_training_speedup']:.1f}x",
             ]
         )
-    return table(["mask", "tokens", "times"], rows) if rows else "Not measured yet."
+    return table(["mask", "tokens", "times"], rows)
 
 
-def ways_table(result: Run, table: Table) -> str:
+def ways_table(result: Run) -> str:
     rows = []
     for row in rows_of(result, "ways"):
         best = min(row[f"{way}_ms"] for way in WAYS)
@@ -117,13 +119,11 @@ def ways_table(result: Run, table: Table) -> str:
         sizes = (bytes_text(row[f"{way}_plan_bytes"]) for way in ("gather", "reorder"))
         loss = f"{row['automatic_ms'] / best:.2f}"
         rows.append([mask, tokens_text(row["tokens"]), *times, loss, *sizes])
-    if not rows:
-        return "Not measured yet."
     header = ["mask", "tokens", *(f"{way}: predicted / measured ms" for way in WAYS)]
     return table([*header, "automatic / best", "gather: plan", "reorder: plan"], rows)
 
 
-def training_table(result: Run, table: Table) -> str:
+def training_table(result: Run) -> str:
     rows = [
         [
             tokens_text(row["tokens"]),
@@ -137,21 +137,47 @@ def training_table(result: Run, table: Table) -> str:
         ]
         for row in rows_of(result, "train")
     ]
-    if not rows:
-        return "Not measured yet."
     header = ["tokens", "w", "heads / KV", "order", "forward", "backward", "both"]
     return table([*header, "backward TFLOP/s", "workspace", "cuDNN causal"], rows)
 
 
-def verdict(is_met: bool) -> str:
-    return "met" if is_met else "missed"
+def summary_table(result: Run) -> str:
+    """Random scores, head_dim 128: each length with the share of keys that the method asks for."""
+    trained = {
+        (row["tokens"], row["width"], row["heads_kv"]): row
+        for row in rows_of(result, "train")
+        if row["order"] == "random"
+    }
+    rows = []
+    for row in rows_of(result, "topk"):
+        place = (row["tokens"], row["width"], row["heads_kv"])
+        if row["order"] != "random" or row["head_dim"] != 128 or place not in trained:
+            continue
+        both = trained[place]
+        speedup = f"{both['training_speedup']:.2f}x" if "training_speedup" in both else "-"
+        rows.append(
+            [
+                tokens_text(row["tokens"]),
+                f"{row['width']:,}",
+                f"{row['heads']} / {row['heads_kv']}",
+                *(stage_text(row, stage) for stage in ("scores", "selection", "lists")),
+                *(stage_text(row, stage) for stage in ("attention", "together")),
+                speedup_text(row, "full"),
+                speedup_text(row, "causal"),
+                stage_text(both, "both"),
+                speedup,
+            ]
+        )
+    header = ["tokens", "w", "heads / KV", "scores", "selection", "index lists", "attention"]
+    header += ["forward", "cuDNN full", "cuDNN causal", "both passes", "cuDNN causal, both"]
+    return table(header, rows)
 
 
 def judged(ms: float, goal_ms: float, floor_ms: float) -> str:
     """A time and the better of goal and floor that it meets."""
     if ms <= goal_ms:
         return f"{ms:.2f} (goal met)"
-    return f"{ms:.2f} (floor {verdict(ms <= floor_ms)})"
+    return f"{ms:.2f} (floor {goal_text(ms <= floor_ms)})"
 
 
 def long_rows(result: Run, part: str, heads_kv: int) -> dict[str, Run]:
@@ -177,8 +203,8 @@ def summary_of(result: Run, heads_kv: int) -> list[str]:
         before = max(row["before_share"] for row in rows.values())
         lines.append(
             f"- {what}: attention {times} ms; goal {GOAL_MS}, floor {FLOOR_MS}. Selection and "
-            f"lists at most {100 * plan:.1f} % of it (goal 5 %: {verdict(plan <= PLAN_SHARE)}), "
-            f"with scores {100 * before:.1f} % (goal 10 %: {verdict(before <= BEFORE_SHARE)})."
+            f"lists at most {100 * plan:.1f} % of it (goal 5 %: {goal_text(plan <= PLAN_SHARE)}), "
+            f"with scores {100 * before:.1f} % (goal 10 %: {goal_text(before <= BEFORE_SHARE)})."
         )
     rows = long_rows(result, "train", heads_kv)
     if rows:
@@ -208,36 +234,36 @@ def summary(result: Run) -> str:
             continue
         if row["order"] != "random" or "plain_speedup" not in row:
             continue
-        explored = EXPLORED[tokens]
+        prototype = PROTOTYPE[tokens]
         lines.append(
             f"- {tokens_text(tokens)} tokens, w/S = {RATIO_OF[tokens]}, beside cuDNN's full "
             f"attention: attention alone {row['attention_speedup']:.1f} times, "
-            f"{row['plain_speedup']:.1f} without scores as bias (the exploration, measured "
-            f"otherwise, see below: {explored}); everything "
+            f"{row['plain_speedup']:.1f} without scores as bias (the prototype, measured "
+            f"otherwise, see below: {prototype}); everything "
             f"counted {row['cudnn_full_speedup']:.1f} times (claimed for the method: "
             f"{CLAIMED[tokens]})."
         )
     return "\n".join(lines + alone_summary(result))
 
 
-def beside_explored(speedup: float, explored: float) -> str:
-    if abs(speedup / explored - 1) < NOISE:
+def beside_prototype(speedup: float, prototype: float) -> str:
+    if abs(speedup / prototype - 1) < NOISE:
         return "as fast"
-    return "beaten" if speedup > explored else "not beaten"
+    return "beaten" if speedup > prototype else "not beaten"
 
 
 def alone_summary(result: Run) -> list[str]:
-    """Measured as the exploration did (topk_alone.py)."""
+    """Measured as the prototype did (topk_alone.py)."""
     lines = []
     for row in rows_of(result, "alone"):
         tokens, speedup = row["tokens"], row["plain_full_speedup"]
-        explored = EXPLORED[tokens]
+        prototype = PROTOTYPE[tokens]
         lines.append(
             f"- {tokens_text(tokens)} tokens, w/S = {RATIO_OF[tokens]}, each kernel by itself, "
-            f"calls one by one, as the exploration measured: without scores as bias "
+            f"calls one by one, as the prototype measured: without scores as bias "
             f"{row['plain_ms']:.3f} ms, cuDNN's full attention {row['cudnn_full_ms']:.3f} ms: "
-            f"{speedup:.1f} times (the exploration, on another day: {explored}, "
-            f"{beside_explored(speedup, explored)}), causal {row['plain_causal_speedup']:.1f} "
+            f"{speedup:.1f} times (the prototype, on another day: {prototype}, "
+            f"{beside_prototype(speedup, prototype)}), causal {row['plain_causal_speedup']:.1f} "
             f"times; with scores as bias {row['attention_ms']:.3f} ms, "
             f"{row['attention_full_speedup']:.1f} times."
         )
@@ -253,13 +279,14 @@ def machine(result: Run) -> str:
     )
 
 
-def tables(result: Run, table: Table) -> dict[str, str]:
+def tables(result: Run) -> dict[str, str]:
     return {
         "topk-gpu-summary": summary(result),
         "topk-gpu-machine": machine(result),
-        "topk-gpu": stages_table(result, table),
-        "topk-gpu-memory": memory_table(result, table),
-        "topk-gpu-training": training_table(result, table),
-        "topk-gpu-other": other_table(result, table),
-        "topk-gpu-ways": ways_table(result, table),
+        "topk-gpu": stages_table(result),
+        "topk-gpu-memory": memory_table(result),
+        "topk-gpu-training": training_table(result),
+        "topk-gpu-other": other_table(result),
+        "topk-gpu-ways": ways_table(result),
+        "topk-gpu-summary-table": summary_table(result),
     }

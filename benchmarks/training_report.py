@@ -1,19 +1,14 @@
-"""Tables and pictures of docs/performance.md from benchmarks/results/training_gpu.json.
+"""Tables and pictures about training steps: training_gpu.json (bench_training_gpu.py).
 
-Both come by make_report.py; without matplotlib the pictures stay as they are.
+Without matplotlib the pictures stay as they are.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from select_gpu_report import tokens_text
-
-Run = dict[str, Any]
-Table = Callable[[list[str], list[list[str]]], str]
+from report_text import Run, goal_text, table, tokens_text
 
 GOAL_US, GOAL_GRADIENTS_US = 20, 30
 TITLES = {
@@ -50,7 +45,7 @@ def gib(run: Run) -> str:
     return f"{(run['peak_bytes'] + run.get('plan_bytes', 0)) / 2**30:.2f} GiB"
 
 
-def overhead_table(result: Run, table: Table) -> str:
+def overhead_table(result: Run) -> str:
     times = result["rows"].get("overhead/cuda", {}).get("time_us", {})
     rows = [
         [OVERHEADS[name], f"{us:.1f} us", f"{us / times[reference_of(name)]:.2f}"]
@@ -67,7 +62,7 @@ def reference_of(name: str) -> str:
     return "sdpa step" if name.endswith("step") else "sdpa"
 
 
-def steps_table(result: Run, table: Table, part: str) -> str:
+def steps_table(result: Run, part: str) -> str:
     runs = measured(result, part)
     rows = []
     for size, name in sorted(runs, key=lambda key: (key[0], list(TITLES).index(key[1]))):
@@ -89,17 +84,8 @@ def steps_table(result: Run, table: Table, part: str) -> str:
     return table([*header, "memory", "times FDMA's"], rows)
 
 
-CURVES = {
-    "length": "Against the length, over documents as above: the work for a token stays the same.",
-    "sparsity": "Against the share of cells that a causal window keeps, at 32K tokens.",
-}
-
-
-def curve(result: Run, table: Table, part: str) -> str:
-    """Picture and table, once FDMA's rows are there."""
+def curve_table(result: Run, part: str) -> str:
     runs = measured(result, part)
-    if not any(name == "fdma" for _, name in runs):
-        return ""
     rows = []
     for (size, name), run in sorted(runs.items(), key=lambda item: (item[0][0], item[0][1])):
         first = tokens_text(run["tokens"])
@@ -117,9 +103,7 @@ def curve(result: Run, table: Table, part: str) -> str:
             ]
         )
     header = ["tokens" if part == "length" else "window", "attention by", "cells", "step"]
-    picture = f"![tokens a second and memory: {part}](images/training_{part}.png)"
-    drawn = table([*header, "tokens a second", "TFLOP/s", "memory"], rows)
-    return f"{CURVES[part]}\n\n{picture}\n\n{drawn}"
+    return table([*header, "tokens a second", "TFLOP/s", "memory"], rows)
 
 
 def machine_text(result: Run) -> str:
@@ -139,9 +123,9 @@ def summary(result: Run) -> str:
         ("with gradients", GOAL_GRADIENTS_US, "One that records for them"),
     ):
         if name in times:
-            verdict = "met" if times[name] <= goal else "**missed**"
             lines.append(
-                f"- {what} takes {times[name]:.1f} us of the host (goal: {goal}, {verdict}); SDPA "
+                f"- {what} takes {times[name]:.1f} us of the host (goal: {goal}, "
+                f"{goal_text(times[name] <= goal)}); SDPA "
                 f"on the same machine {times[reference_of(name)]:.1f}."
             )
     for part, what in (("attention", "Attention alone"), ("layer", "The layer")):
@@ -159,15 +143,15 @@ def summary(result: Run) -> str:
     return "\n".join(lines)
 
 
-def tables(result: Run, table: Table) -> dict[str, str]:
+def tables(result: Run) -> dict[str, str]:
     return {
         "training-summary": summary(result),
         "training-machine": machine_text(result),
-        "training-overhead": overhead_table(result, table),
-        "training-attention": steps_table(result, table, "attention"),
-        "training-layer": steps_table(result, table, "layer"),
-        "training-length": curve(result, table, "length"),
-        "training-sparsity": curve(result, table, "sparsity"),
+        "training-overhead": overhead_table(result),
+        "training-attention": steps_table(result, "attention"),
+        "training-layer": steps_table(result, "layer"),
+        "training-length": curve_table(result, "length"),
+        "training-sparsity": curve_table(result, "sparsity"),
     }
 
 

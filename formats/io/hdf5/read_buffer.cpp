@@ -1,5 +1,5 @@
 // How fast the kernel copies cached pages depends on where it copies them to. Two rules, each found
-// on Zen 4 (docs/performance.md, dense masks in files) and harmless elsewhere:
+// on Zen 4 (docs/notes/dense-files.md) and harmless elsewhere:
 //
 //   size      A destination that stays in the second cache is copied to a third slower than one
 //             that is about as large as this cache: lines of the source and of the destination

@@ -2,7 +2,7 @@
 //
 // "h200". As fdma-maskc calibrate --backend sm90 measured it on H200s (700 W), forward and backward
 // on two of them, in bfloat16, which float16 shares; for masks that were not used to calibrate:
-// docs/performance.md. What the power limit takes is stated between the same bounds of both.
+// docs/notes/estimates.md. What the power limit takes is stated between the same bounds of both.
 //
 // "cpu". One core of some server with AVX2 at 2.5 GHz; for a rough idea before
 // `fdma-maskc calibrate` has measured the machine at hand. Backward by what calibration there gives

@@ -1,7 +1,7 @@
 // Workers take items as they become free; where items are few and long, most of them idle while the
 // last ones work. Splitting the keys of a row over several items evens that out and costs a little
 // more for each item, and a kernel that combines what they found. Both are reckoned in full tiles
-// (docs/performance.md: partial tiles cost 1.1, an item 0.9 beside its tiles):
+// (docs/notes/forward-kernel.md: partial tiles cost 1.1, an item 0.9 beside its tiles):
 //
 //     time = makespan of the items in their order + combining
 //
