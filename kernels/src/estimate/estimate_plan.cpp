@@ -107,9 +107,9 @@ double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
   return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
 }
 
-/// Shares of the time of the items, as measured on an H200 (docs/notes/estimates.md): turns cost up to
-/// 15 % there by masks of the zoo. On a CPU the order is the same always, and a pass over the keys
-/// is 2 of the 5 products.
+/// Shares of the time of the items, as measured on an H200 (docs/notes/estimates.md): turns cost up
+/// to 15 % there by masks of the zoo. On a CPU the order is the same always, and a pass over the
+/// keys is 2 of the 5 products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
   constexpr double kTurns = 0.04;

@@ -227,11 +227,11 @@ class Chooser {
 
 }  // namespace
 
-// sm90: tiles are computed whole, whatever lives in them; figures of docs/notes/column-masks.md. A column
-// tile waits for its intervals, and more where many keys begin or end in it. cpu: live
-// keys are computed wherever they lie; a list saves looking at the others, about 10 ns each, a
-// hundredth of computing one. Moving a key reads and writes its rows at the rate of main memory, a
-// launch takes 3 us; in tiles of all multiprocessors together.
+// sm90: tiles are computed whole, whatever lives in them; figures of docs/notes/column-masks.md. A
+// column tile waits for its intervals, and more where many keys begin or end in it. cpu: live keys
+// are computed wherever they lie; a list saves looking at the others, about 10 ns each, a hundredth
+// of computing one. Moving a key reads and writes its rows at the rate of main memory, a launch
+// takes 3 us; in tiles of all multiprocessors together.
 RegionCosts region_costs(Backend backend) {
   if (backend == Backend::cpu) {
     constexpr double kScan = 0.007;
