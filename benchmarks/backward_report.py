@@ -11,8 +11,8 @@ from gpu_report import (
     by_mask,
     flex_of,
     plan_text,
-    predicted_text,
     rows_of,
+    speed_cells,
 )
 from recorded_peers import BACKWARD, LENGTHS
 from report_text import NOT_MEASURED, Run, milliseconds, number, quantile, table, tokens_text
@@ -60,9 +60,7 @@ def gradients_table(result: Run, verdicts: Verdicts) -> str:
             [
                 run["mask"],
                 tokens_text(run["tokens"]),
-                milliseconds(run["fdma_ms"]),
-                predicted_text(run),
-                number(run["fdma_tflops"]),
+                *speed_cells(run),
                 number(run.get("cudnn_tflops")),
                 f"{normal:.3f}",
                 floor,
@@ -90,9 +88,7 @@ def other_shapes_table(result: Run) -> str:
                     tokens_text(run["tokens"]),
                     str(heads),
                     str(head_dim),
-                    milliseconds(run["fdma_ms"]),
-                    predicted_text(run),
-                    number(run["fdma_tflops"]),
+                    *speed_cells(run),
                     number(run.get("cudnn_tflops")),
                     f"{share:.2f}",
                 ]

@@ -61,6 +61,16 @@ def plan_bytes_text(count: float) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
+def speed_cells(run: Run) -> list[str]:
+    """Columns ms, predicted and TFLOP/s."""
+    return [milliseconds(run["fdma_ms"]), predicted_text(run), number(run["fdma_tflops"])]
+
+
+def plan_cells(run: Run) -> list[str]:
+    """Columns plan ms and plan."""
+    return [plan_text(run), plan_bytes_text(run["plan_bytes"])]
+
+
 class Verdicts:
     """Goals and floors, met and missed."""
 
@@ -112,9 +122,7 @@ def many_heads_table(result: Run, verdicts: Verdicts) -> str:
             [
                 run["mask"],
                 tokens_text(run["tokens"]),
-                milliseconds(run["fdma_ms"]),
-                predicted_text(run),
-                number(run["fdma_tflops"]),
+                *speed_cells(run),
                 number(run.get("cudnn_tflops")),
                 f"{normal:.3f}",
                 number(recorded, 3),
@@ -123,8 +131,7 @@ def many_heads_table(result: Run, verdicts: Verdicts) -> str:
                 goal,
                 number(flex["flex_tflops"] if flex else None),
                 flex_ratio,
-                plan_text(run),
-                plan_bytes_text(run["plan_bytes"]),
+                *plan_cells(run),
             ]
         )
     header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s", "/ cuDNN full"]
@@ -143,15 +150,12 @@ def few_heads_table(result: Run) -> str:
             [
                 run["mask"],
                 tokens_text(run["tokens"]),
-                milliseconds(run["fdma_ms"]),
-                predicted_text(run),
-                number(run["fdma_tflops"]),
+                *speed_cells(run),
                 f"{run['to_cudnn_full']:.3f}",
                 number(flashmask),
                 number(attention),
                 number(run["fdma_tflops"] / best if best else None, 2),
-                plan_text(run),
-                plan_bytes_text(run["plan_bytes"]),
+                *plan_cells(run),
             ]
         )
     header = ["mask", "tokens", "ms", "predicted", "TFLOP/s", "/ cuDNN full", "FlashMask V3"]
@@ -167,15 +171,12 @@ def head_sizes_table(result: Run) -> str:
                 str(run["head_dim"]),
                 run["mask"],
                 tokens_text(run["tokens"]),
-                milliseconds(run["fdma_ms"]),
-                predicted_text(run),
-                number(run["fdma_tflops"]),
+                *speed_cells(run),
                 number(run.get("cudnn_tflops")),
                 f"{run['to_cudnn_full']:.3f}",
                 number(flex["flex_tflops"] if flex else None),
                 number(flex["flex_ratio"] if flex else None, 2),
-                plan_text(run),
-                plan_bytes_text(run["plan_bytes"]),
+                *plan_cells(run),
             ]
         )
     header = ["head_dim", "mask", "tokens", "ms", "predicted", "TFLOP/s", "cuDNN TFLOP/s"]
@@ -254,8 +255,7 @@ def decode_table(result: Run) -> str:
                 *(number(ms, 3) for ms in peers.values()),
                 number(best / run["fdma_ms"] if best else None, 2),
                 str(run["items"]),
-                plan_text(run),
-                plan_bytes_text(run["plan_bytes"]),
+                *plan_cells(run),
             ]
         )
     header = ["queries x keys", "batch", "heads", "ms", "GB/s", "/ copy", "SDPA flash ms"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from report_text import Run, table, time_text
+from collections.abc import Iterator
+
+from report_text import Run, table, time_text, tokens_text
 
 
 def compile_machine(result: Run) -> str:
@@ -22,52 +24,54 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
+def calls(runs: list[Run]) -> Iterator[tuple[Run, str, str]]:
+    """Each call that was timed: its run, the prefix of its times, and when it was."""
+    for run in runs:
+        yield run, "", run.get("when", "again")
+        if "new_fdma_us" in run:
+            yield run, "new_", "new documents"
+
+
+def our_times(run: Run, key: str) -> list[float]:
+    """fdma.compile, alone and with to_flex."""
+    return [run[f"{key}fdma_us"], run[f"{key}fdma_flex_us"]]
+
+
+def peer_times(run: Run, key: str) -> list[float | None]:
+    """create_block_mask, eager and compiled."""
+    return [run[f"{key}eager_us"], run[f"{key}compiled_us"]]
+
+
+def best_of(times: list[float | None]) -> float | None:
+    return min((us for us in times if us is not None), default=None)
+
+
+def ratio_texts(run: Run, key: str) -> list[str]:
+    """The better time of the peer over each of ours."""
+    best = best_of(peer_times(run, key))
+    return [ratio_text(best / us) if best and us else "-" for us in our_times(run, key)]
+
+
 def compile_table(result: Run) -> str:
+    cold = result["cold"] | {"when": "first call of a process"}
     rows = []
-    for run in [result["cold"] | {"when": "first call of a process"}, *result["runs"]]:
-        prefix = [run["mask"], f"{run['tokens'] // 1024}K"]
-        parts = [("", run.get("when", "again"))]
-        parts += [("new_", "new documents")] if "new_fdma_us" in run else []
-        for key, when in parts:
-            peers = [run[f"{key}eager_us"], run[f"{key}compiled_us"]]
-            ours = [run[f"{key}fdma_us"], run[f"{key}fdma_flex_us"]]
-            known = [us for us in peers if us is not None]
-            rows.append(
-                [
-                    *prefix,
-                    when,
-                    time_text(ours[0]),
-                    time_text(run.get(f"{key}fdma_function_us")),
-                    time_text(ours[1]),
-                    *map(time_text, peers),
-                    *(ratio_text(min(known) / us) if known and us else "-" for us in ours),
-                ]
-            )
+    for run, key, when in calls([cold, *result["runs"]]):
+        alone, with_flex = our_times(run, key)
+        times = [alone, run.get(f"{key}fdma_function_us"), with_flex, *peer_times(run, key)]
+        rows.append([run["mask"], tokens_text(run["tokens"]), when, *map(time_text, times)])
+        rows[-1] += ratio_texts(run, key)
     header = ["mask", "tokens", "call", "fdma.compile", "of a mask_mod", "and to_flex"]
     header += ["create_block_mask", "by torch.compile", "its better / compile", "/ to_flex"]
     return table(header, rows)
 
 
 def summary_table(result: Run) -> str:
-    """Calls after the first one, without the ways that are between the two ends."""
+    """Calls after the first one, beside the better way of the peer."""
     rows = []
-    for run in result["runs"]:
-        for key, when in (("", "again"), ("new_", "new documents")):
-            if f"{key}fdma_us" not in run:
-                continue
-            peers = [run[f"{key}eager_us"], run[f"{key}compiled_us"]]
-            known = [us for us in peers if us is not None]
-            ours = [run[f"{key}fdma_us"], run[f"{key}fdma_flex_us"]]
-            rows.append(
-                [
-                    run["mask"],
-                    f"{run['tokens'] // 1024}K",
-                    when,
-                    *map(time_text, ours),
-                    time_text(min(known, default=None)),
-                    *(ratio_text(min(known) / us) if known and us else "-" for us in ours),
-                ]
-            )
+    for run, key, when in calls(result["runs"]):
+        times = [*our_times(run, key), best_of(peer_times(run, key))]
+        rows.append([run["mask"], tokens_text(run["tokens"]), when, *map(time_text, times)])
+        rows[-1] += ratio_texts(run, key)
     header = ["mask", "tokens", "call", "fdma.compile", "and to_flex", "create_block_mask"]
     return table([*header, "/ compile", "/ to_flex"], rows)
 
