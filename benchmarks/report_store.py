@@ -88,7 +88,7 @@ def store(raw_path: Path, result_path: Path) -> None:
     """Output of Google Benchmark, masks and dense files."""
     raw = read_json(raw_path)
     context = raw["context"]
-    sources = ("formats", "masks", "benchmarks/*.cpp", "tests/zoo", "cmake", "CMakeLists.txt")
+    sources = ("formats", "masks", "benchmarks/*.cpp", "tests/mask_suite", "cmake")
     runs: list[Run] = []
     for benchmark in raw["benchmarks"]:
         if benchmark.get("run_type") == "aggregate":
@@ -121,7 +121,7 @@ def store(raw_path: Path, result_path: Path) -> None:
         },
         "compiler": context["compiler"],
         "commit": head_commit(),
-        "uncommitted_changes": has_changes(sources),
+        "uncommitted_changes": has_changes((*sources, "CMakeLists.txt")),
         "date": context["date"][:10],
         "threads": 1,
         "runs": runs,
@@ -132,7 +132,7 @@ def store(raw_path: Path, result_path: Path) -> None:
 def store_select(raw_path: Path, dense_path: Path, result_path: Path) -> None:
     """Output of bench_select and dense_topk.py; the fastest of the repetitions counts."""
     raw = read_json(raw_path)
-    sources = ("kernels/select", "masks", "formats", "benchmarks/*select*", "cmake")
+    sources = ("kernels/src/selection", "masks", "formats", "benchmarks/*select*", "cmake")
     best: dict[str, Run] = {}
     for benchmark in raw["benchmarks"]:
         if benchmark["run_type"] != "iteration":
@@ -157,7 +157,7 @@ def store_select(raw_path: Path, dense_path: Path, result_path: Path) -> None:
 
 def store_compression(raw_path: Path, result_path: Path) -> None:
     """The document of compression.py."""
-    sources = ("formats", "benchmarks/*compression*", "tests/zoo", "cmake", "CMakeLists.txt")
+    sources = ("formats", "benchmarks/*compression*", "tests/mask_suite", "cmake", "CMakeLists.txt")
     result = {
         "machine": machine_of_today(),
         "commit": head_commit(),
