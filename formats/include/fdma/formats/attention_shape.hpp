@@ -1,5 +1,5 @@
-// What one attention call computes, apart from the mask: extents and element types, how keys and
-// values lie in memory, and what else happens to a logit.
+// The parts of one attention call other than the mask: extents and element types, the memory layout
+// of keys and values, and the terms that are added to or applied to a logit.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,13 @@ inline constexpr std::int32_t kMaxHeadDim = 256;
 
 /// Batch, heads, actual lengths, head sizes and a dtype per tensor.
 ///
-/// Shapes      q_lens, kv_lens: one entry (uniform), or `batch` entries (per element), each in
-///             [0, kMaxLength]
-/// Invariants  heads_q is a multiple of heads_kv: query head h reads KV head h / (heads_q /
-///             heads_kv). head_dim and head_dim_v in [1, kMaxHeadDim]. dtypes float32, float16 or
-///             bfloat16, each tensor its own. validate checks
+/// Shapes      q_lens, kv_lens: one entry (the same for all), or `batch` entries (one per element);
+///             each entry in [0, kMaxLength]
+/// Invariants  heads_q is a multiple of heads_kv: query head h reads KV head
+///             h / (heads_q / heads_kv)
+///             head_dim and head_dim_v lie in [1, kMaxHeadDim]
+///             each dtype is float32, float16 or bfloat16; the four may differ
+///             validate checks all of these
 struct AttentionShape {
   std::int64_t batch = 1;
   std::int32_t heads_q = 1;
@@ -46,31 +48,34 @@ struct AttentionShape {
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 
-/// invalid_argument, shape_mismatch or unsupported (a dtype), naming the field.
+/// Checks the invariants. Errors: invalid_argument, shape_mismatch or unsupported (a dtype); the
+/// message names the field.
 Result<void> validate(const AttentionShape& shape);
 
-/// How keys and values lie in memory.
+/// The memory layout of keys and values.
 enum class KvLayout : std::uint8_t {
-  contiguous,  ///< one strided tensor each
-  paged,       ///< pages of a cache: rejected by name for now
+  contiguous,  ///< one strided tensor for keys and one for values
+  paged,       ///< pages of a cache; not supported yet, the error says so
 };
 std::string_view to_string(KvLayout layout);
 
-/// Keys and values, wherever they lie; segments of a plan stay logical.
+/// Keys and values in any layout. The segments of a plan always count logical keys.
 ///
-/// Shapes      k [batch, kv_len, heads_kv, head_dim], v [batch, kv_len, heads_kv, head_dim_v]; any
-///             strides whose last is 1; extents of kv_len at least the longest length
+/// Shapes      k [batch, kv_len, heads_kv, head_dim]
+///             v [batch, kv_len, heads_kv, head_dim_v]
+///             any strides whose last is 1; the extent of kv_len is at least the longest length
 struct KvView {
   KvLayout layout = KvLayout::contiguous;
   TensorView k;
   TensorView v;
 };
 
-/// What happens to a logit besides the softmax scale and the mask. A closed list.
+/// The score modification: what happens to a logit besides the softmax scale and the mask.
+/// The list is closed.
 enum class ScoreKind : std::uint8_t {
   none,
-  key_bias,  ///< + key_bias[b, kv head, k], float32, after the softmax scale
-  alibi,     ///< rejected by name for now, as are those below
+  key_bias,  ///< adds key_bias[b, kv head, k], float32, after the softmax scale
+  alibi,     ///< this one and those below are not supported yet; the error names the kind
   softcap,
   relative_table,
   sink,

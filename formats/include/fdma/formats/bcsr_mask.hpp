@@ -11,15 +11,16 @@ namespace fdma {
 /// Block compressed sparse row (BCSR) mask: for each tile row, the sorted tile columns that are not
 /// empty.
 ///
-/// Example     causal, q_len = kv_len = 32, block 16x16:  row_offsets = {0,1,3}, col_indices = {0,
-/// 0,1},
-///             bitmap_index = {0, -1,0}
-/// Shapes      row_offsets [num_tile_rows + 1] int64; col_indices, bitmap_index [num_blocks] int32;
-///             bitmaps [num_bitmaps, block_q * block_kv / 64] uint64
-/// Invariants  columns strictly increase in a row; bitmap_index is kFullBlock or an index of a
-/// bitmap that is neither all
-///             true nor all false over existing cells; bitmaps distinct, numbered by first
-///             occurrence
+/// Example     causal, q_len = kv_len = 32, blocks 16 x 16:
+///             row_offsets = {0, 1, 3}, col_indices = {0, 0, 1}, bitmap_index = {0, -1, 0}
+/// Shapes      row_offsets   [num_tile_rows + 1] int64
+///             col_indices   [num_blocks] int32
+///             bitmap_index  [num_blocks] int32
+///             bitmaps       [num_bitmaps, block_q * block_kv / 64] uint64
+/// Invariants  columns strictly increase in a row
+///             bitmap_index is kFullBlock or the index of a bitmap
+///             no bitmap is all true or all false over the cells that exist
+///             bitmaps are distinct and numbered by first occurrence
 /// Cost        8 B a tile row, 8 B a block, block_q * block_kv / 8 B a distinct bitmap
 /// See         cuSPARSE BSR for the names
 struct BcsrMask {

@@ -8,15 +8,17 @@
 
 namespace fdma {
 
-/// Block bit set: for each tile an active bit and a full bit, and a bitmap for each partial tile.
+/// Block bit set: an active bit and a full bit for each tile, and a bitmap for each partial tile.
 ///
-/// Shapes      active, full [num_tile_rows, words_per_row] uint64, bit = tile column, least
-/// significant first;
-///             partial_offsets [num_tile_rows + 1]; bitmap_index [num_partial], partial tiles in
-///             row-major order; bitmaps [num_bitmaps, block_q * block_kv / 64]
-/// Invariants  full implies active; bits past the last column are 0; bitmaps distinct, numbered by
-/// first occurrence,
-///             neither all true nor all false over existing cells
+/// Shapes      active, full     [num_tile_rows, words_per_row] uint64; the bit is the tile column,
+///                              least significant first
+///             partial_offsets  [num_tile_rows + 1] int64
+///             bitmap_index     [num_partial] int32, partial tiles in row-major order
+///             bitmaps          [num_bitmaps, block_q * block_kv / 64] uint64
+/// Invariants  a full tile is active
+///             bits past the last tile column are 0
+///             bitmaps are distinct and numbered by first occurrence
+///             no bitmap is all true or all false over the cells that exist
 /// Cost        2 bits a tile, 4 B a partial tile, block_q * block_kv / 8 B a distinct bitmap
 struct BlockBitset {
   std::int64_t q_len = 0;

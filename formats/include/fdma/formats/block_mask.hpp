@@ -19,14 +19,14 @@
 
 namespace fdma {
 
-/// Alternatives of BlockMask::Storage, in its order. Names in files and on the command line:
-/// segment, parametric, bitset, bcsr, columns, dense.
+/// The formats, in the order of the alternatives of BlockMask::Storage. Files and the command line
+/// use the same names: segment, parametric, bitset, bcsr, columns, dense.
 enum class MaskFormat : std::uint8_t { segment, parametric, bitset, bcsr, columns, dense };
 std::string_view to_string(MaskFormat format);
 Result<MaskFormat> parse_mask_format(std::string_view name);
 
-/// Where a crop lay in the mask that it was cut from; provenance only, cells are stored relative to
-/// the crop.
+/// Where a crop lay in the mask that it was cut from. This is provenance only: cells are stored
+/// relative to the crop.
 struct MaskOrigin {
   std::int64_t q_offset = 0;
   std::int64_t kv_offset = 0;
@@ -35,10 +35,10 @@ struct MaskOrigin {
   friend bool operator==(const MaskOrigin&, const MaskOrigin&) = default;
 };
 
-/// Batch, heads and actual lengths that a mask is bound to.
+/// The batch size, number of heads and lengths that a mask is bound to.
 ///
-/// Shapes      q_lens, kv_lens: one entry (uniform), or num_batches entries (per element), each in
-/// [0, kMaxLength]
+/// Shapes      q_lens, kv_lens: one entry (the same for all), or num_batches entries (one per
+///             element); each entry in [0, kMaxLength]
 struct MaskShape {
   std::int64_t num_batches = 1;
   std::int64_t num_heads = 1;
@@ -55,18 +55,21 @@ struct MaskShape {
   std::int64_t max_kv_len() const;
   friend bool operator==(const MaskShape&, const MaskShape&) = default;
 };
-/// invalid_argument or shape_mismatch unless counts are positive and lengths are as MaskShape says.
+/// Checks that counts are positive and lengths are as MaskShape says. Errors: invalid_argument,
+/// shape_mismatch.
 Result<void> validate(const MaskShape& shape);
-/// invalid_argument unless both sides are multiples of 16 in [16, kMaxBlockSide].
+/// Checks that both sides are multiples of 16 in [16, kMaxBlockSide]. Errors: invalid_argument.
 Result<void> validate(BlockShape block);
 
 /// A mask as stored: one format, one block shape, and one stored mask per group of identical
 /// (batch, head) pairs.
 ///
-/// Shapes      group_of [num_batches * num_heads], group of (b, h) at b * num_heads + h, numbered
-/// by first occurrence Invariants  every alternative holds num_groups entries; the q_len, kv_len of
-/// a group are those of its batch elements;
-///             blocks of segment, bitset and bcsr entries equal `block` (validate checks)
+/// Shapes      group_of [num_batches * num_heads] int32; the group of (b, h) is at
+///             b * num_heads + h; groups are numbered by first occurrence
+/// Invariants  every alternative of Storage holds num_groups entries
+///             q_len and kv_len of a group are those of its batch elements
+///             segment, bitset and bcsr entries have the block `block`
+///             validate checks all of these
 /// Owner       owns everything (host)
 struct BlockMask {
   using Storage =
@@ -78,9 +81,10 @@ struct BlockMask {
   MaskOrigin origin;
   std::vector<std::int32_t> group_of;
   Storage groups;
-  std::string spec;  ///< the text that it was compiled from, or empty; not part of any hash
-  /// The mask was written with b (h). Where num_batches (num_heads) is 1 it then is the mask of one
-  /// element (head) and does not serve several: make_plan refuses. Not part of any hash.
+  std::string spec;  ///< the text that the mask was compiled from, or empty; not part of any hash
+  /// The mask was written with b (is_per_batch) or h (is_per_head). Where num_batches (num_heads)
+  /// is 1, such a mask belongs to one element (head): make_plan refuses to use it for several.
+  /// Neither flag is part of any hash.
   bool is_per_batch = false;
   bool is_per_head = false;
 
@@ -93,11 +97,11 @@ struct BlockMask {
   }
 };
 
-/// A BlockMask of segment masks from one mask per (batch, head) pair or one in all: identical ones
-/// are stored once. `masks` has num_batches * num_heads entries.
+/// Makes a BlockMask from segment masks; identical ones are stored once. `masks` has one entry for
+/// all (batch, head) pairs, or num_batches * num_heads entries.
 BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<SegmentMask> masks);
 
-/// The same where pair p = b * num_heads + h has mask masks[mask_of[p]]; masks that no pair uses
+/// As above, where pair p = b * num_heads + h has mask masks[mask_of[p]]. Masks that no pair uses
 /// are dropped.
 BlockMask make_block_mask(MaskShape shape, BlockShape block, std::vector<SegmentMask> masks,
                           std::span<const std::int32_t> mask_of);

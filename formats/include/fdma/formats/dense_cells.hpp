@@ -13,15 +13,17 @@ namespace fdma {
 
 /// Packs cells [q_len, kv_len] of booleans, or of uint8 or int8 that are 0 and 1; any strides.
 ///
-/// Errors      unsupported (element type, device), invalid_argument (rank, lengths beyond
-/// kMaxLength, a value that is neither 0 nor 1, with its place)
-/// Cost        the cells, read once, eight at a time where keys are adjacent; all threads
+/// Errors      unsupported: element type, device
+///             invalid_argument: rank, lengths beyond kMaxLength, a value that is neither 0 nor 1
+///             (the message gives its place)
+/// Cost        reads the cells once, eight at a time where keys are adjacent; uses all threads
 Result<DenseBits> dense_from_cells(const TensorView& cells);
 
-/// Writes cells [q_len, kv_len] of `mask` as bytes 0 and 1. `cells` is a view of booleans, uint8 or
-/// int8 on the host, its last stride 1, at least q_len by kv_len; what lies beyond stays as it is.
+/// Writes the cells [q_len, kv_len] of `mask` as bytes 0 and 1. `cells` is a host view of booleans,
+/// uint8 or int8, at least q_len by kv_len, with a last stride of 1. Elements beyond q_len and
+/// kv_len stay as they are.
 ///
-/// Cost        the cells, written once, and the row intervals of the mask; all threads
+/// Cost        writes the cells once and walks the row intervals of the mask; uses all threads
 void write_cells(const SegmentMask& mask, const MutableTensorView& cells);
 
 }  // namespace fdma

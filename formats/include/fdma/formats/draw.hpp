@@ -14,8 +14,8 @@ struct DrawOptions {
   bool unicode = true;  ///< shades (full block, medium shade, dot) instead of '#', '+', '.'
 };
 
-/// A picture of group `group`: full, partial and empty tiles are told apart; where one character
-/// stands for several tiles it is full or empty only if all of them are. Ends with a legend line.
+/// A picture of group `group` that tells full, partial and empty tiles apart, with a legend as its
+/// last line. A character that stands for several tiles is full (empty) only if all of them are.
 std::string draw(const BlockMask& mask, std::int64_t group, const DrawOptions& options = {});
 
 }  // namespace fdma

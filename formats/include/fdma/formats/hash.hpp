@@ -17,11 +17,11 @@ struct Hash128 {
 /// 32 lower-case hexadecimal digits.
 std::string to_string(const Hash128& hash);
 
-/// Hash of everything stored but `spec`: format, blocks, lengths, counts, group map, origin,
-/// arrays. Cost: O(bytes).
+/// Hash of everything that is stored except `spec`: format, blocks, lengths, counts, group map,
+/// origin, arrays. Cost: O(bytes).
 Hash128 content_hash(const BlockMask& mask);
 
-/// Hash of counts, lengths and cells: the same for every format, block shape, grouping and origin.
+/// Hash of counts, lengths and cells: equal for every format, block shape, grouping and origin.
 /// Cost: that of converting every group to a segment mask in 128 x 128 blocks.
 Hash128 mask_hash(const BlockMask& mask);
 

@@ -1,4 +1,4 @@
-// What a mask holds and what it would cost in every format, counted without building the formats.
+// Statistics of a mask, and its size in every format, counted without building the formats.
 #pragma once
 
 #include <array>
@@ -11,11 +11,12 @@
 
 namespace fdma {
 
-/// Called while bitmaps are drawn, with the tiles drawn so far and those to draw; may be empty.
+/// Called while bitmaps are drawn, with the number of tiles drawn and the number in all; may be
+/// empty.
 using DrawProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-/// Bytes of the arrays in each format, by MaskFormat; empty where the format cannot hold the mask,
-/// or where the count was too long to be taken unasked.
+/// Bytes of the arrays in each format, indexed by MaskFormat. An entry is empty where the format
+/// cannot hold the mask, or where the count takes long and was not asked for.
 using FormatBytes = std::array<std::optional<std::int64_t>, 6>;
 
 /// One group of identical (batch, head) pairs.
@@ -26,7 +27,7 @@ struct GroupStatistics {
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;
   TileCounts tiles;
-  /// Distinct bitmaps of its partial tiles, whatever form they are stored in.
+  /// Distinct bitmaps of the group's partial tiles, in whatever form these are stored.
   std::optional<std::int64_t> distinct_bitmaps;
   FormatBytes bytes;
 };
@@ -39,31 +40,32 @@ struct MaskStatistics {
   FormatBytes bytes;                             ///< summed over groups
 };
 
-/// Tiles whose cells are stored as intervals and have to be drawn to be told apart; above this
-/// number distinct bitmaps (and with them the bytes of bitset and bcsr) are counted only if asked.
+/// Partial tiles that are stored as intervals must be drawn before equal ones can be found. Above
+/// this number of such tiles, distinct bitmaps (and with them the bytes of bitset and bcsr) are
+/// counted only if asked.
 inline constexpr std::int64_t kMaxTilesDrawn = 65536;
 
-/// Parts of tile rows (stretches of tiles with equal cells) that are looked at to count query
-/// intervals; where tile rows that do not move in step have more, the bytes of columns are counted
-/// only if asked.
+/// Segments of tiles with equal cells that are visited to count query intervals. Where tile rows
+/// that do not move in step have more than this number, the bytes of columns are counted only if
+/// asked.
 inline constexpr std::int64_t kMaxPartsCounted = std::int64_t{1} << 26;
 
-/// Cost: O(segment masks); a 1M-token causal mask takes milliseconds. `count_all` lifts
-/// kMaxTilesDrawn and kMaxPartsCounted.
+/// Statistics of all groups and their sum. `count_all` lifts kMaxTilesDrawn and kMaxPartsCounted.
+/// Cost: O(segment masks); a 1M-token causal mask takes milliseconds.
 MaskStatistics measure(const BlockMask& mask, bool count_all, const DrawProgress& progress = {});
 
-/// Tiles of shape `block` and true cells over all (batch, head) pairs, and the pairs that exist:
-/// the cheap part.
+/// The cheap part of measure: over all (batch, head) pairs, tiles of shape `block`, true cells and
+/// query-key pairs that exist.
 MaskStatistics count(const BlockMask& mask, BlockShape block);
 
-/// The number of query intervals over all keys: what ColumnIntervals would store.
+/// The number of query intervals over all keys, which is the number that ColumnIntervals stores.
 ///
 /// Method: an interval of key k begins at row q iff (q, k) is true and (q - 1, k) is not. Inside a
-/// tile that is a popcount per distinct bitmap or panel, times the tiles that use it; across the
-/// border of two tile rows it is the difference of two rows, which changes linearly while rows move
-/// in step.
+/// tile the count is one popcount per distinct bitmap or panel, times the tiles that use it. Across
+/// the border of two tile rows the count is the difference of two rows, which changes linearly
+/// while rows move in step.
 std::int64_t count_query_intervals(const SegmentMask& mask);
-/// Likewise; empty if more than `max_parts` parts of tile rows would have to be looked at.
+/// As above; empty if more than `max_parts` segments of tile rows would have to be visited.
 std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::int64_t max_parts);
 
 /// Distinct bitmaps of the partial tiles; empty if more than `max_tiles` would have to be drawn.

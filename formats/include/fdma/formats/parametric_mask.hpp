@@ -11,15 +11,17 @@ namespace fdma {
 
 inline constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 
-/// A mask given by a few integers: with pos = q + pos_offset, key k is visible iff
-///   kv_begin <= k < kv_end, and
-///   cu_seqlens is empty or cu_seqlens[d] <= pos, k < cu_seqlens[d + 1] for one document d, and
-///   k < prefix, or k <= pos + right and (k >= pos - left or k < sink).
+/// A mask given by a few integers. With pos = q + pos_offset, key k is visible iff all three hold:
+///   kv_begin <= k < kv_end
+///   cu_seqlens is empty, or cu_seqlens[d] <= pos, k < cu_seqlens[d + 1] for one document d
+///   k < prefix, or k <= pos + right and (k >= pos - left or k < sink)
 ///
 /// Example     causal & window(1024), q_len = kv_len = n: left 1023, right 0
 /// Shapes      cu_seqlens [num_documents + 1], not decreasing, or empty
-/// Invariants  0 <= kv_begin <= kv_end <= kv_len; left, right may be negative or kUnbounded;
-/// prefix, sink in [0, kv_len] Cost        72 B, and 8 B a document border
+/// Invariants  0 <= kv_begin <= kv_end <= kv_len
+///             left and right may be negative or kUnbounded
+///             prefix and sink lie in [0, kv_len]
+/// Cost        72 B, and 8 B a document border
 struct ParametricMask {
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;

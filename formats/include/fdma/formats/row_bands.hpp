@@ -17,8 +17,8 @@ struct AffineInterval {
   friend bool operator==(const AffineInterval&, const AffineInterval&) = default;
 };
 
-/// Query rows [q_begin, q_end) that see intervals[first_interval .. first_interval +
-/// num_intervals).
+/// Query rows [q_begin, q_end), which see
+/// intervals[first_interval .. first_interval + num_intervals).
 struct RowBand {
   std::int32_t q_begin;
   std::int32_t q_end;
@@ -26,11 +26,12 @@ struct RowBand {
   std::int32_t num_intervals;
 };
 
+/// A mask as bands of query rows.
+///
 /// Example     causal of n tokens: one band [0, n) with {lo 0 + 0 q, hi 1 + 1 q}
-/// Invariants  bands are ascending, disjoint and not empty (rows in no band see nothing); in every
-/// row of a band its
-///             intervals are not empty, lie in [0, kv_len) and ascend with at least one key between
-///             neighbours
+/// Invariants  bands ascend, are disjoint and not empty; rows in no band see nothing
+///             in every row of a band, its intervals are not empty, lie in [0, kv_len) and ascend
+///             with at least one key between neighbours
 /// Cost        24 B a band, 24 B an interval
 struct RowBands {
   std::int64_t q_len = 0;
@@ -39,8 +40,10 @@ struct RowBands {
   std::vector<AffineInterval> intervals;
 };
 
-/// The compiled mask. Cost: O(bands) for tile rows inside one band, which move in step; O(block_q)
-/// for each tile row that holds a border between bands. `block` must be valid.
+/// The compiled mask. `block` must be valid.
+///
+/// Cost        O(bands) for the tile rows inside one band, which move in step; O(block_q) for each
+///             tile row that holds a border between bands
 SegmentMask segment_from_bands(const RowBands& bands, BlockShape block);
 
 }  // namespace fdma

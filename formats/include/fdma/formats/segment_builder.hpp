@@ -1,18 +1,18 @@
-// Building a SegmentMask: the one place that decides how cells are stored, so that equal cells give
-// equal arrays.
+// Building a SegmentMask. Only this class decides how cells are stored, so equal cells give equal
+// arrays.
 //
 // The canonical form, a function of cells and block shape alone:
 //  1. A tile is empty, full or partial, judged on the cells that exist. Consecutive full tiles form
 //     one full segment.
-//  2. A maximal stretch of consecutive partial tiles is stored either tile by tile as interned
-//     bitmaps (consecutive tiles with the same bitmap form one segment) or whole, as one interned
-//     row panel. A panel equal to one that is stored already is taken. Otherwise bitmaps, unless
-//     the panel takes fewer bytes: 8 * block_q + 8 * (key intervals clipped to the stretch),
-//     against block_q * block_kv / 8 for each of the stretch's distinct bitmaps that no partial
-//     tile before it (row-major) has. So what repeats, be it a stretch or a tile, is stored once.
-//     Payloads are numbered by first use.
-//  3. If those payloads, interned, take more bytes than the column table of the whole mask,
-//     8 * (kv_len + 1) + 8 * (query intervals of all keys), every partial stretch becomes one
+//  2. A maximal segment of consecutive partial tiles is stored in one of two ways: tile by tile as
+//     interned bitmaps (consecutive tiles with the same bitmap form one segment), or whole, as one
+//     interned row panel. A panel equal to a stored one is reused. Otherwise bitmaps are taken,
+//     unless the panel takes fewer bytes: 8 * block_q + 8 * (key intervals clipped to the segment),
+//     against block_q * block_kv / 8 for each distinct bitmap of the segment that no partial tile
+//     before it (row-major) has. A repeated segment or tile is therefore stored once. Bitmaps and
+//     panels are numbered by first use.
+//  3. If the interned bitmaps and panels take more bytes than the column table of the whole mask,
+//     8 * (kv_len + 1) + 8 * (query intervals of all keys), every such partial segment becomes one
 //     columns segment instead.
 //  4. Tile rows r and r + row_period(block) join one run while each segment keeps its kind, its
 //     payload and the steps that the first two rows of the run set (greedily, from the top).
@@ -59,7 +59,7 @@ inline std::uint64_t read_bits(const std::uint64_t* words, std::int64_t begin, i
   return count == 64 ? bits : bits & ((std::uint64_t{1} << count) - 1);
 }
 
-/// Finds equal payloads: a hash table from 64-bit hashes to indices, open addressing.
+/// Finds equal bitmaps or panels: a hash table from 64-bit hashes to indices, open addressing.
 class PayloadIndex {
  public:
   /// The first index stored under `hash` for which is_same(index) holds, or -1.
@@ -83,14 +83,16 @@ class PayloadIndex {
   std::size_t size_ = 0;
 };
 
-/// The cells of a maximal stretch of partial tiles of one tile row, for rule 2. Tiles count from 0.
+/// The cells of a maximal segment of partial tiles of one tile row, for rule 2. Its tiles count
+/// from 0.
 class PartialStretch {
  public:
   virtual ~PartialStretch() = default;
-  /// Key intervals of all rows, clipped to the stretch; some value above `limit` if there are more.
+  /// Key intervals of all rows, clipped to the segment; any value above `limit` if there are more.
   virtual std::int64_t num_intervals(std::int64_t limit) = 0;
-  /// The end of a run of tiles from `tile` on that are known to hold the same cells, without
-  /// looking at each: only the first tile of a run is asked for below, in ascending order.
+  /// The end of a run of tiles from `tile` on that are known to hold the same cells without a look
+  /// at each. The builder asks the functions below only for the first tile of a run, in ascending
+  /// order.
   virtual std::int64_t run_end(std::int64_t tile) { return tile + 1; }
   /// hash_words of the tile's bitmap.
   virtual std::uint64_t bitmap_hash(std::int64_t tile) = 0;
@@ -107,36 +109,40 @@ std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count);
 /// Builds a canonical SegmentMask from tile rows given in ascending order.
 ///
 /// Example     SegmentBuilder builder(q_len, kv_len, block);
-///             for (row ...) builder.add_tile_row(ranges, [&](int32_t tile, uint64_t* words) { ...
-///             }); SegmentMask mask = builder.finish();
-/// Errors      none: a caller that skips a row or passes overlapping ranges breaks the contract
-/// (asserted in debug builds)
+///             for (row ...) {
+///               builder.add_tile_row(ranges, [&](int32_t tile, uint64_t* words) { ... });
+///             }
+///             SegmentMask mask = builder.finish();
+/// Errors      none; a caller that skips a row or passes overlapping ranges breaks the contract
+///             (asserted in debug builds)
 class SegmentBuilder {
  public:
   SegmentBuilder(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
 
-  /// Writes the cells of one partial tile of the row in hand to words [block_q * block_kv / 64],
+  /// Writes the cells of one partial tile of the current row to words [block_q * block_kv / 64],
   /// which are zero on entry.
   using TileCells = std::function<void(std::int32_t tile, std::uint64_t* words)>;
 
-  /// Appends the next tile row. `ranges` ascend, do not overlap, and may be adjacent or even split:
-  /// they are merged here. A range marked partial may in truth hold full or empty tiles only if
-  /// `reclassify` is set; then its cells decide.
+  /// Appends the next tile row. `ranges` ascend and do not overlap; adjacent or split ranges are
+  /// merged. A range marked partial may hold full or empty tiles only if `reclassify` is set; its
+  /// cells then decide.
   void add_tile_row(std::span<const TileRange> ranges, const TileCells& cells,
                     bool reclassify = false);
 
   /// Appends a tile row equal to the one that add_tile_row appended last.
   void repeat_tile_row();
 
-  /// Appends tile rows first_row, first_row + period, .. (`count` of them), which `segments`
-  /// describes for the first one and which move by their steps. Rows of one residue modulo the
-  /// period come in ascending order; partial segments come from add_partial_stretch, called in
-  /// row-major order of their first rows.
+  /// Appends `count` tile rows first_row, first_row + period, ... `segments` describes the first
+  /// one; the others move by the steps of its segments. Rows of one residue modulo the period come
+  /// in ascending order. Partial segments come from add_partial_stretch, called in row-major order
+  /// of their first rows.
   void add_rows(std::int32_t first_row, std::int32_t count, std::span<const TileSegment> segments);
-  /// Appends to `segments` what stores the partial tiles [first_tile, end_tile), moving by `step`.
+  /// Appends to `segments` the segments that store the partial tiles [first_tile, end_tile), which
+  /// move by `step`.
   void add_partial_stretch(std::int32_t first_tile, std::int32_t end_tile, std::int32_t step,
                            PartialStretch& stretch, std::vector<TileSegment>& segments);
-  /// Declares every row before `row` appended; needed after add_rows with a period above 1.
+  /// Declares that every row before `row` was appended; needed after add_rows with a period above
+  /// 1.
   void skip_to(std::int32_t row) { next_row_ = row; }
 
   /// Index of the bitmap with these words, stored if new; `hash` is hash_words of them.
@@ -145,13 +151,13 @@ class SegmentBuilder {
     return intern_bitmap(words, hash_words(words, mask_.words_per_bitmap()));
   }
 
-  /// Bytes of bitmaps and row panels stored so far: an engine that knows the column table's size
-  /// stops when they exceed it.
+  /// Bytes of bitmaps and row panels stored so far. An engine that knows the size of the column
+  /// table stops when they exceed it.
   std::int64_t payload_bytes() const;
 
   std::int32_t next_row() const { return next_row_; }
 
-  /// The mask. Applies rule 3; the builder is empty afterwards.
+  /// Applies rule 3 and returns the mask; the builder is empty afterwards.
   SegmentMask finish();
 
  private:
@@ -164,7 +170,7 @@ class SegmentBuilder {
   bool absorb(OpenRun& open, std::span<const TileSegment> segments, std::int32_t& count);
   std::int32_t find_panel(std::uint64_t hash) const;
 
-  // Tiles [.., end) of a partial stretch, up to the next run, of one bitmap.
+  // Tiles with one bitmap, from the end of the run before up to `end`.
   struct BitmapRun {
     std::int64_t end;
     std::uint64_t hash;
@@ -178,7 +184,7 @@ class SegmentBuilder {
   PayloadIndex bitmap_index_;
   PayloadIndex panel_index_;
   PayloadIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
-  // Of the tile row in hand:
+  // State of the current tile row:
   std::vector<TileSegment> row_segments_, moved_;
   std::vector<std::uint64_t> scratch_;  // bitmaps of the partial stretch, tile after tile
   std::vector<BitmapRun> runs_;
@@ -187,9 +193,9 @@ class SegmentBuilder {
   std::vector<Interval> panel_intervals_;
 };
 
-/// The mask whose key k is visible exactly in the query intervals
-/// column_intervals[column_offsets[k] .. [k + 1]), which must ascend with gaps between and lie in
-/// [0, q_len). Chooses the stored form by the rules above.
+/// The mask in which key k is visible exactly in the query intervals
+/// column_intervals[column_offsets[k] .. column_offsets[k + 1]). These must ascend with gaps
+/// between and lie in [0, q_len). The stored form follows from the rules above.
 SegmentMask segment_from_columns(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                                  std::vector<std::int64_t> column_offsets,
                                  std::vector<Interval> column_intervals);

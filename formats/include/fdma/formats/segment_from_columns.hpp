@@ -1,4 +1,4 @@
-// segment_from_columns that can be broken off: a million keys can take a minute.
+// segment_from_columns with cancellation: a million keys can take a minute.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace fdma {
 
-/// As segment_from_columns of segment_builder.hpp; empty if is_cancelled, asked before every tile
-/// row, says true.
+/// As segment_from_columns of segment_builder.hpp. is_cancelled is asked before every tile row; the
+/// result is empty once it says true.
 std::optional<SegmentMask> segment_from_columns(std::int64_t q_len, std::int64_t kv_len,
                                                 BlockShape block,
                                                 std::vector<std::int64_t> column_offsets,

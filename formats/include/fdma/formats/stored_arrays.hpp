@@ -1,5 +1,5 @@
 // The arrays of a mask by name, as mask files of version 1 hold them (docs/file-format.md), without
-// a file: what pickles, h5py and other containers carry.
+// a file. Pickles, h5py and other containers carry these arrays.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ std::vector<StoredArraySpec> stored_array_specs(MaskFormat format, std::int64_t 
 
 /// One array of a group.
 ///
-/// Owner       `view` borrows from the mask, or from `packed` where the file holds the numbers in
-/// another way than memory does (runs, parameters)
+/// Owner       `view` borrows from the mask; where the file holds the numbers in another order than
+///             memory does (runs, parameters), it borrows from `packed`
 struct StoredArray {
   std::string name;
   TensorView view;
@@ -49,12 +49,11 @@ std::vector<StoredArray> stored_arrays(const BlockMask& mask, std::int64_t group
 /// Contiguous arrays on the host by name.
 using StoredViews = std::map<std::string, TensorView, std::less<>>;
 
-/// The mask of these arrays, copied. Nothing is believed: block, shape, origin, group_of and spec
-/// are those of `header`, whose groups are ignored, and everything is validated
-/// (ValidationLevel::structure).
+/// The mask of these arrays, which are copied. Block, shape, origin, group_of and spec are those of
+/// `header`, whose groups are ignored. Everything is validated at ValidationLevel::structure.
 ///
 /// Errors      corrupt_file, naming the group and the array: missing, unknown, of another type or
-/// other extents, or inconsistent
+///             other extents, or inconsistent
 Result<BlockMask> mask_from_stored_arrays(MaskFormat format, BlockMask header,
                                           std::span<const StoredViews> groups);
 
