@@ -1,12 +1,13 @@
-// AttentionPlan: what will run. Work items in the order in which workers take them, and the
-// segments that each of them walks.
+// AttentionPlan: what will run. It holds the work tiles in the order in which workers take them,
+// and the segments that each of them walks.
 //
 // A plan keeps the closed form of the mask: segments belong to runs of tile rows that move in step,
-// and an item says how many steps it is into its run. Plan memory is therefore that of the mask in
-// tiles, plus 40 bytes for each (batch, head, query tile), plus the gather lists.
+// and a work tile says how many steps it is into its run. Plan memory is therefore that of the mask
+// in tiles, plus 40 bytes for each (batch, head, query tile), plus the kv index lists.
 //
-// Backward plans are plans of the transposed mask: their rows are keys and their columns queries.
-// An item is a key tile of a query head and its tiles are query tiles, so what is said here of
+// Backward plans are plans of the transposed mask: their rows are keys and their columns queries. A
+// work tile is then a key tile of a query head and its tiles are query tiles. What this file says
+// of rows and columns holds for both directions (AttentionPlan::mask_tile, row_len, column_len).
 // rows and columns holds of both (AttentionPlan::mask_tile, row_len, column_len).
 #pragma once
 
@@ -23,11 +24,11 @@
 
 namespace fdma {
 
-/// Who runs a plan.
+/// The implementation that runs a plan.
 enum class Backend : std::uint8_t {
   cpu,
-  sm90,  ///< Hopper (H100, H200): wgmma and TMA. Plans are made anywhere, run on such a GPU
-  sm80,  ///< rejected by name for now
+  sm90,  ///< Hopper (H100, H200): wgmma and TMA. Plans are made anywhere and run on such a GPU
+  sm80,  ///< not supported yet; the error names it
 };
 std::string_view to_string(Backend backend);
 Result<Backend> parse_backend(std::string_view name);
@@ -38,22 +39,25 @@ std::string_view to_string(Direction direction);
 /// invalid_argument unless "forward" or "backward".
 Result<Direction> parse_direction(std::string_view name);
 
-/// How the cells of a plan segment are given. Backward plans have all but gather lists,
-/// transposed: bitmaps of keys by queries, query intervals per key, key intervals per query.
+/// How the cells of a plan segment are stored. Backward plans have every kind except gather, in
+/// transposed form: bitmaps of keys by queries, query intervals per key, key intervals per query.
 enum class PlanSegmentKind : std::int32_t {
   full = 0,     ///< every existing cell of these tiles is true: no mask is read
-  bitmap = 1,   ///< each tile has the cells of bitmap `payload`
-  rows = 2,     ///< row panel `payload`: key intervals per query row, relative to the first tile
-  columns = 3,  ///< column table `payload`: query intervals per key, read as the kernel goes
-  gather = 4,   ///< gather list `payload`: keys by index, in chunks of tile.block_kv entries
-  formula = 5,  ///< the cells of the plan's formula; not stored, tiles of parametric plans have it
-  order = 6,    ///< no tiles: those of the item's other segments count keys in order `payload`
+  bitmap = 1,   ///< each tile has the cells of bitmap number `payload`
+  rows = 2,     ///< row panel number `payload`: key intervals per query row, from the first tile
+  columns = 3,  ///< column table number `payload`: query intervals per key, read by the kernel
+  gather = 4,   ///< kv index list number `payload`, in index tiles of tile.block_kv entries
+  formula = 5,  ///< the cells follow from the plan's closed form; only closed-form plans have it
+  order = 6,    ///< no tiles: the other segments of the work tile count keys in kv permutation
+                ///< number `payload`
 };
 
-/// A stretch of tiles of one kind and how it moves per step of its run: in the tile row that is i
-/// steps into the run, tiles [first_tile + i * step_first, end_tile + i * step_end). Of kind
-/// gather: chunks [0, end_tile) of its list, steps 0; it follows the tile segments of its item. Of
-/// kind order: an item's first segment, all other fields 0.
+/// Consecutive tiles of one kind and how they move per step of their run. In the tile row that is i
+/// steps into the run, the segment covers tiles
+/// [first_tile + i * step_first, end_tile + i * step_end).
+///
+/// Kind gather: index tiles [0, end_tile) of its list, steps 0; it follows the tile segments of its
+/// work tile. Kind order: the first segment of a work tile, with all other fields 0.
 struct PlanSegment {
   std::int32_t first_tile;
   std::int32_t end_tile;
@@ -64,31 +68,31 @@ struct PlanSegment {
   friend bool operator==(const PlanSegment&, const PlanSegment&) = default;
 };
 
-/// WorkItem::partial of an item that walks all keys of its rows.
+/// WorkItem::partial of a work tile that walks all keys of its rows.
 inline constexpr std::int32_t kWholeRow = -1;
 
-/// One query tile of one head (or of heads_per_tile heads that share a KV head), or a part of its
-/// keys, and where its segments are.
+/// A work tile: one query tile of one head (or of heads_per_tile heads that share a KV head), or a
+/// part of its keys, and the place of its segments.
 struct WorkItem {
   std::int32_t batch;
   std::int32_t head;  ///< query head, the first of several
-  /// Rows [q_tile * tile.block_q, ..) up to the element's q_len. Backward: the key tile, keys
-  /// [q_tile * tile.block_kv, ..) up to its kv_len.
+  /// Query tile: rows [q_tile * tile.block_q, ..) up to the element's q_len. Backward, key tile:
+  /// keys [q_tile * tile.block_kv, ..) up to the element's kv_len.
   std::int32_t q_tile;
   std::int32_t step;  ///< steps into the run that owns the segments
   std::int32_t first_segment;
   std::int32_t num_segments;
-  std::int32_t num_tiles;  ///< tiles and gather chunks that the item walks; 0: rows without keys
-  /// Live keys (once per row interval) of its column tiles and gather lists; of all items of a
-  /// split row those of the row.
+  std::int32_t num_tiles;  ///< tiles and index tiles that it walks; 0: rows without keys
+  /// Live keys (once per row interval) of its column tiles and kv index lists. In a split row, the
+  /// number of the whole row.
   std::int32_t num_entries;
-  std::int32_t first_tile = 0;  ///< tiles of its segments that earlier items of a split row walk
+  std::int32_t first_tile = 0;  ///< tiles of its segments that earlier parts of a split row walk
   std::int32_t partial = kWholeRow;  ///< the partial result that it writes, or kWholeRow
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
-/// A query tile whose keys are split over several items: partial results [first_partial,
-/// first_partial + num_partials), by ascending keys, are combined in this order.
+/// A query tile whose keys are split over several work tiles. Their partial results
+/// [first_partial, first_partial + num_partials), by ascending keys, are combined in this order.
 struct SplitRow {
   std::int32_t batch;
   std::int32_t head;
@@ -98,7 +102,7 @@ struct SplitRow {
   friend bool operator==(const SplitRow&, const SplitRow&) = default;
 };
 
-/// A key in a gather list and the rows of the query tile that see it: [row_begin, row_end),
+/// A key in a kv index list and the rows of the query tile that see it: [row_begin, row_end),
 /// relative to the tile. A key that several row intervals see is listed once for each.
 struct GatherEntry {
   std::int32_t key;
@@ -107,13 +111,13 @@ struct GatherEntry {
   friend bool operator==(const GatherEntry&, const GatherEntry&) = default;
 };
 
-/// Lists begin at multiples of so many entries, so that keys can be loaded several at a time. Zeros
-/// (key 0, no rows) fill the gap behind each list.
+/// Every kv index list begins at a multiple of this number of entries, so that several keys can be
+/// loaded at a time. Zeros (key 0, no rows) fill the gap behind each list.
 inline constexpr std::int64_t kGatherAlignment = 8;
 
-/// Entries [first_entry, first_entry + num_entries) of a plan: those that all rows of the query
-/// tile see come first (num_full), each part by ascending key. first_entry is a multiple of
-/// kGatherAlignment.
+/// A kv index list: entries [first_entry, first_entry + num_entries) of the plan. The num_full
+/// entries that all rows of the query tile see come first; both parts ascend by key. first_entry is
+/// a multiple of kGatherAlignment.
 struct GatherList {
   std::int64_t first_entry;
   std::int32_t num_entries;
@@ -121,9 +125,9 @@ struct GatherList {
   friend bool operator==(const GatherList&, const GatherList&) = default;
 };
 
-/// Another order of an element's keys, or of some of them: key i of it is the tensors' key
-/// ordered_keys[first_key + i] of the plan. Each key is there at most once. A backend that cannot
-/// read keys wherever they lie moves their rows of K and V before its kernel runs.
+/// A kv permutation: another order of all or some keys of an element. Its key i is key
+/// ordered_keys[first_key + i] of the tensors. Each key occurs at most once. A backend that cannot
+/// read scattered keys moves their rows of K and V before its kernel runs.
 struct KeyOrder {
   std::int64_t first_key;
   std::int64_t num_keys;
@@ -131,38 +135,41 @@ struct KeyOrder {
 };
 
 /// How make_plan treats tiles of few live keys, above all those of column intervals (learned top-k,
-/// eviction).
+/// eviction). There are three ways:
 ///
-/// A tile is visited as it is, or its live keys join a gather list: 8 bytes for each of them and
-/// query tile. Or the keys that are ever seen are put in the order of their lifetimes, so that
-/// those that live together lie in tiles together: 4 bytes a key, and its intervals once more. The
-/// CPU computes live keys only, whatever the way; for sm90 a tile costs the same however few live.
+///   scan     visits a tile as it is
+///   gather   puts its live keys into a kv index list: 8 bytes for each of them and query tile
+///   reorder  orders the keys that are ever seen by their live ranges, so that keys that live
+///            together lie in tiles together: 4 bytes a key, and its intervals once more
 ///
-/// `automatic` compares what the ways are predicted to cost for each tile row, and for each of its
-/// partial tiles (regions.hpp), and takes what gains: for the CPU gather lists where less than
-/// one key in 8 is alive.
+/// The CPU computes live keys only, whatever the way. On sm90 a tile costs the same however few of
+/// its keys live.
+///
+/// `automatic` predicts the cost of each way for each tile row and each of its partial tiles
+/// (plan_regions.hpp) and takes the cheapest. On the CPU it gathers where less than one key in 8 is
+/// alive.
 enum class ColumnMode : std::uint8_t {
   automatic,
   scan,     ///< every tile is visited
-  gather,   ///< column tiles become gather lists; other partial tiles where that is cheaper
+  gather,   ///< column tiles become kv index lists; so do other partial tiles where cheaper
   reorder,  ///< keys with column intervals are reordered, where the query heads of a KV head share
-            ///< their mask; partial tiles of the new order as in `automatic`
+            ///< their mask; partial tiles of the new order are treated as in `automatic`
 };
 std::string_view to_string(ColumnMode mode);
 Result<ColumnMode> parse_column_mode(std::string_view name);
 
 /// What a plan stores of the mask.
 enum class PlanForm : std::uint8_t {
-  segments,  ///< items and segments
-  parametric,  ///< a formula (closed_form_mask.hpp): no items; lengths and documents may be given with
-               ///< each call. Masks in closed form that do not depend on the head
+  segments,    ///< work tiles and segments
+  parametric,  ///< a closed form (mask_formula.hpp) without work tiles. Each call may give lengths
+               ///< and documents. For masks in closed form that do not depend on the head
 };
 std::string_view to_string(PlanForm form);
 Result<PlanForm> parse_plan_form(std::string_view name);
 
-/// Whether rows with many keys are split over several items.
+/// Whether rows with many keys are split over several work tiles.
 enum class SplitMode : std::uint8_t {
-  automatic,  ///< sm90: where workers would idle for want of items. cpu: never
+  automatic,  ///< sm90: where workers would idle for lack of work tiles. cpu: never
   never,
 };
 
@@ -174,62 +181,69 @@ enum class PackMode : std::uint8_t {
 
 struct PlanOptions {
   Backend backend = Backend::cpu;
-  /// Which pass the plan is for. Backward: no gather lists, no splitting, no packing; key lists
-  /// (fdma/kernels/kv_worklist.hpp) for sm90 only.
+  /// The pass that the plan is for. Backward plans have no kv index lists, no splitting and no
+  /// packing; kv worklists (key_lists.hpp) exist for sm90 only.
   Direction direction = Direction::forward;
   PlanForm form = PlanForm::segments;
   SplitMode split = SplitMode::automatic;
   PackMode pack = PackMode::automatic;
-  /// Workers that items are split for; 0: 132 for sm90, the multiprocessors of an H100 or H200.
+  /// Workers that rows are split for; 0: 132 for sm90, the multiprocessors of an H100 or H200.
   std::int32_t num_workers = 0;
-  /// Query rows and keys of a tile, multiples of 16; {0, 0}: the backend's own choice (128 x 128,
-  /// the only one of sm90, whose rows heads may share).
+  /// Query rows and keys of a tile, multiples of 16. {0, 0}: the backend's own choice, 128 x 128.
+  /// sm90 has no other; its rows may be shared by heads.
   BlockShape tile{0, 0};
   ColumnMode columns = ColumnMode::automatic;
-  /// Gather lists that `automatic` makes take no more bytes: masks beyond that are scanned.
+  /// The kv index lists that `automatic` makes take at most this; masks beyond it are scanned.
   std::int64_t max_gather_bytes = std::int64_t{2} << 30;
-  /// KV heads are taken in sections whose keys and values fit in this many bytes of shared cache;
-  /// items are ordered longest first inside a section.
+  /// Bytes of shared cache (heads in L2): KV heads are taken in sets whose keys and values fit, and
+  /// work tiles are ordered longest first inside a set.
   std::int64_t section_bytes = std::int64_t{32} << 20;
-  /// Threads that make the plan; 0: all. The plan does not depend on it.
+  /// Threads that make the plan; 0: all. The plan does not depend on their number.
   int num_threads = 0;
 };
 
-/// Counts over all items of a plan (heads and batch elements included; heads that share a tile
-/// count once). Of a parametric plan: at its own lengths.
+/// Counts over all work tiles of a plan, over all heads and batch elements (heads that share a tile
+/// count once). For a closed-form plan they are taken at its own lengths.
 struct PlanCounts {
   std::int64_t full_tiles = 0;
-  std::int64_t formula_tiles = 0;  ///< of parametric plans: those that are not full
+  std::int64_t formula_tiles = 0;  ///< tiles of closed-form plans that are not full
   std::int64_t bitmap_tiles = 0;
   std::int64_t row_tiles = 0;
   std::int64_t column_tiles = 0;
   std::int64_t column_entries = 0;  ///< live keys of the column tiles, once per row interval
   std::int64_t gather_chunks = 0;
   std::int64_t gather_entries = 0;
-  std::int64_t moved_keys = 0;  ///< keys of the orders of all (batch element, KV head) pairs
+  std::int64_t moved_keys = 0;  ///< keys of the kv permutations of all (batch element, KV head)
   std::int64_t empty_items = 0;
   friend bool operator==(const PlanCounts&, const PlanCounts&) = default;
 };
 
-/// What will run: a header and plain arrays; no tensor data.
+/// What will run: a header and plain arrays, without tensor data.
 ///
-/// Shapes      bitmaps [num_bitmaps, words_per_bitmap]. For the CPU bit c * block_q + r, that is a
-///             tile's cells column by column (mask_tile().block_q rows); for sm90 two 32-bit words
-///             for each of the 256 threads that compute the tile, every mask row being there for
-///             each of the heads that share the tile (bitmap_order.hpp); row_offsets
-///             [num_row_panels * block_q + 1]; column_tables: where each table begins in
-///             column_offsets, kv_len + 1 entries of it (of items with a key order: num_keys + 1);
-///             order_of [batch * heads_kv], or empty
-/// Invariants  every tile of every (batch, head set, query tile) is in exactly one item: in the one
-///             item of the query tile, or in one of those that its SplitRow tells of; segments of
-///             an item ascend and do not overlap (gather lists aside); partials are those of the
-///             split rows, each written by one item. validate checks
-///             Backward: the items of the query heads of a KV head and a key tile are adjacent, in
-///             the order of heads, also where they are empty: items [i * group_size, (i + 1) *
-///             group_size) are one group, whose gradients of k and v add up
+/// Shapes      bitmaps         [num_bitmaps, words_per_bitmap] uint64
+///                             cpu: cell (r, c) is bit c * block_q + r, column by column
+///                             (mask_tile().block_q rows)
+///                             sm90: two 32-bit words for each of the 256 threads that compute the
+///                             tile; every mask row occurs once for each of the heads that share
+///                             the tile (bitmap_order.hpp)
+///             row_offsets     [num_row_panels * block_q + 1] int64, into row_intervals
+///             column_tables   [num_tables] int64: where each table begins in column_offsets; a
+///                             table has kv_len + 1 entries (with a kv permutation: num_keys + 1)
+///             column_offsets  int64, into column_intervals
+///             order_of        [batch * heads_kv] int32, or empty
+/// Invariants  every tile of every (batch, head set, query tile) is in exactly one work tile: in
+///             the one work tile of the query tile, or in one of those that its SplitRow lists
+///             segments of a work tile ascend and do not overlap (kv index lists aside)
+///             partials are those of the split rows; one work tile writes each
+///             backward: the work tiles of one key tile and the query heads of one KV head are
+///             adjacent, in the order of heads, including empty ones; work tiles
+///             [i * group_size, (i + 1) * group_size) are one group, whose gradients of k and v
+///             add up
+///             validate checks all of these
 /// Owner       owns its arrays (host)
-/// Cost        40 B an item, 20 B a split row, 24 B a segment, 8 B a word of a bitmap or a gather
-///             entry, 4 B a key of an order
+/// Cost        40 B a work tile, 20 B a split row, 24 B a segment
+///             8 B a word of a bitmap, 8 B an entry of a kv index list
+///             4 B a key of a kv permutation
 struct AttentionPlan {
   Backend backend = Backend::cpu;
   Direction direction = Direction::forward;
@@ -237,11 +251,12 @@ struct AttentionPlan {
   AttentionShape shape;
   ScoreSpec score;
   PlanCounts counts;
-  std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread; later a block)
-  /// Query heads that share a tile of heads_per_tile * tile.block_q rows (a power of two, 128 rows
-  /// for sm90): row r is query q_tile * block_q + r / heads_per_tile of head r % heads_per_tile
-  /// after the item's. The last set of heads of a KV head has fewer where they do not divide the
-  /// group; a plan's bitmaps, row panels and column tables are those of all of them.
+  std::int64_t worker_bytes = 0;  ///< workspace of one worker (a thread)
+  /// Query heads that share a tile of heads_per_tile * tile.block_q rows (a power of two; 128 rows
+  /// for sm90). Row r is query q_tile * block_q + r / heads_per_tile of head
+  /// head + r % heads_per_tile, where `head` is the work tile's. The last set of heads of a KV head
+  /// is smaller where heads_per_tile does not divide the group. Bitmaps, row panels and column
+  /// tables of the plan hold for all heads of a tile.
   std::int32_t heads_per_tile = 1;
   std::vector<WorkItem> items;
   std::vector<SplitRow> split_rows;
@@ -256,21 +271,22 @@ struct AttentionPlan {
   std::vector<GatherEntry> gather_entries;
   std::vector<KeyOrder> key_orders;
   std::vector<std::int32_t> ordered_keys;
-  std::vector<std::int32_t> order_of;  ///< the key order of items of (b, KV head), or -1
+  std::vector<std::int32_t> order_of;  ///< the kv permutation of (b, KV head), or -1
 
-  /// Of a backward plan for sm90 whose keys are reordered, in place of items and all arrays above.
+  /// Backward plans for sm90 whose keys are reordered have this in place of work tiles and all
+  /// arrays above.
   KeyLists key_lists;
 
-  // Of a parametric plan, in place of items and all arrays above.
+  // Closed-form plans have these in place of work tiles and all arrays above.
   std::vector<MaskFormula> formulas;  ///< one, or one for each batch element; else empty
   std::vector<std::int32_t> borders;  ///< of documents (MaskFormula::first_border)
-  std::int32_t num_splits = 1;        ///< items of each tile row; their keys are split evenly
-  std::int32_t section_heads = 1;     ///< KV heads of a batch element whose items stay together
+  std::int32_t num_splits = 1;        ///< work tiles of each tile row; keys are split evenly
+  std::int32_t section_heads = 1;     ///< KV heads of a batch element that stay together in L2
 
   bool is_parametric() const { return !formulas.empty(); }
   bool is_listed() const { return !key_lists.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
-  /// Rows and columns of a tile as items walk it: queries and keys, backward keys and queries.
+  /// Rows and columns of a tile as work tiles walk it: queries and keys; backward keys and queries.
   BlockShape mask_tile() const {
     return is_backward() ? BlockShape{tile.block_kv, tile.block_q} : tile;
   }
@@ -302,32 +318,36 @@ struct AttentionPlan {
 };
 
 /// The plan of `mask` for tensors of `shape`. The mask's num_batches is 1 or shape.batch, its
-/// num_heads 1 or shape.heads_q; lengths agree. Items are ordered longest first inside sections of
-/// heads that share K/V, the query heads of a group side by side.
+/// num_heads is 1 or shape.heads_q, and lengths agree. Work tiles are ordered longest first inside
+/// sets of heads that share L2; the query heads of a group stand side by side.
 ///
-/// options.form = parametric: a mask in closed form that is the same for all heads. Of a BlockMask
-/// of format parametric the fields are taken as they are; of another the closed form of its cells
-/// at these lengths, in which a window wider than they are, say, does not show. Of a backward plan
-/// it is the mask's own formula: what sees a key follows from it (closed_form_columns.hpp).
+/// options.form = parametric makes a closed-form plan. The mask must have a closed form and be the
+/// same for all heads. Fields of a BlockMask of format parametric are taken as they are. Any other
+/// format gives the closed form of its cells at these lengths, in which a window wider than the
+/// lengths does not show. A backward plan holds the closed form of the mask itself; what sees a key
+/// follows from it (formula_columns.hpp).
 ///
-/// options.direction = backward: the plan of the transposed mask, tiles of options.tile as forward
-/// (128 x 128 for sm90), items in groups, the group with most to do first. Runs of the mask stay
-/// runs.
+/// options.direction = backward makes the plan of the transposed mask, with tiles of options.tile
+/// as forward (128 x 128 for sm90). Work tiles come in groups, the group with most tiles first.
+/// Runs of the mask stay runs.
 ///
-/// Errors  invalid_argument, shape_mismatch; unsupported for a backend, layout or score by name,
-///         of parametric plans for masks per head, without a closed form or above
-///         kFormulaMaxLength, of backward plans for gather lists and key orders; out_of_memory
-/// Cost    O(items log items + segments), and the tiles of one re-blocking where mask.block is not
-///         the tile; gather lists cost their entries + keys log keys; backward plans what
-///         transpose (set_algebra.hpp) costs
+/// Errors      invalid_argument, shape_mismatch, out_of_memory
+///             unsupported: a backend, layout or score, by name; for closed-form plans, masks that
+///             differ by head, have no closed form or exceed kFormulaMaxLength; for backward plans,
+///             kv index lists and kv permutations
+/// Cost        O(work tiles * log(work tiles) + segments), and the tiles of one re-blocking where
+///             mask.block is not the tile
+///             kv index lists: their entries + keys * log(keys)
+///             backward plans: the cost of transpose (set_algebra.hpp)
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score = {}, const PlanOptions& options = {});
 
-/// internal, naming the first entry that breaks an invariant. O(items + arrays). The live keys of
-/// column tiles (num_entries) are not counted again.
+/// Checks the invariants. Errors: internal, naming the first entry that breaks one. Cost:
+/// O(work tiles + arrays). The live keys of column tiles (num_entries) are not counted again.
 Result<void> validate(const AttentionPlan& plan);
 
-/// A short stable text of header, counts and the first `max_items` items with their segments.
+/// A short stable text of the header, the counts and the first `max_items` work tiles with their
+/// segments.
 std::string to_text(const AttentionPlan& plan, std::int64_t max_items = 8);
 
 }  // namespace fdma
