@@ -4,11 +4,11 @@
 //   dv = P^T dout                                                 dS = P * (dout v^T - D)
 //   dq = scale * dS k      dk = scale * dS^T q      dkey_bias = sum of dS over rows
 //
-// The rows of dS add up to dlse, as long as D is what P and dP make of it. `out` was rounded, and P
-// where it was multiplied by v: with 16 bits D is off by some 0.1 %, the same for all keys of a
-// row. dkey_bias, which keeps every other digit, shows it; dq and dk, for which dS is rounded too,
-// where rows are few. out_residual gives back what out lost, for a read in passing; RowSums says
-// where D comes from without it.
+// The rows of dS add up to dlse as long as D agrees with P and dP. It does not quite: `out` was
+// rounded, and so was P where it was multiplied by v. With 16 bits D is off by some 0.1 %, the same
+// for all keys of a row. The error shows in dkey_bias, which keeps every other digit. It shows in
+// dq and dk, for which dS is rounded too, only where rows are few. out_residual, the low half of O,
+// gives back what out lost for one more read. RowSums says how D is computed without it.
 #pragma once
 
 #include <atomic>
@@ -21,19 +21,22 @@
 
 namespace fdma {
 
-/// The tensors of one call: those of the forward call (AttentionTensors), what it returned, and
-/// gradients. Any strides whose last is 1; extents along lengths at least the longest length of the
-/// plan's shape. Elements past an element's own length are neither read nor written.
+/// The tensors of one call: those of the forward call (AttentionTensors), its results, and the
+/// gradients. Any strides whose last is 1 are accepted. Extents along lengths are at least the
+/// longest length of the plan's shape. Elements past an element's own length are neither read nor
+/// written.
 ///
-/// Shapes      out, lse: of the forward call with the same inputs, mask and scale; dout: gradient
-///             of out, its shape and dtype; dlse: gradient of lse, float32 [batch, heads_q, q_len],
-///             or data = nullptr: zeros; out_residual: of the forward call, or data = nullptr.
-///             dq, dk, dv: shapes of q, k and v, each of that input's dtype or float32; dkey_bias
-///             float32 [batch, heads_kv, kv_len], or data = nullptr where it is not wanted; only
-///             where the plan's score has a bias. q_lens, kv_lens, cu_seqlens: as in the forward
-///             call
-/// Written     every row of dq below the element's q_len, and of dk, dv and dkey_bias below its
-///             kv_len: zero for rows without keys and for keys that no row sees
+/// Shapes      out, lse      results of the forward call with the same inputs, mask and scale
+///             dout          gradient of out, with its shape and dtype
+///             dlse          [batch, heads_q, q_len] float32, gradient of lse, optional: zeros
+///             out_residual  result of the forward call, optional
+///             dq, dk, dv    shapes of q, k and v; each of that input's dtype or float32
+///             dkey_bias     [batch, heads_kv, kv_len] float32, optional; only where the plan's
+///                           score has a bias
+///             q_lens, kv_lens, cu_seqlens: as in the forward call
+///             an optional tensor that is not wanted or not given has data = nullptr
+/// Written     every row of dq below the element's q_len, and every row of dk, dv and dkey_bias
+///             below its kv_len; zero for rows without keys and for keys that no row sees
 /// Invariants  outputs overlap no other tensor
 struct BackwardTensors {
   TensorView q;
@@ -53,48 +56,52 @@ struct BackwardTensors {
   TensorView out_residual = {};
 };
 
-/// Where a backward call has D from.
+/// How a backward call computes D.
 enum class RowSums : std::uint8_t {
-  /// Of 16-bit out: keys where dkey_bias is wanted or queries are few (kFewQueries); where
-  /// out_residual comes with it, only where they are very few. Otherwise output
+  /// For 16-bit out: `keys` where dkey_bias is wanted or queries are few (kFewQueries); where
+  /// out_residual is given, `keys` only where queries are very few (kVeryFewQueries). Otherwise
+  /// `output`.
   automatic,
-  output,  ///< rowsum(dout * (out + out_residual)), without out_residual where none is given
-  /// The same, and what P * (dout v^T - D) leaves over when it is added up along each row: exact
-  /// to float32, for a pass over all keys more (2 of 5 matrix products)
+  output,  ///< rowsum(dout * (out + out_residual)); out_residual counts as 0 where it is absent
+  /// The exact delta: D of `output` plus the sum of P * (dout v^T - D) along each row, exact to
+  /// float32. The correction pass walks all keys once more (2 of 5 matrix products).
   keys,
 };
 
-/// Rows of all query heads that cost no time worth mentioning.
+/// Rows of all query heads up to which the correction pass costs no time worth mentioning.
 inline constexpr std::int64_t kFewQueries = 4096;
-/// Rows of which one may have the largest error of all: the rounding of its P shows.
+/// Rows up to which the rounding of P in one row may show as the largest error of all.
 inline constexpr std::int64_t kVeryFewQueries = 1024;
 
 struct BackwardOptions {
-  /// That of the forward call; 0 means 1 / sqrt(head_dim).
+  /// That of the forward call; 0: 1 / sqrt(head_dim).
   float softmax_scale = 0;
-  /// The same bits every run: dq is summed in an order that the plan gives. On the CPU always.
+  /// The same bits every run: dq is summed in the accumulation order of the plan. Always so on CPU.
   bool deterministic = false;
   RowSums row_sums = RowSums::automatic;
-  /// CPU threads; 0: all that the process may use. The result does not depend on it.
+  /// CPU threads; 0: all that the process may use. The result does not depend on their number.
   int num_threads = 0;
-  /// If given, counts finished work items while the call runs.
+  /// If given, counts finished work tiles while the call runs.
   std::atomic<std::int64_t>* num_items_done = nullptr;
   /// If given and set while the call runs, work stops early and the call fails with `io`
   /// ("interrupted"); outputs are then incomplete.
   const std::atomic<bool>* is_cancelled = nullptr;
 };
 
-/// The gradients of q, k, v and the key bias, given those of out and lse, in float32. `plan`: made
-/// with PlanOptions::direction = Direction::backward from the mask of the forward call. A row and a
-/// key that it does not see never meet: NaN in one does not reach the gradients of the other. The
-/// same bits for any number of threads.
+/// The gradients of q, k, v and the key bias, given those of out and lse, in float32. `plan` is
+/// made with PlanOptions::direction = Direction::backward from the mask of the forward call.
 ///
-/// Errors  shape_mismatch, invalid_argument (strides, null data), unsupported (device, layout,
-///         dtype, a plan for forward calls), out_of_memory. Checked before anything is written
-/// Cost    6 * head_dim + 4 * head_dim_v FLOP a visited cell, 2.5 times those of forward; full
-///         tiles read no mask, empty ones are not visited; 2 * (head_dim + head_dim_v) more with
-///         RowSums::keys. Memory: two float32 for each row of a query head (three with
-///         RowSums::keys), head_dim more where dq is not float32, and plan.worker_bytes a thread
+/// A row and a key that it does not see never meet: NaN in one does not reach the gradients of the
+/// other. The result has the same bits for any number of threads.
+///
+/// Errors      shape_mismatch; invalid_argument: strides, null data; unsupported: device, layout,
+///             dtype, a plan for forward calls; out_of_memory. All are checked before anything is
+///             written
+/// Cost        6 * head_dim + 4 * head_dim_v FLOP a visited cell, 2.5 times those of forward; full
+///             tiles read no mask, empty ones are not visited
+///             RowSums::keys: 2 * (head_dim + head_dim_v) FLOP more
+///             memory: two float32 for each row of a query head (three with RowSums::keys),
+///             head_dim more where dq is not float32, and plan.worker_bytes a thread
 Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors& tensors,
                                 const BackwardOptions& options = {});
 

@@ -14,16 +14,17 @@ namespace fdma {
 /// A CUDA stream of the calling thread's current device; nullptr: the default stream.
 using Stream = CUstream_st*;
 
-/// Nothing if `backend` can run here; otherwise `unsupported` with the reason (not in this build,
-/// no GPU, a GPU of another architecture) and the backends that can.
+/// Checks that `backend` can run here.
 ///
+/// Errors      unsupported, with the reason (not in this build, no GPU, a GPU of another
+///             architecture) and the backends that can run
 /// Cost        asks the CUDA runtime about the calling thread's current device
 Result<void> check_backend(Backend backend);
 
 /// The backends for which check_backend succeeds; cpu always.
 std::vector<Backend> available_backends();
 
-/// The fastest of them: sm90 where it is available, otherwise cpu. What "auto" means.
+/// The fastest available backend: sm90 where it is available, otherwise cpu. "auto" means this.
 Backend default_backend();
 
 }  // namespace fdma

@@ -1,5 +1,5 @@
-// Calibration: measures what attention costs on the CPU or GPU at hand and returns it as a device
-// profile.
+// Calibration: measures the cost of attention on this machine's CPU or GPU and returns it as a
+// device profile.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,19 @@
 
 namespace fdma {
 
-/// What is measured, for the CPU unless changed; calibrate_options has those of a GPU.
+/// What is measured. The defaults are those of the CPU; calibrate_options has those of a GPU.
 struct CalibrateOptions {
   Backend backend = Backend::cpu;  ///< cpu, or sm90: the calling thread's current CUDA device
   /// Passes to measure.
   std::vector<Direction> directions{Direction::forward};
   std::vector<std::int32_t> head_dims{64, 128};
   std::vector<DType> dtypes{DType::float32, DType::bfloat16};
-  /// Tile shapes; the first is what estimates take unless asked otherwise.
+  /// Tile shapes. Estimates take the first unless asked otherwise.
   std::vector<BlockShape> tiles{{128, 128}, {64, 64}, {64, 128}, {128, 64}, {256, 128}};
-  /// Threads, which become the workers of the profile; 0: all that the process may use. Of cpu
-  /// only: the workers of sm90 are the multiprocessors of the device.
+  /// CPU threads, which become the workers of the profile; 0: all that the process may use. sm90
+  /// ignores it: its workers are the multiprocessors of the device.
   int num_threads = 0;
-  /// A part of the time (cpu: a sixth): fewer repetitions, and only the first two tile shapes.
+  /// Takes a part of the time (cpu: a sixth), with fewer repetitions and only the first two tiles.
   bool quick = false;
   /// If given, called before each combination of direction, dtype, head size and tile, and at the
   /// end.
@@ -33,21 +33,21 @@ struct CalibrateOptions {
   const std::atomic<bool>* is_cancelled = nullptr;
 };
 
-/// The defaults of a backend: those of CalibrateOptions; of sm90 bfloat16 (float16 runs as fast)
+/// The defaults of a backend. cpu: those of CalibrateOptions. sm90: bfloat16 (float16 runs as fast)
 /// and its one tile shape.
 CalibrateOptions calibrate_options(Backend backend);
 
-/// Runs attention over synthetic masks (full rows of several lengths; bitmaps, row intervals and
-/// column intervals, scanned and gathered) and fits the costs of the profile to the times, none
-/// negative. The machine should be idle: of several runs of each mask the fastest counts on a CPU,
-/// the median on a GPU.
+/// Runs attention over synthetic masks and fits the costs of the profile to the times, none
+/// negative. The masks are full rows of several lengths, bitmaps, row intervals, and column
+/// intervals, scanned and gathered. The machine should be idle. Each mask runs several times; the
+/// fastest time counts on a CPU, the median on a GPU.
 ///
-/// Errors  invalid_argument for empty lists or values outside their range; unsupported for a
-///         backend that is not there and what its kernels do not do; io (cancelled), out_of_memory,
-///         cuda
-/// Cost    about 2 seconds for each combination of direction, dtype, head size and tile shape; of
-///         sm90 5 to 10 for each combination of direction, dtype and head size, and 1 GiB of device
-///         memory, backward 2
+/// Errors      invalid_argument: empty lists, values outside their range
+///             unsupported: a backend that is not available, a request that its kernels do not
+///             serve io: cancelled; out_of_memory; cuda
+/// Cost        cpu: about 2 seconds for each combination of direction, dtype, head size and tile
+///             sm90: 5 to 10 seconds for each combination of direction, dtype and head size; 1 GiB
+///             of device memory, backward 2 GiB
 Result<DeviceProfile> calibrate(const CalibrateOptions& options = {});
 
 }  // namespace fdma

@@ -1,12 +1,15 @@
-// FormulaColumns: a parametric mask read key by key, for gradients of keys. The same code on host
-// and device.
+// FormulaColumns: a closed-form mask read key by key, for gradients of keys. Host and device run
+// the same code.
 //
-// A formula (closed_form_mask.hpp) gives a key the queries of its document; of them all where it lies
-// in the prefix, those from pos >= key - right on where it lies in the sink, since a sink that is
-// not in the future is seen by every later row, and those with key - right <= pos <= key + left
-// elsewhere. So each key has one interval of queries. Where intervals begin grows with the key;
-// where they end does so before the end of prefix and sink, and after it: what all keys of a tile
-// have in common, and what any of them has, follows from the first and the last key of each part.
+// The closed form (mask_formula.hpp) gives a key some queries of its document:
+//   in the prefix  all of them
+//   in the sink    those from pos >= key - right on, since every later row sees a sink key that is
+//                  not in the future
+//   elsewhere      those with key - right <= pos <= key + left
+// Each key thus has one interval of queries. The begin of the interval grows with the key. Its end
+// grows with the key both before and after the end of prefix and sink. The first and last key of
+// each of these two parts therefore decide which queries all keys of a tile have, and which any
+// has.
 //
 // Example     left = 1, right = 0, sink = 1, four queries and keys:
 //             key 0 has queries [0, 4), key 1 has [1, 3), key 2 has [2, 4), key 3 has [3, 4)
@@ -19,7 +22,7 @@
 
 namespace fdma {
 
-/// A formula with the lengths of one batch element and its borders, as FormulaRows.
+/// A closed form with the lengths of one batch element and its borders, as FormulaRows.
 class FormulaColumns {
  public:
   FDMA_HOST_DEVICE FormulaColumns(const MaskFormula& formula, const std::int32_t* borders,
@@ -30,24 +33,24 @@ class FormulaColumns {
         kv_len_(kv_len),
         shift_(kv_len - q_len + formula.pos_shift) {}
 
-  /// Those of keys [k_begin, k_end) that padding and length leave.
+  /// The keys of [k_begin, k_end) that padding and length leave.
   FDMA_HOST_DEVICE FormulaRange keys(std::int32_t k_begin, std::int32_t k_end) const {
     std::int32_t end = formula_.kv_end < kv_len_ ? formula_.kv_end : kv_len_;
     if (k_end < end) end = k_end;
     return {k_begin > formula_.kv_begin ? k_begin : formula_.kv_begin, end};
   }
 
-  /// Of key k; 0 without documents.
+  /// The document of key k; 0 without documents.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t k) const {
     return formula_.num_borders == 0 ? 0 : formula_document(borders_, formula_.num_borders, k);
   }
-  /// The same for a key between two whose documents are known.
+  /// As above, for a key between two whose documents are known.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t k, std::int32_t first,
                                          std::int32_t last) const {
     return formula_document(borders_, k, first, last);
   }
 
-  /// Queries of a document.
+  /// The queries of a document.
   FDMA_HOST_DEVICE FormulaRange bounds(std::int32_t document) const {
     FormulaRange queries{0, q_len_};
     if (formula_.num_borders > 0) {
@@ -61,7 +64,7 @@ class FormulaColumns {
     return queries;
   }
 
-  /// The queries that see key k, where `bounds` are those of its document.
+  /// The queries that see key k; `bounds` are those of its document.
   FDMA_HOST_DEVICE FormulaRange queries(std::int32_t k, FormulaRange bounds) const {
     if (keys(k, k + 1).is_empty()) return {0, 0};
     return {begin(k, bounds), end(k, bounds)};
@@ -70,9 +73,10 @@ class FormulaColumns {
     return queries(k, bounds(document(k)));
   }
 
-  /// The queries of keys from k_begin up to k_end, where all of them are left by padding and length
-  /// and lie on one side of the ends of prefix and sink, in one document or in two that follow each
-  /// other: `first`, `last`, of the first and the last key.
+  /// The queries of keys from k_begin up to k_end. is_valid is 0 unless padding and length leave
+  /// all of these keys, the keys lie on one side of the ends of prefix and sink, and they are of
+  /// one document or of two that follow each other. `first` and `last` are the documents of the
+  /// first and the last key.
   FDMA_HOST_DEVICE FormulaBand band(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
                                     std::int32_t last) const {
     FormulaBand band{};
@@ -94,9 +98,9 @@ class FormulaColumns {
   /// Whether key k lies in the prefix or the sink.
   FDMA_HOST_DEVICE bool is_near(std::int32_t k) const { return k < near_end(); }
 
-  /// The query tiles of keys [k_begin, k_end), k_begin < k_end <= kv_len, ascending: tiles that are
-  /// left out are empty, those in the middle full. `first`, `last`: documents of the first and the
-  /// last key.
+  /// The query tiles of keys [k_begin, k_end), k_begin < k_end <= kv_len, ascending. Tiles that are
+  /// left out are empty, tiles in the middle are full. `first` and `last` are the documents of the
+  /// first and the last key.
   FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
                                     std::int32_t last, std::int32_t block_q) const {
     const FormulaRange left_by_padding = keys(k_begin, k_end);
@@ -138,7 +142,7 @@ class FormulaColumns {
   }
 
  private:
-  /// Of prefix and sink: keys before it are seen by every later row of their document.
+  /// The end of prefix and sink; every later row of their document sees the keys before it.
   FDMA_HOST_DEVICE std::int32_t near_end() const {
     return formula_.prefix > formula_.sink ? formula_.prefix : formula_.sink;
   }
@@ -155,7 +159,7 @@ class FormulaColumns {
   const std::int32_t* borders_;
   std::int32_t q_len_;
   std::int32_t kv_len_;
-  std::int32_t shift_;  ///< of query q the position is q + shift_
+  std::int32_t shift_;  ///< the position of query q is q + shift_
 };
 
 }  // namespace fdma

@@ -1,11 +1,11 @@
-// MaskFormula: a parametric mask as kernels read it, and the tiles and keys that follow from it by
-// arithmetic. The same code on host and device.
+// MaskFormula: a closed-form mask as kernels read it, and the tiles and keys that follow from it by
+// arithmetic. Host and device run the same code.
 //
-// Of a query at position pos a key k is visible iff lo <= k < hi and (k < near_end or
-// pos - left <= k <= pos + right), where [lo, hi) is its document cut to the keys that exist, and
-// near_end the larger of the prefix and of the sink as far as it is not in the future. Rows of a
-// tile are consecutive, and every one of these bounds grows with the row: what all rows of a tile
-// see, and what any of them sees, follows from its first and last row alone.
+// A query at position pos sees key k iff lo <= k < hi and (k < near_end or
+// pos - left <= k <= pos + right). [lo, hi) is the query's document cut to the keys that exist;
+// near_end is the larger of the prefix and of the part of the sink that is not in the future. Rows
+// of a tile are consecutive and every one of these bounds grows with the row. The first and last
+// row of a tile therefore decide which keys all of its rows see, and which keys any of them sees.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@
 
 namespace fdma {
 
-/// Lengths in a parametric plan are at most kFormulaMaxLength, and positions are shifted by no
-/// more: they lie in (-2^29, 3 * 2^28). A distance beyond +-kFormulaUnbounded reaches no key, and a
-/// position and a distance stay in 32 bits together.
+/// Lengths in a closed-form plan, and shifts of positions, are at most kFormulaMaxLength, so
+/// positions lie in (-2^29, 3 * 2^28). A distance beyond +-kFormulaUnbounded reaches no key, and
+/// the sum of a position and a distance fits in 32 bits.
 inline constexpr std::int32_t kFormulaUnbounded = std::int32_t{1} << 30;
 inline constexpr std::int32_t kFormulaMaxLength = (std::int32_t{1} << 28) - 1;
 
 /// A ParametricMask (formats/parametric_mask.hpp) for lengths that a call may lower.
 ///
-/// Invariants  left, right in [-kFormulaUnbounded, kFormulaUnbounded]; pos_shift in
-///             [-kFormulaMaxLength, kFormulaMaxLength]; the others in [0, kFormulaUnbounded]
-///             (borders, which plans hold, as left and right)
+/// Invariants  left and right lie in [-kFormulaUnbounded, kFormulaUnbounded]
+///             pos_shift lies in [-kFormulaMaxLength, kFormulaMaxLength]
+///             the other fields lie in [0, kFormulaUnbounded]
+///             borders, which the plan holds, lie in [-kFormulaUnbounded, kFormulaUnbounded]
 struct MaskFormula {
   std::int32_t pos_shift = 0;  ///< pos = q + kv_len - q_len + pos_shift
   std::int32_t left = kFormulaUnbounded;
@@ -33,8 +34,8 @@ struct MaskFormula {
   std::int32_t sink = 0;
   std::int32_t kv_begin = 0;
   std::int32_t kv_end = kFormulaUnbounded;
-  std::int32_t first_border = 0;  ///< of the plan's borders
-  std::int32_t num_borders = 0;   ///< documents and one more; 0: no documents
+  std::int32_t first_border = 0;  ///< index into the plan's borders
+  std::int32_t num_borders = 0;   ///< number of documents + 1; 0: no documents
   friend bool operator==(const MaskFormula&, const MaskFormula&) = default;
 };
 
@@ -45,10 +46,10 @@ struct FormulaRange {
   FDMA_HOST_DEVICE bool is_empty() const { return begin >= end; }
 };
 
-/// Intervals of consecutive rows that move on with the row between bounds of at most two documents:
-/// row i has [max(bounds.begin, begin + i), min(bounds.end, end + i)), where bounds are `first`
-/// before `last_row` and `last` from it on. Words of a tile's masks follow from it without another
-/// look at the formula.
+/// Key intervals of consecutive rows that move by one key a row, between bounds of at most two
+/// documents. Row i has [max(bounds.begin, begin + i), min(bounds.end, end + i)), where bounds are
+/// `first` before `last_row` and `last` from it on. The mask fragments of a tile follow from it
+/// without another look at the closed form.
 struct alignas(16) FormulaBand {
   std::int32_t begin;
   std::int32_t end;
@@ -64,8 +65,8 @@ struct alignas(16) FormulaBand {
   }
 };
 
-/// The number of borders that are not above pos, less one: the document of pos, or -1 before the
-/// first, or num_borders - 1 after the last.
+/// The document of pos, which is the number of borders that are not above pos, less one: -1 before
+/// the first document, num_borders - 1 after the last.
 FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* borders,
                                                       std::int32_t num_borders, std::int32_t pos) {
   std::int32_t low = 0, high = num_borders;
@@ -80,7 +81,7 @@ FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* border
   return low - 1;
 }
 
-/// The same for a position between two whose documents are known.
+/// As above, for a position between two whose documents are known.
 FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* borders, std::int32_t pos,
                                                       std::int32_t first, std::int32_t last) {
   if (first == last) return first;
@@ -88,10 +89,10 @@ FDMA_HOST_DEVICE inline std::int32_t formula_document(const std::int32_t* border
   return first + 1 + formula_document(borders + first + 1, last - first, pos);
 }
 
-/// A formula with the lengths of one batch element and its borders.
+/// A closed form with the lengths of one batch element and its borders.
 class FormulaRows {
  public:
-  /// `borders`: the element's own, num_borders of them.
+  /// `borders` are the element's own, num_borders of them.
   FDMA_HOST_DEVICE FormulaRows(const MaskFormula& formula, const std::int32_t* borders,
                                std::int32_t q_len, std::int32_t kv_len)
       : formula_(formula), borders_(borders), q_len_(q_len), kv_len_(kv_len) {}
@@ -100,17 +101,17 @@ class FormulaRows {
     return q + kv_len_ - q_len_ + formula_.pos_shift;
   }
 
-  /// Of row q; 0 without documents.
+  /// The document of row q; 0 without documents.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t q) const {
     return formula_.num_borders == 0 ? 0 : formula_document(borders_, formula_.num_borders, pos(q));
   }
-  /// The same for a row between two whose documents are known.
+  /// As above, for a row between two whose documents are known.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t q, std::int32_t first,
                                          std::int32_t last) const {
     return formula_document(borders_, pos(q), first, last);
   }
 
-  /// Keys [lo, hi) that document, padding and length leave to a row of `document`.
+  /// The keys [lo, hi) that document, padding and length leave to a row of `document`.
   FDMA_HOST_DEVICE FormulaRange bounds(std::int32_t document) const {
     FormulaRange keys{formula_.kv_begin, formula_.kv_end < kv_len_ ? formula_.kv_end : kv_len_};
     if (formula_.num_borders > 0) {
@@ -123,10 +124,10 @@ class FormulaRows {
     return keys;
   }
 
-  /// False iff near_keys of every row are none.
+  /// False iff near_keys is empty for every row.
   FDMA_HOST_DEVICE bool has_near_keys() const { return formula_.prefix > 0 || formula_.sink > 0; }
 
-  /// Keys [lo, near_end) of row q, and those between pos - left and pos + right.
+  /// near_keys: the keys [lo, near_end) of row q. band_keys: those from pos - left to pos + right.
   FDMA_HOST_DEVICE FormulaRange near_keys(std::int32_t q, FormulaRange bounds) const {
     const std::int32_t reach = pos(q) + formula_.right + 1;
     std::int32_t end = formula_.sink < reach ? formula_.sink : reach;
@@ -138,8 +139,8 @@ class FormulaRows {
     return {begin > bounds.begin ? begin : bounds.begin, end < bounds.end ? end : bounds.end};
   }
 
-  /// The keys of rows from q_begin on, where none has near keys and the rows are of one document or
-  /// of two that follow each other: `first`, `last`, of the first and the last row.
+  /// The keys of rows from q_begin on. is_valid is 0 if rows may have near keys, or if the rows are
+  /// of more than two documents. `first` and `last` are the documents of the first and last row.
   FDMA_HOST_DEVICE FormulaBand band(std::int32_t q_begin, std::int32_t first,
                                     std::int32_t last) const {
     FormulaBand band{};
@@ -161,13 +162,14 @@ class FormulaRows {
   std::int32_t kv_len_;
 };
 
-/// The key tiles of query rows [q_begin, q_end), ascending: two stretches, each with a part in its
-/// middle whose tiles every row sees whole. Tiles outside are empty; those at the edges may be.
+/// The key tiles of query rows [q_begin, q_end), ascending, in two segments. The middle of each
+/// segment holds the tiles that every row sees whole. Tiles outside the segments are empty; tiles
+/// at their edges may be.
 class FormulaWalk {
  public:
   struct Stretch {
     std::int32_t first, end;            ///< tiles; first <= end
-    std::int32_t full_first, full_end;  ///< that every row sees whole, as far as they lie in it
+    std::int32_t full_first, full_end;  ///< tiles that every row sees whole, cut to the segment
     FDMA_HOST_DEVICE std::int32_t num_full() const {
       const std::int32_t low = full_first > first ? full_first : first;
       const std::int32_t high = full_end < end ? full_end : end;
@@ -175,7 +177,7 @@ class FormulaWalk {
     }
   };
 
-  /// `first`, `last`: documents of the first and the last row; q_begin < q_end.
+  /// `first` and `last` are the documents of the first and the last row; q_begin < q_end.
   FDMA_HOST_DEVICE FormulaWalk(const FormulaRows& rows, std::int32_t q_begin, std::int32_t q_end,
                                std::int32_t first, std::int32_t last, std::int32_t block_kv) {
     const FormulaRange first_bounds = rows.bounds(first), last_bounds = rows.bounds(last);
@@ -183,7 +185,7 @@ class FormulaWalk {
     const FormulaRange near_last = rows.near_keys(q_end - 1, last_bounds);
     const FormulaRange band_first = rows.band_keys(q_begin, first_bounds);
     const FormulaRange band_last = rows.band_keys(q_end - 1, last_bounds);
-    // Any row, every row.
+    // _any: keys that any row sees. _all: keys that every row sees.
     FormulaRange near_any{near_first.begin, near_last.end};
     FormulaRange near_all{near_last.begin, near_first.end};
     FormulaRange band_any{band_first.begin, band_last.end};
@@ -191,7 +193,7 @@ class FormulaWalk {
     if (rows.formula_.left < -rows.formula_.right) band_any = {0, 0};  // no row has a window
     if (!near_any.is_empty() && !near_all.is_empty() && !band_all.is_empty() &&
         near_all.end >= band_all.begin) {
-      // Both in one for every row.
+      // For every row the two are one interval.
       if (near_all.end > band_all.end) band_all.end = near_all.end;
       band_all.begin = near_all.begin;
       if (near_any.end > band_any.end) band_any.end = near_any.end;
@@ -203,8 +205,8 @@ class FormulaWalk {
     stretch_ = stretches_[0];
   }
 
-  /// Tiles of `block` columns that `any` meets, full where they lie in `all`, as far as there are
-  /// columns: one stretch. Both in [0, length) or empty.
+  /// The tiles of `block` columns that `any` meets, as one segment; a tile is full where it lies in
+  /// `all`, as far as columns exist. `any` and `all` lie in [0, length) or are empty.
   FDMA_HOST_DEVICE FormulaWalk(FormulaRange any, FormulaRange all, std::int32_t length,
                                std::int32_t block) {
     stretches_[0] = {0, 0, 0, 0};
@@ -216,7 +218,7 @@ class FormulaWalk {
     return stretches_[0].end - stretches_[0].first + stretches_[1].end - stretches_[1].first;
   }
 
-  /// Goes on as if next had been called `count` times, at most as often as there are tiles left.
+  /// Goes on as if next had been called `count` times, at most the number of tiles left.
   FDMA_HOST_DEVICE void skip(std::int32_t count) {
     const std::int32_t here = stretch_.end - stretch_.first;
     if (count <= here) {
@@ -227,7 +229,7 @@ class FormulaWalk {
     }
   }
 
-  /// Stretch 0 or 1 as a whole, whatever has been walked.
+  /// Segment 0 or 1 as a whole, regardless of what has been walked.
   FDMA_HOST_DEVICE const Stretch& stretch(int index) const { return stretches_[index]; }
 
   /// The next tile and whether every row sees all of it; false after the last.
@@ -243,7 +245,7 @@ class FormulaWalk {
   }
 
  private:
-  /// `first_tile`: tiles before it belong to the other stretch.
+  /// Tiles before `first_tile` belong to the other segment.
   FDMA_HOST_DEVICE void set(int index, FormulaRange any, FormulaRange all, std::int32_t block_kv,
                             std::int32_t kv_len, std::int32_t first_tile) {
     Stretch& stretch = stretches_[index];

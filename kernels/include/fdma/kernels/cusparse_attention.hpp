@@ -1,8 +1,8 @@
 // Attention by cuSPARSE alone: scores on the cells of a mask, softmax of each row, times V.
 //
-// What a user of the sparse library gets, and an oracle for tests that shares nothing with the
-// attention kernels: cells are columns of a matrix in compressed rows (CSR), one element each, and
-// neither tiles nor plans exist. For each batch element and head
+// This is what a user of the sparse library gets, and an oracle for tests that shares nothing with
+// the attention kernels. The cells are the elements of a matrix in compressed rows (CSR); neither
+// tiles nor plans exist. For each batch element and head
 //
 //     SDDMM     logits = (q k^T) at the cells that the mask keeps
 //     softmax   of softmax_scale * logits + key bias, row by row (a kernel of FDMA's own)
@@ -22,12 +22,12 @@
 
 namespace fdma {
 
-/// What is rounded on the way from q, k, v to out. Logits are float32, products are summed and rows
-/// normalised in float32 in both, and out is rounded once.
+/// What is rounded on the way from q, k, v to out. In both cases logits are float32, products are
+/// summed and rows normalised in float32, and out is rounded once.
 enum class CusparsePrecision : std::uint8_t {
   float32,  ///< 16-bit tensors are widened, which is exact; probabilities stay float32
   tensor,  ///< the types of the tensors where cuSPARSE takes them: probabilities are rounded to v's
-           ///< type; q and k are widened unless both are float16 (it has no SDDMM of bfloat16)
+           ///< type; q and k are widened unless both are float16 (cuSPARSE has no bfloat16 SDDMM)
 };
 
 /// cuSPARSE's algorithms for SpMM on CSR, by its names (CUSPARSE_SPMM_CSR_ALG1 to 3). The third
@@ -37,18 +37,19 @@ enum class CusparseSpmm : std::uint8_t { alg1, alg2, alg3 };
 struct CusparseOptions {
   CusparsePrecision precision = CusparsePrecision::float32;
   CusparseSpmm spmm = CusparseSpmm::alg3;
-  /// 64-bit indices also where 32-bit ones would do (they do below 2^31 cells a mask).
+  /// 64-bit indices even where 32-bit ones are enough (they are below 2^31 cells a mask).
   bool has_wide_indices = false;
-  /// libcusparse.so.12, or the folder that holds it. Empty: the environment variable FDMA_CUSPARSE
-  /// says so; else a copy that the process has loaded (PyTorch's, for example), or that the dynamic
-  /// linker finds.
+  /// The path of libcusparse.so.12, or of the folder that holds it. Empty: the environment variable
+  /// FDMA_CUSPARSE; without it a copy that the process has loaded (PyTorch's, for example), or the
+  /// one that the dynamic linker finds.
   std::string library;
 };
 
-/// The version of the cuSPARSE that calls would use, for example "12.6.3". Opens it at the first
-/// call; nothing else of FDMA does.
+/// The version of the cuSPARSE that calls would use, for example "12.6.3". The first call opens the
+/// library; nothing else of FDMA opens it.
 ///
-/// Errors  unsupported: it is not there (how to get it is said), or this build has no cuSPARSE path
+/// Errors      unsupported: the library is not there (the message says how to get it), or this
+///             build has no cuSPARSE path
 Result<std::string> cusparse_version(const std::string& library = {});
 
 /// A mask and shape prepared for cuSPARSE: one CSR pattern for each distinct mask, descriptors and
@@ -58,15 +59,16 @@ Result<std::string> cusparse_version(const std::string& library = {});
 ///             kernels that use it
 class CusparseAttention {
  public:
-  /// Prepares on the current device; everything has run when the call returns. The mask may go
-  /// then.
+  /// Prepares on the current device. Everything has run when the call returns; the mask may be
+  /// destroyed then.
   ///
   /// Shapes      `mask` fits `shape` as in make_plan: 1 or `batch` elements, 1 or heads_q heads
   /// Errors      shape_mismatch, invalid_argument; unsupported (library, build, GPU, score);
   ///             out_of_memory; cuda
   /// Cost        4 B (8 B with 64-bit indices) a cell of each distinct mask, and the buffers that
-  ///             cuSPARSE asks for (0 to 11 B a cell, as measured); 4 B a cell of the largest, 6 B
-  ///             where probabilities are 16-bit; the tensors of one head
+  ///             cuSPARSE asks for (0 to 11 B a cell, as measured)
+  ///             4 B a cell of the largest mask, 6 B where probabilities are 16-bit
+  ///             the tensors of one head
   static Result<CusparseAttention> make(const BlockMask& mask, const AttentionShape& shape,
                                         const ScoreSpec& score = {},
                                         const CusparseOptions& options = {});
@@ -82,13 +84,13 @@ class CusparseAttention {
   /// Cells of all distinct masks.
   std::int64_t num_cells() const;
 
-  /// attention_forward (attention.hpp) in the order of `stream`, one head after the other; returns
-  /// without waiting. One call at a time: they share buffers. Any strides whose last is 1; operands
-  /// whose rows are not apart by multiples of 16 bytes, or overlap, are copied first. By alg1 and
-  /// alg2 bits may differ from run to run. options.num_threads, num_items_done and is_cancelled do
-  /// not apply.
+  /// attention_forward (attention.hpp) in the order of `stream`, one head after the other, without
+  /// waiting. Only one call runs at a time, because calls share buffers. Any strides whose last is
+  /// 1 are accepted; operands whose row strides are no multiples of 16 bytes, or whose rows
+  /// overlap, are copied first. With alg1 and alg2 bits may differ from run to run.
+  /// options.num_threads, num_items_done and is_cancelled do not apply.
   ///
-  /// Errors  shape_mismatch, invalid_argument, unsupported (device), cuda
+  /// Errors      shape_mismatch, invalid_argument, unsupported (device), cuda
   Result<void> forward(const AttentionTensors& tensors, Stream stream = nullptr,
                        const AttentionOptions& options = {});
 

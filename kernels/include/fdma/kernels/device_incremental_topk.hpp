@@ -15,17 +15,17 @@
 
 namespace fdma {
 
-/// Set in the status word where an append found no room: nothing was appended.
+/// Set in the status word where an append had no room; nothing was appended then.
 inline constexpr std::uint32_t kTopkOverCapacity = 2;
 
 /// IncrementalTopk (incremental_topk.hpp) for rows of scores in device memory, all with one M. A
-/// row is a (batch element, KV head), heads fastest. One object serves one stream at a time.
+/// row is a (batch element, KV head), heads fastest. One object is used by one stream at a time.
 ///
 /// Example     scores 3, 1 then 5, causal, w = 1: kept {[0, open), none}; then {[0, 2), none,
 ///             [2, open)}
-/// Invariants  after every append intervals() of a row equals IncrementalTopk's
-/// Owner       owns its device memory: 8 B a key of capacity and row (12 where keys may wait), 16 B
-///             a kept key and row
+/// Invariants  after every append the intervals() of a row equal those of IncrementalTopk
+/// Owner       owns its device memory: 8 B a key of capacity and row (12 B where keys may wait),
+///             16 B a kept key and row
 class DeviceIncrementalTopk {
  public:
   struct Options {
@@ -37,64 +37,68 @@ class DeviceIncrementalTopk {
     bool keys_may_wait = false;
   };
 
-  /// Not while a stream is captured.
+  /// Must not be called while a stream is captured.
   ///
-  /// Errors  invalid_argument: w < 1, a length below 0 or a capacity past 2^31 - 2; unsupported: a
-  ///         GPU of another architecture; out_of_memory, cuda
+  /// Errors      invalid_argument: w < 1, a length below 0 or a capacity past 2^31 - 2;
+  ///             unsupported: a GPU of another architecture; out_of_memory, cuda
   static Result<DeviceIncrementalTopk> make(const Options& options, Stream stream = nullptr);
 
   DeviceIncrementalTopk(DeviceIncrementalTopk&&) noexcept;
   DeviceIncrementalTopk& operator=(DeviceIncrementalTopk&&) noexcept;
   ~DeviceIncrementalTopk();
 
-  /// As many keys as queries, each key visible from its own query on. One launch, nothing is waited
-  /// for; a CUDA graph may capture it, and then each replay appends (refresh() tells the host).
+  /// Appends as many queries as keys, each key visible from its own query on. It launches one
+  /// kernel and does not wait. A CUDA graph may capture it; each replay then appends (refresh()
+  /// tells the host).
   ///
-  /// Shapes  scores float32 [num_batches, num_heads_kv, keys] on the device, any strides. NaN ranks
-  ///         lowest and sets kTopkSawNan
-  /// Errors  shape_mismatch, unsupported, invalid_argument: more keys than capacity. Checked before
-  ///         the launch
-  /// Cost    a block a row: a sort of each 2,048 keys, O(w) where a key is kept, else O(log w)
+  /// Shapes      scores [num_batches, num_heads_kv, keys] float32 on the device, any strides; NaN
+  ///             ranks lowest and sets kTopkSawNan
+  /// Errors      shape_mismatch, unsupported; invalid_argument: more keys than capacity. All are
+  ///             checked before the launch
+  /// Cost        one thread block a row: a sort of each 2,048 keys, O(w) where a key is kept, else
+  ///             O(log w)
   Result<void> append_causal(const TensorView& scores, Stream stream = nullptr);
 
-  /// Keys that M shows to queries among[i] (host memory), then `num_queries` queries, as
-  /// IncrementalTopk::append has it. A launch for each group of rows that the call touches, and a
-  /// copy of `among`: not while a stream is captured.
+  /// Appends keys that M shows to the queries among[i] (host memory), then `num_queries` queries,
+  /// as IncrementalTopk::append. It launches one kernel for each group of rows that the call
+  /// touches and copies `among`, so it must not be called while a stream is captured.
   ///
-  /// Errors  those of IncrementalTopk::append but NaN; invalid_argument: a key waits where
-  ///         keys_may_wait is not set. A failed append changes nothing
+  /// Errors      those of IncrementalTopk::append except NaN; invalid_argument: a key waits where
+  ///             keys_may_wait is not set. A failed append changes nothing
   Result<void> append(const TensorView& scores, std::span<const Interval> among,
                       std::int64_t num_queries, Stream stream = nullptr);
 
-  /// No later query sees the keys so far: a document ends. A graph may capture it.
+  /// Ends a document: no later query sees the keys so far. A graph may capture it.
   Result<void> end_group(Stream stream = nullptr);
 
   std::int64_t num_batches() const;
   std::int64_t num_heads_kv() const;
   std::int64_t capacity() const;
   std::int64_t w() const;
-  /// As the calls so far have it: replays of a graph are not among them before refresh().
+  /// The lengths after the calls so far; replays of a graph count only after refresh().
   std::int64_t q_len() const;
   std::int64_t kv_len() const;
   int device() const;
   std::int64_t size_bytes() const;
 
-  /// Takes the lengths from the device, after graphs were replayed: waits for `stream`.
+  /// Reads the lengths from the device after graphs were replayed. Waits for `stream`.
   Result<void> refresh(Stream stream = nullptr);
 
-  /// Device memory [rows, capacity]: the queries that keep each key, {0, 0} where there are none;
-  /// end kOpenEnd (one_interval.hpp) while the key is live.
+  /// Device memory [rows, capacity]: the queries that keep each key, {0, 0} where there are none.
+  /// The end is kOpenEnd (one_interval.hpp) while the key is live.
   const Interval* kept() const;
   /// Device memory, one word: kTopkSawNan, kTopkOverCapacity.
   const std::uint32_t* status() const;
 
-  /// The keys of each row that later queries may keep, ascending: keys [rows, row_size], counts
-  /// [rows], device memory. There are at most w of them and those that wait; what does not fit into
-  /// row_size is counted, not written. One launch; a graph may capture it.
+  /// The keys of each row that later queries may keep, ascending. There are at most w of them plus
+  /// those that wait. Keys that do not fit into row_size are counted, not written. One launch,
+  /// which a graph may capture.
+  ///
+  /// Shapes      keys [rows, row_size], counts [rows], both in device memory
   Result<void> live_keys(std::int32_t* keys, std::int64_t row_size, std::int32_t* counts,
                          Stream stream = nullptr) const;
 
-  /// The intervals so far of each row on the host: refresh()es, waits for `stream` and copies.
+  /// The intervals so far of each row on the host. Calls refresh(), waits for `stream` and copies.
   Result<std::vector<ColumnIntervals>> intervals(Stream stream = nullptr);
 
   struct Impl;

@@ -1,4 +1,4 @@
-// Memory of a GPU, and copies to and from it: what callers need who have no CUDA code of their own.
+// Memory of a GPU, and copies to and from it, for callers without CUDA code of their own.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ class DeviceMemory {
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory();
 
-  /// `size_bytes` (0 or more) on the calling thread's current device, at a multiple of 256 bytes,
-  /// not initialised. Allowed while a stream is captured.
+  /// `size_bytes` (0 or more) on the calling thread's current device, not initialised, at a
+  /// multiple of 256 bytes. Allowed while a stream is captured.
   ///
-  /// Errors  out_of_memory; unsupported (no GPU, or a build without CUDA); cuda
+  /// Errors      out_of_memory; unsupported (no GPU, or a build without CUDA); cuda
   static Result<DeviceMemory> allocate(std::int64_t size_bytes);
 
   void* data() const { return data_; }
   std::int64_t size_bytes() const { return size_bytes_; }
-  /// Gives up the ownership of data(); free_device_memory takes it back.
+  /// Gives up the ownership of data(); free_device_memory frees it.
   void* release();
 
  private:
@@ -34,11 +34,11 @@ class DeviceMemory {
   std::int64_t size_bytes_ = 0;
 };
 
-/// Ends what DeviceMemory::release handed out. Waits for the kernels that use it; null is nothing.
+/// Frees memory from DeviceMemory::release. Waits for the kernels that use it; null is allowed.
 void free_device_memory(void* data) noexcept;
 
-/// Copies in the order of `stream` and wait for it, so that `host` may be any memory. Not while the
-/// stream is captured. Errors: cuda.
+/// Copies in the order of `stream` and waits for the copy, so `host` may be any memory. Must not be
+/// called while the stream is captured. Errors: cuda.
 Result<void> copy_to_device(void* device, const void* host, std::int64_t size_bytes,
                             Stream stream = nullptr);
 Result<void> copy_to_host(void* host, const void* device, std::int64_t size_bytes,

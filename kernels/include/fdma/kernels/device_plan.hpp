@@ -13,8 +13,8 @@
 
 namespace fdma {
 
-/// A plan of a GPU backend, uploaded. One serves every layer and step with the same mask, shapes
-/// and dtypes, and any number of streams of its device at once.
+/// A plan of a GPU backend, uploaded. One plan can be used by every layer and step with the same
+/// mask, shapes and dtypes, and by any number of streams of its device at once.
 ///
 /// Owner       owns its device memory (size_bytes), released by the destructor, which waits for the
 ///             kernels that use it
@@ -44,46 +44,49 @@ class DevicePlan {
 };
 
 struct UploadOptions {
-  /// Of a backward plan of items or of key lists: with what deterministic calls need, 4 bytes for
-  /// each tile that an item walks. Other plans have nothing to add.
+  /// Uploads what deterministic calls need: for a backward plan of work tiles or of kv worklists,
+  /// 4 bytes for each tile that a work tile walks. Other plans need nothing more.
   bool deterministic = false;
 };
 
 /// Copies a plan of backend sm90 to the current device, in the order of `stream`; kernels on other
-/// streams must wait for it. Not while a stream is captured. `plan` may go when the call returns.
+/// streams must wait for it. Must not be called while a stream is captured. `plan` may be destroyed
+/// when the call returns.
 ///
-/// Errors  unsupported (backend, build, GPU), out_of_memory, cuda
+/// Errors      unsupported (backend, build, GPU), out_of_memory, cuda
 Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream = nullptr,
                           const UploadOptions& options = {});
 
-/// attention_forward (attention.hpp) on the GPU, in the order of `stream`; returns after the
-/// launch, without waiting, and may be captured into a CUDA graph. Tensors are device tensors,
-/// head_dim is contiguous, other strides are multiples of 8 elements and addresses of q, k, v
-/// multiples of 16 bytes. `workspace`: workspace_bytes() bytes of device memory, 16-aligned, that
-/// no other launch uses at the same time. The same bits every run. options.num_threads,
-/// num_items_done and is_cancelled do not apply.
+/// attention_forward (attention.hpp) on the GPU, in the order of `stream`. It returns after the
+/// launch, without waiting, and may be captured into a CUDA graph. The bits are the same every run.
+/// options.num_threads, num_items_done and is_cancelled do not apply.
 ///
-/// A value in v that is not finite makes rows of a visited tile NaN also where they do not see its
-/// key; keys past an element's length never matter.
+/// A value in v that is not finite also makes those rows of a visited tile NaN that do not see its
+/// key. Keys past an element's length never matter.
 ///
-/// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
-///         backward calls), cuda. Checked before the launch
+/// Shapes      tensors are device tensors; head_dim is contiguous, other strides are multiples of 8
+///             elements, addresses of q, k, v are multiples of 16 bytes
+///             workspace: workspace_bytes() of device memory, 16-aligned, that no other launch uses
+///             at the same time
+/// Errors      shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan
+///             for backward calls), cuda. All are checked before the launch
 Result<void> attention_forward(const DevicePlan& plan, const AttentionTensors& tensors,
                                void* workspace, Stream stream = nullptr,
                                const AttentionOptions& options = {});
 
-/// attention_backward (attention_backward.hpp) on the GPU, by an uploaded backward plan; all else
-/// as attention_forward above: tensors, gradients included, are device tensors whose strides but
-/// the last are multiples of 8 elements and whose addresses are multiples of 16 bytes.
-/// options.deterministic: the same bits every run, somewhat slower; a plan that is not parametric
-/// must have been uploaded for it.
+/// attention_backward (attention_backward.hpp) on the GPU, by an uploaded backward plan. Launches,
+/// workspace and options are as of attention_forward above. With options.deterministic the bits are
+/// the same every run, and the call is somewhat slower; a plan that is not in closed form must have
+/// been uploaded for it.
 ///
-/// A value that is not finite in q, k, v or dout may reach gradients of any row and key of a
-/// visited tile, whether they see each other or not: which ones may differ from run to run, of
-/// deterministic calls, too. What lies past an element's lengths never matters.
+/// A value in q, k, v or dout that is not finite may reach the gradients of any row and key of a
+/// visited tile, whether they see each other or not. Which ones it reaches may differ from run to
+/// run, also with options.deterministic. Elements past a length never matter.
 ///
-/// Errors  shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan for
-///         forward calls), cuda. Checked before the launch
+/// Shapes      tensors, gradients included, are device tensors; strides but the last are multiples
+///             of 8 elements, addresses are multiples of 16 bytes
+/// Errors      shape_mismatch, invalid_argument, unsupported (strides, alignment, device, a plan
+///             for forward calls), cuda. All are checked before the launch
 Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
                                 void* workspace, Stream stream = nullptr,
                                 const BackwardOptions& options = {});

@@ -1,4 +1,4 @@
-// Devices and streams: which one is current, which stream this is, how long it worked.
+// Devices and streams: the current device, the identity of a stream, the time that it worked.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace fdma {
 
-/// Makes a CUDA device the calling thread's current one while it lives, then the former one again.
+/// Makes a CUDA device the calling thread's current one. The destructor restores the former one.
 class CurrentDevice {
  public:
-  /// Errors  unsupported: no such device, no GPU, or a build without CUDA
+  /// Errors      unsupported: no such device, no GPU, or a build without CUDA
   static Result<CurrentDevice> make(int device);
   CurrentDevice(CurrentDevice&& other) noexcept : former_(other.former_) { other.former_ = -1; }
   CurrentDevice& operator=(CurrentDevice&&) = delete;
@@ -27,21 +27,21 @@ class CurrentDevice {
 /// Errors: unsupported.
 Result<int> current_device();
 Result<std::string> current_device_name();
-/// Its multiprocessors. Errors: unsupported.
+/// The number of its multiprocessors. Errors: unsupported.
 Result<int> current_device_multiprocessors();
 
-/// Which stream a handle means: no two streams of a process ever have the same number, not even one
-/// that is created after another was destroyed. `capture` is 0, or the number of the CUDA graph
-/// capture that the stream is part of; it has another `stream` then.
+/// The identity of a stream. No two streams of a process ever have the same number, not even where
+/// one is created after the other was destroyed. `capture` is 0, or the number of the CUDA graph
+/// capture that the stream is part of; `stream` is then another number.
 struct StreamNumber {
   std::uint64_t stream = 0;
   std::uint64_t capture = 0;
   friend auto operator<=>(const StreamNumber&, const StreamNumber&) = default;
 };
-/// Errors  unsupported, cuda
+/// Errors: unsupported, cuda.
 Result<StreamNumber> number_of(Stream stream);
 
-/// Waits until everything on `stream` has run. Errors: cuda, those of its kernels among them.
+/// Waits until everything on `stream` has run. Errors: cuda, which includes errors of its kernels.
 Result<void> wait_for(Stream stream);
 
 /// The time between two points of a stream, as the device measures it (to about a microsecond).
@@ -52,10 +52,10 @@ class StreamTimer {
   StreamTimer& operator=(StreamTimer&&) = delete;
   ~StreamTimer();
 
-  /// Marks the points, in the order of `stream`. Errors: cuda.
+  /// Mark the first and the second point, in the order of `stream`. Errors: cuda.
   Result<void> start(Stream stream = nullptr);
   Result<void> stop(Stream stream = nullptr);
-  /// Waits for the second point. Errors: cuda.
+  /// Seconds between the points. Waits for the second one. Errors: cuda.
   Result<double> seconds() const;
 
  private:

@@ -1,4 +1,4 @@
-// Estimates: what a mask will cost on a device before anything runs, and what it saves.
+// Estimates: the predicted cost of a mask on a device before anything runs, and what it saves.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@
 
 namespace fdma {
 
-/// Steps of one kind: tiles or gather chunks visited, and cells computed in them.
+/// Steps of one kind: tiles or index tiles visited, and cells computed in them.
 struct StepWork {
   std::int64_t tiles = 0;
   std::int64_t cells = 0;
   friend bool operator==(const StepWork&, const StepWork&) = default;
 };
 
-/// What a plan, or one item of it, computes, by PlanSegmentKind.
+/// What a plan, or one of its work tiles, computes, by PlanSegmentKind.
 struct PlanWork {
   std::array<StepWork, 5> steps;
 
@@ -34,19 +34,19 @@ struct PlanWork {
   friend bool operator==(const PlanWork&, const PlanWork&) = default;
 };
 
-/// Items run by workers that each take the next one when they are free.
+/// Work tiles on workers that each take the next one when they are free.
 struct Schedule {
   std::int32_t num_workers = 1;
   std::int64_t num_items = 0;
   double makespan_us = 0;  ///< until the last worker is done
-  double busy_us = 0;      ///< sum over items
+  double busy_us = 0;      ///< sum over work tiles
   double longest_item_us = 0;
-  /// Share of the workers' time in which they work: 1 is perfect, also for no work at all.
+  /// Share of the workers' time in which they work; 1 is perfect, and also stands for no work.
   double balance() const;
 };
 
-/// Simulates items that take `item_us` in this order, each worker taking its next one `ahead_us`
-/// before it is free (KernelCosts). Cost: O(items log workers).
+/// Simulates work tiles that take `item_us` in this order. Each worker takes its next one
+/// `ahead_us` before it is free (KernelCosts). Cost: O(work tiles * log(workers)).
 ///
 /// Example     simulate_schedule(std::vector<double>{3, 2, 2}, 2).makespan_us == 4
 /// Invariants  max(busy / workers, longest) <= makespan <= busy / workers + longest + ahead_us
@@ -56,34 +56,34 @@ Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_wor
 /// The prediction for one plan.
 struct PlanEstimate {
   PlanWork work;
-  Schedule schedule;  ///< its times are those of the clock that the call can keep
+  Schedule schedule;  ///< times at the clock that the call can keep
   double launch_us = 0;
-  double memory_us = 0;   ///< what main memory takes for every tensor and the plan, once
-  double combine_us = 0;  ///< combining split rows, after the items
-  double move_us = 0;     ///< moving keys into their orders, before the items; a CPU does not
-  double query_us = 0;  ///< backward on a GPU: sums of dq made zero before, stored after the items
-  double extra_us = 0;  ///< what BackwardExtras add to the items
+  double memory_us = 0;   ///< main memory traffic of every tensor and the plan, once
+  double combine_us = 0;  ///< combining split rows, after the work tiles
+  double move_us = 0;     ///< applying kv permutations before the work tiles; 0 on a CPU
+  double query_us = 0;    ///< backward on a GPU: zero fill of dq_accum before, storing dq after
+  double extra_us = 0;    ///< what BackwardExtras add to the work tiles
   /// launch_us + move_us + max(makespan + query_us + extra_us, memory_us) + combine_us
   double time_us = 0;
-  /// time_us where calls follow one another without a pause, and the power limit has slowed the
-  /// card down before this one. Short calls take that much longer; on a CPU the same.
+  /// time_us where calls follow one another without a pause and the power limit has already slowed
+  /// the card down. Short calls take that much longer. On a CPU it is time_us.
   double sustained_time_us = 0;
   std::int64_t memory_bytes = 0;
 
   bool is_memory_bound() const { return memory_us > schedule.makespan_us + query_us + extra_us; }
 };
 
-/// What a backward call does that its plan does not say (BackwardOptions); forward calls do not.
+/// Options of a backward call that its plan does not hold (BackwardOptions).
 struct BackwardExtras {
-  bool is_deterministic = false;  ///< on a GPU sums of dq wait for their turns
-  bool sums_keys = false;         ///< RowSums::keys: a pass over the keys before the others
+  bool is_deterministic = false;  ///< on a GPU, sums of dq wait for the dQ semaphore
+  bool sums_keys = false;         ///< RowSums::keys: a correction pass over the keys first
 };
 
-/// Predicts the time of `plan` on a device, for the pass that the plan is for.
+/// Predicts the time of `plan` on a device, for the direction of the plan.
 ///
-/// Errors  unsupported if the profile has no costs for dtype, direction or the plan's tile;
-///         invalid_argument for gather lists where the kernel does not gather
-/// Cost    O(items * (segments + log workers) + bitmaps)
+/// Errors      unsupported if the profile has no costs for dtype, direction or the plan's tile;
+///             invalid_argument for kv index lists where the kernel does not gather
+/// Cost        O(work tiles * (segments + log(workers)) + bitmaps)
 Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfile& profile,
                                    const BackwardExtras& extras = {});
 
@@ -93,13 +93,14 @@ struct EstimateOptions {
   BlockShape tile{0, 0};
   ColumnMode columns = ColumnMode::automatic;
   ScoreSpec score;
-  /// Workers instead of the profile's; 0: those of the profile.
+  /// Workers; 0: those of the profile.
   std::int32_t num_workers = 0;
-  /// Predict every tile shape of the profile and every column mode as well.
+  /// Also predicts every tile shape of the profile and every column mode.
   bool compare = true;
-  /// Draw more than kMaxTilesDrawn tiles to tell bitmaps apart where a format's size needs it.
+  /// Draws more than kMaxTilesDrawn tiles to find equal bitmaps where the size of a format needs
+  /// it.
   bool count_all = false;
-  /// Gather lists above this size are not built for a comparison.
+  /// kv index lists above this size are not built for a comparison.
   std::int64_t max_gather_bytes = std::int64_t{1} << 30;
 };
 
@@ -118,7 +119,7 @@ struct FormatSize {
   std::string reason;  ///< why there are none
 };
 
-/// Everything that `estimate` says. Counts are over all batch elements and query heads.
+/// The result of `estimate`. Counts are over all batch elements and query heads.
 struct SavingsReport {
   std::string device;
   bool is_provisional = true;
@@ -131,12 +132,12 @@ struct SavingsReport {
   std::int64_t allowed_pairs = 0;  ///< true cells
   std::int64_t total_pairs = 0;
   std::int64_t full_tiles = 0, partial_tiles = 0, empty_tiles = 0;  ///< of the mask, in `tile`
-  /// False cells that exist in partial tiles: what tiles that cannot skip keys would waste.
+  /// False cells that exist in partial tiles: the waste of tiles that cannot skip keys.
   std::int64_t partial_dead_cells = 0;
   PlanCounts counts;  ///< of the plan
   std::int64_t plan_bytes = 0;
-  PlanEstimate masked;  ///< the mask
-  PlanEstimate dense;   ///< every pair allowed, the same lengths, the profile's first tile shape
+  PlanEstimate masked;  ///< of the mask
+  PlanEstimate dense;   ///< of every pair, at the same lengths, in the profile's first tile shape
 
   double flops = 0;        ///< of the allowed pairs
   double dense_flops = 0;  ///< of all pairs
@@ -145,8 +146,8 @@ struct SavingsReport {
   double speedup = 1;  ///< dense.time_us / masked.time_us
 
   std::vector<FormatSize> formats;    ///< by MaskFormat
-  std::int64_t dense_bit_bytes = 0;   ///< a dense tensor of the pairs that the mask tells apart,
-  std::int64_t dense_bool_bytes = 0;  ///< of one bit, one byte or one float32 a cell
+  std::int64_t dense_bit_bytes = 0;   ///< a dense tensor, one bit a cell, for each distinct mask
+  std::int64_t dense_bool_bytes = 0;  ///< the same, one byte a cell; below, one float32 a cell
   std::int64_t dense_float_bytes = 0;
   MaskFormat best_format = MaskFormat::segment;  ///< fewest bytes; ties by MaskFormat
   std::vector<Candidate> candidates;             ///< fastest first, those without a time last
@@ -158,9 +159,9 @@ double attention_flops(const AttentionShape& shape, Direction direction, double 
 
 /// Predicts attention over `mask` with tensors of `shape` (the dtype of k chooses the kernel).
 ///
-/// Errors  as make_plan and estimate_plan
-/// Cost    that of the plans: follows tiles and segments, not cells; 1M tokens of causal attention
-///         with 32 heads take well below a second
+/// Errors      as make_plan and estimate_plan
+/// Cost        that of the plans, which follows tiles and segments, not cells; 1M tokens of causal
+///             attention with 32 heads take well below a second
 Result<SavingsReport> estimate(const BlockMask& mask, const AttentionShape& shape,
                                const DeviceProfile& profile, const EstimateOptions& options = {});
 

@@ -1,5 +1,5 @@
-// KeyLists: what a backward call of a mask of column intervals computes, as lists of the keys that
-// are ever seen, in the order of their lifetimes.
+// KeyLists: the kv worklist of a backward call whose mask has column intervals. It lists the keys
+// that are ever seen, in the order of their live ranges.
 #pragma once
 
 #include <cstdint>
@@ -9,47 +9,47 @@
 
 namespace fdma {
 
-/// Listed keys of a tile, and queries of a tile.
+/// The number of listed keys in a key tile, and of queries in a query tile.
 inline constexpr std::int32_t kListTile = 128;
 
-/// Where a key has no sums: its item stores its gradients.
+/// Marks a key without fp32 accumulators: its work tile stores its gradients.
 inline constexpr std::int32_t kNoSums = -1;
 
-/// Entries are sorted by (q_end - 1) >> lifetime_shift(q_len): in steps of 64 queries or more, at
-/// most 1,024 of them.
+/// Entries are sorted by (q_end - 1) >> lifetime_shift(q_len), that is in steps of 64 queries or
+/// more, at most 1,024 steps.
 FDMA_HOST_DEVICE inline std::int32_t lifetime_shift(std::int64_t q_len) {
   std::int32_t shift = 6;
   while (((q_len - 1) >> shift) >= 1024) ++shift;
   return shift;
 }
 
-/// Tiles of a block, inside which entries are sorted by the first query, where all those of a KV
-/// head fill `num_tiles`.
+/// Tiles of a block inside which entries are sorted by the first query, where the entries of a KV
+/// head fill `num_tiles` tiles.
 FDMA_HOST_DEVICE inline std::int32_t order_block_tiles(std::int64_t num_tiles) {
   return num_tiles < 16 ? 2 : num_tiles < 32 ? 3 : num_tiles < 128 ? 4 : num_tiles < 256 ? 6 : 8;
 }
 
-/// A key and queries that see it: [q_begin, q_end), relative to the batch element. A key of several
-/// intervals, or of one that is cut, is listed once for each part. Behind the last key of an order
-/// to the end of its tile: key -1, no queries.
+/// A key and the queries [q_begin, q_end) that see it, relative to the batch element. A key of
+/// several intervals, or of one interval that is cut, is listed once for each. Key -1 without
+/// queries fills the last tile of an order.
 struct alignas(16) ListedKey {
   std::int32_t key;
   std::int32_t q_begin;
   std::int32_t q_end;
-  /// Row of the float32 sums that its items add gradients to, counted from KeyItem::first_sum; or
-  /// kNoSums.
+  /// Row of the fp32 accumulators that its work tiles add gradients to, counted from
+  /// KeyItem::first_sum; or kNoSums.
   std::int32_t sum_row;
   friend bool operator==(const ListedKey&, const ListedKey&) = default;
 };
 
-/// What is computed without a break: 128 listed keys of a KV head against the queries of all of its
-/// query heads in tiles [begin_tile, end_tile).
+/// A work tile: 128 listed keys of a KV head against the queries of all of its query heads in tiles
+/// [begin_tile, end_tile), computed without a break.
 struct alignas(16) KeyItem {
   std::int32_t batch;
   std::int32_t kv_head;
   std::int32_t key_tile;  ///< listed keys [128 * key_tile, .. + 128)
-  /// First row of the sums of its keys, or kNoSums: keys without sums are in no other item, which
-  /// stores their gradients.
+  /// First row of the fp32 accumulators of its keys, or kNoSums. Keys without accumulators are in
+  /// no other work tile; this one stores their gradients.
   std::int32_t first_sum;
   std::int32_t begin_tile;  ///< of 128 queries, not empty; tiles in between may have no cell
   std::int32_t end_tile;
@@ -58,20 +58,21 @@ struct alignas(16) KeyItem {
   friend bool operator==(const KeyItem&, const KeyItem&) = default;
 };
 
-/// Whose gradients a row of sums holds; key -1: nobody's.
+/// The key whose gradients a row of fp32 accumulators holds; key -1: none.
 struct alignas(8) SumKey {
   std::int32_t kv_row;  ///< batch * heads_kv + kv_head
   std::int32_t key;
   friend bool operator==(const SumKey&, const SumKey&) = default;
 };
 
-/// The lists of all KV heads; equal ones are there once.
+/// The kv worklists of all KV heads; equal ones are stored once.
 ///
 /// Example     learned top-k, 131,072 keys, w = 2,048, random scores: 10,474 keys of a head are
-/// ever
-///             seen, in 73,960 entries; 82 % of the tiles of queries are full
-/// Invariants  keys is a multiple of kListTile; items of a KV head are together, by segments of
-///             queries and in a segment longest first; a key without sums is in one item
+///             ever seen, in 73,960 entries; 82 % of the query tiles are full
+/// Invariants  the number of keys is a multiple of kListTile
+///             work tiles of a KV head are together, by segments of queries, and longest first in a
+///             segment
+///             a key without accumulators is in one work tile
 struct KeyLists {
   std::vector<ListedKey> keys;
   std::vector<KeyItem> items;

@@ -1,5 +1,5 @@
-// SegmentIterator: the tiles of one work item, one after the other. The same code on host and
-// device, so that the CPU backend, the counters of the estimator and the kernels cannot disagree.
+// SegmentIterator: the tiles of one work tile, one after the other. Host and device run the same
+// code, so that the CPU backend, the counters of the estimator and the kernels cannot disagree.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace fdma {
 
-/// One tile or gather chunk to visit.
+/// One tile or index tile to visit.
 struct TileStep {
   PlanSegmentKind kind;
-  std::int32_t payload;  ///< bitmap, row panel or gather list
-  std::int32_t tile;     ///< key tile; of kind gather the chunk of its list
-  std::int32_t offset;   ///< tiles since the first of the segment (rows: how far into the panel)
+  std::int32_t payload;  ///< index of the bitmap, row panel or kv index list
+  std::int32_t tile;     ///< key tile; kind gather: index tile of its list
+  std::int32_t offset;   ///< tiles since the first of the segment (kind rows: within the panel)
 };
 
-/// Walks the segments of an item in their order, from the item's first tile on. An item of a split
-/// row ends after num_tiles steps: its segments go on with tiles of the next item.
+/// Walks the segments of a work tile in their order, from its first tile on. A work tile of a split
+/// row ends after num_tiles steps; its segments go on with the tiles of the next one.
 ///
 /// Example     SegmentIterator it(plan.segments.data(), item);
 ///             for (int i = 0; i < item.num_tiles && it.next(step); ++i) visit(step);
@@ -66,7 +66,7 @@ class SegmentIterator {
   std::int32_t offset_ = 0;
 };
 
-/// The tiles of an item that has its row for itself, from the first to the last or the other way
+/// Walks the tiles of a work tile that is not split, from the first to the last or the other way
 /// round (`is_down`, the same at each call).
 ///
 /// Example     EitherWayIterator it(plan.segments.data(), item, true);
@@ -99,9 +99,9 @@ class EitherWayIterator {
 
  private:
   const PlanSegment* segment_;
-  std::int32_t num_left_;  ///< segments, this one among them
+  std::int32_t num_left_;  ///< segments left, including this one
   std::int32_t step_;
-  std::int32_t num_walked_ = 0;  ///< tiles of the segment
+  std::int32_t num_walked_ = 0;  ///< tiles walked of this segment
 };
 
 }  // namespace fdma
