@@ -1,5 +1,5 @@
-// The masks among which selection keeps one interval per key: visible sets only grow inside a
-// group.
+// The one-interval class: masks among which selection keeps one interval per key. In them visible
+// sets only grow inside a group of rows.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,15 @@ namespace fdma {
 /// The end of a query interval that is not known yet.
 inline constexpr std::int32_t kOpenEnd = std::numeric_limits<std::int32_t>::max();
 
-/// The query interval of every key, where `among` belongs to the one-interval class: each key is
-/// visible to one query interval (or to none: {0, 0}); in key order the begins do not decrease; and
-/// intervals that meet end together, that is with their group of rows.
+/// The query interval of every key, {0, 0} for none, where `among` belongs to the one-interval
+/// class. Three rules define the class:
+///   each key is visible to at most one query interval
+///   in key order the begins do not decrease
+///   intervals that meet end together, at the end of their group of rows
 ///
-/// Example     causal, documents, prefixes, padding at any alignment: members. A window: key 0 ends
-///             before key 1 does while both are visible, so it is none
-/// Errors      unsupported: names the first key that breaks a rule, and which
+/// Example     causal, documents, prefixes and padding at any alignment are members; a window is
+///             not, because key 0 ends before key 1 does while both are visible
+/// Errors      unsupported, naming the first key that breaks a rule, and the rule
 /// Cost        one pass over the keys
 Result<std::vector<Interval>> one_interval_per_key(const ColumnIntervals& among);
 
@@ -41,8 +43,8 @@ class OneIntervalRule {
   /// No later query sees the keys so far: intervals with an open end are taken to end at `q`.
   void end_group(std::int64_t q);
 
-  /// The last key with an interval that is not empty, -1 before the first, and its interval: all
-  /// that the rule knows.
+  /// The whole state of the rule: the last key with an interval that is not empty (-1 before the
+  /// first), and its interval.
   std::int64_t last_key() const { return last_key_; }
   Interval last() const { return last_; }
   static OneIntervalRule after(std::int64_t last_key, Interval last) {
