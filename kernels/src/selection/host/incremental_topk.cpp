@@ -1,15 +1,14 @@
-// The kept keys are a heap of at most w ranks, the worst first. In a group of rows whose visible
-// keys only grow, that is all there is to know:
-//   a key appears   fewer than w are kept: it is kept. It beats the worst one: that one is dropped,
-//                   for good, since the w that beat it stay visible. Else it is dropped itself, for
-//                   good
-//   a group ends    its keys are seen by nobody any more; the heap is empty
-// Keys appear in the order of their indices (begins do not decrease), so those whose first query is
-// still to come are a queue, and of equal scores the one that is there stays.
+// The kept keys are a heap of at most w ranks, the worst first. Where the visible keys of a group
+// of rows only grow, two events are enough:
+//   a key appears   If fewer than w keys are kept, it is kept. If it beats the worst kept key, that
+//                   key is dropped, for good, because the w keys that beat it stay visible.
+//                   Otherwise the new key is dropped itself, for good.
+//   a group ends    No later query sees its keys; the heap is emptied.
+// Keys appear in the order of their indices (begins do not decrease). Those whose first query is
+// still to come are therefore a queue, and among equal scores the key that came first stays.
 //
-// Example   causal, w = 2, scores 3 1 2: key 2 takes the place of key 1 at query 2: [0, ..), [1,
-// 2),
-//           [2, ..).
+// Example   causal, w = 2, scores 3 1 2: key 2 takes the place of key 1 at query 2:
+//           [0, ..), [1, 2), [2, ..).
 // Not one   a window: key 0 leaves while key 1 stays, and a key that both beat comes back. Such an
 // M
 //           is refused (one_interval.hpp).
@@ -72,7 +71,7 @@ Result<void> IncrementalTopk::append(std::span<const float> scores, std::span<co
   }
   rule_ = rule;
   dropped_.clear();
-  // All queries of this call are decided together: keys come in the order of their begins.
+  // All queries of this call are decided together, because keys come in the order of their begins.
   const std::int64_t end = q_len_ + num_queries;
   for (; next_waiting_ < waiting_.size() && waiting_[next_waiting_].queries.begin < end;
        ++next_waiting_) {
@@ -120,7 +119,7 @@ void IncrementalTopk::end_group() {
   rule_.end_group(q_len_);
 }
 
-// A key at its first query.
+// A key that reaches its first query.
 void IncrementalTopk::show(const Waiting& key) {
   if (group_end_ <= key.queries.begin) close_group(group_end_);
   group_end_ = key.queries.end;
@@ -141,7 +140,7 @@ void IncrementalTopk::show(const Waiting& key) {
   kept_[static_cast<std::size_t>(index)] = {key.queries.begin, kOpenEnd};
 }
 
-// The keys in the heap are visible to the queries before `q` only.
+// Only the queries before `q` see the keys in the heap.
 void IncrementalTopk::close_group(std::int64_t q) {
   for (const std::uint64_t rank : heap_) {
     const std::int32_t key = key_of_rank(rank);
@@ -208,7 +207,8 @@ Result<IncrementalTopk> IncrementalTopk::restore(State state) {
       return wrong("intervals");
     }
   }
-  // As many open intervals as ranks, each of another key: the heap is those keys.
+  // There are as many open intervals as ranks and each rank has another key: the heap is those
+  // keys.
   const auto is_live = [&](std::uint64_t rank) {
     const std::int32_t key = key_of_rank(rank);
     return is_key(key) && state.kept[static_cast<std::size_t>(key)].end == kOpenEnd;

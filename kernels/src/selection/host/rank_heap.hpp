@@ -1,4 +1,4 @@
-// The w best ranks so far, the worst of them first.
+// A heap of the w best ranks so far, the worst of them first.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ inline void push_rank(std::vector<std::uint64_t>& heap, std::uint64_t rank) {
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
 
-/// Puts `rank` in place of the worst one: down the heap past whatever is worse, without branches
-/// on what is found there (scores are unpredictable).
+/// Replaces the worst rank by `rank`: moves it down the heap past all that are worse, without
+/// branches on the ranks (scores are unpredictable).
 inline void replace_worst(std::vector<std::uint64_t>& heap, std::uint64_t rank) {
   std::uint64_t* const at = heap.data();
   const std::size_t size = heap.size();

@@ -7,8 +7,9 @@
 
 namespace fdma {
 
-/// A set of integers in [0, size) as a tree of 64-bit words: a bit of a level says whether a word
-/// below has any. All operations take one word per level: 4 levels reach 16 million.
+/// A set of integers in [0, size) as a tree of 64-bit words: a bit of one level says whether a word
+/// of the level below has any bit. All operations take one word per level: 4 levels reach 16
+/// million.
 class RankSet {
  public:
   static constexpr std::int64_t kNone = -1;

@@ -1,19 +1,22 @@
-// Two ways to one result. Where visible sets only grow (one_interval.hpp) a heap of the w best keys
-// takes each key at its first query: the one that it drops never comes back (incremental_topk.cpp).
-// Most keys of a long sequence fall to one comparison there.
+// There are two ways to one result.
 //
-// For any other mask, one sweep over the queries. Keys are known by their rank (0 is the best); the
-// visible ones are a set of ranks, and the kept ones are those up to a threshold rank, w of them:
-//   a key appears      below the threshold: it is kept, and the key at the threshold is dropped (if
-//   w are
-//                      kept already); above it: nothing happens
-//   a key disappears   below or at the threshold: the next visible one above it is kept instead
-// so that each change of visibility changes at most two intervals. All changes at one query are
-// made before it is looked at: a key that is dropped and kept again at one query never stopped
-// being kept.
+// Where visible sets only grow (one_interval.hpp), a heap of the w best keys takes each key at its
+// first query; a key that it drops never comes back (incremental_topk.cpp). Most keys of a long
+// sequence fail one comparison there.
 //
-// Example (one interval a key)   causal, documents, prefixes: keys appear, and disappear all
-// together. Example (several)              a window: whenever a key leaves, a worse one may come
+// For any other mask, one sweep goes over the queries. Keys are known by their rank (0 is the
+// best). The visible keys are a set of ranks, and the kept keys are the w ranks up to a threshold:
+//   a key appears     Below the threshold it is kept, and the key at the threshold is dropped if w
+//                     are kept already. Above the threshold nothing happens.
+//   a key disappears  If its rank is at most the threshold, the next visible rank above the
+//                     threshold is kept instead.
+// Each change of visibility thus changes at most two intervals. All changes at one query are made
+// before the query is decided: a key that is dropped and kept again at one query was kept all
+// along.
+//
+// Example (one interval a key)  causal, documents, prefixes: keys appear one by one and disappear
+//                               all together.
+// Example (several)             a window: whenever a key leaves, a worse one may come back.
 // back.
 #include "fdma/select/select_topk.hpp"
 
@@ -79,7 +82,7 @@ Events events_by_query(const ColumnIntervals& among, const std::vector<std::int3
   return events;
 }
 
-// Intervals in which ranks are kept, in the order in which they end.
+// Intervals of queries in which ranks are kept, in the order in which they end.
 class KeptIntervals {
  public:
   explicit KeptIntervals(std::size_t num_ranks) : begin_(num_ranks), last_(num_ranks, -1) {}
@@ -87,7 +90,7 @@ class KeptIntervals {
   void keep(std::int64_t rank, std::int64_t q) {
     const auto at = static_cast<std::size_t>(rank);
     const std::int64_t last = last_[at];
-    // Dropped at this very query: the interval goes on.
+    // The rank was dropped at this very query: its interval goes on.
     if (last >= 0 && closed_[static_cast<std::size_t>(last)].queries.end == q) {
       begin_[at] = closed_[static_cast<std::size_t>(last)].queries.begin;
       closed_[static_cast<std::size_t>(last)].queries.end = begin_[at];  // empty: left out below
@@ -104,7 +107,7 @@ class KeptIntervals {
         {static_cast<std::int32_t>(rank), {begin_[at], static_cast<std::int32_t>(q)}});
   }
 
-  // By key, then by query; they were closed in the order of queries.
+  // Sorts by key, then by query; intervals were closed in the order of queries.
   ColumnIntervals by_key(const ColumnIntervals& among,
                          const std::vector<std::int32_t>& key_of) const {
     ColumnIntervals result{among.q_len, among.kv_len, {}, {}};
@@ -131,12 +134,12 @@ class KeptIntervals {
     std::int32_t rank;
     Interval queries;
   };
-  std::vector<std::int32_t> begin_;  ///< of a kept rank: its first query
-  std::vector<std::int64_t> last_;   ///< of a rank: its last closed interval, or -1
+  std::vector<std::int32_t> begin_;  ///< the first query of a kept rank
+  std::vector<std::int64_t> last_;   ///< the last closed interval of a rank, or -1
   std::vector<Closed> closed_;
 };
 
-// True iff one_interval_per_key takes it.
+// True iff one_interval_per_key accepts the mask.
 bool is_growing(const ColumnIntervals& among) {
   if (static_cast<std::int64_t>(among.intervals.size()) > among.kv_len) return false;
   OneIntervalRule rule;
@@ -152,8 +155,8 @@ bool is_growing(const ColumnIntervals& among) {
   return true;
 }
 
-// By heap: `kept` holds the rest of a key's group as its interval until it is dropped. Empty where
-// `among` is beyond the one-interval class.
+// The selection by heap: `kept` holds the rest of a key's group as its interval until it is
+// dropped. The result is empty where `among` is beyond the one-interval class.
 std::optional<ColumnIntervals> select_growing(std::span<const float> scores, std::int64_t w,
                                               const ColumnIntervals& among) {
   if (!is_growing(among)) return std::nullopt;

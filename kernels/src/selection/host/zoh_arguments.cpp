@@ -27,12 +27,12 @@ float element(const TensorView& view, std::int64_t offset) {
                                       : std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 
-// Rows of weights: as they are, or split by the head whose values they multiply, and padded.
+// Rows of weights, padded: unchanged, or split by the head whose values they multiply.
 std::vector<float> widened(const TensorView& dt_proj, const ZohShape& shape,
                            std::int64_t padded_dim) {
   const std::int64_t heads = shape.num_heads_kv;
   const std::int64_t sources = shape.is_per_head ? 1 : heads;
-  // Heads are taken four at a time: rows of zeros after the last.
+  // Heads are computed four at a time, so rows of zeros follow the last.
   const std::int64_t rows = shape.is_per_head ? heads : (heads + 3) / 4 * 4;
   std::vector<float> weights(static_cast<std::size_t>(rows * sources * padded_dim), 0.0F);
   for (std::int64_t head = 0; head < heads; ++head) {

@@ -1,4 +1,4 @@
-// The arguments of zoh_scores and its backward: what is wrong with them, and the call they make.
+// The arguments of zoh_scores and its backward: their checks, and the checked call.
 #pragma once
 
 #include <string>
@@ -13,11 +13,13 @@ Error mismatch(std::string message);
 /// "[2, 8]"
 std::string extents_text(const TensorView& view);
 
-/// Errors  unsupported: no float32, float16 or bfloat16; invalid_argument: null or misaligned data
+/// Errors      unsupported: no float32, float16 or bfloat16; invalid_argument: null or misaligned
+///             data
 Result<void> check_elements(const TensorView& view, std::string_view name);
 Result<void> check_num_threads(const ZohOptions& options);
 
-/// The call without its scores; rows of weights are padded to a multiple of `padding`.
+/// The call, whose scores are still to be set; rows of weights are padded to multiples of
+/// `padding`.
 Call make_call(const ZohShape& shape, ZohMode mode, const TensorView& values,
                const TensorView& dt_proj, const TensorView& a_coef, std::int64_t padding);
 

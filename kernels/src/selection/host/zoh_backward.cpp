@@ -1,6 +1,6 @@
-// Gradients of ZOH scores on the host. Keys are shared out in at most kMaxParts parts that depend
-// on the shape only, each with sums of its own for ddt_proj and da_coef; the sums are added up in
-// the order of keys.
+// Gradients of ZOH scores on the host. Keys are divided into at most kMaxParts parts, which depend
+// on the shape only. Each part has its own sums for ddt_proj and da_coef; these are added in the
+// order of keys.
 #include "fdma/select/zoh_backward.hpp"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ bool are_same(const TensorView& a, const TensorView& b) {
   return a.data == b.data && a.dtype == b.dtype && a.strides == b.strides;
 }
 
-// Elements of a contiguous array, one after the other, into a tensor of any strides.
+// Copies the elements of a contiguous array, one after the other, to a tensor of any strides.
 void scatter(const std::vector<std::uint8_t>& elements, const MutableTensorView& to) {
   const auto size = static_cast<std::size_t>(size_bytes(to.dtype));
   const std::int64_t columns = to.rank == 2 ? to.extents[1] : 1;
@@ -89,7 +89,7 @@ void write(const std::vector<float>& sums, const MutableTensorView& to) {
   scatter(narrowed, to);
 }
 
-// ddt_proj, whose rows have lost their padding.
+// ddt_proj without the padding of its rows.
 std::vector<float> unpadded(const std::vector<float>& sums, const ZohShape& shape,
                             std::int64_t padded_dim) {
   const std::int64_t rows = shape.num_heads_kv * (shape.is_per_head ? 1 : shape.num_heads_kv);

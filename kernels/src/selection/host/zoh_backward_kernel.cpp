@@ -1,15 +1,14 @@
-// The gradients of a block of keys.
+// The gradients of a block of keys, in three steps:
 //
-//   dt        of keys with a dscore that is not 0, in any head, as zoh_kernel.cpp has it; other
-//   keys
-//             are not read
-//   ddt       softplus, sigmoid and exp on vectors of keys; what adds nothing is 0 from here on
-//   dvalues   per-head dt_proj: a row of values is widened once more, from the cache, and ends in
-//   ddt_proj  both. Wide dt_proj: two small matrix products with ddt, each by the same loop over
-//             4 rows x 2 vectors of sums in registers
+//   dt        as in zoh_kernel.cpp, for keys with a dscore other than 0 in any head; other keys are
+//             not read
+//   ddt       softplus, sigmoid and exp on vectors of keys; ddt is 0 where a key adds nothing
+//   dvalues,  per-head dt_proj: a row of values is widened once more, from the cache, and used for
+//   ddt_proj  both; wide dt_proj: two small matrix products with ddt, each by the same loop over 4
+//             rows x 2 vectors of sums in registers
 //
-// ddt_proj and da_coef are added to the sums of the caller, key after key, so that their order is
-// that of keys. Highway compiles this file once for each instruction set.
+// ddt_proj and da_coef are added to the sums of the caller, key after key, so their order is that
+// of keys. Highway compiles this file once for each instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "selection/host/zoh_backward_kernel.cpp"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
@@ -48,7 +47,7 @@ HWY_INLINE WordVec float16_of(FloatVec x) {
   const WordVec odd = hn::And(hn::ShiftRight<13>(size), words(1));
   const WordVec rounded = hn::Add(size, hn::Add(odd, words(0xFFF)));
   const WordVec normal = hn::ShiftRight<13>(hn::Sub(rounded, words(0x38000000)));
-  // 0.5 has its last bit where the smallest subnormal of binary16 is: the sum is rounded there.
+  // The last bit of 0.5 is the smallest subnormal of binary16, so the sum is rounded there.
   const WordVec small =
       hn::Sub(hn::BitCast(WordTag(), hn::Add(magnitude, hn::Set(tag, 0.5F))), words(0x3F000000));
   const auto is_below = [&](float bound) {
@@ -108,7 +107,7 @@ std::int64_t row_bytes(const TensorView& rows, std::int64_t batch, std::int64_t 
          size_bytes(rows.dtype);
 }
 
-/// Stores a row of dvalues, with what other_dvalues has; `row` is overwritten.
+/// Stores a row of dvalues plus other_dvalues; `row` is overwritten.
 void store_row(const BackwardCall& call, std::int64_t batch, std::int64_t key, std::int64_t head,
                float* row) {
   const auto length = static_cast<std::size_t>(call.forward.shape.head_dim);
@@ -124,7 +123,7 @@ void store_row(const BackwardCall& call, std::int64_t batch, std::int64_t key, s
               static_cast<char*>(call.dvalues_data) + row_bytes(call.dvalues, batch, key, head));
 }
 
-/// A row of dvalues to which scores add nothing.
+/// Stores a row of dvalues that scores add nothing to.
 void store_nothing(const BackwardCall& call, std::int64_t batch, std::int64_t key,
                    std::int64_t head) {
   if (call.dvalues.data == nullptr || call.is_in_place) return;
@@ -172,7 +171,7 @@ void differentiate(const Call& call, const BlockKeys& keys, const float* dt, flo
   }
 }
 
-/// Each head by its own values: one row of them at a time.
+/// Gradients where each head sees its own values, one row of them at a time.
 template <class T>
 void spread_per_head(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys,
                      const float* ddt, Sums& sums) {
@@ -250,7 +249,7 @@ void add_products_to_rows(float* to, std::size_t to_stride, std::size_t num_rows
   }
 }
 
-/// Each head by the values of all heads: for the values of one head after the other, two products.
+/// Gradients where each head sees the values of all heads: two products for each head's values.
 template <class T>
 void spread_wide(const BackwardCall& call, std::int64_t batch, const BlockKeys& keys, float* ddt,
                  Sums& sums) {
@@ -259,7 +258,7 @@ void spread_wide(const BackwardCall& call, std::int64_t batch, const BlockKeys& 
   const auto length = static_cast<std::size_t>(forward.shape.head_dim);
   const auto padded = static_cast<std::size_t>(forward.padded_dim);
   constexpr auto kStride = static_cast<std::size_t>(kBlockKeys);
-  BlockKeys used;  // keys with a ddt; their ddt move up
+  BlockKeys used;  // keys with a ddt other than 0; their ddt move up
   for (std::size_t i = 0; i < keys.count; ++i) {
     bool is_used = false;
     for (std::size_t head = 0; head < heads; ++head) {
@@ -334,7 +333,7 @@ void backward_block_here(const BackwardCall& call, std::int64_t batch, std::int6
   const std::int64_t heads = call.forward.shape.num_heads_kv;
   thread_local std::vector<float> dscores;
   dscores.assign(static_cast<std::size_t>(heads * kBlockKeys), 0.0F);
-  BlockKeys keys;  // with a dscore; `dscores` are theirs
+  BlockKeys keys;  // those with a dscore other than 0; `dscores` are theirs
   for (std::int64_t key = first; key < first + count; ++key) {
     bool is_used = false;
     for (std::int64_t head = 0; head < heads; ++head) {

@@ -1,4 +1,4 @@
-// One checked call of zoh_scores, as the code for each instruction set sees it.
+// One checked call of zoh_scores, as the code of each instruction set sees it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace fdma::zoh {
 struct Call {
   ZohShape shape;
   ZohMode mode;
-  const char* values;  ///< any strides but the last, in elements
+  const char* values;  ///< any strides (in elements) but the last
   DType dtype;
   std::int64_t batch_stride, key_stride, head_stride;
   std::vector<float>
@@ -22,12 +22,12 @@ struct Call {
   std::int64_t score_batch_stride, score_head_stride, score_key_stride;
 };
 
-/// Keys that are scored together: what one thread takes.
+/// Keys that one thread scores together.
 inline constexpr std::int64_t kBlockKeys = 64;
-/// Floats to which rows of wide weights are padded with zeros: the widest vector.
+/// Rows of wide weights are padded with zeros to this many floats, the widest vector.
 inline constexpr std::int64_t kPadding = 16;
 
-/// Some keys of a batch element, at most a block's.
+/// Some keys of a batch element, at most one block.
 struct BlockKeys {
   std::int64_t at[kBlockKeys];
   std::size_t count = 0;
@@ -47,10 +47,10 @@ struct BackwardCall {
   void* dvalues_data;
   TensorView other_dvalues;  ///< data = nullptr: none
   bool is_in_place;          ///< other_dvalues is dvalues
-  bool wants_sums;           ///< ddt_proj
+  bool wants_sums;           ///< ddt_proj is wanted
 };
 
-/// What blocks of keys add up to: ddt_proj as `weights` lie, and da_coef.
+/// The sums over blocks of keys: ddt_proj in the layout of `weights`, and da_coef.
 struct Sums {
   std::vector<float> weights;
   std::vector<float> a_coef;

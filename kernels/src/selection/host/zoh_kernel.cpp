@@ -1,13 +1,13 @@
 // The scores of a block of keys.
 //
 //   dt        per-head dt_proj: one dot product of head_dim terms per score, straight from memory,
-//             or four side by side so that the weights come from the cache once for all of them.
-//             Wide dt_proj: a small matrix product; a head's values of all keys of the block are
+//             or four side by side so that the weights come from the cache once for all of them
+//             wide dt_proj: a small matrix product; a head's values of all keys of the block are
 //             widened to float32 once, then 4 keys x 4 scores are held in registers
 //   score     softplus and exp on vectors of keys
 //
 // Sums run over the lanes of a vector and are added up at the end. Highway compiles this file once
-// for each instruction set and picks one at run time; a score depends on its own key only, so the
+// for each instruction set and picks one at run time. A score depends on its own key only, so its
 // bits do not depend on threads or blocks.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "selection/host/zoh_kernel.cpp"
@@ -24,7 +24,7 @@ namespace fdma::zoh::HWY_NAMESPACE {
 
 constexpr std::int64_t kLongRowBytes = 8192;
 
-/// The same for four keys side by side, in the same order of additions: weights are read once.
+/// The same for four keys side by side, with additions in the same order; weights are read once.
 template <class T>
 HWY_INLINE void dot_four(const T* const* rows, const float* weights, std::size_t length,
                          float* sums) {
@@ -61,13 +61,13 @@ HWY_INLINE void dot_four(const T* const* rows, const float* weights, std::size_t
   }
 }
 
-/// dt[head * kBlockKeys + key] of each head by its own values.
+/// dt[head * kBlockKeys + key], where each head sees its own values.
 template <class T>
 void project_per_head(const Call& call, std::int64_t batch, std::int64_t first, std::int64_t count,
                       float* dt) {
   const auto length = static_cast<std::size_t>(call.shape.head_dim);
-  // Memory is read fastest in one sweep, or in few long ones: keys go side by side where their rows
-  // are long. There the weights would fill the first cache as well.
+  // Memory is read fastest in one sweep, or in few long ones. Keys are therefore taken side by side
+  // only where their rows are long; there the weights would fill the first cache as well.
   const bool are_rows_long =
       call.shape.num_heads_kv * call.shape.head_dim * static_cast<std::int64_t>(sizeof(T)) >=
       kLongRowBytes;

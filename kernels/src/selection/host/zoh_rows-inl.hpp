@@ -39,7 +39,7 @@ HWY_INLINE FloatVec load_wide(const Half* from) {
   return hn::PromoteTo(FloatTag(), hn::LoadU(half_tag, from));
 }
 
-/// Fewer elements than a vector holds; zeros after them.
+/// Loads fewer elements than a vector holds, followed by zeros.
 template <class T>
 HWY_INLINE FloatVec load_rest(const T* from, std::size_t count) {
   T rest[kLanes] = {};
@@ -47,7 +47,7 @@ HWY_INLINE FloatVec load_rest(const T* from, std::size_t count) {
   return load_wide(rest);
 }
 
-/// Sum of value * weight. Four sums, so that additions do not wait for each other.
+/// Sum of value * weight, as four sums so that additions do not wait for each other.
 template <class T>
 HWY_INLINE float dot(const T* values, const float* weights, std::size_t length) {
   const FloatTag tag;
@@ -114,7 +114,7 @@ HWY_INLINE void add_products(const float* rows, const float* weights, std::size_
   }
 }
 
-/// dt[head * kBlockKeys + i] of each head by the values of all heads, of the i-th of `keys`.
+/// dt[head * kBlockKeys + i] of the i-th of `keys`, where each head sees the values of all heads.
 template <class T>
 void project_wide(const Call& call, std::int64_t batch, const BlockKeys& keys, float* dt) {
   const FloatTag tag;
@@ -149,7 +149,7 @@ void project_wide(const Call& call, std::int64_t batch, const BlockKeys& keys, f
   }
 }
 
-/// exp(-|dt|), of which softplus and sigmoid are made.
+/// exp(-|dt|), from which softplus and sigmoid are computed.
 HWY_INLINE FloatVec decay_of(FloatVec dt) { return hn::Exp(FloatTag(), hn::Neg(hn::Abs(dt))); }
 
 /// max(dt, 0) + log1p(exp(-|dt|)). NaN stays NaN.

@@ -1,5 +1,5 @@
-// zoh_scores on the host: everything is checked, weights are widened to float32 once (they are
-// small beside the values), then threads take blocks of keys.
+// zoh_scores on the host. It checks everything and widens the weights to float32 once (they are
+// small beside the values); then threads take blocks of keys.
 #include "fdma/select/zoh_scores.hpp"
 
 #include <fmt/format.h>
