@@ -1,12 +1,12 @@
 // oneTBB's parallel loops for a process that may fork, as Python's multiprocessing and PyTorch's
 // data loaders do.
 //
-// A child of fork() has one thread, the one that called it. Of oneTBB's worker threads it has the
-// bookkeeping alone, and a lock that one of them, or another caller, held at that moment stays
-// locked for ever: a child that enters oneTBB mostly works, on its own thread, and now and then
-// hangs (measured: 1 of 1,500 children, forked right after a loop had ended). So a child of a
-// process that had run such loops does not enter oneTBB any more: its loops run on the thread that
-// calls them, with the same results. A child of a process that had not is like any other.
+// A child of fork() has one thread, the one that called it. It keeps only the bookkeeping of
+// oneTBB's worker threads, and a lock that a worker or another caller held at that moment stays
+// locked for ever. A child that enters oneTBB therefore mostly works, on its own thread, and now
+// and then hangs (measured: 1 of 1,500 children, forked right after a loop had ended). So a child
+// of a process that had run such loops does not enter oneTBB any more: its loops run on the thread
+// that calls them, with the same results. A child of a process that had run none is like any other.
 //
 // Private to FDMA's libraries: the headers of oneTBB stay out of public ones.
 #pragma once
@@ -37,7 +37,7 @@ inline void note_use() {
 
 }  // namespace threads
 
-/// Whether oneTBB may be entered: false in a child of a process that had.
+/// Whether oneTBB may be entered: false in a child of a process that had entered it.
 inline bool has_worker_threads() { return !threads::were_lost.load(std::memory_order_relaxed); }
 
 /// body(i) for each i in [begin, end).
@@ -51,7 +51,7 @@ void parallel_for(Index begin, Index end, const Body& body, const Partitioner&..
   tbb::parallel_for(begin, end, body, partitioner...);
 }
 
-/// body(part) for parts of `range` that make it up.
+/// body(part) for parts that together make up `range`.
 template <class Value, class Body>
 void parallel_for(const tbb::blocked_range<Value>& range, const Body& body) {
   if (!has_worker_threads()) {
@@ -62,7 +62,7 @@ void parallel_for(const tbb::blocked_range<Value>& range, const Body& body) {
   tbb::parallel_for(range, body);
 }
 
-/// Runs `work`, whose loops use at most num_threads threads; 0: as many as there are.
+/// Runs `work`, whose loops use at most num_threads threads; 0: all available.
 template <class Work>
 void in_arena(int num_threads, const Work& work) {
   if (!has_worker_threads()) {
@@ -74,7 +74,7 @@ void in_arena(int num_threads, const Work& work) {
   arena.execute(work);
 }
 
-/// The threads that a loop uses here at most.
+/// The largest number of threads that a loop uses here.
 inline int max_concurrency() {
   if (!has_worker_threads()) return 1;
   threads::note_use();

@@ -9,20 +9,22 @@
 
 namespace fdma {
 
-/// How the cells of a block lie: cusparseOrder_t, by its numbers.
+/// The order of the cells of a block: cusparseOrder_t, with its numbers.
 enum class BsrBlockOrder : std::uint8_t { column = 1, row = 2 };
 
-/// scipy.sparse.bsr_matrix((data, indices, indptr)) of zeros and ones; cuSPARSE calls the arrays
+/// scipy.sparse.bsr_matrix((data, indices, indptr)) of zeros and ones. cuSPARSE calls the arrays
 /// values, colInd and rowOffsets.
 ///
-/// Example     causal, 4 x 4, blocks 2 x 2: indptr {0, 1, 3}, indices {0, 0, 1}, data {1,0,1,1,
-///             1,1,1,1, 1,0,1,1}
-/// Shapes      indptr [ceil(q_len / block_q) + 1]; indices [blocks]; data [blocks, block_q,
-///             block_kv], row-major in a block unless block_order says otherwise, one byte a cell,
-///             0 or 1. The matrix is q_len x kv_len rounded up to blocks; cells past the lengths
-///             are 0
-/// Invariants  none: block_mask_from_bsr checks everything; indices of a row in any order, none
-///             twice; blocks may be all zero; indptr and indices count from index_base, 0 or 1
+/// Example     causal, 4 x 4, blocks 2 x 2: indptr {0, 1, 3}, indices {0, 0, 1},
+///             data {1,0,1,1, 1,1,1,1, 1,0,1,1}
+/// Shapes      indptr   [ceil(q_len / block_q) + 1]
+///             indices  [num_blocks]
+///             data     [num_blocks, block_q, block_kv], one byte a cell, 0 or 1; row-major in a
+///                      block unless block_order says otherwise
+///             the matrix is q_len x kv_len rounded up to blocks; cells past the lengths are 0
+/// Invariants  none are assumed: block_mask_from_bsr checks everything
+///             the indices of a row may have any order but do not repeat; blocks may be all zero;
+///             indptr and indices count from index_base, 0 or 1
 /// Owner       owns its arrays
 struct BsrMatrix {
   std::int64_t q_len = 0;
@@ -39,22 +41,21 @@ struct BsrMatrix {
 
 struct BsrExportOptions {
   BlockShape block;
-  std::int64_t max_bytes = std::int64_t{1} << 34;  ///< of data
+  std::int64_t max_bytes = std::int64_t{1} << 34;  ///< limit of data
 };
 
 /// The matrix of this mask: blocks that hold a true cell, columns ascending, base 0, row-major.
 ///
 /// Errors      unsupported (more than one batch element or head), invalid_argument (block),
 ///             out_of_memory
-/// Cost        data
+/// Cost        O(data)
 Result<BsrMatrix> bsr_from_block_mask(const BlockMask& mask, const BsrExportOptions& options = {});
 
-/// The mask of this matrix, in segments of `block`, which need not be the matrix's blocks: those
-/// may have any sides.
+/// The mask of this matrix, in segments of `block`. The matrix's own blocks may have any sides.
 ///
-/// Errors      shape_mismatch (extents), invalid_argument (offsets, a column outside the matrix or
-///             twice in a row, a cell that is neither 0 nor 1 or lies past the lengths)
-/// Cost        data
+/// Errors      shape_mismatch (extents); invalid_argument: offsets, a column outside the matrix or
+///             twice in a row, a cell that is neither 0 nor 1 or lies past the lengths
+/// Cost        O(data)
 Result<BlockMask> block_mask_from_bsr(const BsrMatrix& matrix, BlockShape block = {});
 
 }  // namespace fdma

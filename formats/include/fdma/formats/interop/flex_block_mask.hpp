@@ -10,11 +10,11 @@
 
 namespace fdma {
 
-/// One pair of FlexAttention's tables: of each row of tiles, how many are listed and which.
+/// One pair of FlexAttention's tables, which lists tiles of each row of tiles.
 ///
-/// Shapes      num_blocks [num_batches, num_heads, rows]; indices [num_batches, num_heads, rows,
-/// width],
-///             of which the first num_blocks entries of a row count and the rest is padding
+/// Shapes      num_blocks  [num_batches, num_heads, rows]
+///             indices     [num_batches, num_heads, rows, width]; the first num_blocks entries of a
+///                         row count, the rest is padding
 struct FlexIndexTable {
   std::int64_t width = 0;
   std::vector<std::int32_t> num_blocks;
@@ -22,24 +22,26 @@ struct FlexIndexTable {
   friend bool operator==(const FlexIndexTable&, const FlexIndexTable&) = default;
 };
 
-/// The cells of the partial tiles, which FlexAttention itself keeps in a function: FDMA adds them
-/// to what it exports.
+/// The cells of the partial tiles. FlexAttention itself keeps them in a function; FDMA adds them to
+/// what it exports.
 ///
-/// Shapes      bitmap_index: one entry for each tile that `kv` lists, in the order of (batch, head,
-///             row, place in the list); bitmaps [num_bitmaps, block_q * block_kv / 64], bit
-///             r * block_kv + c, least significant first
+/// Shapes      bitmap_index  one entry for each tile that `kv` lists, in the order of (batch, head,
+///                           row, place in the list)
+///             bitmaps       [num_bitmaps, block_q * block_kv / 64]; cell (r, c) is bit
+///                           r * block_kv + c, least significant first
 struct FlexCells {
   std::vector<std::int32_t> bitmap_index;
   std::vector<std::uint64_t> bitmaps;
   friend bool operator==(const FlexCells&, const FlexCells&) = default;
 };
 
-/// The fields of a BlockMask by their names there: kv_num_blocks and kv_indices are kv.num_blocks
-/// and kv.indices, and so on; seq_lengths is (q_len, kv_len), BLOCK_SIZE is (block_q, block_kv).
+/// The fields of FlexAttention's BlockMask: kv_num_blocks and kv_indices are kv.num_blocks and
+/// kv.indices, and so on; seq_lengths is (q_len, kv_len), BLOCK_SIZE is (block_q, block_kv).
 ///
-/// Example     causal, (300, 300), blocks of 128: kv.num_blocks {1,1,3}, kv.indices {0,1,2, 1,0,2,
-///             0,1,2}, full_kv.num_blocks {0,1,0}: the ragged last row of tiles is never full
-/// Invariants  none: block_mask_from_flex checks everything
+/// Example     causal, (300, 300), blocks of 128: kv.num_blocks {1, 1, 3},
+///             kv.indices {0,1,2, 1,0,2, 0,1,2}, full_kv.num_blocks {0, 1, 0}; the ragged last row
+///             of tiles is never full
+/// Invariants  none are assumed: block_mask_from_flex checks everything
 /// Owner       owns its arrays
 /// Cost        16 * num_batches * num_heads * rows * columns bytes with all four tables
 struct FlexBlockMask {
@@ -49,8 +51,8 @@ struct FlexBlockMask {
   std::int64_t block_kv = 128;
   std::int64_t num_batches = 1;
   std::int64_t num_heads = 1;
-  FlexIndexTable kv;                      ///< tiles that the mask function decides
-  std::optional<FlexIndexTable> full_kv;  ///< tiles that are taken whole; none: `kv` lists all
+  FlexIndexTable kv;                      ///< tiles whose cells the mask function decides
+  std::optional<FlexIndexTable> full_kv;  ///< full tiles; absent: `kv` lists these too
   std::optional<FlexIndexTable> q;        ///< transpose of kv
   std::optional<FlexIndexTable> full_q;   ///< transpose of full_kv
   std::optional<FlexCells> cells;
@@ -61,27 +63,30 @@ struct FlexExportOptions {
   BlockShape block;
   bool separate_full =
       true;  ///< false: full tiles are listed in kv too (separate_full_blocks=False)
-  bool with_transpose = true;  ///< q, full_q: needed for gradients
+  bool with_transpose = true;  ///< q and full_q, which gradients need
   bool with_cells = true;
-  std::int64_t max_bytes = std::int64_t{1} << 34;  ///< of all tables
+  std::int64_t max_bytes = std::int64_t{1} << 34;  ///< limit of all tables
 };
 
-/// The arrays that create_block_mask makes of the same mask, bit for bit: as wide as there are
-/// tiles, listed tiles ascending and then the others ascending, tiles that reach past a length
-/// never full.
+/// The arrays that create_block_mask makes of the same mask, bit for bit. They are as wide as there
+/// are tiles; listed tiles come first, ascending, then all others, ascending. Tiles that reach past
+/// a length are never full.
 ///
-/// Errors      unsupported (lengths per batch element), invalid_argument (block), out_of_memory
-/// Cost        the tables
+/// Errors      unsupported (lengths differ by batch element), invalid_argument (block),
+///             out_of_memory
+/// Cost        O(tables)
 Result<FlexBlockMask> flex_from_block_mask(const BlockMask& mask,
                                            const FlexExportOptions& options = {});
 
-/// The mask of these arrays, in segments with their blocks. `cells` says what partial tiles hold,
-/// unless the arrays carry it: lengths equal to theirs, and as many batch elements and heads, or
-/// one. Every tile's class must agree with it: full tiles are full, tiles in no list are empty,
-/// partial ones are partial, or reach past a length, or full tiles are not listed apart.
+/// The mask of these arrays, in segments with their blocks. The cells of partial tiles come from
+/// the arrays if they carry them, otherwise from `cells`, a mask of the same lengths and of as many
+/// batch elements and heads, or one. The class of every tile must agree with the cells: full tiles
+/// are full, tiles in no list are empty, and partial tiles are partial unless they reach past a
+/// length or full tiles are not listed apart.
 ///
-/// Errors      shape_mismatch (extents); invalid_argument: an index outside the table or listed
-///             twice, a transpose that is none, a class that differs, a partial tile without cells;
+/// Errors      shape_mismatch (extents)
+///             invalid_argument: an index outside the table or listed twice, a transpose that is
+///             not one, a class that differs, a partial tile without cells
 ///             unsupported: blocks that FDMA does not have
 /// Cost        O(listed tiles * log), and the conversion of `cells` to these blocks
 Result<BlockMask> block_mask_from_flex(const FlexBlockMask& flex, const BlockMask* cells = nullptr);

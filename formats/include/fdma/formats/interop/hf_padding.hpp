@@ -11,15 +11,14 @@
 namespace fdma {
 
 /// attention_mask [batch, keys], 1 for tokens and 0 for padding on either side or anywhere else,
-/// and how models go on from it: row q of batch element b sees key k iff attention_mask[b, k] = 1
+/// and the way models apply it. Row q of batch element b sees key k iff attention_mask[b, k] = 1
 /// and, in a decoder, k <= q + kv_len - q_len (the rows are the last q_len positions). Rows of
-/// padding are not masked, and a row that sees nothing stays so.
+/// padding are not masked. A row that sees nothing stays so.
 ///
 /// Example     "two tokens" padded on the left to three, decoder: attention_mask {0, 1, 1}, q_len
-/// 3,
-///             causal; row 0 sees nothing
+///             3, causal; row 0 sees nothing
 /// Shapes      attention_mask [num_batches, kv_len], 0 or 1
-/// Invariants  none: block_mask_from_hf_padding checks everything
+/// Invariants  none are assumed: block_mask_from_hf_padding checks everything
 /// Owner       owns its array
 struct HfPadding {
   std::int64_t num_batches = 1;
@@ -31,12 +30,11 @@ struct HfPadding {
   friend bool operator==(const HfPadding&, const HfPadding&) = default;
 };
 
-/// The array of this mask: not causal if that holds it; keys that no row can see are 1 iff there
-/// are no query rows.
+/// The array of this mask, not causal if that holds the mask. Keys that no row can see are 1 iff
+/// there are no query rows.
 ///
-/// Errors      unsupported: neither form has these cells (the first cell that does not fit is
-///             named), heads that differ, lengths per batch element; invalid_argument (is_causal
-///             asks for a form that does not hold the mask: also unsupported)
+/// Errors      unsupported: neither form, or not the form that is_causal asks for, has these cells
+///             (the message names the first cell that does not fit); heads or lengths differ
 /// Cost        O(num_batches * kv_len), and two conversions
 Result<HfPadding> hf_padding_from_block_mask(const BlockMask& mask,
                                              std::optional<bool> is_causal = std::nullopt);

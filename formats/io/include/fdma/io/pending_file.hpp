@@ -7,19 +7,20 @@
 
 namespace fdma {
 
-/// A temporary file beside its destination. commit() syncs it and moves it into place; without
-/// commit the destructor removes it, and remove_pending_files() or stop_writing() on a signal.
+/// A temporary file beside its destination. commit() syncs it and moves it into place. Without
+/// commit the destructor removes it; on a signal remove_pending_files() or stop_writing() does.
 ///
-/// A destination that is a symbolic link keeps being one: the file behind it is written, whether it
-/// is there yet or not. A file that takes the place of another has its mode, owner and group as far
-/// as this process may set them, and never lets anybody read who could not before; a new one has
-/// what the umask leaves.
+/// A destination that is a symbolic link stays one: the file behind it is written, whether it
+/// exists yet or not. A file that replaces another gets its mode, owner and group as far as this
+/// process may set them, and never becomes readable to anybody who could not read the old one. A
+/// new file gets what the umask leaves.
 ///
 /// Example     FDMA_TRY(PendingFile file, PendingFile::create("out.svg"));
-///             write(file.descriptor(), ..); FDMA_TRY_VOID(file.commit());
+///             write(file.descriptor(), ..);
+///             FDMA_TRY_VOID(file.commit());
 /// Errors      io, with the reason of the operating system: the folder is absent or not writable,
-///             the destination is no regular file, links that lead in a circle; the destination
-///             itself never changes before commit
+///             the destination is no regular file, links lead in a circle
+/// Invariants  the destination never changes before commit
 class PendingFile {
  public:
   static Result<PendingFile> create(const std::string& path);
@@ -28,36 +29,37 @@ class PendingFile {
   ~PendingFile();
 
   int descriptor() const { return descriptor_; }
-  /// Where the file lies until commit, for those who write by name.
+  /// The place of the file until commit, for code that writes by name.
   const std::string& temporary_path() const { return temporary_; }
   /// `message` with the temporary path replaced by the path that create was given.
   std::string with_destination(std::string message) const;
 
   Result<void> commit();
-  /// As commit if there is still no file at the destination; false, and nothing changes, if another
-  /// program has put one there. (Where a file system can do neither that in one step, a file
-  /// that appears in the same instant is replaced.)
+  /// As commit if there is still no file at the destination. Returns false, and changes nothing, if
+  /// another program has put one there. Where a file system cannot check and move in one step, a
+  /// file that appears in the same instant is replaced.
   Result<bool> commit_if_new();
 
  private:
   PendingFile() = default;
   Result<bool> move(bool only_if_new);
 
-  std::string path_;       // as create was given it
-  std::string target_;     // where the file will lie, links resolved
-  std::string temporary_;  // where it lies now; empty once moved
+  std::string path_;       // as given to create
+  std::string target_;     // where the file will be, links resolved
+  std::string temporary_;  // where it is now; empty once moved
   int descriptor_ = -1;
   int slot_ = -1;
 };
 
-/// Removes the temporary files of writes that are under way in this process: for a signal handler
-/// that is about to end it. Async-signal-safe; a write that goes on all the same fails to rename.
+/// Removes the temporary files of unfinished writes of this process, for a signal handler that is
+/// about to end it. Async-signal-safe. A write that goes on all the same fails to rename.
 void remove_pending_files() noexcept;
 
-/// For a thread that is to end the process because of a signal: true, and from then on no file of
-/// this process is created or moved into place (whoever tries waits for ever), and temporary files
-/// are gone. False, and nothing changes, if this process has put a file in place already: its work
-/// is done, and the exit status should say so. Not for signal handlers.
+/// Stops all writes, for a thread that is about to end the process because of a signal. Returns
+/// true if this process has put no file in place: temporary files are then gone, and no file is
+/// created or moved into place any more (a thread that tries waits for ever). Returns false, and
+/// changes nothing, if it has put a file in place already: its work is done, and the exit status
+/// should say so. Not for signal handlers.
 bool stop_writing();
 
 }  // namespace fdma

@@ -30,7 +30,7 @@ std::string to_string(const TensorSpec& spec);
 
 /// A contiguous row-major tensor on the host that owns its elements.
 ///
-/// Owner       owns its elements; views borrow them. Memory is that of the elements, 64 B aligned
+/// Owner       owns its elements, 64 B aligned; views borrow them
 class OwnedTensor {
  public:
   OwnedTensor() = default;
@@ -52,21 +52,23 @@ class OwnedTensor {
   std::unique_ptr<void, Free> data_;
 };
 
-/// Type and extents of dataset `dataset` of the file at `path`; no value is read.
+/// Type and extents of dataset `dataset` of the file at `path`. No value is read.
 ///
 /// Accepts     little-endian float32, float16 (IEEE half), and bfloat16: uint16 with attribute
-///             dtype = "bfloat16", or a floating type of that layout. Up to 4 dimensions
-/// Errors      io: absent file or dataset, with what its group holds; corrupt_file: not HDF5,
-///             truncated, refused storage (external, virtual, links out of the file), values that
-///             the file does not hold; invalid_argument: another type; shape_mismatch: the rank
+///             dtype = "bfloat16", or a floating type of that layout; up to 4 dimensions
+/// Errors      io: absent file or dataset; the message lists what the group holds
+///             corrupt_file: not HDF5, truncated, refused storage (external, virtual, links out of
+///             the file), values that the file does not hold
+///             invalid_argument: another type; shape_mismatch: the rank
 Result<TensorSpec> describe_tensor(const std::string& path, const std::string& dataset);
 
-/// True iff the file has an object of that path. Errors: as describe_tensor.
+/// True iff the file has an object at that path. Errors: as describe_tensor.
 Result<bool> has_object(const std::string& path, const std::string& object);
 
-/// Reads the dataset whole. `expected` is what describe_tensor said: a file that was replaced since
-/// is an error. Memory is taken only after the bytes in the file were compared with it. Errors: as
-/// describe_tensor; shape_mismatch (not as expected), out_of_memory.
+/// Reads the whole dataset. `expected` is the result of describe_tensor: a file that was replaced
+/// since is an error. The bytes in the file are compared with it before memory is taken.
+///
+/// Errors      those of describe_tensor; shape_mismatch (not as expected), out_of_memory
 Result<OwnedTensor> read_tensor(const std::string& path, const std::string& dataset,
                                 const TensorSpec& expected);
 
@@ -83,12 +85,12 @@ struct NamedTensor {
 };
 
 /// Writes contiguous tensors of float32, float16 and bfloat16 as datasets /<name> of a new file,
-/// and the attributes on its root group: little-endian, contiguous, texts of fixed length, bfloat16
-/// as uint16 with attribute dtype = "bfloat16". Equal input gives equal bytes.
+/// and the attributes on its root group. Data is little-endian and contiguous, texts have fixed
+/// length, bfloat16 is uint16 with attribute dtype = "bfloat16". Equal input gives equal bytes.
+/// `path` is replaced only when everything is on disk, as by write_masks.
 ///
-/// `path` is replaced only when everything is on disk, as by write_masks. Errors: invalid_argument
-/// (names, types, a view that is not contiguous or not on the host), io (the reason of the
-/// operating system), out_of_memory.
+/// Errors      invalid_argument (names, types, a view that is not contiguous or not on the host),
+///             io (the reason of the operating system), out_of_memory
 Result<void> write_tensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                            const std::vector<FileAttribute>& attributes = {});
 
