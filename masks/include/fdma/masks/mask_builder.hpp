@@ -12,20 +12,20 @@
 #include "fdma/base/result.hpp"
 #include "fdma/masks/mask_expr.hpp"
 
-/// Every name of the language as a function, every operator as an operator.
+/// Every name of the mask language as a function, every operator as an operator.
 ///
 /// Example     using namespace fdma::mask;
 ///             build(causal() & (window(1024) | sink(4)))
 ///             build((k <= q) & (q - k < 16 * shl(1, h % 8)))
 ///             build(any_of("i", 4, [](IntExpr i) { return table("b")(i, k) <= q; }))
-/// Types       integers are IntExpr, conditions BoolExpr; a table entry converts to either. What is
-///             ill-typed does not compile; operators cannot fail. What only the whole shows (bad
-///             names, loop variables outside their loop, parameters that depend on q or k) is the
-///             Error of build
+/// Types       integers are IntExpr, conditions are BoolExpr; a table entry converts to either
+///             ill-typed expressions do not compile; operators cannot fail
+/// Errors      build reports what only the whole expression shows: bad names, loop variables
+///             outside their loop, parameters that depend on q or k
 /// Precedence  that of C++: `~` binds tighter than comparisons, so write ~(q < k); compilers warn
-/// of
-///             comparisons beside `&` without parentheses; chains a < b < c do not compile
-/// Owner       expressions share immutable nodes; copying is cheap; safe to use from many threads
+///             of comparisons beside `&` without parentheses; chains a < b < c do not compile
+/// Owner       expressions share immutable nodes; copies are cheap; any number of threads may use
+///             them
 namespace fdma::mask {
 
 struct BuilderNode;
@@ -79,7 +79,7 @@ struct Variable {
 inline constexpr Variable q{"q"}, k{"k"}, b{"b"}, h{"h"}, q_len{"q_len"}, kv_len{"kv_len"},
     pos{"pos"};
 
-/// @name, or @name[i, ..]: an integer or a condition, as the table that is bound says.
+/// @name, or @name[i, ..]. The bound table decides whether it is an integer or a condition.
 class TableExpr {
  public:
   explicit TableExpr(std::string name) : name_(std::move(name)) {}
@@ -112,9 +112,9 @@ inline IntExpr loop(std::string name) {
 IntExpr operator+(const IntExpr& x, const IntExpr& y);
 IntExpr operator-(const IntExpr& x, const IntExpr& y);
 IntExpr operator*(const IntExpr& x, const IntExpr& y);
-/// `//`: rounds down, unlike C++; undefined for a divisor that is not positive.
+/// `//` of the language: rounds down, unlike C++; undefined for a divisor that is not positive.
 IntExpr operator/(const IntExpr& x, const IntExpr& y);
-/// Never negative.
+/// The remainder, which is never negative.
 IntExpr operator%(const IntExpr& x, const IntExpr& y);
 IntExpr operator-(const IntExpr& x);
 
@@ -143,16 +143,16 @@ IntExpr abs(const IntExpr& x);
 IntExpr clamp(const IntExpr& x, const IntExpr& lo, const IntExpr& hi);
 IntExpr shl(const IntExpr& x, const IntExpr& n);
 IntExpr shr(const IntExpr& x, const IntExpr& n);
-/// bitand_ and bitor_, for bitand and bitor are operators of C++.
+/// Named bitand_ and bitor_ because bitand and bitor are operators of C++.
 IntExpr bitand_(const IntExpr& x, const IntExpr& y);
 IntExpr bitor_(const IntExpr& x, const IntExpr& y);
 IntExpr bitxor(const IntExpr& x, const IntExpr& y);
 IntExpr where(const BoolExpr& condition, const IntExpr& x, const IntExpr& y);
 BoolExpr where(const BoolExpr& condition, const BoolExpr& x, const BoolExpr& y);
-/// int(condition).
+/// int(condition) of the language.
 IntExpr int_(const BoolExpr& condition);
 
-/// any(name in bound : body); `body` mentions loop(name).
+/// any(name in bound : body) of the language; `body` mentions loop(name).
 BoolExpr any_of(std::string name, const IntExpr& bound, const BoolExpr& body);
 BoolExpr all_of(std::string name, const IntExpr& bound, const BoolExpr& body);
 /// The same with a function from the loop variable to the body.
@@ -164,7 +164,7 @@ template <std::invocable<IntExpr> Body>
 BoolExpr all_of(const std::string& name, const IntExpr& bound, Body body) {
   return all_of(name, bound, BoolExpr(body(loop(name))));
 }
-/// at(M, q=row, k=key): the mask at other indices.
+/// at(M, q=row, k=key) of the language: the mask at other indices.
 BoolExpr at(const BoolExpr& mask, const IntExpr& row, const IntExpr& key);
 
 // ---- named masks; tables by name
@@ -215,17 +215,19 @@ BoolExpr natten2d(const IntExpr& height, const IntExpr& width, const IntExpr& kh
                   const IntExpr& kw);
 BoolExpr bits(std::string bits);
 BoolExpr topk(std::string scores, const IntExpr& w, const BoolExpr& among);
-/// The shorthand M & topk(scores, w): build makes the rest of the top-level conjunction its
+/// The short form M & topk(scores, w). build makes the rest of the top-level conjunction its
 /// `among`.
 BoolExpr topk(std::string scores, const IntExpr& w);
 
-/// The finished expression; its text is to_text of it. Nodes that the C++ values share are shared.
+/// The finished expression; its text is its to_text. Nodes that the C++ values share stay shared.
 ///
-/// Errors      invalid_argument: a name that is no identifier or a word of the language, a loop
-///             variable outside its loop, hidden by an inner one or nested deeper than
-///             kMaxLoopDepth, a parameter of a named mask that depends on q, k, pos or a loop
-///             variable, a topk without `among` that is not the only topk of the top-level
-///             conjunction, more than kMaxExprNodes nodes
+/// Errors      invalid_argument:
+///             a name that is no identifier or is a word of the language
+///             a loop variable outside its loop, hidden by an inner one, or nested deeper than
+///             kMaxLoopDepth
+///             a parameter of a named mask that depends on q, k, pos or a loop variable
+///             a topk without `among` that is not the only topk of the top-level conjunction
+///             more than kMaxExprNodes nodes
 Result<MaskExpr> build(const BoolExpr& mask);
 
 }  // namespace fdma::mask
