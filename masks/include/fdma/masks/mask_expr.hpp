@@ -10,13 +10,13 @@
 
 namespace fdma {
 
-/// Operators of the expression language (docs/spec-language.md). Operands are the node's children
-/// in source order.
+/// Operators of the mask language (docs/spec-language.md). Operands are the node's children in
+/// source order.
 enum class ExprOp : std::uint8_t {
   // integers
   literal,   ///< value
   variable,  ///< symbol: q k b h q_len kv_len pos, or the variable of an enclosing any / all
-  table,  ///< symbol: table name; children: indices (0 to 4); integer or boolean by what is bound
+  table,     ///< symbol: table name; children: 0 to 4 indices; type: that of the bound table
   add,
   sub,
   mul,
@@ -31,8 +31,8 @@ enum class ExprOp : std::uint8_t {
   shr,
   bit_and,
   bit_or,
-  bit_xor,    ///< bit_and .. are bitand(), bitor(), bitxor()
-  where,      ///< condition, then, else; integers or conditions alike
+  bit_xor,    ///< these three are bitand(), bitor(), bitxor()
+  where,      ///< condition, then, else; both branches are integers or both are conditions
   from_bool,  ///< int(condition)
   // conditions
   boolean,  ///< value 0 or 1: the literals false, true
@@ -47,14 +47,15 @@ enum class ExprOp : std::uint8_t {
   logical_xor,
   logical_not,
   any_of,
-  all_of,  ///< symbol: bound variable; children: bound n, condition
+  all_of,  ///< symbol: bound variable; children: bound n, condition; likewise any_of
   at,      ///< children: mask, q, k: the mask evaluated at other indices
   named,   ///< symbol: a mask name; arguments in args; positional arguments have an empty key
 };
 
 using ExprId = std::int32_t;
 
-/// A range of bytes of the source text, for diagnostics; both -1 for nodes that were not parsed.
+/// A range of bytes of the source text, for diagnostics. Both are -1 for nodes that were not
+/// parsed.
 struct SourceSpan {
   std::int32_t begin = -1;
   std::int32_t end = -1;
@@ -66,19 +67,19 @@ struct ExprNode {
   std::string symbol;
   std::vector<ExprId>
       children;  ///< each smaller than the node's own id: nodes are in evaluation order
-  /// named only: argument names beside children (same order); "" for a positional argument.
+  /// named only: the argument names of the children, in the same order; "" for a positional
+  /// argument. A symbolic argument value such as side=left or the inf of window(inf, 0) is a
+  /// `variable` child of that symbol.
   std::vector<std::string> arg_names;
-  /// named only: a symbolic argument value such as side=left or window(inf, 0) is a `variable`
-  /// child of that symbol.
   SourceSpan span;
 };
 
 /// An expression of the mask language: an immutable directed acyclic graph; copies share it.
 ///
 /// Example     parse_mask("causal & (window(1024) | sink(4))")
-/// Invariants  well-formed: parse_mask and the builder (mask_builder.hpp) check names, arity and
-/// types as far as they are
-///             known without tables; children precede parents, so that no pass needs recursion
+/// Invariants  parse_mask and the builder (mask_builder.hpp) check names, arity and types, as far
+///             as they are known without tables
+///             children precede parents, so that no pass needs recursion
 class MaskExpr {
  public:
   MaskExpr() = default;
@@ -98,27 +99,27 @@ class MaskExpr {
   std::string text_;
 };
 
-/// True iff both are the same operations on the same operands; how nodes are shared, where they
-/// stand in a text and the text itself do not matter. Cost: linear in the nodes.
+/// True iff both are the same operations on the same operands. Sharing of nodes, their places in a
+/// text and the text itself do not matter. Cost: linear in the nodes.
 bool operator==(const MaskExpr& a, const MaskExpr& b);
 
-/// The expression in the language's own syntax, canonical spacing, shared nodes as `let`:
+/// The expression in the language's own syntax, with canonical spacing and shared nodes as `let`.
 /// parse_mask(to_text(e)) gives an equal expression, and equal expressions give equal texts.
 ///
 /// Example     "(causal)and k<5" gives "causal & k < 5"
-/// Cost        linear in the nodes, except that nodes shared inside the body of any / all, where no
-///             let can stand, are written out at each use
+/// Cost        linear in the nodes; nodes shared inside the body of any / all, where no let can
+///             stand, are written out at each use
 std::string to_text(const MaskExpr& expr);
 
-/// One node a line, for --dump expr and golden tests.
+/// One node per line, for --dump expr and golden tests.
 std::string dump(const MaskExpr& expr);
 
 /// The names of all tables mentioned, sorted, without duplicates.
 std::vector<std::string> table_names(const MaskExpr& expr);
 
 /// True iff the expression names the variable `name` (q, k, b, h, q_len, kv_len, pos). Named masks
-/// use q, k, pos and the lengths; that the table of one has a batch or head extent is not known
-/// here.
+/// count as using q, k, pos and the lengths. A batch or head extent of a named mask's table is not
+/// known here and does not count.
 bool mentions_variable(const MaskExpr& expr, std::string_view name);
 
 }  // namespace fdma

@@ -1,5 +1,5 @@
-// MaskIr: an expression bound to tables and lengths, names expanded, constants folded: what the
-// engines lower.
+// MaskIr: an expression bound to tables and lengths, with names expanded and constants folded. The
+// engines lower it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ enum class IrOp : std::uint8_t {
   // integers (64-bit)
   constant,  ///< value
   q,
-  k,       ///< the cell's row and key
-  loop,    ///< the variable of the enclosing any_of / all_of node whose `value` equals this node's
+  k,       ///< q and k are the cell's row and key
+  loop,    ///< the variable of the enclosing any_of / all_of node with the same `value`
   lookup,  ///< value: index into tables; children: one index per dimension; integer table
   add,
   sub,
@@ -42,7 +42,7 @@ enum class IrOp : std::uint8_t {
   less,
   less_equal,
   equal,
-  not_equal,  ///< integers (a > b is written b < a)
+  not_equal,  ///< of integers, as the three above (a > b is written b < a)
   logical_and,
   logical_or,
   logical_xor,
@@ -50,7 +50,7 @@ enum class IrOp : std::uint8_t {
   where_condition,  ///< condition, condition, condition
   any_of,
   all_of,  ///< value: id of the loop variable; child 0: bound n (mentions neither q nor k nor
-           ///< loops); child 1: condition
+           ///< loops); child 1: condition; likewise any_of
 };
 
 /// True for the operators from `boolean` on.
@@ -65,10 +65,11 @@ struct IrNode {
   std::int64_t value = 0;
 };
 
-/// A table of a program, already reduced to this batch element and head where it had such extents.
+/// A table of a program. Where the table had a batch or head extent, it is reduced to this batch
+/// element and head.
 ///
-/// Either dense (data, dtype, extents, contiguous row-major), or, for 1-dimensional tables that are
-/// constant over long stretches, runs: entries [run_ends[i - 1], run_ends[i]) are run_values[i];
+/// It is either dense (data, dtype, extents, contiguous row-major) or, for 1-dimensional tables of
+/// long constant runs, given by runs: entries [run_ends[i - 1], run_ends[i]) are run_values[i], and
 /// run_ends.back() = extents[0].
 struct IrTable {
   std::string name;
@@ -86,13 +87,13 @@ struct IrTable {
   std::int64_t at(std::int64_t index) const;
 };
 
-/// The mask of one (batch, head) pair, or of all that share it: a function of q in [0, q_len) and k
-/// in [0, kv_len).
+/// The mask of one (batch, head) pair, or of all pairs that share it, as a function of q in
+/// [0, q_len) and k in [0, kv_len).
 ///
-/// Invariants  children precede parents; no dead nodes; structurally equal nodes are one node; b,
-/// h, q_len, kv_len are
-///             constants by now and pos is q + (kv_len - q_len); simplified (simplify.hpp) and so
-///             canonical: equal expressions bound to equal tables and lengths give equal programs
+/// Invariants  children precede parents; there are no dead nodes; structurally equal nodes are one
+///             b, h, q_len and kv_len are constants, pos is q + (kv_len - q_len)
+///             simplified (simplify.hpp) and so canonical: equal expressions bound to equal tables
+///             and lengths give equal programs
 struct IrProgram {
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;
@@ -108,22 +109,23 @@ struct MaskIr {
   MaskShape shape;
   std::vector<IrProgram> programs;
   std::vector<std::int32_t> program_of;  ///< [num_batches * num_heads]
-  bool is_per_batch = false;             ///< as of BlockMask
+  bool is_per_batch = false;             ///< as in BlockMask
   bool is_per_head = false;
 };
 
-/// Binds an expression. The caller's tables must outlive the result.
+/// Binds an expression. The caller's tables must outlive the result. `shape.num_batches` and
+/// `num_heads` are the counts that the mask is bound to. They are 1 where the mask mentions no b /
+/// h and lengths are the same for all.
 ///
-/// `shape.num_batches` and `num_heads` are what the mask is bound to; 1 where it mentions no b / h
-/// and lengths are uniform. Errors      invalid_argument: missing or unused table, bad parameter,
-/// document lengths beyond kv_len, ids not below docs,
-///             cyclic parents, ..; shape_mismatch: a table of the wrong extent or rank;
+/// Errors      invalid_argument: missing or unused table, bad parameter, document lengths beyond
+///             kv_len, ids not below docs, cyclic parents, ..
+///             shape_mismatch: a table of the wrong extent or rank
 ///             unsupported: topk, which compile selects first
 /// Cost        O(nodes) per (batch, head) pair that differs, O(table) where a name derives a table
 Result<MaskIr> bind(const MaskExpr& expr, const Tables& tables, const MaskShape& shape);
 
-/// One line per node: "%3 = less_equal %2 %0". Table contents as name, extents, dtype (runs: their
-/// count).
+/// One line per node: "%3 = less_equal %2 %0". Tables are shown as name, extents and dtype (runs:
+/// and their count).
 std::string dump(const MaskIr& ir);
 std::string dump(const IrProgram& program);
 

@@ -1,27 +1,27 @@
 // The names of the mask language: every named mask and every function, with its forms and
 // parameters.
 //
-// One table serves the parser (arity, keywords, suggestions), the builder, the binder (which form a
-// node has, which argument is which) and the test of docs/spec-language.md.
+// One table serves four users: the parser (arity, keywords, suggestions), the builder, the binder
+// (which form a node has, which argument is which) and the test of docs/spec-language.md.
 //
 // How a named mask is encoded (ExprNode with op `named`)
 // ------------------------------------------------------
 // `symbol` is the name. `children` are the arguments in the order of the form's parameters,
 // whatever order and spelling the text used: child i is the argument of form->parameters[i].
-// `arg_names` runs beside `children`: "" for a parameter that may be given by position, the
-// parameter's name for a keyword-only one. Optional arguments do not exist: a form is given
-// completely or it is another form. form_of(node) finds the form from the symbol and arg_names
+// `arg_names` has one entry per child: "" for a parameter that may be given by position, the
+// parameter's name for a keyword-only one. There are no optional arguments: a form is given
+// completely, or it is another form. form_of(node) finds the form from the symbol and arg_names
 // alone.
 //
-// A child is, by the kind of its parameter:
+// The kind of a parameter decides what its child is:
 //   integer           any integer expression without q, k, pos and loop variables: one value per
 //                     (batch, head) once bound. A parameter table is ExprOp::table, no children.
 //   integer_or_inf    as integer, or ExprOp::variable with symbol "inf"
-//   integer_or_table  as integer; a node ExprOp::table without children is either a parameter
-//                     (rank 0) or the form's table: the rank of what is bound decides
+//   integer_or_table  as integer; a node ExprOp::table without children is a parameter if the bound
+//                     table has rank 0, and otherwise the form's table
 //   table             ExprOp::table without children; symbol is the table's name
 //   side              ExprOp::variable with symbol "left" or "right"
-//   condition         a condition (of topk's `among` only)
+//   condition         a condition (only for topk's `among`)
 //
 // clang-format off
 //   text                                 children                          arg_names
@@ -50,28 +50,28 @@
 //   natten2d(64, 128, 13, 13)            four literals                     "" x 4
 //   bits(@t)                             table t                           ""
 //   topk(@s, 64, among=causal)           table s, literal, condition       "", "", among
-//   causal & topk(@s, 64)                the same: parsing moves the rest  of the top-level conjunction
+//   causal & topk(@s, 64)                the same: parsing moves the other conjuncts into `among`
 // clang-format on
 // topk is selected by compile before binding (select_learned.hpp); bind alone refuses it.
 //
 // Every other operator
 // --------------------
 // + - * // %, the bit functions and shifts, comparisons and the logical operators have exactly two
-// children (long sums and conjunctions nest to the left); negate, abs, from_bool and logical_not
-// one; min and max two or more; clamp (x, lo, hi), where and at three. `at(M, q=e)` stores the
+// children (long sums and conjunctions nest to the left). negate, abs, from_bool and logical_not
+// have one, min and max two or more, clamp (x, lo, hi), where and at three. `at(M, q=e)` stores the
 // variable k for the index that was left out. -5 is the literal -5. == and != compare two integers
 // or two conditions. any / all store the loop variable's name in `symbol` and in the `variable`
-// nodes of the body; names do not shadow each other, loops nest at most kMaxLoopDepth deep, but
-// loops side by side may use the same name. A let is a name for an expression, not for its value:
-// its node is shared, and inside at(..) it is evaluated at the new indices.
+// nodes of the body. Names do not shadow each other and loops nest at most kMaxLoopDepth deep, but
+// loops side by side may use the same name. A let names an expression, not its value: its node is
+// shared, and inside at(..) it is evaluated at the new indices.
 //
-// What the corners mean (the oracle under tests/reference follows this to the letter)
+// Corner cases (the oracle under tests/reference follows this to the letter)
 // -----------------------------------------------------------------------------------
-// A named mask equals the expression that its row in docs/spec-language.md spells out, evaluated by
-// the ordinary three-valued rules, at() included. A look-up of pos in a table is guarded by
-// `0 <= pos & pos < kv_len &`; look-ups of k and of the raw q are not guarded: they are undefined
+// A named mask equals the expression in its row of docs/spec-language.md, evaluated by the ordinary
+// three-valued rules, at() included. Look-ups of pos in a table are guarded by
+// `0 <= pos & pos < kv_len &`. Look-ups of k and of the raw q are not guarded: they are undefined
 // where at() leads outside the element's own kv_len or q_len (a table's entries past the element's
-// length do not exist). A parameter that is undefined makes the comparison with it undefined.
+// length do not exist). A comparison with an undefined parameter is undefined.
 #pragma once
 
 #include <cstdint>
@@ -115,7 +115,7 @@ enum class MaskForm : std::uint8_t {
   topk,
 };
 
-/// What an argument must be; the head of this file says how each is stored.
+/// What an argument must be. The head of this file says how each is stored.
 enum class ParameterKind : std::uint8_t {
   integer,
   integer_or_inf,
@@ -141,7 +141,7 @@ struct NameForm {
   std::vector<Parameter> parameters;
   bool is_variadic;            ///< min, max: the last parameter may repeat
   std::string_view signature;  ///< as in the documentation: "window(left, right)"
-  std::string_view meaning;    ///< one line: true iff ..
+  std::string_view meaning;    ///< one line: "true iff .."
 };
 
 /// All forms; the forms of one name are neighbours. Static storage.
@@ -154,25 +154,25 @@ std::span<const NameForm> forms_of(std::string_view name);
 /// parse_mask nor the builder produces.
 const NameForm* form_of(const ExprNode& node);
 
-/// The variables of every cell: q, k, b, h, q_len, kv_len, pos.
+/// The variables that every cell has: q, k, b, h, q_len, kv_len, pos.
 std::span<const std::string_view> cell_variables();
 
 /// True for words that cannot name a let or a loop variable: keywords, variables, named masks,
 /// functions, inf, left, right.
 bool is_reserved(std::string_view word);
 
-/// True for letters, digits and underscores that do not begin with a digit: names of tables, lets
-/// and loop variables.
+/// True for letters, digits and underscores that do not begin with a digit. Tables, lets and loop
+/// variables have such names.
 bool is_identifier(std::string_view word);
 
-/// The candidates nearest to `word` by edit distance (insert, delete, replace, swap neighbours),
-/// best first, at most three; only those near enough to be a likely slip.
+/// At most three of the candidates nearest to `word` by edit distance (insert, delete, replace,
+/// swap neighbours), best first; only those near enough to be a likely typing error.
 std::vector<std::string> nearest_names(std::string_view word,
                                        std::span<const std::string_view> candidates);
 
-/// Loops (any, all) nest at most this deep.
+/// Deepest nesting of loops (any, all).
 inline constexpr int kMaxLoopDepth = 16;
-/// Nodes of one expression.
+/// Most nodes of one expression.
 inline constexpr std::int64_t kMaxExprNodes = std::int64_t{1} << 20;
 
 }  // namespace fdma

@@ -10,7 +10,7 @@
 
 namespace fdma {
 
-/// One thing wrong with a specification.
+/// One fault of a specification.
 struct Diagnostic {
   SourceSpan span;
   int line = 1;    ///< from 1
@@ -18,16 +18,15 @@ struct Diagnostic {
   std::string message;
 };
 
-/// Parses a specification. Errors: syntax; the message holds every diagnostic as format_diagnostics
-/// prints it.
+/// Parses a specification.
 ///
 /// Example     FDMA_TRY(MaskExpr mask, parse_mask("causal & documents(lengths=@len)"));
-/// Cost        linear in the text; no recursion, so that depth is bounded by memory only. Texts
-/// above 16 MiB are refused.
+/// Errors      syntax; the message holds every diagnostic as format_diagnostics prints it
+/// Cost        linear in the text, without recursion, so that only memory bounds the depth; texts
+///             above 16 MiB are refused
 Result<MaskExpr> parse_mask(std::string_view text);
 
-/// As parse_mask, but hands the diagnostics back one by one. Returns an empty MaskExpr iff there
-/// are any.
+/// As parse_mask, but returns the diagnostics one by one. The MaskExpr is empty iff there are any.
 MaskExpr parse_mask(std::string_view text, std::vector<Diagnostic>& diagnostics);
 
 /// "<name>:1:8: error: ...", the source line and a caret line, for each diagnostic.

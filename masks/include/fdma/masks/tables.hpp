@@ -8,8 +8,8 @@
 
 namespace fdma {
 
-/// Tables by name (without the @). Boolean or integer, rank 0 to 4, host, any strides;
-/// float32 for the scores of topk and nothing else. Borrowed.
+/// Borrowed tables by name (without the @): boolean or integer, rank 0 to 4, on the host, any
+/// strides. float32 is only for the scores of topk.
 using Tables = std::map<std::string, TensorView, std::less<>>;
 
 }  // namespace fdma
