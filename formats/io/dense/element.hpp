@@ -1,4 +1,4 @@
-// What a value of a dense dataset means: the cell is kept, dropped, or the value is an error.
+// The meaning of a value of a dense dataset: the cell is kept, it is dropped, or it is an error.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace fdma::io {
 
-/// How the values of one dataset are read into memory and judged.
+/// How the values of one dataset are read into memory and classified.
 ///
 /// Example     float16, drop_below -32752: 0 and -0 keep; -inf and -40000 drop; 1, -1e4 and nan are
-/// neither
-/// Cost        pack: about 0.2 ns a byte of boolean and 8-bit values, 0.3 ns a value of wider ones;
+///             errors
+/// Cost        pack: about 0.2 ns a byte of boolean and 8-bit values, 0.3 ns a value of wider ones
 ///             pack_rows by rule(): 0.01 to 0.025 ns a byte
 class DenseElement {
  public:
@@ -30,14 +30,14 @@ class DenseElement {
   const ValueRule& rule() const { return rule_; }
 
   /// Sets bits [begin, begin + count) of `row`, which are 0, to 1 where the value attends. Returns
-  /// the index of the first value that is neither, or -1.
+  /// the index of the first value that is neither keep nor drop, or -1.
   std::int64_t pack(const void* values, std::int64_t count, std::uint64_t* row,
                     std::int64_t begin) const;
 
-  /// What is wrong with the value at `value` and which option would accept it, as a sentence tail:
-  /// "is 0.5; a floating mask holds ...".
+  /// The fault of the value at `value` and the option that would accept it, as the end of a
+  /// sentence: "is 0.5; a floating mask holds ...".
   std::string complaint(const void* value) const;
-  /// The same for a value as it is in the file.
+  /// As above, for a value as it is in the file.
   std::string complaint_of_stored(const std::byte* value) const;
 
  private:

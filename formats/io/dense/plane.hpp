@@ -1,4 +1,4 @@
-// One (batch element, head) of a dense mask on its way from packed rows to a SegmentMask.
+// One (batch element, head) of a dense mask, from packed rows to a SegmentMask.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,17 @@
 
 namespace fdma::io {
 
-/// A window of packed query rows that are turned into tile rows as soon as they are complete.
+/// A window of packed query rows that become tile rows as soon as they are complete.
 ///
 /// Example     DensePlane plane(q_len, kv_len, block, 64);
-///             for (q = 0; q < q_len; q += 64) { pack rows q .. q + 63 into row(q) ..;
-///             plane.complete(q + 64, true); } SegmentMask mask = plane.finish();
+///             for (q = 0; q < q_len; q += 64) {
+///               pack rows q .. q + 63 into row(q) ..;
+///               plane.complete(q + 64, true);
+///             }
+///             SegmentMask mask = plane.finish();
 /// Shapes      row(q): words of 64 keys, zero where nothing was packed yet (see complete); rows
-///             [done, done + max_rows) may be written, where done was last given to complete()
-///             and is a multiple of max_rows
+///             [done, done + max_rows) may be written, where done was last given to complete() and
+///             is a multiple of max_rows
 /// Cost        memory (max_rows + block_q) * kv_len / 8 B beside the result
 class DensePlane {
  public:
@@ -26,13 +29,13 @@ class DensePlane {
                                    std::int64_t max_rows);
 
   std::uint64_t* row(std::int64_t q) { return window_.data() + (q % num_rows_) * stride_; }
-  /// Rows from q on that lie row_stride() words apart.
+  /// The number of rows from q on that lie row_stride() words apart.
   std::int64_t rows_after(std::int64_t q) const { return num_rows_ - q % num_rows_; }
   std::int64_t row_stride() const { return stride_; }
-  /// Every row below q_end is packed. The rows that are done with become 0 if `clears`; else they
-  /// must be stored over.
+  /// Declares that every row below q_end is packed. Rows that are no longer needed become 0 if
+  /// `clears`; otherwise the caller must overwrite every word of them.
   void complete(std::int64_t q_end, bool clears);
-  /// Bytes of what was stored so far.
+  /// Bytes stored so far.
   std::int64_t payload_bytes() const { return builder_.payload_bytes(); }
   SegmentMask finish();
 
@@ -43,8 +46,8 @@ class DensePlane {
   std::int64_t q_len_;
   std::int64_t kv_len_;
   BlockShape block_;
-  std::int64_t stride_;    // words of a row, with one to spare for read_bits
-  std::int64_t num_rows_;  // rows of the window, which is used round and round
+  std::int64_t stride_;    // words of a row, plus one that read_bits may read
+  std::int64_t num_rows_;  // rows of the window, which is a ring
   std::int64_t next_row_ = 0;
   std::vector<std::uint64_t> window_;
   SegmentBuilder builder_;

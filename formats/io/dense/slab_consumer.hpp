@@ -1,4 +1,4 @@
-// What becomes of the values of a dense dataset: bits, tile rows, masks.
+// Turns the values of a dense dataset into bits, tile rows and masks.
 #pragma once
 
 #include <array>
@@ -27,28 +27,29 @@ struct BoxValues {
 
 /// Takes the slabs of a geometry in their order and makes a mask of them.
 ///
-/// Example     consumer.begin_slab(slab); for (boxes of the slab, in parallel)
-///             consumer.pack(values); consumer.end_slab(slab);
-/// Threads     pack may be called from several at once for different cells of the slab in hand
+/// Example     consumer.begin_slab(slab);
+///             for (boxes of the slab, in parallel) consumer.pack(values);
+///             consumer.end_slab(slab);
+/// Threads     several threads may call pack at once for different cells of the current slab
 class SlabConsumer {
  public:
-  /// `clears_rows`: boxes share words of bits, so that these must be 0 when a slab begins.
+  /// `clears_rows`: boxes share words of bits, so these must be 0 when a slab begins.
   SlabConsumer(const DenseElement& element, const DenseGeometry& geometry,
                const DenseReadOptions& options, bool clears_rows);
 
   void begin_slab(const Slab& slab);
-  /// By vector code, from values as they are in the file.
+  /// Packs with vector code, from values as they are in the file.
   void pack(const BoxValues& box);
-  /// One value at a time in their order, from values of element.memory_type().
+  /// Packs one value at a time in order, from values of element.memory_type().
   void pack_plainly(const BoxValues& box);
-  /// Keeps the first error in the order of cells; reading goes on to the end of the slab.
+  /// Keeps the first error in the order of cells. Reading goes on to the end of the slab.
   void fail(const Cell& begin, Error error);
   void end_slab(const Slab& slab);
 
-  /// Nothing that is still unread can change the outcome: an error, or a bad cell that no unread
-  /// cell comes before.
+  /// True if nothing unread can change the outcome: there is an error, or a bad cell that comes
+  /// before every unread cell.
   bool is_settled(const Slab& slab) const;
-  /// The mask, when all slabs have ended; for masks without cells, none.
+  /// The mask, when all slabs have ended. Masks without cells have no slabs.
   Result<BlockMask> finish(const std::string& where) &&;
 
  private:
@@ -64,12 +65,12 @@ class SlabConsumer {
   const DenseGeometry& geometry_;
   const DenseReadOptions& options_;
   bool clears_rows_;
-  Slab slab_{};                     // in hand
-  std::vector<DensePlane> planes_;  // of the group in hand, heads fastest
+  Slab slab_{};                     // the current one
+  std::vector<DensePlane> planes_;  // of the current group, heads fastest
   std::vector<SegmentMask> masks_;  // distinct, in order of arrival
   std::int64_t masks_bytes_ = 0;
   std::vector<std::int32_t> group_of_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   struct Finding {
     Cell cell{};
     std::string complaint;

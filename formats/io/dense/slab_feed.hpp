@@ -1,4 +1,4 @@
-// Where the values of slabs come from: HDF5, or the file itself.
+// The sources of the values of slabs: HDF5, or the file itself.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ class SlabFeed {
   SlabFeed& operator=(const SlabFeed&) = delete;
   virtual ~SlabFeed() = default;
 
-  /// On the thread that owns the HDF5 session: what needs HDF5. Errors: corrupt_file.
+  /// Does what needs HDF5, on the thread that owns the HDF5 session. Errors: corrupt_file.
   virtual Result<void> fetch(const Slab& slab, int place) = 0;
-  /// Inside a task, without HDF5: hands all values of the slab to the consumer, in parallel.
+  /// Hands all values of the slab to the consumer, in parallel, inside a task and without HDF5.
   virtual void pack(const Slab& slab, int place, SlabConsumer& consumer) = 0;
-  /// Bits of one word may come from different boxes.
+  /// True if the bits of one word may come from different boxes.
   virtual bool shares_words() const = 0;
-  /// Memory that each thread which packs takes.
+  /// Memory that each packing thread takes.
   virtual std::int64_t bytes_per_thread() const = 0;
 };
 
-/// H5Dread of every slab: any filter, any type that HDF5 converts.
+/// Reads every slab by H5Dread: any filter, any type that HDF5 converts.
 std::unique_ptr<SlabFeed> make_library_feed(const DatasetInfo& info, const DenseGeometry& geometry,
                                             const DenseElement& element, std::string where);
 
-/// Reads contiguous and chunked datasets straight from the file, in parallel. No feed (null) for
-/// what it does not read: compact storage, other filters than shuffle, fletcher32 and deflate,
-/// types that HDF5 must convert, huge or tiny chunks. Changes the geometry to its own order.
-/// Errors: io, corrupt_file.
+/// Reads contiguous and chunked datasets straight from the file, in parallel. Null for what it does
+/// not read: compact storage, filters other than shuffle, fletcher32 and deflate, types that HDF5
+/// must convert, huge or tiny chunks. Changes the geometry to its own order. Errors: io,
+/// corrupt_file.
 Result<std::unique_ptr<SlabFeed>> make_direct_feed(const InputFile& input,
                                                    const std::string& dataset,
                                                    const DatasetInfo& info,

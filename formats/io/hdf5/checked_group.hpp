@@ -1,5 +1,5 @@
-// One HDF5 group of a mask file: every attribute and dataset in it is expected by name, type and
-// extents, and nothing else may be there.
+// One HDF5 group of a mask file. Every attribute and dataset in it is expected by name, type and
+// extents; anything else in it is an error.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@
 namespace fdma::io {
 
 Error corrupt(const std::string& where, const std::string& text);
-/// Absence inside a file whose schema demands presence is corruption, not a wrong path.
+/// Where the schema demands an object, its absence is corruption, not a wrong path.
 Error as_corrupt(Error error);
 
 /// Names of the links of a group, sorted. Errors: corrupt_file.
 Result<std::vector<std::string>> link_names(hid_t group, const std::string& where);
 
-/// The attributes of one object, each read once; what is left over at the end is an error.
+/// The attributes of one object. Each is read once; attributes left over at the end are an error.
 class CheckedAttributes {
  public:
   static Result<CheckedAttributes> of(hid_t object, const std::string& where);
@@ -42,20 +42,20 @@ class CheckedAttributes {
   std::set<std::string> names_;
 };
 
-/// The datasets of one group, each read once; what is left over at the end is an error. Memory is
-/// taken only after type and extents were compared with what is expected and the bytes with what
-/// the file holds.
+/// The datasets of one group. Each is read once; datasets left over at the end are an error. Type
+/// and extents are compared with the expected ones, and the bytes with those in the file, before
+/// memory is taken.
 class CheckedArrays {
  public:
   /// `input` and `group` must outlive it.
   static Result<CheckedArrays> of(const InputFile& input, hid_t group, const std::string& where);
 
   bool has(const std::string& name) const { return names_.contains(name); }
-  /// The caller treats the object `name` itself.
+  /// Declares that the caller handles the object `name` itself.
   void take(const std::string& name) { names_.erase(name); }
   Result<void> expect_no_more() const;
 
-  /// Reads dataset `name` into `array`, whose elements are numbers of `type` side by side (TileRun:
+  /// Reads dataset `name` into `array`. The elements are numbers of `type` side by side (TileRun:
   /// five columns). Errors: corrupt_file.
   template <class T>
   Result<void> read(const std::string& name, std::vector<T>& array, ArrayType type,

@@ -1,5 +1,5 @@
-// What the file holds of a dataset, against what the dataset claims: memory is taken only for bytes
-// that can be there.
+// Compares the bytes that the file holds for a dataset with what the dataset claims. Memory is
+// taken only for bytes that can be there.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace fdma::io {
 
-/// Deflate shrinks by 1032 at most; a dataset that claims more than this factor has no data.
+/// Deflate shrinks by a factor of 1032 at most; a dataset that claims more than this has no data.
 inline constexpr std::int64_t kMaxCompression = 1040;
 
-/// The most bytes that what the file holds of the dataset can stand for.
+/// The largest number of bytes that the stored bytes of the dataset can decode to.
 std::int64_t most_bytes(const InputFile& input, const DatasetInfo& info, bool is_deflated);
 
-/// Bytes of a chunk of elements, or most + 1 where they are more than `most`; 0 unless chunked.
+/// Bytes of a chunk of elements, or most + 1 if they are more than `most`; 0 unless chunked.
 std::int64_t chunk_bytes(const DatasetInfo& info, std::int64_t element_bytes, std::int64_t most);
 
-/// The file can hold these elements, plainly or with gzip, shuffle and fletcher32, in chunks of 256
-/// MiB at most. In messages `what` is what the dataset holds ("a tensor"), and `where` begins them.
-/// Errors: unsupported (another filter, larger chunks), corrupt_file.
+/// Checks that the file can hold these elements, stored plainly or with gzip, shuffle and
+/// fletcher32, in chunks of at most 256 MiB. In messages `where` comes first, and `what` is what
+/// the dataset holds ("a tensor"). Errors: unsupported (another filter, larger chunks),
+/// corrupt_file.
 Result<void> check_storage(const InputFile& input, const DatasetInfo& info,
                            std::int64_t element_bytes, std::string_view what,
                            const std::string& where);

@@ -1,4 +1,4 @@
-// Values of a dataset through the HDF5 library, whose silence about damaged chunks is made up for.
+// Values of a dataset through the HDF5 library, with the checks of chunks that the library omits.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace fdma::io {
 
-/// Counts the chunks that are stored; 0 unless the dataset is chunked. HDF5 takes a chunk that it
-/// does not find in a damaged index for one that was never written, and what a chunk decodes to
-/// for a whole one: here the index is checked (RawChunks::check), and that deflated chunks, and by
-/// what they say themselves those of szip and scaleoffset, have the size of a chunk. Errors:
-/// corrupt_file, out_of_memory.
+/// Checks the chunks of a dataset and counts those that are stored; 0 unless it is chunked. HDF5
+/// takes a chunk that it does not find in a damaged index for one that was never written, and takes
+/// any decoded chunk for a whole one. This function checks the index (RawChunks::check). It also
+/// checks that deflated chunks have the size of a chunk, and those of szip and scaleoffset by what
+/// they say themselves. Errors: corrupt_file, out_of_memory.
 Result<std::int64_t> check_chunks(const InputFile& input, const DatasetInfo& info,
                                   const std::string& where);
 
-/// While it lives, what is allocated holds bytes of 0x5a where the C library can do that (glibc),
-/// if one of the dataset's filters is szip: its decoder leaves the end of a chunk that was cut
-/// short as the memory was, and HDF5 does not say so. In a mask such a cell is neither keep nor
-/// drop.
+/// While this object lives, allocated memory holds bytes of 0x5a where the C library can do that
+/// (glibc), if one of the dataset's filters is szip. The decoder of szip leaves the end of a chunk
+/// that was cut short as the memory was, and HDF5 does not report it. Such a cell of a mask is then
+/// neither keep nor drop.
 class MarkedMemory {
  public:
   explicit MarkedMemory(const DatasetInfo& info);
@@ -31,10 +31,10 @@ class MarkedMemory {
   bool is_marked_ = false;
 };
 
-/// Chunks that were never written.
+/// What to do with chunks that were never written.
 enum class Gaps { filled, refused };
 
-/// All values of a dataset into `out`, as elements of `memory_type`. Errors: as check_chunks;
+/// Reads all values of a dataset into `out`, as elements of `memory_type`. Errors: as check_chunks;
 /// corrupt_file (cannot be read, gaps that are refused).
 Result<void> read_values(const InputFile& input, const DatasetInfo& info, hid_t memory_type,
                          void* out, Gaps gaps, const std::string& where);

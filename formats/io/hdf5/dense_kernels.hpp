@@ -1,5 +1,5 @@
-// Vector code for dense masks: values to bits, rows of bits to their union and intersection, planes
-// of bytes back to elements, Fletcher's checksum.
+// Vector code for dense masks: packs values to bits, merges rows of bits, undoes the byte shuffle,
+// computes Fletcher's checksum.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,11 @@
 
 namespace fdma::io {
 
-/// What the bytes of a value mean, read as a little-endian number of `size_bytes`.
+/// The meaning of a value, read as a little-endian number of `size_bytes`.
 ///
-/// Example     int16, big-endian: size_bytes 2, one 0x0100. float16, drop_below -32752: first
-///             0xf7ff, last 0xfc00 (patterns of negative values grow with the magnitude)
+/// Example     int16, big-endian: size_bytes 2, one 0x0100
+///             float16, drop_below -32752: first 0xf7ff, last 0xfc00 (patterns of negative values
+///             grow with the magnitude)
 struct ValueRule {
   int size_bytes = 1;        ///< 1, 2, 4 or 8
   bool is_floating = false;  ///< +-0 keeps, patterns [first, last] drop; else 0 drops, `one` keeps
@@ -21,7 +22,7 @@ struct ValueRule {
   std::uint64_t last = 0;
 };
 
-/// Rows of values, aligned for their size, and where their bits go.
+/// Rows of values, aligned for their size, and the place for their bits.
 struct PackBox {
   const std::byte* values = nullptr;
   std::int64_t value_stride = 0;  ///< bytes from row to row; 0 repeats one row
@@ -30,24 +31,25 @@ struct PackBox {
   std::uint64_t* bits = nullptr;
   std::int64_t bit_stride = 0;  ///< words from row to row
   std::int64_t bit_begin = 0;   ///< first bit of a row, from `bits` on
-  bool ends_row = false;        ///< nothing else is written behind the last bit in its word
+  bool ends_row = false;        ///< nothing else is written after the last bit in its word
 };
 
-/// Writes the bits of every value; true iff all values are one or the other. Words of which the box
-/// has all bits (or the last ones of the row, see ends_row) are stored; the others, which several
-/// threads may share, must be 0 before the first box that touches them, and take its bits
+/// Writes the bit of every value. Returns true iff every value is keep or drop. Words whose bits
+/// all belong to the box (or the last ones of the row, see ends_row) are stored. The other words,
+/// which several threads may share, must be 0 before the first box that touches them; they take its
+/// bits atomically.
 /// atomically.
 bool pack_rows(const ValueRule& rule, const PackBox& box);
 
-/// What pack_rows makes of one value: 1 keeps, 0 drops, -1 is neither. The same for any target.
+/// The result of pack_rows for one value: 1 keeps, 0 drops, -1 is neither. The same for any target.
 int judge_value(const ValueRule& rule, const std::byte* value);
 
 /// any |= each row, all &= each row.
 void merge_rows(const std::uint64_t* rows, std::int64_t stride, std::int64_t num_rows,
                 std::int64_t num_words, std::uint64_t* any, std::uint64_t* all);
 
-/// Undoes HDF5's shuffle: byte b of element i comes from planes[b * count + i]. Bytes behind the
-/// last whole element stay where they are.
+/// Undoes HDF5's shuffle: byte b of element i comes from planes[b * count + i]. Bytes after the
+/// last whole element keep their places.
 void unshuffle(const std::byte* planes, std::int64_t num_bytes, std::int64_t element_bytes,
                std::byte* values);
 

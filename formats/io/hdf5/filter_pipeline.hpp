@@ -16,7 +16,7 @@ struct libdeflate_decompressor;
 
 namespace fdma::io {
 
-/// What one thread needs to decode chunks, beside a ReadBuffer for what is stored.
+/// The memory that one thread needs to decode chunks, beside a ReadBuffer for the stored bytes.
 class DecodeScratch {
  private:
   friend class FilterPipeline;
@@ -33,22 +33,22 @@ class DecodeScratch {
 /// Memory      max_memory_bytes() for each thread that decodes
 class FilterPipeline {
  public:
-  /// The filters of a dataset's creation properties, whose chunks have chunk_bytes when decoded; no
-  /// value if one of them is for the HDF5 library.
+  /// The filters of a dataset's creation properties; its chunks have chunk_bytes when decoded.
+  /// Empty if only the HDF5 library can undo one of them.
   static std::optional<FilterPipeline> of(hid_t creation, std::int64_t chunk_bytes);
 
   /// True iff the stored bytes are the values when no filter was skipped.
   bool is_plain() const { return steps_.empty(); }
   bool has_deflate() const;
-  /// More than this no chunk may take in the file.
+  /// The most bytes that a chunk can take in the file.
   std::int64_t max_stored_bytes() const;
-  /// Of a DecodeScratch.
+  /// The most bytes that a DecodeScratch can take.
   std::int64_t max_memory_bytes() const;
 
-  /// The chunk_bytes of values in the `size` bytes at `stored`, behind which ReadBuffer::kPadding
-  /// of any value can be read; bit i of filter_mask says that filter i was skipped. Borrowed from
-  /// `stored` or scratch. Errors: corrupt_file, out_of_memory; messages are sentence tails: "takes
-  /// 7 bytes, expected 64".
+  /// The chunk_bytes of values that the `size` bytes at `stored` decode to. ReadBuffer::kPadding
+  /// bytes of any value can be read after them. Bit i of filter_mask says that filter i was
+  /// skipped. The result borrows from `stored` or scratch. Errors: corrupt_file, out_of_memory;
+  /// messages are ends of sentences: "takes 7 bytes, expected 64".
   Result<const std::byte*> decode(const std::byte* stored, std::int64_t size,
                                   std::uint32_t filter_mask, DecodeScratch& scratch) const;
 
@@ -58,7 +58,7 @@ class FilterPipeline {
     Filter filter;
     std::int64_t element_bytes;  // of shuffle
   };
-  /// Bytes that step `index` was given when the chunk was written.
+  /// The number of bytes that step `index` was given when the chunk was written.
   std::int64_t bytes_before(std::size_t index, std::uint32_t filter_mask) const;
 
   std::vector<Step> steps_;

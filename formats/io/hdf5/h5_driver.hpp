@@ -1,5 +1,5 @@
-// What HDF5 file drivers of our own have in common: a file that leads to some state of the caller,
-// the end of what HDF5 has allocated, and the way into a property list.
+// The common parts of FDMA's HDF5 file drivers: a file that leads to a state of the caller, the end
+// of what HDF5 has allocated, and the way into a property list.
 #pragma once
 
 #include <H5FDpublic.h>
@@ -12,17 +12,18 @@
 
 namespace fdma::io {
 
-/// Parts of a driver whose files lead to a State, which the caller owns and keeps alive until the
-/// file is closed.
+/// Parts of a driver whose files lead to a State. The caller owns the State and keeps it alive
+/// until the file is closed.
 ///
 /// Example     using Driver = H5Driver<Notes>;
 ///             H5FD_class_t driver = Driver::make_class("name", 600);
-///             driver.cmp = ..; driver.query = ..; driver.get_eof = ..; driver.read = ..;
-///             driver.write = ..; H5Fopen(path, flags, Driver::access(driver, &notes).get());
+///             driver.cmp = ..; driver.query = ..; driver.get_eof = ..;
+///             driver.read = ..; driver.write = ..;
+///             H5Fopen(path, flags, Driver::access(driver, &notes).get());
 template <class State>
 struct H5Driver {
   struct File {
-    H5FD_t base;  // first, as HDF5 casts between the two
+    H5FD_t base;  // first, because HDF5 casts between the two
     State* state;
     haddr_t eoa;  // end of what HDF5 has allocated
     haddr_t eof;  // end of what was written
@@ -40,8 +41,8 @@ struct H5Driver {
     return &file->base;
   }
 
-  /// A class that is complete but for cmp, query, get_eof, read and write. `value` identifies it:
-  /// 512 or more, where HDF5 leaves room for drivers that it does not know.
+  /// A class that is complete except for cmp, query, get_eof, read and write. `value` identifies
+  /// it; it is 512 or more, where HDF5 leaves room for drivers that it does not know.
   static H5FD_class_t make_class(const char* name, int value) {
     H5FD_class_t driver{};
 #ifdef H5FD_CLASS_VERSION

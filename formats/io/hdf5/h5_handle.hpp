@@ -26,7 +26,7 @@ class Handle {
 
   hid_t get() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
-  /// Closes now; negative if HDF5 says that closing failed.
+  /// Closes now; negative if HDF5 says that it failed to close.
   herr_t reset() {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id >= 0 ? close_(id) : 0;
@@ -37,10 +37,10 @@ class Handle {
   Close close_ = nullptr;
 };
 
-/// One stay inside HDF5: holds the lock that serialises FDMA's calls (the library need not be built
-/// thread-safe), keeps HDF5 from printing its error stack, and from loading plugins, which is how a
-/// file names code to run; the caller's settings come back afterwards. Every public function of
-/// fdma::io opens one; nesting is allowed.
+/// A scope in which HDF5 may be called. It holds the lock that serialises FDMA's calls (the library
+/// need not be built thread-safe). It keeps HDF5 from printing its error stack and from loading
+/// plugins, by which a file names code to run. The caller's settings are restored afterwards. Every
+/// public function of fdma::io opens one; nesting is allowed.
 class Session {
  public:
   Session();
@@ -56,8 +56,8 @@ class Session {
   bool has_plugin_state_ = false;
 };
 
-/// What HDF5 said last, innermost reason first: "bad object header version number"; empty if
-/// nothing. Clears the stack.
+/// HDF5's last error messages, innermost reason first: "bad object header version number"; empty if
+/// there are none. Clears the stack.
 std::string last_reason();
 
 /// `reason` with a hint appended when it looks like a file of a newer HDF5 than this library reads.

@@ -1,4 +1,4 @@
-// Files that several programs change: each waits until the one before it is done.
+// Files that several programs change: each program waits until the one before it is done.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@
 
 namespace fdma::io {
 
-/// The file at a path, open, and locked against others that would put another in its place: it is
-/// at that path for as long as they all ask for the lock.
+/// The open file at a path, locked against other programs that would replace it. It stays at that
+/// path as long as all of them ask for the lock.
 ///
-/// The lock is on a byte that no file has, by fcntl and of this open file (F_OFD_SETLKW), so that
-/// HDF5, which locks by flock, does not meet it; Python's fdma.save takes the same one. File
+/// The lock is on a byte that no file has, by fcntl and for this open file (F_OFD_SETLKW), so that
+/// it does not meet HDF5's own lock, which is by flock. Python's fdma.save takes the same lock. On
+/// file systems that cannot lock, files are used without.
 /// systems that cannot lock are used without.
 class LockedFile {
  public:
-  /// Nothing if there is no file. Waits for the lock: hold no other. Errors: io (not a regular
-  /// file, not writable, open for writing by a program that uses HDF5).
+  /// Waits for the lock; the caller must hold no other one. Empty if there is no file. Errors: io
+  /// (not a regular file, not writable, open for writing by a program that uses HDF5).
   static Result<std::optional<LockedFile>> open(const std::string& path);
   LockedFile(LockedFile&& other) noexcept
       : descriptor_(std::exchange(other.descriptor_, -1)), size_bytes_(other.size_bytes_) {}

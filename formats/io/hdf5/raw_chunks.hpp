@@ -1,4 +1,4 @@
-// Where in the file the chunks of a dataset lie.
+// The places of a dataset's chunks in the file.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct ChunkNotes;
 
 /// Finds chunks by HDF5's own index, whatever its kind, without reading them.
 ///
-/// HDF5 1.10 has no function that gives a chunk's address in less than a walk over all chunks. But
-/// H5Dread_chunk looks one up and then asks the file driver for its bytes; the driver used here
-/// answers questions for metadata and takes down address and size when raw data is asked for.
-/// Addresses are thus those that HDF5 reads from, userblock included.
+/// HDF5 1.10 has no function that gives a chunk's address in less than a walk over all chunks.
+/// However, H5Dread_chunk looks one chunk up and then asks the file driver for its bytes. The
+/// driver used here answers questions for metadata, and when raw data is asked for it only notes
+/// address and size. The addresses are thus those that HDF5 reads from, userblock included.
 ///
 /// Memory      that of HDF5 for a second view of the open file
 class RawChunks {
@@ -30,21 +30,21 @@ class RawChunks {
   RawChunks& operator=(RawChunks&&) noexcept;
   ~RawChunks();
 
-  /// Counts the chunks that are stored. What HDF5 does not find in a damaged index counts as never
-  /// written, so the index is checked as a whole: each of its chunks lies at a multiple of the
-  /// chunk's sides inside the extents and is found there, once; no chunk lies over another one, or
-  /// where the file's structures begin.
+  /// Counts the chunks that are stored, and checks the index. What HDF5 does not find in a damaged
+  /// index counts as never written, so the index is checked as a whole. Each of its chunks lies at
+  /// a multiple of the chunk's sides inside the extents and is found there, once. No chunk overlaps
+  /// another one or the begin of the file's structures.
   ///
   /// Cost        the version 1 B-tree is read once more; with another index every chunk of the
-  ///             extents is looked up. Memory 16 B for each run of chunks that are adjacent in
-  ///             the file
+  ///             extents is looked up; memory 16 B for each run of chunks that are adjacent in the
+  ///             file
   /// Errors      corrupt_file
   Result<std::int64_t> check();
-  /// Visits every chunk that is stored. Errors: corrupt_file; what `visit` returns.
+  /// Visits every stored chunk. Errors: corrupt_file; those of `visit`.
   Result<void> visit(const ChunkVisit& visit);
 
-  /// The chunk whose first element is at `begin`. The place lies inside the file and takes
-  /// max_bytes at most. Errors: corrupt_file.
+  /// The chunk whose first element is at `begin`. The place lies inside the file and has at most
+  /// max_bytes. Errors: corrupt_file.
   Result<ChunkPlace> find(const std::vector<std::int64_t>& begin, std::int64_t max_bytes);
 
  private:
@@ -53,7 +53,7 @@ class RawChunks {
   bool has_tree() const;
   Result<void> visit_tree(const ChunkVisit& visit) const;
   Result<void> visit_slots(const ChunkVisit& visit);
-  /// The chunks, or the chunk, whose bytes hold `address`, in words.
+  /// The chunk or chunks whose bytes hold `address`, as text.
   Result<std::string> chunks_at(std::int64_t address);
 
   std::unique_ptr<ChunkNotes> notes_;  // outlives file_ and info_, whose driver points to it

@@ -1,4 +1,4 @@
-// Memory that one thread reads the file into.
+// The memory into which one thread reads the file.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace fdma::io {
 
-/// Uninitialised bytes, aligned for vectors, that grow on demand and lose what they held.
+/// Uninitialised bytes, aligned for vectors, that grow on demand; growing loses their contents.
 class ByteBuffer {
  public:
   std::byte* room(std::int64_t size);
@@ -22,20 +22,23 @@ class ByteBuffer {
   std::int64_t capacity_ = 0;
 };
 
-/// Where pieces of a file go on their way to the packing: places that follow one another round and
-/// round through as much memory as a core's second cache holds.
+/// The memory for pieces of a file before they are packed. Consecutive pieces take consecutive
+/// places in a ring that fits in the second-level cache of a core.
 ///
-/// Example     ReadBuffer buffer; for (pieces) { FDMA_TRY(std::byte* values,
-///             buffer.read(descriptor, address, size)); .. pack them }
-/// Owner       owns the bytes; a piece lives until the next one is read
+/// Example     ReadBuffer buffer;
+///             for (pieces) {
+///               FDMA_TRY(std::byte* values, buffer.read(descriptor, address, size));
+///               .. pack them
+///             }
+/// Owner       owns the bytes; a piece is valid until the next one is read
 /// Memory      max_bytes() of the largest piece
 class ReadBuffer {
  public:
-  /// Bytes behind each piece that may be read; they are 0.
+  /// Bytes after each piece that may be read; they are 0.
   static constexpr std::int64_t kPadding = 64;
 
-  /// What to read at once where the file's layout leaves the choice: the size of a core's second
-  /// cache, between 256 KiB and 2 MiB.
+  /// The number of bytes to read at once where the file's layout leaves the choice: the size of a
+  /// core's second-level cache, between 256 KiB and 2 MiB.
   static std::int64_t piece_bytes();
   /// The memory taken by a buffer whose pieces have `size` bytes at most.
   static std::int64_t max_bytes(std::int64_t size);
@@ -46,7 +49,7 @@ class ReadBuffer {
  private:
   ByteBuffer bytes_;
   std::int64_t capacity_ = 0;
-  std::int64_t next_ = 0;  // where the last piece ends
+  std::int64_t next_ = 0;  // the end of the last piece
 };
 
 }  // namespace fdma::io

@@ -19,8 +19,8 @@ Handle half_type();
 /// which is the same on a little-endian machine; invalid if HDF5 refuses.
 Handle tensor_type(DType dtype);
 
-/// The element type that an HDF5 type holds: float32, float16 or bfloat16, or the last for uint16
-/// if `is_declared_bfloat16`. Empty for any other type or byte order.
+/// The element type that an HDF5 type holds: float32, float16 or bfloat16; bfloat16 for uint16 if
+/// `is_declared_bfloat16`. Empty for any other type or byte order.
 std::optional<DType> tensor_dtype(hid_t type, bool is_declared_bfloat16);
 
 }  // namespace fdma::io

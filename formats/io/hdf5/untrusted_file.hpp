@@ -1,5 +1,5 @@
-// Opening files and objects of unknown origin: links are walked one by one, storage is inspected
-// before anything is read.
+// Opens files and objects of unknown origin. Links are followed one by one, and storage is
+// inspected before anything is read.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,14 @@ Result<InputFile> open_input(const std::string& path, std::int64_t cache_bytes =
 /// Errors: io (absent), corrupt_file.
 Result<Handle> open_object(hid_t base, const std::string& name, const std::string& where);
 
-/// What a dataset says about itself; nothing has been read or allocated on its word.
+/// A dataset's description of itself. Nothing has been read or allocated on its word.
 struct DatasetInfo {
   Handle dataset;
   Handle type;
   Handle creation;  ///< its creation property list
   std::vector<std::int64_t> extents;
   std::vector<std::int64_t> chunk;  ///< empty unless chunked
-  std::int64_t storage_bytes = 0;   ///< in the file
+  std::int64_t storage_bytes = 0;   ///< bytes in the file
   std::int64_t num_elements = 0;
 };
 
@@ -45,7 +45,7 @@ struct DatasetInfo {
 /// overflows; unsupported for a filter that is not installed.
 Result<DatasetInfo> open_dataset(hid_t base, const std::string& name, const std::string& where);
 
-/// The bits of a number lie inside its bytes. Errors: corrupt_file.
+/// Checks that the bits of a number lie inside its bytes. Errors: corrupt_file.
 Result<void> check_bits(hid_t type, const std::string& where);
 
 /// The attribute `name` if it is there and is one string of up to 64 KiB.
@@ -60,7 +60,7 @@ std::string type_text(hid_t type);
 /// True for the enumeration that h5py writes for booleans: FALSE = 0, TRUE = 1 and nothing else.
 bool is_boolean_enum(hid_t type);
 
-/// corrupt_file with `where`, `what` and HDF5's last reason.
+/// A corrupt_file error of `where`, `what` and HDF5's last reason.
 Error hdf5_error(const std::string& where, const std::string& what);
 
 }  // namespace fdma::io

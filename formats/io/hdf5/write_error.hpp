@@ -1,4 +1,4 @@
-// What is said of a file that cannot be written.
+// The error message of a file that cannot be written.
 #pragma once
 
 #include <fmt/format.h>

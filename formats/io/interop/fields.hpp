@@ -1,5 +1,5 @@
-// The fields of a peer's group, each taken once by name, type and extents; what is left over at the
-// end is an error, so that a misspelt optional field is not silently ignored.
+// The fields of an interop group. Each is taken once by name, type and extents; fields left over at
+// the end are an error, so that a misspelt optional field is not silently ignored.
 #pragma once
 
 #include <set>
@@ -19,7 +19,7 @@ class PeerFields {
   explicit PeerFields(const PeerGroup& group) : group_(group) {}
 
   bool has(std::string_view name) const { return group_.arrays.find(name) != group_.arrays.end(); }
-  /// The same for an optional field, which is then known.
+  /// The same for an optional field, which is known from then on.
   bool may_have(const std::string& name) {
     known_.insert(name);
     return has(name);
@@ -34,7 +34,7 @@ class PeerFields {
   Result<std::vector<std::int32_t>> int32_values(const std::string& name, int rank);
   Result<std::vector<std::int64_t>> int64_values(const std::string& name, int rank);
   Result<std::vector<std::uint64_t>> uint64_values(const std::string& name, int rank);
-  /// A single number (rank 0, or one element), or `fallback` if the field is not there.
+  /// A single number (rank 0, or one element), or `fallback` if the field is absent.
   Result<std::int64_t> integer(const std::string& name);
   Result<std::int64_t> integer(const std::string& name, std::int64_t fallback);
   /// Errors: invalid_argument (a field that was not asked for).

@@ -1,4 +1,4 @@
-// A child process with one socket to it, and how it ended.
+// A child process with one socket to it, and the way it ended.
 #pragma once
 
 #include <sys/types.h>
@@ -13,21 +13,21 @@ namespace fdma::io {
 
 /// How a process ended.
 struct ProcessEnd {
-  int signal = 0;     ///< that killed it, or 0
-  int exit_code = 0;  ///< if it ended by itself; -1 if the system does not say
+  int signal = 0;     ///< the signal that killed it, or 0
+  int exit_code = 0;  ///< its exit code if it ended by itself; -1 if the system does not say
 };
 
-/// A running child. Its descriptor kChildSocket is the other end of socket(); it has no other
-/// descriptors but the standard ones, the default action for every signal, and signals that a
-/// terminal sends to all are blocked: this process decides when it ends.
+/// A running child. Its descriptor kChildSocket is the other end of socket(); its other descriptors
+/// are the standard ones only. Every signal has its default action, and signals that a terminal
+/// sends to all processes are blocked, because this process decides when the child ends.
 ///
 /// Owner       owns process and socket: the destructor kills and reaps
 class ChildProcess {
  public:
   static constexpr int kChildSocket = 3;
 
-  /// Starts `program`. By posix_spawn: nothing of this process runs in the child, so threads and
-  /// locks here do not matter. Standard input and output are /dev/null, standard error too unless
+  /// Starts `program` by posix_spawn: no code of this process runs in the child, so threads and
+  /// locks here do not matter. Standard input and output are /dev/null; so is standard error unless
   /// `shows_messages`. Errors: io (the system's reason).
   static Result<ChildProcess> start(const std::string& program,
                                     const std::vector<std::string>& arguments, bool shows_messages);
@@ -42,7 +42,7 @@ class ChildProcess {
   ~ChildProcess();
 
   int socket() const { return socket_; }
-  /// Kills it if it still runs, and says how it ended.
+  /// Kills the child if it still runs, and returns how it ended.
   ProcessEnd end();
 
  private:
@@ -52,7 +52,7 @@ class ChildProcess {
   int socket_ = -1;
 };
 
-/// All of the bytes, or false. No SIGPIPE.
+/// Sends all of the bytes; false if it cannot. Raises no SIGPIPE.
 bool send_all(int socket, const void* data, std::size_t bytes);
 
 }  // namespace fdma::io

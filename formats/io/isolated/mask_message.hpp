@@ -13,16 +13,16 @@
 
 namespace fdma::io {
 
-/// Arrays leave the mask as they are sent.
+/// Arrays are taken out of the mask as they are sent.
 void write_message(MessageWriter& out, BlockMask mask);
-/// Checks what a mask file is checked for: every array has the extents that lengths and blocks
-/// imply before memory is taken for it, and the whole is valid at level structure. Errors: io,
-/// corrupt_file.
+/// Makes the checks that are made of a mask file: every array has the extents that lengths and
+/// blocks imply before memory is taken for it, and the whole is valid at level structure. Errors:
+/// io, corrupt_file.
 Result<BlockMask> read_mask_message(MessageReader& in);
 
 void write_message(MessageWriter& out, OwnedTable table);
-/// Errors: io, corrupt_file (unknown type, extents that are not those of the bytes, a boolean that
-/// is neither 0 nor 1).
+/// Errors: io, corrupt_file (unknown type, extents that do not match the bytes, a boolean that is
+/// neither 0 nor 1).
 Result<OwnedTable> read_table_message(MessageReader& in);
 
 void write_message(MessageWriter& out, PeerGroup group);
@@ -38,7 +38,7 @@ void write_message(MessageWriter& out, const Error& error);
 Result<void> read_error_message(MessageReader& in, Error& error);
 
 void write_message(MessageWriter& out, const DenseReadOptions& options);
-/// Without callbacks.
+/// The options without callbacks.
 Result<DenseReadOptions> read_dense_options_message(MessageReader& in);
 
 }  // namespace fdma::io

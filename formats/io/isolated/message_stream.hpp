@@ -1,5 +1,5 @@
-// Numbers, texts and arrays as a stream of bytes between two processes on one machine, neither of
-// which takes the other's word for a size.
+// Numbers, texts and arrays as a stream of bytes between two processes on one machine. Neither of
+// the two trusts a size that the other one sends.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 
 namespace fdma::io {
 
-/// Writes values one after another. The first failure of the sink is kept; nothing is written after
-/// it.
+/// Writes values one after another. It remembers the first failure of the sink and writes nothing
+/// after it.
 class MessageWriter {
  public:
-  /// Takes all of the bytes, or says false.
+  /// Takes all of the bytes, or returns false.
   using Sink = std::function<bool(const void* data, std::size_t bytes)>;
   explicit MessageWriter(Sink sink) : sink_(std::move(sink)) {}
 
@@ -28,10 +28,10 @@ class MessageWriter {
   void real(double value);
   void text(std::string_view value);
 
-  /// The count of bytes, then the bytes.
+  /// Writes the count of bytes, then the bytes.
   void bytes(const void* data, std::size_t count);
-  /// As bytes, for memory that is not used again: pages that were sent go back to the system, so
-  /// that a large array is not there twice while it moves to the other process.
+  /// As bytes, for memory that is not used again. Pages that were sent go back to the system, so
+  /// that a large array is not in memory twice while it moves to the other process.
   void give_bytes(void* data, std::size_t count);
 
   template <class T>
@@ -46,7 +46,7 @@ class MessageWriter {
     std::vector<T>().swap(values);
   }
 
-  /// Hands what is buffered to the sink. False if the sink failed, now or before.
+  /// Hands the buffered bytes to the sink. False if the sink failed, now or before.
   bool flush();
 
  private:
@@ -58,32 +58,33 @@ class MessageWriter {
 };
 
 /// Reads what MessageWriter wrote. Every value is checked against the range that the caller gives
-/// and against the bytes that a message may still take; memory grows with the bytes that arrive,
-/// not with those that are announced.
+/// and against the bytes that a message may still take. Memory grows with the bytes that arrive,
+/// not with the announced count.
 class MessageReader {
  public:
-  /// Fills all of the bytes, or says false: the other end is gone.
+  /// Fills all of the bytes, or returns false: the other end is gone.
   using Source = std::function<bool(void* data, std::size_t bytes)>;
   explicit MessageReader(Source source) : source_(std::move(source)) {}
 
   /// Starts a message that may take `max_bytes` in all.
   void begin(std::int64_t max_bytes) { remaining_ = static_cast<std::uint64_t>(max_bytes); }
-  /// The source said that the other end is gone; every read fails from then on.
+  /// True once the source said that the other end is gone; every read fails from then on.
   bool has_ended() const { return has_ended_; }
 
-  /// Errors of all: io (the other end is gone), corrupt_file (out of range, longer than allowed).
+  /// Errors of all reads: io (the other end is gone), corrupt_file (out of range, longer than
+  /// allowed).
   Result<std::uint64_t> number(std::uint64_t max);
   Result<std::int64_t> integer(std::int64_t min, std::int64_t max);
   Result<bool> flag();
   Result<double> real();
   Result<std::string> text(std::size_t max_bytes);
 
-  /// The count of an array of bytes, which fits into what the message may still take, and then the
-  /// bytes themselves.
+  /// Reads the count of an array of bytes, which fits into what the message may still take. The
+  /// bytes themselves follow.
   Result<std::uint64_t> bytes_to_come();
   Result<void> bytes(void* data, std::size_t count) { return take(data, count); }
 
-  /// At most max_count values; T is taken as it lies in memory, so any bits must be a value of it.
+  /// Reads at most max_count values. T is copied bytewise, so any bits must be a value of it.
   template <class T>
   Result<void> array(std::vector<T>& values, std::uint64_t max_count) {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -1,9 +1,9 @@
-// Whether this program can be started to read for another process.
+// Whether this program can be started as the reading process of another one.
 #pragma once
 
 namespace fdma::io {
 
-/// serve_isolated_reads was called in this process and returned.
+/// True iff serve_isolated_reads was called in this process and returned.
 bool this_program_serves();
 
 }  // namespace fdma::io

@@ -1,15 +1,15 @@
-// What the process that asks and the process that reads say to each other.
+// The protocol between the process that asks and the process that reads.
 //
-// A request is its kind, the path and the name of the object, two limits, and then the options for
-// a dense mask, type and extents for a tensor. The answer is `started`, any number of `progress`,
-// and one `result` or `error`.
+// A request is its kind, the path, the name of the object and two limits, followed by the options
+// for a dense mask or the type and extents for a tensor. The answer is `started`, any number of
+// `progress`, and one `result` or `error`.
 #pragma once
 
 #include <cstdint>
 
 namespace fdma::io {
 
-/// First argument of a process that is to read; the second is the process that it reads for.
+/// First argument of a reading process. The second is the process that it reads for.
 inline constexpr const char* kServeArgument = "--fdma-isolated-reader";
 
 enum class Request : std::uint64_t {
@@ -28,9 +28,9 @@ inline constexpr auto kLastRequest = static_cast<std::uint64_t>(Request::content
 enum class Answer : std::uint64_t { started, progress, error, result };
 inline constexpr auto kLastAnswer = static_cast<std::uint64_t>(Answer::result);
 
-/// Bytes that a request or an answer other than a result may take.
+/// Limit of a request, and of an answer other than a result, in bytes.
 inline constexpr std::int64_t kMaxSmallMessage = std::int64_t{4} << 20;
-/// Bytes of the file for which one more second of CPU time without progress is allowed.
+/// For each so many bytes of the file, one more second of CPU time without progress is allowed.
 inline constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20;
 
 }  // namespace fdma::io

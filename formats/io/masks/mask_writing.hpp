@@ -1,4 +1,4 @@
-// One mask into an open HDF5 file: for a new file (write_masks) and for one that holds others
+// Writes one mask into an open HDF5 file, either a new file (write_masks) or one that holds others
 // already (add_masks).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace fdma::io {
 
-/// Errors: invalid_argument (a name that HDF5 cannot hold, or twice; a mask that is not valid).
+/// Errors: invalid_argument (a name that HDF5 cannot hold, a name twice, a mask that is not valid).
 Result<void> check_masks(const std::vector<NamedMask>& masks);
 
 /// Writes group `named.name` below `masks`, and stops at the first failure of the disk. Throws

@@ -1,4 +1,4 @@
-// The group /masks of a file, for those who read its masks and those who change them.
+// The group /masks of a file, for code that reads or changes its masks.
 #pragma once
 
 #include <string>

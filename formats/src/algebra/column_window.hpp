@@ -8,7 +8,7 @@
 
 namespace fdma {
 
-/// The query intervals of the keys of a window, cut to its query rows and counted from its corner.
+/// The query intervals of the keys of a window, cut to its query rows and relative to its corner.
 /// Cost: O(keys + intervals) of the window.
 ColumnIntervals column_window(std::span<const std::int64_t> offsets,
                               std::span<const Interval> intervals, const CellWindow& window);

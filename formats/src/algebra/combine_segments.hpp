@@ -26,20 +26,21 @@ constexpr TruthTable truth_table(SetOperation operation) {
   return 0;
 }
 
-/// The cells for which `operation` holds of the cells of a and b, canonical; lengths and blocks of
-/// both are equal. Cost: that of combine_layers (tile_layers.hpp); for a mask with a column table
-/// O(keys + query intervals of both), or, where the other one has many times more of these, O(tiles
-/// that are partial in either).
+/// The cells where `operation` holds for the cells of a and b, canonical. Lengths and blocks of the
+/// two are equal. Cost: that of combine_layers (tile_layers.hpp). With a column table: O(keys +
+/// query intervals of both), or O(tiles that are partial in either) where the other mask has many
+/// times more of these intervals.
 SegmentMask combine_segments(const SegmentMask& a, const SegmentMask& b, SetOperation operation);
 
-/// The cells of a mask without a column table in its own blocks, canonical. Cost: that of
-/// combine_layers, so that tile rows that move in step are looked at once.
+/// The canonical form of a mask without a column table, in its own blocks. Cost: that of
+/// combine_layers, which visits tile rows that move in step once.
 SegmentMask canonical_segment(const SegmentMask& mask);
 
 /// The cells that exist and are not in `mask`.
 SegmentMask complement_segment(const SegmentMask& mask);
 
-/// Cell (q, k) of the result is cell (q - dq, k - dk) of `mask`, false where that does not exist.
+/// Cell (q, k) of the result is cell (q - dq, k - dk) of `mask`, or false where that does not
+/// exist.
 SegmentMask shift_segment(const SegmentMask& mask, std::int64_t dq, std::int64_t dk);
 
 /// Cell (k, q) of the result, in blocks of block_kv x block_q, is cell (q, k) of `mask`.

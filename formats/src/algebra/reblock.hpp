@@ -13,11 +13,13 @@ struct CellWindow {
   std::int64_t kv_end;
 };
 
-/// The cells of a window as a canonical mask of their own. Cost: for a mask that is bands of rows
-/// that of their lowering (row_bands.hpp); for a whole mask that keeps its blocks that of
-/// combine_layers (tile_layers.hpp); otherwise O(segments of all tile rows in the window + partial
-/// cells / 64), for a mask with a column table O(keys + intervals); memory: the result and one tile
-/// row.
+/// The cells of a window as a canonical mask of its own.
+///
+/// Cost        time: for a mask that is bands of rows, that of lowering the bands (row_bands.hpp);
+///             for a whole mask that keeps its blocks, that of combine_layers (tile_layers.hpp);
+///             for a mask with a column table O(keys + intervals); otherwise O(segments of all tile
+///             rows in the window + partial cells / 64)
+///             memory: the result and one tile row
 SegmentMask reblock(const SegmentMask& mask, const CellWindow& window, BlockShape block);
 
 }  // namespace fdma

@@ -1,17 +1,23 @@
 // Masks whose tiles are a function of a few tiles of other masks, computed in step.
 //
-// A layer is a mask laid over the result, moved by whole tiles. Set operations have two layers, a
-// complement one, a shift one to four (a tile of the result overlaps up to four tiles of the mask).
-// In a tile row each layer is a list of parts with uniform tiles (uniform_runs.hpp); cut at all
-// their borders, the row falls into pieces whose tiles all come from the same sources, so that one
-// evaluation serves the piece, and every later piece with the same sources. Borders move linearly
-// inside a run. While no two of them meet or cross, and pieces with partial tiles keep their width,
-// all rows have the same pieces in other places, and are appended to the result at once: the number
-// of such rows is one division for each pair of neighbouring borders.
+// A layer is a mask laid over the result, moved by whole tiles. A set operation has two layers, a
+// complement has one, a shift has one to four (a tile of the result overlaps up to four tiles of
+// the mask).
 //
-// Example: causal & window over 1M tokens, both in one run of 8184 tile rows: four borders with
-// steps 0 or 1, one strip. Where a source is ragged at its end, its last tile column and last tile
-// row are pieces of their own.
+// In a tile row each layer is a list of uniform segments, whose tiles hold the same cells
+// (uniform_parts.hpp). All their borders together cut the row into segments whose tiles come from
+// the same sources. One evaluation serves such a segment, and every later one with the same
+// sources.
+//
+// Borders move linearly inside a run. While no two of them meet or cross, and segments with partial
+// tiles keep their width, all rows have the same segments in other places, and are appended to the
+// result at once. The number of such rows takes one division for each pair of neighbouring borders.
+//
+// Example     causal & window over 1M tokens, both in one run of 8184 tile rows: four borders with
+//             steps 0 or 1, appended at once
+//
+// Where a source is ragged at its end, its last tile column and last tile row are separate
+// segments.
 #pragma once
 
 #include <array>
@@ -25,38 +31,38 @@ namespace fdma {
 
 inline constexpr std::size_t kMaxLayers = 4;
 
-/// A mask laid over the result: tile (row, col) of the result shows its tile (row - row_shift, col
-/// - col_shift); outside it there is nothing.
+/// A mask laid over the result. Tile (row, col) of the result lies over its tile (row - row_shift,
+/// col - col_shift). Outside the mask there is nothing.
 struct TileLayer {
   UniformParts* parts;
   std::int64_t row_shift = 0;
   std::int64_t col_shift = 0;
 };
 
-/// A tile of one layer under a tile of the result.
+/// The tile of one layer that lies under a tile of the result.
 struct LayerTile {
   TileSource source = kEmptyTiles;
-  bool is_last_row = false;  ///< a full tile of its mask's last, ragged tile row
+  bool is_last_row = false;  ///< a full tile of the last, ragged tile row of its mask
   bool is_last_col = false;
   friend bool operator==(const LayerTile&, const LayerTile&) = default;
 };
 
 enum class TileClass : std::uint8_t { empty, partial, full };
 
-/// How the cells of a tile of the result follow from those of the layers.
+/// How the cells of a tile of the result follow from those of its layers.
 class TileFunction {
  public:
   virtual ~TileFunction() = default;
-  /// The class, if the sources alone decide it; partial: the cells do.
+  /// The class, if the sources alone decide it; `partial` if the cells do.
   virtual TileClass classify(std::span<const LayerTile> tiles) const = 0;
-  /// Writes the cells to words [words_per_bitmap], 0 on entry; what it writes to cells that do not
-  /// exist is dropped.
+  /// Writes the cells to words [words_per_bitmap], which are 0 on entry. Cells that do not exist
+  /// are dropped afterwards.
   virtual void evaluate(std::span<const LayerTile> tiles, std::uint64_t* words) = 0;
 };
 
 /// The mask whose tiles are function(layers), canonical. All masks have block `block` and no column
 /// table. Cost: O(runs * layers + distinct combinations of partial tiles * tile cells / 64) while
-/// runs move in step, O(segments of all tile rows) at worst.
+/// runs move in step, at worst O(segments of all tile rows).
 SegmentMask combine_layers(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                            std::span<const TileLayer> layers, TileFunction& function);
 

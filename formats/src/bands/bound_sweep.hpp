@@ -1,9 +1,9 @@
-// The tiles of one tile row whose bounds stand still: their cells from tile to tile.
+// The cells of the tiles of one tile row whose bounds do not move with the row.
 //
 // A row of cells is zeros and ones that change at its bounds. A bound in a tile toggles the cells
-// of its rows from there on: those of the tile behind it, and all of theirs in every later tile. So
-// a tile is the rows as they lie (a copy) and the bounds inside it, whatever the number of rows,
-// and tiles between two that have bounds are equal.
+// of its rows from there on: the rest of this tile, and all cells of these rows in every later
+// tile. A tile is therefore a copy of the rows as they stand, toggled at the bounds inside it,
+// whatever the number of rows; tiles between two tiles with bounds are equal.
 //
 // Example     rows 0 to 3 see keys [20, 300), tiles of 128 keys: tile 0 has their cells from 20 on,
 //             tile 1 all, tile 2 those below 44
@@ -19,7 +19,7 @@ namespace fdma {
 
 class BoundSweep {
  public:
-  /// For tiles of this shape that begin with key `k_begin`.
+  /// Begins a tile row with tiles of this shape, the first of which begins with key `k_begin`.
   void restart(BlockShape block, std::int64_t k_begin) {
     block_kv_ = block.block_kv;
     k_begin_ = k_begin;
@@ -27,13 +27,13 @@ class BoundSweep {
     next_ = 0;
     rows_.assign(static_cast<std::size_t>(std::int64_t{block.block_q} * block_kv_ / 64), 0);
   }
-  /// Rows [r_begin, r_end) change at `key`; at any key up to k_begin that is their first one. Every
-  /// row's bounds come in pairs.
+  /// Rows [r_begin, r_end) change at `key`; any key up to k_begin means the first key. The bounds
+  /// of every row come in pairs.
   void add(std::int64_t key, std::int64_t r_begin, std::int64_t r_end) {
     const std::int64_t at = std::max<std::int64_t>(key - k_begin_, 0);
     bounds_.push_back({at, static_cast<std::int32_t>(r_begin), static_cast<std::int32_t>(r_end)});
   }
-  /// All bounds are there.
+  /// Must be called when all bounds were added.
   void sort() {
     std::sort(bounds_.begin(), bounds_.end(),
               [](const Bound& a, const Bound& b) { return a.key < b.key; });
@@ -54,7 +54,7 @@ class BoundSweep {
       }
     }
   }
-  /// The end of the run of tiles that are equal to the one written last, which is `tile`.
+  /// The end of the run of tiles that equal the one written last, which is `tile`.
   std::int64_t run_end(std::int64_t tile, std::int64_t num_tiles) const {
     if (next_ == bounds_.size()) return num_tiles;
     return std::clamp(bounds_[next_].key / block_kv_, tile + 1, num_tiles);
@@ -62,7 +62,7 @@ class BoundSweep {
 
  private:
   struct Bound {
-    std::int64_t key;  // from the first tile's on
+    std::int64_t key;  // counted from the first tile
     std::int32_t r_begin, r_end;
   };
 
@@ -82,7 +82,7 @@ class BoundSweep {
 
   std::int64_t block_kv_ = 0, k_begin_ = 0;
   std::vector<Bound> bounds_;  // by key
-  std::size_t next_ = 0;       // the first that is not in rows_
+  std::size_t next_ = 0;       // the first bound that is not in rows_ yet
   std::vector<std::uint64_t> rows_;
 };
 

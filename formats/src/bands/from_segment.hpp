@@ -1,4 +1,4 @@
-// A segment mask as bands of query rows whose key intervals move linearly, where it is one.
+// Converts a segment mask to bands of query rows whose key intervals move linearly, where possible.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace fdma {
 
-/// The bands of a mask, or nothing if they are many more than its runs and the intervals of its row
-/// panels: rows with many intervals, long runs of staircases, column tables. The answer says what
-/// is cheaper, never what is true.
+/// The bands of a mask. The result is empty if there are many more bands than runs and intervals of
+/// row panels: rows with many intervals, long runs of staircases, column tables. An empty result
+/// means that bands are not cheaper, not that they cannot exist.
 ///
-/// Cost: O(runs + segments + rows of distinct payloads), whatever the answer.
+/// Cost: O(runs + segments + rows of distinct bitmaps and panels), whatever the result.
 std::optional<RowBands> bands_from_segment(const SegmentMask& mask);
 
 }  // namespace fdma

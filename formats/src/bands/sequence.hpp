@@ -1,4 +1,4 @@
-// RowBands put together from the top, bands that go on as they are joined.
+// Builds RowBands from the top row down; rows that continue a band join it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fdma {
 
-/// Steeper bounds than these are not worth a band: row_bands.cpp takes them row by row.
+/// Steeper bounds are not worth a band; row_bands.cpp handles them row by row.
 inline constexpr std::int64_t kMaxBandSlope = 16;
 
 inline std::int64_t lo_at(const AffineInterval& interval, std::int64_t q) {
@@ -25,9 +25,9 @@ class BandSequence {
     bands_.kv_len = kv_len;
   }
 
-  /// Appends query rows [q_begin, q_end), below all rows so far, that see `intervals`: the
-  /// invariants of RowBands hold in each of them. No intervals: nothing happens. A single row joins
-  /// any band that its bounds continue, whatever its slopes.
+  /// Appends query rows [q_begin, q_end), below all rows so far, that see `intervals`. The
+  /// invariants of RowBands must hold in each of these rows. Without intervals nothing happens. A
+  /// single row joins any band that its bounds continue, whatever its slopes.
   void add(std::int64_t q_begin, std::int64_t q_end, std::span<const AffineInterval> intervals);
 
   /// True if rows [q_begin, q_end) are the last ones and in one band.

@@ -1,4 +1,4 @@
-// What single rows of a parametric mask see.
+// The keys that single rows of a parametric mask see.
 #pragma once
 
 #include <array>
@@ -23,13 +23,13 @@ RowKeys row_keys(const ParametricMask& mask, std::int64_t q);
 /// The mask as bands. Cost: O(documents that meet a query row).
 RowBands bands_from_parametric(const ParametricMask& mask);
 
-/// Collects bands row range by row range and joins what moves alike; slopes are 0 or 1.
+/// Collects bands from ranges of rows and joins ranges that continue a band; slopes are 0 or 1.
 class BandWriter {
  public:
   BandWriter(std::int64_t q_len, std::int64_t kv_len);
-  /// Appends query rows [q_begin, q_end): the keys of the first, and whether each bound moves by
-  /// one key a row (`slope_begin`, `slope_end`, 0 or 1). Rows ascend; rows without keys may be
-  /// skipped.
+  /// Appends query rows [q_begin, q_end), given by the keys of the first row and whether each bound
+  /// moves by one key a row (`slope_begin`, `slope_end`, 0 or 1). Rows ascend; rows without keys
+  /// may be skipped.
   void add(std::int64_t q_begin, std::int64_t q_end, const RowKeys& keys,
            const std::array<std::int32_t, 2>& slope_begin,
            const std::array<std::int32_t, 2>& slope_end);
@@ -37,7 +37,7 @@ class BandWriter {
   /// Number of bands, and first row of the last one.
   std::size_t num_bands() const { return bands_.bands.size(); }
   std::int64_t last_band_begin() const { return bands_.bands.back().q_begin; }
-  /// Lets the last band, of more than one row, go on for `rows` rows.
+  /// Extends the last band, which has more than one row, by `rows` rows.
   void extend(std::int64_t rows) { bands_.bands.back().q_end += static_cast<std::int32_t>(rows); }
   RowBands finish() { return std::move(bands_); }
 

@@ -1,4 +1,4 @@
-// Naming the cell at which a mask leaves a peer's layout.
+// Names the cell at which a mask leaves the layout of another library.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ inline std::string cell_text(const Cell& cell) {
 }
 
 /// The first cell, by batch element, head, row and key, in which two masks of the same shape
-/// differ. Cost: O(query rows * intervals per row) for each two groups that meet.
+/// differ. Cost: O(query rows * intervals per row) for each distinct pair of groups.
 std::optional<Cell> first_difference(const BlockMask& a, const BlockMask& b);
 
-/// Every batch element has one mask for all of its heads; `peer` names who needs that. The error
-/// names the first cell in which a head differs from the first one.
+/// Checks that every batch element has one mask for all of its heads; `peer` names the library that
+/// needs it. The error names the first cell in which a head differs from the first head.
 Result<void> check_equal_heads(const BlockMask& mask, std::string_view peer);
 
 }  // namespace fdma::peers

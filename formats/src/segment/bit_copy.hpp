@@ -1,4 +1,4 @@
-// Moving stretches of bits between rows of bits and bitmaps, whatever their alignment.
+// Moves ranges of bits between rows of bits and bitmaps, whatever their alignment.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tiles given by columns, turned into rows of bits.
+// Turns tiles given by columns into rows of bits.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ void transpose_64x64(std::uint64_t* words);
 /// Collects vertical runs of cells of one tile and writes them in bitmap order (bit r * block_kv +
 /// c).
 ///
-/// Cost: O(block_kv) words to set, about one transposition per 64 x 64 cells to write.
+/// Cost: O(block_kv) words for a call of set; about one transposition per 64 x 64 cells for write.
 class ColumnTileReader {
  public:
   explicit ColumnTileReader(BlockShape block);

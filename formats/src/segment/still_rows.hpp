@@ -1,4 +1,4 @@
-// Tile rows taken together where the mask stands still.
+// Visits tile rows with equal segments together.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace fdma {
 
-/// Calls visit(row, num_rows, segments) for stretches of tile rows in ascending order: tile rows
-/// row .. row + num_rows - 1 all have these segments (steps applied, as in for_each_tile_row). A
-/// last tile row with fewer query rows than the others is a stretch of its own, and so is every
-/// tile row of a run that moves. visit returns false to end the walk.
+/// Calls visit(row, num_rows, segments) for ranges of tile rows in ascending order. Tile rows row
+/// .. row + num_rows - 1 all have these segments (steps applied, as in for_each_tile_row). A last
+/// tile row with fewer query rows than the others is a range of its own; so is every tile row of a
+/// run that moves. visit returns false to end the walk.
 ///
-/// Example     128 rows that see keys and 2^31 that see none, below: a handful of stretches
+/// Example     128 rows that see keys above 2^31 rows that see none: a handful of ranges
 /// Cost        O(runs * row_period + tile rows of runs that move), not O(tile rows)
 template <class Visit>
 void for_each_still_rows(const SegmentMask& mask, Visit&& visit) {
@@ -24,11 +24,11 @@ void for_each_still_rows(const SegmentMask& mask, Visit&& visit) {
   const std::int64_t num_whole = mask.q_len / mask.block.block_q;
   std::vector<const TileRun*> current(static_cast<std::size_t>(period), nullptr);
   std::size_t next = 0;
-  // The first row of the residue that the run no longer holds.
+  // The first row of the residue after the run.
   const auto end_of = [](const TileRun& run) {
     return run.first_row + std::int64_t{run.num_rows} * run.row_stride;
   };
-  // Rows may be asked for again, but the first time in ascending order, as runs are.
+  // A row may be asked for again; first calls come in ascending order, as runs do.
   const auto run_of = [&](std::int64_t row) -> const TileRun& {
     const TileRun*& run = current[static_cast<std::size_t>(row % period)];
     if (run == nullptr || row >= end_of(*run)) run = &mask.runs[next++];

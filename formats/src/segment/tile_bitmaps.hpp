@@ -11,8 +11,8 @@ namespace fdma {
 
 /// Numbers the distinct bitmaps of partial tiles by first occurrence.
 ///
-/// Tiles must be asked for in row-major order. Cost: one look at each bitmap and each tile of a row
-/// panel that the mask stores, one at each tile of a columns segment.
+/// Tiles must be asked for in row-major order. Cost: one visit of each stored bitmap, of each tile
+/// of a stored row panel, and of each tile of a columns segment.
 class TileBitmaps {
  public:
   explicit TileBitmaps(const SegmentMask& mask);
@@ -34,8 +34,8 @@ class TileBitmaps {
   const std::size_t words_per_bitmap_;
   std::vector<std::uint64_t> bitmaps_;
   PayloadIndex known_;
-  std::vector<std::int32_t> index_of_bitmap_;  // by payload, -1 if not met yet
-  std::vector<PanelTiles> panels_;             // by payload
+  std::vector<std::int32_t> index_of_bitmap_;  // by bitmap index of the mask, -1 if not met yet
+  std::vector<PanelTiles> panels_;             // by panel index of the mask
   std::vector<std::int32_t> panel_indices_;
   std::vector<std::uint64_t> scratch_;
 };

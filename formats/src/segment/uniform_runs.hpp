@@ -1,4 +1,4 @@
-// Tile rows of a segment mask as parts whose tiles all hold the same cells.
+// Divides the tile rows of a segment mask into parts whose tiles all hold the same cells.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace fdma {
 
-/// Where the cells of a tile come from: kEmptyTiles, kFullTiles, or a number from kFirstPartial on,
-/// which stands for a bitmap or for one tile of a row panel. Equal numbers are equal cells.
+/// The source of a tile's cells: kEmptyTiles, kFullTiles, or a number from kFirstPartial on, which
+/// stands for a bitmap or for one tile of a row panel. Equal numbers mean equal cells.
 using TileSource = std::uint32_t;
 inline constexpr TileSource kEmptyTiles = 0;
 inline constexpr TileSource kFullTiles = 1;
@@ -24,16 +24,16 @@ struct UniformPart {
   TileSource source;
 };
 
-/// Takes segments apart: a row panel falls into the stretches of its tiles between which a key
-/// interval begins or ends. Masks with a column table have no such parts and must not come here.
+/// Divides segments into uniform parts. A row panel is divided at the tiles in which a key interval
+/// begins or ends. Masks with a column table have no such parts and must not be passed.
 ///
-/// Cost: the segments of the row; the first look at a panel reads its intervals.
+/// Cost: the segments of the row; the first visit of a panel reads its intervals.
 class UniformParts {
  public:
   explicit UniformParts(const SegmentMask& mask);
 
-  /// Replaces `parts` by those of tile row `row` and returns how many rows of its run are left,
-  /// this one included.
+  /// Replaces `parts` by those of tile row `row`. Returns the number of rows left in its run,
+  /// including this one.
   std::int64_t parts_of(std::int32_t row, std::vector<UniformPart>& parts);
 
   /// The bitmap of a partial source: stored, or written to `scratch` [words_per_bitmap].
@@ -42,7 +42,7 @@ class UniformParts {
   const SegmentMask& mask() const { return mask_; }
 
  private:
-  struct PanelTiles {  // what tile_sources_ [first, first + count) say of the tiles of a panel
+  struct PanelTiles {  // the tiles of a panel are tile_sources_ [first, first + count)
     std::int64_t first = 0;
     std::int64_t count = -1;
   };
@@ -54,10 +54,10 @@ class UniformParts {
 
   const SegmentMask& mask_;
   const TileSource first_panel_source_;
-  std::vector<PanelTiles> panels_;        // by payload
+  std::vector<PanelTiles> panels_;        // by panel index
   std::vector<TileSource> tile_sources_;  // of the tiles of all panels met so far
   std::vector<PanelTile> panel_tiles_;    // by source - first_panel_source_
-  std::vector<char> differs_;             // of the panel in hand
+  std::vector<char> differs_;             // of the current panel
 };
 
 }  // namespace fdma

@@ -1,4 +1,4 @@
-// The arrays of every format as they stand in a mask file, version 1: one list for writer and
+// The arrays of every format as a mask file of version 1 holds them: one list for writer and
 // reader. docs/file-format.md describes the same for users.
 #pragma once
 
@@ -14,19 +14,20 @@ inline constexpr std::int64_t kSchemaVersion = 1;
 inline constexpr const char* kMasksGroup = "masks";
 inline constexpr const char* kGroupsName = "groups";
 inline constexpr const char* kGroupMapName = "group_of";
-/// Attributes that are 1, or not there.
+/// Attributes that are 1 or absent.
 inline constexpr const char* kPerBatchName = "is_per_batch";
 inline constexpr const char* kPerHeadName = "is_per_head";
 
-/// A longer spec is a dataset: an object header holds 64 KiB in all.
+/// A longer spec is stored as a dataset, because an object header holds 64 KiB in all.
 inline constexpr std::size_t kMaxSpecAttribute = 32000;
 inline constexpr std::size_t kMaxSpecBytes = std::size_t{1} << 28;
 
 enum class ArrayType : std::uint8_t { int32, int64, uint64 };
 constexpr std::int64_t size_bytes(ArrayType type) { return type == ArrayType::int32 ? 4 : 8; }
 
-/// The extents that an array may have in the file: `width` numbers per row of a two-dimensional
-/// dataset, or kOneDimensional. As many rows as `rows` says, or any number up to max_rows.
+/// The extents that an array may have in the file. `width` is the number of columns of a
+/// two-dimensional dataset, or kOneDimensional. `rows` is the number of rows, or kAnyRows, where
+/// there are at most max_rows.
 struct ArrayShape {
   std::int64_t width;
   std::int64_t rows;
@@ -49,8 +50,8 @@ constexpr std::int64_t limited_product(std::int64_t a, std::int64_t b) {
 
 /// Calls visit(name, vector, type, shape) for every array of a mask whose lengths and block are
 /// set. The elements of a vector are the numbers of its rows side by side, except TileRun (four
-/// 32-bit numbers and a 64-bit one), which is stored as five int64. ParametricMask's integers are
-/// the dataset `parameters`, which the callers treat themselves.
+/// 32-bit numbers and a 64-bit one), which is stored as five int64. The integers of ParametricMask
+/// are the dataset `parameters`, which the callers handle themselves.
 template <class Mask, class Visit>
 void for_each_array(Mask& mask, Visit&& visit) {
   using M = std::remove_const_t<Mask>;

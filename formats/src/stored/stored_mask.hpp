@@ -1,6 +1,6 @@
-// From decoded arrays to a mask, whichever way they came: out of a mask file (io/masks/read_mask.cpp),
-// from the process that read it (io/isolated/mask_message.cpp) or from memory (stored_arrays.cpp). HDF5 is
-// not seen here.
+// From decoded arrays to a mask. The arrays come out of a mask file (io/read_mask.cpp), from the
+// process that read it (io/mask_message.cpp) or from memory (stored_arrays.cpp). This file does not
+// use HDF5.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,21 @@
 
 namespace fdma::io {
 
-/// For each group the first (batch, head) pair that has it. Errors: corrupt_file (an entry that
-/// does not number groups by first occurrence, a group that nobody has).
+/// The first (batch, head) pair of each group. Errors: corrupt_file (an entry that does not number
+/// groups by first occurrence, a group without pairs).
 Result<std::vector<std::size_t>> first_pairs(std::span<const std::int32_t> group_of);
 
-/// Runs from the five columns that a file has of them. Errors: corrupt_file (a column that is no
-/// 32-bit count).
+/// Runs from the five columns that a file stores for them. Errors: corrupt_file (a column that is
+/// no 32-bit count).
 Result<std::vector<TileRun>> unpack_runs(std::span<const std::int64_t> columns);
 std::vector<std::int64_t> pack_runs(std::span<const TileRun> runs);
 
-/// Fills mask.groups with masks of type `Mask`; shape, block and group_of of `mask` are set.
+/// Fills mask.groups with masks of type `Mask`. shape, block and group_of of `mask` are set. The
+/// result is not validated yet.
 ///
-/// open_group(g) returns a Result of a source of group g's arrays with
+/// open_group(g) returns a Result of a source of the arrays of group g. The source has
 /// `Result<void> read(name, vector, ArrayType, ArrayShape)`, which checks type and extents before
-/// it takes memory, and `Result<void> expect_no_more()`. What comes out is not validated yet.
+/// it takes memory, and `Result<void> expect_no_more()`.
 template <class Mask, class OpenGroup>
 Result<void> read_groups(BlockMask& mask, OpenGroup&& open_group) {
   FDMA_TRY(const std::vector<std::size_t> first, first_pairs(mask.group_of));
@@ -57,7 +58,7 @@ Result<void> read_groups(BlockMask& mask, OpenGroup&& open_group) {
   return {};
 }
 
-/// The same for a format that is known at run time only.
+/// As above, for a format that is known only at run time.
 template <class OpenGroup>
 Result<void> read_groups(MaskFormat format, BlockMask& mask, OpenGroup&& open_group) {
   switch (format) {

@@ -18,41 +18,42 @@ namespace fdma {
 
 inline Error corrupt(std::string message) { return {ErrorCode::corrupt_file, std::move(message)}; }
 
-/// `error` as corrupt_file, with where it stands in front.
+/// `error` as corrupt_file, with `where` in front of its message.
 inline Error corrupt_in(std::string_view where, const Error& error) {
   return corrupt(fmt::format("{}{}", where, error.message));
 }
 
-/// q_len and kv_len in [0, kMaxLength].
+/// Checks that q_len and kv_len are in [0, kMaxLength].
 Result<void> check_lengths(std::int64_t q_len, std::int64_t kv_len);
-/// Lengths, and a block of valid sides.
+/// Checks lengths, and the sides of a block.
 Result<void> check_tiled(std::int64_t q_len, std::int64_t kv_len, BlockShape block);
-/// `size` entries where `expected` are due because of `why`.
+/// Checks that there are `expected` entries; `why` is the reason given in the message.
 Result<void> check_size(std::string_view array, std::size_t size, std::int64_t expected,
                         std::string_view why);
-/// A whole number of bitmaps, at most as many as an int32 can count.
+/// Checks that the words are a whole number of bitmaps, at most as many as an int32 can count.
 Result<void> check_bitmap_words(std::size_t num_words, BlockShape block);
-/// Offsets: first 0, last num_entries of `target`.
+/// Checks that the first offset is 0 and the last is num_entries, the entries of `target`.
 Result<void> check_offset_ends(std::string_view array, std::span<const std::int64_t> offsets,
                                std::size_t num_entries, std::string_view target);
-/// Offsets do not decrease.
+/// Checks that offsets do not decrease.
 Result<void> check_ascending(std::string_view array, std::span<const std::int64_t> offsets);
-/// Intervals of each list lie in [0, limit), are not empty, and ascend with a gap between. Offsets
-/// have passed check_offset_ends and check_ascending.
+/// Checks that the intervals of each list lie in [0, limit), are not empty, and ascend with a gap
+/// between. Offsets have passed check_offset_ends and check_ascending.
 Result<void> check_interval_lists(std::string_view array, std::span<const std::int64_t> offsets,
                                   std::span<const Interval> intervals, std::int64_t limit);
 
-/// How far the true cells of each bitmap reach: last row and last key that hold one, plus 1.
+/// The extent of the true cells of a bitmap: the last row and the last key that hold one, plus 1.
 struct BitmapExtent {
   std::int32_t rows = 0;
   std::int32_t keys = 0;
 };
 std::vector<BitmapExtent> bitmap_extents(std::span<const std::uint64_t> bitmaps, BlockShape block);
 
-/// Cells of a tile that exist.
+/// The extent of the cells of a tile that exist.
 BitmapExtent existing_cells(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                             std::int64_t row, std::int64_t col);
-/// The bitmap of tile (row, col) has no true cell that does not exist. `where` names the entry.
+/// Checks that the bitmap of tile (row, col) has no true cell that does not exist. `where` names
+/// the entry.
 Result<void> check_padding(std::string_view where, BitmapExtent bitmap, BitmapExtent existing,
                            std::int64_t row, std::int64_t col);
 

@@ -49,7 +49,7 @@ enum class ExprOp : std::uint8_t {
   any_of,
   all_of,  ///< symbol: bound variable; children: bound n, condition; likewise any_of
   at,      ///< children: mask, q, k: the mask evaluated at other indices
-  named,   ///< symbol: a mask name; arguments in args; positional arguments have an empty key
+  named,   ///< symbol: the name of a named mask; children and arg_names: its arguments
 };
 
 using ExprId = std::int32_t;
