@@ -1,5 +1,7 @@
-// Loads and stores by addresses (PTX ISA: cvta, ld, st). What many of them begin at stays an
-// address: from pointers the compiler adds up base and index anew for each where registers are few.
+// Loads and stores by address, one instruction per function (PTX ISA: cvta, ld, st). Device code of
+// the selection and of the kernels calls them.
+// A base of many accesses is kept as an address. From pointers the compiler adds base and index
+// anew at each access where registers are few.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,8 +22,8 @@ __device__ __forceinline__ std::uint32_t kept_shared_address(const void* pointer
   return kept;
 }
 
-/// An integer that the compiler does not know to be the same each time, so that what follows from
-/// it in a loop does not stay in registers.
+/// Returns `value`, which the compiler does not know to be the same at each call. Values that a
+/// loop derives from it are therefore not kept in registers.
 __device__ __forceinline__ int renewed(int value) {
   int same;
   asm volatile("mov.s32 %0, %1;" : "=r"(same) : "r"(value));
@@ -59,7 +61,7 @@ __device__ __forceinline__ std::uint64_t load_shared_u64(std::uint32_t address) 
   return value;
 }
 
-// Words of 32 bits in shared memory: one, two or four side by side.
+// 32-bit words in shared memory: one, two or four consecutive ones.
 __device__ __forceinline__ int load_word(std::uint32_t address) {
   int word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
@@ -83,7 +85,7 @@ __device__ __forceinline__ void store_words2(std::uint32_t address, int a, int b
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
-/// Two floats side by side, as those of a thread's two queries of 8.
+/// Two consecutive floats, for instance those of a thread's two neighbouring queries.
 __device__ __forceinline__ float2 load_pair(std::uint32_t address) {
   float2 pair;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"

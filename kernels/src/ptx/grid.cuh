@@ -1,5 +1,6 @@
-// Kernels of one stream that overlap (PTX ISA: griddepcontrol): one that is launched with
-// launch_overlapping may start when all blocks of the kernel before have let it, or have ended.
+// Programmatic dependent launch: kernels of one stream that overlap (PTX ISA: griddepcontrol). A
+// kernel that is launched with launch_overlapping may start when every block of the kernel before
+// has called let_next_grid_start or has ended.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,28 +11,28 @@
 
 namespace fdma::ptx {
 
-/// Lets the next kernel of the stream start, if it was launched so.
+/// Lets the next kernel of the stream start, if it was launched with launch_overlapping.
 __device__ __forceinline__ void let_next_grid_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/// Until the kernel before has ended and what it wrote is visible; at once if nothing overlaps.
-/// Whatever a kernel reads of the one before, or writes where that one might still read, comes
-/// after.
+/// Waits until the kernel before has ended and its writes are visible. It returns at once if
+/// nothing overlaps. A kernel reads what the one before wrote, and writes what the one before might
+/// still read, only after this call.
 __device__ __forceinline__ void wait_for_grid_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-/// Brings what lies at an address of global memory near, for an ordinary load later.
+/// Prefetches the line of a global address into L1, for an ordinary load later.
 __device__ __forceinline__ void prefetch_l1(const void* address) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-/// Whether short kernels of so many blocks gain by overlapping: with less than two for each of an
-/// H100's or H200's 132 multiprocessors they took longer.
+/// Returns whether short kernels of `num_blocks` blocks gain by overlapping. With fewer than two
+/// blocks for each of the 132 multiprocessors of an H100 or H200 they took longer.
 constexpr bool is_worth_overlap(std::int64_t num_blocks) { return num_blocks >= 2 * 132; }
 
-/// Launches a kernel that may overlap with the one before if `overlaps_before`.
+/// Launches a kernel, which may overlap with the one before if `overlaps_before`.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_overlapping_if(bool overlaps_before, void (*kernel)(Parameters...), dim3 blocks,
                                   dim3 threads, int shared_bytes, cudaStream_t stream,

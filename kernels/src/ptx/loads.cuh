@@ -5,7 +5,7 @@
 
 namespace fdma::ptx {
 
-/// What lies at an address of global memory, or `otherwise`; not through L1.
+/// Returns the float at a global address, or `otherwise` if not `is_loaded`. The load bypasses L1.
 __device__ __forceinline__ float load_if(bool is_loaded, const float* address, float otherwise) {
   asm volatile(
       "{\n"

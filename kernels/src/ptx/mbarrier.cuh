@@ -1,5 +1,6 @@
 // Barriers in shared memory that count arrivals and bytes (PTX ISA: mbarrier), one instruction per
-// function. A barrier has a phase; waits name the parity of the phase that must have ended.
+// function. A barrier has phases, which alternate in parity. A wait names the parity of the phase
+// that must have ended.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// One thread, before use; then mbarrier_init_fence and a barrier of the block.
+/// Called by one thread before use. mbarrier_init_fence and a barrier of the block follow.
 __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32_t num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals)
                : "memory");
 }
 
-/// Makes initialised barriers visible to the copy engine.
+/// Makes initialised barriers visible to TMA.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -35,9 +36,8 @@ __device__ __forceinline__ void mbarrier_arrive_times(std::uint32_t barrier, std
 
 /// A warp arrives for what all its lanes did: each lane calls this after __syncwarp, lane 0
 /// arrives, and the barrier counts kWarpArrivals. Racecheck does not follow an order that lanes
-/// gave each other by
-/// __syncwarp through another's arrival; with FDMA_EVERY_LANE_ARRIVES each lane arrives for itself,
-/// which is slower and, apart from the counts, the same.
+/// establish by __syncwarp through the arrival of another lane. With FDMA_EVERY_LANE_ARRIVES each
+/// lane arrives for itself, which is slower and, apart from the counts, the same.
 #ifdef FDMA_EVERY_LANE_ARRIVES
 inline constexpr std::uint32_t kWarpArrivals = 32;
 __device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int 
 }
 #endif
 
-/// Arrives and announces `bytes` that copies will deliver in this phase.
+/// Arrives and announces `bytes` that asynchronous copies will deliver in this phase.
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                "r"(bytes)
@@ -71,7 +71,8 @@ __device__ __forceinline__ bool mbarrier_try_wait(std::uint32_t barrier, std::ui
   return is_done != 0;
 }
 
-/// Whether the phase of this parity has ended; at once, where mbarrier_try_wait may sleep a while.
+/// Returns whether the phase of this parity has ended. It returns at once, whereas
+/// mbarrier_try_wait may suspend the thread for a while.
 __device__ __forceinline__ bool mbarrier_test(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t is_done;
   asm volatile(
@@ -87,7 +88,8 @@ __device__ __forceinline__ bool mbarrier_test(std::uint32_t barrier, std::uint32
 }
 
 /// Waits until the phase of this parity has ended. With FDMA_BOUNDED_WAITS a wait of more than a
-/// second says who waits for what, and traps; never time such a build, the printf serialises wgmma.
+/// second prints its role and barrier, and traps. Such a build must not be timed, because the
+/// printf serialises wgmma.
 __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity,
                                               [[maybe_unused]] const char* role) {
 #ifdef FDMA_BOUNDED_WAITS

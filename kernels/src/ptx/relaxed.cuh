@@ -1,5 +1,5 @@
-// Words in shared memory that one thread writes while another reads them (PTX ISA: atom,
-// ld.relaxed): each access is one, and says nothing of others.
+// 64-bit words in shared memory that one thread writes while another reads them (PTX ISA: atom,
+// ld.relaxed). Each access is single-copy atomic and orders no other access.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,8 @@
 
 namespace fdma::ptx {
 
-/// Writes 64 bits. An exchange, for racecheck knows that as one access; it reports a relaxed store.
+/// Writes 64 bits. It is an exchange, because racecheck treats that as one access, whereas it
+/// reports a relaxed store.
 __device__ __forceinline__ void exchange_shared(std::uint32_t address, std::uint32_t low,
                                                 std::uint32_t high) {
   asm volatile(

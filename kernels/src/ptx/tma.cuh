@@ -1,6 +1,6 @@
-// Copies by the tensor memory accelerator and bulk copies, one instruction per function (PTX ISA:
-// cp.async.bulk). Shared addresses are 32-bit, 128-aligned (1024 for swizzled tiles); bulk sizes
-// and addresses are multiples of 16 bytes.
+// Tensor copies by the tensor memory accelerator (TMA) and bulk asynchronous copies, one
+// instruction per function (PTX ISA: cp.async.bulk). Shared addresses are 32-bit and 128-aligned
+// (1024-aligned for swizzled tiles). Sizes and addresses of bulk copies are multiples of 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace fdma::ptx {
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;
 inline constexpr std::uint64_t kEvictLast = 0x14F0000000000000ull;
 
-/// Box of a 5-dimensional tensor map at these coordinates -> shared; its bytes complete on
-/// `barrier`. What lies outside the tensor is filled with 0.
+/// Copies the box of a 5-dimensional tensor map at these coordinates to shared memory. Its bytes
+/// complete on `barrier`. Elements outside the tensor are filled with 0.
 __device__ __forceinline__ void tma_load_5d(std::uint32_t to, const void* map,
                                             std::uint32_t barrier, int c0, int c1, int c2, int c3,
                                             int c4, std::uint64_t policy) {
@@ -24,7 +24,8 @@ __device__ __forceinline__ void tma_load_5d(std::uint32_t to, const void* map,
       : "memory");
 }
 
-/// Shared -> box of the tensor; what lies outside is not written. Part of the current bulk group.
+/// Copies shared memory to a box of the tensor, as part of the current bulk group. Elements outside
+/// the tensor are not written.
 __device__ __forceinline__ void tma_store_5d(const void* map, std::uint32_t from, int c0, int c1,
                                              int c2, int c3, int c4) {
   asm volatile(
@@ -58,18 +59,18 @@ __device__ __forceinline__ void bulk_reduce_add(float* to, std::uint32_t from,
       : "memory");
 }
 
-/// Ends the group of this thread's stores and reductions so far.
+/// Closes the group of this thread's stores and reductions so far.
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/// Until at most kPending groups have not yet read their shared memory.
+/// Waits until at most kPending groups have not yet read their shared memory.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-/// Until at most kPending groups are not complete, writes included.
+/// Waits until at most kPending groups are not complete, writes included.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");

@@ -5,7 +5,8 @@
 
 namespace fdma::ptx {
 
-/// The sum of `value` over this lane and all before it. All lanes of a warp.
+/// Returns the sum of `value` over this lane and all lanes before it (inclusive scan). All lanes of
+/// a warp call it.
 __device__ __forceinline__ int sum_up_to(int value, int lane) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {

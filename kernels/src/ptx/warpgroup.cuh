@@ -1,5 +1,5 @@
-// What warps and warpgroups do together: named barriers, register counts, proxies, stmatrix; and
-// the conversions of an attention kernel. One instruction per function.
+// Instructions of warps and warpgroups (named barriers, register reallocation, proxy fences,
+// stmatrix) and the conversions of an attention kernel. One instruction per function.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,34 +9,37 @@
 
 namespace fdma::ptx {
 
-/// The same value, but what follows from it is computed where it is used and not kept in registers
-/// from before a loop.
+/// Returns the same value. What is derived from it is computed where it is used, and is not kept in
+/// registers from before a loop.
 __device__ __forceinline__ int opaque(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
-/// threadIdx.x, read anew at each use: not kept in a register, nor spilled, from one to the next.
+/// Reads threadIdx.x anew at each use: it is neither kept in a register nor spilled from one use to
+/// the next.
 __device__ __forceinline__ int thread_index() {
   int index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 
-/// The warp of the block, the same for all its lanes and known to be.
+/// Index of the warp in the block, by a shuffle: the compiler knows it to be the same for all
+/// lanes.
 __device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, thread_index() / 32, 0); }
 
-/// Waits until `num_threads` threads have come to barrier `id` (1 to 15; 0 is __syncthreads).
+/// Waits until `num_threads` threads have arrived at barrier `id` (1 to 15; 0 is __syncthreads).
 __device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
-/// Counts as having come, and goes on.
+/// Arrives at the barrier without waiting.
 __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
-/// All warps of a warpgroup; kRegisters a multiple of 8. Needs __launch_bounds__(threads, 1).
+/// Register reallocation (setmaxnreg). All warps of a warpgroup call it; kRegisters is a multiple
+/// of 8. It needs __launch_bounds__(threads, 1).
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -46,14 +49,14 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Ordinary stores to shared memory by this thread become visible to wgmma and to the copy engine;
-/// each writer fences, then a barrier follows.
+/// Makes ordinary stores to shared memory by this thread visible to wgmma and to TMA. Each writer
+/// fences, then a barrier follows.
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Four 8 x 8 matrices of 16-bit elements: lane l holds row l / 4, columns 2 * (l % 4) and the next
-/// of each; lane l gives the address of row l % 8 of matrix l / 8.
+/// Stores four 8 x 8 matrices of 16-bit elements. Lane l holds row l / 4, columns 2 * (l % 4) and 2
+/// * (l % 4) + 1 of each matrix, and gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void stmatrix_x4(std::uint32_t address, std::uint32_t m0,
                                             std::uint32_t m1, std::uint32_t m2, std::uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
@@ -61,7 +64,7 @@ __device__ __forceinline__ void stmatrix_x4(std::uint32_t address, std::uint32_t
                : "memory");
 }
 
-/// The other way: lane l gives the address of row l % 8 of matrix l / 8.
+/// The inverse of stmatrix_x4: lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t address, std::uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -85,16 +88,16 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
   return packed;
 }
 
-/// 2^x, relative error about 2^-22; 2^-inf = 0.
+/// Returns 2^x with a relative error of about 2^-22; 2^-inf = 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// What these words follow from is computed before what follows here: ptxas moves arithmetic over a
-/// wait as it likes, and asm statements without an instruction hold nothing. A store that never
-/// happens, for `value` is not negative, which ptxas does not know.
+/// Makes ptxas compute `words` before the code that follows. ptxas moves arithmetic across a wait
+/// as it likes, and an asm statement without an instruction does not stop it. The store never
+/// happens, because `value` is not negative; ptxas does not know that.
 __device__ __forceinline__ void compute_before(int value, const std::uint32_t (&words)[4]) {
   asm volatile(
       "{\n"
@@ -118,7 +121,7 @@ __device__ __forceinline__ void compute_before(int value, float a, float b) {
       : "memory");
 }
 
-/// Four floats to consecutive addresses (16-aligned), relaxed at device scope.
+/// Adds four floats to consecutive addresses (16-aligned), relaxed at device scope.
 __device__ __forceinline__ void reduce_add_x4(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),
                "f"(b), "f"(c), "f"(d)

@@ -1,7 +1,7 @@
 // Warpgroup matrix products (PTX ISA: wgmma), one instruction per function:
 //   D[64, N] (float32, registers) += A[64, 16] (shared or registers) * B[16, N] (shared)
-// for bfloat16 and float16 elements and every N that a kernel uses. Operands in shared memory are
-// named by descriptors (sm90/shared/fragment.hpp).
+// They exist for bfloat16 and float16 elements and for every N that a kernel uses. Descriptors
+// (sm90/fragment.hpp) name operands in shared memory.
 //
 // An asm statement lists each register by number, so a macro writes the statement for a count of
 // registers, from lists of 8.
@@ -14,17 +14,18 @@
 
 namespace fdma::ptx {
 
-/// Before the first product that reads or adds to registers written by other instructions.
+/// Called before the first product that reads or accumulates into registers written by other
+/// instructions.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/// Ends the group of the products issued so far.
+/// Closes the group of the products issued so far.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/// Until at most kPending groups are in flight.
+/// Waits until at most kPending groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -37,7 +38,7 @@ __device__ __forceinline__ void pin_registers(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-/// How an operand lies in shared memory: k or the other dimension (m, n) contiguous.
+/// The contiguous dimension of an operand in shared memory: k, or the other one (m, n).
 enum class Major : int { k = 0, mn = 1 };
 
 /// product<T, N>::shared<a, b>(d, a, b, is_added): A and B in shared memory.
