@@ -1,4 +1,4 @@
-// Errors of the CUDA runtime as ours.
+// Converts errors of the CUDA runtime to fdma::Error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@
 
 namespace fdma::sm90 {
 
-/// Nothing for cudaSuccess, otherwise `cuda` (out_of_memory where that is the reason) naming the
-/// call.
+/// Success for cudaSuccess. Otherwise ErrorCode::cuda (out_of_memory if an allocation failed), with
+/// a message that names the call.
 inline Result<void> check_cuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return {};
   return Error{error == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::cuda,

@@ -1,4 +1,4 @@
-// K and V as rows that threads copy by index.
+// Makes the KeyRows of a tensor: K or V as rows that threads copy by index.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,9 @@
 
 namespace fdma::sm90 {
 
-/// Rows of keys or values by index. Strides in bytes.
-struct KeyRows {
-  const std::uint8_t* data;
-  std::int64_t batch_stride, row_stride, head_stride;
-  std::int32_t row_bytes;  ///< head_dim elements
-};
-
-/// Of a tensor of a 16-bit type.
+/// The rows of `tensor`, whose elements are of a 16-bit type.
 inline KeyRows key_rows(const TensorView& tensor) {
-  const std::int64_t bytes = 2;  // of an element
+  const std::int64_t bytes = 2;  // per element
   return {static_cast<const std::uint8_t*>(tensor.data), tensor.strides[0] * bytes,
           tensor.strides[1] * bytes, tensor.strides[2] * bytes,
           static_cast<std::int32_t>(tensor.extents[3] * bytes)};

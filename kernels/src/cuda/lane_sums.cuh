@@ -1,13 +1,13 @@
-// Sums over lanes that share something, of several values at once.
+// Sums of several values at once over the lanes of a warp.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace fdma::sm90 {
 
-/// The sums over kLanes lanes of kCount values each; lane l gets that of value l / (kLanes /
-/// kCount). Each step hands half of them to the lane opposite: 8 sums take 7 shuffles and a few,
-/// not 8 x 4.
+/// Sums each of kCount values over kLanes lanes; lane l returns the sum of value l / (kLanes /
+/// kCount). Each step passes half of the remaining values to the opposite lane. For example, 8 sums
+/// over 32 lanes take 9 shuffles instead of 8 x 5.
 template <int kLanes, int kCount>
 __device__ __forceinline__ float sum_each(float (&x)[kCount], int lane) {
 #pragma unroll

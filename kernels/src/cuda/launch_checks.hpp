@@ -1,4 +1,4 @@
-// What every launch by a DevicePlan is refused for.
+// Checks common to every launch by a DevicePlan.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +13,8 @@
 
 namespace fdma::sm90 {
 
-/// unsupported where the plan is not on the current device, invalid_argument for a workspace that
-/// is null or not 16-aligned.
+/// Errors      unsupported: the plan is not on the current device; invalid_argument: a workspace
+///             that is null or not 16-aligned
 inline Result<void> check_launch(const DevicePlan::Impl& plan, const void* workspace) {
   int device = -1;
   FDMA_TRY_VOID(check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
@@ -30,8 +30,8 @@ inline Result<void> check_launch(const DevicePlan::Impl& plan, const void* works
   return {};
 }
 
-/// Kernels read and write rows 16 bytes at once: unsupported where a tensor of rows does not allow
-/// it.
+/// Kernels read and write rows in pieces of 16 bytes. unsupported if a tensor of rows is not
+/// aligned for that.
 inline Result<void> check_vectors(const TensorView& tensor, const char* name) {
   if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
     return Error{ErrorCode::unsupported,

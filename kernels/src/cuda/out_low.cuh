@@ -1,5 +1,5 @@
-// What rounding to 16 bits takes from a float, as 16 bits: with the rounded value it tells some 16
-// bits of the float's mantissa.
+// The low half of a float: the rounding error of its 16-bit value, as 16 bits. Both halves together
+// represent about 16 bits of the float's mantissa.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@
 
 namespace fdma::sm90 {
 
-/// The elements that ptx::pack has packed: .x from the low half.
+/// Unpacks two elements that ptx::pack has packed: .x is the low half.
 template <class T>
 __device__ __forceinline__ float2 unpack(std::uint32_t packed);
 template <>
@@ -23,7 +23,7 @@ __device__ __forceinline__ float2 unpack<__half>(std::uint32_t packed) {
   return __half22float2(*reinterpret_cast<const __half2*>(&packed));
 }
 
-/// What ptx::pack<T>(low, high) takes from the two, packed as they are.
+/// The rounding errors of ptx::pack<T>(low, high), packed in the same order.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack_residual(float low, float high) {
   const float2 rounded = unpack<T>(ptx::pack<T>(low, high));

@@ -1,4 +1,5 @@
-// Partial results in the workspace: what items of a split row leave for combine_partials.
+// Layout of partial results in the workspace. Items of split rows write them; combine_partials
+// reads them.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,13 @@
 
 namespace fdma::sm90 {
 
-inline constexpr int kPartialRows = 128;  ///< of the tile, existing or not
+inline constexpr int kPartialRows = 128;  ///< rows of the tile, whether they exist or not
 
-/// Where partial results lie, in bytes from the first of them (256-aligned, behind the counter of
-/// the workspace): float32 out [num_partials, 128, head_dim_v], each row normalized by its own
-/// keys, then float32 lse [num_partials, 128], the natural logarithm of the sum of exponentials,
-/// -inf of a row without keys (whose out is not used). Only rows that exist are written and read.
+/// Byte offsets of partial results from the first of them (256-aligned, behind the counter of the
+/// workspace). The arrays are float32 out [num_partials, 128, head_dim_v], in which each row is
+/// normalized by its own keys, and float32 lse [num_partials, 128], the natural logarithm of the
+/// sum of exponentials. lse is -inf for a row without keys, whose out is not used. Only rows that
+/// exist are written and read.
 ///
 /// Example     head_dim_v 128 and 4 partials: lse of row 3 of partial 2 at 4 * 65536 + 2 * 512 + 12
 struct PartialLayout {
@@ -33,25 +35,26 @@ struct PartialLayout {
   }
 };
 
-/// Partials of a parametric plan with several splits: every tile row has num_splits of them, those
-/// of one row side by side by ascending keys.
+/// Partials of a closed-form plan with several splits. Every tile row has num_splits partials,
+/// which are consecutive and ordered by ascending keys.
 struct SplitGrid {
-  std::int32_t num_q_tiles;    ///< of the longest element: ceil(max_q_len / block_q)
-  std::int32_t num_head_sets;  ///< items of a tile row over all heads: heads_kv * sets of a group
+  std::int32_t num_q_tiles;  ///< of the longest element: ceil(max_q_len / block_q)
+  /// Items of a tile row over all heads: heads_kv * head sets per group
+  std::int32_t num_head_sets;
   std::int32_t num_splits;
 
   FDMA_HOST_DEVICE std::int32_t partial_of(std::int32_t batch, std::int32_t q_tile,
                                            std::int32_t head_set, std::int32_t split) const {
     return ((batch * num_q_tiles + q_tile) * num_head_sets + head_set) * num_splits + split;
   }
-  /// Tiles of a row of num_tiles before those of `split`.
+  /// Number of tiles before those of `split`, in a row of num_tiles tiles.
   FDMA_HOST_DEVICE std::int32_t first_tile(std::int32_t num_tiles, std::int32_t split) const {
     const std::int32_t size = num_tiles / num_splits, larger = num_tiles % num_splits;
     return split * size + (split < larger ? split : larger);
   }
 };
 
-/// Sets of heads_per_tile query heads that make up a group; the last may have fewer heads.
+/// Number of sets of heads_per_tile query heads in a group. The last set may have fewer heads.
 FDMA_HOST_DEVICE inline std::int32_t head_sets_of_group(std::int32_t group_size,
                                                         std::int32_t heads_per_tile) {
   return (group_size + heads_per_tile - 1) / heads_per_tile;

@@ -6,17 +6,18 @@
 
 namespace fdma::sm90 {
 
-/// attention_forward (fdma/kernels/device_plan.hpp) of a plan whose segments of kind gather name
-/// lists of `gather`, in place of the plan's own: written by kernels earlier on `stream`. Items and
-/// segments are the plan's; how many chunks each item reads, up to what they say, follows from its
-/// list when the kernel runs. Column intervals may be given likewise. `has_counter`: item_counter
-/// of the workspace is 0, set by a kernel earlier on `stream` or left so by the last launch.
+/// Runs attention_forward (fdma/kernels/device_plan.hpp) with a plan whose segments of kind gather
+/// name lists of `gather` instead of the plan's own lists. Kernels earlier on `stream` write these
+/// lists. Items and segments are the plan's. Each item reads as many index tiles as its list holds
+/// when the kernel runs, at most as many as the item says. Column intervals may be given likewise.
+/// `has_counter` says that item_counter of the workspace is 0: a kernel earlier on `stream` set it,
+/// or the last launch left it so.
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
                                           void* workspace, Stream stream,
                                           const AttentionOptions& options,
                                           const GatherArrays& gather, bool has_counter = false);
 
-/// Where in a forward call's workspace items are counted.
+/// Address of the work-tile counter in the workspace of a forward call.
 std::int32_t* item_counter(void* workspace);
 
 }  // namespace fdma::sm90

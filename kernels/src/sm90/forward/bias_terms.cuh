@@ -1,7 +1,8 @@
-// Key biases as part of the product of queries and keys. Read from shared memory by every thread,
-// for its columns, they take a third of the cycles in which shared memory feeds the products; so
-// they are a further k16 step instead: an operand in registers that is 1 in its first three
-// columns, times three 16-bit terms of each key whose sum is bias / scale, all 24 bits of it.
+// Key biases as part of the product Q K^T. If every thread read the biases of its columns from
+// shared memory, these reads would take a third of the cycles in which shared memory feeds the
+// products. The biases are therefore one further k16 step: an operand in registers that is 1 in its
+// first three columns, times three 16-bit terms of each key. The sum of the terms is bias / scale
+// with all its 24 bits.
 //
 // Example     bias / scale = 1 + 2^-9 + 2^-17: terms 1, 2^-9, 2^-17
 // Fits not    float16, whose terms would overflow where a float32 does not
@@ -14,19 +15,19 @@
 
 namespace fdma::sm90 {
 
-/// True iff the kernel's biases are terms.
+/// True iff the kernel takes biases as terms.
 template <class T, bool kGeneral, bool kGather>
 inline constexpr bool kHasBiasTerms = std::is_same_v<T, __nv_bfloat16> && (kGeneral && kGather);
 
-/// What a bias is multiplied with before it is cut into terms; `scale_log2`: the absolute value,
-/// for queries have the scale's sign (negate_queries).
+/// The factor of a bias before it is cut into terms. `scale_log2` is an absolute value, because the
+/// queries carry the scale's sign (negate_queries).
 __device__ __forceinline__ float inverse_scale(float scale_log2) {
   constexpr float kLog2E = 1.44269504088896340736f;
   return kLog2E / scale_log2;
 }
 
-/// The first half of a key's eight columns: terms, and a zero; the other half is zeros. What is not
-/// finite has one term.
+/// The first half of a key's eight columns: three terms and a zero. The other half is zeros. A
+/// value that is not finite has one term.
 __device__ __forceinline__ uint4 bias_terms(float value) {
   const auto upper = [](float x) { return __float_as_uint(x) & 0xFFFF0000u; };
   const std::uint32_t first = upper(value);
@@ -36,18 +37,18 @@ __device__ __forceinline__ uint4 bias_terms(float value) {
   return make_uint4(first >> 16 | second, third >> 16, 0, 0);
 }
 
-/// This lane's fragment of the operand that they are multiplied with; before wgmma_fence.
+/// This lane's fragment of the operand that multiplies the terms. Called before wgmma_fence.
 __device__ __forceinline__ void ones_of_terms(int lane, std::uint32_t (&fragment)[4]) {
   constexpr std::uint32_t kOne = 0x3F80;  // bfloat16
-  const int pair = lane % 4;              // of columns
+  const int pair = lane % 4;              // pair of columns
   fragment[0] = fragment[1] = pair == 0 ? kOne << 16 | kOne : pair == 1 ? kOne : 0;
   fragment[2] = fragment[3] = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(fragment[i])::"memory");
 }
 
-/// Descriptor of the terms of a slot, 8 keys in 128 bytes, without swizzle; the second half of a
-/// k16 step is `zeros`, behind them.
+/// Descriptor of the terms of a slot, 8 keys in 128 bytes, without swizzle. The second half of a
+/// k16 step is `zeros`, which lies behind the terms.
 __device__ __forceinline__ std::uint64_t terms_descriptor(std::uint32_t terms,
                                                           std::uint32_t zeros) {
   return std::uint64_t{(terms & 0x3FFFFu) >> 4} | std::uint64_t{(zeros - terms) >> 4} << 16 |

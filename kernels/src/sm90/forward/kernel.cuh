@@ -1,5 +1,10 @@
-// The forward kernel: one persistent block a multiprocessor, three warpgroups. The first loads
-// (sm90/forward/load.cuh) and stores, the others compute (sm90/forward/compute.cuh).
+// The forward kernel and its launch: one persistent block per multiprocessor, three warpgroups
+// (four in gathering kernels). The instance files include it and instantiate launch_forward.
+// The warps of the first warpgroup make mask fragments, issue TMA loads (forward_load.cuh) and
+// issue TMA stores (forward_store.cuh). The second and third compute (forward_compute.cuh). The
+// fourth one of gathering kernels copies rows by index (forward_gather.cuh).
+// Each role reallocates registers with setmaxnreg; shared memory is laid out by ForwardLayout. The
+// order in which the roles stand in the source is forced by ptxas (C7511).
 #pragma once
 
 #include "ptx/grid.cuh"
@@ -10,12 +15,13 @@
 
 namespace fdma::sm90 {
 
-/// Registers of each kind of thread: those that load and those that compute; 384 threads.
+/// Registers of each kind of thread: kLoad of the first warpgroup, kCompute of the computing ones;
+/// 384 threads.
 template <bool kGeneral, bool kGather>
 struct Registers {
   static constexpr int kLoad = 72, kCompute = 216, kRows = 0;
 };
-/// Of gathering kernels: and those that copy rows; 512 threads.
+/// The same for gathering kernels, with kRows for the threads that copy rows; 512 threads.
 template <bool kGeneral>
 struct Registers<kGeneral, true> {
   static constexpr int kLoad = kGeneral ? 88 : 72, kCompute = kGeneral ? 192 : 200, kRows = 40;
@@ -28,7 +34,8 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
   using Count = Registers<kGeneral, kGather>;
   static_assert(Count::kLoad + 2 * Count::kCompute + Count::kRows <= (kGather ? 512 : 504),
                 "65536 registers");
-  // Arrivals for a step besides: by the warps that gather, or for them by who has it copied.
+  // Additional arrivals for a step: by the warps that gather, or on their behalf by the thread that
+  // issues its copy.
   constexpr std::uint32_t kGathering = kGather ? kGatherArrivals : 0;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
@@ -47,7 +54,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
       for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
     };
     init(Layout::kQFull, Layout::kQBuffers, 1);
-    // Given back by the thread that stores, or by the warps that compute.
+    // Released by the thread that stores, or by the warps that compute.
     init(Layout::kQEmpty, Layout::kQBuffers,
          Layout::kQBuffers == 2 ? 1 : kComputeWarps * ptx::kWarpArrivals);
     init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpArrivals);
@@ -65,7 +72,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  // In this order ptxas has registers for all products (else C7511).
+  // In this order of the roles ptxas has registers for all products (otherwise C7511).
   if constexpr (kGather) {
     if (ptx::warp_index() >= kForwardThreads / kWarpSize) {
       ptx::give_registers<Count::kRows>();

@@ -1,4 +1,4 @@
-// The instances of the forward kernel, each compiled in a file of its own.
+// The instances of the forward kernel. Each is compiled in a file of its own.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,9 +9,10 @@
 
 namespace fdma::sm90 {
 
-/// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
-/// columns beyond the tensors' are zeros. The general one takes a key bias and any scale; the
-/// other wants a positive scale and is faster. The gathering one runs plans with gather lists.
+/// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV;
+/// columns beyond the tensors' are zeros. The bias kernel (kGeneral) takes a key bias and any
+/// scale. The other one needs a positive scale and is faster. The gathering kernel (kGather) runs
+/// plans with kv index lists.
 template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 cudaError_t launch_forward(const ForwardParams& params, int num_blocks, cudaStream_t stream);
 

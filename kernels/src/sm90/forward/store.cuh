@@ -1,5 +1,6 @@
-// How outputs leave: one thread has halves of tiles copied to memory; what it may not copy is
-// written by the threads that compute (sm90/forward/compute.cuh).
+// Stores of outputs. One thread of the first warpgroup copies halves of tiles from the Q buffers to
+// memory by TMA. Rows that TMA may not store are written by the threads that compute
+// (forward_compute.cuh).
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,15 @@
 
 namespace fdma::sm90 {
 
-/// First query row of a half of a tile.
+/// First query row of half `half` of a tile.
 __device__ __forceinline__ int first_query(const ForwardParams& p, const PublishedItem& item,
                                            int half) {
   return item.q_begin + (half * kHalfRows >> p.plan.pack_shift);
 }
 
-/// True iff the copy engine stores this half of an item: it cuts at the end of the tensor, so not
-/// where rows of the half lie past the element's end but in the tensor; nor partial results.
+/// True iff TMA stores this half of an item. TMA cuts at the end of the tensor. It therefore does
+/// not store a half whose rows lie past the element's end but inside the tensor, nor partial
+/// results.
 template <class Layout>
 __device__ __forceinline__ bool is_stored_by_copy(const ForwardParams& p, const PublishedItem& item,
                                                   int half) {
@@ -26,8 +28,8 @@ __device__ __forceinline__ bool is_stored_by_copy(const ForwardParams& p, const 
   return first_query(p, item, half + 1) <= item.q_len || p.out_rows == item.q_len;
 }
 
-/// Stores outputs from the buffers of Q and gives the buffers back. One thread; with one buffer of
-/// Q there is nothing to do.
+/// Stores outputs from the Q buffers and releases the buffers. One thread. With one Q buffer it has
+/// nothing to do.
 template <class Layout>
 __device__ __forceinline__ void store_tiles(const ForwardParams& p, std::uint32_t base) {
   ptx::Ring<Layout::kQBuffers> q_ring;

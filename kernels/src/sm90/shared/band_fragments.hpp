@@ -18,7 +18,7 @@ class BandWords {
  public:
   static constexpr int kPieces = 4;  ///< of each lane
 
-  /// Of a valid band; column 0 of the tile is `first_column`.
+  /// `band` is valid; `first_column` is column 0 of the tile.
   FDMA_HOST_DEVICE BandWords(const FormulaBand& band, int first_column, int lane)
       : row_(lane / 16 * 16 + lane % 16 / 2), last_row_(band.last_row) {
     constexpr int kColumns = 128, kRows = 128;
@@ -34,10 +34,10 @@ class BandWords {
     set_bounds(band.last, first_column, lane_column, last_);
   }
 
-  /// Words of quad 0 in rows r and r + 8, then of quad 1, of piece lane + 32 * `piece`.
+  /// The words of piece lane + 32 * `piece`: quad 0 in rows r and r + 8, then quad 1.
   FDMA_HOST_DEVICE void make(int piece, std::uint32_t (&words)[4]) const {
     for (int half = 0; half < 2; ++half) {
-      const int group = 4 * piece + half;  // of 8 rows, after the lane's first
+      const int group = 4 * piece + half;  // of 8 rows, counted from the lane's first row
       const bool is_last = row_ + 8 * group >= last_row_;
       for (int quad = 0; quad < 2; ++quad) {
         std::uint32_t word = is_last ? last_[quad] : first_[quad];
@@ -60,7 +60,8 @@ class BandWords {
   }
 
   int row_, last_row_;
-  bool has_begin_, has_end_;  ///< where no row ends or begins in the tile nothing is to be cut
+  /// False where no row begins or ends in the tile, so that nothing is cut
+  bool has_begin_, has_end_;
   int begin_[2], end_[2];
   std::uint32_t first_[2], last_[2];
 };

@@ -1,6 +1,6 @@
-// Where things lie on sm_90a: cells in wgmma registers, elements in swizzled shared memory, fields
-// of matrix descriptors, mask bits in registers. Pure functions, the same on host and device, so
-// that they are tested on the CPU against their definition and on the GPU against the hardware.
+// Layouts of sm_90a: cells in wgmma registers, elements in swizzled shared memory, fields of matrix
+// descriptors, mask bits in registers. These are pure functions, the same on host and device. The
+// CPU tests compare them with their definition, the GPU tests with the hardware.
 //
 // Tiles of 16-bit elements lie in shared memory as panels of 64 columns (128 bytes) x rows, panel
 // after panel, each swizzled in 128 bytes: the 16-byte chunk c of row r lies at chunk c ^ (r % 8).
@@ -35,7 +35,7 @@ FDMA_HOST_DEVICE constexpr std::uint64_t matrix_descriptor(std::uint32_t address
          std::uint64_t{stride >> 4} << 32 | std::uint64_t{1} << 62;
 }
 
-/// What to add to a descriptor (units of 16 bytes) for k16 step `step`.
+/// What to add to a descriptor (in units of 16 bytes) for k16 step `step`.
 FDMA_HOST_DEVICE constexpr std::uint64_t k_major_advance(int step, int num_rows) {
   return static_cast<std::uint64_t>(step / 4 * (num_rows * kPanelRowBytes) + step % 4 * 32) >> 4;
 }
@@ -43,20 +43,27 @@ FDMA_HOST_DEVICE constexpr std::uint64_t mn_major_advance(int step) {
   return static_cast<std::uint64_t>(step * 16 * kPanelRowBytes) >> 4;
 }
 
-/// How many of the thread's columns lie below `limit`, where `limit` counts from the thread's first
-/// column (2 * (thread % 4)) and may be anything: two for each group of 8, as if there were groups
-/// before the first (negative) and after the last.
+/// A thread's mask fragment of a 64 x 128 half tile is two words, for its rows r and r + 8. Returns
+/// the cell of bit `bit` of word `word`. Bit 2 * (col / 8) + col % 2 belongs to the thread's column
+/// col.
+FDMA_HOST_DEVICE constexpr Cell mask_cell(int thread, int word, int bit) {
+  return accumulator_cell(thread, bit / 2 * 4 + word * 2 + bit % 2);
+}
+
+/// Number of the thread's columns below `limit`, which counts from the thread's first column (2 *
+/// (thread % 4)) and may be any integer. Each group of 8 columns counts two, as if there were
+/// further groups before the first one (negative counts) and after the last.
 FDMA_HOST_DEVICE constexpr int column_count(int limit) {
   const int rest = limit & 7;
   return (limit >> 3) * 2 + (rest < 2 ? rest : 2);
 }
 
-/// The bits of the first `count` columns: none where it is negative, all from 32 on.
+/// The bits of the first `count` columns: none if `count` is negative, all from 32 on.
 FDMA_HOST_DEVICE inline std::uint32_t first_columns(int count) {
   count = count < 0 ? 0 : count;
 #ifdef __CUDA_ARCH__
-  // shl.b32 gives 0 for counts over 31. A clamp to 32 with a test for it is compiled wrongly by
-  // ptxas 13.0 (both become one VIMNMX.RELU whose predicate has the wrong sense).
+  // shl.b32 gives 0 for counts over 31. ptxas 13.0 miscompiles a clamp to 32 with a test for it
+  // (both become one VIMNMX.RELU whose predicate has the wrong sense).
   std::uint32_t above;
   asm("shl.b32 %0, %1, %2;" : "=r"(above) : "r"(0xFFFFFFFFu), "r"(count));
   return ~above;
@@ -65,7 +72,7 @@ FDMA_HOST_DEVICE inline std::uint32_t first_columns(int count) {
 #endif
 }
 
-/// Bits of the thread's columns below `limit`: the word that keeps keys before a bound.
+/// Bits of the thread's columns below `limit`: the word that keeps the keys before a bound.
 FDMA_HOST_DEVICE inline std::uint32_t columns_below(int limit) {
   return first_columns(column_count(limit));
 }
