@@ -5,7 +5,8 @@
 
 namespace fdma::sm90 {
 
-/// The smallest that holds both head sizes of a plan computes.
+/// The kernel's head sizes. A plan is computed with the smallest one that holds both its head
+/// sizes.
 inline constexpr int kBackwardDims[] = {64, 128, 256};
 inline int backward_dim(const AttentionShape& shape) {
   for (const int dim : kBackwardDims) {

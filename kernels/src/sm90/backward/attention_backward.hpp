@@ -13,21 +13,22 @@ struct BackwardLists {
   const ListedKey* keys;
   const KeyItem* items;           ///< in the order in which blocks take them
   const std::int32_t* num_items;  ///< one word
-  std::int64_t max_items;         ///< it is not larger
-  KeySums sums;  ///< dim_qk and dim_v: backward_dim of the shape; memory of the call
-  /// For deterministic calls (KeyListArrays), or null. Sums have rows of dbias then, and no row
-  /// more than two entries.
+  std::int64_t max_items;         ///< an upper bound of *num_items
+  /// dim_qk and dim_v are backward_dim of the shape; memory of the call
+  KeySums sums;
+  /// For deterministic calls (KeyListArrays), or null. The sums then have rows of dbias, and no row
+  /// has more than two entries.
   const std::int32_t* first_ranks;
   const std::int32_t* ranks;
   /// KeyGradientParams::seen, with the longest kv_len of the shape.
   const Interval* seen;
-  /// Room for a counter for each group of sums, which is a KV head: the main kernel of an ordinary
-  /// call may write zeros of sums itself (RowZeros); or null.
+  /// Memory for a counter for each group of sums, which is a KV head, or null. With it the main
+  /// kernel of an ordinary call may clear the accumulators itself (RowZeros).
   ZeroCounters* zero_counters;
 };
 
-/// attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Of the plan, a backward one,
-/// only the header is read: shape, score, lengths.
+/// Runs attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Only the header of the
+/// backward plan is read: shape, score, lengths.
 ///
 /// Errors  those of attention_backward; unsupported: options.deterministic without ranks
 Result<void> attention_backward_with_lists(const DevicePlan& plan, const BackwardTensors& tensors,

@@ -1,7 +1,9 @@
-// The two warpgroups that compute gradients: each 64 keys of a unit against all its queries.
+// The two warpgroups that compute gradients. Each computes 64 keys of a unit against all queries of
+// the unit.
 //
-// With keys as rows, P^T and dS^T are in registers what the products dV += P^T dO and dK += dS^T Q
-// want as their first operand, and dK, dV stay in registers until the unit ends. Of each step:
+// With keys as rows, P^T and dS^T lie in registers in the layout that the products dV += P^T dO and
+// dK += dS^T Q need for their first operand. dK and dV stay in registers until the unit ends. A
+// step computes:
 //
 //   S^T = K Q^T, dP^T = V dO^T           both issued; part of K may be in registers
 //   P^T = 2^(S^T scale - lse)            while dP^T is computed; cells of the mask
@@ -9,11 +11,11 @@
 //   dV += P^T dO                         issued; then both warpgroups have written dS
 //   dQ = dS K, dK += dS^T Q              issued; dQ is added to memory while dK is computed
 //
-// Of 128 columns the warpgroups compute dQ in turn, one of a step and the other of the next
-// (kAlternates): so only one of them waits for the other's dS, and they drift apart. Else each
-// computes half of it: half of its columns, or of its rows where a step has 128.
-// This plain order is faster than those that let one step overlap with the next (README). Longer
-// than most files: the parts of a step share their registers.
+// With 128 columns the warpgroups alternate (kAlternates): one computes dQ of a step, the other dQ
+// of the next step. Only one of them then waits for the other's dS, and they drift apart. Otherwise
+// each computes half of dQ: half of its columns, or half of its rows if a step has 128 queries.
+// This plain order is faster than orders in which one step overlaps with the next (README). The
+// file is longer than most, because the parts of a step share their registers.
 #pragma once
 
 #include <cstdint>
@@ -35,32 +37,33 @@ namespace fdma::sm90 {
 
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 
-/// Computes units until there are none. One of two warpgroups.
+/// Computes units until there are none. Called by all threads of one of two warpgroups.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
                                               int group) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
-  constexpr bool kSplitsRows = kQueries == 128;                 // of dQ
-  constexpr bool kAddsRows = kGradients == Gradients::shifts;   // for D, and nothing else
-  constexpr bool kHasScores = kGradients != Gradients::values;  // dS
-  constexpr bool kHasKeys = kHasScores && !kAddsRows;           // dK and dQ
+  constexpr bool kSplitsRows = kQueries == 128;  // of dQ
+  // Adds dS along rows for D, and nothing else
+  constexpr bool kAddsRows = kGradients == Gradients::shifts;
+  constexpr bool kHasScores = kGradients != Gradients::values;  // computes dS
+  constexpr bool kHasKeys = kHasScores && !kAddsRows;           // computes dK and dQ
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kAlternates = Layout::kAlternates;
-  constexpr int kHeld = kHeldSteps<Layout, kListed>;          // of K
-  constexpr bool kPacksLate = kSplitsRows || kGeneral;        // P: for want of registers
-  constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // that dQ is computed in
+  constexpr int kHeld = kHeldSteps<Layout, kListed>;          // k16 steps of K in registers
+  constexpr bool kPacksLate = kSplitsRows || kGeneral;        // packs P late: registers are few
+  constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // number of parts of dQ
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
   using ScoreProduct = ptx::product<T, kQueries>;
   constexpr std::uint64_t kQAdvance = Layout::kQBytes / 16, kOAdvance = Layout::kOBytes / 16;
-  // Read anew where they are used: registers are few.
+  // Read anew where they are used, because registers are few.
   const auto lane_now = [] { return ptx::thread_index() % 32; };
   const auto thread_now = [] { return ptx::thread_index() % kWarpgroupThreads; };
   const std::uint64_t k_rows = matrix_descriptor(base + Layout::kK + group * 64 * kPanelRowBytes,
                                                  16, 1024),
                       v_rows = matrix_descriptor(base + Layout::kV + group * 64 * kPanelRowBytes,
                                                  16, 1024);
-  // The same Q and dO are [query, column] for S and dP, [column, query] for dK and dV.
+  // The same Q and dO are [query, column] for S and dP, and [column, query] for dK and dV.
   const std::uint64_t q_rows = matrix_descriptor(base + Layout::kQ, 16, 1024),
                       o_rows = matrix_descriptor(base + Layout::kO, 16, 1024);
   const std::uint64_t q_columns =
@@ -77,14 +80,15 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 
   [[maybe_unused]] float dk[kHasKeys ? kDimQk / 2 : 1], dv[kHasValues ? kDimV / 2 : 1];
   ptx::Ring<kStages> ring;
-  std::uint32_t phases = 0;  // bit 0: of units, bit 1: of sums
+  std::uint32_t phases = 0;  // bit 0: parity of units, bit 1: parity of dQ sums
   const auto bias_sums = [&] {
     return base + Layout::kBiasSums + 8 * (group * kWarpgroupThreads + thread_now());
   };
   const auto release = [&](std::uint32_t barrier) {
     ptx::mbarrier_arrive_warp(barrier, lane_now());
   };
-  // To who waits at a barrier. Racecheck follows no order by those who come and do not wait.
+  // Signals a barrier at which another warpgroup waits. Racecheck does not follow an order
+  // established by threads that arrive without waiting.
   const auto hand_over = [&](int barrier) {
     if constexpr (ptx::kWarpArrivals > 1) {
       ptx::named_barrier_sync(barrier, kComputeThreads);
@@ -92,8 +96,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::named_barrier_arrive(barrier, kComputeThreads);
     }
   };
-  // Where this thread stores dS of 16 queries from `query` on; of the next 16 of a panel it is 32
-  // bytes on, which the swizzle makes an exclusive or.
+  // Address at which this thread stores dS of 16 queries from `query` on. The next 16 queries of a
+  // panel are 32 bytes further, which the swizzle turns into an exclusive or.
   const auto scores_of = [&](int scores_at, int query) {
     const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * 16 + lane % 16;
     return base + Layout::kScores + scores_at * Layout::kScoreBytes +
@@ -108,7 +112,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     return group * kHalfRows + accumulator_cell(thread, 0).row;
   };
 
-  // Where dQ is added from registers, in deterministic calls when it is the unit's turn.
+  // Where dQ is added from registers: deterministic calls wait for the unit's rank.
   const auto step_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
   };
@@ -138,7 +142,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
     if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
   };
-  // Where not: by the copy engine (dq_semaphore.cuh), each warp its part.
+  // Otherwise TMA adds dQ (backward_turns.cuh), for each warp its part.
   constexpr int kWarpSumBytes = Layout::kSumBytes / Layout::kSumWarps;
   const auto sum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
   const auto takes_turns = [&] { return p.turns != nullptr; };
@@ -165,7 +169,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
   };
 
-  // dS of a step added up over this warpgroup's keys, to what D of the step's queries lacks.
+  // Sums dS of a step over this warpgroup's keys and adds it to QueryPlaces::missing, the
+  // correction of D for the step's queries.
   [[maybe_unused]] std::uint32_t sums_parity = 0;
   [[maybe_unused]] const auto add_up_rows = [&](int stage, std::uint32_t sum_tile,
                                                 const float(&probabilities)[kQueries / 2],
@@ -186,10 +191,10 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     __syncwarp();
     release(base + Layout::kQEmpty + 8 * stage);
     release(base + Layout::kOEmpty + 8 * stage);
-    sums_parity ^= 1;  // these are read until all have come to the next barrier
+    sums_parity ^= 1;  // these are read until all threads have come to the next barrier
   };
 
-  // Over listed keys: those of unit `units`, in shared memory.
+  // Over listed keys: the keys of unit `units` in shared memory.
   [[maybe_unused]] CountedRing<Layout::kKeySlots> units;
   const auto entries = [&] {
     return base + Layout::kEntries + units.stage() * Layout::kEntryBytes;
@@ -205,14 +210,14 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     copy_listed_rows<Layout::kPanelsV>(base + Layout::kV, p.lists.v, place, entries(), row, lane);
     ptx::copies_commit();
   };
-  // Those have landed.
+  // Waits until those copies have landed, and signals them.
   [[maybe_unused]] const auto hand_on_keys = [&] {
     ptx::copies_wait<0>();
     ptx::fence_async_shared();
     __syncwarp();
     release(base + Layout::kKFull);
   };
-  // Gradients of a unit's keys to where they go; the next unit's keys come meanwhile.
+  // Stores or adds the gradients of a unit's keys. The next unit's keys are copied meanwhile.
   [[maybe_unused]] const auto give_listed = [&](const uint4& unit, bool is_last) {
     const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
     const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
@@ -279,7 +284,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       phases ^= 2;
       const int scores_at = kAlternates ? static_cast<int>(~phases >> 1 & 1) : stage;
       if constexpr (kAlternates && kHasKeys) {
-        // Nothing to compute, and the other's turn to compute dQ: dS = 0.
+        // This warpgroup has nothing to compute, and it is the other's turn to compute dQ: dS = 0.
         if ((step.x & kStepIsEmpty << group) != 0 && scores_at != group) {
           const std::uint32_t to = scores_of(scores_at, 0);
 #pragma unroll
@@ -359,7 +364,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           }
         }
       }
-      // Of any scale cells can be masked after the exponential alone, which costs a little more.
+      // With a scale of any sign, cells can be masked only after the exponential, which costs a
+      // little more.
       if (!kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, -INFINITY);
       const std::uint32_t lse =
           base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
@@ -389,8 +395,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           probabilities[i / 4][i % 4] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
         }
       }
-      // A quarter of the exponentials before the wait for dP: with fewer or all of them there the
-      // loop is slower.
+      // A quarter of the exponentials is computed before the wait for dP. With fewer, or with all
+      // of them there, the loop is slower.
       if constexpr (kHeld > 0 && !kPacksLate) ptx::compute_before(step.z, probabilities[0]);
       if constexpr (kAddsRows) {
         ptx::wgmma_wait<0>();
@@ -427,7 +433,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         }
         // dS^T as [key, query], panels of 64 queries.
         const std::uint32_t scores_to = scores_of(scores_at, 0);
-        if constexpr (kStages == 1) {  // both have read the dS before
+        if constexpr (kStages == 1) {  // both have read the dS of the step before
           ptx::named_barrier_sync(kScoreBarrier, kComputeThreads);
         }
 #pragma unroll
@@ -469,7 +475,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         if (kAlternates && scores_at != group) {
           ptx::wgmma_fence();
           issue_dk();
-          wait_until_copied();  // of the step before: the other's dQ comes to the same place
+          // Of the step before: the other warpgroup's dQ goes to the same shared memory
+          wait_until_copied();
           hand_over(kScoreBarrier + scores_at);
         } else {
           ptx::named_barrier_sync(kScoreBarrier + (kAlternates ? scores_at : 0), kComputeThreads);
@@ -509,7 +516,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           }
         }
       }
-      // With two buffers the next step is looked at before this one has ended.
+      // With two buffers the next step is read before this one has ended.
       ring.advance();
       if constexpr (kStages > 1) step = wait_for_step();
       ptx::wgmma_wait<0>();
@@ -522,7 +529,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       if constexpr (kStages == 1) step = wait_for_step();
     }
 
-    // K and V of the next unit may come while gradients are written.
+    // K and V of the next unit may be loaded while gradients are written.
     const uint4 unit = unit_at(ring.stage);
     ptx::mbarrier_wait(base + Layout::kOFull + 8 * ring.stage, ring.phase, "compute: unit's end");
     __syncwarp();

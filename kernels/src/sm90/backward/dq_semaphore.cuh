@@ -1,15 +1,18 @@
-// How dQ of a step comes to memory, where it is added to what other blocks have added.
+// The dQ semaphore: how dQ of a step is added in memory to what other blocks have added. The
+// computing warps and the helper warp of the backward kernel use it.
 //
-// Up to 128 columns (kAddsInBulk) the warps that compute put it into shared memory and the copy
-// engine adds it: of an ordinary call as soon as a warp has written its part, in no fixed order.
+// Up to 128 columns (kAddsInBulk) the computing warps put dQ into shared memory, and a bulk
+// reduction adds it. In ordinary calls a warp adds its part as soon as it has written it, in no
+// fixed order.
 //
-// Deterministic calls add in the order of the plan (accumulation_order.hpp): a counter for each 64 rows
-// says how many units have added. The serving warp waits for the unit's turn, adds the step as a
-// whole and passes the turn on, while the next step is computed: nobody who computes waits until
-// an addition is visible, and for turns only where they come a step late. What the serving warp
-// does between an addition and the next block's is what blocks wait for: one fence, and nothing
-// that can be read meanwhile. Half a query tile that no key of the unit sees has a turn and no
-// step, if the other half is seen.
+// Deterministic calls add in the accumulation order of the plan (visit_order.hpp). A counter for
+// each 64 rows says how many units have added. The helper warp waits until the counter reaches the
+// unit's rank, adds the step as a whole and increments the counter, while the next step is
+// computed. The computing warps never wait until an addition is visible, and they wait for the
+// order only if it lags a step behind. Other blocks wait for what the helper warp does between an
+// addition and the increment. That is one fence, and nothing that can be read meanwhile. Half a
+// query tile that no key of the unit sees has a place in the order but no step, if the other half
+// is seen.
 #pragma once
 
 #include <cstdint>
@@ -24,35 +27,36 @@
 
 namespace fdma::sm90 {
 
-/// How many have added. What they added is visible then.
+/// Reads how many units have added (acquire). Their additions are visible after it.
 __device__ __forceinline__ std::int32_t read_turn(const std::int32_t* turns) {
   std::int32_t turn;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
   return turn;
 }
-/// The same, but what they added is visible behind a fence_turns.
+/// The same, but their additions are visible only after a fence_turns.
 __device__ __forceinline__ std::int32_t read_turn_early(const std::int32_t* turns) {
   std::int32_t turn;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
   return turn;
 }
 
-/// Says that one more has added; its additions are visible to whoever reads it.
+/// Increments the counter (release). The additions before it are visible to whoever reads it.
 __device__ __forceinline__ void pass_turn(std::int32_t* turns) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
 }
-/// The same, if additions came before a fence_turns, or of one that adds nothing and has read that
-/// it was its turn: this reads and writes, and so hands on what those before have said.
+/// The same, relaxed. It may be used if the additions came before a fence_turns. It may also be used
+/// by a unit that adds nothing and has read that its rank is reached: this reduction reads and
+/// writes, so it carries on the releases before it.
 __device__ __forceinline__ void pass_turn_late(std::int32_t* turns) {
   asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
 }
 
-/// One fence that takes a turn read before it and gives one passed behind it: who waits for the
-/// turn waits for the fence.
+/// One fence that completes the acquire of a counter read before it and begins the release of one
+/// incremented after it. Whoever waits for the counter waits for this fence.
 __device__ __forceinline__ void fence_turns() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-/// The slot of a step that the loading thread tells the serving warp of, counted from 0, and its
-/// kTurnLap.
+/// The slot of step `number`, counted from 0, in which the loading thread tells the helper warp of
+/// it; and the step's kTurnLap.
 template <class Layout>
 __device__ __forceinline__ std::uint32_t turn_slot(std::uint32_t base, std::uint32_t number) {
   return base + Layout::kTurns + 8 * (number % Layout::kTurnSlots);
@@ -62,7 +66,7 @@ __device__ __forceinline__ std::uint32_t turn_lap(std::uint32_t number) {
   return (number / Layout::kTurnSlots & 1) == 0 ? kTurnLap : 0;
 }
 
-/// A warp's part of dQ of a step, registers of an accumulator, to its place in shared memory.
+/// Stores a warp's part of dQ of a step from accumulator registers to shared memory.
 template <int kCount>
 __device__ __forceinline__ void put_sums(std::uint32_t to, const float (&dq)[kCount], int lane) {
 #pragma unroll
@@ -76,8 +80,8 @@ __device__ __forceinline__ void put_sums(std::uint32_t to, const float (&dq)[kCo
   __syncwarp();
 }
 
-/// Adds dQ of a block's steps to memory in turn. One lane of the serving warp works. From one
-/// object to the next what it knows is in shared memory (kTaken).
+/// Adds dQ of a block's steps to memory in accumulation order. One lane of the helper warp works.
+/// Between two objects the state is kept in shared memory (kTaken).
 template <class Layout>
 class TurnTaker {
  public:
@@ -89,9 +93,9 @@ class TurnTaker {
     sums_phase_ = static_cast<std::uint32_t>(state.y) >> 1;
     step_ = load_step();
   }
-  /// To be called before the next object is made.
+  /// Called before the next object is made.
   __device__ __forceinline__ void put_aside(int lane) const {
-    __syncwarp();  // all have read what it was
+    __syncwarp();  // all have read the old state
     if (lane == 0) {
       store_words2(base_ + Layout::kTaken, static_cast<int>(num_taken_),
                    static_cast<int>(sums_phase_ << 1) | (is_turn_ ? 1 : 0));
@@ -99,7 +103,8 @@ class TurnTaker {
     __syncwarp();
   }
 
-  /// Does what can be done without a long wait; false after the last step. All lanes.
+  /// Does what can be done without a long wait; returns false after the last step. All lanes call
+  /// it.
   __device__ __forceinline__ bool advance(int lane) {
     bool goes_on = true;
     if (lane == 0) goes_on = take();
@@ -129,7 +134,7 @@ class TurnTaker {
     ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
     sums_phase_ ^= 1;
     go_on();
-    // Whose turn it is at the next step is read while this one is added.
+    // The counter of the next step is read while this step is added.
     std::int32_t turn = 0;
     const bool is_next_known = is_known() && sum_tile_of_step() != kNoTurn;
     if (is_next_known) turn = read_turn_early(turns(sum_tile_of_step()));
@@ -140,7 +145,7 @@ class TurnTaker {
     return true;
   }
 
-  /// The next step, as far as the loading thread has told of it.
+  /// The next step, as far as the loading thread has stored it.
   __device__ __forceinline__ uint2 load_step() const {
     return ptx::load_shared_relaxed(turn_slot<Layout>(base_, num_taken_));
   }
@@ -164,8 +169,8 @@ class TurnTaker {
   const std::uint32_t base_;
   std::uint32_t num_taken_;
   uint2 step_;                // the next one
-  std::uint32_t sums_phase_;  // of its dQ
-  bool is_turn_;              // at it
+  std::uint32_t sums_phase_;  // of the step's dQ
+  bool is_turn_;              // the rank of the step is reached
 };
 
 }  // namespace fdma::sm90

@@ -1,6 +1,7 @@
-// The main backward kernel: persistent blocks of three warpgroups. The first loads
-// (sm90/backward/load.cuh, over listed keys with worklist.cuh), the others compute
-// (sm90/backward/compute.cuh).
+// The main backward kernel and its launch: persistent blocks of three warpgroups. The instance
+// files include it and instantiate launch_backward. The first warpgroup loads (backward_load.cuh,
+// over listed keys with backward_listed.cuh), the others compute (backward_compute.cuh). Each role
+// reallocates registers with setmaxnreg.
 #pragma once
 
 #include "ptx/grid.cuh"
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kRequestEmpty, Layout::kRequestSlots, 1);
     for (int i = 0; i < Layout::kItemSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kItemFull + 8 * i, 1);
-      // Given back by the warps that make masks and by the thread that loads.
+      // Released by the warps that make masks and by the thread that loads.
       ptx::mbarrier_init(base + Layout::kItemEmpty + 8 * i, kMaskWarps * ptx::kWarpArrivals + 1);
     }
     for (int i = 0; i < Layout::kRequestSlots; ++i) {
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   if (ptx::warp_index() < 4) {
     ptx::give_registers<kBackwardLoadRegisters<kGradients, Layout, kListed>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
-    // The loading thread first: then ptxas keeps what it counts in uniform registers.
+    // The loading thread comes first in the source: then ptxas keeps its counters in uniform
+    // registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
         UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients>>(p, base).run();

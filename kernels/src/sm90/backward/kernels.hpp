@@ -1,5 +1,6 @@
-// The kernels of the backward pass: one that prepares what is known of each query, the main one,
-// and one that makes dQ of its sums. Instances of the main one are compiled in files of their own.
+// The kernels of the backward pass: the first prepares lse and deltas of each query, the second is
+// the main one, the third stores dQ from its accumulators. Instances of the main kernel are
+// compiled in files of their own.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,7 +17,7 @@ struct QueryParams {
   const int2* lengths;         ///< {q_len, kv_len} of each batch element
   const std::int32_t* q_lens;  ///< those of this call, or null
   std::int32_t batch;
-  std::int32_t dim;  ///< columns of the sums: kDimQk of the main kernel
+  std::int32_t dim;  ///< columns of the accumulators: kDimQk of the main kernel
   std::int32_t head_dim, head_dim_v;
   RowsView out, dout;
   RowsView out_residual;  ///< or data = null: zeros
@@ -25,13 +26,15 @@ struct QueryParams {
   const float* dlse;  ///< or null: zeros
   std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
   bool sums_keys;            ///< RowSums::keys: deltas without dlse, until add_missing
-  std::int32_t* next_units;  ///< kNumCounters of them, set to 0
-  /// Set to 0, or null: two for each 64 rows, and behind them two for each for the shifts.
+  std::int32_t* next_units;  ///< kNumCounters counters, set to 0
+  /// Set to 0, or null: two counters for each 64 rows, and after them two for each 64 rows for the
+  /// shifts.
   std::int32_t* turns;
   RowsView dq;
   float scale;
-  /// Sums that are set to 0: those of the first heads of the first batch elements. All, or of the
-  /// first KV head of the first element, whose sums are to be zero at launch (RowZeros).
+  /// Accumulators that are set to 0: those of the first heads of the first batch elements. That is
+  /// all of them, or those of the first KV head of the first element, which are to be zero at
+  /// launch (RowZeros).
   std::int32_t zeroed_heads, zeroed_elements;
 
   FDMA_HOST_DEVICE std::int64_t num_rows() const {
@@ -39,25 +42,28 @@ struct QueryParams {
   }
 };
 
-inline constexpr int kNumCounters = 3;  ///< of units: of two launches of the main kernel, of shifts
+/// Unit counters: of two launches of the main kernel, and of the shifts
+inline constexpr int kNumCounters = 3;
 
-/// lse_log2, deltas, dq_sums = 0 where they are to be, counters = 0; missing = -dlse.
+/// Writes lse_log2 and deltas, clears dq_sums where that is wanted and the counters; missing =
+/// -dlse.
 template <class T>
 cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream);
 
 /// deltas += missing.
 cudaError_t add_missing(const QueryParams& params, cudaStream_t stream);
 
-/// dq = dq_sums * scale, rows below the length.
+/// dq = dq_sums * scale, for the rows below the length.
 template <class T>
 cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream);
 
-/// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV, whose
-/// columns beyond the tensors' are zeros. The general one takes a key bias and any scale, and turns
-/// of a deterministic call above kMaxBulkDim; the other is faster.
+/// Launches the kernel for element type T, head_dim up to kDimQk and head_dim_v up to kDimV;
+/// columns beyond the tensors' are zeros. The bias kernel (kGeneral) takes a key bias and any
+/// scale, and above kMaxBulkDim the accumulation order of a deterministic call. The other one is
+/// faster.
 ///
-/// Gradients::shifts: the general one alone.
-/// kListed: over listed keys (BackwardParams::lists) in place of the items of a plan.
+/// Gradients::shifts exists only for the bias kernel. With kListed the kernel runs over listed keys
+/// (BackwardParams::lists) in place of the items of a plan.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed = false>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
 

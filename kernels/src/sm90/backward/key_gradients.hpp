@@ -1,5 +1,6 @@
-// Gradients of keys that the main kernel of a launch over listed keys leaves out: zeros of keys
-// that are not listed, and those that it has added up in float32.
+// Kernels before and after the main kernel of a launch over listed keys. They zero the gradients of
+// keys that are not listed, and store the gradients that the main kernel has accumulated in
+// float32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,14 +13,15 @@
 
 namespace fdma::sm90 {
 
-/// Rows of sums, in groups of the same room: those of a KV head, or one of all. A key may have
-/// several that follow each other, which are added up in their order.
+/// Accumulator rows in groups of equal capacity: one group for each KV head, or one for all. A key
+/// may have several consecutive rows, which are added up in their order.
 struct KeySums {
   const SumKey* keys;  ///< [num_groups * rows_of_group]
   float *dk, *dv;      ///< [num_groups * rows_of_group, dim_qk] and [.., dim_v]
-  float* dbias;        ///< [num_groups * rows_of_group], or null: the main kernel adds these up
+  /// [num_groups * rows_of_group], or null: the main kernel adds up the biases
+  float* dbias;
   std::int64_t rows_of_group;
-  const std::int32_t* num_rows;  ///< [num_groups]: those in use; null: all
+  const std::int32_t* num_rows;  ///< [num_groups]: rows in use; null: all
   std::int32_t num_groups;
   std::int32_t dim_qk, dim_v;  ///< columns of the main kernel: the same, 64, 128 or 256
 };
@@ -32,18 +34,19 @@ struct KeyGradientParams {
   std::int64_t max_kv_len;
   std::int32_t batch, heads_kv;
   std::int32_t head_dim, head_dim_v;  ///< multiples of 8
-  /// [batch * heads_kv, max_kv_len]: the queries that see each key; where there are some, the key
-  /// is listed and its rows are not zeroed. Null: all are zeroed.
+  /// [batch * heads_kv, max_kv_len]: the queries that see each key. A key that some query sees is
+  /// listed, and its rows are not zeroed. Null: all rows are zeroed.
   const Interval* seen;
   KeySums sums;
   float scale;  ///< of dk
 };
 
-/// Before the main kernel: rows of dk and dv that it does not write (or all), dkey_bias and the
-/// sums in use are zero.
+/// Runs before the main kernel: zeroes the rows of dk and dv that it does not write (or all rows),
+/// dkey_bias and the accumulators in use.
 cudaError_t zero_key_gradients(const KeyGradientParams& params, cudaStream_t stream);
 
-/// After it: sums to dk, times scale, and to dv; T where they are not float32.
+/// Runs after the main kernel: stores accumulators to dk, times scale, and to dv. T is the type of dk
+/// and dv unless they are float32.
 template <class T>
 cudaError_t store_key_gradients(const KeyGradientParams& params, cudaStream_t stream);
 

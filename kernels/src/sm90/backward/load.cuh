@@ -1,8 +1,11 @@
-// The warps that serve those that compute gradients: one thread has K, V, Q and dO copied to shared
-// memory, two warps make mask words, one warp does what the loading thread asks it for: takes units
-// (128 keys of a KV head), looks up listed keys, zeroes rows past a length, in deterministic calls
-// adds dQ when it is a unit's turn. Masks come before loads: the loading thread leaves out steps
-// without a cell. Long, so that what these warps hand to each other is read in one place.
+// The warps that feed the computing warpgroups of the backward kernel (the first warpgroup). One
+// thread (UnitLoader) issues the copies of K, V, Q and dO to shared memory. Two warps make mask
+// fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes the
+// next unit (128 keys of a KV head), looks up listed keys, zeroes rows past a length, and in
+// deterministic calls adds dQ in accumulation order. Masks are made before loads, because the
+// loading thread skips steps without a cell.
+//
+// The file is long, so that everything these warps hand to each other is read in one place.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +25,8 @@
 
 namespace fdma::sm90 {
 
-/// Byte offsets of what is stored or read part by part in the slot of a PublishedItem; pairs lie
-/// side by side.
+/// Byte offsets of the members that are stored or read singly in the slot of a PublishedItem. Pairs
+/// are adjacent.
 struct ItemAt {
   static constexpr std::uint32_t kNumTiles = offsetof(PublishedItem, num_tiles);
   static constexpr std::uint32_t kQBegin = offsetof(PublishedItem, q_begin);
@@ -53,13 +56,14 @@ static_assert(ItemAt::is_pair(ItemAt::kNumTiles, ItemAt::kQBegin) &&
               ItemAt::is_pair(ItemAt::kPartial, ItemAt::kFirstDocument) &&
               ItemAt::is_pair(ItemAt::kLastDocument, ItemAt::kKvHead));
 
-/// The same of a ServeRequest, whose first four words are stored together.
+/// Byte offset in a ServeRequest, whose first four words are stored together.
 inline constexpr std::uint32_t kRequestBarrierAt = offsetof(ServeRequest, full);
 static_assert(kRequestBarrierAt == 16);
 
-/// The unit published in `slot` with the segments of its g-th query head, as far as walking its
-/// tiles takes. PublishedItem::partial is here the first item of the unit, head_in_group its first
-/// visit, q_len the keys and kv_len the queries of the element.
+/// The unit broadcast in `slot` with the segments of its g-th query head, as far as the walk over
+/// its tiles needs them. PublishedItem::partial holds here the first item of the unit,
+/// head_in_group its first visit, q_len the number of keys and kv_len the number of queries of the
+/// element.
 __device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::uint32_t slot,
                                                  int g) {
   const uint4 a = load_words(slot), b = load_words(slot + 16);
@@ -83,8 +87,8 @@ __device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::ui
   return part;
 }
 
-/// The query tiles of a published unit for one of its query heads, as TileWalk, or from the last to
-/// the first.
+/// The query tiles of a broadcast unit for one of its query heads. It is like TileWalk, but can
+/// also walk from the last tile to the first.
 class UnitTiles {
  public:
   __device__ __forceinline__ UnitTiles(const PlanSegment* segments, const PublishedItem& part,
@@ -108,15 +112,16 @@ class UnitTiles {
   std::int32_t kv_len_;
 };
 
-/// Where a warp that makes masks is in a unit.
+/// The state of a mask warp's walk over a unit.
 struct alignas(16) MaskWalk {
   UnitTiles tiles;
   std::int32_t head;                   ///< of the group
-  std::int32_t num_left;               ///< tiles of this head
-  std::uint32_t num_masks, num_units;  ///< gone by so far
+  std::int32_t num_left;               ///< tiles of this head that are left
+  std::uint32_t num_masks, num_units;  ///< passed so far
 };
 
-/// To shared memory and back, so that no register holds it meanwhile. All lanes of a warp.
+/// Moves the state to shared memory and back, so that no register holds it meanwhile. All lanes of
+/// a warp call it.
 __device__ __forceinline__ void put_aside(std::uint32_t address, const MaskWalk& walk) {
   uint4 words[sizeof(MaskWalk) / 16];
   __builtin_memcpy(words, &walk, sizeof words);
@@ -137,8 +142,8 @@ __device__ __forceinline__ void take_back(std::uint32_t address, MaskWalk& walk)
   __builtin_memcpy(&walk, words, sizeof words);
 }
 
-/// Makes the mask words of every second tile that needs them, and says which quarters of it have a
-/// cell. One of two warps.
+/// Makes the mask fragments of every second tile that needs them, and stores which quarters of the
+/// tile have a cell. One of two warps.
 template <class Layout>
 __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::uint32_t base,
                                                 int mask_warp) {
@@ -162,7 +167,7 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
         TilePlace place;
         walk.tiles.next(step, place, p.walks_down);
         const std::uint32_t item = item_slot(walk.num_units);
-        // Queries past the end need no words (their lse is +inf), keys past the end do.
+        // Queries past the end need no mask bits (their lse is +inf), but keys past the end do.
         const int num_rows = load_word(item + ItemAt::kQLen) - load_word(item + ItemAt::kQBegin);
         if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
         const std::uint32_t number = walk.num_masks++;
@@ -204,8 +209,8 @@ __device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int st
   return base + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
 }
 
-/// Publishes an item of a plan. One thread. Each part of PublishedItem is stored as soon as it is
-/// known, here and below: registers are few.
+/// Broadcasts an item of a plan. One thread. Here and below each member of PublishedItem is stored
+/// as soon as it is known, because registers are few.
 __device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
                                              int index) {
   const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
@@ -227,8 +232,8 @@ __device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint3
   store_words2(slot + ItemAt::kLastDocument, 0, item->head / p.group_size);
 }
 
-/// Publishes the tile row of a parametric plan that is unit `index` or a later one, or that there
-/// is none. One thread.
+/// Broadcasts the tile row of a closed-form plan that is unit `index` or a later one, or kNoItem if
+/// there is none. One thread.
 template <class Layout>
 __device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32_t slot,
                                             int index) {
@@ -280,13 +285,15 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
   ptx::fence_async_shared();
 }
 
-/// Publishes a first unit, then does what UnitLoader asks for and adds dQ in turn. One warp.
+/// Broadcasts a first unit, then executes the requests of UnitLoader and adds dQ in accumulation
+/// order. One warp.
 template <class Layout, bool kListed, bool kZeros>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
-  if (lane == 0) ptx::wait_for_grid_before();  // which counts units and orders tile rows
+  // The grid before sets the unit counter and orders tile rows
+  if (lane == 0) ptx::wait_for_grid_before();
   const auto takes_turns = [&] { return Layout::kAddsInBulk && p.turns != nullptr; };
-  // What it counts is in shared memory, to be read anew: registers are few.
+  // Its counters lie in shared memory and are read anew, because registers are few.
   const auto requests = [&] {
     CountedRing<Layout::kRequestSlots> ring;
     ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed));
@@ -318,7 +325,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       request = load_words(request_slot<Layout>(base, ring.stage()));
     }
     if (request.x == kRequestEnd) {
-      if (takes_turns()) continue;  // until the last turn is taken
+      if (takes_turns()) continue;  // until the last dQ step is added
       break;
     }
     if (request.x == kRequestUnit) {
@@ -390,7 +397,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
   }
 }
 
-/// Loads what each published unit needs. One thread.
+/// Loads what each broadcast unit needs. One thread.
 template <class Layout, bool kGeneral, bool kListed, bool kZeros>
 class UnitLoader {
  public:
@@ -398,7 +405,7 @@ class UnitLoader {
       : p(params), base_(base) {}
 
   __device__ __forceinline__ void run() {
-    ptx::wait_for_grid_before();  // which prepares what is known of each query
+    ptx::wait_for_grid_before();  // the grid before prepares lse and deltas of each query
     if (!wait_for_unit()) end_without_units();
     while (wait_for_unit()) {
       load_keys();
@@ -413,9 +420,10 @@ class UnitLoader {
   }
 
  private:
-  static constexpr int kLateTiles = 3;  // before the end of a unit the next one is taken
-  /// In a published unit: its next visit of a tile of queries (of a parametric plan row_turn, over
-  /// listed keys where its ranks begin), and the rank of the one in hand.
+  // Tiles before the end of a unit at which the next unit is requested
+  static constexpr int kLateTiles = 3;
+  /// Words of a broadcast unit: its next visit of a query tile (in a closed-form plan row_turn,
+  /// over listed keys the begin of its ranks), and the rank of the query tile in hand.
   static constexpr std::uint32_t kVisit = ItemAt::kHeadInGroup, kRank = ItemAt::kNumHeads;
 
   __device__ __forceinline__ bool takes_turns() const {
@@ -424,7 +432,7 @@ class UnitLoader {
   __device__ __forceinline__ bool tells_turns() const {
     return Layout::kAddsInBulk && takes_turns();
   }
-  /// Tells the serving warp whose turn it is at the next step; `flags`: kTurnIsEmpty or 0.
+  /// Tells the helper warp the sum tile and the rank of the next step. `flags`: kTurnIsEmpty or 0.
   __device__ __forceinline__ void store_turn(int sum_tile, int rank, std::uint32_t flags = 0) {
     const auto number = static_cast<std::uint32_t>(load_word(base_ + Layout::kNumTurns));
     store_word(base_ + Layout::kNumTurns, static_cast<int>(number + 1));
@@ -441,7 +449,7 @@ class UnitLoader {
     return load_word(item_slot() + ItemAt::kNumTiles) != kNoItem;
   }
 
-  /// Asks the serving warp; request_barrier_ is what has to be arrived at then.
+  /// Sends a request to the helper warp. The caller then arrives at request_barrier_.
   __device__ __forceinline__ void request(std::uint32_t tile, int num_panels, int first_row,
                                           int num_rows, std::uint32_t full) {
     const int stage = request_ring_.stage();
@@ -454,8 +462,9 @@ class UnitLoader {
     request_barrier_ = base_ + Layout::kRequestFull + 8 * stage;
     request_ring_.advance();
   }
-  /// Announces a copy to `tile`; the barrier at which its bytes arrive: `full`, or where rows that
-  /// exist in the tensor (`has_rows`) lie past the length, that of a request to zero them.
+  /// Announces a copy to `tile` and returns the barrier at which its bytes arrive. That is `full`.
+  /// If rows past the length exist in the tensor (`has_rows`), it is the barrier of a request to
+  /// zero them.
   __device__ __forceinline__ std::uint32_t begin_copy(std::uint32_t full, std::uint32_t tile,
                                                       int bytes, int num_panels, int num_left,
                                                       int num_rows, bool has_rows) {
@@ -476,7 +485,7 @@ class UnitLoader {
     wait_for_zeros(p, row);
     store_word(base_ + Layout::kZeroedRow, row);
   }
-  /// The unit in hand, read anew at each use: it would take too many registers.
+  /// The unit in hand. It is read anew at each use, because it would take too many registers.
   __device__ __forceinline__ PublishedItem unit_in_hand() const { return read_item(item_slot()); }
 
   __device__ __forceinline__ void load_keys() {
@@ -507,7 +516,7 @@ class UnitLoader {
     }
   }
 
-  /// The tiles of one query head.
+  /// Loads the tiles of one query head.
   __device__ __forceinline__ void load_queries(int g) {
     const PublishedItem part = kListed ? unit_in_hand() : part_of(p.plan, item_slot(), g);
     auto walk = [&] {
@@ -547,8 +556,9 @@ class UnitLoader {
         if (!takes_turns()) {
           halves = live;
         } else if (tells_turns() && Layout::kStepsOfTile == 2 && live != 0) {
-          // Where blocks take turns, all take theirs, if with one half without a step. Tiles of two
-          // are few: they have their steps, so that the ring of turns is never full.
+          // In deterministic bulk calls every block takes its place in the accumulation order, also
+          // for a half without a step. Tiles with two empty halves are few. They keep their steps,
+          // so that the ring of turns is never full.
           empty_halves = halves & ~live;
           halves = live;
         }
@@ -559,7 +569,7 @@ class UnitLoader {
         }
         slots_.advance();
       }
-      // Steps of 64 queries are the halves of a tile, one of 128 is the tile.
+      // With steps of 64 queries a step is half a tile, with steps of 128 it is the whole tile.
       std::uint32_t steps = Layout::kStepsOfTile == 2 ? halves : halves != 0 ? 1u : 0u;
 #pragma unroll 1
       for (int i = 0; (steps | empty_halves) != 0;
@@ -579,8 +589,8 @@ class UnitLoader {
     }
   }
 
-  /// Of query tile `tile`, the next of the unit in hand: how many units add to its dQ before this
-  /// one.
+  /// Stores the rank of query tile `tile`, the next one of the unit in hand: how many units add to
+  /// its dQ before this one.
   __device__ __forceinline__ void find_rank(int tile) const {
     const int visit = load_word(item_slot() + kVisit);
     int rank;
@@ -597,7 +607,7 @@ class UnitLoader {
     }
     store_word(item_slot() + kRank, rank);
   }
-  /// Where dQ of queries from `query` on of the g-th query head is summed.
+  /// The sum tile of dQ for the queries of the g-th query head from `query` on.
   __device__ __forceinline__ int sum_tile_of(const PublishedItem& unit, int g, int query) const {
     return static_cast<int>((p.places.first_row(unit.batch, unit.head + g) + query) / kSumRows);
   }
@@ -614,7 +624,7 @@ class UnitLoader {
                                     kListed ? unit.partial : unit.q_len));
   }
 
-  /// Q, dO and what is known of the queries from `query` on.
+  /// Loads Q, dO, lse and deltas of the queries from `query` on.
   __device__ __forceinline__ void load_step(int g, int query, int flags, std::uint32_t mask) {
     const PublishedItem unit = unit_in_hand();
     const int stage = ring_.stage(), num_left = unit.kv_len - query;
@@ -645,12 +655,12 @@ class UnitLoader {
     ptx::bulk_load(base_ + Layout::kDeltas + stage * Layout::kRowBytes, p.places.deltas + row,
                    Layout::kRowBytes, o_full);
     ring_.advance();
-    // Last, for the serving warp asks for it when dQ is there, a step later.
+    // This comes last, because the helper warp needs it when dQ is there, a step later.
     if (tells_turns()) store_turn(static_cast<int>(row / kSumRows), rank());
   }
 
-  /// A step without queries, which says that the unit is done and whether another follows. Goes on
-  /// to that one.
+  /// Sends a step without queries, which says that the unit is done and whether another one
+  /// follows. Then advances to that one.
   __device__ __forceinline__ void end_unit() {
     const PublishedItem unit = unit_in_hand();
     const int stage = ring_.stage();
@@ -663,8 +673,9 @@ class UnitLoader {
     ring_.advance();
   }
 
-  /// Of a parametric plan keys past the lengths of a call are no units, and lists may be short: a
-  /// block may find none. The warps that compute hear of a unit without keys, the last.
+  /// In a closed-form plan keys past the lengths of a call are no units, and key lists may be
+  /// short, so a block may find no unit. It then tells the computing warps of one unit without
+  /// keys, which is the last.
   __device__ __forceinline__ void end_without_units() {
     PublishedItem nothing{};
     if constexpr (kListed) nothing.batch = -1;
@@ -673,7 +684,7 @@ class UnitLoader {
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }
 
-  /// Completes a phase of two barriers that no copy arrives at.
+  /// Completes a phase of two barriers at which no copy arrives.
   __device__ __forceinline__ void arrive_at(std::uint32_t a, std::uint32_t b) {
     for (std::uint32_t i = 0; i < ptx::kWarpArrivals; ++i) {
       ptx::mbarrier_arrive(a);

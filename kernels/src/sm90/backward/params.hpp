@@ -1,9 +1,9 @@
-// What the backward kernels are launched with, where things lie in shared memory and in the
-// workspace.
+// Arguments of the backward kernels, the words their warps exchange, and the layouts of shared
+// memory and of the dQ accumulators in the workspace.
 //
-// A backward plan is the plan of the transposed mask: its rows are keys, its columns queries. Where
-// code is shared with the forward kernel (TileWalk, mask words), what is called a query there is a
-// row of the plan, and what is called a key a column.
+// A backward plan is the plan of the transposed mask: its rows are keys, its columns are queries.
+// In code shared with the forward kernel (TileWalk, mask fragments) a query therefore means a row
+// of the plan, and a key means a column.
 #pragma once
 
 #include <cuda.h>
@@ -17,19 +17,21 @@
 
 namespace fdma::sm90 {
 
-/// A tensor [batch, row, head, column] on the device, strides in elements.
+/// A tensor [batch, row, head, column] on the device. Strides in elements.
 struct RowsView {
   void* data;
   std::int64_t batch_stride, row_stride, head_stride;
-  bool is_float32;  ///< or of the kernel's 16-bit type
+  bool is_float32;  ///< otherwise of the kernel's 16-bit type
 };
 
-/// Where per-query figures and sums of one call lie: rows padded to tiles, heads one by one.
+/// Places of per-query values and of dQ accumulators of one call. Rows are padded to tiles; heads
+/// follow one another.
 struct QueryPlaces {
   float* lse_log2;  ///< [batch * heads_q, padded_q_len]: +inf for rows without keys or past the end
   float* deltas;    ///< the same: D
-  float* missing;   ///< the same, of each two sums: what D lacks, with RowSums::keys
-  float* dq_sums;   ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
+  /// The same, two values per row: the correction of D, with RowSums::keys
+  float* missing;
+  float* dq_sums;  ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
   std::int32_t heads_q;
   std::int32_t padded_q_len;  ///< a multiple of kTileKeys
 
@@ -38,55 +40,59 @@ struct QueryPlaces {
   }
 };
 
-/// Sums of dQ are kept in the order of accumulator registers (fragment.hpp): of each tile of 64
-/// rows for the columns that one warpgroup computes, its warps one after the other (16 rows each),
-/// of a warp for each 8 columns four floats a lane. What a warp adds lies side by side.
+/// The fp32 accumulators of dQ are kept in the order of accumulator registers (fragment.hpp). A
+/// tile has 64 rows. For the columns that one warpgroup computes it holds the warps one after the
+/// other (16 rows each), and for each warp and 8 columns four floats a lane. The values that a warp
+/// adds are consecutive.
 inline constexpr int kSumRows = 64;
 template <int kDim>
 inline constexpr int kSumColumns = kDim <= 128 ? kDim : kDim / 2;  ///< of one warpgroup
 inline constexpr int kSumLanes = 32 * 4;  ///< floats of a warp for 8 columns
 
-/// Where in a tile of sums the four floats of 8 columns of a thread of its warpgroup lie.
+/// Offset in a tile of accumulators of the four floats that a thread of a warpgroup has for 8
+/// columns.
 template <int kDim>
 FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
   return (column / kSumColumns<kDim> * 4 + thread / 32) * (kSumColumns<kDim> * 16) +
          column % kSumColumns<kDim> / 8 * kSumLanes + thread % 32 * 4;
 }
 
-/// The lists of a launch over listed keys (plan/kv_worklist.hpp), in device memory: of an uploaded plan,
-/// or made by kernels before the launch.
+/// The kv worklist of a launch over listed keys (key_lists.hpp) in device memory. An uploaded plan
+/// holds it, or kernels before the launch make it.
 ///
-/// Of a key with a row of sums, float32 gradients (dk without the softmax scale) are added to row
-/// first_sum + sum_row, which is zero at launch or by RowZeros; of others the rows of dk and dv are
-/// written, and dkey_bias where it is wanted. What is of no listed key is not touched: zeroing it,
-/// and moving sums to dk and dv, is for kernels before and after. dkey_bias is added to in place,
-/// having been zeroed, unless it has sums.
+/// If a key has a row of fp32 accumulators, its gradients (dk without the softmax scale) are added
+/// to row first_sum + sum_row, which is zero at launch or cleared by RowZeros. For other keys the
+/// rows of dk and dv are written, and dkey_bias if it is wanted. Rows of keys that are not listed
+/// are not touched. Kernels before and after the launch zero them and move accumulators to dk and
+/// dv. dkey_bias is zeroed before and added to in place, unless it has accumulators.
 struct KeyListArrays {
   const ListedKey* keys;
   const KeyItem* items;           ///< in the order in which blocks take them
   const std::int32_t* num_items;  ///< may be 0
   float* dk_sums;                 ///< [rows, kDimQk]
   float* dv_sums;                 ///< [rows, kDimV]
-  float* dbias_sums;              ///< [rows], or null: to dkey_bias at once
+  float* dbias_sums;              ///< [rows], or null: added to dkey_bias at once
   KeyRows k, v;
-  /// Deterministic calls: of each item its first entry of ranks; of each tile that an item visits
-  /// how many items before it, of its KV head, visit the same one. Two entries at most share a row.
+  /// Only in deterministic calls: for each item its first entry of ranks, and for each tile that an
+  /// item visits the number of earlier items of its KV head that visit the same tile. At most two
+  /// entries share a row.
   const std::int32_t* first_ranks;
   const std::int32_t* ranks;
 };
 
-/// How many chunks of a KV head's sums have been taken to write zeros, and how many are written.
+/// Chunks of a KV head's accumulators: how many are taken to be zeroed, and how many are zero.
 struct alignas(8) ZeroCounters {
   std::int32_t next, done;
 };
 
-/// Ordinary calls over units that are together by KV head (a row: batch * heads_kv + kv_head), rows
-/// in their order: sums of all rows but the first, those of dQ and of listed keys, need not be zero
-/// at launch, the main kernel sees to them (zero_fill.cuh).
+/// Zero fill by the main kernel (backward_zeros.cuh), in ordinary calls over units that are grouped
+/// by KV head (a row: batch * heads_kv + kv_head), with rows in ascending order. The accumulators
+/// of dQ and of listed keys then need not be zero at launch, except those of the first row.
 struct RowZeros {
-  ZeroCounters* counters;        ///< [num_rows], 0 at launch; or null: sums are zero
-  const std::int32_t* num_sums;  ///< [num_rows]: rows of sums of listed keys; or null: none
-  std::int64_t sums_of_row;      ///< from those of one KV head to the next
+  ZeroCounters* counters;  ///< [num_rows], 0 at launch; or null: accumulators are zero
+  /// [num_rows]: accumulator rows of listed keys; or null: none
+  const std::int32_t* num_sums;
+  std::int64_t sums_of_row;  ///< distance from the accumulators of one KV head to the next
   std::int32_t num_rows;
   std::int32_t heads_kv;
 };
@@ -98,25 +104,26 @@ struct BackwardParams {
   CUtensorMap k, v;                            ///< boxes of the keys of a block
   PlanArrays plan;
   RunTimeLengths lengths;
-  TileRow* tile_rows;       ///< of a parametric plan, or null
-  std::int32_t* next_unit;  ///< taken beyond the first of each block; 0 at launch
+  TileRow* tile_rows;       ///< of a closed-form plan, or null
+  std::int32_t* next_unit;  ///< units taken beyond the first of each block; 0 at launch
   QueryPlaces places;
   std::int32_t group_size;  ///< query heads of a KV head
   std::int32_t head_dim, head_dim_v;
-  std::int32_t q_rows, dout_rows, k_rows, v_rows;  ///< extents: what lies past them reads as 0
+  std::int32_t q_rows, dout_rows, k_rows, v_rows;  ///< extents: rows past them read as 0
   float scale, scale_log2;                         ///< softmax scale; times log2(e)
   RowsView dk, dv;
   const float* key_bias;  ///< or null; read by the general kernel only
   std::int64_t bias_batch_stride, bias_head_stride;
   float* dkey_bias;  ///< or null; general kernel only
   std::int64_t dbias_batch_stride, dbias_head_stride;
-  /// Deterministic calls, or null: how many parts of the dQ of each 64 rows have been added, by
-  /// each of the two warpgroups or (kAddsInBulk) by both. Plan, tile rows or lists have an order
-  /// then. Where dQ is not added in bulk, the general kernel only.
+  /// The dQ semaphore of deterministic calls, or null: for each 64 rows of dQ the number of
+  /// contributions that have been added, by each of the two warpgroups or (kAddsInBulk) by both
+  /// together. Plan, tile rows or lists then have an accumulation order. Where dQ is not added in
+  /// bulk, only the bias kernel reads it.
   std::int32_t* turns;
-  const TurnOffsets* turn_offsets;  ///< of a parametric plan: [batch, padded_q_len / kTileKeys]
-  bool walks_down;                  ///< items, from the last query tile to the first
-  KeyListArrays lists;  ///< read by the kernels over listed keys only, which read no plan
+  const TurnOffsets* turn_offsets;  ///< of a closed-form plan: [batch, padded_q_len / kTileKeys]
+  bool walks_down;                  ///< walks items from the last query tile to the first
+  KeyListArrays lists;  ///< read only by the kernels over listed keys, which read no plan
   RowZeros zeros;
 };
 
@@ -124,57 +131,59 @@ struct BackwardParams {
 enum class Gradients : std::uint8_t {
   all,
   values,
-  keys,    ///< dK, dQ and that of the bias
-  shifts,  ///< none: what D of `out` lacks is added to QueryPlaces::missing
+  keys,    ///< dK, dQ and the gradient of the bias
+  shifts,  ///< none: the correction of D is added to QueryPlaces::missing
 };
 
-/// A step of a unit as the loading thread tells the computing warps of it.
+/// A step of a unit, as the loading thread describes it to the computing warps.
 struct alignas(16) BackwardStep {
   std::int32_t flags;
-  std::uint32_t mask;     ///< shared address of its words, or 0
+  std::uint32_t mask;     ///< shared address of its mask fragments, or 0
   std::int32_t sum_tile;  ///< of dq_sums: the first of the step
-  std::int32_t rank;      ///< deterministic calls: whose turn it is to add to dQ
+  std::int32_t rank;      ///< deterministic calls: its rank in the accumulation order of dQ
   std::int32_t batch, kv_head;
-  std::int32_t key_begin;  ///< the first key, or its place in the list
+  std::int32_t key_begin;  ///< the first key, or its index in the list
   std::int32_t kv_len;     ///< over listed keys KeyItem::first_sum
 };
-inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last that reads these words
-inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< of the words' columns
-inline constexpr std::int32_t kStepEndsUnit = 4;      ///< no queries: the unit is done
+inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last step that reads these mask words
+inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< the second half of the words' columns
+inline constexpr std::int32_t kStepEndsUnit = 4;      ///< a step without queries: the unit is done
 inline constexpr std::int32_t kStepEndsAll = 8;       ///< and it was the last
-/// Shifted left by 0 or 1: no cell for that warpgroup that computes.
+/// Shifted left by 0 or 1: the step has no cell for that computing warpgroup.
 inline constexpr std::int32_t kStepIsEmpty = 16;
 
-/// What the loading thread asks the serving warp for: to zero rows past a length that a copy brings
-/// along, before they are computed with; or one of those below.
+/// A request of the loading thread to the helper warp: to zero rows past a length that a copy
+/// brings along, before they are used; or one of the requests below.
 struct alignas(16) ServeRequest {
   std::uint32_t tile;       ///< shared address
-  std::int32_t num_panels;  ///< of num_rows * 128 bytes
+  std::int32_t num_panels;  ///< of num_rows * 128 bytes each
   std::int32_t first_row, num_rows;
-  std::uint32_t full;  ///< the barrier of the tile, for which the warp arrives
+  std::uint32_t full;  ///< the barrier of the tile, at which the helper warp arrives
 };
-/// Deterministic calls that add in bulk: what the loading thread tells the serving warp of a step
-/// of a unit, in 64 bits that are one access: the sum tile (the first of the step, or kNoTurn:
-/// there are no more steps), above it the rank, which is less than 2^30, and two bits.
+/// Deterministic calls that add in bulk: what the loading thread tells the helper warp of a step of
+/// a unit. It is 64 bits, written and read in one access: the sum tile (the first of the step, or
+/// kNoTurn if there are no more steps), above it the rank, which is less than 2^30, and two bits.
 inline constexpr std::int32_t kNoTurn = -1;
-inline constexpr std::uint32_t kTurnIsEmpty = 1u << 30;  ///< no dQ is added: the turn is passed on
-inline constexpr std::uint32_t kTurnLap = 1u << 31;  ///< 1 the first time round the ring, then 0
+/// No dQ is added: the counter is only incremented
+inline constexpr std::uint32_t kTurnIsEmpty = 1u << 30;
+/// 1 in the first round of the ring, then alternating
+inline constexpr std::uint32_t kTurnLap = 1u << 31;
 
-/// In place of a tile: take the next unit; there are none any more; look up the listed keys of the
+/// In place of a tile: take the next unit; there are no more units; look up the listed keys of the
 /// unit at address `full`.
 inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
 
-inline constexpr int kLoadWarp = 2, kServeWarp = 3;  ///< of the warpgroup that loads
+inline constexpr int kLoadWarp = 2, kServeWarp = 3;  ///< of the first warpgroup
 
-/// Up to this head size dQ of a step goes to memory through shared memory, by the copy engine.
-/// Beyond, there is no room for it: straight from registers.
+/// Up to this head size dQ of a step goes to memory through shared memory, by bulk reduction.
+/// Larger head sizes have no room for it there and add dQ straight from registers.
 inline constexpr int kMaxBulkDim = 128;
 
 /// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to kDimQk
 /// and head_dim_v up to kDimV.
 ///
 /// A unit is what one block computes without a break: a tile of 128 keys of a KV head against the
-/// queries of all its query heads, in steps of kStepQueries queries.
+/// queries of all query heads of the group, in steps of kStepQueries queries.
 template <int kDimQk_, int kDimV_>
 struct BackwardLayout {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;
@@ -191,16 +200,16 @@ struct BackwardLayout {
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kRequestSlots = 4;
-  /// More than the steps under way (three: whoever loads waits for the end of the step two before)
-  /// with the empty ones, at most two before each and behind the last, and the end: 12, so nobody
-  /// waits for a slot.
+  /// Nobody waits for a slot, because at most 12 are in use. The steps under way are three (the
+  /// loading thread waits for the end of the step two before). Before each of them and after the
+  /// last there are at most two empty ones. The end takes one.
   static constexpr int kTurnSlots = 16;
   static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
-  /// The warpgroups compute dQ of a step in turn, and neither waits for the other at each step.
+  /// The warpgroups compute dQ of a step alternately, so neither waits for the other at each step.
   static constexpr bool kAlternates = kAddsInBulk && kStepQueries == 64;
   static constexpr int kSumWarps = kAlternates ? kComputeWarps / 2 : kComputeWarps;  ///< of a step
-  /// Part of K is kept in registers: S^T reads both operands from shared memory else, as fast as
-  /// that goes.
+  /// Part of K is kept in registers. Otherwise S^T would read both operands from shared memory,
+  /// whose bandwidth would bound it.
   static constexpr bool kHoldsKeys = kDimQk == 128 && kDimV == 128;
 
   static constexpr int kPanelBytesKey = kUnitKeys * 128;
@@ -211,7 +220,7 @@ struct BackwardLayout {
   static constexpr int kOBytes = kPanelsV * kPanelBytesQuery;                    ///< of dO
   static constexpr int kScoreBytes = kStepQueries / 64 * kPanelBytesKey;         ///< of dS
   static constexpr int kSumBytes = kAddsInBulk ? kStepQueries * kDimQk * 4 : 0;  ///< of dQ
-  static constexpr int kRowBytes = kStepQueries * 4;  ///< of lse, of deltas
+  static constexpr int kRowBytes = kStepQueries * 4;  ///< of lse and of deltas each
   static constexpr int kMaskBytes = kTileRows * kTileKeys / 8;
 
   static constexpr int kK = 0;
@@ -226,25 +235,28 @@ struct BackwardLayout {
   static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kStep + kStages * static_cast<int>(sizeof(BackwardStep));
   static constexpr int kRequest = kItem + kItemSlots * kItemSlotBytes;
-  /// Of each computing thread, general kernel only: dS of its two keys, summed over the queries.
+  /// One pair for each computing thread, bias kernel only: dS of its two keys, summed over the
+  /// queries.
   static constexpr int kBiasSums =
       kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
-  /// Over listed keys, of units in turn: key and sum_row of each, then batch and KV head; biases
-  /// times log2(e). A slot is written when at most the end of the unit two before is not reached.
+  /// Over listed keys, for successive units: key and sum_row of each, then batch and KV head;
+  /// biases times log2(e). When a slot is written, at most the end of the unit two before has not
+  /// been reached.
   static constexpr int kKeySlots = 4;
   static constexpr int kEntryBytes = 8 * kUnitKeys + 16, kBiasBytes = 4 * kUnitKeys;
   static constexpr int kEntries = kBiasSums + 8 * 2 * kWarpgroupThreads;
   static constexpr int kBiases = kEntries + kKeySlots * kEntryBytes;
-  /// Of each mask slot, which quarters have a cell: quarters_with_cells.
+  /// For each mask slot: which quarters have a cell (quarters_with_cells).
   static constexpr int kMaskQuarters = kBiases + kKeySlots * kBiasBytes;
   static constexpr int kTurns = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
   static constexpr int kNumTurns = kTurns + 8 * kTurnSlots;
-  static constexpr int kTaken = kNumTurns + 8;  ///< TurnTaker
-  /// What the serving warp counts: requests, units, units of listed keys.
+  static constexpr int kTaken = kNumTurns + 8;  ///< state of TurnTaker
+  /// Counters of the helper warp: requests, units, units of listed keys.
   static constexpr int kServed = kNumTurns + 16;
-  /// A KV head whose sums are known to be zero, of the loading thread; then ZeroWriter.
+  /// The loading thread's last KV head whose accumulators are known to be zero; then the state of
+  /// ZeroWriter.
   static constexpr int kZeroedRow = kServed + 12, kZeroState = kServed + 16;
-  /// Of each warp that makes masks, while it does.
+  /// State of each warp that makes masks, parked while it makes one.
   static constexpr int kMaskWalks = kZeroState + 16, kMaskWalkBytes = 48;
   static constexpr int kBarriers = kMaskWalks + kMaskWarps * kMaskWalkBytes;
 
@@ -264,12 +276,13 @@ struct BackwardLayout {
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
   static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
   static constexpr int kSumsEmpty = kSumsFull + 8;
-  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over listed keys: of each slot
+  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over listed keys: one for each slot
   static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
 
   static constexpr int kAlignment = 1024;
-  static constexpr int kBytes = kEnd + kAlignment;  ///< to ask for at launch
-  /// What zeros are copied from, where the kernel writes some; to ask for in place of kBytes.
+  static constexpr int kBytes = kEnd + kAlignment;  ///< requested at launch
+  /// Source of zero fills, where the kernel writes zeros. kBytesWithZeros is requested in place of
+  /// kBytes then.
   static constexpr int kZeros = (kEnd + 127) / 128 * 128;
   static constexpr int kZeroBytes = 8192;
   static constexpr int kBytesWithZeros = kZeros + kZeroBytes + kAlignment;
@@ -277,11 +290,11 @@ struct BackwardLayout {
   static_assert((kAddsInBulk ? kBytesWithZeros : kBytes) <= 232448, "a block has 227 KB");
 };
 
-/// Whether the kernel can write zeros.
+/// Whether the kernel can zero accumulators.
 template <class Layout, Gradients kGradients>
 inline constexpr bool kWritesZeros = kGradients == Gradients::all&& Layout::kAddsInBulk;
 
-/// For Gradients::shifts, whose warpgroups take turns themselves.
+/// The layout for Gradients::shifts, whose warpgroups wait for their ranks themselves.
 template <int kDimQk, int kDimV>
 struct ShiftLayout : BackwardLayout<kDimQk, kDimV> {
   static constexpr bool kAddsInBulk = false;
@@ -291,20 +304,21 @@ template <Gradients kGradients, int kDimQk, int kDimV>
 using LayoutFor = std::conditional_t<kGradients == Gradients::shifts, ShiftLayout<kDimQk, kDimV>,
                                      BackwardLayout<kDimQk, kDimV>>;
 
-/// k16 steps of K that a launch keeps in registers, and the registers of a thread that loads and of
-/// one that computes: 65536 for 384 threads. What serves listed keys takes more than 24.
+/// k16 steps of K that a launch keeps in registers, and the registers of a loading and of a
+/// computing thread: 65536 for 384 threads. The helper warp of listed keys needs more than 24
+/// registers.
 template <class Layout, bool kListed>
 inline constexpr int kHeldSteps = Layout::kHoldsKeys && !kListed ? 4 : 0;
 template <Gradients kGradients, class Layout, bool kListed>
 inline constexpr int kBackwardLoadRegisters =
-    // Shifts keep no gradients in registers, and their loading thread finds ranks besides.
+    // Kernels for shifts keep no gradients in registers, and their loading thread also finds ranks.
     kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, kListed>;
 template <Gradients kGradients, class Layout, bool kListed>
 inline constexpr int kBackwardComputeRegisters =
     (504 - kBackwardLoadRegisters<kGradients, Layout, kListed>) / 2;
 
-/// Named barriers: the warpgroups that compute have written dS (where they alternate two, one for
-/// each that waits); two for turns.
+/// Named barriers. kScoreBarrier: the computing warpgroups have written dS (where they alternate
+/// two barriers, one for each warpgroup that waits). kTurnBarrier: two, for the dQ semaphore.
 inline constexpr int kScoreBarrier = 1, kTurnBarrier = 3;
 
 }  // namespace fdma::sm90

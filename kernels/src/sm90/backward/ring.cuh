@@ -1,4 +1,4 @@
-// What the warps of the backward kernel count and say in shared memory.
+// Counters and shared-memory words through which the warps of the backward kernel synchronise.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@ namespace fdma::sm90 {
 using ptx::load_pair, ptx::load_word, ptx::load_words2;
 using ptx::store_pair, ptx::store_word, ptx::store_words2;
 
-/// A ring of 2^n buffers as producer and consumer count them, in one register (ptx::Ring takes
-/// two).
+/// A ring of 2^n buffers as producer and consumer count it, in one register (ptx::Ring takes two).
 template <int kStages>
 struct CountedRing {
   static_assert((kStages & (kStages - 1)) == 0);

@@ -1,4 +1,4 @@
-// Rows of gradients from accumulator registers to memory.
+// Writes rows of gradients from accumulator registers to memory.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,24 @@
 
 namespace fdma::sm90 {
 
-/// Writes a thread's part of row i of its two (fragment.hpp: accumulator_cell), times `factor`:
-/// columns [0, kDim) of `x` to those of `to` from first_column on, as far as they are below
-/// `head_dim`. All lanes of a warp, `exists` for those whose row there is. `at`: element of
-/// first_column of the row.
+/// Transposes 4 x 4 words among the four lanes of a quad: word i of lane t becomes word t of lane
+/// i.
+__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int lane) {
+  const auto exchange = [&](std::uint32_t& low, std::uint32_t& high, int distance) {
+    const bool is_high = (lane & distance) != 0;
+    const std::uint32_t got = __shfl_xor_sync(~0u, is_high ? low : high, distance);
+    (is_high ? low : high) = got;
+  };
+  exchange(words[0], words[1], 1);
+  exchange(words[2], words[3], 1);
+  exchange(words[0], words[2], 2);
+  exchange(words[1], words[3], 2);
+}
+
+/// Writes a thread's part of row i of its two rows (fragment.hpp: accumulator_cell), times
+/// `factor`. Columns [0, kDim) of `x` go to columns of `to` from first_column on, as far as they
+/// are below `head_dim`. All lanes of a warp call it; `exists` is set for lanes whose row exists.
+/// `at` is the element of first_column in the row.
 template <class T, int kDim>
 __device__ __forceinline__ void store_gradient_row(const RowsView& to, std::int64_t at, bool exists,
                                                    const float (&x)[kDim / 2], int i, float factor,
@@ -44,8 +58,8 @@ __device__ __forceinline__ void store_gradient_row(const RowsView& to, std::int6
   }
 }
 
-/// Both rows of a thread, `row` and `row + 8`, as far as they are below `num_rows`. `element`: row
-/// 0 of the tensor.
+/// Writes both rows of a thread, `row` and `row + 8`, as far as they are below `num_rows`.
+/// `element` is row 0 of the tensor.
 template <class T, int kDim>
 __device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int64_t element,
                                                     const float (&x)[kDim / 2], float factor,
@@ -58,14 +72,15 @@ __device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int
   }
 }
 
-/// Where column `column` of a row of sums of listed keys lies: the four of two products' columns
-/// that a thread has of a row are side by side (fragment.hpp: accumulator_cell).
+/// Offset of column `column` in an accumulator row of listed keys. The four columns of two products
+/// that a thread has of a row are consecutive (fragment.hpp: accumulator_cell).
 FDMA_HOST_DEVICE constexpr int listed_sum_place(int column) {
   return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
 }
 
-/// Both rows of a thread, of listed keys: added to sums where a key has a row of them, without the
-/// factor, else written. `keys`: key and sum_row of the two rows; `first_sum`: of the item.
+/// Delivers both rows of a thread over listed keys. If a key has an accumulator row, they are added
+/// to it without the factor; otherwise they are written. `keys` holds key and sum_row of the two
+/// rows; `first_sum` is that of the item.
 template <class T, int kDim>
 __device__ __forceinline__ void give_listed_rows(const RowsView& to, std::int64_t element,
                                                  float* sums, const float (&x)[kDim / 2],

@@ -1,7 +1,7 @@
-// What D of `out` lacks: dS of a step added up along rows of the mask. Keys are rows of registers
-// here, so that a query's sum is one over lanes, then over the four warps of a warpgroup in shared
-// memory. One addition to memory for each query, step and warpgroup is left; warpgroups do not wait
-// for each other.
+// The correction pass of the exact delta: sums dS of a step along the queries, to find what D,
+// computed from `out`, lacks. Keys are rows of the accumulators, so a query's sum runs over lanes
+// and then, in shared memory, over the four warps of a warpgroup. One addition to memory per query,
+// step and warpgroup remains. The warpgroups do not wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace fdma::sm90 {
 
-/// x[i] of the eight lanes that share lane % 4 added up: lane keeps those of kCount / 8 values,
-/// from value lane / 4 * (kCount / 8) on. Each round halves what a lane has.
+/// Sums each x[i] over the eight lanes that share lane % 4. Each lane keeps kCount / 8 of the sums,
+/// from value lane / 4 * (kCount / 8) on. Each round halves the number of values of a lane.
 template <int kCount>
 __device__ __forceinline__ void add_up_lanes(float (&x)[kCount], int lane) {
   int count = kCount / 2;
@@ -30,8 +30,9 @@ __device__ __forceinline__ void add_up_lanes(float (&x)[kCount], int lane) {
   }
 }
 
-/// The sums of a warp's 16 keys, P of a step in `p` and dP in `dp`, to `to` (shared, kQueries
-/// floats); `deltas`: those of the step, from the first of the thread on.
+/// Sums over a warp's 16 keys, from P of a step in `p` and dP in `dp`, and stores them to `to`
+/// (shared, kQueries floats). `deltas` is the address of the step's deltas, from the thread's first
+/// one on.
 template <int kQueries>
 __device__ __forceinline__ void store_warp_sums(const float (&p)[kQueries / 2],
                                                 const float (&dp)[kQueries / 2],
@@ -45,7 +46,7 @@ __device__ __forceinline__ void store_warp_sums(const float (&p)[kQueries / 2],
         fmaf(p[4 * j + 1], dp[4 * j + 1] - delta.y, p[4 * j + 3] * (dp[4 * j + 3] - delta.y));
   }
   add_up_lanes(x, lane);
-  constexpr int kPairs = kQueries / 64;  // of queries, 8 apart
+  constexpr int kPairs = kQueries / 64;  // pairs of queries, 8 apart
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int query = (lane / 4 * kPairs + i) * 8 + lane % 4 * 2;
@@ -53,11 +54,12 @@ __device__ __forceinline__ void store_warp_sums(const float (&p)[kQueries / 2],
   }
 }
 
-/// Of a step, one warpgroup.
+/// Bytes of the sums of one warpgroup in a step.
 template <int kQueries>
 inline constexpr std::uint32_t kGroupSumBytes = kWarpgroupThreads / 32 * kQueries * 4;
 
-/// The sum of a group's warps for query `query` of a step, from where they have stored theirs.
+/// The sum over a group's warps for query `query` of a step, from the place where they stored
+/// theirs.
 template <int kQueries>
 __device__ __forceinline__ float sum_of_warps(std::uint32_t from, int query) {
   float sum = 0.0f;

@@ -1,9 +1,12 @@
-// Listed keys (plan/kv_worklist.hpp): what is done in place of walking a plan. A unit is a KeyItem. Its
-// rows of K and V lie anywhere, so that threads copy them, 16 bytes each: those that compute, whose
-// products have nothing to read meanwhile, before they add dV and dK of the last unit to memory,
-// through the same pipe. (A warp of its own took 7,500 to 10,000 cycles for them, with everybody
-// waiting.) The serving warp has looked up which rows they are. Masks are made of the interval of
-// each key, which the mask warps read once a unit.
+// The parts of the main backward kernel that replace the walk over a plan where a kv worklist gives
+// the keys (key_lists.hpp). A unit is a KeyItem.
+//
+// The rows of K and V of a unit are scattered, so the computing warps copy them, 16 bytes per
+// thread and copy. They do so before they add dV and dK of the last unit to memory through the same
+// pipe, because their products have nothing to read meanwhile. (A separate warp took 7,500 to
+// 10,000 cycles for the copies, with everybody waiting.) The helper warp has looked up the rows
+// before. Mask fragments are made from the interval of each key, which the mask warps read once per
+// unit.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +21,18 @@
 
 namespace fdma::sm90 {
 
-inline constexpr int kWarpRows = 16;  ///< of a tile: those of one warp that computes
+inline constexpr int kWarpRows = 16;  ///< rows of a tile that belong to one computing warp
 
-/// A listed key as words: key, q_begin, q_end, sum_row. Kernels before this one may have made it.
+/// A listed key as words: key, q_begin, q_end, sum_row. It is loaded past L1, because kernels
+/// before this one may have made it.
 __device__ __forceinline__ int4 read_listed(const ListedKey* key) {
   return __ldcg(reinterpret_cast<const int4*>(key));
 }
 
-/// Publishes unit `index`, or that there is none. One thread. Of PublishedItem q_begin is here the
-/// place of the first key in the list, kv_len the queries of the element, partial first_sum,
-/// first_segment the first tile, step and first_tile the full ones; q_len says that no key is past
-/// an end.
+/// Broadcasts unit `index`, or kNoItem if there is none. One thread. In PublishedItem q_begin is
+/// here the index of the first key in the list, kv_len the number of queries of the element,
+/// partial is first_sum, first_segment the first tile, step and first_tile bound the full tiles.
+/// q_len is set so that no key is past the end.
 template <class Params>
 __device__ __forceinline__ void publish_listed(const Params& p, std::uint32_t slot, int index) {
   PublishedItem unit{};
@@ -53,7 +57,7 @@ __device__ __forceinline__ void publish_listed(const Params& p, std::uint32_t sl
   store_item(slot, unit);
 }
 
-/// The tiles of a unit, full or to be masked by the intervals of its keys.
+/// The tiles of a unit: full ones, or ones masked by the intervals of the unit's keys.
 class ListedTiles {
  public:
   __device__ __forceinline__ explicit ListedTiles(const PublishedItem& unit)
@@ -74,7 +78,7 @@ class ListedTiles {
   std::int32_t tile_, full_begin_, full_end_, q_begin_, q_len_;
 };
 
-/// As make_unit_masks. Lane l makes the words of keys l, l + 32, ..
+/// The counterpart of make_unit_masks. Lane l makes the words of keys l, l + 32, ..
 template <class Layout>
 __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::uint32_t base,
                                                   int mask_warp, int lane) {
@@ -133,7 +137,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
   }
 }
 
-/// Writes to shared memory what is known of the keys of the unit published in `slot`, to `entries`
+/// Looks up the keys of the unit broadcast in `slot` and writes them to shared memory, to `entries`
 /// and `biases`. One warp.
 template <class Layout>
 __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint32_t slot,
@@ -158,8 +162,8 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
   if (lane == 0) store_words2(entries + 8 * Layout::kUnitKeys, unit.batch, unit.kv_head);
 }
 
-/// Starts copying 16 rows of listed keys to those from `first_row` on of a tile: of lane l and
-/// round n 16 bytes of row 4 n + l / 8 and its panels; rows that do not exist are zeros. One warp.
+/// Starts copying 16 rows of listed keys to the rows from `first_row` on of a tile. In round n lane
+/// l copies 16 bytes of each panel of row 4 n + l / 8. Rows that do not exist are zeros. One warp.
 template <int kPanels>
 __device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows& rows, int2 place,
                                                  std::uint32_t entries, int first_row, int lane) {

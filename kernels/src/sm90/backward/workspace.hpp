@@ -1,4 +1,4 @@
-// What one backward launch keeps in its workspace.
+// Layout of the workspace of one backward launch.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace fdma::sm90 {
 
-/// Places in bytes from the begin, multiples of 256: the counter of units, lse and deltas of every
-/// query and what deltas lack, the turns of deterministic calls, the sums of dQ, those of dK and dV
-/// of listed keys and of their biases, the tile rows of a parametric plan and the turns at its
-/// query tiles.
+/// Byte offsets from its begin, multiples of 256: the counter of units, lse and deltas of every
+/// query and the correction of deltas, the dQ semaphore of deterministic calls, the fp32
+/// accumulators of dQ, those of dK and dV of listed keys and of their biases, the tile rows of a
+/// closed-form plan and the turn offsets of its query tiles.
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
     constexpr std::int64_t kAlignment = 256;

@@ -1,19 +1,22 @@
-// Zeros of sums, written by the serving warps of the main kernel while another KV head is computed:
-// tensor cores bind it, memory has little to do (RowZeros): over lists that device kernels made,
-// and over items of a plan that are together by KV head, with some for each multiprocessor.
+// Zero fill of the fp32 accumulators of dQ and of listed keys. Helper warps of the main kernel
+// clear the accumulators of the next KV head while the current one is computed. The kernel is bound
+// by the tensor cores, so this costs little (RowZeros). It is used over lists that device kernels
+// made, and over items of a plan that are grouped by KV head, if there are some for each
+// multiprocessor.
 //
-// A row is a KV head. Its chunks are taken by counting up, row by row, and counted once they are in
-// memory; chunks of the row behind the one in hand are taken as soon as a block has a unit of that
-// one. The thread that loads lets no step of a row begin before all its chunks are counted. That is
-// safe, and ends:
+// A row is a KV head. Blocks take its chunks by incrementing a counter, row by row, and count a
+// chunk as done once it is in memory. Chunks of the row after the current one are taken as soon as
+// a block has a unit of the current row. The loading thread begins no step of a row before all its
+// chunks are done. This is safe, and it terminates:
 //
-//   - zeros are written by the copy engine, whose thread waits for the writes and then counts,
-//     releasing; the thread that loads acquires, and whoever adds to sums waits for what it loads.
-//     Fences between the copy engine's accesses and others are on both sides
-//   - chunks are taken and written without waiting for anybody. A block whose unit waits for a row
-//     takes chunks of that row itself until none is left; who took the others waits for nothing
-//   - blocks that find no more units go on until all rows are taken, for sums that nobody adds to
-//     are read, too
+// - Bulk copies write the zeros. Their thread waits for the writes and then counts with release.
+//   The loading thread acquires, and every thread that adds to accumulators waits for data that it
+//   loads. Fences between accesses of the async proxy and others are on both sides.
+// - Chunks are taken and written without waiting for another block. A block whose unit waits for a
+//   row takes chunks of that row itself until none is left. The blocks that took the others wait
+//   for nothing.
+// - Blocks that find no more units go on until all rows are taken, because accumulators to which
+//   nobody adds are read, too.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +30,13 @@
 
 namespace fdma::sm90 {
 
-/// What threads wrote to memory or read of it and what the copy engine does there are in order.
+/// Orders accesses of threads to global memory before and after it with those of bulk copies (async
+/// proxy).
 __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-inline constexpr int kZeroRows = 64;  ///< of sums of keys in a chunk
+inline constexpr int kZeroRows = 64;  ///< rows of accumulators of listed keys in a chunk
 
 __device__ __forceinline__ int query_chunks(const BackwardParams& p) {
   return p.group_size * (p.places.padded_q_len / kTileKeys);
@@ -42,7 +46,8 @@ __device__ __forceinline__ int zero_chunks(const BackwardParams& p, int row) {
   return query_chunks(p) + (num_sums + kZeroRows - 1) / kZeroRows;
 }
 
-/// One thread: until sums of a row are zero. The first one's have been before the launch.
+/// Waits until the accumulators of a row are zero. One thread. The first row is zero since before
+/// the launch.
 __device__ __forceinline__ void wait_for_zeros(const BackwardParams& p, int row) {
   if (row == 0) return;
   const int count = zero_chunks(p, row);
@@ -51,15 +56,16 @@ __device__ __forceinline__ void wait_for_zeros(const BackwardParams& p, int row)
   fence_async_global();
 }
 
-/// One warp, of which one lane does most. What it knows is in shared memory (kZeroState): the row
-/// before that whose chunks are taken, the last such row, the row of the chunk being written or 0.
+/// Writes zeros for one block. One warp calls it, and one lane does most of the work. Its state is
+/// in shared memory (kZeroState): the last row all of whose chunks are taken, the last row whose
+/// chunks may be taken, and the row of the chunk being written or 0.
 template <class Layout>
 class ZeroWriter {
  public:
   __device__ __forceinline__ ZeroWriter(const BackwardParams& params, std::uint32_t base)
       : p_(params), base_(base) {}
 
-  /// Before all else.
+  /// Called before all else: clears the source of the bulk copies.
   __device__ __forceinline__ void begin(int lane) const {
     for (int i = lane; i < Layout::kZeroBytes / 16; i += 32) {
       store_words(base_ + Layout::kZeros + 16 * i, make_uint4(0, 0, 0, 0));
@@ -67,14 +73,15 @@ class ZeroWriter {
     ptx::fence_async_shared();
     __syncwarp();
   }
-  /// A unit of `row` has been taken. One lane.
+  /// Called when a unit of `row` has been taken. One lane.
   __device__ __forceinline__ void look_ahead(int row) const {
     store_word(base_ + Layout::kZeroState + 4, min(row + 1, p_.zeros.num_rows - 1));
   }
-  /// There are no more units. One lane.
+  /// Called when there are no more units. One lane.
   __device__ __forceinline__ void look_at_all() const { look_ahead(p_.zeros.num_rows); }
 
-  /// Counts the chunk before, takes one; false: there is nothing to do. All lanes.
+  /// Counts the chunk before and takes another; returns false if there is nothing to do. All lanes
+  /// call it.
   __device__ __forceinline__ bool advance(int lane) const {
     bool goes_on = false;
     if (lane == 0) goes_on = take();
@@ -100,7 +107,7 @@ class ZeroWriter {
     }
     return true;
   }
-  /// Starts writing a chunk of `row`; false: it has no such chunk.
+  /// Starts writing chunk `index` of `row`; returns false if the row has no such chunk.
   __device__ __forceinline__ bool write(int row, int index) const {
     const int of_queries = query_chunks(p_);
     if (index < of_queries) {

@@ -1,10 +1,12 @@
-// The mask words of a tile (fragment.hpp: mask_cell) whose rows are a FormulaBand: what one lane of
-// a warp makes of them. Pure functions, the same on host and device.
+// Mask fragments of a tile (fragment.hpp: mask_cell) whose rows are a FormulaBand: the words that
+// one lane of a warp makes. These are pure functions, the same on host and device. write_band
+// (mask_words.cuh) calls them.
 //
-// Words lie in pieces of 16 bytes, those of two neighbouring threads: rows r and r + 8, two
-// quads of columns each. Lane l makes pieces l, l + 32, .., whose rows are 32 apart. From a row to
-// the one 8 below bounds that move with the row pass one group of 8 columns, two bits: they are
-// counted once, and each word is a shift. Bounds of documents are words of their own, made once.
+// The words lie in pieces of 16 bytes, each for two neighbouring threads: rows r and r + 8 of two
+// quads of columns. Lane l makes pieces l, l + 32, .., whose rows are 32 apart. From a row to the
+// one 8 below it, a bound that moves with the row passes one group of 8 columns, which is two bits.
+// Columns are therefore counted once, and each word is a shift. Bounds of documents are separate
+// words, which are made once.
 #pragma once
 
 #include <cstdint>
