@@ -1,11 +1,12 @@
-// Two kernels. Where rows are many, a row is combined by one warp, or by four if it has more than a
-// few partials; lanes lie over columns. Where rows are few and partials many, as in decode, a block
-// has 32 columns of a row, eight lanes to a partial: nothing waits for a second round of loads.
+// Two kernels. If rows are many, one warp combines a row, or four warps if the row has more than a
+// few partials; lanes run over columns. If rows are few and partials many, as in decode, a block
+// has 32 columns of a row and eight lanes per partial, so that nothing waits for a second round of
+// loads.
 //
-// Every warp reads all lse of its row (lanes over partials), so that each knows the largest one and
-// the sum without waiting for others; it then adds up its own partials, and the sums of the warps
-// are added in their order. Weights are relative to the largest lse: the largest weight is 1, none
-// overflows, and a row of which one partial has all keys comes out as that partial.
+// Every warp reads all lse of its row (lanes run over partials), so that each knows the largest one
+// and the sum without waiting for others. It then sums its own partials, and the sums of the warps
+// are added in their order. Weights are relative to the largest lse. The largest weight is
+// therefore 1, none overflows, and a row whose keys are all in one partial equals that partial.
 #include <algorithm>
 
 #include "cuda/combine_partials.hpp"
@@ -23,7 +24,7 @@ constexpr int kLoadsInFlight = 8;
 constexpr int kFewPartials = 8;  ///< one warp has all their loads in flight at once
 constexpr int kFewRows = 64;
 
-/// Four columns of out, and of what rounding took from them where that is wanted; `at`: elements
+/// Stores four columns of out, and their low halves where these are wanted. `at` counts elements
 /// from the first of out.
 template <class T>
 __device__ __forceinline__ void store_columns(const CombineParams& p, std::int64_t at,
@@ -53,7 +54,7 @@ __device__ __forceinline__ SplitRow tile_row(const CombineParams& p, int index) 
   return {batch, head, q_tile, grid.partial_of(batch, q_tile, head_set, 0), grid.num_splits};
 }
 
-/// One query row of one head: where its results go. q < 0: there is no such row.
+/// One query row of one head, to which results go. q < 0: there is no such row.
 struct Row {
   std::int32_t batch, q, head;
 };
@@ -68,7 +69,7 @@ __device__ __forceinline__ Row row_of(const CombineParams& p, const SplitRow& ti
   return {tile.batch, exists ? q : -1, tile.head + in_set};
 }
 
-/// The largest lse of a row and the sum of exp(lse - largest): 0 of a row without keys.
+/// The largest lse of a row and the sum of exp(lse - largest), which is 0 for a row without keys.
 struct Total {
   float largest, sum;
 };
@@ -106,7 +107,7 @@ __device__ __forceinline__ Total total_of(const float* lse, int num_partials, in
   return {largest, sum};
 }
 
-/// Adds partials first, first + step, .. to `sums`, this lane's columns from `column` on.
+/// Adds partials first, first + step, .. to `sums`, which are this lane's columns from `column` on.
 template <int kVectors>
 __device__ __forceinline__ void add_partials(const CombineParams& p, const float* lse,
                                              const float* out, float largest, int num_partials,
@@ -151,7 +152,7 @@ __device__ __forceinline__ void store_lse(const CombineParams& p, const Row& row
       total.sum == 0.0f ? -INFINITY : total.largest + logf(total.sum);
 }
 
-/// Elements from the first of out.
+/// Offset of a row in elements from the first of out.
 __device__ __forceinline__ std::int64_t first_of_row(const CombineParams& p, const Row& row) {
   return row.batch * p.out_batch_stride + row.q * p.out_row_stride + row.head * p.out_head_stride;
 }
@@ -181,18 +182,18 @@ __device__ __forceinline__ void add_lanes(float4& x, int distance) {
 }
 
 constexpr int kColumnThreads = 256;
-constexpr int kPartialLanes = 8;  ///< that share a partial
+constexpr int kPartialLanes = 8;  ///< lanes that share a partial
 constexpr int kBlockColumns = kPartialLanes * kLaneColumns;
 constexpr int kPartialsAtOnce = kColumnThreads / kPartialLanes;
 
-/// Few rows of many partials. Blocks: x tile rows, y their rows, z columns.
+/// Combines few rows of many partials. Blocks: x tile rows, y their rows, z columns.
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads) combine_columns_kernel(const CombineParams p) {
   constexpr int kRounds = 5;  // 160 partials without waiting
   constexpr int kWarps = kColumnThreads / kWarpSize;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
   const SplitRow tile = tile_row(p, static_cast<int>(blockIdx.x));
-  ptx::wait_for_grid_before();  // which writes the partial results
+  ptx::wait_for_grid_before();  // the grid before writes the partial results
   const Row row = row_of(p, tile, static_cast<int>(blockIdx.y));
   if (row.q < 0) return;
   const std::int64_t first = std::int64_t{tile.first_partial} * kPartialRows + blockIdx.y;
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kColumnThreads) combine_columns_kernel(const C
     for (int i = 0; i < kRounds; ++i) {
       const int partial = begin + i * kPartialsAtOnce;
       mine[i] = lse_of(lse, partial, tile.num_partials);
-      // Without waiting for its lse: what is not meant to be read is not used.
+      // Loaded without waiting for its lse. Values that are not meant to be read are not used.
       values[i] = partial < tile.num_partials && column < p.head_dim_v
                       ? *reinterpret_cast<const float4*>(out + partial * partial_stride)
                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -240,12 +241,12 @@ __global__ void __launch_bounds__(kColumnThreads) combine_columns_kernel(const C
   if (thread == 0 && blockIdx.z == 0) store_lse(p, row, total);
 }
 
-/// kWarps warps to a row; with one, kRows rows to a block. Blocks: x tile rows, y their rows.
+/// kWarps warps per row; with one warp, kRows rows per block. Blocks: x tile rows, y their rows.
 template <class T, int kVectors, int kWarps, int kRows>
 __global__ void __launch_bounds__(kWarps* kRows* kWarpSize)
     combine_partials_kernel(const CombineParams p) {
   static_assert(kWarps == 1 || kRows == 1, "warps of a row meet at the barrier of the block");
-  ptx::wait_for_grid_before();  // which writes the partial results
+  ptx::wait_for_grid_before();  // the grid before writes the partial results
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const SplitRow tile = tile_row(p, static_cast<int>(blockIdx.x));

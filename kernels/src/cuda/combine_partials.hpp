@@ -1,4 +1,4 @@
-// Combines the partial results of split rows: the step after the forward kernel.
+// Combines the partial results of split rows, as the step after the forward kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,14 +12,14 @@ namespace fdma::sm90 {
 
 /// Arguments of one launch. Strides in elements; lengths and pointers on the device.
 ///
-/// Which rows: with split_rows those of a plan's list; without, every row of a parametric plan
-/// (`grid`, num_rows = batch * num_q_tiles * num_head_sets).
+/// With split_rows the rows of the plan's list are combined. Without it every row of a closed-form
+/// plan is (`grid`, num_rows = batch * num_q_tiles * num_head_sets).
 struct CombineParams {
   const float* partial_out;     ///< [num_partials, 128, head_dim_v] (PartialLayout)
   const float* partial_lse;     ///< [num_partials, 128]
   const SplitRow* split_rows;   ///< [num_rows], or null
   std::int32_t num_rows;        ///< tile rows to combine
-  std::int32_t max_partials;    ///< of one of them
+  std::int32_t max_partials;    ///< of one row
   SplitGrid grid;               ///< read where split_rows is null
   std::int32_t block_q;         ///< queries of a tile
   std::int32_t heads_per_tile;  ///< query heads of a tile
@@ -30,16 +30,16 @@ struct CombineParams {
   const std::int32_t* q_lens;   ///< those of this call, cut at the plan's; or null
   bool is_bfloat16;             ///< out; float16 otherwise
   void* out;                    ///< 8-aligned, strides multiples of 4
-  void* out_residual;           ///< or null: what rounding took from out, in the same places
+  void* out_residual;           ///< or null: the low half of out, at the same offsets
   std::int64_t out_batch_stride, out_row_stride, out_head_stride;
   float* lse;  ///< or null
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
 };
 
-/// For each existing query row of each tile row, over its partials i in their order:
-/// lse = log sum exp(lse_i), out = sum exp(lse_i - lse) out_i. A row without keys gets out 0 and
-/// lse -inf; what is not a number makes its row so. The same bits every run, whatever lies in rows
-/// that do not exist or in out_i of partials without keys.
+/// Combines the partials i of each existing query row of each tile row, in their order: lse = log
+/// sum exp(lse_i), out = sum exp(lse_i - lse) out_i. A row without keys gets out 0 and lse -inf. A
+/// NaN makes its row NaN. Every run gives the same bits, whatever lies in rows that do not exist or
+/// in out_i of partials without keys.
 ///
 /// Example     out_1 = 1, lse_1 = 0 and out_2 = 4, lse_2 = log 2: out 3, lse log 3
 cudaError_t combine_partials(const CombineParams& params, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Plans in device memory: all arrays in one allocation, each at a multiple of 256 bytes.
+// Uploads plans to device memory: all arrays in one allocation, each at a multiple of 256 bytes.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kArrayAlignment = 256;
 
-// Where each array goes; then its bytes in one host buffer.
+// Assigns each array its offset, then collects its bytes in one host buffer.
 class Packing {
  public:
   template <class T>
@@ -62,7 +62,7 @@ std::vector<int2> lengths_of(const AttentionShape& shape) {
   return lengths;
 }
 
-// Keys and, as bytes, rows of the entries of gather lists.
+// Splits the entries of kv index lists into keys and, as bytes, rows.
 void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int32_t>& keys,
                    std::vector<uchar2>& rows) {
   keys.resize(entries.size());
@@ -74,7 +74,7 @@ void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int
   }
 }
 
-// Those of a plan have nothing in common.
+// Lists of a plan share no index tiles.
 std::vector<sm90::GatherListOnDevice> lists_on_device(const std::vector<GatherList>& lists) {
   std::vector<sm90::GatherListOnDevice> on_device;
   on_device.reserve(lists.size());
@@ -92,7 +92,7 @@ void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>&
   items = std::move(ordered);
 }
 
-// Items as kernels read them: which keys their tiles count.
+// Items as kernels read them, with num_entries saying which keys their tiles count.
 std::vector<WorkItem> items_on_device(const AttentionPlan& plan) {
   std::vector<WorkItem> items = plan.items;
   for (WorkItem& item : items) {
@@ -103,7 +103,7 @@ std::vector<WorkItem> items_on_device(const AttentionPlan& plan) {
   return items;
 }
 
-// What kernels are told of a plan beside its arrays.
+// Sets the counts that kernels read in addition to the arrays.
 Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   sm90::PlanArrays& arrays = impl.arrays;
   const AttentionShape& shape = plan.shape;
@@ -139,8 +139,8 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   return {};
 }
 
-// Backward, of a plan with items: whether they are together by KV head, in the order of these, and
-// each has units for all multiprocessors.
+// For a backward plan with items: whether the items are grouped by KV head, in ascending order of
+// these, and each KV head has units for all multiprocessors.
 bool is_by_row(const AttentionPlan& plan, int num_multiprocessors) {
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   std::int64_t row = -1, num_units = num_multiprocessors;
@@ -302,7 +302,7 @@ Result<void> check_sm90_device() {
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    cudaGetLastError();  // it is told here, the next call shall not see it
+    cudaGetLastError();  // the error is reported here, so the next call must not see it
     return Error{ErrorCode::unsupported, "there is no CUDA device, or no driver for it"};
   }
   if (major == 9 && minor == 0) return {};

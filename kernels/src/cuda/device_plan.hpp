@@ -1,4 +1,4 @@
-// A plan as kernels for sm_90a read it: pointers into one allocation of device memory.
+// A plan as the kernels for sm_90a read it: pointers into one allocation of device memory.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace fdma::sm90 {
 
 /// The arrays of an AttentionPlan that the kernels read. Offsets count as in the plan.
 struct PlanArrays {
-  /// Their num_entries is how many keys there are in the order that their tiles count keys in (its
-  /// rows are moved before the kernel), or kTensorKeys.
+  /// On the device num_entries of an item is the number of keys in its kv permutation, whose rows
+  /// are copied before the kernel and in which its tiles count keys; or it is kTensorKeys.
   const WorkItem* items;
   const PlanSegment* segments;
-  const uint4* bitmaps;  ///< 128 of 16 bytes a bitmap: the words of two threads each
+  const uint4* bitmaps;  ///< 128 x 16 bytes per bitmap, each the words of two threads
   const std::int64_t* row_offsets;
   const Interval* row_intervals;
   const std::int64_t* column_tables;
@@ -24,7 +24,8 @@ struct PlanArrays {
   const MaskFormula* formulas;
   const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
-  // The order of deterministic calls (accumulation_order.hpp), or null; over key lists units is empty.
+  // The accumulation order of deterministic calls (visit_order.hpp), or null. Over kv worklists
+  // units is empty.
   const std::int32_t* units;
   const std::int32_t* first_visits;
   const std::int32_t* ranks;
@@ -32,25 +33,26 @@ struct PlanArrays {
   std::int32_t num_split_rows;
   std::int32_t block_q;     ///< queries of a tile; backward: keys
   std::int32_t pack_shift;  ///< log2 of the heads that share a tile
-  std::int32_t num_sets;    ///< of such heads, for each KV head
-  // Of a parametric plan.
-  std::int32_t num_formulas;   ///< 0: items and segments
-  std::int32_t max_tile_rows;  ///< of a batch element
+  std::int32_t num_sets;    ///< sets of such heads per KV head
+  // For closed-form plans.
+  std::int32_t num_formulas;   ///< 0: the plan has items and segments
+  std::int32_t max_tile_rows;  ///< per batch element
   std::int32_t heads_kv;
   std::int32_t section_heads;
   std::int32_t num_splits;
   bool is_backward;  ///< tile rows are keys, their columns queries
-  bool walks_down;   ///< items of deterministic calls, from their last tile to the first
+  bool walks_down;   ///< walks items of deterministic calls from their last tile to the first
 };
 
-/// A gather list (GatherList) on the device. Its first chunks, of 128 entries that all rows see,
-/// may be those of a list before it: entry i is entry first_entry + i of the arrays, but that its
-/// key is `distance` entries before that where i < num_shared. These three are one word, as the
-/// kernel keeps it, which has no register for more. Lists of split rows share nothing.
+/// A kv index list (GatherList) on the device. Its first index tiles, of 128 entries that all rows
+/// see, may be shared with a list before it. Entry i is entry first_entry + i of the arrays, except
+/// that for i < num_shared its key is `distance` entries before that. The three numbers are packed
+/// into one word, as the kernel keeps them, because it has no register for more. Lists of split
+/// rows share nothing.
 struct alignas(16) GatherListOnDevice {
   static constexpr int kEntryBits = 36, kChunkBits = 7;
   static constexpr std::int32_t kMaxShared = 128 * ((1 << kChunkBits) - 1);
-  /// Past the last distance; a multiple of 8, as distances are.
+  /// Above the largest distance. Like distances it is a multiple of 8.
   static constexpr std::int64_t kEndDistance = std::int64_t{8} << (64 - kEntryBits - kChunkBits);
 
   std::uint64_t place;  ///< from the lowest bit: first_entry, num_shared / 128, distance / 8
@@ -67,33 +69,33 @@ struct alignas(16) GatherListOnDevice {
 };
 
 /// Lists that a kernel before the launch may have made, for items and segments that stay the same:
-/// the gather lists that segments of kind gather name, and intervals of column tables.
+/// the kv index lists that segments of kind gather name, and intervals of column tables.
 ///
-/// How many chunks of 128 keys an item reads follows from its list (num_entries, 0 possible): the
-/// segment's end_tile, and with it WorkItem::num_tiles, is an upper bound. Keys are below the
-/// kv_len of the batch element.
+/// The number of index tiles (128 keys) that an item reads follows from its list (num_entries,
+/// which may be 0). The segment's end_tile, and with it WorkItem::num_tiles, is an upper bound.
+/// Keys are below the kv_len of the batch element.
 struct GatherArrays {
-  const GatherListOnDevice* lists;  ///< [payload of the segment]
+  const GatherListOnDevice* lists;  ///< indexed by payload of the segment
   const std::int32_t* keys;         ///< of each entry
   /// {row_begin, row_end} of each entry, in queries of the tile; those of a list's first num_full
   /// entries are not read.
   const uchar2* rows;
-  /// In place of the plan's (column_offsets counts in them), or null.
+  /// In place of the plan's intervals (column_offsets counts in them), or null.
   const Interval* column_intervals = nullptr;
 };
 
-/// WorkItem::num_entries on the device where tiles count the keys of the tensors.
+/// Value of WorkItem::num_entries on the device where tiles count the keys of the tensors.
 inline constexpr std::int32_t kTensorKeys = 0;
 
-/// The orders of keys of a plan (KeyOrder).
+/// The kv permutations of a plan (KeyOrder).
 struct KeyOrdersOnDevice {
   const KeyOrder* orders = nullptr;
   const std::int32_t* keys = nullptr;      ///< AttentionPlan::ordered_keys
   const std::int32_t* order_of = nullptr;  ///< [batch * heads_kv]
-  std::int32_t max_keys = 0;               ///< of an order; 0: no keys are moved
+  std::int32_t max_keys = 0;               ///< largest order; 0: the plan has no kv permutation
 };
 
-/// The lists of a backward plan over listed keys (plan/kv_worklist.hpp).
+/// The kv worklist of a backward plan (key_lists.hpp).
 struct KeyListsOnDevice {
   const ListedKey* keys = nullptr;
   const KeyItem* items = nullptr;
@@ -122,13 +124,14 @@ struct DevicePlan::Impl {
   std::int32_t max_partials = 0;  ///< of a tile row
   std::int64_t num_partials = 0;
   sm90::PlanArrays arrays{};
-  bool is_gathering = false;    ///< segments of kind gather are among its own
-  sm90::GatherArrays gather{};  ///< null where lists are made on the device
-  bool is_listed = false;       ///< backward, over listed keys: there are no items
+  bool is_gathering = false;    ///< the plan's own segments include some of kind gather
+  sm90::GatherArrays gather{};  ///< null where the lists are made on the device
+  bool is_listed = false;       ///< a backward plan over listed keys, without items
   bool is_ordered = false;      ///< uploaded for deterministic calls
   sm90::KeyListsOnDevice lists;
   sm90::KeyOrdersOnDevice orders;
-  /// Backward: items are together by KV head, which have some for each multiprocessor (RowZeros).
+  /// Backward: items are grouped by KV head, and each KV head has some for each multiprocessor
+  /// (RowZeros).
   bool is_by_row = false;
 
   Impl() = default;

@@ -1,5 +1,6 @@
-// A block copies 64 keys of an order. Blocks of all KV heads come side by side: heads that share an
-// order read rows that lie side by side in memory, too.
+// The kernel that permutes keys. A block copies 64 keys of an order. Blocks with the same keys of
+// all KV heads are neighbours, because heads that share an order read rows that are adjacent in
+// memory.
 #include <algorithm>
 
 #include "cuda/permute_kv.hpp"
@@ -12,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kKeys = 64;
 constexpr int kPieceBytes = 16;
-constexpr int kInFlight = 4;  // pieces of a thread
+constexpr int kInFlight = 4;  // pieces per thread
 
 __device__ __forceinline__ void copy_rows(std::uint8_t* to, const std::uint8_t* from,
                                           std::int64_t row_stride, int row_bytes,

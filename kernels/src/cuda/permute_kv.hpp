@@ -1,4 +1,5 @@
-// Keys in another order: their rows of K and V, and their biases, copied before the kernel runs.
+// Permutes keys: copies their rows of K and V, and their biases, in the order of a kv permutation
+// before the forward kernel runs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +11,9 @@
 
 namespace fdma::sm90 {
 
-/// One launch. Of (batch element, KV head) r key i of its order goes to row r * orders.max_keys + i
-/// of moved_k, moved_v and moved_bias; rows past an order's keys are left as they are.
+/// Arguments of one launch. For row r (a batch element and KV head), key i of its order goes to row
+/// r * orders.max_keys + i of moved_k, moved_v and moved_bias. Rows past an order's keys are left
+/// as they are.
 struct MoveParams {
   KeyOrdersOnDevice orders;
   KeyRows k, v;
@@ -24,9 +26,9 @@ struct MoveParams {
   std::int32_t* counter;  ///< set to 0
 };
 
-/// In the order of `stream`; the next kernel may overlap with it.
+/// Launches the copy on `stream`. The next kernel may overlap with it.
 ///
-/// Cost  each moved row read and written once, at the rate of main memory
+/// Cost  each permuted row is read and written once, at the rate of main memory
 cudaError_t move_keys(const MoveParams& params, cudaStream_t stream);
 
 }  // namespace fdma::sm90

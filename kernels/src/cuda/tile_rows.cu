@@ -1,9 +1,9 @@
-// One block for each batch element: counts the tiles of each row, sorts by counting (1024 classes),
-// and writes each row to its place. It starts while the kernel before ends, which may be the
-// forward kernel of the last call: what follows from the plan alone is found before that one has
-// ended, and nothing is written.
+// Kernels that make tile rows. One block for each batch element counts the tiles of each row, sorts
+// the rows by counting (1024 classes) and writes each row to its place. The kernel may start while
+// the one before, possibly the forward kernel of the last call, is still running. Before that one
+// has ended it computes only what follows from the plan, and writes nothing.
 //
-// Of deterministic calls rows are numbered for their turns instead (closed_form_dq_order.hpp).
+// For deterministic calls the rows are instead numbered in accumulation order (formula_turns.hpp).
 #include <algorithm>
 
 #include "cuda/tile_rows.hpp"
@@ -18,7 +18,7 @@ constexpr int kClasses = 1024;
 constexpr int kPerThread = kClasses / kThreads;
 
 constexpr int kTile = 128;            // rows and columns
-constexpr int kSharedBorders = 4096;  // of longer lists rows search in global memory
+constexpr int kSharedBorders = 4096;  // rows search longer lists in global memory
 
 __device__ void set_tiles(const FormulaWalk& walk, int first_document, int last_document,
                           TileRowTiles& tiles) {
@@ -54,8 +54,8 @@ __device__ TileRow tile_row(const PlanArrays& plan, const ElementFormula& elemen
   return row;
 }
 
-// The formula of a batch element, borders in shared memory where there is room. All threads; to be
-// followed by a barrier.
+// The closed-form mask of a batch element, with its borders in shared memory where there is room.
+// All threads call it, and a barrier has to follow.
 __device__ ElementFormula shared_formula(const PlanArrays& plan, const RunTimeLengths& run_time,
                                          int b, std::int32_t* shared_borders) {
   ElementFormula element = element_formula(plan, run_time, b);
@@ -91,20 +91,20 @@ __global__ void __launch_bounds__(kThreads)
   const int most = ((plan.is_backward ? lengths.x : lengths.y) + kTile - 1) / kTile;
   for (int i = thread; i < kClasses; i += kThreads) counts[i] = 0;
   __syncthreads();
-  // Class 0 has the longest rows; the last one those that are none.
+  // Class 0 has the longest rows, the last class those that do not exist.
   const auto class_of = [&](int num_tiles) {
     if (num_tiles < 0) return kClasses - 1;
     return static_cast<int>((kClasses - 2) -
                             static_cast<long long>(num_tiles) * (kClasses - 2) / max(most, 1));
   };
-  TileRow own_row{};  // the first of this thread's
+  TileRow own_row{};  // the first of this thread's rows
   for (int i = thread; i < num_rows; i += kThreads) {
     const TileRow row = tile_row(plan, element, lengths, i);
     if (i == thread) own_row = row;
     atomicAdd(counts + class_of(row.tiles.num_tiles), 1);
   }
   __syncthreads();
-  // counts <- number of rows in classes before.
+  // counts <- number of rows in earlier classes.
   int own[kPerThread], sum = 0;
   for (int i = 0; i < kPerThread; ++i) {
     own[i] = sum;
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Rows that some query sees by falling key tile, others behind them; then the offsets of query
-// tiles.
+// Orders rows that some query sees by descending key tile, others after them. Then computes the
+// offsets of query tiles.
 __global__ void __launch_bounds__(kThreads)
     number_tile_rows_kernel(const PlanArrays plan, const RunTimeLengths run_time, TileRow* all_rows,
                             TurnOffsets* all_offsets, int num_q_tiles, std::int32_t* counter) {

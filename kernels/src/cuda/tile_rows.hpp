@@ -1,6 +1,6 @@
-// The tile rows of a parametric plan: which tiles each of them walks, in the order in which items
-// take them. Made on the device at the start of each call, for lengths and documents may be those
-// of the call. Rows are queries; of a backward plan they are keys, and columns queries.
+// The tile rows of a closed-form plan: which tiles each of them walks, in the order in which items
+// take them. A kernel makes them at the start of each call, because lengths and documents may be
+// given with the call. Rows are queries. In a backward plan they are keys, and columns are queries.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,16 +15,16 @@
 
 namespace fdma::sm90 {
 
-/// Lengths and documents of this call, or null: those of the plan.
+/// Lengths and documents of this call. Null means those of the plan.
 struct RunTimeLengths {
   const std::int32_t* q_lens;      ///< [batch]
   const std::int32_t* kv_lens;     ///< [batch]
   const std::int32_t* cu_seqlens;  ///< borders of documents
   std::int64_t cu_seqlens_batch_stride;
-  std::int32_t num_borders;  ///< of each batch element, where cu_seqlens is given
+  std::int32_t num_borders;  ///< per batch element, where cu_seqlens is given
 };
 
-/// Which tiles a tile row walks.
+/// The tiles that a tile row walks.
 struct alignas(16) TileRowTiles {
   std::int32_t q_tile;
   std::int32_t num_tiles;                      ///< or kNoRow
@@ -38,9 +38,9 @@ struct alignas(16) TileRow {
   FormulaBand band;  ///< of its rows, where heads do not share the tile
 };
 
-inline constexpr std::int32_t kNoRow = -1;  ///< all of it lies past the length
+inline constexpr std::int32_t kNoRow = -1;  ///< the whole row lies past the length
 
-/// The lengths of batch element b, those of a call within those of the plan.
+/// The lengths of batch element b: those of the call, cut at those of the plan.
 __device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTimeLengths& run_time,
                                            int b) {
   int2 lengths = __ldg(plan.lengths + b);
@@ -53,7 +53,7 @@ __device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTime
   return lengths;
 }
 
-/// The formula of a batch element and where its borders are.
+/// The closed-form mask of a batch element and the address of its borders.
 struct ElementFormula {
   MaskFormula formula;
   const std::int32_t* borders;
@@ -69,7 +69,7 @@ __device__ __forceinline__ ElementFormula element_formula(const PlanArrays& plan
   return element;
 }
 
-/// The formula of batch element b for these lengths.
+/// The closed-form mask of batch element b for these lengths.
 __device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
                                                     const RunTimeLengths& run_time, int b,
                                                     int q_len, int kv_len) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
   return FormulaRows(element.formula, element.borders, q_len, kv_len);
 }
 
-/// The same, read by keys.
+/// The same mask, read by keys.
 __device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan,
                                                           const RunTimeLengths& run_time, int b,
                                                           int q_len, int kv_len) {
@@ -85,8 +85,8 @@ __device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan
   return FormulaColumns(element.formula, element.borders, q_len, kv_len);
 }
 
-/// What one launch keeps in its workspace, in bytes from its begin: the counter of items, the tile
-/// rows of a parametric plan, partial results, moved keys.
+/// Byte offsets in the workspace of one forward launch: the counter of items, the tile rows of a
+/// closed-form plan, partial results, permuted keys.
 struct Workspace {
   explicit Workspace(const DevicePlan::Impl& plan)
       : partials{plan.shape.head_dim_v, static_cast<std::int32_t>(plan.num_partials)} {
@@ -113,20 +113,22 @@ struct Workspace {
   std::int64_t bytes;
 };
 
-/// Writes `rows` [batch, plan.max_tile_rows], those of a batch element by falling number of tiles
-/// (in steps of 1/1024 of the largest), kNoRow last, and zeroes `counter`. In the order of
-/// `stream`.
+/// Writes `rows` [batch, plan.max_tile_rows] and zeroes `counter`, asynchronously on `stream`. The
+/// rows of a batch element are sorted by descending number of tiles (in steps of 1/1024 of the
+/// largest), with kNoRow last.
 cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                             TileRow* rows, std::int32_t* counter, cudaStream_t stream);
 
-/// The same of a backward plan for deterministic calls: rows that some query sees from the last key
-/// tile to the first, then all others, kNoRow last. Place n of the former takes its turn at a query
-/// tile as n and `offsets` [batch, num_q_tiles] say (closed_form_dq_order.hpp).
+/// The counterpart for deterministic calls of a backward plan. Rows that some query sees come
+/// first, from the last key tile to the first, then all others, kNoRow last. The rank of row n of
+/// the former at a query tile follows from n and `offsets` [batch, num_q_tiles]
+/// (formula_turns.hpp).
 cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                              TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
                              std::int32_t* counter, cudaStream_t stream);
 
-/// Zeroes `counter`, for plans of items: a kernel, so that the next one may overlap with it.
+/// Zeroes `counter`, for plans with items. It is a kernel, so that the next one may overlap with
+/// it.
 cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream);
 
 }  // namespace fdma::sm90

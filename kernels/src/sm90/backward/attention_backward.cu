@@ -1,9 +1,12 @@
-// attention_backward on the GPU: checks the tensors, describes them to the copy engine, launches
-// three kernels: one prepares what is known of each query, the main one computes dK and dV and adds
-// up dQ, the last one writes dQ. Over listed keys kernels before and after those see to the
-// gradients that the main one does not write (key_gradients.hpp); zeros of most sums it writes
-// itself where KV heads have units for all multiprocessors (RowZeros). With RowSums::keys two more
-// come second: an instance of the main one that adds up rows of dS, and one that adds them to D.
+// attention_backward on the GPU. It checks the tensors, makes their TMA tensor maps and launches
+// three kernels. The first prepares lse and deltas of each query, the main one computes dK and dV
+// and accumulates dQ, and the last one stores dQ.
+//
+// Over listed keys, kernels before and after these handle the gradients that the main kernel does
+// not write (key_gradients.hpp). The main kernel zeroes most accumulators itself where KV heads
+// have units for all multiprocessors (RowZeros). With RowSums::keys two more kernels follow the
+// first: an instance of the main kernel that sums rows of dS (the correction pass of the exact
+// delta), and one that adds the sums to D.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -151,13 +154,14 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.turns = params.turns;
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
-  const bool is_first_zeroed = params.zeros.counters != nullptr;  // the main kernel sees to others
+  // The main kernel clears the others
+  const bool is_first_zeroed = params.zeros.counters != nullptr;
   queries.zeroed_heads = is_first_zeroed ? params.group_size : params.places.heads_q;
   queries.zeroed_elements = is_first_zeroed ? 1 : queries.batch;
   return queries;
 }
 
-// What is done with gradients that the main kernel does not write.
+// Parameters of the kernels that handle the gradients that the main kernel does not write.
 sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
                                             const BackwardParams& params, int dim,
                                             const sm90::BackwardLists& lists) {
@@ -180,13 +184,14 @@ sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const Atte
   return keys;
 }
 
-// Units that a launch may have.
+// An upper bound of the units of a launch.
 int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists) {
   if (lists == nullptr) return plan.arrays.num_items / plan.shape.group_size();
   return static_cast<int>(std::min<std::int64_t>(lists->max_items, plan.num_multiprocessors));
 }
 
-// Whether the main kernel writes zeros of sums of all KV heads but the first, and their counters.
+// Decides whether the main kernel zeroes the accumulators of all KV heads but the first, and zeroes
+// their counters.
 Result<void> set_zeros(const sm90::RowZeros& zeros, const BackwardCall& call, int dim,
                        BackwardParams& params, Stream stream) {
   if (zeros.counters == nullptr || params.turns != nullptr || call.sums_keys ||
@@ -201,7 +206,7 @@ Result<void> set_zeros(const sm90::RowZeros& zeros, const BackwardCall& call, in
       "cudaMemsetAsync");
 }
 
-// D from keys: its own counter of units and its own turns.
+// The correction pass of D. It has its own unit counter and its own dQ semaphore.
 Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
                            const QueryParams& queries, Stream stream) {
   params.next_unit += sm90::kNumCounters - 1;
@@ -347,7 +352,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
                               stream);
 }
 
-// The lists of an uploaded plan, with sums in its workspace.
+// The kv worklist of an uploaded plan, with its accumulators in the workspace.
 sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
   const sm90::KeyListsOnDevice& lists = plan.lists;
   const sm90::BackwardWorkspace places(plan);

@@ -1,5 +1,5 @@
-// The kernels before and after the main backward kernel: what it has to know of each query, and dQ
-// from its sums. Both run at the speed of memory.
+// The kernels before and after the main backward kernel. prepare_kernel computes lse and deltas of
+// each query; store_kernel stores dQ from its accumulators. Both are bound by memory.
 #include <algorithm>
 
 #include "cuda/lane_sums.cuh"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kMaxGridY = 65535;
 
-/// Eight elements of a row, in pairs.
+/// Eight elements of a row, as pairs.
 struct Eight {
   float2 pairs[4];
 };
@@ -39,27 +39,28 @@ __device__ __forceinline__ int length_of(const QueryParams& p, int batch) {
   return p.q_lens == nullptr ? length : min(max(__ldg(p.q_lens + batch), 0), length);
 }
 
-/// How the threads of a block share its rows, for kDim columns: kLanes have a row, each kChunks
-/// times 16 bytes of it and of kRows rows, all in flight at once. With one row what is done once a
-/// thread, 300 instructions, binds the kernel in place of memory; with four the registers do.
+/// How the threads of a block share its rows, for kDim columns. kLanes lanes share a row, and each
+/// has kChunks times 16 bytes of it in each of kRows rows, all in flight at once. With one row the
+/// work done once per thread, 300 instructions, would bound the kernel instead of memory; with four
+/// the registers would.
 template <int kDim>
 struct PrepareLayout {
   static constexpr int kThreads = 256;
   static constexpr int kLanes = kDim < 128 ? kDim / 8 : 16;
   static constexpr int kChunks = kDim / 8 / kLanes;
-  static constexpr int kBlocks = kChunks > 1 ? 3 : 4;  ///< on a multiprocessor, by registers
+  static constexpr int kBlocks = kChunks > 1 ? 3 : 4;  ///< per multiprocessor, limited by registers
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = kThreads / kLanes * kRows;
   static constexpr int kShare = kLanes / kRows;  ///< lanes that end with the sum of a row
-  static constexpr int kZeroVectors = 2048;      ///< of 16 bytes, of a block that writes zeros
+  static constexpr int kZeroVectors = 2048;      ///< of 16 bytes, per block that writes zeros
   static_assert(kTileKeys % kBlockRows == 0 && kTileKeys * kDim / 4 % kZeroVectors == 0);
 };
 
-/// Of a thread: 16 bytes of each chunk of each of its rows.
+/// A thread's data: 16 bytes of each chunk of each of its rows.
 template <int kDim>
 using RowChunks = uint4[PrepareLayout<kDim>::kRows][PrepareLayout<kDim>::kChunks];
 
-/// `row`: the first, the others follow. Zeros for what lies beyond q_len or the columns.
+/// Loads rows from `row` on. Elements beyond q_len or the columns are zeros.
 template <class T, int kDim>
 __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int head, int row,
                                           int column, int q_len, int head_dim,
@@ -81,7 +82,7 @@ __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int h
   }
 }
 
-/// A block's part of the sums of zeroed_heads of a batch element.
+/// Zeroes a block's part of the accumulators of zeroed_heads of a batch element.
 template <int kDim>
 __device__ __forceinline__ void zero_sums(const QueryPlaces& places, int batch, int block) {
   using Layout = PrepareLayout<kDim>;
@@ -93,9 +94,9 @@ __device__ __forceinline__ void zero_sums(const QueryPlaces& places, int batch, 
   }
 }
 
-// The first `zero_blocks` blocks write zeros, for memory is faster where it is first written and
-// then read than where both happen at once. Others have kBlockRows rows of one head, those of all
-// heads side by side.
+// The first `zero_blocks` blocks write zeros, because memory is faster when it is first written and
+// then read than when both happen at once. Each other block has kBlockRows rows of one head. Blocks
+// with the same rows of all heads are neighbours.
 template <class T, int kDim, bool kHasResidual>
 __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<kDim>::kBlocks)
     prepare_kernel(const QueryParams p, int zero_blocks) {
@@ -109,8 +110,8 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
   const int first_row =
       (block / heads * (Layout::kThreads / Layout::kLanes) + thread / Layout::kLanes) *
       Layout::kRows;
-  const int row = first_row + lane / Layout::kShare;  // whose sum this lane ends with
-  const bool is_first = lane % Layout::kShare == 0;   // and writes
+  const int row = first_row + lane / Layout::kShare;  // the row whose sum this lane ends with
+  const bool is_first = lane % Layout::kShare == 0;   // and this lane writes it
   if (block == 0 && blockIdx.y == 0 && thread < kNumCounters) p.next_units[thread] = 0;
   if (block < 0) {
 #pragma unroll 1
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(kAddThreads) add_missing_kernel(const QueryPar
   p.places.deltas[at] += missing.x + missing.y;
 }
 
-// Blocks of 64 rows of one head, a warpgroup each.
+// Each block stores 64 rows of one head, with one warpgroup.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kWarpgroupThreads) store_kernel(const QueryParams p) {
   ptx::let_next_grid_start();

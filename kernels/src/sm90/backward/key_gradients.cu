@@ -1,4 +1,5 @@
-// Three kernels at the rate of memory: rows of zeros, sums of zeros, sums to rows of gradients.
+// Three kernels bound by memory: one zeroes rows of gradients, one zeroes accumulators, one stores
+// accumulators to rows of gradients.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -14,11 +15,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpThreads = 32;
 constexpr int kBlockKeys = 256;
-constexpr int kSumBlocks = 1056;  // of all groups: 8 a multiprocessor
-constexpr int kStoreBlocks = 3;   // on a multiprocessor, by registers
+constexpr int kSumBlocks = 1056;  // of all groups: 8 per multiprocessor
+constexpr int kStoreBlocks = 3;   // per multiprocessor, limited by registers
 static_assert(kBlockKeys == kThreads);
 
-// Zeros of 16 bytes to rows of one head: those of `keys`, counted from first_key.
+// Writes zeros, 16 bytes at a time, to the rows of one head that `keys` selects, counted from
+// first_key.
 __device__ __forceinline__ void zero_rows(const RowsView& to, int batch, int head,
                                           std::int64_t first_key, int head_dim,
                                           const std::uint8_t* keys, int num_keys) {
@@ -43,7 +45,7 @@ __device__ __forceinline__ void zero_rows(const RowsView& to, int batch, int hea
   }
 }
 
-// A block has kBlockKeys keys of a KV head.
+// A block handles kBlockKeys keys of a KV head.
 __global__ void __launch_bounds__(kThreads)
     zero_unseen_rows(const __grid_constant__ KeyGradientParams p, int blocks_of_row) {
   constexpr int kWarps = kThreads / kWarpThreads;
@@ -87,7 +89,7 @@ __device__ __forceinline__ std::int64_t rows_in_use(const KeySums& sums, int gro
   return sums.num_rows != nullptr ? sums.num_rows[group] : sums.rows_of_group;
 }
 
-// Some blocks stride over the rows of a group.
+// Each group has some blocks, which stride over its rows.
 __global__ void __launch_bounds__(kThreads)
     zero_sums(const __grid_constant__ KeySums sums, int blocks_of_group) {
   const int group = static_cast<int>(blockIdx.x) / blocks_of_group;
@@ -110,13 +112,13 @@ __global__ void __launch_bounds__(kThreads)
   zero(sums.dv, sums.dim_v);
 }
 
-/// Where a lane's four of 16 columns lie in a row of a gradient, after exchange_columns. Lanes of a
-/// quad: columns 0, 8, 4 and 12.
+/// First of the four of 16 columns that a lane has in a row of a gradient, after exchange_columns.
+/// The lanes of a quad have columns 0, 8, 4 and 12.
 __device__ __forceinline__ int first_column_of(int lane) {
   return lane / 4 * 16 + lane % 2 * 8 + lane / 2 % 2 * 4;
 }
 
-/// Four sums that lie side by side (listed_sum_place), to four columns that do.
+/// Turns four consecutive accumulators (listed_sum_place) into four consecutive columns.
 __device__ __forceinline__ float4 exchange_columns(const float4& x, int lane) {
   const bool is_odd = lane % 2 != 0;
   const float a = __shfl_xor_sync(~0u, is_odd ? x.x : x.z, 1);
@@ -136,12 +138,14 @@ __device__ __forceinline__ void store_4(const RowsView& to, std::int64_t at, con
   }
 }
 
-// Lanes of a warp that have a row of sums, 16 bytes each; those of a longer one have more.
+// Lanes of a warp that share an accumulator row, 16 bytes each. Lanes of a longer row have more
+// than 16 bytes.
 template <int kDim>
 constexpr int kRowLanes = kDim / 4 < kWarpThreads ? kDim / 4 : kWarpThreads;
-constexpr int kRowsInFlight = 4;  // of a lane, before the first is stored
+constexpr int kRowsInFlight = 4;  // per lane, before the first is stored
 
-// A warp has up to 32 rows of sums: each lane looks up one, then they move them together.
+// A warp has up to 32 accumulator rows. Each lane looks up one of them, then the lanes store them
+// together.
 template <class T, int kDim>
 class SumRows {
  public:
@@ -149,7 +153,7 @@ class SumRows {
   static constexpr int kRowsAtOnce = kWarpThreads / kLanes;
   static constexpr int kLeastRows = kRowsInFlight * kRowsAtOnce;  ///< in flight at once
 
-  /// Rows [row, row + num_rows) of a group's [first, end), as far as there are.
+  /// Rows [row, row + num_rows) of a group's [first, end), as far as they exist.
   __device__ SumRows(const KeyGradientParams& params, std::int64_t first, std::int64_t end,
                      std::int64_t row, int num_rows)
       : p_(params), row_(row), end_(end), lane_(static_cast<int>(threadIdx.x) % kWarpThreads) {
@@ -186,7 +190,7 @@ class SumRows {
  private:
   static constexpr int kChunkColumns = 4 * kLanes;
 
-  /// Rows of keys that have no other; gives those that are left.
+  /// Stores rows of keys that have only one row; returns the rows that are left.
   __device__ std::uint32_t move_single_rows(std::uint32_t left) const {
     int rows[kRowsInFlight];
 #pragma unroll
@@ -217,7 +221,8 @@ class SumRows {
     return left;
   }
 
-  /// The rows of a key that follow each other, added up; the first is lane `first`'s.
+  /// Adds up the consecutive rows of a key and stores the sum. The first row is that of lane
+  /// `first`.
   __device__ void add_rows(int first) const {
     const SumKey of{__shfl_sync(~0u, key_.kv_row, first), __shfl_sync(~0u, key_.key, first)};
     const std::int64_t row = row_ + first;
@@ -242,7 +247,7 @@ class SumRows {
     }
   }
 
-  /// Of the row that lane `row` has looked up; -1: none. All lanes.
+  /// Stores the row that lane `row` has looked up; -1 is none. All lanes call it.
   __device__ void store(int row, int chunk, const float4& dk, const float4& dv) const {
     const int column = chunk + first_column_of(lane_ % kLanes);
     const std::int64_t dk_at = __shfl_sync(~0u, dk_at_, max(row, 0)) + column;
@@ -267,11 +272,12 @@ class SumRows {
   std::int64_t row_, end_;
   int lane_;
   SumKey key_;
-  std::uint32_t firsts_, continued_;  ///< rows that are a key's first; that another of it follows
+  /// Rows that are a key's first; rows followed by another of the same key
+  std::uint32_t firsts_, continued_;
   std::int64_t dk_at_, dv_at_, dbias_at_;
 };
 
-// Some blocks stride over the rows of a group.
+// Each group has some blocks, which stride over its rows.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, kStoreBlocks)
     store_sums(const __grid_constant__ KeyGradientParams p, int blocks_of_group) {
@@ -279,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, kStoreBlocks)
   const int group = static_cast<int>(blockIdx.x) / blocks_of_group;
   const int block = static_cast<int>(blockIdx.x) % blocks_of_group;
   const std::int64_t first = group * sums.rows_of_group, end = first + rows_in_use(sums, group);
-  // Where rows are few, all warps have some.
+  // Where rows are few, the division still gives all warps some of them.
   const int num_warps = blocks_of_group * (kThreads / kWarpThreads);
   const int warp = (block * kThreads + static_cast<int>(threadIdx.x)) / kWarpThreads;
   constexpr int kLeastRows = SumRows<T, kDim>::kLeastRows;

@@ -1,4 +1,6 @@
-// attention_forward on the GPU: checks the tensors, describes them to the copy engine, launches.
+// attention_forward on the GPU. It checks the tensors, makes their TMA tensor maps and launches the
+// kernels of a call: one that orders tile rows, permutes keys or zeroes the counter, the forward
+// kernel, and for plans with split rows the combine kernel.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -26,7 +28,7 @@ namespace {
 using sm90::ForwardParams;
 using sm90::GatherArrays;
 
-// A kernel and its tiles; the first that holds a plan's head sizes runs it.
+// A kernel and its tile sizes. The first one that holds a plan's head sizes runs it.
 struct Kernel {
   int dim_qk, dim_v;
   int step_keys;
@@ -45,6 +47,7 @@ constexpr Kernel kKernels[] = {
 #include "sm90/instances.def"
 };
 
+// Only up to kMaxGatherDim, because more threads leave fewer registers to each.
 template <class T, bool kGeneral>
 constexpr Kernel kGatherKernels[] = {
 #define FDMA_SM90_GATHER(dim_qk, dim_v) kernel<T, kGeneral, true, dim_qk, dim_v>(),
@@ -59,7 +62,7 @@ std::span<const Kernel> kernels_for(bool is_general, bool is_gathering) {
   return is_general ? std::span<const Kernel>(kKernels<T, true>) : kKernels<T, false>;
 }
 
-// `is_general`: with a key bias, or a scale that is not positive.
+// `is_general`: the call has a key bias, or a scale that is not positive.
 const Kernel& kernel_for(const AttentionShape& shape, bool is_general, bool is_gathering) {
   const auto kernels = shape.q_dtype == DType::bfloat16
                            ? kernels_for<__nv_bfloat16>(is_general, is_gathering)
@@ -76,7 +79,7 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   const sm90::TileBox rows{sm90::kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
   FDMA_TRY(params.q, sm90::make_named_map(tensors.q, group_size, rows, "q"));
   FDMA_TRY(params.out_map, sm90::make_named_map(tensors.out.view(), group_size, rows, "out"));
-  // Without any key the one tile that an item reads is masked: any tensor will do.
+  // Without any key the one tile that an item reads is masked, so any tensor will do.
   const bool has_keys = tensors.kv.k.extents[1] > 0;
   FDMA_TRY(params.k, sm90::make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
   FDMA_TRY(params.v, sm90::make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
@@ -106,7 +109,8 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   return {};
 }
 
-// Written 16 bytes at a time, in the places of out, whose strides the copy engine takes.
+// out_residual is written in pieces of 16 bytes at the same offsets as out, so its strides must be
+// those of out.
 Result<void> check_residual(const AttentionTensors& tensors) {
   const TensorView residual = tensors.out_residual.view();
   if (residual.data == nullptr) return {};
@@ -119,7 +123,7 @@ Result<void> check_residual(const AttentionTensors& tensors) {
   return {};
 }
 
-// Moved rows of `tensor`, K or V.
+// View of the permuted rows of `tensor`, K or V.
 TensorView moved_view(const TensorView& tensor, std::int64_t max_keys, const void* data) {
   const std::int64_t heads = tensor.extents[2], dim = tensor.extents[3];
   TensorView moved = tensor;
@@ -129,8 +133,8 @@ TensorView moved_view(const TensorView& tensor, std::int64_t max_keys, const voi
   return moved;
 }
 
-// Before the forward kernel, for plans with key orders: moves their rows, in place of the kernel
-// that zeroes the counter.
+// For plans with kv permutations, before the forward kernel: copies the permuted rows. The copying
+// kernel also zeroes the counter, so it replaces the kernel that does.
 Result<void> move_keys(const AttentionTensors& tensors, const AttentionCall& call,
                        const DevicePlan::Impl& plan, int step_keys, char* workspace, Stream stream,
                        ForwardParams& params) {
@@ -159,7 +163,7 @@ Result<void> move_keys(const AttentionTensors& tensors, const AttentionCall& cal
   return sm90::check_cuda(sm90::move_keys(moved, stream), "launch of the kernel that moves keys");
 }
 
-// After the forward kernel: the rows whose keys were split.
+// After the forward kernel: combines the rows whose keys were split.
 cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
                     cudaStream_t stream) {
   const sm90::PlanArrays& arrays = plan.arrays;
@@ -194,7 +198,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   return sm90::combine_partials(combined, stream);
 }
 
-// `has_counter`: the counter in the workspace is 0, as every launch leaves it.
+// `has_counter`: the counter in the workspace is 0, which is how every launch leaves it.
 Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
                  Stream stream, const AttentionOptions& options, const GatherArrays& gather,
                  bool has_counter = false) {

@@ -1,9 +1,11 @@
-// The two warpgroups that compute: each 64 query rows of an item against all its key tiles.
+// The two warpgroups that compute in the forward kernel. Each computes 64 query rows of an item
+// against all key tiles of the item.
 //
 // Products of one tile overlap the softmax of another in two ways. Inside a warpgroup S = Q K^T of
 // tile n is issued, then O += P V of tile n - 1, and the softmax of tile n begins while the second
-// product runs. Between the warpgroups a pair of named barriers makes them take turns in issuing,
-// so that one has its softmax while the other's products run. Long: its parts share registers.
+// product runs. Between the warpgroups a pair of named barriers orders the issue of products, so
+// that one has its softmax while the other's products run. The file is long, because its parts
+// share registers.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,8 @@ namespace fdma::sm90 {
 
 inline constexpr int kOrderThreads = 2 * kWarpgroupThreads;
 
-/// Where a row of a tile belongs: rows of a packed tile are the heads of a query, then those of the
-/// next.
+/// The query and head of a row of a tile. Rows of a packed tile are the heads of a query, then the
+/// heads of the next query.
 struct RowPlace {
   int query, head;
   bool exists;
@@ -39,7 +41,7 @@ __device__ __forceinline__ RowPlace place_of(const ForwardParams& p, const Publi
   return {query, item.head + in_set, query < item.q_len && in_set < item.num_heads};
 }
 
-/// Writes two of a thread's values side by side, as T or as they are.
+/// Writes two of a thread's consecutive values, as T or as float32.
 template <class T>
 __device__ __forceinline__ void write_pair(T* to, float a, float b) {
   if constexpr (sizeof(T) == 4) {
@@ -49,7 +51,7 @@ __device__ __forceinline__ void write_pair(T* to, float a, float b) {
   }
 }
 
-/// A thread's part of a row from registers to memory; `to`: column 0.
+/// Writes a thread's part of a row from registers to memory; `to` is column 0.
 template <int kDimV, class T>
 __device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], int i,
                                           int head_dim_v, int lane) {
@@ -60,8 +62,8 @@ __device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], 
   }
 }
 
-/// What rounding takes from a warpgroup's 64 rows of output, to memory, 16 bytes a thread: the
-/// buffer of Q holds the output.
+/// Writes the low half of a warpgroup's 64 rows of output to memory, 16 bytes a thread and store.
+/// It does not pass through shared memory, because the Q buffer holds the output.
 template <class T, int kDimV>
 __device__ __forceinline__ void write_residual(const ForwardParams& p, const PublishedItem& item,
                                                const float (&out)[kDimV / 2], int group,
@@ -89,14 +91,15 @@ __device__ __forceinline__ void write_residual(const ForwardParams& p, const Pub
   }
 }
 
-/// Puts a warpgroup's 64 rows of output into the half of Q's buffer from where store_tiles takes
+/// Puts a warpgroup's 64 rows of output into its half of the Q buffer, from where store_tiles takes
 /// them.
 template <class T, int kDimV>
 __device__ __forceinline__ void put_rows_out(std::uint32_t q_half, const float (&out)[kDimV / 2],
                                              int thread) {
   const auto lane = static_cast<std::uint32_t>(thread) % 32,
              row = static_cast<std::uint32_t>(thread) / 32 * 16 + lane % 16;
-  // Of columns 16 j and 8 behind the swizzle makes another place of the row: bits 5 and 6.
+  // For column 16 j, and the one 8 behind it, the swizzle changes bits 5 and 6 of the row's
+  // address.
   const std::uint32_t first = q_half + row * kPanelRowBytes + ((lane / 16 ^ row % 8) << 4);
   constexpr int kOfPanel = kPanelColumns / 16;
 #pragma unroll
@@ -109,8 +112,8 @@ __device__ __forceinline__ void put_rows_out(std::uint32_t q_half, const float (
   ptx::fence_async_shared();
 }
 
-/// Writes a warpgroup's 64 rows of output to memory: as a partial result, or rows that are not the
-/// copy engine's to store.
+/// Writes a warpgroup's 64 rows of output to memory: as a partial result, or as rows that TMA may
+/// not store.
 template <class T, int kDimV>
 __device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
                                                const float (&out)[kDimV / 2], const float (&lse)[2],
@@ -133,7 +136,7 @@ __device__ __forceinline__ void write_rows_out(const ForwardParams& p, const Pub
   }
 }
 
-/// The logarithms of a warpgroup's 64 rows, to memory.
+/// Writes the logsumexp of a warpgroup's 64 rows to memory.
 __device__ __forceinline__ void write_lse(const ForwardParams& p, const PublishedItem& item,
                                           const float (&lse)[2], int group, int thread) {
   const int lane = thread % 32;
@@ -148,15 +151,16 @@ __device__ __forceinline__ void write_lse(const ForwardParams& p, const Publishe
   }
 }
 
-/// True iff last steps of up to 32 and of up to 64 keys have scores of so many only: where ptxas
-/// has registers for such steps (else C7511).
+/// True iff a last step of up to 32 or up to 64 keys computes scores of only so many keys. ptxas
+/// has registers for such steps only in these kernels (otherwise C7511).
 template <class T, int kDimV, bool kGeneral, bool kGather>
 inline constexpr bool kHasNarrowSteps = kGather && (std::is_same_v<T, __nv_bfloat16> &&
                                                     (kDimV == 128 || (kDimV == 64 && kGeneral)));
 
-/// How many times four exponentials of a step are computed before the product of the step before is
-/// waited for, as measured: ptxas, left alone, puts all behind it, and with too many the registers
-/// end. A step of 128 columns is a tenth faster with 6 than with 0.
+/// Number of groups of four exponentials of a step that are computed before the wait for the
+/// product of the step before. The values are measured. Without them ptxas puts all exponentials
+/// after the wait, and with too many the registers run out. A step of 128 columns is a tenth faster
+/// with 6 than with 0.
 template <int kDimQk, bool kGeneral, bool kGather>
 FDMA_HOST_DEVICE constexpr int first_quads() {
   if (kDimQk == 64) return 1;
@@ -165,7 +169,7 @@ FDMA_HOST_DEVICE constexpr int first_quads() {
   return kDimQk == 192 ? 3 : 2;
 }
 
-/// How many keys of a step are computed, the first ones.
+/// The number of keys of a step that are computed, the first ones.
 template <int kCount>
 using Keys = std::integral_constant<int, kCount>;
 
@@ -175,12 +179,12 @@ __device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] 
   return *reinterpret_cast<float(*)[kUsed]>(&registers);
 }
 
-/// Computes items until there are none. One of two warpgroups.
+/// Computes items until there are none. Called by all threads of one of two warpgroups.
 ///
-/// Items follow each other without a gap, where registers allow: the scores of the next item's
-/// first step are issued with the last product of this one, whose output is written while they are
-/// computed. That product goes first, and its output is there before the scores; but where biases
-/// are terms of the scores these go first, which is faster so.
+/// Where registers allow, items follow each other without a gap. The scores of the next item's
+/// first step are issued with the last product of this item, whose output is written while they are
+/// computed. The product is issued first, so its output is ready before the scores. Where biases
+/// are terms of the scores, the scores are issued first, which is faster there.
 template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
@@ -202,7 +206,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   std::uint32_t probabilities[kStepKeys / 16][4];
   RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
   ptx::Ring<Layout::kMaskSlots> slots;
-  // Counted over all items: they give stages and phases.
+  // Counted over all items. They determine stages and phases.
   int step = 0, item_index = 0;
 
   // Read anew at each use: no register is left for it.
@@ -210,7 +214,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto release = [&](std::uint32_t barrier) { ptx::mbarrier_arrive_warp(barrier, lane); };
   const auto stage_of = [](int index) { return index % kStages; };
   const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
-  // Buffers of Q and slots of items, of the item in hand.
+  // Phase of the Q buffers or item slots (`size` of them) for the item in hand.
   const auto ring_phase = [&](int size) {
     return static_cast<std::uint32_t>(item_index / size) & 1;
   };
@@ -221,8 +225,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto q_half = [&](int item) {
     return base + Layout::kQ + q_buffer(item) * Layout::kQBytes + group * (Layout::kQBytes / 2);
   };
-  // Steps of the item in hand, or kNoItem. What else is known of it stays in shared memory until
-  // its output is stored.
+  // Returns the number of steps of the item in hand, or kNoItem. The rest of the item stays in
+  // shared memory until its output is stored.
   const auto wait_for_item = [&] {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (item_index % Layout::kItemSlots),
                        ring_phase(Layout::kItemSlots), "compute: item full");
@@ -230,7 +234,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot(item_index)) : "memory");
     return tiles == kNoItem ? kNoItem : tiles * kSteps;
   };
-  // Keys of its last step, in whole units: the others have no probabilities.
+  // Number of keys of its last step, in whole units. Later keys have no probabilities.
   const auto last_keys_of_item = [&] {
     int keys = kStepKeys;
     if constexpr (kGather) {
@@ -271,7 +275,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     }
     ptx::wgmma_commit();
   };
-  // Of the step before.
+  // Waits for V of the step before.
   const auto wait_for_values = [&] {
     ptx::mbarrier_wait(base + Layout::kVFull + 8 * stage_of(step - 1), phase_of(step - 1),
                        "compute: V full");
@@ -290,7 +294,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     multiply_values(0, kStepKeys);
     ptx::wgmma_commit();
   };
-  // Of the last step of an item. What is multiplied or not lies between fences, or ptxas adds some.
+  // The last product of an item. Each conditional product lies between fences; otherwise ptxas adds
+  // some.
   const auto issue_last_out = [&](int num_keys) {
     if constexpr (!kGather) return issue_out();
     wait_for_values();
@@ -303,15 +308,15 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::wgmma_commit();
   };
   const auto release_k = [&] { release(base + Layout::kKEmpty + 8 * stage_of(step)); };
-  // With one buffer of Q it is free for the next item as soon as the last scores are there.
+  // With one Q buffer the buffer is free for the next item as soon as the last scores are computed.
   const auto scores_are_ready = [&](auto keys, bool is_last_step) {
     ptx::pin_registers(first_of<decltype(keys)::value / 2>(s));
     if constexpr (Layout::kQBuffers == 1) {
       if (is_last_step) release(base + Layout::kQEmpty);
     }
   };
-  // The mask of the step in hand, read while its product runs, or before it where biases are terms
-  // of that.
+  // The mask of the step in hand. It is read while the step's product runs, or before the product
+  // where biases are terms of it.
   bool is_masked = false;
   std::uint32_t word0 = 0, word1 = 0;
   const auto is_first_of_tile = [&] { return kSteps == 1 || step % kSteps == 0; };
@@ -323,7 +328,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   };
   const auto read_mask = [&] {
     if (!is_first_of_tile()) {
-      constexpr int kStepBits = kStepKeys / 4 % 32;  // of a word that holds 128 keys
+      constexpr int kStepBits = kStepKeys / 4 % 32;  // bits of a step in a word that holds 128 keys
       word0 >>= kStepBits;
       word1 >>= kStepBits;
       return;
@@ -351,7 +356,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     if constexpr (!kTerms) read_mask();
   };
   const float scale = kTerms ? fabsf(p.scale_log2) : kGeneral ? 1.0f : p.scale_log2;
-  // To scores that are there: what else is added to them, and the mask.
+  // Adds biases to finished scores and applies the mask.
   const auto finish_scores = [&](auto keys) {
     auto& scores = first_of<decltype(keys)::value / 2>(s);
     if constexpr (kTerms) {
@@ -375,14 +380,14 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     }
   };
 
-  // Whose turn it is to issue products.
+  // The order in which the warpgroups issue products.
   const auto wait_for_turn = [&] {
     ptx::named_barrier_sync(kOrderBarrier + ptx::opaque(group), kOrderThreads);
   };
   const auto give_turn = [&] {
     ptx::named_barrier_arrive(kOrderBarrier + 1 - ptx::opaque(group), kOrderThreads);
   };
-  // The first scores of an item with nothing beside them.
+  // The first scores of an item, with no other product beside them.
   const auto first_scores = [&](int num_steps) {
     wait_for_scores_input(true);
     read_mask_early();
@@ -395,7 +400,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     pack();
     ++step;
   };
-  // The product of the step before is there.
+  // The product of the step before is finished.
   const auto take_output = [&] {
     ptx::pin_registers(out);
     release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
@@ -457,12 +462,12 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       for (int n = 1; n < num_steps; ++n, ++step) next_scores(kAllKeys, n == num_steps - 1);
     }
 
-    // The last product of this item and, if they overlap, the first of the next. After the last
-    // item the scores are those of whatever lies in shared memory, and not used.
+    // The last product of this item and, if items overlap, the first scores of the next. After the
+    // last item the scores are computed from stale shared memory and not used.
     std::uint32_t slot_before = item_slot(item_index), q_before = q_half(item_index);
     std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_index) + group);
     std::uint32_t item_empty = base + Layout::kItemEmpty + 8 * (item_index % Layout::kItemSlots);
-    // Read twice: kept, it would take a register that ptxas has not.
+    // Read twice, because keeping it would take a register that ptxas does not have.
     const int last_keys = last_keys_of_item();
     ++item_index;
     bool has_next = false;
@@ -479,7 +484,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       finish_rows<kGather>(state, scale, inverse, lse);
       state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     };
-    // With biases before the products: without branches beside them ptxas would have no registers.
+    // With biases this comes before the products. ptxas has registers only if no branches stand
+    // beside the products.
     if constexpr (kTerms) finish_state();
     wait_for_turn();
     if constexpr (kOverlaps && !kOutFirst) issue_scores(kAllKeys);
@@ -505,7 +511,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     }
     normalize(out, inverse);
     if constexpr (kGather) {
-      // Found anew: kept, they would take registers that ptxas has not.
+      // Computed anew, because keeping them would take registers that ptxas does not have.
       const int item_before = ptx::opaque(item_index) - 1;
       slot_before = item_slot(item_before);
       q_before = q_half(item_before);
@@ -521,7 +527,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
         release(out_full);
       }
     };
-    // What is rare lies in one branch: a jump over each part of it would cost every item.
+    // The rare cases share one branch, because a jump over each of them would cost every item.
     const bool is_copied = is_stored_by_copy<Layout>(p, item, group);
     const bool has_residual = p.out_residual != nullptr;
     if (!is_copied || has_residual || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {

@@ -1,22 +1,23 @@
-// Keys by index: what the gathering kernels have besides the others. A fourth warpgroup copies rows
-// of K and V that a list names to where the copy engine would put the rows of a tile, in chunks of
-// 128 keys; a chunk is then a tile like any other. Chunks come after the tiles of an item.
+// Keys by index: the additional role of the gathering kernels. A fourth warpgroup copies rows of K
+// and V that a kv index list names to the places where TMA would put the rows of a tile, in index
+// tiles of 128 keys. An index tile is then used like any other tile. Index tiles come after the
+// other tiles of an item.
 //
-// Eight threads copy the 128 bytes of a row of a panel, 16 each; sixteen such groups take every
-// sixteenth row, so that each thread writes at one place of the swizzle. A thread holds one index a
-// step and passes it round its group; indices are read a step ahead.
+// Eight threads copy the 128 bytes of a row of a panel, 16 each. There are sixteen such groups, and
+// each takes every sixteenth row, so that each thread writes at one place of the swizzle. A thread
+// holds one index a step and passes it round its group by shuffles. Indices are read a step ahead.
 //
-// Of the last chunk of a list the units of 32 keys that hold entries are copied: no score of
-// another is used (kHasNarrowSteps: none is computed), and no value of it multiplied. Entries past
-// the last in its unit are copies of that, and masked.
+// In the last index tile of a list only the units of 32 keys that hold entries are copied. No score
+// of another unit is used (with kHasNarrowSteps none is computed), and no value of it is
+// multiplied. Entries after the last one in its unit are copies of the last one, and masked.
 //
-// A chunk of keys that follow each other and that all rows see is a tile that begins at any key:
-// one thread hands it to the copy engine, which needs no threads and a seventh less time for it.
-// Which chunks are such runs each warp looks up for 32 of an item at once: the keys of a chunk
-// ascend, so that its first and its last one tell.
+// An index tile of consecutive keys that all rows see is a tile that begins at any key. One thread
+// issues a TMA load for it, which needs no copying threads and takes a seventh less time. Each warp
+// looks up which index tiles are such runs for 32 of an item at once. The keys of an index tile
+// ascend, so its first and its last key suffice.
 //
-// The first chunks of a list may be those of another (GatherListOnDevice): only their keys are
-// read.
+// The first index tiles of a list may be shared with another list (GatherListOnDevice): then only
+// their keys are read.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,12 @@
 
 namespace fdma::sm90 {
 
-/// What an item gathers; published behind it in shared memory.
+/// The gathered part of an item. It is broadcast behind the item in shared memory.
 struct alignas(16) GatherPart {
-  std::int32_t num_tiles;    ///< before the chunks
-  std::int32_t num_entries;  ///< of its chunks
-  std::int32_t num_full;     ///< entries that all rows see: at least this many are the first
-  std::int32_t last_keys;    ///< of its last tile or chunk, in whole units
+  std::int32_t num_tiles;    ///< tiles before the index tiles
+  std::int32_t num_entries;  ///< of its index tiles
+  std::int32_t num_full;     ///< entries that all rows see: at least this many come first
+  std::int32_t last_keys;    ///< keys of its last tile or index tile, in whole units
   std::uint64_t place;       ///< GatherListOnDevice::place
   static constexpr int kLastKeysAt = 12;  ///< bytes
 
@@ -44,7 +45,7 @@ struct alignas(16) GatherPart {
     constexpr std::uint64_t kEntries = (std::uint64_t{1} << GatherListOnDevice::kEntryBits) - 1;
     return static_cast<std::int64_t>(place & kEntries);
   }
-  /// Where the key of an entry is, from first_entry on.
+  /// Offset of the key of an entry, from first_entry on.
   __device__ __forceinline__ int key_place(int entry) const {
     constexpr int kLowBits = GatherListOnDevice::kEntryBits - 32;
     constexpr int kChunkBits = GatherListOnDevice::kChunkBits;
@@ -58,9 +59,9 @@ struct alignas(16) GatherPart {
   }
 };
 
-/// Finds what an item gathers and cuts its num_tiles at the end of the list.
+/// Finds the gathered part of an item and cuts the item's num_tiles at the end of the list.
 __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
-  // An item without keys has one tile, of no cells.
+  // An item without keys has one tile, which has no cells.
   GatherPart part{max(item.num_tiles, 1), 0, 0, kTileKeys, 0};
   if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
   const PlanSegment* segment = p.plan.segments + item.first_segment;
@@ -104,16 +105,17 @@ __device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
           static_cast<int>(counts.w), std::uint64_t{entry.x} | std::uint64_t{entry.y} << 32};
 }
 
-/// The words of a chunk. A lane holds four keys as write_columns does. Where the rows that see a
-/// key begin and end within the tile, its bit is toggled in the words of the row where they begin
-/// and of that where they end; a row's words are then the toggles of all rows up to it.
+/// Writes the mask fragments of an index tile. A lane holds four keys as in write_columns. Where
+/// the rows that see a key begin and end within the tile, the key's bit is toggled in the words of
+/// the row where they begin and of the row where they end. A row's words are then the XOR of the
+/// toggles of all rows up to it.
 ///
 /// Example     keys 0 and 2 seen from row 0 and from row 5 on, key 0 up to row 9: toggles 1 at row
 ///             0, 4 at row 5, 1 at row 9; words 1 in rows 0 to 4, 5 up to row 8, then 4
 /// Cost        some 150 instructions, for any number of such keys
 __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const ForwardParams& p,
                                                  const GatherPart& part, int chunk, int lane) {
-  // All loads first: one after the other they take longer than the products of a chunk.
+  // All loads come first: one after the other they take longer than the products of an index tile.
   std::uint32_t queries[4];
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
@@ -130,7 +132,7 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
   }
   __syncwarp();
   const int own_quad = lane % 4;
-  std::uint32_t above = 0;  // the words of the rows above those of this lane, of its quad
+  std::uint32_t above = 0;  // words of this lane's quad in the row above its first row
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
     const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
@@ -151,10 +153,10 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
     }
   }
   __syncwarp();
-  // Four lanes, a quad each, take 16 rows.
+  // Four lanes, one for each quad, take 16 rows.
   constexpr int kHalf = 8;
   const std::uint32_t own = row_address(slot, lane / 4 * (2 * kHalf)) + 8 * own_quad;
-  std::uint32_t upper[kHalf], lower[kHalf];  // rows, and those 8 below
+  std::uint32_t upper[kHalf], lower[kHalf];  // 8 rows, and the 8 rows below them
   std::uint32_t all = 0;
 #pragma unroll
   for (int i = 0; i < kHalf; ++i) {
@@ -183,8 +185,9 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
   }
 }
 
-/// The key biases of a chunk, times log2(e) or as terms. A lane loads its four keys side by side,
-/// then their biases: one after the other they take longer than the products of a chunk.
+/// Writes the key biases of an index tile, times log2(e) or as terms. A lane loads its four keys at
+/// once, then their biases: one after the other they take longer than the products of an index
+/// tile.
 template <bool kTerms>
 __device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const ForwardParams& p,
                                                    const PublishedItem& item,
@@ -219,8 +222,8 @@ __device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const Forwa
   }
 }
 
-/// Mask and, in the general kernel, biases of a chunk; `item_address`, `gather_address`: what is
-/// published of its item.
+/// Writes the mask fragments and, in the bias kernel, the biases of an index tile. `item_address`
+/// and `gather_address` are where its item is broadcast.
 template <bool kGeneral, bool kTerms>
 __device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t biases,
                                             const ForwardParams& p, std::uint32_t item_address,
@@ -233,11 +236,11 @@ __device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t bi
   }
 }
 
-constexpr int kRowThreads = kPanelRowBytes / 16;         ///< that copy a row of a panel
+constexpr int kRowThreads = kPanelRowBytes / 16;         ///< threads that copy a row of a panel
 constexpr int kCopyRows = kGatherThreads / kRowThreads;  ///< rows that all threads copy at once
 
-/// Copies this thread's part of the rows of a step, of the units that hold its `num_entries`;
-/// `own_key`: the index it holds.
+/// Copies this thread's part of the rows of a step, for the units that hold its `num_entries`
+/// entries. `own_key` is the index that the thread holds.
 template <int kPanels, int kStepKeys>
 __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* from,
                                           std::int64_t row_stride, int row_bytes, int own_key,
@@ -257,8 +260,8 @@ __device__ __forceinline__ void copy_rows(std::uint32_t to, const std::uint8_t* 
   }
 }
 
-/// Has the rows of a step copied that begin at `key`; `map` has boxes of a step. One thread, in
-/// place of its arrival.
+/// Issues the TMA loads of the rows of a step that begin at `key`; `map` has boxes of a step. One
+/// thread calls it in place of its arrival.
 template <int kPanels, int kStepKeys>
 __device__ __forceinline__ void copy_run(std::uint32_t to, const void* map, std::uint32_t full,
                                          int key, int kv_head, int batch) {
@@ -271,11 +274,13 @@ __device__ __forceinline__ void copy_run(std::uint32_t to, const void* map, std:
   }
 }
 
-/// Who has the rows of a step copied.
+/// How the rows of a step are copied: by TMA of another thread, by cp.async of the threads, or by
+/// TMA of this warpgroup.
 enum class Copier : std::uint8_t { none, threads, engine };
 
-/// Copies the rows of the chunks of all items, in the order of load_tiles: K of a step, then V of
-/// the step before. Steps of tiles are waited for and left to the loading thread. One warpgroup.
+/// Copies the rows of the index tiles of all items, in the order of load_tiles: K of a step, then V
+/// of the step before. It waits for steps of other tiles and leaves them to the loading thread. One
+/// warpgroup.
 template <class Layout>
 __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_t base,
                                             int thread) {
@@ -284,7 +289,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   const int group = thread / kRowThreads, piece = thread % kRowThreads;
   const std::uint32_t place =
       base + static_cast<std::uint32_t>(group * kPanelRowBytes + ((piece ^ group % 8) << 4));
-  // The index that a thread holds is of this entry of a step; thread 0 holds the first.
+  // The thread holds the index of this entry of a step; thread 0 holds the first.
   const int own_entry = group + kCopyRows * piece;
   const int k_bytes = p.k_gather.row_bytes - 16 * piece,
             v_bytes = p.v_gather.row_bytes - 16 * piece;
@@ -293,18 +298,19 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   const auto empty_phase_of = [](int index) {
     return static_cast<std::uint32_t>(index / Layout::kStages + 1) & 1;
   };
-  // What this warp has copied is handed on.
+  // Signals that the rows copied by this warp are complete.
   const auto hand_on = [&](std::uint32_t full) {
     ptx::fence_async_shared();
     __syncwarp();
     ptx::mbarrier_arrive_warp(full, lane);
   };
-  // For a step that is the copy engine's: thread 0 has it copied and arrives with that.
+  // For a step that TMA copies: thread 0 issues the copy and arrives with it, the other threads
+  // arrive here.
   const auto arrive_for_run = [&](std::uint32_t full) {
     if (thread != 0) ptx::mbarrier_arrive_warp(full, lane);
   };
 
-  // The V that comes next, that of the step before.
+  // The V that is copied next, that of the step before.
   Copier pending = Copier::none;
   int pending_key = 0, pending_entries = 0, pending_head = 0, pending_batch = 0;
   const auto copy_pending = [&] {
@@ -352,12 +358,13 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
                             kv_head * p.k_gather.head_stride + 16 * piece;
     const std::int32_t* keys = p.gather.keys + part.first_entry();
     const auto key_of = [&](int entry) { return __ldcg(keys + part.key_place(entry)); };
-    // Behind the last entry it is the last once more: what is copied for it is masked.
+    // After the last entry this is the last one once more. The rows copied for it are masked.
     const auto read_key = [&](int n) {
       const int entry = min(n * kStepKeys + own_entry, part.num_entries - 1);
       return entry >= 0 ? key_of(entry) : 0;
     };
-    // Which of 32 steps from n on are runs, a bit each, but the first, which gives time to look.
+    // Returns which of the 32 steps from n on are runs, one bit each. The first is never one, which
+    // leaves time for the look-up.
     const auto find_runs = [&](int n) {
       const int first = (n + lane) * kStepKeys, last = first + kStepKeys - 1;
       const bool is_full = lane > 0 && last < min(part.num_full, part.num_entries);

@@ -1,6 +1,8 @@
-// The warps that feed those that compute: one thread takes items and has Q, K and V copied to
-// shared memory, two warps make mask words of the tiles that need them. Loads and masks walk the
-// same segments, so that they agree without talking. Long, for both are read side by side.
+// The warps that feed the computing warpgroups of the forward kernel (the first warpgroup). One
+// thread (load_tiles) takes work tiles and issues the TMA loads of Q, K and V. Two warps
+// (make_masks) make mask fragments of the tiles that need them. Loads and masks walk the same
+// segments, so they agree without communication. The file is long, because both walks are read side
+// by side.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,8 @@
 
 namespace fdma::sm90 {
 
-/// The segments of a published item: the plan's, or those that lie behind it in shared memory.
+/// The segments of a broadcast item: the plan's, or those that lie behind the item in shared
+/// memory.
 template <class Layout>
 __device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan,
                                                           const PublishedItem& item,
@@ -26,7 +29,7 @@ __device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan
   return static_cast<const PlanSegment*>(__cvta_shared_to_generic(slot + Layout::kItemSegments));
 }
 
-/// The tiles of a published item; an item without keys has one, of no cells.
+/// Walks the tiles of a broadcast item. An item without keys has one tile, which has no cells.
 class TileWalk {
  public:
   __device__ __forceinline__ TileWalk(const PlanSegment* segments, const PublishedItem& item)
@@ -35,7 +38,7 @@ class TileWalk {
         q_begin_(item.q_begin),
         kv_len_(item.kv_len) {}
 
-  /// To be called num_tiles times.
+  /// Called num_tiles times.
   __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
     place = {q_begin_, 0, kv_len_};
     if (iterator_.next(step)) {
@@ -56,8 +59,8 @@ __device__ __forceinline__ bool needs_words(const TileStep& step, const TilePlac
   return step.kind != PlanSegmentKind::full || is_ragged(place);
 }
 
-/// True iff V has rows past the element's last key that the copy of `num_keys` keys from `key`
-/// would bring along: they may hold anything, and 0 * NaN is NaN.
+/// True iff a copy of `num_keys` keys from `key` would bring along rows of V past the element's
+/// last key. These rows may hold anything, and 0 * NaN is NaN.
 __device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key, int num_keys,
                                                  int v_rows) {
   return place.kv_len - key < num_keys && v_rows > place.kv_len;
@@ -66,9 +69,9 @@ __device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key
 constexpr std::uint32_t kGatherArrivals = kGatherWarps * ptx::kWarpArrivals;  ///< for a step
 
 constexpr int kNoTail = -1;
-constexpr int kGathered = -2;  ///< in place of a mask warp: not the copy engine's to load
+constexpr int kGathered = -2;  ///< in place of a mask warp: TMA does not load this step
 
-/// Mask warps take the tiles that need words in turn.
+/// The mask warps alternate over the tiles that need mask fragments.
 __device__ __forceinline__ int next_mask_warp(int warp) {
   return warp == kMaskWarps - 1 ? 0 : warp + 1;
 }
@@ -79,10 +82,12 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
   return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
 }
 
-/// Item `index` of the plan; num_tiles kNoItem behind the last. Gathering plans are of items.
+/// Item `index` of the plan, with num_tiles kNoItem after the last one. Plans of gathering kernels
+/// always hold items.
 ///
-/// Of a parametric plan items are counted by batch element, sections of KV heads, tile rows, heads
-/// and splits of a row; q_tile is then the rank of the tile row, first_tile the split.
+/// In a closed-form plan items are counted by batch element, groups of KV heads in L2
+/// (section_heads), tile rows, heads and splits of a row. q_tile is then the rank of the tile row,
+/// and first_tile is the split.
 template <bool kGather = false, class Params>
 __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t index) {
   const PlanArrays& plan = p.plan;
@@ -92,7 +97,7 @@ __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t inde
     return item;
   }
   if (kGather || plan.num_formulas == 0) return plan.items[index];
-  const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // KV head
+  const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // per KV head
   const int per_batch = per_head * plan.heads_kv;
   item.batch = index / per_batch;
   int rest = index % per_batch;
@@ -111,14 +116,14 @@ __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t inde
   return item;
 }
 
-/// Where the tile row of an item of a parametric plan lies, before set_row.
+/// Address of the tile row of an item of a closed-form plan, before set_row.
 template <class Params>
 __device__ __forceinline__ const TileRow* row_of(const Params& p, const WorkItem& item) {
   return p.tile_rows + static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile;
 }
 
-/// Reads it ahead. Its band takes too many registers to be kept until the item is published: it is
-/// brought near.
+/// Reads the tile row of an item ahead. Its band would take too many registers until the item is
+/// broadcast, so it is only prefetched.
 template <class Params>
 __device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkItem& item) {
   if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRowTiles{};
@@ -127,7 +132,7 @@ __device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkItem
   return row->tiles;
 }
 
-/// Sets what follows from the tile row of an item.
+/// Sets the members of an item that follow from its tile row.
 __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTiles& row,
                                         int head_in_group, int kv_head, WorkItem& item) {
   const int split = item.first_tile;
@@ -144,7 +149,7 @@ __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTil
   }
 }
 
-/// Writes the segments of a stretch of tiles behind `count` others at `to`, and counts them.
+/// Writes the segments of a run of tiles to `to` after `count` others, and counts them.
 __device__ __forceinline__ void store_stretch(std::uint32_t to, const FormulaWalk::Stretch& stretch,
                                               int& count) {
   const auto store = [&](int first, int end, PlanSegmentKind kind) {
@@ -165,7 +170,7 @@ __device__ __forceinline__ void store_stretch(std::uint32_t to, const FormulaWal
   store(full_end, stretch.end, PlanSegmentKind::formula);
 }
 
-/// Writes the segments of a tile row behind its item; how many they are.
+/// Writes the segments of a tile row behind its item; returns their number.
 __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
   int count = 0;
 #pragma unroll
@@ -182,7 +187,7 @@ __device__ __forceinline__ void store_item(std::uint32_t slot, const PublishedIt
               make_uint4(item.last_document, item.kv_head, item.head_in_group, item.num_heads));
 }
 
-/// Takes items until there are none, publishes each and loads its tiles in the order in which they
+/// Takes items until there are none, broadcasts each and loads its tiles in the order in which they
 /// are needed: K of a step, then V of the step before, across items. One thread.
 template <class Layout, bool kGeneral, bool kGather>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
@@ -190,7 +195,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   ptx::Ring<Layout::kQBuffers> q_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
 
-  // The V that comes next: that of the last step whose K was loaded.
+  // The V that is loaded next: that of the last step whose K was loaded.
   struct Pending {
     int key_begin, kv_head, batch;
     int tail_warp;  ///< the mask warp that zeroes its tail, kNoTail, or kGathered
@@ -225,24 +230,25 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     v_ring.advance();
   };
 
-  // The item that comes next is taken with the first tile of this one while many are left; then
-  // late, with the last three tiles, so that the longest items go to the blocks that are free
-  // first.
-  constexpr int kManyItems = 16;  // for each block
+  // While many items are left, the next one is taken at the first tile of this one. Near the end it
+  // is taken late, in the last three tiles, so that the longest items go to the blocks that are
+  // free first.
+  constexpr int kManyItems = 16;  // per block
   constexpr int kLateTiles = 3;
   bool is_first = true;
-  int mask_warp = 0;  // that makes the words of the next tile that needs them
-  // Every block takes until it gets none: num_items times in all, after which the counter is 0.
+  int mask_warp = 0;  // the mask warp of the next tile that needs mask fragments
+  // Every block takes indices until it gets none. That is num_items times in all, after which the
+  // counter is 0.
   const auto take_index = [&] {
     const auto last = static_cast<unsigned>(p.plan.num_items - 1);
     auto* const counter = reinterpret_cast<unsigned*>(p.next_item);
     return static_cast<std::int32_t>(gridDim.x + atomicInc(counter, last));
   };
-  ptx::wait_for_grid_before();  // which counts items and orders tile rows
+  ptx::wait_for_grid_before();  // the grid before resets the counter and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
   WorkItem next;
-  TileRowTiles row;            // of a parametric plan
-  GatherPart part, next_part;  // of a gathering one
+  TileRowTiles row;            // of a closed-form plan
+  GatherPart part, next_part;  // of a gathering plan
   const auto read_next = [&] {
     next = read_work<kGather>(p, index);
     if constexpr (kGather) {
@@ -371,7 +377,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   if (!is_first) load_pending();
 }
 
-/// Zeroes the keys of a step of V from `first_row` on and hands the step on.
+/// Zeroes the keys of a step of V from `first_row` on and signals that V is full.
 template <class Layout>
 __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int first_row, int lane) {
   constexpr int kPieces = kPanelRowBytes / 16;
@@ -388,7 +394,7 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int fir
   ptx::mbarrier_arrive_warp(base + Layout::kVFull + 8 * stage, lane);
 }
 
-/// The key biases of a tile, times log2(e) or as terms; 0 where there is none.
+/// Writes the key biases of a tile, times log2(e) or as terms; 0 where there is none.
 template <bool kTerms>
 __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardParams& p,
                                              const PublishedItem& item, const TilePlace& place,
@@ -409,8 +415,8 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
   }
 }
 
-/// Gives the queries of an item the other sign; `stage`, `phase`: of their buffer. One warp, which
-/// hands on what lies in shared memory.
+/// Negates the queries of an item; `stage` and `phase` are those of their buffer. One warp, whose
+/// later fence and arrival make the result visible.
 template <class Layout>
 __device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, std::uint32_t phase,
                                                int lane) {
@@ -425,21 +431,22 @@ __device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, st
   }
 }
 
-/// Makes the mask words (general kernel: and the biases) of every second tile that needs them.
-/// One of two warps.
+/// Makes the mask fragments of every second tile that needs them, in the bias kernel also its
+/// biases. One of two warps.
 template <class Layout, bool kGeneral, bool kGather, bool kTerms>
 __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t base,
                                            int mask_warp, int lane) {
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kStages> v_ring;
   ptx::Ring<Layout::kItemSlots> item_ring;
-  int turn = 0;                   // whose tile the next one is
-  std::uint32_t tail_phases = 0;  // of this warp's barriers kVTail, a bit a stage
+  int turn = 0;                   // the mask warp of the next tile
+  std::uint32_t tail_phases = 0;  // phases of this warp's barriers kVTail, one bit per stage
   for (;;) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
                        "mask: item full");
     const std::uint32_t item_slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
-    // What else is known of the item is read anew where it is wanted: it would take registers.
+    // Other members of the item are read anew where they are needed, because they would take
+    // registers.
     const PublishedItem item = read_item(item_slot);
     if (item.num_tiles == kNoItem) return;
     TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
@@ -461,11 +468,11 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         const std::uint32_t biases =
             base + (kTerms ? Layout::kTerms + slots.stage * Layout::kTermBytes
                            : Layout::kBias + slots.stage * Layout::kBiasBytes);
-        // Where registers are few, what follows from the lane is not kept between tiles.
+        // Where registers are few, values derived from the lane are not kept between tiles.
         const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
         if constexpr (kTerms) {
-          // Scores are those of the scale's absolute value. An item's first mask is waited for
-          // before its first product.
+          // Scores use the absolute value of the scale. An item's first mask is waited for before
+          // its first product.
           static_assert(Layout::kQBuffers == Layout::kItemSlots);
           if (p.scale_log2 < 0 && left == item.num_tiles) {
             negate_queries<Layout>(base, item_ring.stage, item_ring.phase, own_lane);
@@ -504,7 +511,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         zero_tail<Layout>(base, v_ring.stage, max(place.kv_len - key_begin, 0), lane);
       }
     }
-    // Its segments may lie in the slot.
+    // The item's segments may lie in the slot, so it is released only here.
     __syncwarp();
     ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage), lane);
     item_ring.advance();

@@ -1,5 +1,6 @@
-// The mask of one tile as words of threads (fragment.hpp: mask_cell), made by one warp in shared
-// memory from any kind of plan segment.
+// Mask fragments: the mask of one tile as two words for each thread (fragment.hpp: mask_cell). One
+// warp makes them in shared memory from any kind of plan segment. The mask warps of the forward and
+// the backward kernel call write_mask.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace fdma::sm90 {
 
 using ptx::load_words, ptx::store_words;
 
-/// Where a tile lies: keys [key_begin, key_begin + 128) and rows from q_begin of an element.
+/// Position of a tile: keys [key_begin, key_begin + 128) and rows from q_begin on of an element.
 struct TilePlace {
   std::int32_t q_begin;
   std::int32_t key_begin;
@@ -39,8 +40,8 @@ __device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
       static_cast<int>(d.x), static_cast<int>(d.y), static_cast<int>(d.z), static_cast<int>(d.w)};
 }
 
-/// Words of two neighbouring threads, the first of them with columns 2 * quad and so on, of columns
-/// below `limit`.
+/// Words of two neighbouring threads, of which the first has columns 2 * quad and so on, with the
+/// columns below `limit` set.
 __device__ __forceinline__ uint4 words_below(int limit, int quad) {
   const std::uint32_t a = columns_below(limit - 2 * quad), b = columns_below(limit - 2 * quad - 2);
   return make_uint4(a, a, b, b);
@@ -52,8 +53,8 @@ __device__ __forceinline__ uint4 operator&(const uint4& a, const uint4& b) {
 constexpr int kWordQuads = 128;  ///< 16-byte pieces of a tile's words
 constexpr int kWarpSize = 32;
 
-/// A bitmap, or without one all cells; cut at kv_len. `limit` 0: no cell. kAtOnce: pieces of a lane
-/// that are read together.
+/// Writes a bitmap, or all cells if there is none, cut at kv_len. With `limit` 0 there is no cell.
+/// kAtOnce pieces of a lane are read together.
 template <int kAtOnce>
 __device__ __forceinline__ void write_bitmap(std::uint32_t slot, const uint4* bitmap, int limit,
                                              int lane) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void write_bitmap(std::uint32_t slot, const uint4* bi
   }
 }
 
-/// All cells of the first `num_rows` rows.
+/// Sets all cells of the first `num_rows` rows.
 __device__ __forceinline__ void write_whole_rows(std::uint32_t slot, int num_rows, int limit,
                                                  int lane) {
 #pragma unroll
@@ -77,13 +78,13 @@ __device__ __forceinline__ void write_whole_rows(std::uint32_t slot, int num_row
   }
 }
 
-/// Bit j set iff `any`, words of a row, has a cell in columns [64 j, 64 j + 64).
+/// Bit j is set iff `any`, the OR of words of rows, has a cell in columns [64 j, 64 j + 64).
 __device__ __forceinline__ std::uint32_t quarter_bits(std::uint32_t any) {
   return ((any & 0xFFFFu) != 0 ? 1u : 0u) | ((any >> 16) != 0 ? 2u : 0u);
 }
 
-/// Which quarters of a tile have a cell, of words that this warp has written: bit 2 i + j for rows
-/// [64 i, 64 i + 64) and columns [64 j, 64 j + 64).
+/// Returns which quarters of a tile have a cell, from words that this warp has written: bit 2 i + j
+/// stands for rows [64 i, 64 i + 64) and columns [64 j, 64 j + 64).
 __device__ __forceinline__ std::uint32_t quarters_with_cells(std::uint32_t slot, int lane) {
   __syncwarp();
   std::uint32_t quarters = 0;
@@ -100,12 +101,13 @@ __device__ __forceinline__ std::uint32_t quarters_with_cells(std::uint32_t slot,
   return __reduce_or_sync(~0u, quarters);
 }
 
-/// Where the word of a row lies for the first thread of its quad; 8 bytes on, for the next.
+/// Address of the word of a row for the first thread of its quad. The next thread's word is 8 bytes
+/// further.
 __device__ __forceinline__ std::uint32_t row_address(std::uint32_t slot, int row) {
   return slot + 8 * (row / 16 * 32 + row % 8 * 4) + (row % 16 < 8 ? 0 : 4);
 }
 
-/// The words of a row, one for each thread of its quad or of the first of them.
+/// Stores the words of a row, one for each thread of its quad or for the first of them.
 template <int kQuads>
 __device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
                                                 const std::uint32_t (&words)[kQuads]) {
@@ -124,8 +126,8 @@ __device__ __forceinline__ void add_keys(std::uint32_t (&words)[4], int begin, i
   }
 }
 
-/// Key intervals of each query, relative to key `first_key` of the panel; lane l makes the words of
-/// rows l, l + 32, ..
+/// Writes key intervals of each query, relative to key `first_key` of the panel. Lane l makes the
+/// words of rows l, l + 32, ..
 __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays& plan, int panel,
                                            int first_key, int limit, int lane) {
   for (int row = lane; row < kTileRows; row += kWarpSize) {
@@ -140,7 +142,7 @@ __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays&
   }
 }
 
-/// A band in shared memory.
+/// Stores and loads a band in shared memory.
 __device__ __forceinline__ void store_band(std::uint32_t address, const FormulaBand& band) {
   store_words(address, make_uint4(band.begin, band.end, band.first.begin, band.first.end));
   store_words(address + 16,
@@ -156,7 +158,7 @@ __device__ __forceinline__ FormulaBand load_band(std::uint32_t address) {
           static_cast<int>(b.w)};
 }
 
-/// The intervals of each row, columns counted from `first_column`.
+/// Writes the intervals of each row of a band, with columns counted from `first_column`.
 __device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand& band,
                                            int first_column, int lane) {
   const BandWords band_words(band, first_column, lane);
@@ -169,8 +171,8 @@ __device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand
   }
 }
 
-/// The queries of each row, a key, by the formula of a backward plan: for rows that are not a band.
-/// The lengths of its items are exchanged: q_len are keys, kv_len queries.
+/// Writes the queries of each row (a key) by the closed form of a backward plan, for rows that are
+/// not a band. The lengths of its items are exchanged: q_len counts keys, kv_len counts queries.
 template <class Params>
 __device__ __forceinline__ void write_formula_columns(std::uint32_t slot, const Params& p,
                                                       const PublishedItem& item,
@@ -187,7 +189,8 @@ __device__ __forceinline__ void write_formula_columns(std::uint32_t slot, const 
   }
 }
 
-/// The keys of each row by the formula of a parametric plan: for rows that are not a band.
+/// Writes the keys of each row by the closed form of a closed-form plan, for rows that are not a
+/// band.
 template <class Params>
 __device__ __forceinline__ void write_formula(std::uint32_t slot, const Params& p,
                                               const PublishedItem& item, const TilePlace& place,
@@ -213,11 +216,12 @@ __device__ __forceinline__ void write_formula(std::uint32_t slot, const Params& 
   }
 }
 
-/// Query intervals of each key. A lane holds a key of each quad, that of bit `lane`: column
-/// lane / 2 * 8 + lane % 2 + 2 * quad; and makes the words of rows lane, lane + 32, .. Keys that
-/// all rows see come from a ballot; keys that begin or end in the tile (few, unless the tile lies
-/// on a diagonal) are handed round one by one. Keys with several intervals take another round. All
-/// four quads at once hide what reading takes; fewer need fewer registers.
+/// Writes query intervals of each key. A lane holds a key of each quad, that of bit `lane`: column
+/// lane / 2 * 8 + lane % 2 + 2 * quad. It makes the words of rows lane, lane + 32, .. Keys that all
+/// rows see come from a ballot. Keys whose interval begins or ends in the tile (few, unless the
+/// tile lies on a diagonal) are broadcast to the warp one by one. Keys with several intervals take
+/// another iteration. Taking all four quads at once hides the latency of reading; taking fewer
+/// needs fewer registers.
 template <int kQuads>
 __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArrays& plan, int table,
                                               const TilePlace& place, int lane) {
@@ -240,7 +244,7 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
     std::uint32_t words[kLaneRows][kQuads] = {};
     bool has_more = true;
     while (has_more) {
-      int begin[kQuads], end[kQuads];  // rows of the tile; none: [0, 0)
+      int begin[kQuads], end[kQuads];  // rows of the tile; [0, 0) is none
       bool is_left = false;
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
@@ -279,7 +283,7 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
       }
       has_more = __any_sync(~0u, is_left);
     }
-    // Addresses of rows are made when they are needed.
+    // Addresses of rows are computed when they are needed.
     if constexpr (kQuads < 4) lane = ptx::opaque(lane);
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
@@ -288,10 +292,10 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
   }
 }
 
-/// The words of a tile that needs them, by all lanes of a warp; `item_address`, `band_address`:
-/// what is published of its item. `p`: parameters of the forward or the backward kernel; kQuads:
-/// how many of the four quads write_columns takes at once, and pieces of a bitmap; gathering plans
-/// have no formula.
+/// Writes the words of a tile that needs them. All lanes of a warp call it. `item_address` and
+/// `band_address` point to the item's words as they are broadcast. `p` are parameters of the
+/// forward or the backward kernel. kQuads is the number of quads that write_columns takes at once,
+/// and of bitmap pieces read together. Gathering plans have no closed-form mask.
 template <int kQuads, bool kGather = false, class Params>
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
                                            std::uint32_t item_address, std::uint32_t band_address,

@@ -1,21 +1,23 @@
-// Online softmax of one step in the accumulator registers of a warpgroup: a thread has two rows, r
-// and r + 8, of 64 and 32 columns of each; register 4 j + 2 i + e is row i, column 8 j + e.
+// Online softmax of one step in the accumulator registers of a warpgroup. The computing warps of
+// the forward kernel call it. A thread has two rows, r and r + 8, of the 64 rows, and 32 columns of
+// each; register 4 j + 2 i + e is row i, column 8 j + e.
 //
-// The maximum that exponents refer to follows the true one lazily: as long as the true maximum of a
-// row grows by less than 2^kSlack, sums and outputs keep their scale, and the correction of the
-// output (head_dim multiplications a row) is left out. P is then at most 2^kSlack, within its type.
+// The maximum to which exponents refer follows the true maximum lazily. As long as the exponential
+// of the true maximum of a row grows by less than a factor of 2^kSlack, sums and outputs keep their
+// scale, and the correction of the output (head_dim multiplications a row) is skipped. P is then at
+// most 2^kSlack, which its type can hold.
 //
-// So lazily that the maximum of a step need not be known: of most steps it is below what exponents
-// refer to, or little above. weigh computes exponentials at once; where none is too large, which
-// their sum says, they are the weights. Else, and for rows that have seen no key, the maximum is
-// found, and where it has to be raised the exponentials are computed once more.
+// The maximum of a step need not even be computed, because in most steps it is below the reference
+// or little above it. weigh computes exponentials at once. If none is too large, which their sum
+// tells, they are the weights. Otherwise, and for rows that have seen no key, the maximum is
+// computed. If the reference has to be raised, the exponentials are computed once more.
 //
 // Example     logits 3, 1 of the first step, 20, 2 of the second (in powers of 2), kSlack 32: the
-//             exponents of both refer to 3; the second step's sum, 2^17 + 2^-1, is no reason to
-//             look
+//             exponents of both refer to 3; the second step's sum, 2^17 + 2^-1, does not trigger
+//             the search for the maximum
 // Fits not    the first step of an item, which has no maximum before it: softmax_first
-// Cost        a step of 128 keys has 66 of some 460 instructions less, and no shuffles; a step that
-//             is computed again some 300 more
+// Cost        a step of 128 keys saves 66 of some 460 instructions, and all shuffles; a step that
+//             is computed again takes some 300 more
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,23 +29,24 @@
 
 namespace fdma::sm90 {
 
-/// Sums of 2^17 such weights, times values, are far from the largest float32; float16 ends at 2^16.
+/// For bfloat16, sums of 2^17 such weights times values are far below the largest float32. float16
+/// ends at 2^16.
 template <class T>
 inline constexpr float kSlack = std::is_same_v<T, __nv_bfloat16> ? 32.0f : 8.0f;
-/// 32 * 2^kSlack: a thread's sum of the 32 weights of a row is above it only where one of them is
-/// above 2^kSlack.
+/// 32 * 2^kSlack. A thread's sum of the 32 weights of a row exceeds it only if one of them exceeds
+/// 2^kSlack.
 template <class T>
 inline constexpr float kLargeSum = std::is_same_v<T, __nv_bfloat16> ? 0x1p37f : 0x1p13f;
 
-/// Of a thread's two rows: the maximum of the logits that exponents refer to, and the sum of the
-/// exponentials in the thread's own columns.
+/// State of a thread's two rows: the maximum of the logits to which exponents refer, and the sum of
+/// the exponentials in the thread's own columns.
 struct RowState {
   float max[2];
   float sum[2];
 };
 
-/// `masked` where the bit of a cell is 0. Two loops, so that each becomes one register of
-/// predicates at a time.
+/// Sets cells whose mask bit is 0 to `masked`. There are two loops, so that each becomes one
+/// register of predicates at a time.
 template <int kCount>
 __device__ __forceinline__ void apply_words(float (&s)[kCount], std::uint32_t word0,
                                             std::uint32_t word1, float masked = -INFINITY) {
@@ -59,7 +62,8 @@ __device__ __forceinline__ void apply_words(float (&s)[kCount], std::uint32_t wo
   }
 }
 
-/// s <- s * scale + bias of its column; `biases`: shared address of the thread's first column.
+/// s <- s * scale + bias of its column. `biases` is the shared address of the thread's first
+/// column.
 template <int kCount>
 __device__ __forceinline__ void scale_and_bias(float (&s)[kCount], float scale,
                                                std::uint32_t biases) {
@@ -98,10 +102,11 @@ __device__ __forceinline__ float2 row_maxima(const float (&s)[kCount]) {
 template <int kCount>
 __device__ __forceinline__ void softmax_first(float (&s)[kCount], RowState& state, float scale) {
   const auto [max0, max1] = row_maxima(s);
-  // Compared with -inf, and in this way, for ptxas to have registers for all products (else C7511).
+  // The comparison with -inf, in this form, leaves ptxas registers for all products (otherwise
+  // C7511).
   if ((max0 - state.max[0]) * scale > 0.0f) state.max[0] = max0;
   if ((max1 - state.max[1]) * scale > 0.0f) state.max[1] = max1;
-  // A row that sees no key yet: every logit is -inf, any finite reference gives 0.
+  // For a row that has seen no key yet every logit is -inf, and any finite reference gives 0.
   const float base0 = state.max[0] == -INFINITY ? 0.0f : state.max[0] * scale;
   const float base1 = state.max[1] == -INFINITY ? 0.0f : state.max[1] * scale;
   float sum0 = 0.0f, sum1 = 0.0f;
@@ -119,9 +124,9 @@ __device__ __forceinline__ void softmax_first(float (&s)[kCount], RowState& stat
   state.sum[1] += sum1;
 }
 
-/// The exponentials of a step as elements T; their sum in the thread's columns of each row.
-/// `wait`: until `probabilities` may be written; 4 * kFirst exponentials are computed before it,
-/// and `value`, not negative, holds them there (ptx::compute_before).
+/// Computes the exponentials of a step as elements T; returns their sum over the thread's columns
+/// of each row. `wait` waits until `probabilities` may be written. 4 * kFirst exponentials are
+/// computed before it, and `value`, not negative, holds them there (ptx::compute_before).
 template <class T, int kFirst, bool kHold, int kCount, int kPieces, class Wait>
 __device__ __forceinline__ float2 exponentials(const float (&s)[kCount], const RowState& state,
                                                float scale,
@@ -160,8 +165,9 @@ __device__ __forceinline__ float2 exponentials(const float (&s)[kCount], const R
   return sum;
 }
 
-/// Raises what exponents refer to where the maximum of a step is too large for it; sums and outputs
-/// follow. False iff the exponentials that were computed will do, in all rows of the warp.
+/// Raises the reference maximum where the maximum of a step is too large for it, and rescales sums
+/// and outputs. Returns false iff the exponentials that were computed are valid in all rows of the
+/// warp.
 template <class T, int kCount, int kOut>
 __device__ __forceinline__ bool raise_maximum(const float (&s)[kCount], RowState& state,
                                               float scale, float (&out)[kOut]) {
@@ -173,7 +179,7 @@ __device__ __forceinline__ bool raise_maximum(const float (&s)[kCount], RowState
     if (!((max[i] - state.max[i]) * scale > kSlack<T>)) continue;
     const bool is_first = state.max[i] == -INFINITY;
     if (is_first && fabsf(max[i] * scale) <= kSlack<T>) {
-      state.max[i] = 0.0f;  // what the exponents of a row without keys refer to
+      state.max[i] = 0.0f;  // the reference of a row without keys
       continue;
     }
     factor[i] = is_first ? 0.0f : ptx::exp2_approx((state.max[i] - max[i]) * scale);
@@ -189,8 +195,9 @@ __device__ __forceinline__ bool raise_maximum(const float (&s)[kCount], RowState
   return true;
 }
 
-/// The weights of a step after the first, as elements T; updates state and outputs. scale > 0.
-/// `wait`: until these and `probabilities` are there, with the first exponentials (exponentials).
+/// Computes the weights of a step after the first, as elements T; updates state and outputs. scale
+/// > 0. `wait` waits until the outputs and `probabilities` are available, after the first
+/// exponentials (exponentials).
 template <class T, int kFirst, bool kHold, int kCount, int kPieces, int kOut, class Wait>
 __device__ __forceinline__ void weigh(const float (&s)[kCount], RowState& state, float scale,
                                       std::uint32_t (&probabilities)[kPieces][4],
@@ -205,9 +212,9 @@ __device__ __forceinline__ void weigh(const float (&s)[kCount], RowState& state,
   state.sum[1] += sum.y;
 }
 
-/// 1 / x and log2 x of a sum of exponentials without branches, or NaN of NaN. A sum is
-/// nearly 2^-kSlack at least: the exponential of the maximum. The quotient is the nearest float;
-/// the logarithm is off by 2^-22 beside its rounding.
+/// Returns 1 / x and log2 x of a sum x of exponentials without branches, or NaN for NaN. A sum is
+/// at least nearly 2^-kSlack, the exponential of the maximum. The quotient is the nearest float.
+/// The logarithm has an error of 2^-22 in addition to its rounding.
 __device__ __forceinline__ float2 inverse_and_log2(float sum) {
   float near, log2_fraction;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(sum));
@@ -218,8 +225,8 @@ __device__ __forceinline__ float2 inverse_and_log2(float sum) {
           static_cast<float>(static_cast<int>(exponent >> 23) - 127) + log2_fraction};
 }
 
-/// After the last tile: what the output of each row is multiplied with (0 for a row without keys)
-/// and the natural logarithm of its sum. `kStraight`: without branches.
+/// After the last tile: computes the factor of each output row (0 for a row without keys) and its
+/// logsumexp (natural logarithm). `kStraight`: without branches.
 template <bool kStraight>
 __device__ __forceinline__ void finish_rows(const RowState& state, float scale, float (&inverse)[2],
                                             float (&lse)[2]) {
@@ -240,7 +247,7 @@ __device__ __forceinline__ void finish_rows(const RowState& state, float scale, 
   }
 }
 
-/// The output of each row times its factor; where one is 0, zero_rows has to follow.
+/// Multiplies the output of each row by its factor. If a factor is 0, zero_rows has to follow.
 template <int kCount>
 __device__ __forceinline__ void normalize(float (&out)[kCount], const float (&inverse)[2]) {
 #pragma unroll
@@ -250,7 +257,8 @@ __device__ __forceinline__ void normalize(float (&out)[kCount], const float (&in
   }
 }
 
-/// Rows whose factor is 0 become 0 whatever they hold: V of keys that no row sees may be NaN.
+/// Sets rows whose factor is 0 to 0 whatever they hold, because V of keys that no row sees may be
+/// NaN.
 template <int kCount>
 __device__ __forceinline__ void zero_rows(float (&out)[kCount], const float (&inverse)[2]) {
 #pragma unroll

@@ -8,7 +8,7 @@
 namespace fdma::sm90 {
 namespace {
 
-// The driver's function, asked for at run time so that nothing links against libcuda, and once.
+// The driver's function. It is looked up once, at run time, so that nothing links against libcuda.
 Result<decltype(&cuTensorMapEncodeTiled)> encode_function() {
   static std::atomic<decltype(&cuTensorMapEncodeTiled)> known = nullptr;
   if (const auto encode = known.load(std::memory_order_relaxed)) return encode;
@@ -46,7 +46,7 @@ Result<CUtensorMap> make_tile_map(const TensorView& tensor, std::int32_t group_s
   cuuint64_t extents[5] = {static_cast<cuuint64_t>(head_dim)};
   cuuint64_t strides[4];  // bytes
   for (int i = 0; i < 4; ++i) {
-    // An axis of one entry may have any stride; the map wants a legal one.
+    // An axis of one entry may have any stride, but the map needs a legal one.
     const std::int64_t bytes = (counts[i] == 1 ? kPanel : elements[i]) * kElementBytes;
     if (bytes <= 0 || bytes % kMapAlignment != 0) {
       return Error{
