@@ -1,11 +1,11 @@
-// What a build with CUDA and one without answer differently.
+// Checks that a build with CUDA and one without answer differently.
 #pragma once
 
 #include "fdma/base/result.hpp"
 
 namespace fdma {
 
-/// Nothing if the current device runs kernels for sm_90a; otherwise `unsupported` with the reason.
+/// Success if the current device runs kernels for sm_90a; otherwise `unsupported` with the reason.
 Result<void> check_sm90_device();
 
 }  // namespace fdma

@@ -1,4 +1,4 @@
-// An attention call whose tensors are checked: what every backend starts from.
+// An attention call whose tensors are checked. Every backend starts from it.
 #pragma once
 
 #include <cmath>
@@ -25,25 +25,26 @@ struct AttentionCall {
   std::int64_t bias_batch_stride = 0, bias_head_stride = 0;
   float* lse = nullptr;  ///< or null
   std::int64_t lse_batch_stride = 0, lse_head_stride = 0, lse_row_stride = 0;
-  float scale_log2 = 0;  ///< softmax scale times log2(e): exponents are powers of two
-  // Of parametric plans, or null: the plan's own.
+  float scale_log2 = 0;  ///< softmax scale times log2(e), because exponents are powers of two
+  // For closed-form plans; null: the plan's own.
   const std::int32_t* q_lens = nullptr;      ///< [batch]
   const std::int32_t* kv_lens = nullptr;     ///< [batch]
   const std::int32_t* cu_seqlens = nullptr;  ///< element b's at b * cu_seqlens_batch_stride
   std::int64_t cu_seqlens_batch_stride = 0;  ///< 0: all elements have the same documents
-  std::int32_t num_borders = 0;              ///< of each element, where cu_seqlens is given; then
-                                             ///< MaskFormula::first_border does not apply
+  /// Per batch element, where cu_seqlens is given; MaskFormula::first_border does not apply then
+  std::int32_t num_borders = 0;
 };
 
-/// Nothing if the plan is for this pass; else unsupported, saying which one it is for.
+/// Success if the plan is for this pass; otherwise unsupported, with the pass that it is for.
 Result<void> check_direction(Direction of_plan, Direction of_call);
 
 inline float default_softmax_scale(std::int32_t head_dim) {
   return 1.0F / std::sqrt(static_cast<float>(head_dim));
 }
 
-/// The call, or what is wrong with its tensors: shape_mismatch, invalid_argument, unsupported.
-/// `is_parametric`: the plan takes lengths and documents. Their values are not looked at.
+/// Returns the call, or what is wrong with its tensors: shape_mismatch, invalid_argument,
+/// unsupported. `is_parametric`: the plan takes lengths and documents. Their values are not
+/// checked.
 Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
                                    const AttentionTensors& tensors, const AttentionOptions& options,
                                    Device device, bool is_parametric = false);

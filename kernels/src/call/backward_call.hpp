@@ -1,4 +1,4 @@
-// A backward call whose tensors are checked: what every backend starts from.
+// A backward call whose tensors are checked. Every backend starts from it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace fdma {
 
-/// The inputs as in a forward call, `out` and `lse` being read, and what is there beside them.
+/// The inputs of a forward call, with `out` and `lse` as inputs, and the tensors of the backward
+/// pass.
 struct BackwardCall : AttentionCall {
   Strided dout;
   Strided dq, dk, dv;           ///< data is written
@@ -16,11 +17,12 @@ struct BackwardCall : AttentionCall {
   std::int64_t dlse_batch_stride = 0, dlse_head_stride = 0, dlse_row_stride = 0;
   float* dkey_bias = nullptr;  ///< or null
   std::int64_t dbias_batch_stride = 0, dbias_head_stride = 0;
-  float scale = 0;         ///< of the softmax
+  float scale = 0;         ///< softmax scale
   bool sums_keys = false;  ///< RowSums::keys
 };
 
-/// The call, or what is wrong with its tensors, as checked_call; `direction` is the plan's.
+/// Returns the call, or what is wrong with its tensors, as checked_call does; `direction` is the
+/// plan's.
 Result<BackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
                                            const ScoreSpec& score, const BackwardTensors& tensors,
                                            const BackwardOptions& options, Device device,

@@ -1,4 +1,5 @@
-// Whether a tensor of a call is what the plan says, the same for every call and backend.
+// Checks whether a tensor of a call is what the plan says. They are the same for every call and
+// backend.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@
 
 namespace fdma {
 
-/// What a tensor of a call has to look like.
+/// What a tensor of a call has to be.
 struct ExpectedTensor {
   std::string_view name;
   std::string_view dimensions;  ///< for messages, for example "[batch, q_len, heads_q, head_dim]"
@@ -22,20 +23,20 @@ struct ExpectedTensor {
   int length_axis;  ///< the axis that may be longer than its extent here; kMaxRank: none
 };
 
-/// Where it lies, its dtype, extents, data and alignment: unsupported, shape_mismatch or
-/// invalid_argument by its name.
+/// Checks device, dtype, extents, data and alignment. Errors name the tensor: unsupported,
+/// shape_mismatch or invalid_argument.
 Result<void> check_tensor(const TensorView& tensor, const ExpectedTensor& expected, Device device);
 
-/// Vectors run along the last axis: its stride is 1.
+/// Checks that the stride of the last axis, along which vectors run, is 1.
 Result<void> check_last_stride(const TensorView& tensor, std::string_view name);
 
-/// Both of them.
+/// Both check_tensor and check_last_stride.
 Result<void> check_rows(const TensorView& tensor, const ExpectedTensor& expected, Device device);
 
-/// No two elements at one address, as far as strides tell.
+/// Checks that no two elements have one address, as far as strides tell.
 Result<void> check_distinct(const TensorView& tensor, std::string_view name);
 
-/// Tensors as q, k, v and out of a call have to be, and float32 ones as lse and key_bias.
+/// What q, k, v and out of a call have to be, and float32 tensors like lse and key_bias.
 ExpectedTensor expected_q(std::string_view name, const AttentionShape& shape, DType dtype);
 ExpectedTensor expected_k(std::string_view name, const AttentionShape& shape, DType dtype);
 ExpectedTensor expected_v(std::string_view name, const AttentionShape& shape, DType dtype);

@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kWarps* kRows* kWarpSize)
 }
 
 int rows_of_tile(const CombineParams& p) {
-  // Rows past the longest length are not even looked at.
+  // Rows past the longest length get no block.
   return std::min(p.block_q, p.max_q_len) * p.heads_per_tile;
 }
 

@@ -231,7 +231,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
 
   const std::vector<char> bytes = packing.bytes();
   FDMA_TRY_VOID(sm90::check_cuda(cudaMalloc(&impl->memory, bytes.size()), "cudaMalloc"));
-  // From pageable memory: the bytes have left it when the call returns.
+  // The source is pageable memory, so it may be freed when the call returns.
   FDMA_TRY_VOID(sm90::check_cuda(
       cudaMemcpyAsync(impl->memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream),
       "cudaMemcpyAsync"));

@@ -1,12 +1,14 @@
-// Calls that CUDA refuses while any stream of the process is captured, made anyway.
+// A guard that permits calls that CUDA otherwise refuses while any stream of the process is
+// captured.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace fdma {
 
-/// While it lives the calling thread may make calls that could wait for a captured stream (taking
-/// and returning memory, asking for a stream's number). None that are made here touch the capture.
+/// While it lives the calling thread may make calls that could wait for a captured stream
+/// (allocating and freeing memory, querying a stream's id). None of the guarded calls touches the
+/// capture.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,4 +1,5 @@
-// A mask as compressed rows (CSR) on the host: what a sparse library's pattern is made of.
+// A mask as compressed rows (CSR) on the host. The sparsity pattern of the cuSPARSE attention is
+// made from it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace fdma {
 
-/// The rows of one mask, with columns as intervals: what a device expands to one index a cell.
+/// The rows of one mask, with columns as intervals. The device expands them to one index per cell.
 ///
 /// Example     causal, 3 x 3:  row_offsets {0,1,3,6}, intervals {[0,1), [0,2), [0,3)} with
 ///             interval_offsets {0,1,2,3}; its columns are 0, 0 1, 0 1 2
@@ -27,11 +28,11 @@ struct CsrRows {
   std::int64_t num_cells() const { return row_offsets.back(); }
 };
 
-/// Exact. Cost: row_intervals_of for every row.
+/// The conversion is exact. Cost: row_intervals_of for every row.
 CsrRows csr_rows_of(const SegmentMask& mask);
 
-/// shape_mismatch unless the mask has 1 or `batch` elements and 1 or heads_q heads, and their
-/// lengths are those of the shape.
+/// shape_mismatch unless the mask has 1 or `batch` elements and 1 or heads_q heads, and its lengths
+/// are those of the shape.
 Result<void> check_mask_fits(const BlockMask& mask, const AttentionShape& shape);
 
 }  // namespace fdma

@@ -1,4 +1,4 @@
-// What the items of a plan compute, in closed form: tiles and cells by kind.
+// The work of a plan's items: numbers of tiles and cells by kind. Estimates use it.
 #pragma once
 
 #include <cstdint>
@@ -33,37 +33,37 @@ class WorkCounter {
   BlockShape tile_;           // rows and columns of the plan's mask, here queries and keys
   std::int64_t stripe_rows_;  // at most block_q
   bool skips_dead_keys_;
-  std::int64_t gather_step_;                // keys of a list are computed by so many
+  std::int64_t gather_step_;                // keys of a list are computed in multiples of this
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
-  // Of a parametric plan.
+  // For closed-form plans.
   std::vector<FormulaElement> elements_;
   std::vector<std::size_t> first_row_;  // of each batch element in row_work_
   std::vector<PlanWork> row_work_;      // of whole tile rows, the same for all heads
 };
 
-/// Columns (keys, backward queries) whose rows the item reads, once for each tile or chunk that
-/// computes them.
+/// Columns (keys, in backward plans queries) whose rows the item reads, counted once for each tile
+/// or index tile that computes them.
 std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64_t tile_columns);
 
-/// How far away (0: near, 1: far) the tensors' rows are for an item that reads `num_columns`:
-/// between two items of one KV head a worker passes through as many of every other head of the
-/// section.
+/// The share of L2 misses (0: all hits, 1: all misses) for the tensors' rows of an item that reads
+/// `num_columns` columns. Between two items of one KV head a worker passes through as many items of
+/// every other head of the section.
 class ColumnDistance {
  public:
   ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes);
   double of(std::int64_t num_columns) const;
 
  private:
-  double bytes_per_column_;  // of all heads that are passed
+  double bytes_per_column_;  // of all heads in between
   double near_bytes_;
   double far_bytes_;
 };
 
-/// 0 up to `low`, 1 from `high` on, in between by the logarithm; 0 where both are 0.
+/// 0 up to `low`, 1 from `high` on, and logarithmic in between; 0 where both are 0.
 double logarithmic_share(double value, double low, double high);
 
-/// Time of an item's work at these costs, keys and values being near; `overlaps_masks`: as
+/// Time of an item's work at these costs if keys and values are L2 hits. `overlaps_masks`: as in
 /// KernelCosts.
 double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks = false);
 

@@ -1,4 +1,4 @@
-// The order in which deterministic backward calls take their units and add up dQ.
+// The order in which deterministic backward calls take their units and accumulate dQ.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 namespace fdma {
 
 /// A unit is what one block computes without a break: the items of a group of query heads for one
-/// key tile, or an item of key lists. A visit is one of its tiles: of a query head and a query
-/// tile; over key lists of a KV head and a query tile, for all of its query heads alike.
+/// key tile, or an item of a kv worklist. A visit is one of the unit's tiles. It belongs to a query
+/// head and a query tile; over kv worklists to a KV head and a query tile, for all its query heads
+/// alike.
 ///
 /// Shapes      units [num_items / group_size], unit u is items [u * group_size, ..), or
 ///             [key_lists.items]; first_visits: of each entry of units, its first entry of ranks;
 ///             ranks [visits]: how many entries of units before this one visit the same query tile
 ///             of the same head
-/// Invariants  a unit waits for units before it in `units` only, so that blocks that take units in
-///             this order never wait for each other in a circle, however few they are
+/// Invariants  a unit waits only for units before it in `units`, so blocks that take units in this
+///             order never wait for each other in a cycle, however few they are
 struct VisitOrder {
   std::vector<std::int32_t> units;
   std::vector<std::int32_t> first_visits;
@@ -26,9 +27,10 @@ struct VisitOrder {
   bool walks_down = false;  ///< items are walked from the last query tile to the first
 };
 
-/// The order for a backward plan of items or of key lists, run by `num_workers` blocks: units of a
-/// few KV heads lie side by side. Of these the last key tiles come first; where items are walked
-/// down, the first ones; of lists, segment by segment, the first of each head.
+/// The order for a backward plan with items or a kv worklist, run by `num_workers` blocks. Units of
+/// a few KV heads are interleaved. Among these the last key tiles come first, or the first key
+/// tiles if items are walked down. For kv worklists it goes segment by segment, with the first unit
+/// of each head first.
 ///
 /// Errors  unsupported: 2^31 visits or more
 /// Cost    O(units log units + visits); 4 bytes a visit

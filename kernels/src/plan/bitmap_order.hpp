@@ -1,4 +1,4 @@
-// Bitmaps in the order in which a backend reads them.
+// Converts bitmaps to the order in which a backend reads them.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace fdma {
 void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,
                               std::uint64_t* key_major);
 
-/// A tile of 128 x 128 in the order of the sm90 kernels: for thread t of 256 its words 2t and 2t +
-/// 1 of 32 bits (sm90/shared/fragment.hpp: mask_cell; thread t % 128 of warpgroup t / 128). Both have 256
+/// A tile of 128 x 128 in the order of the sm90 kernels: for thread t of 256 its 32-bit words 2t
+/// and 2t + 1 (sm90/fragment.hpp: mask_cell; thread t % 128 of warpgroup t / 128). Both have 256
 /// words of 64 bits.
 void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* thread_words);
 
-/// The same of a mask tile of 128 / heads_per_tile x 128 whose rows several heads share: row r of
+/// The same for a mask tile of 128 / heads_per_tile x 128 whose rows several heads share. Row r of
 /// the tile is row r / heads_per_tile of `row_major`, which has 256 / heads_per_tile words.
 void packed_thread_words_from_row_major(const std::uint64_t* row_major, int heads_per_tile,
                                         std::uint64_t* thread_words);

@@ -1,5 +1,5 @@
-// Runs of live rows, key by key, in a tile whose cells lie row by row: a gather list has an entry
-// for each.
+// Runs of live rows of each key, in a tile whose cells are stored row by row. A kv index list has
+// an entry for each run.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct CellRun {
 /// Appends the runs of a tile, by ascending row_end.
 void append_runs(const std::uint64_t* words, BlockShape block, std::vector<CellRun>& runs);
 
-/// Tiles that a row panel reaches into.
+/// Number of tiles that a row panel reaches into.
 std::int64_t panel_tiles(const SegmentMask& mask, std::int64_t panel);
-/// The cells of tile `tile` of a row panel, row by row; `words` has words_per_bitmap of them.
+/// The cells of tile `tile` of a row panel, row by row. `words` has words_per_bitmap words.
 void panel_cells(const SegmentMask& mask, std::int64_t panel, std::int64_t tile,
                  std::vector<std::uint64_t>& words);
 

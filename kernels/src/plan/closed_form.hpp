@@ -1,5 +1,5 @@
-// Parametric plans on the host: formulas of a mask, and the items that follow from them. What the
-// GPU's tile_rows does at each call.
+// Closed-form plans on the host: the closed-form masks of a mask's groups, and the items that
+// follow from them. On the GPU sm90/tile_rows.cu makes the items at each call.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace fdma {
 
-/// Formula, lengths and borders of one batch element in one call, read as its plan is: rows are
-/// queries and columns keys, of a backward plan the other way round.
+/// The closed-form mask, lengths and borders of one batch element in one call, read as its plan is:
+/// rows are queries and columns are keys, in a backward plan the other way round.
 ///
 /// Owner       borrows the borders of the plan or of the call
 struct FormulaElement {
@@ -30,41 +30,43 @@ struct FormulaElement {
   std::array<FormulaRange, 2> intervals(std::int32_t row) const;
 };
 
-/// Of a parametric plan; `call` without lengths and documents of its own: those of the plan.
+/// The elements of a closed-form plan. If `call` has no lengths and documents of its own, those of
+/// the plan apply.
 std::vector<FormulaElement> formula_elements(const AttentionPlan& plan,
                                              const AttentionCall& call = {});
 
-/// The tiles of a tile row of the element, which has rows there; `tile` is the plan's mask_tile.
+/// The tiles of a tile row of the element, which has rows there. `tile` is the plan's mask_tile.
 FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t tile_row);
 
-/// The items of a call, without segments: by batch element, in sections of section_heads KV heads,
-/// rows with many tiles first, the query heads of a row side by side.
+/// The items of a call, without segments. They are sorted by batch element, then by groups of
+/// section_heads KV heads, then rows with many tiles first. The query heads of a row are adjacent.
 std::vector<WorkItem> formula_items(const AttentionPlan& plan,
                                     const std::vector<FormulaElement>& elements);
 
-/// Items of a parametric plan at its own lengths.
+/// Number of items of a closed-form plan at its own lengths.
 std::int64_t count_formula_items(const AttentionPlan& plan);
 
-/// PlanCounts of a parametric plan at its own lengths. Cost: O(tile rows of all batch elements).
+/// PlanCounts of a closed-form plan at its own lengths. Cost: O(tile rows of all batch elements).
 PlanCounts count_formula_tiles(const AttentionPlan& plan);
 
-/// Sets the formulas and borders of `plan` from a mask whose groups are parametric or have cells of
-/// a closed form: one formula where all batch elements agree, else one for each.
+/// Sets the closed-form masks and borders of `plan` from a mask whose groups are parametric or have
+/// cells with a closed form. There is one closed form if all batch elements agree, otherwise one
+/// for each.
 ///
 /// Errors      unsupported: heads with masks of their own, cells without a closed form, lengths or
 ///             offsets above kFormulaMaxLength
 Result<void> set_formulas(const BlockMask& mask, AttentionPlan& plan);
 
-/// invalid_argument unless lengths and documents that a call gives are as AttentionTensors says.
-/// Reads them: host memory only.
+/// invalid_argument unless lengths and documents that a call gives satisfy AttentionTensors. It
+/// reads them, so they have to be in host memory.
 Result<void> check_formula_call(const AttentionPlan& plan, const AttentionCall& call);
 
-/// Formula `index` of the plan in a line, as its text has it.
+/// Closed-form mask `index` of the plan as one line of its text.
 std::string formula_text(const AttentionPlan& plan, std::size_t index);
-/// to_text of a parametric plan.
+/// to_text for a closed-form plan.
 std::string parametric_text(const AttentionPlan& plan, std::int64_t max_formulas);
 
-/// What validate(plan) says of a parametric plan: internal, naming what is wrong.
+/// validate(plan) for a closed-form plan: an internal error that names what is wrong.
 Result<void> validate_formulas(const AttentionPlan& plan);
 
 }  // namespace fdma

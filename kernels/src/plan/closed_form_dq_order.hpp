@@ -1,18 +1,18 @@
-// The turns of deterministic calls of parametric backward plans: which key tile adds to a query
-// tile before which. The same code on host and device.
+// The accumulation order of deterministic calls of closed-form backward plans: the rank of a key
+// tile at a query tile. Host and device share the code.
 //
 // Key tiles that some query sees are numbered from the last to the first, and blocks take them in
-// this order. A key tile has one stretch of query tiles. Where stretches begin never grows with the
-// number. Where they end does not either, among far tiles, and among near ones, whose first key
-// lies in the prefix or the sink; near ones have the highest numbers. So those that visit a query
-// tile are an interval of the far numbers and one of the near ones, and how many come before number
-// n is n plus something that the query tile knows.
+// this order. A key tile visits one interval of query tiles. The begin of the interval never grows
+// with the number. Its end does not grow either, separately among far tiles and among near ones,
+// whose first key lies in the prefix or the sink. Near tiles have the highest numbers. The tiles
+// that visit a query tile are therefore an interval of the far numbers and one of the near numbers,
+// and the rank of number n is n plus an offset that depends on the query tile only.
 //
-// A number waits for lower ones only, which were taken before: of all that are under way the lowest
-// waits for nobody.
+// A number waits only for lower ones, which were taken before. Among all numbers in progress the
+// lowest one therefore waits for nobody.
 //
 // Example     causal with a sink, 4 tiles: tile 3 has number 0 and queries [3, 4), .. tile 0 (near)
-//             has number 3 and [0, 4). Query tile 2 is visited by numbers 1, 2 and 3: turns 0, 1, 2
+//             has number 3 and [0, 4). Query tile 2 is visited by numbers 1, 2 and 3: ranks 0, 1, 2
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@
 
 namespace fdma {
 
-/// To be added to the number of a key tile: its turn at a query tile that it visits.
+/// Added to the number of a key tile, an offset gives its rank at a query tile that it visits.
 struct alignas(8) TurnOffsets {
   std::int32_t far;
   std::int32_t near;
 };
 
-/// Query tiles [first, end) that a key tile visits.
+/// The query tiles [first, end) that a key tile visits.
 struct TurnStretch {
   std::int32_t first;
   std::int32_t end;
 };
 
-/// The first of [begin, end) for which `is_after` holds, which then holds for all behind it.
+/// The first index of [begin, end) for which `is_after` holds; it holds for all later ones.
 template <class IsAfter>
 FDMA_HOST_DEVICE std::int32_t first_after(std::int32_t begin, std::int32_t end,
                                           const IsAfter& is_after) {
@@ -48,8 +48,8 @@ FDMA_HOST_DEVICE std::int32_t first_after(std::int32_t begin, std::int32_t end,
   return begin;
 }
 
-/// Of query tile `tile`, where stretch(n) is that of number n: of far ones below `num_far`, of near
-/// ones from there up to `num_tiles`.
+/// The offsets of query tile `tile`. stretch(n) are the query tiles of number n. Far numbers are
+/// below `num_far`, near ones from there up to `num_tiles`.
 template <class StretchOf>
 FDMA_HOST_DEVICE TurnOffsets turn_offsets(const StretchOf& stretch, std::int32_t num_far,
                                           std::int32_t num_tiles, std::int32_t tile) {

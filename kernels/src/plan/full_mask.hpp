@@ -1,4 +1,4 @@
-// The mask that allows everything.
+// The mask that allows every pair.
 #pragma once
 
 #include "fdma/formats/attention_shape.hpp"
@@ -6,7 +6,8 @@
 
 namespace fdma {
 
-/// Every pair of `shape` allowed, as segments in `tile`; stored once where lengths are uniform.
+/// A mask that allows every pair of `shape`, as segments in `tile`. It is stored once where lengths
+/// are uniform.
 BlockMask full_mask(const AttentionShape& shape, BlockShape tile);
 
 }  // namespace fdma

@@ -1,4 +1,5 @@
-// One group of a mask in a plan: its tile rows as segments and payloads.
+// Appends one group of a mask to a plan: its tile rows as segments with their bitmaps, panels and
+// tables.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace fdma {
 
-/// Where the segments of one tile row of one group are.
+/// The segments of one tile row of one group.
 struct PlannedRow {
   std::int32_t first_segment = 0;
   std::int32_t num_segments = 0;
@@ -21,18 +22,18 @@ struct PlannedRow {
   PlanCounts counts;
 };
 
-/// A group and how its tile rows are computed.
+/// A group and the choice of how its tile rows are computed.
 struct GroupChoice {
   SegmentMask mask;
   Regions regions;  ///< of `mask`
-  // Where keys are reordered:
+  // Where keys are permuted:
   OrderedMask ordered;
   Regions ordered_regions;       ///< of ordered.mask
-  std::vector<bool> is_ordered;  ///< tile rows that are computed in the new order; else empty
-  double gain = 0;               ///< full tiles that the order saves, of all tile rows once
+  std::vector<bool> is_ordered;  ///< tile rows that are computed in the new order; otherwise empty
+  double gain = 0;  ///< full tiles that the order saves, with every tile row counted once
 
   bool has_order() const { return !is_ordered.empty(); }
-  /// Tile rows are computed in the order of the tensors after all.
+  /// Makes all tile rows computed in the order of the tensors again.
   void drop_order() { is_ordered.clear(); }
 };
 
@@ -42,8 +43,9 @@ struct PlannedGroup {
   std::int32_t order = -1;  ///< index into plan.key_orders
 };
 
-/// Appends the segments, payloads, lists and the key order of a group to `plan`. Tile rows that
-/// move in step share their segments, payloads are those that are used.
+/// Appends the segments, bitmaps, panels, tables, lists and the kv permutation of a group to
+/// `plan`. Tile rows that differ by a constant step share their segments, and only used bitmaps,
+/// panels and tables are appended.
 ///
 /// Errors  unsupported for more than 2^31 - 1 segments
 Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan);

@@ -1,4 +1,4 @@
-// The groups of a mask in a plan: what is gathered, what is reordered, what stays.
+// Plans all groups of a mask: what goes to kv index lists, what is permuted, what stays as tiles.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace fdma {
 
-/// The group of the mask of (b, h), counted as the plan's shape does.
+/// The group of the mask of (b, h), where b and h count as in the plan's shape.
 std::int32_t group_of(const BlockMask& mask, std::int64_t b, std::int64_t h);
 
-/// Appends the groups of `mask`, whose rows are those of `plan`, by options.columns, and sets the
-/// key orders of its KV heads.
+/// Appends the groups of `mask`, whose rows are those of `plan`, according to options.columns, and
+/// sets the kv permutations of its KV heads.
 ///
 /// Errors  as append_group
 Result<std::vector<PlannedGroup>> plan_groups(const BlockMask& mask, const PlanOptions& options,

@@ -1,5 +1,4 @@
-// Which of the intervals that see keys are cut at the ends of segments of queries, on host and
-// device.
+// Decides which intervals of keys are cut at the ends of segments of queries, on host and device.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +8,18 @@
 
 namespace fdma {
 
-/// Keys of which it is decided together: [2048 n, 2048 n + 2048).
+/// Number of keys that are decided together: [2048 n, 2048 n + 2048).
 inline constexpr std::int32_t kCutPiece = 2048;
 
-/// An interval of more queries than this is long, where a query sees `w` keys at most: were each
-/// key to live equally long, it would live for w queries. `segment`: tiles.
+/// An interval of more queries than this is long, where a query sees at most `w` keys. If every key
+/// were live equally long, it would be live for w queries. `segment` is in tiles.
 FDMA_HOST_DEVICE inline std::int64_t longest_short_life(std::int64_t w, std::int32_t segment) {
   const std::int64_t longer = w + w / 2, queries = std::int64_t{segment} * kListTile;
   return longer < queries ? longer : queries;
 }
 
-/// Whether the intervals of a piece are cut: where keys that begin together end apart. Keys that
-/// come and go one after the other share tiles, and what is in the cache, anyway.
+/// Whether the intervals of a block of keys are cut: where keys that begin together end apart. Keys
+/// that come and go one after the other share tiles, and what is in the cache, without cuts.
 FDMA_HOST_DEVICE inline bool cuts_piece(std::int64_t num_intervals, std::int64_t num_long) {
   return num_long > 0 && num_long * 8 >= num_intervals;
 }

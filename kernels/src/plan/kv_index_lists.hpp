@@ -1,4 +1,4 @@
-// The gather lists of a mask's tile rows.
+// The kv index lists of a mask's tile rows.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@
 
 namespace fdma {
 
-/// Appends to `plan` the list of each tile row of `mask` that has one (and is among `rows`): the
-/// live keys of its gathered tiles. Returns the list of each tile row, -1 where there is none.
+/// Appends to `plan` the kv index list of each tile row of `mask` that has one (and is among
+/// `rows`): the live keys of its gathered tiles. Returns the list of each tile row, -1 if there is
+/// none.
 ///
-/// `keys`: what key each key of the mask is, where their order is not that of the tensors; else
-/// empty. Lists name keys of the tensors.
+/// `keys` maps each key of the mask to a key of the tensors where their orders differ; otherwise it
+/// is empty. Lists name keys of the tensors.
 ///
 /// Cost: O(keys), the (interval, tile row) pairs of column tables, the cells of other gathered
-/// tiles / 64, and entries log entries where keys do not come in order.
+/// tiles / 64, and O(entries log entries) where keys do not come in order.
 std::vector<std::int32_t> append_gather_lists(const SegmentMask& mask, const Regions& regions,
                                               const std::vector<bool>& rows,
                                               std::span<const std::int32_t> keys,

@@ -1,4 +1,5 @@
-// Keys in the order of their lifetimes: those that are visible together lie together.
+// A kv permutation that sorts keys by live range, so that keys visible to the same queries are
+// adjacent.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,18 @@
 
 namespace fdma {
 
-/// A mask over keys in another order.
+/// A mask over permuted keys.
 struct OrderedMask {
-  std::vector<std::int32_t> keys;  ///< the keys that are ever seen, in their new order
+  std::vector<std::int32_t> keys;  ///< the keys that some query sees, in their new order
   SegmentMask mask;                ///< its key i is keys[i]
 };
 
-/// The mask with keys sorted by the last query that sees them, and, inside blocks of some tiles, by
-/// the first; keys that nobody sees are left out. In tiles of mask.block.
+/// The mask with keys sorted by the last query that sees them and, inside blocks of some tiles, by
+/// the first. Keys that no query sees are left out. In tiles of mask.block.
 ///
-/// Example     eviction: at 8,192 tokens half of the keys live on average; every tile has some of
-///             them, but in the new order half of the tiles are full or nearly so, the others empty
+/// Example     eviction: at 8,192 tokens half of the keys are live on average. Every tile has some
+///             of them, but in the new order half of the tiles are full or nearly so and the others
+///             are empty
 /// Cost        O(keys log keys + intervals + tiles); the mask must have a column table
 OrderedMask order_by_lifetime(const SegmentMask& mask);
 

@@ -1,4 +1,5 @@
-// What items of a plan read in turn, and how much of it a shared cache holds.
+// Groups of KV heads whose items share a cache: the bytes that items of a plan read in succession,
+// and how many KV heads the cache holds.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 namespace fdma {
 
-/// Bytes of one column of the plan's mask, for one KV head: rows of k and v, backward those of q,
-/// dout and the float32 sums of dq of all its query heads.
+/// Bytes of one column of the plan's mask, for one KV head: its rows of k and v; in a backward plan
+/// the rows of q and dout and the fp32 accumulators of dq of all its query heads.
 inline std::int64_t column_bytes(const AttentionPlan& plan) {
   const AttentionShape& shape = plan.shape;
   const std::int64_t head_dim = shape.head_dim, head_dim_v = shape.head_dim_v;
@@ -20,7 +21,8 @@ inline std::int64_t column_bytes(const AttentionPlan& plan) {
                                head_dim_v * size_bytes(shape.out_dtype));
 }
 
-/// KV heads of one section: what their items read in turn fits in the cache.
+/// Number of KV heads in L2 at a time: the data that their items read in succession fits in
+/// `section_bytes`.
 inline std::int64_t section_heads(const AttentionPlan& plan, std::int64_t section_bytes) {
   const std::int64_t columns =
       plan.is_backward() ? plan.shape.max_q_len() : plan.shape.max_kv_len();

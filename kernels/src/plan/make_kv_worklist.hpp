@@ -1,5 +1,5 @@
-// Backward plans for sm90 as lists of keys by lifetime (plan/kv_worklist.hpp), in place of the tiles of
-// the transposed mask.
+// Backward plans for sm90 as kv worklists, in which keys are sorted by live range (key_lists.hpp),
+// in place of the tiles of the transposed mask.
 #pragma once
 
 #include "fdma/formats/block_mask.hpp"
@@ -7,20 +7,20 @@
 
 namespace fdma {
 
-/// Sets plan.key_lists and the counts, if that is asked for (options.columns = reorder) or, where
-/// it is left to the planner, predicted to pay; says whether it did. `mask` is the mask itself, not
-/// transposed. Never where query heads of a KV head have different masks.
+/// Sets plan.key_lists and the counts if options.columns = reorder asks for it or, where the
+/// planner decides, if it is predicted to pay; returns whether it did. `mask` is the mask itself,
+/// not the transposed one. It never does where query heads of a KV head have different masks.
 ///
 /// Errors  unsupported: more than 2^31 - 1 listed keys, items or sums
 Result<bool> plan_key_lists(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan);
 
-/// What the items of plan.key_lists visit, for all heads.
+/// The tiles that the items of plan.key_lists visit, for all heads.
 PlanCounts count_key_lists(const AttentionPlan& plan);
 
-/// Tiles of the segments of queries that plan.key_lists are cut at.
+/// Length in tiles of the segments of queries at which plan.key_lists are cut.
 std::int32_t listed_segment(const AttentionPlan& plan);
 
-/// internal, naming the first entry of plan.key_lists that breaks an invariant.
+/// Returns an internal error that names the first entry of plan.key_lists that breaks an invariant.
 Result<void> validate_key_lists(const AttentionPlan& plan);
 
 }  // namespace fdma

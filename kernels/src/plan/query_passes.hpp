@@ -1,5 +1,6 @@
-// Of backward calls on a GPU: what the kernels before and after the main one move, and the head
-// size that the main one computes.
+// Cost inputs of backward calls on a GPU: the bytes that the kernels before and after the main one
+// move, and the head size that the main one computes. The planner's estimate and the calibration
+// use them.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace fdma {
 
-/// Bytes read and written: out, dout and lse are read, two float32 a query and zeros for the sums
-/// of dq are written; then the sums are read and dq is written.
+/// Bytes read and written. The first kernel reads out, dout and lse and writes two float32 a query
+/// and the zero fill of dq's accumulators. The last one reads the accumulators and writes dq.
 inline std::int64_t query_pass_bytes(const AttentionShape& shape) {
   const std::int64_t kFloat = size_bytes(DType::float32);
   const std::int64_t outputs = 2 * std::int64_t{shape.head_dim_v} * size_bytes(shape.out_dtype);
@@ -22,8 +23,9 @@ inline std::int64_t query_pass_bytes(const AttentionShape& shape) {
   return rows * (outputs + 3 * kFloat + sums + dq);
 }
 
-/// The head size at which a device profile is asked for costs: the mean of both, for products grow
-/// with their own; of backward calls on a GPU that of the kernel, which fills up with zeros.
+/// The head size for which costs are taken from a device profile. It is the mean of both head
+/// sizes, because products grow with their own. For backward calls on a GPU it is the head size of
+/// the kernel, which pads with zeros.
 inline double head_dim_of_costs(const AttentionShape& shape, Direction direction, Backend backend) {
   if (backend != Backend::cpu && direction == Direction::backward) {
     return sm90::backward_dim(shape);

@@ -1,5 +1,5 @@
-// Which tiles of a tile row are visited as they are, and which give their live keys to a gather
-// list: by predicted cost.
+// Chooses, by predicted cost, which tiles of a tile row are visited as they are and which give
+// their live keys to a kv index list. plan_groups calls it.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,42 @@ namespace fdma {
 /// The head sizes up to which sm90 gathers.
 inline constexpr std::int32_t kSm90GatherHeadDim = 128;
 
-/// What tiles of one kind cost, in full tiles: each of them, and a tile's worth of keys that they
-/// compute.
+/// Costs of tiles of one kind, in full tiles: of each tile, and of a tile's worth of keys that the
+/// tiles compute.
 struct RegionCost {
   double tile = 0;
   double keys = 0;
 };
 
-/// The costs by which a backend's plans are made.
+/// The costs by which plans for a backend are made.
 struct RegionCosts {
   RegionCost full, bitmap, rows, columns;
-  double gather = 0;             ///< a tile's worth of the keys of a gather list
-  std::int64_t gather_step = 1;  ///< a list computes whole steps of so many keys
-  double moved_key = 0;          ///< a key of a KeyOrder
-  double moving = 0;             ///< moving keys at all
-  double least_gain = 0;         ///< share of a row's cost below which its tiles stay as they are
-  double least_mask_gain = 0;    ///< the same of the whole mask, where `automatic` gathers
+  double gather = 0;             ///< a tile's worth of the keys of a kv index list
+  std::int64_t gather_step = 1;  ///< keys of a list are computed in multiples of this
+  double moved_key = 0;          ///< a key of a kv permutation
+  double moving = 0;             ///< permuting keys at all
+  /// Share of a row's cost that gathering must save, or its tiles stay as they are
+  double least_gain = 0;
+  double least_mask_gain = 0;  ///< the same for the whole mask, where `automatic` gathers
 
   const RegionCost& of(SegmentKind kind) const;
 };
 RegionCosts region_costs(Backend backend);
 
-/// One tile row: what is gathered, and what it costs.
+/// The choice for one tile row: what is gathered, and what it costs.
 struct RowRegions {
   double tiles_cost = 0;          ///< if every tile is visited
-  double cost = 0;                ///< as chosen; both without the item's own cost
+  double cost = 0;                ///< as chosen; both exclude the item's own cost
   std::int64_t num_scanned = 0;   ///< live keys of column tiles that are visited
-  std::int64_t num_gathered = 0;  ///< entries of the gather list; 0: none
-  std::int64_t first_word = 0;    ///< of its bits, where it has a list
+  std::int64_t num_gathered = 0;  ///< entries of its kv index list; 0: none
+  std::int64_t first_word = 0;    ///< offset of its bits, where it has a list
   friend bool operator==(const RowRegions&, const RowRegions&) = default;
 };
 
 /// The choice for all tile rows of a mask.
 struct Regions {
   std::vector<RowRegions> rows;
-  std::vector<std::uint64_t> gathered;  ///< bit `col` of the words of a row: the tile is gathered
+  std::vector<std::uint64_t> gathered;  ///< bit `col` of a row's words: the tile is gathered
 
   bool is_gathered(std::int32_t row, std::int64_t col) const {
     const RowRegions& of_row = rows[static_cast<std::size_t>(row)];
@@ -67,8 +68,8 @@ struct Regions {
 /// Cost: O(keys + intervals + tiles), and stored partial cells / 64.
 Regions choose_regions(const SegmentMask& mask, ColumnMode mode, const RegionCosts& costs);
 
-/// False where gathering cannot save least_mask_gain of what the mask costs, even if its partial
-/// tiles came for nothing. Cost: O(tile rows and their segments), without a look at keys.
+/// False if gathering cannot save least_mask_gain of what the mask costs, even if its partial tiles
+/// were free. Cost: O(tile rows and their segments), without a look at keys.
 bool may_gain(const SegmentMask& mask, const RegionCosts& costs);
 
 }  // namespace fdma

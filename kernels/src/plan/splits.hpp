@@ -1,4 +1,5 @@
-// Few items, long rows: query heads that share a tile, rows that are split over several items.
+// Planning for few items with long rows: query heads that share a tile, and rows that are split
+// over several items. make_plan calls it for sm90.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +11,10 @@
 
 namespace fdma {
 
-/// Multiprocessors of an H100 or H200: the workers that sm90 plans are split for unless told
-/// otherwise.
+/// Multiprocessors of an H100 or H200: the number of workers for which sm90 plans are split by
+/// default.
 inline constexpr std::int32_t kSm90Workers = 132;
-/// Rows of a tile of sm90, of one head or of several.
+/// Rows of an sm90 tile, which belong to one head or to several.
 inline constexpr std::int32_t kSm90TileRows = 128;
 inline constexpr std::int32_t kSm90TileKeys = 128;
 inline constexpr std::int32_t kMaxHeadsPerTile = 8;
@@ -23,37 +24,38 @@ inline constexpr std::int32_t kMaxHeadsPerTile = 8;
 /// Example     groups of 1, 3, 7, 12 heads: 1, 4, 8, 8
 std::int32_t heads_per_tile_of_group(std::int32_t group_size);
 
-/// How many heads share a tile of an sm90 plan by the automatic rule: heads_per_tile_of_group where
-/// that makes at least a tenth fewer items and the heads of every tile have the same mask; else 1.
-/// Cost: O(batch * heads_q).
+/// Number of heads that share a tile of an sm90 plan by the automatic rule. It is
+/// heads_per_tile_of_group if that makes at least a tenth fewer items and the heads of every tile
+/// have the same mask; otherwise 1. Cost: O(batch * heads_q).
 std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape);
 
-/// Tiles [first_tile, first_tile + num_tiles) of a row.
+/// A part of a row: tiles [first_tile, first_tile + num_tiles).
 struct Piece {
   std::int32_t first_tile;
   std::int32_t num_tiles;
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-/// Piece `index` of `num_pieces` of a row: sizes differ by one at most, larger ones first.
+/// Part `index` of `num_pieces` parts of a row. Sizes differ by one at most, and larger ones come
+/// first.
 Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t index);
 
-/// Predicted time of combining the split rows of a plan, in full tiles; 0 where none is split.
+/// Predicted time of combining the split rows of a plan, in full tiles; 0 if no row is split.
 double combine_tiles(const AttentionPlan& plan);
 
-/// Predicted time of a plan's items on `num_workers` workers that each take the next one when they
-/// are free, and of combining its split rows; in full tiles.
+/// Predicted time, in full tiles, of a plan's items on `num_workers` workers, each of which takes
+/// the next item when it is free, and of combining the split rows.
 double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
 
-/// Parts that each row of a parametric plan is cut into, by the same prediction: 1 where that does
-/// not gain 3 %.
+/// Number of parts into which each row of a closed-form plan is split, by the same prediction; 1 if
+/// splitting gains less than 3 %.
 std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers);
 
-/// Splits rows of `plan`, whose items are whole, so that predicted_tiles falls by at least 3 %;
-/// leaves the plan as it is where that cannot be had. Items of section i, [sections[i],
-/// sections[i + 1]) before, stay together, longest first.
+/// Splits rows of `plan`, whose items are whole, if that reduces predicted_tiles by at least 3 %;
+/// otherwise leaves the plan as it is. Items of section i, which are [sections[i], sections[i + 1])
+/// before the split, stay together, longest first.
 ///
-/// Cost: O(items log workers) where workers are busy anyway; otherwise that for each size of pieces
+/// Cost: O(items log workers) if workers are busy anyway. Otherwise the same for each part size
 /// that is tried, some dozens at most.
 void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,
                 std::int32_t num_workers);

@@ -1,4 +1,4 @@
-// The items of a plan cover its tile rows exactly once, whole or in pieces.
+// Validates that the items of a plan cover its tile rows exactly once, whole or in parts.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace fdma {
 
-/// Checks, item by item, that every (batch, head set, query tile) is there once, and that items of
-/// a split row write its partials and walk its tiles in their order.
+/// Checks, item by item, that every (batch, head set, query tile) occurs once, and that items of a
+/// split row write its partials and walk its tiles in their order.
 ///
 /// Owner       borrows the plan, whose shape and tile are valid
 /// Cost        O(items + rows)
@@ -17,12 +17,13 @@ class RowCover {
  public:
   explicit RowCover(const AttentionPlan& plan);
 
-  /// internal, naming the first split row that is wrong; before any item.
+  /// Called before any item. Returns an internal error that names the first wrong split row.
   Result<void> check_split_rows();
-  /// internal, saying how item `index` does not fit. Its batch, head and q_tile are in the shape;
-  /// its segments have `row_tiles` tiles.
+  /// Returns an internal error that says how item `index` does not fit. Its batch, head and q_tile
+  /// are inside the shape; its segments have `row_tiles` tiles.
   Result<void> add(std::size_t index, std::int64_t row_tiles);
-  /// internal, naming the first row that is not covered; after all items.
+  /// Called after all items. Returns an internal error that names the first row that is not
+  /// covered.
   Result<void> finish() const;
 
  private:

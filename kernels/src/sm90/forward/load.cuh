@@ -217,7 +217,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       }
     }
     if (pending.tail_warp == kNoTail) {
-      // Where a tail is zeroed, a warp arrives in place of this thread.
+      // Where a tail is zeroed, the mask warp arrives in place of this thread.
       for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
     }
     ptx::mbarrier_arrive_expect(full, Layout::kVBytes);
