@@ -1,12 +1,14 @@
-// The cells of a tile are counted in stripes: stripe_rows rows by one key. A full tile computes
-// every stripe of its existing rows and keys. In a partial tile, a device that skips dead keys
-// leaves out the keys that no row of the tile sees, and computes for each stripe the others from
-// the first to the last that one of its rows sees: the rule of the CPU kernel, but for the borders
-// of its chunks. Bitmaps are counted once each, row panels drawn and counted tile by tile; of
-// column tiles and gather lists the plan knows the live keys of each row; in an item that
-// walks a part of a row's tiles, tiles of columns and row panels count whole. Heads that share a
-// tile have rows of their own in it.
-#include "estimate/work_tile_counts.hpp"
+// Counts the cells of tiles in stripes of stripe_rows rows by one key. A full tile computes every
+// stripe of its existing rows and keys. In a partial tile, a device that skips dead keys leaves out
+// the keys that no row of the tile sees, and for each stripe it computes the remaining keys from
+// the first to the last that one of the stripe's rows sees. This is the rule of the CPU kernel,
+// except at the borders of its tiles.
+//
+// Each bitmap is counted once; row panels are expanded and counted tile by tile. For column tiles
+// and kv index lists the plan stores the live keys of each row. In an item that walks a part of a
+// row's tiles, tiles of columns and row panels count whole. Heads that share a tile have rows of
+// their own in it.
+#include "item_work.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -19,8 +21,8 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kNarrowestStripe = 16;
-/// sm90: of the last chunk of a list what it has, in units of so many keys, where its kernel can
-/// (kHasNarrowSteps).
+/// sm90: the last index tile of a list computes only the keys it has, in units of so many keys,
+/// where the kernel can (kHasNarrowSteps).
 constexpr std::int64_t kGatherUnit = 32;
 
 std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
@@ -31,7 +33,7 @@ std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
                                                             : plan.mask_tile().block_kv;
 }
 
-/// Which keys each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
+/// The keys that each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
 class StripeKeys {
  public:
   StripeKeys(BlockShape tile, std::int64_t stripe_rows)
@@ -40,13 +42,13 @@ class StripeKeys {
         words_(static_cast<std::size_t>(ceil_div(tile.block_q, stripe_rows) * words_per_stripe_)) {}
 
   void clear() { std::fill(words_.begin(), words_.end(), 0); }
-  /// Row `row` of the tile sees keys [begin, end).
+  /// Adds keys [begin, end), which row `row` of the tile sees.
   void add_row(std::int64_t row, std::int64_t begin, std::int64_t end) {
     set_bits(stripe(row / stripe_rows_), begin, end);
   }
   void add_key(std::int64_t at, std::int64_t key) { set_bits(stripe(at), key, key + 1); }
 
-  /// Stripe and key pairs that are computed.
+  /// Number of computed (stripe, key) pairs.
   std::int64_t num_computed() {
     const std::int64_t num_stripes = static_cast<std::int64_t>(words_.size()) / words_per_stripe_;
     std::vector<std::uint64_t> live(static_cast<std::size_t>(words_per_stripe_));
@@ -77,7 +79,7 @@ class StripeKeys {
   std::vector<std::uint64_t> words_;
 };
 
-// Entries of the list behind an item's tiles.
+// Entries of the kv index list that follows an item's tiles.
 std::int64_t gathered_entries(const AttentionPlan& plan, const WorkItem& item) {
   if (item.num_segments == 0) return 0;
   const PlanSegment& last =
@@ -104,7 +106,7 @@ WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bo
   count_panels();
 }
 
-// Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is some of them.
+// Bit c * block_q + r: the rows of a key are whole 16-bit units, and a stripe is a number of them.
 void WorkCounter::count_bitmaps() {
   const std::int64_t units_per_key = tile_.block_q / 16;
   const std::int64_t units_per_stripe = stripe_rows_ / 16;
@@ -167,8 +169,8 @@ void WorkCounter::count_formulas() {
   }
 }
 
-// Of a whole row, or of the tiles of a part. A tile with a formula costs what one with a bitmap
-// does: its words are made of the formula by other threads than those that compute.
+// Work of a whole row, or of the tiles of a part. A tile with a closed-form mask costs what one
+// with a bitmap does, because other threads than the computing ones make its mask fragments.
 PlanWork WorkCounter::formula_work(const WorkItem& item) const {
   const FormulaElement& element = elements_[static_cast<std::size_t>(item.batch)];
   const std::int32_t q_begin = item.q_tile * tile_.block_q;
@@ -196,7 +198,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
   };
   const FormulaWalk walk = walk_of(element, tile_, item.q_tile);
   const bool is_part = item.partial != kWholeRow;
-  std::int32_t before = 0;  // tiles of stretches so far, the item's or not
+  std::int32_t before = 0;  // tiles of segments so far, the item's or not
   PlanWork work;
   StepWork& full = work.of(PlanSegmentKind::full);
   StepWork& partial = work.of(PlanSegmentKind::bitmap);
@@ -225,7 +227,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
   return work;
 }
 
-// The last stripe of an item is as narrow as holds its rows: 16, 32, .. of them.
+// The last stripe of an item is the narrowest of 16, 32, .. rows that holds its rows.
 std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
   if (!skips_dead_keys_) return std::int64_t{tile_.block_q} * plan_.heads_per_tile;
   const std::int64_t rest = rows % stripe_rows_;
@@ -254,7 +256,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   const bool is_part = item.partial != kWholeRow;
   const bool knows_live_keys = skips_dead_keys_ && !is_part;
   const std::int64_t num_gathered = gathered_entries(plan_, item);
-  // Keys of chunks [first, end).
+  // Keys of index tiles [first, end).
   const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
     return std::min(end * block_kv, ceil_div(num_gathered, gather_step_) * gather_step_) -
            first * block_kv;
@@ -289,7 +291,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
         steps.cells += knows_live_keys ? panel_cells_[payload] : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::columns:
-        // Several segments of an item share its live keys: the first one takes them.
+        // Several segments of an item share its live keys. They are counted with the first segment.
         if (knows_live_keys) {
           steps.cells = rows * (item.num_entries - num_gathered);
         } else {

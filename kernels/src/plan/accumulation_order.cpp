@@ -1,39 +1,41 @@
-// The order of deterministic backward calls, and how long they wait in it.
+// Finds the order of deterministic backward calls, by simulating how long blocks wait in it.
 //
 // Units that add to the same query tile do so one after the other, in the order in which blocks
-// take units. Nobody waits long if units that come later in the order also come later to the tile.
-// There are two ways to that:
+// take units. Waits are short if units that come later in the order also come later to the tile.
+// There are two ways to achieve that:
 //
-// - Last key tiles first, each walked from its first query tile up. Right for keys that are seen
-//   from their own position on: the unit before has always one tile less to go.
-// - First key tiles first, each walked down. Right where units share their last query tiles, as
-//   below a last document that sees everything: all walk those first, in the order in which they
-//   were taken, however long the rest is.
+// - Last key tiles first, each walked from its first query tile up. This is right for keys that are
+//   seen from their own position on, because the unit before always has one tile less to go.
+// - First key tiles first, each walked down. This is right where units share their last query
+//   tiles, as below a last document that sees everything: all units walk those first, in the order
+//   in which they were taken, however long the rest is.
 //
-// Where neither is enough, fewer units of a head at the same time, hence more heads, are the
-// remedy; but heads that are computed side by side share the cache.
+// If neither is enough, fewer units of a head at the same time help, and therefore more heads. But
+// heads that are computed at the same time share the cache.
 //
-// And there is the cache: Q, dO and the sums of dQ of a query tile are read again where they have
-// left it since the visit before. Long units that begin at different times, as those of the last
-// key tiles do, are far apart; walked down together they are not. How long a tile stays follows
-// from the times between its visits (Denning's working set): the tiles that are visited again
-// within this time fill the cache.
+// The cache matters as well. Q, dO and the fp32 accumulators of dQ of a query tile are read again
+// if they have left the cache since the visit before. Long units that begin at different times,
+// such as those of the last key tiles, are far apart; walked down together they are not. The time
+// that a tile stays in the cache follows from the times between its visits (Denning's working set):
+// the tiles that are visited again within this time fill the cache.
 //
-// So both ways, with one, two and four times the heads that fit in the cache, are simulated on the
-// first heads of the plan, and the best is taken. Workers take units in their order; a tile's dQ is
-// computed in one unit of time, and added when all before it have been. A block keeps one dQ that
-// waits, and computes the next. What workers do and wait until they find no more of these heads
-// comes again with all other heads, the rest of the time until the last worker is done comes once.
+// So both ways are simulated on the first heads of the plan, with one, two and four times the heads
+// that fit in the cache, and the best is taken. Workers take units in their order. A tile's dQ is
+// computed in one unit of time and added when all before it have been added. A block keeps one
+// waiting dQ and computes the next. The time in which workers compute and wait until they find no
+// more of these heads recurs with all other heads. The rest of the time, until the last worker is
+// done, occurs once.
 //
-// Items of key lists are walked up, those that begin in a segment of queries in the order of
-// ListedPlace: the first of each head, the second of each head and so on. Segments are short, so
-// that more heads fit in the cache.
+// Items of kv worklists are walked up. Those that begin in a segment of queries are in the order of
+// ListedPlace: the first item of each head, then the second of each head, and so on. Segments are
+// short, so that more heads fit in the cache.
 //
-// Example: 32,768 tokens, 8 heads, 132 workers; the work of workers that never wait, by simulated
-// time, with one, two and four heads at once. Causal: 1.00, 1.00, 1.00 up, 0.96, 0.98, 0.99 down.
-// Keys that all queries see, in tile 0, and a window: 0.72, 0.96, 0.99 up, 0.27, 0.44, 0.55 down. A
-// last document that sees everything: 0.68, 0.81, 0.85 up, 0.71, 0.93, 0.97 down.
-#include "plan/accumulation_order.hpp"
+// Example: 32,768 tokens, 8 heads, 132 workers. The numbers are the work of workers that never
+// wait, divided by simulated time, with one, two and four heads at once. Causal: 1.00, 1.00, 1.00
+// up, 0.96, 0.98, 0.99 down. Keys that all queries see, in tile 0, and a window: 0.72, 0.96, 0.99
+// up, 0.27, 0.44, 0.55 down. A last document that sees everything: 0.68, 0.81, 0.85 up, 0.71, 0.93,
+// 0.97 down.
+#include "visit_order.hpp"
 
 #include <fmt/format.h>
 
@@ -53,30 +55,30 @@
 namespace fdma {
 namespace {
 
-// By measurement on an H200: causal, 32,768 tokens, 42.5, 45.5 and 53 ms with one, two and four
-// heads.
+// Measured on an H200, causal, 32,768 tokens: 42.5, 45.5 and 53 ms with one, two and four heads.
 constexpr double kCostOfTwiceTheHeads = 1.03;
 constexpr int kMostTimesTheHeads = 4;
-// Walking down must be worth more than what the simulation may be off.
+// Walking down must gain more than the possible error of the simulation.
 constexpr double kCostOfWalkingDown = 1.03;
 constexpr std::int64_t kMaxSimulatedVisits = std::int64_t{1} << 22;
-// In times of a tile: beginning a unit; until others see an addition; that a dQ waits at no cost.
+// In units of a tile's time: beginning a unit; the delay until others see an addition; the time
+// that a dQ waits at no cost.
 constexpr double kUnitCost = 1.0, kTurnCost = 0.5, kSlack = 0.5;
-// Below this size of heads a tile takes less time, and a turn the same. By measurement on an H200:
-// head_dim 64, 32,768 tokens, 8 heads, two heads up and down, causal 5.68 and 6.21 ms; documents,
-// two, four and eight heads up, 1.67, 1.51 and 1.38 ms.
+// Below this head size a tile takes less time and an addition the same. Measured on an H200 with
+// head_dim 64, 32,768 tokens, 8 heads: two heads up and down, causal, 5.68 and 6.21 ms; documents
+// with two, four and eight heads up, 1.67, 1.51 and 1.38 ms.
 constexpr double kDimOfTurnCost = 128;
-constexpr int kLongestStay = 4096;  // of which it is known how long it was
+constexpr int kLongestStay = 4096;  // longest stay that is counted exactly
 constexpr int kGapsOfTile = 4;
-// Of a visit whose tile has left the cache, in times of a tile, in the mean: units that read from
-// memory wait for it, and those behind them come close enough to find it in the cache. By
-// measurement on an H200: causal, 131,072 tokens, 8 heads, 199 ms up, where 84 % of visits are
-// such, and 163 down, where hardly any is; 4 heads up read 85 GB of memory, and 2.5 in no order.
+// Mean cost of a visit whose tile has left the cache, in units of a tile's time. Units that read
+// from memory wait for it, and the units behind them come close enough to find it in the cache.
+// Measured on an H200, causal, 131,072 tokens, 8 heads: 199 ms up, where 84 % of visits miss, and
+// 163 ms down, where hardly any does; 4 heads up read 85 GB of memory, and 2.5 GB in no order.
 constexpr double kCostOfReading = 0.25;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// The units of a plan of items. Rows number query heads.
+// The units of a plan with items. Rows number query heads.
 class ItemUnits {
  public:
   explicit ItemUnits(const AttentionPlan& plan) : plan_(plan) {}
@@ -89,7 +91,7 @@ class ItemUnits {
     const WorkItem& item = first_item(unit);
     return std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
   }
-  // Of the heads that are computed side by side those with the least come first.
+  // Among the heads that are computed at the same time, units with the least value come first.
   auto place(std::int32_t unit, bool is_down) const {
     const std::int32_t tile = first_item(unit).q_tile;
     return is_down ? tile : -tile;
@@ -103,7 +105,7 @@ class ItemUnits {
   int num_passes() const { return 1; }
   static constexpr bool kMayWalkDown = true;
 
-  // Calls visit(row, tile) for each visit of a unit in turn.
+  // Calls visit(row, tile) for each visit of a unit, in order.
   template <class Visit>
   void for_each_visit(std::int32_t unit, bool is_down, const Visit& visit) const {
     const PlanSegment* segments = plan_.segments.data();
@@ -124,8 +126,8 @@ class ItemUnits {
   const AttentionPlan& plan_;
 };
 
-// The units of key lists. Rows number query heads; a unit visits that of the first of a KV head for
-// all of them, and walks its tiles once for each: in so many passes.
+// The units of a kv worklist. Rows number query heads. A unit visits the row of the first query
+// head of a KV head for all of them, and walks its tiles once for each, in as many passes.
 class ListedUnits {
  public:
   explicit ListedUnits(const AttentionPlan& plan) : plan_(plan), segment_(listed_segment(plan)) {
@@ -182,7 +184,7 @@ class ListedUnits {
   std::vector<std::int32_t> places_;  // of each item among those of its head and segment
 };
 
-// Finds the order of units, given how they lie side by side.
+// Finds the order of units, given how the units of several heads interleave.
 template <class Units>
 class OrderSearch {
  public:
@@ -232,11 +234,12 @@ class OrderSearch {
     return order;
   }
 
-  // How long workers take for the units of `num_heads` KV heads of many, simulated on the first.
+  // Time that workers take for the units of `num_heads` KV heads out of many, simulated on the
+  // first ones.
   double simulated_time(const VisitOrder& order, std::int64_t num_heads) const {
-    // Of each query tile: when the addition after those so far may be made.
+    // For each query tile: when the next addition may be made.
     std::vector<double> turns(at(num_heads * rows_of_head_ * num_q_tiles_));
-    // Between visits of a tile: how many of each, in parts of the time of a tile.
+    // Histogram of times between visits of a tile, in fractions of a tile's time.
     std::vector<std::int64_t> gaps(kLongestStay * kGapsOfTile);
     std::priority_queue<double, std::vector<double>, std::greater<>> workers(
         std::greater<>(), std::vector<double>(static_cast<std::size_t>(num_workers_)));
@@ -268,10 +271,10 @@ class OrderSearch {
     return work + kCostOfReading * num_read_again(gaps, work) / num_workers_ + share * (end - work);
   }
 
-  // The visits that come later after the one before than a tile stays in the cache.
+  // Number of visits that come later after the visit before than a tile stays in the cache.
   double num_read_again(const std::vector<std::int64_t>& gaps, double time) const {
     auto num_longer = static_cast<double>(std::accumulate(gaps.begin(), gaps.end(), 0LL));
-    double num_tiles = 0;  // that are visited again within the stay
+    double num_tiles = 0;  // tiles that are visited again within the stay
     for (std::size_t stay = 0; stay < gaps.size() && num_tiles < tiles_in_cache_; ++stay) {
       num_longer -= static_cast<double>(gaps[stay]);
       num_tiles += num_longer / (time * kGapsOfTile);

@@ -5,7 +5,8 @@
 namespace fdma {
 namespace {
 
-// Bit c of byte r becomes bit r of byte c (Warren, Hacker's Delight, section 7-3).
+// Transposes 8 x 8 bits: bit c of byte r becomes bit r of byte c (Warren, Hacker's Delight, section
+// 7-3).
 std::uint64_t transpose_8x8(std::uint64_t x) {
   std::uint64_t t = (x ^ (x >> 7)) & 0x00AA00AA00AA00AAu;
   x ^= t ^ (t << 7);
@@ -15,7 +16,7 @@ std::uint64_t transpose_8x8(std::uint64_t x) {
   return x ^ t ^ (t << 28);
 }
 
-// Bits 0 and 1 of each byte, side by side: 16 bits.
+// Packs bits 0 and 1 of each byte into 16 adjacent bits.
 std::uint32_t pairs_of_bytes(std::uint64_t x) {
   x &= 0x0303030303030303u;
   x = (x | x >> 6) & 0x000F000F000F000Fu;
@@ -26,7 +27,7 @@ std::uint32_t pairs_of_bytes(std::uint64_t x) {
 }  // namespace
 
 void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* thread_words) {
-  // Rows r and r + 8 of a group of 16 are those of the four threads of a quad; the quad's thread t
+  // Rows r and r + 8 of a group of 16 belong to the four threads of a quad. Thread t of the quad
   // has columns 2t and 2t + 1 of every 8.
   for (int r = 0; r < 128; ++r) {
     const int quad = r / 16 * 8 + r % 8;

@@ -1,6 +1,7 @@
-// A run begins where a bit is set that is not in the row above, and ends where it is the other way
-// round: exclusive or of adjacent rows, 64 keys at a time.
-#include "plan/cell_runs.hpp"
+// Counts and lists runs of live rows. A run begins where a bit is set that is not set in the row
+// above, and ends where it is the other way round. Both follow from the exclusive or of adjacent
+// rows, 64 keys at a time.
+#include "cell_runs.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,8 +1,8 @@
-// Formulas are ParametricMask in 32 bits. A position is taken relative to the last query and the
-// last key (pos_shift), and a bound that only says where the keys end is dropped, so that elements
-// that differ in their lengths alone share one formula, and so that the formula goes on meaning the
-// same where a call lowers them.
-#include "plan/closed_form.hpp"
+// Converts ParametricMask to closed-form masks in 32 bits (MaskFormula) and derives items from
+// them. A position is taken relative to the last query and the last key (pos_shift), and a bound
+// that only says where the keys end is dropped. Elements that differ only in their lengths then
+// share one closed form, and it keeps its meaning where a call lowers the lengths.
+#include "plan_formula.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@
 namespace fdma {
 namespace {
 
-// Sets of heads that share a tile, over all KV heads: the query heads of each.
+// Number of sets of heads that share a tile, in a group of query heads.
 std::int64_t sets_of_group(const AttentionPlan& plan) {
   return ceil_div(plan.shape.group_size(), plan.heads_per_tile);
 }
@@ -25,7 +25,7 @@ std::int32_t clamped(std::int64_t value) {
       std::clamp<std::int64_t>(value, -kFormulaUnbounded, kFormulaUnbounded));
 }
 
-// A batch element's formula and its documents.
+// A batch element's closed-form mask and its documents.
 struct ElementFormula {
   MaskFormula formula;
   std::vector<std::int32_t> borders;
@@ -55,7 +55,7 @@ Result<ElementFormula> formula_of(const ParametricMask& mask) {
   return result;
 }
 
-// The group in closed form, as it is stored or by its cells.
+// The group in closed form, as it is stored or as derived from its cells.
 Result<ParametricMask> closed_form(const BlockMask& mask, std::int32_t group) {
   if (mask.format() == MaskFormat::parametric) {
     return std::get<std::vector<ParametricMask>>(mask.groups)[static_cast<std::size_t>(group)];
@@ -78,7 +78,7 @@ Result<std::int32_t> group_of_element(const BlockMask& mask, std::int64_t b) {
   return group;
 }
 
-// Lengths that a call gives, each in [0, the plan's].
+// Checks lengths that a call gives: each in [0, the plan's].
 template <class PlannedLength>
 Result<void> check_given(std::string_view name, const std::int32_t* given, std::int64_t batch,
                          PlannedLength&& planned) {

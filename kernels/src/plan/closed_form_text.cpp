@@ -1,4 +1,4 @@
-// The text form of a parametric plan.
+// The text form of a closed-form plan.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -11,11 +11,11 @@ namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// The rows of sums of the lists that begin at one tile: of each the row before, counted from
+// The old row of each new accumulator row, for the lists that begin at one tile, counted from
 // first_sum.
 using OldRows = std::vector<std::int32_t>;
 
-// Gives rows to pairs of entries of tiles [first, end).
+// Assigns rows to pairs of entries of tiles [first, end).
 OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& keys) {
   std::vector<std::pair<std::int32_t, std::int32_t>> entries;  // old row, entry
   for (std::int32_t i = first * kListTile; i < end * kListTile; ++i) {
@@ -24,7 +24,7 @@ OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& 
   }
   std::sort(entries.begin(), entries.end());
   OldRows rows;
-  bool is_second = false;  // of a pair
+  bool is_second = false;  // second entry of a pair
   for (const auto& [old_row, entry] : entries) {
     is_second = !is_second && !rows.empty() && rows.back() == old_row;
     if (!is_second) rows.push_back(old_row);
@@ -38,7 +38,7 @@ OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& 
 KeyLists with_sums_of_pairs(const KeyLists& lists) {
   KeyLists result = lists;
   result.sum_keys.clear();
-  std::map<std::int32_t, OldRows> rows_of_tile;  // that a list begins with
+  std::map<std::int32_t, OldRows> rows_of_tile;  // by the first tile of a list
   for (std::size_t i = 0; i < lists.items.size();) {
     // Items of a KV head are together.
     const KeyItem& head = lists.items[i];

@@ -1,8 +1,8 @@
-// Tile rows whose tiles all stay keep the closed form of their run: segments that several rows
-// share, and an item's steps into it. A row with a gather list has segments of its own, what is
-// left of the run's between the gathered tiles, and the list behind them. Rows in another order of
-// keys are those of another mask, each behind a segment that says so.
-#include "plan/group.hpp"
+// Appends a group's tile rows to a plan. Tile rows whose tiles all stay keep the closed form of
+// their run: segments that several rows share, and an item's steps into them. A row with a kv index
+// list has segments of its own: what is left of the run's segments between the gathered tiles, then
+// the list. Rows over permuted keys are rows of another mask, each after a segment that says so.
+#include "plan_group.hpp"
 
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ PlanSegmentKind plan_kind(SegmentKind kind) {
 // Appends rows of one mask of a group.
 class RowAppender {
  public:
-  // `order`: of the mask's keys, or -1.
+  // `order` is the kv permutation of the mask's keys, or -1.
   RowAppender(const SegmentMask& mask, const Regions& regions, std::int32_t order,
               AttentionPlan& plan)
       : mask_(mask),
@@ -85,7 +85,7 @@ class RowAppender {
     }
   }
 
-  // Row `step` of a run: what is not gathered, then its list.
+  // Appends row `step` of a run: the tiles that are not gathered, then its list.
   void append_row(const TileRun& run, std::int32_t step, std::int32_t list, PlannedRow& out) {
     const std::int32_t row = run.first_row + step * run.row_stride;
     out.first_segment = static_cast<std::int32_t>(plan_.segments.size());
@@ -117,7 +117,7 @@ class RowAppender {
     out.num_segments = static_cast<std::int32_t>(plan_.segments.size()) - out.first_segment;
   }
 
-  // Payloads are appended when they are first used.
+  // Bitmaps, panels and tables are appended when they are first used.
   std::int32_t payload_of(const TileSegment& segment) {
     const auto index = static_cast<std::size_t>(segment.payload);
     switch (segment.kind) {
@@ -152,7 +152,7 @@ class RowAppender {
     return at;
   }
 
-  // The part of a panel that lies in tiles [begin, end) of it.
+  // Appends the part of a panel that lies in its tiles [begin, end).
   std::int32_t append_panel(std::int64_t index, std::int64_t begin, std::int64_t end) {
     const auto at = static_cast<std::int32_t>((plan_.row_offsets.size() - 1) /
                                               static_cast<std::size_t>(mask_.block.block_q));
@@ -223,7 +223,8 @@ class RowAppender {
   const Regions& regions_;
   std::int32_t order_;
   AttentionPlan& plan_;
-  std::vector<std::int32_t> bitmaps_, panels_;  // of the mask, in the plan; -1: not yet
+  // Index in the plan of each one of the mask; -1: not yet
+  std::vector<std::int32_t> bitmaps_, panels_;
   std::int32_t table_ = -1;
 };
 

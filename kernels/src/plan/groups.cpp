@@ -1,10 +1,12 @@
-// How each group of a mask is computed, and what is decided for all of them together: whether keys
-// are moved, which costs a launch, and whether gather lists stay within their bytes.
+// Chooses how each group of a mask is computed, and decides what concerns all groups together:
+// whether keys are permuted, which costs a launch, and whether kv index lists stay within their
+// bytes.
 //
-// A new order gives tiles of keys that live together; what few keys it leaves scattered are
-// gathered there, too, so that rows of both kinds of tiles cost least: of learned top-k of 131,072
-// keys, w = 2,048, 17.4 full tiles a row, 18.5 by lists alone, 521 as it is.
-#include "plan/groups.hpp"
+// A kv permutation gives tiles of keys that are live together. The few keys that it leaves
+// scattered are gathered, too, so that rows of both kinds of tiles cost least. For learned top-k of
+// 131,072 keys, w = 2,048, that is 17.4 full tiles a row, against 18.5 with lists alone and 521
+// without both.
+#include "plan_groups.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -16,10 +18,10 @@
 namespace fdma {
 namespace {
 
-// What the items of a plan have in common with others of their group.
+// What the items of a group share.
 struct GroupUse {
   std::int64_t num_kv_heads = 0;  // of all batch elements, whose query heads have this mask
-  bool shares_kv_head = false;    // with another group: keys cannot have an order of the group's
+  bool shares_kv_head = false;    // with another group: then its keys cannot be permuted
 };
 
 std::vector<GroupUse> group_uses(const BlockMask& mask, const AttentionShape& shape) {
@@ -42,10 +44,10 @@ std::vector<GroupUse> group_uses(const BlockMask& mask, const AttentionShape& sh
 
 // What a plan's options ask for.
 struct Ways {
-  ColumnMode tiles;           // of keys as the tensors have them
-  ColumnMode ordered;         // of reordered ones
-  bool reorders = false;      // where a group's heads can
-  bool is_asked_for = false;  // to reorder, whatever it gains
+  ColumnMode tiles;           // for keys in the order of the tensors
+  ColumnMode ordered;         // for permuted keys
+  bool reorders = false;      // where a group's heads can be permuted
+  bool is_asked_for = false;  // permute whatever it gains
 };
 
 Ways ways_of(const AttentionPlan& plan, ColumnMode columns) {
@@ -81,7 +83,7 @@ class GroupsPlanner {
     for (std::int64_t g = 0; g < mask_.num_groups(); ++g) {
       const bool can_reorder = ways_.reorders && !uses_[static_cast<std::size_t>(g)].shares_kv_head;
       choices.push_back(choose(group_in_tiles(g), ways_, can_reorder));
-      if (ways_.reorders && !ways_.is_asked_for) continue;  // all of them are weighed together
+      if (ways_.reorders && !ways_.is_asked_for) continue;  // all groups are weighed together
       FDMA_TRY_VOID(append(choices.back()));
       choices.clear();
     }
@@ -92,7 +94,7 @@ class GroupsPlanner {
   }
 
  private:
-  // A transposed mask is in tiles of the plan already.
+  // A transposed mask is already in tiles of the plan.
   SegmentMask group_in_tiles(std::int64_t index) const {
     if (!plan_.is_backward()) return segment_of_group(mask_, index, plan_.mask_tile());
     return std::get<std::vector<SegmentMask>>(mask_.groups)[static_cast<std::size_t>(index)];
@@ -124,7 +126,7 @@ class GroupsPlanner {
     return group;
   }
 
-  // A plan with lists is run by another kernel, whose tiles may take longer.
+  // Another kernel runs a plan with lists, and its tiles may take longer.
   bool is_worth_gathering(const Regions& regions) const {
     double visited = 0, chosen = 0;
     for (const RowRegions& row : regions.rows) {
@@ -134,7 +136,7 @@ class GroupsPlanner {
     return chosen < (1 - costs_.least_mask_gain) * visited;
   }
 
-  // Keys are moved where all items together gain more than that costs.
+  // Keys are permuted if all items together gain more than that costs.
   void weigh_orders(std::vector<GroupChoice>& groups) const {
     const auto items_of_kv_head =
         static_cast<double>(ceil_div(plan_.shape.group_size(), plan_.heads_per_tile));
@@ -171,7 +173,7 @@ class GroupsPlanner {
     return entries * static_cast<std::int64_t>(sizeof(GatherEntry));
   }
 
-  // The order of keys of every (b, KV head).
+  // Sets the kv permutation of every (b, KV head).
   void set_orders() {
     if (plan_.key_orders.empty()) return;
     const AttentionShape& shape = plan_.shape;

@@ -1,9 +1,10 @@
-// Lists are filled in two ways. Column tables are swept once, key by key, each of a key's intervals
-// adding an entry to the list of every tile row that it meets: lists ascend by themselves. Cells of
-// bitmaps and row panels are drawn tile by tile, row beside row, and their runs sorted.
+// Fills kv index lists, in two ways. Column tables are swept once, key by key; each of a key's
+// intervals adds an entry to the list of every tile row that it meets, so lists ascend. Cells of
+// bitmaps and row panels are expanded tile by tile, for different rows in parallel, and their runs
+// are sorted.
 //
-// What all rows see comes first: chunks of those need no mask.
-#include "plan/kv_index_lists.hpp"
+// Keys that all rows see come first, because index tiles of those need no mask.
+#include "gather_lists.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -32,7 +33,8 @@ class ListBuilder {
     if (list_rows_.empty()) return list_of_row_;
     plan_.gather_entries.resize(static_cast<std::size_t>(next_entry_));
     for (const std::int32_t row : list_rows_) next_.push_back(list(row).first_entry);
-    const bool has_table = !mask_.column_offsets.empty();  // it holds the cells of every tile
+    // The table holds the cells of every tile
+    const bool has_table = !mask_.column_offsets.empty();
     if (has_table) sweep_columns();
     parallel_for(std::size_t{0}, list_rows_.size(), [&](std::size_t i) {
       if (!has_table) draw_tiles(i);
@@ -126,8 +128,8 @@ class ListBuilder {
   std::span<const std::int32_t> keys_;
   AttentionPlan& plan_;
   std::vector<std::int32_t> list_of_row_;
-  std::vector<std::int32_t> list_rows_;  // of the lists from first_list_ on
-  std::vector<std::int64_t> next_;       // where each list's next entry goes
+  std::vector<std::int32_t> list_rows_;  // rows of the lists from first_list_ on
+  std::vector<std::int64_t> next_;       // next entry of each list
   std::size_t first_list_ = 0;
   std::int64_t next_entry_ = 0;
 };

@@ -1,9 +1,10 @@
-// Sorted by end alone, a tile's keys die together, but were born at any time; sorted by begin, the
-// other way round. Blocks of a few tiles by end, each of them by begin, keep both ends of lifetimes
-// together. How many tiles a block should have depends on how lifetimes lie: a few widths are
-// tried, and the order whose tiles are visited least is taken.
+// Sorts keys by live range. If they are sorted by end alone, a tile's keys end together but began
+// at any time; sorted by begin it is the other way round. Sorting by end, and then each block of a
+// few tiles by begin, keeps both ends of live ranges together. The best number of tiles per block
+// depends on the distribution of live ranges, so a few widths are tried, and the order that visits
+// the fewest tiles is taken.
 //
-// Example     random eviction: the keys of a tile are born within S / width of each other and die
+// Example     random eviction: the keys of a tile begin within S / width of each other and end
 //             within 128 * width queries (S tokens); 16 tiles suit 32,768 tokens, 32 suit 131,072
 #include "plan/kv_permutation.hpp"
 
@@ -23,7 +24,7 @@ struct Lifetime {
   std::int32_t key;
 };
 
-// Sorts each block of so many keys by begin.
+// Sorts each block of `block` keys by begin.
 void sort_blocks(std::vector<Lifetime>& lifetimes, std::size_t block) {
   for (std::size_t i = 0; i < lifetimes.size(); i += block) {
     const std::size_t end = std::min(i + block, lifetimes.size());
@@ -35,7 +36,7 @@ void sort_blocks(std::vector<Lifetime>& lifetimes, std::size_t block) {
   }
 }
 
-// Tile rows between the first and the last query of each tile of keys.
+// Number of tile rows between the first and the last query of each tile of keys.
 std::int64_t visited_tiles(const std::vector<Lifetime>& lifetimes, BlockShape tile) {
   std::int64_t sum = 0;
   const auto width = static_cast<std::size_t>(tile.block_kv);

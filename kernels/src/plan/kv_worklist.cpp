@@ -1,16 +1,17 @@
-// Keys that live together lie together (kv_permutation.cpp says why blocks are sorted twice): of the
-// tiles of queries that an item visits more than half are full. What is left is masked by the
-// interval of each key, the cheapest of masks where keys are rows.
+// Makes kv worklists. Keys that are live together are listed together (key_order.cpp says why
+// blocks are sorted twice), so that of the tiles of queries that an item visits more than half are
+// full. The other tiles are masked by the interval of each key, which is the cheapest mask where
+// keys are rows.
 //
-// A tile is visited from its first begin to its last end, and where keys that begin together end
-// apart, 128 of them are apart in one or the other. So intervals are cut at the ends of segments,
-// and each segment sorts anew: of its keys many live through all of it, others only begin or only
-// end in it and need one order, not two; what does both in a segment is short. A key that is
-// listed several times adds up its gradients in float32, row by row; others have one item, which
-// writes them. Items of a segment run side by side, and its rows of Q, dO and the sums of dQ are
-// read from the cache.
+// A tile is visited from its first begin to its last end. Where keys that begin together end apart,
+// 128 keys are apart in one or the other. Intervals are therefore cut at the ends of segments, and
+// each segment is sorted anew. Many of a segment's keys are live through all of it. Others only
+// begin or only end in it and need one order, not two. Keys that do both in a segment are short. A
+// key that is listed several times accumulates its gradients in float32, row by row. Other keys
+// have one item, which writes them. Items of a segment run at the same time, and its rows of Q, dO
+// and the accumulators of dQ are read from the cache.
 //
-// Example     learned top-k of 131,072 keys, w = 2,048, cells visited for each that is kept, whole
+// Example     learned top-k of 131,072 keys, w = 2,048, cells visited per cell of the mask, uncut
 //             and cut every 4,096 queries: random scores 1.28 and 1.07, clustered 1.23 and 1.07,
 //             drifting (newer keys better by 1 in 2,048) 1.53 and 1.22
 // Not worth   rising scores, a sliding window: keys end in the order in which they begin, 1.06 and
@@ -25,13 +26,13 @@
 namespace fdma {
 namespace {
 
-// A stretch of tiles of queries.
+// A range of tiles of queries.
 struct Tiles {
   std::int32_t begin;
   std::int32_t end;
 };
 
-// Tiles in which some of the keys live, from the first to the last.
+// The tiles from the first to the last in which some of the keys are live.
 Tiles hull_of(std::span<const ListedKey> keys) {
   std::int32_t begin = keys.front().q_begin, end = keys.front().q_end;
   for (const ListedKey& each : keys) {
@@ -42,7 +43,7 @@ Tiles hull_of(std::span<const ListedKey> keys) {
   return {begin / kListTile, static_cast<std::int32_t>(ceil_div(end, kListTile))};
 }
 
-// Tiles of queries that all see all keys; may be reversed.
+// The tiles of queries that all see all keys; the range may be reversed.
 Tiles full_of(std::span<const ListedKey> keys, std::int64_t q_len) {
   Tiles full{0, static_cast<std::int32_t>(ceil_div(q_len, kListTile))};
   for (const ListedKey& each : keys) {
@@ -53,7 +54,7 @@ Tiles full_of(std::span<const ListedKey> keys, std::int64_t q_len) {
   return full;
 }
 
-// Listed keys without rows of sums, as the intervals are cut.
+// Listed keys without accumulator rows, with the intervals cut.
 std::vector<ListedKey> cut_intervals(std::span<const std::int64_t> offsets,
                                      std::span<const Interval> intervals, std::int32_t segment,
                                      std::int64_t w) {
@@ -108,7 +109,7 @@ void sort_by_lifetime(std::int64_t q_len, std::vector<ListedKey>& keys) {
   keys.resize(static_cast<std::size_t>(num_tiles * kListTile), {-1, 0, 0, kNoSums});
 }
 
-// Rows of sums for keys that are listed several times.
+// Adds accumulator rows for keys that are listed several times.
 void add_sums(std::size_t num_keys, HeadLists& lists) {
   std::vector<std::int32_t> num_listed(num_keys, 0), rows(num_keys, kNoSums);
   for (const ListedKey& each : lists.keys) {
@@ -133,8 +134,9 @@ std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len) {
 }
 
 std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w) {
-  // Of 128 columns a tile is 128 KB of Q, dO and sums for each query head. w / 128 items live at
-  // the same time: if they are few for some hundred blocks, two segments are read at a time.
+  // With 128 columns a tile is 128 KB of Q, dO and accumulators for each query head. w / 128 items
+  // are live at the same time. If they are few for some hundred blocks, two segments are read at a
+  // time.
   constexpr std::int32_t kMostOfTwo = 64, kMostOfOne = 128;
   constexpr std::int64_t kManyKeys = 32768;
   const std::int32_t most = w < kManyKeys ? kMostOfTwo : kMostOfOne;

@@ -1,12 +1,13 @@
-// Lists pay where tiles of the mask as it is have few cells: a key of learned top-k or of random
-// eviction lives in every tile between its begin and its end, but of its neighbours few do. Both
-// ways visit tiles of 128 x 128 at the same speed, so that tiles are compared; an item of a list
-// costs what one tile does besides, for its keys are brought and its gradients taken one by one.
+// Decides on kv worklists for backward plans. They pay where tiles of the mask in key order have
+// few cells: a key of learned top-k or of random eviction is live in every tile between its begin
+// and its end, but few of its neighbours are. Both ways visit tiles of 128 x 128 at the same speed,
+// so their tile counts are compared. An item of a worklist costs one additional tile, because its
+// keys are loaded and its gradients stored one by one.
 //
-// Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; in the
-//             order of lifetimes 26,867 are visited, five of six of them full
-// Not worth   causal: every key lives to the end, the diagonal is all that is not full
-#include "plan/make_kv_worklist.hpp"
+// Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; sorted
+//             by live range 26,867 are visited, five of six of them full
+// Not worth   causal: every key is live to the end, and only the diagonal is not full
+#include "plan_key_lists.hpp"
 
 #include <fmt/format.h>
 
@@ -27,7 +28,7 @@ namespace {
 constexpr std::int64_t kItemTiles = 1;
 constexpr double kLeastGain = 0.1;
 
-// The mask group of each KV head of each batch element, if its query heads have one.
+// The mask group of each KV head of each batch element, if its query heads have one in common.
 std::optional<std::vector<std::int32_t>> groups_of_kv_heads(const BlockMask& mask,
                                                             const AttentionShape& shape) {
   std::vector<std::int32_t> groups;
@@ -44,8 +45,8 @@ std::optional<std::vector<std::int32_t>> groups_of_kv_heads(const BlockMask& mas
   return groups;
 }
 
-// Whether the cells of all groups are kept as intervals of keys: others have full or empty tiles to
-// leave out, or too many intervals.
+// Whether the cells of all groups are stored as intervals of keys. Other masks have full or empty
+// tiles to skip, or too many intervals.
 bool are_columns(const BlockMask& mask) {
   if (std::holds_alternative<std::vector<ColumnIntervals>>(mask.groups)) return true;
   const auto* segments = std::get_if<std::vector<SegmentMask>>(&mask.groups);
@@ -67,7 +68,7 @@ ColumnIntervals columns_of_group(const BlockMask& mask, std::int32_t group) {
 
 std::int64_t tiles_of(const KeyItem& item) { return item.end_tile - item.begin_tile; }
 
-// Tiles of the mask as it is that have a cell.
+// Number of tiles of the mask in key order that have a cell.
 std::int64_t tiles_of(const ColumnIntervals& columns) {
   const BlockShape tile{kListTile, kListTile};
   const TileCounts counts = count_tiles(segment_from_columns(columns, tile));
@@ -170,7 +171,7 @@ PlanCounts count_key_lists(const AttentionPlan& plan) {
     counts.full_tiles += group_size * full;
     counts.row_tiles += group_size * (tiles_of(item) - full);
   }
-  // A key counts where its first item is.
+  // A key is counted with its first item.
   std::vector<std::pair<std::int32_t, std::int32_t>> tiles;
   for (const KeyItem& item : plan.key_lists.items) {
     tiles.emplace_back(item.batch * plan.shape.heads_kv + item.kv_head, item.key_tile);
@@ -187,7 +188,7 @@ PlanCounts count_key_lists(const AttentionPlan& plan) {
 
 std::int32_t listed_segment(const AttentionPlan& plan) {
   const KeyLists& lists = plan.key_lists;
-  std::set<std::int32_t> known;  // tiles that lists begin with
+  std::set<std::int32_t> known;  // first tiles of lists
   std::int64_t w = 0;
   for (std::size_t i = 0; i < lists.items.size();) {
     const KeyItem& head = lists.items[i];

@@ -1,19 +1,18 @@
-// From a mask to a plan, in four steps:
-//   1. the mask of each group in tiles of the backend (one re-blocking where blocks differ);
-//   2. its segments appended to the plan in closed form, bitmaps in the backend's order; tiles of
-//      few live keys as gather lists, or in another order of keys (regions.hpp,
-//      group.hpp);
-//   3. one item for each batch element, query head (or set of heads that share a tile) and query
-//      tile;
-//   4. the order: KV heads in sections whose keys and values fit in the shared cache, in a section
-//      longest first, so that workers that take the next item when they are free end close together
-//      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the
-//      optimum);
-// and a fifth where items are few: rows split over several (splits.hpp).
+// make_plan: from a mask to a plan, in four steps, and a fifth where items are few:
+//   1. Bring the mask of each group into tiles of the backend (one re-blocking where blocks differ).
+//   2. Append its segments to the plan in closed form, with bitmaps in the backend's order. Tiles of
+//      few live keys go to kv index lists or are computed in a kv permutation (plan_regions.hpp,
+//      plan_group.hpp).
+//   3. Make one item for each batch element, query head (or set of heads that share a tile) and query
+//      tile.
+//   4. Order the items: by groups of KV heads whose keys and values fit in L2, and inside a group
+//      longest first. Workers that take the next item when they are free then end close together
+//      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the optimum).
+//   5. Where items are few, split rows over several items (plan_splits.hpp).
 //
-// A backward plan is made the same way from the transposed mask, but that the items of a group of
-// query heads stay together: they are ranked by what the group computes. For sm90 it may be one of
-// lists instead (make_kv_worklist.hpp).
+// A backward plan is made the same way from the transposed mask, except that the items of a group
+// of query heads stay together: they are sorted by what the group computes. For sm90 it may be a
+// plan of a kv worklist instead (plan_key_lists.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +39,7 @@ namespace {
 
 constexpr BlockShape kTile{128, 128};
 
-// What the kernels of sm90 are compiled for.
+// Checks against what the sm90 kernels are compiled for.
 Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options) {
   if (options.tile != BlockShape{0, 0} && options.tile != kTile) {
     return Error{ErrorCode::unsupported,
@@ -150,7 +149,7 @@ void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.gather_entries += counts.gather_entries;
 }
 
-// Columns that a row computes, in which items are compared.
+// Columns that a row computes, by which items are compared.
 std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) {
   const PlanCounts& counts = row.counts;
   return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * tile_columns +
@@ -162,8 +161,8 @@ struct Ranked {
   WorkItem item;
 };
 
-// Appends the items of KV heads [begin, end), counted over batch elements, longest first; backward
-// those of the longest group of query heads, which are equal in rank and so stay together.
+// Appends the items of KV heads [begin, end), counted over batch elements, longest first. In a
+// backward plan it sorts groups of query heads; their items are equal in rank and so stay together.
 void append_section(AttentionPlan& plan, const BlockMask& mask,
                     const std::vector<PlannedGroup>& groups, std::int64_t begin, std::int64_t end) {
   std::vector<Ranked> ranked;
@@ -204,7 +203,7 @@ void append_section(AttentionPlan& plan, const BlockMask& mask,
   for (const Ranked& each : ranked) plan.items.push_back(each.item);
 }
 
-// A plan of no items yet.
+// A plan without items.
 Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& shape,
                                  const ScoreSpec& score, const PlanOptions& options) {
   AttentionPlan plan;
@@ -225,7 +224,7 @@ Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& sh
   return plan;
 }
 
-// The workers that rows are split for; 0: rows stay whole.
+// The number of workers for which rows are split; 0: rows stay whole.
 std::int32_t workers_to_split_for(const PlanOptions& options) {
   if (options.backend != Backend::sm90 || options.direction == Direction::backward ||
       options.split != SplitMode::automatic) {
@@ -234,7 +233,7 @@ std::int32_t workers_to_split_for(const PlanOptions& options) {
   return options.num_workers == 0 ? kSm90Workers : options.num_workers;
 }
 
-// A plan that stores the mask's formula.
+// A plan that stores the closed form of the mask.
 Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionShape& shape,
                                          const ScoreSpec& score, const PlanOptions& options) {
   FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
@@ -248,7 +247,7 @@ Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionS
   return plan;
 }
 
-// `plan` with the items of `mask`, whose rows are the plan's.
+// Completes `plan` with the items of `mask`, whose rows are the plan's.
 Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
                               const PlanOptions& options) {
   const AttentionShape& shape = plan.shape;
@@ -280,7 +279,7 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
   return plan;
 }
 
-// make_plan on the threads of the arena that it is called in.
+// make_plan on the threads of the calling arena.
 Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& shape,
                                 const ScoreSpec& score, const PlanOptions& options) {
   FDMA_TRY_VOID(check_support(shape, score, options));

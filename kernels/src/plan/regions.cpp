@@ -1,15 +1,18 @@
-// A tile is gathered if its live keys, once for each row interval that sees them, cost less in a
-// list than the tile does: a tile that is computed whole costs the same with one live key as with
-// 128, a chunk of a list a little more than it, but holds 128 live keys of any number of tiles.
-// The last chunk of a list costs much of a whole one, so a row gathers only where all of it gains.
+// Decides which tiles are gathered. A tile is gathered if its live keys, counted once for each row
+// interval that sees them, cost less in a kv index list than the tile does. A tile that is computed
+// whole costs the same with one live key as with 128. An index tile costs a little more than it,
+// but holds 128 live keys of any number of tiles. The last index tile of a list costs nearly as
+// much as a whole one, so a row gathers only if it gains in total.
 //
-// Live keys of column tiles are counted in one sweep down the tile rows, a change for each interval
-// that begins or ends; those of bitmaps and row panels once for each, however many rows share them.
+// Live keys of column tiles are counted in one sweep down the tile rows, with one change for each
+// interval that begins or ends. Those of bitmaps and row panels are counted once for each, however
+// many rows share them.
 //
 // Example     causal & topk of 131,072 keys, w = 2,048: in each of 512 tiles of a row some 4 of 128
-//             keys live, 2,175 in all: 17 chunks in place of 512 tiles.
-// Not worth   the diagonal of a causal mask: each of its 128 keys has rows of its own, a chunk.
-#include "plan/regions.hpp"
+//             keys are live, 2,175 in all: 17 index tiles in place of 512 tiles.
+// Not worth   the diagonal of a causal mask: each of its 128 keys has rows of its own, which makes
+//             a whole index tile.
+#include "plan_regions.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -21,13 +24,13 @@
 namespace fdma {
 namespace {
 
-// Live keys of a tile.
+// Numbers of live keys of a tile.
 struct TileKeys {
-  std::int64_t entries = 0;  ///< once for each row interval
+  std::int64_t entries = 0;  ///< counted once for each row interval
   std::int64_t keys = 0;
 };
 
-// Live keys of the tiles of one tile row after the other, from the mask's column table.
+// Counts live keys of the tiles of one tile row after the other, from the mask's column table.
 class ColumnKeys {
  public:
   explicit ColumnKeys(const SegmentMask& mask)
@@ -45,7 +48,7 @@ class ColumnKeys {
         }
       }
     };
-    // Sorted by tile row, by counting.
+    // Sorted by tile row, by a counting sort.
     each_change([this](std::size_t row, std::int32_t) { ++first_change_[row + 1]; });
     for (std::size_t row = 1; row < first_change_.size(); ++row) {
       first_change_[row] += first_change_[row - 1];
@@ -57,7 +60,7 @@ class ColumnKeys {
     });
   }
 
-  // Rows come in ascending order from 0 on.
+  // Called for rows in ascending order from 0 on.
   void enter(std::int32_t row) {
     const auto r = static_cast<std::size_t>(row);
     for (std::int64_t i = first_change_[r]; i < first_change_[r + 1]; ++i) {
@@ -73,7 +76,7 @@ class ColumnKeys {
  private:
   std::vector<std::int32_t> alive_;  // by tile column
   std::int64_t total_ = 0;
-  std::vector<std::int64_t> first_change_;  // of each tile row
+  std::vector<std::int64_t> first_change_;  // first change of each tile row
   std::vector<std::int32_t> changes_;       // tile columns, ~column where an interval ended
 };
 
@@ -81,7 +84,7 @@ TileKeys keys_of_cells(const std::uint64_t* words, BlockShape block) {
   return {count_runs(words, block), count_keys(words, block)};
 }
 
-// What is stored of partial cells, counted once.
+// Live keys of stored partial cells (bitmaps and panels), each counted once.
 class StoredKeys {
  public:
   explicit StoredKeys(const SegmentMask& mask)
@@ -205,7 +208,7 @@ class Chooser {
     gathered.insert(gathered.end(), words_.begin(), words_.end());
   }
 
-  // Every column tile of the row is visited after all.
+  // Makes every column tile of the row visited again.
   void forget(std::span<const TileSegment> segments, RowRegions& out) const {
     out.num_scanned = 0;
     for (const TileSegment& segment : segments) {
@@ -220,18 +223,19 @@ class Chooser {
   ColumnMode mode_;
   const RegionCosts& costs_;
   ColumnKeys columns_;
-  std::vector<StoredKeys> stored_;  // where they are needed
+  std::vector<StoredKeys> stored_;  // filled only where needed
   std::size_t row_words_;
-  std::vector<std::uint64_t> words_;  // of the row in hand
+  std::vector<std::uint64_t> words_;  // words of the current row
 };
 
 }  // namespace
 
-// sm90: tiles are computed whole, whatever lives in them; figures of docs/notes/column-masks.md. A
-// column tile waits for its intervals, and more where many keys begin or end in it. cpu: live keys
-// are computed wherever they lie; a list saves looking at the others, about 10 ns each, a hundredth
-// of computing one. Moving a key reads and writes its rows at the rate of main memory, a launch
-// takes 3 us; in tiles of all multiprocessors together.
+// sm90 computes tiles whole, whatever is live in them; the figures are those of
+// docs/performance.md. A column tile waits for its intervals, and longer where many keys begin or
+// end in it. The CPU computes live keys wherever they are. A list saves it looking at the other
+// keys, about 10 ns each, a hundredth of computing one. Permuting a key reads and writes its rows
+// at the rate of main memory, and a launch takes 3 us; both are given in tiles of all
+// multiprocessors together.
 RegionCosts region_costs(Backend backend) {
   if (backend == Backend::cpu) {
     constexpr double kScan = 0.007;
@@ -269,7 +273,7 @@ const RegionCost& RegionCosts::of(SegmentKind kind) const {
 }
 
 bool may_gain(const SegmentMask& mask, const RegionCosts& costs) {
-  if (costs.full.tile == 0) return true;  // keys are what costs
+  if (costs.full.tile == 0) return true;  // keys are the only cost
   double visited = 0, partial = 0;
   for_each_tile_row(mask, [&](std::int32_t, std::span<const TileSegment> segments) {
     for (const TileSegment& segment : segments) {

@@ -1,19 +1,20 @@
-// Workers take items as they become free; where items are few and long, most of them idle while the
-// last ones work. Splitting the keys of a row over several items evens that out and costs a little
-// more for each item, and a kernel that combines what they found. Both are reckoned in full tiles
-// (docs/notes/forward-kernel.md: partial tiles cost 1.1, an item 0.9 beside its tiles):
+// Splits rows where items are few and long. Workers take items as they become free, so most of them
+// idle while the last ones work. Splitting the keys of a row over several items balances the load.
+// It costs a little more for each item, and a kernel that combines the partial results. Both costs
+// are predicted in full tiles (docs/performance.md: partial tiles cost 1.1, an item 0.9 beside its
+// tiles):
 //
 //     time = makespan of the items in their order + combining
 //
-// Every size of the largest piece that is tried is longest / n for some n; rows are cut into as few
-// even pieces as that size allows, so that short rows stay whole. Trying ends where even a perfect
-// schedule would not be better than the best one found: finer pieces only cost more.
+// Every size of the largest part that is tried is longest / n for some n. Rows are cut into as few
+// even parts as that size allows, so that short rows stay whole. The search ends where even a
+// perfect schedule would not be better than the best one found, because finer parts only cost more.
 //
-// Example     132 workers, 4 rows of 1024 tiles: 1025 tiles of time; 33 pieces of 31 or 32 tiles
+// Example     132 workers, 4 rows of 1024 tiles: 1025 tiles of time; 33 parts of 31 or 32 tiles
 //             each: 33.2 and 2.1 for combining.
 // Not worth   512 rows of 64 tiles: 4 rounds of 64.9 against 3.88 rounds if they could be cut at
-//             will, less than the pieces cost.
-#include "plan/splits.hpp"
+//             will, which gains less than the parts cost.
+#include "plan_splits.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -27,17 +28,19 @@ namespace {
 
 constexpr double kPartialTile = 1.1;
 constexpr double kItem = 0.9;
-constexpr double kSplitItem = 1.2;    ///< its result is written in float32
-constexpr double kCombine = 2;        ///< launch and latency: about 3 us
+constexpr double kSplitItem = 1.2;    ///< a split item writes its result in float32
+constexpr double kCombine = 2;        ///< launch and latency of combining: about 3 us
 constexpr double kCombineRow = 1e-4;  ///< a query row of a partial result, read by all workers
 constexpr double kLeastGain = 0.03;
-constexpr double kEnough = 0.01;  ///< of a perfect schedule: finer pieces are not tried
+/// Within this share of a perfect schedule, finer parts are not tried
+constexpr double kEnough = 0.01;
 constexpr std::int64_t kMostPartialsPerWorker = 32;
-// Of parametric plans, whose rows are all cut alike.
+// For closed-form plans, whose rows are all cut alike.
 constexpr std::int32_t kLeastPartTiles = 4;  ///< of the longest row
-constexpr std::int64_t kMostRounds = 8;      ///< of whole items; with more they are not cut
+/// Rounds of whole items; with more rounds rows are not cut
+constexpr std::int64_t kMostRounds = 8;
 
-// The tiles of a row in full tiles.
+// Cost of the tiles of a row in full tiles.
 double tiles_cost(const AttentionPlan& plan, const WorkItem& item) {
   double cost = 0;
   for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
@@ -49,7 +52,7 @@ double tiles_cost(const AttentionPlan& plan, const WorkItem& item) {
   return std::max(cost, 1.0);  // an item without keys computes one tile of none
 }
 
-// Query rows of the tile that exist, of all its heads.
+// Existing query rows of the tile, of all its heads.
 std::int64_t rows_of(const AttentionPlan& plan, std::int32_t batch, std::int32_t q_tile) {
   return std::min<std::int64_t>(plan.tile.block_q, plan.shape.q_len(batch) -
                                                        std::int64_t{q_tile} * plan.tile.block_q) *
@@ -76,7 +79,7 @@ struct Prediction {
   double perfect_time;  ///< the same if work could be shared at will
 };
 
-// Rows of sections, longest first in each, cut into pieces of at most `largest` tiles.
+// Cuts rows of sections, longest first in each, into parts of at most `largest` tiles.
 class Splitter {
  public:
   Splitter(const AttentionPlan& plan, std::span<const std::size_t> sections,
@@ -92,9 +95,10 @@ class Splitter {
 
   const std::vector<Row>& rows() const { return rows_; }
 
-  /// The best size of the largest piece; 0 where rows stay whole.
+  /// The best size of the largest part; 0 if rows stay whole.
   std::int32_t best_size() {
-    // Workers end within the longest item of each other (Graham): no more than that can be gained.
+    // Workers finish within the longest item of each other (Graham), so no more than that can be
+    // gained.
     double sum = 0, longest_cost = 0;
     for (const Row& row : rows_) {
       sum += row.tiles + kItem;
@@ -105,7 +109,7 @@ class Splitter {
     double best_time = (1 - kLeastGain) * whole.time;
     std::int32_t best = 0, size = longest_;
     if (whole.perfect_time > best_time) return 0;
-    // Many items: sizes in steps of an eighth, each trial takes longer.
+    // With many items sizes change in steps of an eighth, because each trial takes longer.
     const std::int64_t coarse = static_cast<std::int64_t>(rows_.size()) > 8 * num_workers_ ? 8 : 64;
     for (std::int64_t n = 2; size > 1; n += 1 + n / coarse) {
       const auto next = static_cast<std::int32_t>(ceil_div(longest_, n));
@@ -122,7 +126,7 @@ class Splitter {
   }
 
  private:
-  // Nothing where there would be too many partial results.
+  // Nothing if there would be too many partial results.
   std::optional<Prediction> predict(std::int32_t largest) {
     costs_.clear();
     double combine = 0;

@@ -88,7 +88,7 @@ std::string lengths_text(const std::vector<std::int64_t>& lengths) {
   return fmt::format("{}", fmt::join(lengths, ","));
 }
 
-// "batch 0 head 4 q_tile 2, 3 tiles", and which of a split row.
+// For example "batch 0 head 4 q_tile 2, 3 tiles", and the part of a split row.
 std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
   const std::string heads = plan.heads_per_tile == 1
                                 ? fmt::format("head {}", item.head)
