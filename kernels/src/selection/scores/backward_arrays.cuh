@@ -1,4 +1,4 @@
-// What the steps of backward_any.cu leave for one another in the workspace.
+// The arrays that the steps of zoh_backward_any.cu exchange through the workspace.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace fdma::zoh {
 /// parts], weight_parts [parts, heads, width].
 struct Arrays {
   float* ddt;
-  std::uint8_t* used;  ///< nullptr: where ddt is not 0
+  std::uint8_t* used;  ///< whether a key has a ddt that is not 0; nullptr: read ddt instead
   float *da_parts, *weight_parts;
   std::int64_t num_keys, num_parts, part_keys;
 
@@ -21,9 +21,9 @@ struct Arrays {
   }
 };
 
-/// dvalues and the parts of ddt_proj from ddt, in one pass over values, on tensor cores: a wide
-/// dt_proj and values of one type, 16 bytes at a time, at most 32 heads. Parts are a multiple of 64
-/// keys.
+/// Computes dvalues and the parts of ddt_proj from ddt, in one pass over values, on tensor cores.
+/// It needs a wide dt_proj, values of one type that can be read 16 bytes at a time, and at most 32
+/// heads. Parts are a multiple of 64 keys.
 bool is_backward_wide(const BackwardCall& call);
 Result<void> launch_backward_wide(const BackwardCall& call, const Arrays& arrays, Stream stream);
 

@@ -1,4 +1,4 @@
-// A call of zoh_scores_backward as its kernels see it, and what they make of a dt.
+// A call of zoh_scores_backward as its kernels see it, and how they differentiate a dt.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fdma::zoh {
 
-/// A gradient of values, of one of the three dtypes; data = nullptr: there is none.
+/// A gradient of values, of one of the three dtypes. data = nullptr: it is not wanted.
 struct ValueGradient {
   void* data;
   DType dtype;
@@ -50,7 +50,7 @@ struct BackwardCall {
   }
 };
 
-/// The gradient of dt, and the term of that of A.
+/// The gradient of dt, and the term of A's gradient.
 struct Slopes {
   float ddt, da;
 };
@@ -64,7 +64,7 @@ __device__ inline Slopes slopes_of(bool is_log, float dt, float a, float dscore)
   return {slope * (a * sigmoid), slope * softplus};
 }
 
-/// Rows that can be read or written 16 bytes at a time, or none.
+/// True if rows can be read or written 16 bytes at a time, or if there are none.
 inline bool has_aligned_rows(const ValueGradient& gradient) {
   const std::int64_t size = size_bytes(gradient.dtype);
   return gradient.data == nullptr ||
@@ -72,10 +72,10 @@ inline bool has_aligned_rows(const ValueGradient& gradient) {
           gradient.key_stride * size % 16 == 0 && gradient.head_stride * size % 16 == 0);
 }
 
-/// One pass over values and their gradient, and the sum of what its blocks have: values that each
-/// head sees alone, 16 bytes at a time, all their gradients as well, rows of at most 1,024 bytes.
+/// One pass over values and their gradient, then the sum over blocks. It needs values that one head
+/// each sees, all tensors readable 16 bytes at a time, and rows of at most 1,024 bytes.
 void launch_backward_rows(const BackwardCall& call, Stream stream);
-/// Any other call.
+/// Serves any other call.
 Result<void> launch_backward_any(const BackwardCall& call, Stream stream);
 
 std::int64_t backward_rows_workspace_bytes(const ZohShape& shape);

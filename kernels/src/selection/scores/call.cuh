@@ -1,4 +1,4 @@
-// A call of zoh_scores as the kernels of both files see it, and what they make of a sum.
+// A call of zoh_scores as all its kernels see it, and how they turn a sum into a score.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,8 @@
 
 namespace fdma::zoh {
 
-inline constexpr std::int64_t kMultiprocessors = 132;  ///< of an H100 or H200: how far work spreads
+/// Of an H100 or H200: the number over which work is spread
+inline constexpr std::int64_t kMultiprocessors = 132;
 
 /// A tensor of any of the three dtypes, element by element.
 struct AnyFloats {
@@ -25,7 +26,7 @@ struct AnyFloats {
   }
 };
 
-/// What is made of dt; `dt` itself is for the gradients.
+/// The function of dt that is stored. `dt` itself is for the gradients.
 enum class Scored : std::uint8_t { exp, log, dt };
 
 struct Call {
@@ -58,12 +59,12 @@ Call make_call(const ZohShape& shape, const TensorView& values, const TensorView
                const TensorView& a_coef);
 /// unsupported for more batch elements, heads or elements than a grid takes.
 Result<void> check_grid(const ZohShape& shape);
-/// The fastest kernel for a call that is complete.
+/// Launches the fastest kernel for a complete call.
 Result<void> launch_scores(const Call& call, Stream stream);
 
 /// Launch the product of a wide dt_proj on tensor cores. Rows of values and of weights have one
 /// dtype, are contiguous over all heads and can be read 16 bytes at a time.
-Result<void> launch_wide(const Call& call, Stream stream);  ///< zoh_wide.cu: of many keys
-void launch_tiles(const Call& call, Stream stream);  ///< zoh_tiles.cu: of few keys and of 16 bits
+Result<void> launch_wide(const Call& call, Stream stream);  ///< zoh_wide.cu, for many keys
+void launch_tiles(const Call& call, Stream stream);  ///< zoh_tiles.cu, for few keys of 16 bits
 
 }  // namespace fdma::zoh

@@ -1,5 +1,5 @@
-// Rows of values 16 bytes at a time: whether they can be read so, and what the bytes are in
-// float32.
+// Rows of values read 16 bytes at a time: whether that is possible, and the conversion of 16 bytes
+// to float32.
 #pragma once
 
 #include "selection/scores/call.cuh"
@@ -67,7 +67,7 @@ inline bool is_multiple_of_16(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-/// Rows of `values` that can be read 16 bytes at a time.
+/// True if rows of `values` can be read 16 bytes at a time.
 inline bool has_wide_rows(const Call& call) {
   const std::int64_t size = size_bytes(call.values.dtype);
   return is_multiple_of_16(call.values.data) && call.head_dim * size % 16 == 0 &&

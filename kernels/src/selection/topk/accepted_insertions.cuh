@@ -1,22 +1,26 @@
-// Which entrants of a piece are kept at all, and when those that die do (select_topk.cu), by a
-// block.
+// Determines which insertions of a piece are accepted, and by that when the evicted keys are
+// evicted (select_topk.cu). One block runs it.
 //
-// While all that arrives is kept, each arrival takes the place of the worst key that is kept then,
-// and these become better and better: the i-th worst dying key dies with the i-th arrival. So sort
-// by rank, and no search is needed. Some entrants come too late, when w better ones are there. They
-// take no place, and both rows of the rule go without them. Who they are follows from the rule
-// itself: under it, with those left out that are known so far, such an entrant dies before it
-// arrives, or with its own arrival. For a rule that counts too many arrivals, and as many dying
-// keys, names an arrival that is not earlier than the true one: a key that must not die yet is
-// never rejected, and when nothing is left to reject the rule is true, arrival by arrival.
+// While every arriving key is kept, each arrival evicts the worst key that is kept at that time,
+// and the evicted keys become better and better: the i-th worst evicted key is evicted by the i-th
+// arrival. Sorting by rank is then enough, and no search is needed. Some insertions come too late,
+// when w better keys are there. They evict nothing, and both sequences of the rule must leave them
+// out.
 //
-// Example     kept are 1 and 5, and 7, 6, 2, 8 arrive. Those that die are 1, 2, 5, 6; by the rule
-//             with arrivals 0, 1, 2, 3: 2 (arrival 2) dies too early, so it is rejected. Now 1, 5,
-//             6 die with arrivals 0, 1 and 3
+// The rule itself finds them. Under the rule, with the keys known so far left out, such a key would
+// be evicted before it arrives, or by its own arrival. A rule that counts too many arrivals, and
+// equally many evictions, names an arrival that is not earlier than the true one. A key that must
+// not be evicted yet is therefore never rejected, and when nothing is left to reject the rule holds
+// for every arrival.
+//
+// Example     1 and 5 are kept, and 7, 6, 2, 8 arrive. The evicted keys are 1, 2, 5, 6; by the rule
+//             with arrivals 0, 1, 2, 3, key 2 (arrival 2) is evicted too early, so it is rejected.
+//             Now 1, 5, 6 are evicted by arrivals 0, 1 and 3
 // Cost        each round but the last rejects at least one, and in practice about half of what is
-//             left: normally distributed scores take 2 to 4 rounds, no order that was tried more
-//             than 12. Of all orders of few arrivals the first to take 2, 3, 4 and 5 rounds have
-//             2, 3, 5 and 8 of them; if that goes on, 2,048 entrants take 16 at worst
+//             left: normally distributed scores take 2 to 4 rounds, and no order that was tried
+//             took more than 12. Among all orders of few arrivals the first to take 2, 3, 4 and 5
+//             rounds have 2, 3, 5 and 8 of them; if that continues, 2,048 insertions take 16 at
+//             worst
 #pragma once
 
 #include <cstdint>
@@ -30,14 +34,16 @@ struct EntrantStorage {
   static constexpr int kWords = kPieceKeys / 32;
 
   std::uint32_t is_accepted[kWords];  ///< by index in the piece
-  std::uint32_t is_rejected[kWords];  ///< by place among all that die in the piece, the best first
+  /// By place among all keys evicted in the piece, the best first
+  std::uint32_t is_rejected[kWords];
   std::uint32_t accepted_before[kWords];
-  uint2 rejected[kWords];            ///< is_rejected as it was numbered, and ones before
-  std::uint16_t locals[kPieceKeys];  ///< indices in the piece of those that are accepted
+  /// is_rejected at the time of numbering, and the number of ones before
+  uint2 rejected[kWords];
+  std::uint16_t locals[kPieceKeys];  ///< indices in the piece of the accepted insertions
   int num_accepted;
 };
 
-/// Sums of ones before each of 64 words, two a lane; returns all. By a warp.
+/// Sums of ones before each of 64 words, two per lane; returns the total. One warp.
 __device__ __forceinline__ int sum_ones(const std::uint32_t (&words)[2], std::uint32_t (&before)[2],
                                         int lane) {
   const int first = __popc(words[0]), both = first + __popc(words[1]);
@@ -47,8 +53,8 @@ __device__ __forceinline__ int sum_ones(const std::uint32_t (&words)[2], std::ui
   return __shfl_sync(0xFFFFFFFFu, sum, 31);
 }
 
-/// Numbers entrants that are accepted in the order of their arrivals. All kThreads threads of the
-/// block, after a barrier behind what changed the bits.
+/// Numbers accepted insertions in the order of their arrivals. All kThreads threads of the block
+/// call it, after a barrier that follows the change of the bits.
 template <int kThreads>
 __device__ __forceinline__ void number_accepted(EntrantStorage& storage) {
   static_assert(EntrantStorage::kWords == 64);
@@ -80,8 +86,8 @@ __device__ __forceinline__ void number_accepted(EntrantStorage& storage) {
   __syncthreads();
 }
 
-/// The index in the piece of the arrival with which a key dies that is the place-th best (from 0)
-/// of those that die there.
+/// The index in the piece of the arrival that evicts a key, where the key is the place-th best
+/// (from 0) of those evicted in the piece.
 __device__ __forceinline__ int death_of(const EntrantStorage& storage, int place) {
   const uint2 rejected = storage.rejected[place / 32];
   const int above = static_cast<int>(rejected.y) + __popc(rejected.x & ((1u << place % 32) - 1));

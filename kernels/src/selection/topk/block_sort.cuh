@@ -1,6 +1,7 @@
-// Sorts ranks by one block, four a thread, as many as a piece has or another power of two: the 128
-// of a warp in its registers (bitonic), then runs of 128, 256, .. merged in shared memory, each
-// thread four ranks from where a search along its diagonal says that they begin.
+// Sorts ranks by one block, four per thread, as many as a piece has or another power of two. The
+// 128 ranks of a warp are sorted in registers (bitonic). Runs of 128, 256, .. are then merged in
+// shared memory, where each thread merges four ranks from the place that a search along its
+// diagonal finds.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace fdma::zoh {
 inline constexpr int kSortItems = 4;
 inline constexpr int kSortThreads = kPieceKeys / kSortItems;
 
-/// Ranks in shared memory, one unused after each 16: what lies four ranks apart, as the threads of
-/// a warp have it, is in different banks.
+/// Ranks in shared memory, with one unused after each 16. Ranks that are four apart, as the threads
+/// of a warp access them, are in different banks.
 template <int kRanks>
 struct RankStorage {
   std::uint64_t ranks[kRanks + kRanks / 16];
@@ -22,15 +23,15 @@ struct RankStorage {
 };
 using SortStorage = RankStorage<kPieceKeys>;
 
-/// Larger ranks first, within a lane.
+/// Puts the larger rank first, within a lane.
 __device__ __forceinline__ void order(std::uint64_t& a, std::uint64_t& b) {
   const std::uint64_t larger = max(a, b), smaller = min(a, b);
   a = larger;
   b = smaller;
 }
 
-/// Descending order of 128 ranks, lane after lane. Each merge begins with what lies symmetrically
-/// to its middle, so that all steps have one direction.
+/// Sorts 128 ranks in descending order, lane after lane. Each merge begins with items symmetric to
+/// its middle, so that all steps have one direction.
 __device__ __forceinline__ void sort_warp(std::uint64_t (&x)[kSortItems]) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -71,7 +72,7 @@ __device__ __forceinline__ void sort_warp(std::uint64_t (&x)[kSortItems]) {
   }
 }
 
-/// Descending order of the ranks of all kRanks / kSortItems threads, thread after thread.
+/// Sorts the ranks of all kRanks / kSortItems threads in descending order, thread after thread.
 template <int kRanks>
 __device__ __forceinline__ void sort_piece(RankStorage<kRanks>& storage,
                                            std::uint64_t (&x)[kSortItems]) {
@@ -96,7 +97,7 @@ __device__ __forceinline__ void sort_piece(RankStorage<kRanks>& storage,
     std::uint64_t x_b = b < size ? storage[other + b] : 0;
 #pragma unroll
     for (int i = 0; i < kSortItems; ++i) {
-      // Past the end of a run there are zeros, and its rest would be zeros too.
+      // Past the end of a run there are zeros, and its rest would be zeros, too.
       if (x_a >= x_b) {
         x[i] = x_a;
         ++a;

@@ -1,4 +1,4 @@
-// Incremental selection as its kernels see it.
+// State and steps of incremental selection, as its kernels (incremental_step.cu) see them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,20 +10,21 @@
 
 namespace fdma::zoh {
 
-/// What a row knows of itself. All rows have the same lengths.
+/// The state of a row. All rows have the same lengths.
 struct RowState {
   std::int32_t q_len, kv_len;
   std::int32_t num_kept;
-  std::int32_t buffer;  ///< which of the two has the ranks of the kept keys
+  std::int32_t buffer;  ///< which of the two buffers holds the ranks of the kept keys
 };
 
-/// All pointers are to device memory. Intervals are {begin, end}.
+/// State of all rows. All pointers are to device memory. Intervals are {begin, end}.
 struct IncrementalState {
   RowState* rows;
-  std::uint64_t* ranks;  ///< [rows, 2, w]: of the kept keys, descending
+  std::uint64_t* ranks;  ///< [rows, 2, w]: ranks of the kept keys, descending
   int2* kept;            ///< [rows, capacity]
-  float* waiting;        ///< [rows, capacity]: scores of the keys that append() brought, or null
-  int2* queries;         ///< [capacity]: M, where append() brought it
+  /// [rows, capacity]: scores of the keys that append() brought, or null
+  float* waiting;
+  int2* queries;  ///< [capacity]: intervals of M that append() brought
   std::uint32_t* status;
   std::int64_t capacity;
   std::int64_t w;
@@ -32,23 +33,25 @@ struct IncrementalState {
 };
 
 inline constexpr std::int32_t kNoEnd = -1;   ///< no group ends
-inline constexpr std::int32_t kEndNow = -2;  ///< a group ends at the query that is to come
+inline constexpr std::int32_t kEndNow = -2;  ///< a group ends at the next query
 
-/// What one launch does to every row, in the order of the members.
+/// What one launch does to every row. The members are applied in their order.
 struct Step {
   std::int32_t end = kNoEnd;  ///< the group of the kept keys ends at this query
-  std::int32_t first_cleared = 0, num_cleared = 0;  ///< keys that waited, and that nobody will see
+  /// Waiting keys that no query will see
+  std::int32_t first_cleared = 0, num_cleared = 0;
   std::int32_t num_new = 0;  ///< keys with `scores`; their queries are M's, or causal
-  bool is_causal = false;    ///< new keys are all shown, from queries q_len, q_len + 1, .. on
-  /// Keys that see their first query, of one group, with scores in `waiting` where they are not
-  /// new.
+  /// All new keys are shown, from queries q_len, q_len + 1, .. on
+  bool is_causal = false;
+  /// Keys that see their first query, all of one group. Their scores are in `waiting` unless they
+  /// are new.
   std::int32_t first_shown = 0, num_shown = 0;
   std::int32_t num_queries = 0;
   const float* scores = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, key_stride = 0;
-  /// Whether the new keys are counted: in the last step of a call.
+  /// Whether the new keys are counted, which is so in the last step of a call.
   bool is_last = true;
-  bool is_first = true;  ///< whether they are put to those that wait
+  bool is_first = true;  ///< whether the new keys are added to the waiting ones
 };
 
 Result<void> prepare_steps();

@@ -1,4 +1,4 @@
-// Selection as its kernels see it.
+// Arguments of selection and constants, as its kernels (select_topk.cu) see them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,15 +10,16 @@
 
 namespace fdma::zoh {
 
-/// Up to so many parts of a group it is noted where thresholds lie in their runs; of more than
-/// kSampledParts a thread has one.
+/// Groups of at most this many parts record where thresholds lie in their runs. In groups of more
+/// than kSampledParts parts a thread has one of them.
 inline constexpr std::int64_t kFewParts = 512;
-/// Up to so many, samples of their runs are in shared memory meanwhile.
+/// Groups of at most this many parts keep samples of their runs in shared memory.
 inline constexpr std::int64_t kSampledParts = 64;
 
 /// Arguments of the kernels; all pointers are to device memory. Intervals are {begin, end}.
 struct TopkCall {
-  const Piece* pieces;            ///< those to sort first; parts of a group follow one another
+  /// The pieces to sort come first; the parts of a group are consecutive
+  const Piece* pieces;
   const int2* queries;            ///< [masks, kv_len]
   const std::uint16_t* ordinals;  ///< [masks, kv_len]
   const float* scores;
@@ -30,13 +31,15 @@ struct TopkCall {
   std::uint64_t* runs;     ///< [pieces to sort, kPieceKeys]
   std::uint64_t* worst;    ///< [pieces to sort]
   std::uint64_t* samples;  ///< [pieces to sort, kSamples], null above kSampledParts, and for one
-  std::uint16_t* ends;     ///< [pieces to sort, most_parts]: how many of each run up to the piece's
-                           ///< are `worst` or better, where that is not 0; null above kFewParts
-  int2* kept;              ///< [rows, kv_len]
+  /// [pieces to sort, most_parts]: how many ranks of each run up to the piece's are `worst` or
+  /// better, where that is not 0; null above kFewParts
+  std::uint16_t* ends;
+  int2* kept;  ///< [rows, kv_len]
   std::uint32_t* status;
 };
 
-/// The launches of a call: the first `num_sorted` of `num_pieces` are parts or packed.
+/// Launches the kernels of a call. The first `num_sorted` of `num_pieces` pieces are parts or
+/// packed.
 Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int64_t num_sorted,
                          Stream stream);
 

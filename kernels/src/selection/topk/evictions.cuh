@@ -1,5 +1,5 @@
-// The keys that die in a piece (select_topk.cu): gathered from the runs of its group and ranked, by
-// a block.
+// The keys that are evicted in a piece (select_topk.cu). A block gathers them from the runs of the
+// piece's group and sorts them by rank.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace fdma::zoh {
 
 inline constexpr int kTopkThreads = 512;
 
-/// The parts of its group up to a piece, and their runs.
+/// The parts of a group up to a piece, and their runs.
 struct Runs {
   const std::uint64_t* first;
   int count;
   int last_size;
 
-  /// `index`: of the piece.
+  /// `index` is that of the piece.
   __device__ Runs(const TopkCall& call, const Piece& piece, std::int64_t index)
       : first(call.runs + (index - piece.num_before) * kPieceKeys),
         count(piece.num_before + 1),
@@ -29,13 +29,14 @@ struct Runs {
   __device__ int size(int i) const { return i + 1 == count ? last_size : kPieceKeys; }
 };
 
-/// Dying keys come from windows of runs: those of so many windows are merged.
+/// Evicted keys come from windows of runs. Up to this many windows are merged.
 inline constexpr int kMostWindows = 16;
-/// As few keys from more windows are counted, one against all; the rest is sorted.
+/// At most this many keys from more windows are ordered by counting, each against all. Otherwise
+/// they are sorted.
 inline constexpr int kMostCounted = 256;
 
-/// Steps of the values of dying keys, and how many keys one may have: else they are ordered by
-/// their windows, as above.
+/// Number of equal steps into which the values of evicted keys are divided, and the number of keys
+/// that one step may have. If a step has more, keys are ordered by their windows, as above.
 inline constexpr int kDyingSteps = 8 * kTopkThreads;
 inline constexpr int kMostOfStep = 12;
 
@@ -51,16 +52,18 @@ struct DeathStorage {
   EntrantStorage arrivals;
   int starts[kTopkThreads];
   int offsets[kTopkThreads + 1];
-  int num_windows;               ///< runs with dying keys
-  int bounds[kMostWindows + 1];  ///< where those of each begin in `dying`, if there are so few
+  int num_windows;  ///< runs with evicted keys
+  /// Where the keys of each window begin in `dying`, if there are at most kMostWindows windows
+  int bounds[kMostWindows + 1];
   typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
-  /// Keys of each step of values, then before each.
+  /// Number of keys of each step of values, then the number before each.
   alignas(16) std::uint16_t steps[kDyingSteps + 2];
 };
 
-/// The ranks from `before` (from any, where it is 0) up to below `after` in all runs, run after run
-/// into storage.dying; returns how many. `ends`: of the piece's group where it is known how many
-/// ranks of each run are `after` or better, else null; `ends_before`: the same of `before`.
+/// Gathers the ranks from `before` (any rank if it is 0) to below `after` of all runs, run after
+/// run, into storage.dying; returns their number. `ends`, where known for the piece's group, is the
+/// number of ranks of each run that are `after` or better, otherwise null. `ends_before` is the
+/// same for `before`.
 __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
                                    std::uint64_t after, const std::uint16_t* ends,
                                    const std::uint16_t* ends_before, int num_entrants) {
@@ -79,7 +82,7 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
         end = end_of_at_least(run, begin, runs.size(base + thread), max(before, std::uint64_t{1}));
       }
     }
-    // Keys below, windows above.
+    // Keys are counted in the lower bits, windows in the upper ones.
     constexpr int kWindow = 1 << 16;
     int offset, total;
     cub::BlockScan<int, kTopkThreads>(storage.scan)
@@ -111,9 +114,9 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
   return filled;
 }
 
-/// Two by two, windows of `from` become windows of `to`: each begins where `stride` of the windows
-/// at first did. A thread has four keys, from where a search along its diagonal says that they
-/// begin.
+/// Merges windows of `from` pairwise into windows of `to`. Each new window begins where every
+/// `stride`-th of the original windows did. A thread merges four keys, from the place that a search
+/// along its diagonal finds.
 __device__ __forceinline__ void merge_windows(const DeathStorage& storage,
                                               const std::uint64_t* from, std::uint64_t* to,
                                               int stride, int num_keys) {
@@ -163,9 +166,9 @@ __device__ __forceinline__ void merge_windows(const DeathStorage& storage,
   *reinterpret_cast<ulonglong2*>(to + out + 2) = make_ulonglong2(x[2], x[3]);
 }
 
-/// Puts keys, which lie from `before` up to below `after`, in descending order: by equal steps of
-/// their values, and those of one step each by how many are better. False: a step has too many, and
-/// nothing is changed.
+/// Puts keys, which lie from `before` to below `after`, in descending order: by equal steps of
+/// their values, and inside a step by the number of better ones. Returns false if a step has too
+/// many keys; then nothing is changed.
 __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dying,
                                                std::uint64_t before, std::uint64_t after) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
@@ -184,7 +187,7 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
   const auto step_of = [&](std::uint64_t rank) {
     return min(static_cast<int>((most - value_of(rank)) * scale), kDyingSteps - 1);
   };
-  int steps[kItems];  // and above them which key of the step it is
+  int steps[kItems];  // and in the upper bits the key's number inside the step
   bool is_crowded = false;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -199,7 +202,7 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
     steps[i] |= index << 16;
   }
   if (__syncthreads_or(is_crowded) != 0) return false;
-  // Of eight steps a thread.
+  // Counts of eight steps per thread.
   uint4 counts = *mine;
   const auto add = [](std::uint32_t word) { return (word & 0xFFFF) + (word >> 16); };
   const std::uint32_t sums[4] = {add(counts.x), add(counts.y), add(counts.z), add(counts.w)};
@@ -247,7 +250,7 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
   return true;
 }
 
-/// Puts few keys in descending order: the place of each is the number of better ones.
+/// Puts few keys in descending order. The place of each key is the number of better ones.
 __device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) {
   const int thread = static_cast<int>(threadIdx.x);
   std::uint64_t rank = 0;
@@ -262,7 +265,7 @@ __device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) 
   __syncthreads();
 }
 
-/// The same for many.
+/// The same for many keys, by a block sort.
 template <int kItems, class Storage>
 __device__ __forceinline__ void sort_dying(DeathStorage& storage, Storage& sort_storage,
                                            int num_dying) {
@@ -278,8 +281,8 @@ __device__ __forceinline__ void sort_dying(DeathStorage& storage, Storage& sort_
   __syncthreads();
 }
 
-/// Puts dying keys, from `before` up to below `after`, in descending order; returns where they are
-/// then.
+/// Puts evicted keys, from `before` to below `after`, in descending order; returns their address
+/// afterwards.
 __device__ __forceinline__ const std::uint64_t* order_dying(DeathStorage& storage, int num_dying,
                                                             std::uint64_t before,
                                                             std::uint64_t after) {

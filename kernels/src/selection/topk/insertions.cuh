@@ -1,4 +1,4 @@
-// Arrivals (ranking.hpp) built by a block, and the block's sort of ranks.
+// Builds Arrivals (ranking.hpp) by a block, and names the block's sort of ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@ struct GreaterRank {
   __device__ bool operator()(std::uint64_t a, std::uint64_t b) const { return a > b; }
 };
 
-/// Sorts ranks of a block, kItems a thread in blocked order.
+/// Sorts ranks of a block, kItems per thread in blocked order.
 template <int kThreads, int kItems>
 using BlockSort = cub::BlockMergeSort<std::uint64_t, kThreads, kItems>;
 
 struct ArrivalStorage {
   std::uint16_t arrivals[2][kPieceKeys];
-  std::uint16_t local_of_arrival[kPieceKeys];  ///< the key, as an index in its piece, of an arrival
+  std::uint16_t local_of_arrival[kPieceKeys];  ///< the key of an arrival, as an index in its piece
   Arrivals::Word words[Arrivals::kLevels * Arrivals::kWords];
   std::uint32_t leaves[kPieceKeys];
-  /// Of a level while it is built: sums [slot][word]; a row is one word longer, so that the slots
-  /// of a word are in different banks.
+  /// Used while a level is built: sums [slot][word]. A row is one word longer, so that the slots of
+  /// a word are in different banks.
   std::uint16_t sums[Arrivals::kDigits][Arrivals::kWords + 2];
   std::uint32_t is_entrant[Arrivals::kWords];
   std::uint16_t entrants_before[Arrivals::kWords];
 };
 
-/// sums[i] = ones in the words before i, by the first warp.
+/// sums[i] = number of ones in the words before i. The first warp computes it.
 __device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums) {
   if (threadIdx.x >= 32) return;
   const int lane = static_cast<int>(threadIdx.x);
@@ -39,8 +39,8 @@ __device__ inline void sum_words(const std::uint32_t* words, std::uint16_t* sums
   sums[2 * lane + 1] = static_cast<std::uint16_t>(sum - both + first);
 }
 
-/// Numbers keys, which come in the order of their ranks (local_of(i): the index in its piece of the
-/// i-th best), in the order of their indices. All kThreads threads of the block.
+/// Numbers keys in the order of their indices. They come in the order of their ranks: local_of(i)
+/// is the index in its piece of the i-th best. All kThreads threads of the block call it.
 template <int kThreads, class LocalOf>
 __device__ void number_arrivals(ArrivalStorage& storage, int count, LocalOf local_of) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -67,7 +67,7 @@ __device__ inline Arrivals tree_of(const ArrivalStorage& storage) {
   return {storage.words, storage.leaves};
 }
 
-/// Fills the tree of `count` numbered keys. All kThreads threads of the block.
+/// Fills the tree of `count` numbered keys. All kThreads threads of the block call it.
 template <int kThreads>
 __device__ void build_tree(ArrivalStorage& storage, int count) {
   constexpr int kWarps = kThreads / 32;
@@ -97,7 +97,7 @@ __device__ void build_tree(ArrivalStorage& storage, int count) {
       }
     }
     __syncthreads();
-    // A lane has two words; a node has all 64 in level 0 and 8 in level 1.
+    // A lane has two words. A node has all 64 words in level 0 and 8 words in level 1.
     if (warp < Arrivals::kDigits) {
       std::uint16_t* const mine = &storage.sums[warp][2 * lane];
       const int lanes = level == 0 ? 32 : 4;

@@ -1,7 +1,8 @@
-// Ranks of keys, runs of them, and the one question that selection in parallel asks.
+// Ranks of keys, runs of ranks, and the query on which parallel selection is built. Host and device
+// share the code.
 //
-// A rank is a 64-bit integer: larger is better, no two keys share one, 0 is a key that nobody sees.
-// A run is an array of ranks in descending order.
+// A rank is a 64-bit integer: larger is better, no two keys share one, and 0 is a key that no query
+// sees. A run is an array of ranks in descending order.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 namespace fdma::zoh {
 
-/// Keys of a piece at most: what one thread block sorts.
+/// Maximum number of keys of a piece, which is what one thread block sorts.
 inline constexpr int kPieceBits = 11;
 inline constexpr int kPieceKeys = 1 << kPieceBits;
 
-/// Integers that compare like scores: -0 equals +0, NaN lies below -infinity.
+/// Maps scores to integers that compare like them: -0 equals +0, and NaN lies below -infinity.
 FDMA_HOST_DEVICE inline std::uint32_t ascending_score(float score) {
   std::uint32_t bits;
   memcpy(&bits, &score, sizeof bits);
@@ -24,7 +25,7 @@ FDMA_HOST_DEVICE inline std::uint32_t ascending_score(float score) {
   return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/// The score of an ascending one; of NaN some NaN.
+/// The inverse of ascending_score; for NaN some NaN.
 FDMA_HOST_DEVICE inline float score_of_ascending(std::uint32_t ascending) {
   const std::uint32_t bits = ascending ^ ((ascending >> 31) != 0 ? 0x80000000u : 0xFFFFFFFFu);
   float score;
@@ -32,7 +33,7 @@ FDMA_HOST_DEVICE inline float score_of_ascending(std::uint32_t ascending) {
   return score;
 }
 
-/// The rank of a key in a group of rows that is alone in its piece, from its ascending score; ties
+/// The rank of a key, from its ascending score, in a group of rows that is alone in its piece. Ties
 /// go to the lower key.
 FDMA_HOST_DEVICE inline std::uint64_t rank_of_ascending(std::uint32_t ascending, std::int32_t key) {
   return std::uint64_t{ascending} << 32 | (~static_cast<std::uint32_t>(key));
@@ -44,8 +45,8 @@ FDMA_HOST_DEVICE inline std::int32_t key_of_rank(std::uint64_t rank) {
   return static_cast<std::int32_t>(~static_cast<std::uint32_t>(rank));
 }
 
-/// The same in a piece that holds several groups, the `ordinal`-th from 1 on: later groups are
-/// better. `local` is the key's index in the piece.
+/// The rank in a piece that holds several groups, for the `ordinal`-th group, counted from 1. Later
+/// groups rank above earlier ones. `local` is the key's index in the piece.
 FDMA_HOST_DEVICE inline std::uint64_t packed_rank_of_ascending(std::uint32_t ordinal,
                                                                std::uint32_t ascending, int local) {
   return (std::uint64_t{ordinal} << 32 | ascending) << kPieceBits |
@@ -55,7 +56,8 @@ FDMA_HOST_DEVICE inline int local_of_packed_rank(std::uint64_t rank) {
   return kPieceKeys - 1 - static_cast<int>(rank & (kPieceKeys - 1));
 }
 
-/// How many of run[begin, end) are `rank` or better, plus begin: the first place of a worse one.
+/// The first place of run[begin, end) whose rank is worse than `rank`: begin plus the number of
+/// ranks that are `rank` or better.
 FDMA_HOST_DEVICE inline int end_of_at_least(const std::uint64_t* run, int begin, int end,
                                             std::uint64_t rank) {
   while (begin < end) {
@@ -69,7 +71,7 @@ FDMA_HOST_DEVICE inline int end_of_at_least(const std::uint64_t* run, int begin,
   return begin;
 }
 
-/// The same as end_of_at_least, where a window often lies on one side as a whole.
+/// The same as end_of_at_least, but fast if the window lies on one side as a whole.
 FDMA_HOST_DEVICE inline int split_window(const std::uint64_t* run, int begin, int end,
                                          std::uint64_t rank) {
   if (begin == end || run[end - 1] >= rank) return end;
@@ -77,15 +79,15 @@ FDMA_HOST_DEVICE inline int split_window(const std::uint64_t* run, int begin, in
   return end_of_at_least(run, begin + 1, end - 1, rank);
 }
 
-/// Samples of a run: its first 32 ranks, then 16 from each stretch that is as long as all before.
-/// So a place is known from samples to at most a 16th of itself, and whatever w ranks are the best
-/// of some runs, samples tell to w / 16 how many are above one of them.
+/// Samples of a run are its first 32 ranks, then 16 from each section that is as long as all before
+/// it. Samples therefore determine a place to at most a 16th of itself. For the best w ranks of
+/// some runs, they tell to within w / 16 how many are above one of them.
 inline constexpr int kSamples = 128;
-/// Their places, and behind them the end of the run.
+/// The place of each sample, and after the last one the end of the run.
 FDMA_HOST_DEVICE inline int sample_place(int sample) {
   return sample < 32 ? sample : (32 + 2 * (sample % 16)) << (sample / 16 - 2);
 }
-/// The first sample from a place on.
+/// The first sample at a place or after it.
 FDMA_HOST_DEVICE inline int sample_from(int place) {
   int sample = place < 32 ? place : 32;
   for (int length = 32; length <= place && sample < kSamples; length *= 2, sample += 16) {
@@ -93,24 +95,24 @@ FDMA_HOST_DEVICE inline int sample_from(int place) {
   }
   return sample;
 }
-/// The last one up to a place.
+/// The last sample at a place or before it.
 FDMA_HOST_DEVICE inline int sample_up_to(int place) {
   const int sample = sample_from(place);
   return sample < kSamples && sample_place(sample) == place ? sample : sample - 1;
 }
 
-/// Arrivals 0..m-1 in the order of their ranks, for one question: which is the j-th largest of the
-/// first few? Two levels of digits of three bits, then leaves of 32 arrivals. Level 0 holds bits 10
-/// to 8 of the arrivals in the order of their ranks; level 1 bits 7 to 5, stably sorted by the bits
-/// above; a leaf has the 32 arrivals with the same upper bits, and which of them are among its
-/// first. Since arrivals are a permutation, nodes are full but for the last one, and where they
-/// begin needs no table.
+/// Arrivals 0..m-1 in the order of their ranks, for one query: the j-th largest of the first few.
+/// The structure has two levels of digits of three bits, then leaves of 32 arrivals. Level 0 holds
+/// bits 10 to 8 of the arrivals in the order of their ranks. Level 1 holds bits 7 to 5, stably
+/// sorted by the bits above. A leaf holds the 32 arrivals with the same upper bits, and which of
+/// them are among its first ones. Arrivals are a permutation, so all nodes but the last are full,
+/// and their begins need no table.
 ///
-/// Example     arrivals 300 0 301 1 2 .. 299; the largest of the first two (j = 1): digits 1 and 0,
-///             so it is in the node of digit 1, the largest there of the first one (j = 1); its
-///             digit there is 1 (300 = 1 * 256 + 1 * 32 + 12); of the first one of that leaf bit 12
-///             is the highest: 300
-/// Cost        a question reads two words of 32 bytes and one of 4
+/// Example     arrivals 300 0 301 1 2 .. 299; the largest of the first two (j = 1): their digits
+///             are 1 and 0, so it is in the node of digit 1, as the largest (j = 1) of the first
+///             one there; its digit there is 1 (300 = 1 * 256 + 1 * 32 + 12); in that leaf the
+///             highest bit of the first one is bit 12: 300
+/// Cost        a query reads two words of 32 bytes and one of 4
 struct Arrivals {
   static constexpr int kWords = kPieceKeys / 32;
   static constexpr int kLevels = 2;
@@ -118,9 +120,10 @@ struct Arrivals {
 
   /// The digits of 32 positions.
   struct alignas(16) Word {
-    /// sums[slot_of(d)]: digits of at least d in the words of the same node before this one.
+    /// sums[slot_of(d)]: number of digits of at least d in the earlier words of the same node.
     std::uint16_t sums[kDigits];
-    std::uint32_t planes[4];  ///< bits 0, 1 and 2 of the digits; the last one is not used
+    /// Bits 0, 1 and 2 of the digits; the last plane is not used
+    std::uint32_t planes[4];
   };
 
   const Word* words;  ///< [kLevels][kWords]
@@ -131,7 +134,7 @@ struct Arrivals {
   static FDMA_HOST_DEVICE int digit_of(int arrival, int level) {
     return arrival >> shift_of(level) & (kDigits - 1);
   }
-  /// Such that the sums of 2 and 6, and those of 1 and 3, of 5 and 7, are neighbours.
+  /// The order makes the sums of 2 and 6 neighbours, and those of 1 and 3, and of 5 and 7.
   static FDMA_HOST_DEVICE int slot_of(int digit) { return 0x73605241 >> (4 * digit) & 7; }
   static FDMA_HOST_DEVICE int digit_of_slot(int slot) { return 0x75316204 >> (4 * slot) & 7; }
 
@@ -160,9 +163,9 @@ struct Arrivals {
     return found;
   }
 
-  /// Where position `at` with this digit goes in the next level or, from the last one, in the
-  /// leaves; `equal`: positions of its word with this digit, `before`: such positions of its node
-  /// in the words before.
+  /// The position of an element with this digit, now at `at`, in the next level or, from the last
+  /// level, in the leaves. `equal` are the positions of its word with this digit, and `before` is
+  /// the number of such positions of its node in earlier words.
   static FDMA_HOST_DEVICE int next_position(int level, int at, int digit, std::uint32_t equal,
                                             int before) {
     const int node = level == 0 ? 0 : at & ~((1 << shift_of(0)) - 1);
@@ -179,8 +182,9 @@ struct Arrivals {
       const int last = node + count - 1;
       const Word word = words[level * kWords + last / 32];
       const std::uint32_t mask = (2u << (last % 32)) - 1;
-      // Of the first `count` at least j have digits of `digit` or more: bit by bit the largest such
-      // digit. `count` and `above`: those with at least `digit`, and with at least the next one.
+      // At least j of the first `count` have digits of `digit` or more. The loop finds the largest
+      // such digit bit by bit. `count` and `above` are the numbers with at least `digit` and with
+      // more than it.
       const std::uint32_t low = word.planes[0], middle = word.planes[1], high = word.planes[2];
       int digit = 0, above = 0;
       const auto try_digit = [&](int tried, std::uint32_t found, int sum) {

@@ -1,5 +1,6 @@
-// Step 2 of selection (select_topk.cu) for groups of more pieces than thresholds.cuh takes: a block
-// finds the threshold of a piece, bit by bit from the top, by searching all runs of its group.
+// Step 2 of selection (select_topk.cu) for groups of more pieces than thresholds.cuh takes. A block
+// finds the threshold of a piece bit by bit from the top, by searching all runs of the piece's
+// group.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +10,19 @@
 
 namespace fdma::zoh {
 
-/// Shared memory of search_worst_of_many for each run: its window and where that splits.
+/// Shared memory of search_worst_of_many per run: its window and where that splits.
 inline constexpr std::int64_t kWindowBytes = sizeof(ushort2) + sizeof(std::uint16_t);
 static_assert(kMostParts * kWindowBytes <= 224 * 1024);
 
 struct WorstTeam {
-  int counts[3];  ///< of three bits in turn, so that one barrier a bit is enough
+  int counts[3];  ///< of three successive bits, so that one barrier a bit is enough
   std::uint32_t differing[2];
 };
 
-/// worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer. For groups
-/// of at most as many parts as a block has threads, past their first piece: a thread has a run, its
-/// window of ranks whose bits above the current one are those of `worst`, and the best and the
-/// worst rank in there.
+/// Computes worst[piece]: the w-th best rank of its group up to its end, 0 while there are fewer.
+/// It serves groups of at most as many parts as a block has threads, for pieces after the first.
+/// Each thread has a run, the run's window of ranks whose bits above the current one are those of
+/// `worst`, and the best and the worst rank of the window.
 __device__ __forceinline__ void search_worst_of_few(const TopkCall& call, WorstTeam& shared) {
   const int index = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const Piece piece = call.pieces[index];
@@ -62,7 +63,7 @@ __device__ __forceinline__ void search_worst_of_few(const TopkCall& call, WorstT
     if (begin < end && least < middle) {
       split = begin;
       if (best >= middle) {
-        // run[split - 1] is above, run[past] below: both are known.
+        // run[split - 1] is above the middle and run[past] below it; both are known.
         int past = end - 1;
         ++split;
         above_split = best;
@@ -83,7 +84,7 @@ __device__ __forceinline__ void search_worst_of_few(const TopkCall& call, WorstT
     const int count = __reduce_add_sync(0xFFFFFFFFu, split - begin);
     int* const sum = &shared.counts[bit % 3];
     if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
-    if (thread == 0) shared.counts[(bit + 2) % 3] = 0;  // the next bit's: the one before is read
+    if (thread == 0) shared.counts[(bit + 2) % 3] = 0;  // of the next bit: the bit before is read
     __syncthreads();
     const int above = *sum;
     if (wanted <= above) {
@@ -104,10 +105,10 @@ __device__ __forceinline__ void search_worst_of_few(const TopkCall& call, WorstT
   }
 }
 
-/// The same for any number of parts; notes no ends.
+/// The same for any number of parts; it records no ends.
 __device__ __forceinline__ void search_worst_of_many(const TopkCall& call) {
-  // Per run the elements whose bits above the current one are those of `worst`; the counts of three
-  // bits in turn, so that one barrier a bit is enough.
+  // For each run the elements whose bits above the current one are those of `worst`. The counts of
+  // three successive bits make one barrier a bit enough.
   extern __shared__ ushort2 windows[];
   auto* const splits = reinterpret_cast<std::uint16_t*>(windows + call.most_parts);
   __shared__ int counts[3];
@@ -138,7 +139,8 @@ __device__ __forceinline__ void search_worst_of_many(const TopkCall& call) {
     count = __reduce_add_sync(0xFFFFFFFFu, count);
     int* const sum = &counts[bit % 3];
     if (thread % 32 == 0 && count != 0) atomicAdd(sum, count);
-    if (thread == 0) counts[(bit + 2) % 3] = 0;  // of the next bit: the one before is still read
+    // Of the next bit: the bit before is still being read
+    if (thread == 0) counts[(bit + 2) % 3] = 0;
     __syncthreads();
     const int above = *sum;
     const bool is_above = wanted <= above;

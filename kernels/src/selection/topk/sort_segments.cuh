@@ -1,12 +1,12 @@
 // Step 1 of selection (select_topk.cu): a block sorts the ranks of a piece.
 //
-// One sort by 21 bits (warpgroup_sort.cuh) is nearly always enough. Where values of the piece have more
-// bits than that between their least and their greatest one, they are sorted by their distance from
-// the least one in 2^21 equal steps: float arithmetic rounds, but never the larger of two to less
-// than the smaller. Keys of one step, about two pairs of 2,048 normally distributed ones, are put
-// in order afterwards, one by one. Where many have one step (values of very different size, or
-// infinite) steps are those of the float's bits; where that does not help either, two sorts by
-// lower and by upper bits are exact.
+// One sort by 21 bits (squad_sort.cuh) is nearly always enough. If the values of the piece have
+// more bits than that between the least and the greatest one, they are sorted by their distance
+// from the least one in 2^21 equal steps. Float arithmetic rounds, but never makes the larger of
+// two values smaller than the other. Keys of one step, about two pairs of 2,048 normally
+// distributed ones, are put in order afterwards, one by one. If many keys share a step (values of
+// very different size, or infinite ones), the steps are taken from the float's bits. If that does
+// not help either, two sorts by lower and by upper bits are exact.
 #pragma once
 
 #include <cfloat>
@@ -29,21 +29,21 @@ __device__ __forceinline__ const std::uint16_t* ordinals_of(const TopkCall& call
   return call.ordinals + std::int64_t{piece.mask} * call.kv_len + piece.first_key;
 }
 
-/// By what keys are sorted, one after the other.
+/// What keys are sorted by, in successive sorts.
 enum Digits : unsigned { kSteps = 1, kCoarse = 2, kLower = 4, kUpper = 8, kGroup = 16 };
 inline constexpr std::uint32_t kDigitEnd = 1u << kDigitBits;
 
 struct SortedValues {
-  std::uint32_t least;  ///< of those that somebody sees
+  std::uint32_t least;  ///< among the seen keys
   int shift;            ///< of the upper bits
   float low, scale;
   unsigned digits;
 
-  /// 0: what shared memory has of a key that nobody sees.
+  /// 0 is what shared memory holds for a key that no query sees.
   __device__ std::uint32_t coarse(std::uint32_t stored) const {
     return stored == 0 ? 0 : (stored - 1 - least >> shift) + 1;
   }
-  /// From 1 on. Of a key that nobody sees the score is NaN, which becomes 0.
+  /// Steps count from 1. The score of a key that no query sees is NaN, which becomes 0.
   __device__ std::uint32_t step(std::uint32_t stored) const {
     return static_cast<std::uint32_t>(fmaf(score_of_ascending(stored - 1) - low, scale, 1.0F));
   }
@@ -56,7 +56,7 @@ struct PieceStorage : SquadStorage {
   SortedValues sorted;
 };
 
-/// What the values of a piece that somebody sees are sorted by.
+/// Chooses what the seen values of a piece are sorted by.
 __device__ __forceinline__ SortedValues sorted_by(const Range& values) {
   SortedValues sorted{};
   sorted.least = values.least;
@@ -75,8 +75,8 @@ __device__ __forceinline__ SortedValues sorted_by(const Range& values) {
   return sorted;
 }
 
-/// Reads the keys of a piece: their values, and 1 more, and what they are sorted by into shared
-/// memory. Returns digits; 0: all keys are kept, and not sorted.
+/// Reads the keys of a piece into shared memory: their values plus 1, and what they are sorted by.
+/// Returns the digits; 0 means that all keys are kept and not sorted.
 __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squad& squad,
                                                 PieceStorage& storage, const Piece& piece) {
   const float* scores = call.scores + piece.row / call.num_heads * call.batch_stride +
@@ -131,7 +131,7 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squa
       if (all_kept) kept[i] = is_seen ? seen : make_int2(0, 0);
     }
   }
-  // NaN, and nothing else, has the value 0.
+  // NaN, and only NaN, has the value 0.
   if (__any_sync(0xFFFFFFFFu, seen_values.least == 0) && squad.lane == 0 &&
       call.status != nullptr) {
     atomicOr(call.status, kTopkSawNan);
@@ -149,11 +149,12 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squa
   return sorted.digits;
 }
 
-/// Whether two words that follow one another in descending order have one digit.
+/// Whether two successive words in descending order have the same digit.
 __device__ __forceinline__ bool have_one_digit(std::uint32_t word, std::uint32_t next) {
-  return (word ^ next) < kPieceKeys && next >= kPieceKeys;  // digit 0: behind all others
+  return (word ^ next) < kPieceKeys && next >= kPieceKeys;  // digit 0 comes after all others
 }
-/// Which words of a thread, but for the first, have the digit of the one before: a bit each.
+/// The words of a thread, except the first, that have the same digit as the word before: one bit
+/// each.
 __device__ __forceinline__ unsigned find_equal_digits(const std::uint32_t (&words)[kSquadItems]) {
   unsigned equal = 0;
 #pragma unroll
@@ -163,9 +164,9 @@ __device__ __forceinline__ unsigned find_equal_digits(const std::uint32_t (&word
   return equal;
 }
 
-/// Puts keys with one digit in the order of their values; equal values have that of their keys
-/// already. `equal`: of each thread in shared memory; `begins`: which keys of the thread are the
-/// first ones of such a group, of which none has all keys of a thread.
+/// Puts keys with the same digit in the order of their values. Equal values are in the order of
+/// their keys already. `equal` are the bits of each thread in shared memory. `begins` are the keys
+/// of the thread that are first in such a group; no group has all keys of a thread.
 __device__ __forceinline__ void order_equal_digits(const Squad& squad, PieceStorage& storage,
                                                    const std::uint32_t* equal, unsigned begins) {
   const auto value_at = [&](int place) { return storage.values[storage.order[place]]; };
@@ -189,7 +190,7 @@ __device__ __forceinline__ void order_equal_digits(const Squad& squad, PieceStor
   }
 }
 
-/// Whether keys with one digit are in the order of their values as they lie.
+/// Whether keys with the same digit are in the order of their values already.
 __device__ __forceinline__ bool are_ordered(const Squad& squad, const PieceStorage& storage,
                                             unsigned kind) {
   bool is_wrong = false;
@@ -204,8 +205,8 @@ __device__ __forceinline__ bool are_ordered(const Squad& squad, const PieceStora
   return !__syncthreads_or(is_wrong);
 }
 
-/// Sorts a piece by one digit: the largest first, equal ones in the order that they have. False: so
-/// many keys with different values have one digit that others are to be taken.
+/// Sorts a piece by one digit, the largest first, stably. Returns false if so many keys with
+/// different values share a digit that another digit has to be used.
 __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad& squad,
                                               PieceStorage& storage, const Piece& piece,
                                               unsigned kind) {
@@ -218,7 +219,7 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad&
       x[i] = word_of_digit(storage.sorted.step(storage.values[key]), key);
     }
   } else {
-    // By way of shared memory, so that few of the digits are on their way at a time.
+    // The digits pass through shared memory, so that few of them are in flight at a time.
 #pragma unroll 4
     for (int i = 0; i < kSquadItems; ++i) {
       const int place = squad.dealt(i);
@@ -240,7 +241,8 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad&
   }
   sort_words(squad, storage.words, x, piece.num_keys);
   const bool may_be_equal = kind == kSteps || (kind == kCoarse && storage.sorted.shift > 0);
-  // Bit i: key i of the thread and the one before have one digit; those between warps come later.
+  // Bit i: key i of the thread and the one before have the same digit. Pairs across warps are added
+  // later.
   unsigned equal = 0;
   bool is_full = false;
   if (may_be_equal) {
@@ -256,7 +258,7 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad&
     x[i] = place_of_word(x[i]);
     if (kind > kLower) x[i] = storage.order[x[i]];
   }
-  // Nobody reads the order of before any more.
+  // No thread reads the old order any more.
   const bool is_any_full = __syncthreads_or(is_full) != 0;
   store_order(squad, storage, x);
   if (is_any_full) {
@@ -270,7 +272,7 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad&
     }
     storage.words[squad.thread] = equal;
     __syncthreads();
-    // A group begins before the first of them that has the digit of the one before.
+    // A group begins one before the first key that has the same digit as the key before it.
     const bool is_next_equal =
         squad.thread + 1 < kSquadThreads && (storage.words[squad.thread + 1] & 1) != 0;
     const unsigned begins = (equal >> 1 | (is_next_equal ? 1u << (kSquadItems - 1) : 0u)) & ~equal;
@@ -280,7 +282,7 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad&
   return true;
 }
 
-/// Sorts the ranks of a piece by all threads of a block.
+/// Sorts the ranks of a piece. All threads of a block call it.
 __device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad& squad,
                                            PieceStorage& storage, int index) {
   unsigned digits = read_values(call, squad, storage, call.pieces[index]);
@@ -325,7 +327,7 @@ __device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad& sq
     call.samples[std::int64_t{index} * kSamples + squad.thread] =
         rank_at(sample_place(squad.thread));
   }
-  // The threshold of a group's first piece is one of its ranks.
+  // The threshold of a group's first piece is one of the piece's own ranks.
   if (piece.num_before > 0 || squad.thread != 0) return;
   call.worst[index] = call.w <= kPieceKeys ? rank_at(static_cast<int>(call.w) - 1) : 0;
   if (call.ends != nullptr) {

@@ -1,15 +1,15 @@
-// Step 2 of selection (select_topk.cu): the threshold of each piece, the rank of the w-th best key
-// of its group up to its end, and how many keys of each run are as good.
+// Step 2 of selection (select_topk.cu): finds the threshold of each piece, which is the rank of the
+// w-th best key of its group up to its end, and how many keys of each run are at least as good.
 //
-// A warp finds that of a piece between two ranks, which come closer: of the ranks between them, are
-// as many as it takes at least as good as the one in the middle? Samples of the runs, in shared
-// memory for all pieces of a block, say for each run between what two places a rank lies; the sums
-// over all runs of the lower and of the upper ones mostly answer the question. If not, the runs are
-// searched between these places. When few ranks are left that may be the threshold, they are
-// loaded, all at a time, and counted.
+// A warp narrows the threshold of a piece between two ranks. Each round asks whether enough ranks
+// are at least as good as the one in the middle. Samples of the runs, in shared memory for all
+// pieces of a block, give for each run the two places between which a rank lies. The sums of the
+// lower and of the upper places over all runs mostly answer the question. If not, the runs are
+// searched between these places. When few candidates are left, they are loaded all at once and
+// counted.
 //
-// Fits        all orders: samples are so dense that sums differ by a 16th of w
-// Fits less   w of many pieces: there the last questions are answered by searching runs
+// Fits        all orders: samples are so dense that the sums differ by a 16th of w
+// Fits less   w of many pieces: the last questions are answered by searching runs
 // Cost        a few questions of samples, some ten of registers, and three reads of memory
 #pragma once
 
@@ -30,10 +30,10 @@ static_assert(32 * kRunsOfLane == kSampledParts);
 inline constexpr int kCandidatesOfLane = 8;
 inline constexpr int kCandidates = 32 * kCandidatesOfLane;
 
-/// Ranks of the samples of a run in shared memory, and two unused: what lanes read at one index is
-/// in different banks.
+/// Ranks of a run's samples in shared memory, plus two unused, so that ranks that lanes read at one
+/// index are in different banks.
 inline constexpr int kSampleStride = kSamples + 2;
-/// Runs of the pieces of a block: those of one group before its first piece, and its pieces.
+/// Runs of the pieces of a block: those of one group before its first piece, and its own pieces.
 inline constexpr int kMostSampledRuns = static_cast<int>(kSampledParts) + kThresholdWarps - 1;
 
 struct ThresholdStorage {
@@ -45,24 +45,26 @@ struct ThresholdStorage {
   } warps[kThresholdWarps];
 };
 
-/// A lane's part of the runs of a piece: of each, where the ranks lie that may be the threshold.
+/// A lane's share of the runs of a piece: for each run, where the ranks lie that may be the
+/// threshold.
 struct SampledRun {
   const std::uint64_t* samples;
   int first_sample, end_sample;
   int begin, end;
 
-  /// How many samples are `rank` or better.
+  /// Number of samples that are `rank` or better.
   __device__ __forceinline__ int count(std::uint64_t rank) const {
     return end_of_at_least(samples, first_sample, end_sample, rank);
   }
-  /// At least so many of the run are `rank` or better, where so many samples are, and at most.
+  /// Lower and upper bound of the number of ranks of the run that are `rank` or better, given the
+  /// number of such samples.
   __device__ __forceinline__ int least(int count) const {
     return max(count == 0 ? 0 : sample_place(count - 1) + 1, begin);
   }
   __device__ __forceinline__ int most(int count) const { return min(sample_place(count), end); }
 };
 
-/// The greatest of a warp.
+/// The greatest rank of a warp.
 __device__ __forceinline__ std::uint64_t greatest_of_warp(std::uint64_t rank) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   const std::uint32_t mine = static_cast<std::uint32_t>(rank >> 32);
@@ -75,8 +77,8 @@ __device__ __forceinline__ std::uint64_t least_of_warp(std::uint64_t rank) {
   return ~greatest_of_warp(~rank);
 }
 
-/// By a warp: worst[index], the rank of the w-th best key of a group up to the end of piece `index`
-/// (0: there are fewer), and where that lies in each run (`ends`).
+/// Finds worst[index], the rank of the w-th best key of a group up to the end of piece `index` (0
+/// if there are fewer), and its place in each run (`ends`). One warp.
 __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdStorage::Warp& shared,
                                                const std::uint64_t* samples, const Piece& piece,
                                                int index) {
@@ -97,8 +99,8 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
                has_run ? runs.size(run) : 0};
   }
   // The threshold is `low` or better, and worse than `high`. If each full run has w / num_before
-  // that are as good as some rank, that is none better than the threshold; if no run has more than
-  // (w - 1) / count better ones than some rank, none worse.
+  // ranks that are at least as good as some rank, that rank is not better than the threshold. If no
+  // run has more than (w - 1) / count ranks better than some rank, that rank is not worse than it.
   const auto w = static_cast<int>(call.w);
   std::uint64_t low = 0, high = 0;
   const int enough = sample_from((w - 1) / piece.num_before);
@@ -123,7 +125,7 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
     mine[k].first_sample = first;
     total += mine[k].end - mine[k].begin;
   }
-  // `wanted` of the `total` ranks in the windows are as good as the threshold.
+  // `wanted` of the `total` ranks in the windows are at least as good as the threshold.
   int wanted = 0;
 #pragma unroll
   for (int k = 0; k < kRunsOfLane; ++k) wanted += mine[k].begin;
@@ -145,7 +147,7 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
     sum_most = __reduce_add_sync(kAll, sum_most);
     std::uint64_t next_low = middle, next_high = middle;
     if (sum_least < wanted && wanted <= sum_most) {
-      // Exactly; and no rank lies between those beside the middle.
+      // The exact count; and no rank lies between the neighbours of the middle.
       int sum = 0;
       std::uint64_t above = ~std::uint64_t{0}, below = 0;
 #pragma unroll
@@ -187,7 +189,7 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
   }
   std::uint16_t* const ends = call.ends + std::int64_t{index} * call.most_parts;
   if (total > kCandidates) {
-    // It is `low`.
+    // The threshold is `low`.
 #pragma unroll
     for (int k = 0; k < kRunsOfLane; ++k) {
       const int run = k * 32 + lane;
@@ -215,7 +217,7 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
   for (int k = 0; k < kCandidatesOfLane; ++k) {
     const int i = k * 32 + lane;
     ranks[k] = 0;
-    int run = 0;  // the last one that begins at i or before
+    int run = 0;  // the last run that begins at i or before
     if (i < total) {
 #pragma unroll
       for (int step = static_cast<int>(kSampledParts) / 2; step > 0; step /= 2) {
@@ -237,7 +239,7 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
     (wanted <= above ? low : high) = middle;
     if (wanted == above) break;
   }
-  // `wanted` candidates are as good as `low`, and the threshold is the worst of them.
+  // `wanted` candidates are at least as good as `low`, and the threshold is the worst of them.
   std::uint64_t found = ~std::uint64_t{0};
 #pragma unroll
   for (int k = 0; k < kCandidatesOfLane; ++k) {
@@ -255,12 +257,12 @@ __device__ __forceinline__ void find_threshold(const TopkCall& call, ThresholdSt
   }
 }
 
-/// Of kThresholdWarps pieces by a block, which waits for the kernel before.
+/// Finds the thresholds of kThresholdWarps pieces, by a block, which waits for the kernel before.
 __device__ __forceinline__ void find_thresholds(const TopkCall& call, ThresholdStorage& storage,
                                                 int first, int num_pieces) {
   const int thread = static_cast<int>(threadIdx.x);
   const int last = min(first + kThresholdWarps, num_pieces) - 1;
-  // Runs from first_run to that of the last piece.
+  // The runs from first_run to that of the last piece.
   const int first_run = first - call.pieces[first].num_before;
   const int warp = thread / 32, index = min(first + warp, last);
   const Piece piece = call.pieces[index];

@@ -1,4 +1,5 @@
-// All rows of a selection on the GPU: what the host prepares, checks and takes back.
+// The rows of a selection on the GPU: what the host prepares and checks, and how results become
+// masks.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace fdma::zoh {
 
-/// The pieces of all rows, those to sort before those that are kept as a whole; in each part, row
-/// by row and key by key.
+/// The pieces of all rows: those to sort first, then those that are kept as a whole. Both parts are
+/// ordered by row, then by key.
 struct CutRows {
   std::vector<Piece> pieces;
   std::int64_t num_sorted = 0;
@@ -28,7 +29,8 @@ Result<CutRows> cut_rows(const TopkRows& rows, std::int64_t w);
 Result<void> check_topk_scores(const TensorView& scores, std::int64_t num_batches,
                                std::int64_t num_heads, std::int64_t kv_len);
 
-/// Rows of [rows, kv_len] intervals as masks: empty ones left out, cut off at each row's lengths.
+/// Converts rows of [rows, kv_len] intervals to masks: empty intervals are left out, others are cut
+/// at each row's lengths.
 std::vector<ColumnIntervals> columns_of_rows(std::span<const Interval> kept, std::int64_t kv_len,
                                              std::span<const std::int64_t> q_len_of,
                                              std::span<const std::int64_t> kv_len_of);

@@ -1,4 +1,4 @@
-// Rows of scores cut into pieces that thread blocks sort.
+// Rows of scores, cut into pieces that thread blocks sort.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,15 @@
 namespace fdma::zoh {
 
 enum class PieceKind : std::int32_t {
-  part,      ///< all of a group of rows that is longer than a piece, or kPieceKeys keys of it
-  packed,    ///< whole groups, at least one with more than w keys
-  all_kept,  ///< keys of groups with at most w: they are kept as long as they are seen
+  /// KPieceKeys keys of a group of rows that is longer than a piece, or the rest of the group
+  part,
+  packed,  ///< whole groups, at least one with more than w keys
+  /// Keys of groups with at most w keys, which are kept as long as they are seen
+  all_kept,
 };
 
-/// Keys [first_key, first_key + num_keys) of a row. Parts of one group follow one another, all but
-/// the last with kPieceKeys keys.
+/// Keys [first_key, first_key + num_keys) of a row. The parts of one group are consecutive, and all
+/// but the last have kPieceKeys keys.
 struct Piece {
   std::int32_t row;
   std::int32_t mask;
@@ -26,20 +28,21 @@ struct Piece {
   PieceKind kind;
   std::int32_t num_before;  ///< parts of its group before it
   std::int32_t num_after;   ///< and after it
-  std::int32_t num_seen;  ///< keys of its group (packed: of the piece) that anybody sees, up to its
-                          ///< end
-  std::int32_t num_groups = 1;     ///< that it has keys of
-  std::int32_t is_seen_whole = 0;  ///< 1: somebody sees each of its keys
+  /// Number of keys of its group (packed: of the piece) up to its end that some query sees
+  std::int32_t num_seen;
+  std::int32_t num_groups = 1;     ///< groups of which it has keys
+  std::int32_t is_seen_whole = 0;  ///< 1: each of its keys is seen by some query
 };
 
-/// One M, ready for pieces of any row.
+/// One M, cut into pieces that serve any row.
 struct CutMask {
-  std::vector<Interval> queries;        ///< [kv_len]; {0, 0}: nobody sees the key
-  std::vector<std::uint16_t> ordinals;  ///< [kv_len] in a packed piece: which group of it, from 1
-  std::vector<Piece> pieces;            ///< of row 0; `mask` is 0
+  std::vector<Interval> queries;  ///< [kv_len]; {0, 0}: no query sees the key
+  /// [kv_len] in a packed piece: the number of its group, from 1
+  std::vector<std::uint16_t> ordinals;
+  std::vector<Piece> pieces;  ///< of row 0; `mask` is 0
 };
 
-/// Parts of a group at most: a window into each lies in the shared memory of a block
+/// Maximum number of parts of a group. A window into each lies in the shared memory of a block
 /// (searched_thresholds.cuh).
 inline constexpr std::int64_t kMostParts = 32 * 1024;
 

@@ -1,9 +1,10 @@
-// Sorts the keys of a piece by their values, 128 threads together, 16 keys each.
+// Sorts the keys of a piece by their values, by a warp group of 4 warps: 128 threads with 16 keys
+// each.
 //
-// What is compared is a word of 32 bits, so that a step of the network is one minimum and one
-// maximum: 21 bits of a value, and in the others where the key lies now, which keeps the order of
-// equal ones. The network is bitonic; each merge begins with what lies symmetrically to its middle,
-// so that all steps have one direction. 16 keys are in a thread's registers, 512 in a warp's; only
+// The sorted items are 32-bit words, so a step of the network is one minimum and one maximum. A
+// word holds 21 bits of a value, and in the other bits the key's current place, which makes the
+// sort stable. The network is bitonic. Each merge begins with items symmetric to its middle, so
+// that all steps have one direction. A thread's registers hold 16 keys and a warp's 512, so only
 // three steps go through shared memory.
 //
 // Cost        a sort takes some 130 instructions for 32 keys
@@ -20,11 +21,11 @@ inline constexpr int kSquadThreads = 128;
 inline constexpr int kSquadWarps = kSquadThreads / 32;
 inline constexpr int kSquadItems = kPieceKeys / kSquadThreads;
 inline constexpr int kSquadWarpKeys = 32 * kSquadItems;
-inline constexpr int kDigitBits = 32 - kPieceBits;  ///< of a value, in a word
+inline constexpr int kDigitBits = 32 - kPieceBits;  ///< bits of a value in a word
 
 struct SquadStorage {
-  alignas(16) std::uint32_t values[kPieceKeys];  ///< of each key, 0: seen by nobody
-  std::uint32_t words[kPieceKeys];               ///< on their way between warps
+  alignas(16) std::uint32_t values[kPieceKeys];  ///< of each key; 0: no query sees it
+  std::uint32_t words[kPieceKeys];               ///< in transit between warps
   alignas(16) std::uint16_t order[kPieceKeys];   ///< the key at each place
   std::uint32_t least[kSquadWarps], most[kSquadWarps];
 };
@@ -33,17 +34,17 @@ struct SquadStorage {
 struct Squad {
   int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
-  /// The place of an item when keys are dealt out so that lanes have neighbours.
+  /// The place of an item when keys are distributed so that lanes have neighbours.
   __device__ int dealt(int item) const { return warp * kSquadWarpKeys + item * 32 + lane; }
 };
 
-/// Larger words first, of two registers.
+/// Puts the larger of two words first.
 __device__ __forceinline__ void order_words(std::uint32_t& a, std::uint32_t& b) {
   const std::uint32_t larger = max(a, b), smaller = min(a, b);
   a = larger;
   b = smaller;
 }
-/// The larger one for who is first, else the smaller one.
+/// Returns the larger word for the first partner, otherwise the smaller one.
 __device__ __forceinline__ std::uint32_t word_of(bool is_first, std::uint32_t mine,
                                                  std::uint32_t other) {
   return is_first ? max(mine, other) : min(mine, other);
@@ -60,8 +61,8 @@ __device__ __forceinline__ void clean_thread(std::uint32_t (&x)[kSquadItems]) {
     }
   }
 }
-/// Descending order of a thread's words, by Batcher's odd-even merges: 63 comparisons, where merges
-/// of one direction as below take 80.
+/// Sorts a thread's words in descending order by Batcher's odd-even merges. That takes 63
+/// comparisons, whereas merges of one direction as below take 80.
 template <int kSize, int kStep>
 __device__ __forceinline__ void merge_odd_even(std::uint32_t (&x)[kSquadItems]) {
   constexpr int kFirst = kStep % kSize;
@@ -80,7 +81,7 @@ __device__ __forceinline__ void sort_thread(std::uint32_t (&x)[kSquadItems]) {
   merge_odd_even<8, 8>(x);
 }
 
-/// What `exchange` brings of each item, in pairs of items that lie symmetrically.
+/// Applies `exchange` to each item, in pairs of items that are symmetric.
 template <class Exchange>
 __device__ __forceinline__ void mirror(std::uint32_t (&x)[kSquadItems], bool is_first,
                                        Exchange exchange) {
@@ -93,8 +94,8 @@ __device__ __forceinline__ void mirror(std::uint32_t (&x)[kSquadItems], bool is_
   }
 }
 
-/// Descending order of the words of a squad, thread after thread. Of pieces with fewer keys the
-/// words from `num_keys` on are smaller than all before and in order.
+/// Sorts the words of the warp group in descending order, thread after thread. In pieces with fewer
+/// keys the words from `num_keys` on are smaller than all before and already in order.
 __device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* words,
                                            std::uint32_t (&x)[kSquadItems], int num_keys) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
@@ -106,7 +107,8 @@ __device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* wo
   for (int size = 2 * kSquadItems; size <= kPieceKeys; size *= 2) {
     const int threads = size / kSquadItems;
     const bool is_first = (squad.thread & (threads / 2)) == 0;
-    // Of merges within a warp all its words count, of others what comes from the second half.
+    // In merges within a warp all its words count, in others the words that come from the second
+    // half.
     const bool is_needed = size <= kSquadWarpKeys ? first_of_warp < num_keys
                                                   : (first_of_warp & -size) + size / 2 < num_keys;
     if (size <= kSquadWarpKeys) {
@@ -149,8 +151,8 @@ __device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* wo
   }
 }
 
-/// A word of a key: its digit, below 2^kDigitBits and 0 for all that come last, and where the key
-/// lies now, which keeps the order of equal ones.
+/// Makes the word of a key: its digit, which is below 2^kDigitBits and 0 for keys that come last,
+/// and the key's current place, which makes the sort stable.
 __device__ __forceinline__ std::uint32_t word_of_digit(std::uint32_t digit, int place) {
   return digit << kPieceBits | (kPieceKeys - 1 - static_cast<std::uint32_t>(place));
 }
@@ -158,7 +160,7 @@ __device__ __forceinline__ std::uint32_t place_of_word(std::uint32_t word) {
   return kPieceKeys - 1 - (word & (kPieceKeys - 1));
 }
 
-/// Keys in their order, thread after thread, into storage.order. Behind a barrier.
+/// Stores keys in their order, thread after thread, into storage.order. Called after a barrier.
 __device__ __forceinline__ void store_order(const Squad& squad, SquadStorage& storage,
                                             const std::uint32_t (&keys)[kSquadItems]) {
 #pragma unroll
@@ -169,7 +171,7 @@ __device__ __forceinline__ void store_order(const Squad& squad, SquadStorage& st
   }
 }
 
-/// The least and the greatest of what each thread has.
+/// The least and the greatest value of all threads.
 struct Range {
   std::uint32_t least = 0xFFFFFFFFu, most = 0;
 
