@@ -1,8 +1,9 @@
-"""The tour of README.md: its commands, run in order, print what the page shows.
+"""README.md and the tour of docs/maskc.md: their commands and programs print what the pages show.
 
-A block of the page that starts with `$ fdma-maskc` is one command and its output. What differs from
-machine to machine is not compared: times, rates, instruction sets, rounding errors (but an error
-above its bound fails the command). FDMA_REBASE_README=1 rewrites the page with what came.
+A block that starts with `$ fdma-maskc` is one command and its output; those of a page are run in
+order. A ```python block is run on the CPU; the ```text block behind it is its output. What differs
+from machine to machine is not compared: times, rates, instruction sets, rounding errors (but an
+error above its bound fails the command). FDMA_REBASE_README=1 rewrites the pages with what came.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+TOURS = {README: 5, ROOT / "docs" / "maskc.md": 9}  # pages, and how many commands they show
 MASKC = os.environ.get("FDMA_MASKC", "")
 REBASE = os.environ.get("FDMA_REBASE_README") == "1"
 BLOCK = re.compile(r"```console\n\$ (fdma-maskc (?:.*\\\n)*.*\n)((?:(?!```).*\n)*)```\n")
-
+PROGRAM = re.compile(r"```python\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```\n")
+BUILD = Path(os.environ.get("FDMA_BUILD_DIR", "")).resolve() / "python_bindings"
 
 VARYING = (
     (r"\d+(\.\d+)? (us|ms|s)\b", "<time>"),
@@ -36,7 +39,8 @@ def without_varying(text: str) -> str:
 
 
 @pytest.mark.skipif(not MASKC, reason="FDMA_MASKC does not name the built tool")
-def test_tour(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", TOURS, ids=lambda page: page.name)
+def test_tour(page: Path, tmp_path: Path) -> None:
     lengths = ROOT / "tests" / "data" / "document_lengths.json"
     inputs: list[str | Path] = [
         sys.executable,
@@ -53,9 +57,9 @@ def test_tour(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
     environment.pop("COLUMNS", None)
 
-    page = PAGE.read_text(encoding="utf-8")
-    blocks = list(BLOCK.finditer(page))
-    assert len(blocks) == 9
+    text = page.read_text(encoding="utf-8")
+    blocks = list(BLOCK.finditer(text))
+    assert len(blocks) == TOURS[page]
     for block in blocks:
         command, shown = block.groups()
         done = subprocess.run(
@@ -69,8 +73,38 @@ def test_tour(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, ""), command
         if REBASE:
-            page = page.replace(block.group(0), f"```console\n$ {command}{done.stdout}```\n")
+            text = text.replace(block.group(0), f"```console\n$ {command}{done.stdout}```\n")
         else:
             assert without_varying(done.stdout) == without_varying(shown), command
     if REBASE:
-        PAGE.write_text(page, encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    not list((BUILD / "fdma").glob("_fdma.*.so")),
+    reason="FDMA_BUILD_DIR names no build with the Python package (FDMA_BUILD_PYTHON=ON)",
+)
+def test_program(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    programs = list(PROGRAM.finditer(text))
+    assert len(programs) == text.count("```python") == 1
+    for program in programs:
+        source, shown = program.groups()
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.fspath(BUILD)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        if REBASE:
+            text = text.replace(
+                program.group(0), f"```python\n{source}```\n\n```text\n{done.stdout}```\n"
+            )
+        else:
+            assert done.stdout == shown
+    if REBASE:
+        README.write_text(text, encoding="utf-8")
