@@ -207,12 +207,14 @@ def test_compiling_from_many_threads() -> None:
     assert same == [True] * 6
 
 
-def test_example_of_the_readme() -> None:
-    text = (Path(__file__).parents[3] / "python_bindings" / "README.md").read_text()
+def test_examples_of_the_pages() -> None:
+    root = Path(__file__).parents[2]
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        if "cuda" not in block:
-            exec(block, names)
+    for page in (root / "python_bindings" / "README.md", root / "docs" / "python-core.md"):
+        text = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            if "cuda" not in block:
+                exec(block, names)
     assert names["plan"].form == "parametric"
     assert names["cells"].shape == (1, 1, 2048, 2048)
     assert np.asarray(names["out"]).shape == (1, 2048, 8, 64)
