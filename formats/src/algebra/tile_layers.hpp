@@ -5,7 +5,7 @@
 // the mask).
 //
 // In a tile row each layer is a list of uniform segments, whose tiles hold the same cells
-// (uniform_parts.hpp). All their borders together cut the row into segments whose tiles come from
+// (uniform_runs.hpp). All their borders together cut the row into segments whose tiles come from
 // the same sources. One evaluation serves such a segment, and every later one with the same
 // sources.
 //

@@ -1,5 +1,5 @@
-// From decoded arrays to a mask. The arrays come out of a mask file (io/read_mask.cpp), from the
-// process that read it (io/mask_message.cpp) or from memory (stored_arrays.cpp). This file does not
+// From decoded arrays to a mask. The arrays come out of a mask file (io/masks/read_mask.cpp), from the
+// process that read it (io/isolated/mask_message.cpp) or from memory (stored_arrays.cpp). This file does not
 // use HDF5.
 #pragma once
 

@@ -24,7 +24,7 @@ struct PlanArrays {
   const MaskFormula* formulas;
   const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
-  // The accumulation order of deterministic calls (visit_order.hpp), or null. Over kv worklists
+  // The accumulation order of deterministic calls (accumulation_order.hpp), or null. Over kv worklists
   // units is empty.
   const std::int32_t* units;
   const std::int32_t* first_visits;

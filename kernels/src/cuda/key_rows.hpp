@@ -1,4 +1,4 @@
-// Makes the KeyRows of a tensor: K or V as rows that threads copy by index.
+// K or V as rows that threads copy by index.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,13 @@
 #include "fdma/base/tensor_view.hpp"
 
 namespace fdma::sm90 {
+
+/// Rows of K or V that threads copy by index. Strides in bytes.
+struct KeyRows {
+  const std::uint8_t* data;
+  std::int64_t batch_stride, row_stride, head_stride;
+  std::int32_t row_bytes;  ///< head_dim elements
+};
 
 /// The rows of `tensor`, whose elements are of a 16-bit type.
 inline KeyRows key_rows(const TensorView& tensor) {

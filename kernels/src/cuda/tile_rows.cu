@@ -3,7 +3,7 @@
 // the one before, possibly the forward kernel of the last call, is still running. Before that one
 // has ended it computes only what follows from the plan, and writes nothing.
 //
-// For deterministic calls the rows are instead numbered in accumulation order (formula_turns.hpp).
+// For deterministic calls the rows are instead numbered in accumulation order (closed_form_dq_order.hpp).
 #include <algorithm>
 
 #include "cuda/tile_rows.hpp"

@@ -122,7 +122,7 @@ cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& length
 /// The counterpart for deterministic calls of a backward plan. Rows that some query sees come
 /// first, from the last key tile to the first, then all others, kNoRow last. The rank of row n of
 /// the former at a query tile follows from n and `offsets` [batch, num_q_tiles]
-/// (formula_turns.hpp).
+/// (closed_form_dq_order.hpp).
 cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
                              TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
                              std::int32_t* counter, cudaStream_t stream);

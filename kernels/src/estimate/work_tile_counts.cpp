@@ -8,7 +8,7 @@
 // and kv index lists the plan stores the live keys of each row. In an item that walks a part of a
 // row's tiles, tiles of columns and row panels count whole. Heads that share a tile have rows of
 // their own in it.
-#include "item_work.hpp"
+#include "estimate/work_tile_counts.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -35,7 +35,7 @@
 // up, 0.96, 0.98, 0.99 down. Keys that all queries see, in tile 0, and a window: 0.72, 0.96, 0.99
 // up, 0.27, 0.44, 0.55 down. A last document that sees everything: 0.68, 0.81, 0.85 up, 0.71, 0.93,
 // 0.97 down.
-#include "visit_order.hpp"
+#include "plan/accumulation_order.hpp"
 
 #include <fmt/format.h>
 

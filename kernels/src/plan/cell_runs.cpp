@@ -1,7 +1,7 @@
 // Counts and lists runs of live rows. A run begins where a bit is set that is not set in the row
 // above, and ends where it is the other way round. Both follow from the exclusive or of adjacent
 // rows, 64 keys at a time.
-#include "cell_runs.hpp"
+#include "plan/cell_runs.hpp"
 
 #include <algorithm>
 #include <bit>

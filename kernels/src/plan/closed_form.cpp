@@ -2,7 +2,7 @@
 // them. A position is taken relative to the last query and the last key (pos_shift), and a bound
 // that only says where the keys end is dropped. Elements that differ only in their lengths then
 // share one closed form, and it keeps its meaning where a call lowers the lengths.
-#include "plan_formula.hpp"
+#include "plan/closed_form.hpp"
 
 #include <fmt/format.h>
 

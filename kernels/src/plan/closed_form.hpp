@@ -1,5 +1,5 @@
 // Closed-form plans on the host: the closed-form masks of a mask's groups, and the items that
-// follow from them. On the GPU sm90/tile_rows.cu makes the items at each call.
+// follow from them. On the GPU cuda/tile_rows.cu makes the items at each call.
 #pragma once
 
 #include <array>

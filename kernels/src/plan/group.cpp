@@ -2,7 +2,7 @@
 // their run: segments that several rows share, and an item's steps into them. A row with a kv index
 // list has segments of its own: what is left of the run's segments between the gathered tiles, then
 // the list. Rows over permuted keys are rows of another mask, each after a segment that says so.
-#include "plan_group.hpp"
+#include "plan/group.hpp"
 
 #include <fmt/format.h>
 

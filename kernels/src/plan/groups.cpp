@@ -6,7 +6,7 @@
 // scattered are gathered, too, so that rows of both kinds of tiles cost least. For learned top-k of
 // 131,072 keys, w = 2,048, that is 17.4 full tiles a row, against 18.5 with lists alone and 521
 // without both.
-#include "plan_groups.hpp"
+#include "plan/groups.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -4,7 +4,7 @@
 // are sorted.
 //
 // Keys that all rows see come first, because index tiles of those need no mask.
-#include "gather_lists.hpp"
+#include "plan/kv_index_lists.hpp"
 
 #include <algorithm>
 #include <tuple>

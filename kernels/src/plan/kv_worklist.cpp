@@ -1,4 +1,4 @@
-// Makes kv worklists. Keys that are live together are listed together (key_order.cpp says why
+// Makes kv worklists. Keys that are live together are listed together (kv_permutation.cpp says why
 // blocks are sorted twice), so that of the tiles of queries that an item visits more than half are
 // full. The other tiles are masked by the interval of each key, which is the cheapest mask where
 // keys are rows.

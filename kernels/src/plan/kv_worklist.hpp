@@ -1,5 +1,5 @@
 // kv worklists for the backward pass, with keys sorted by live range, made on the host.
-// plan_key_lists.hpp decides on their use.
+// make_kv_worklist.hpp decides on their use.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 // Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; sorted
 //             by live range 26,867 are visited, five of six of them full
 // Not worth   causal: every key is live to the end, and only the diagonal is not full
-#include "plan_key_lists.hpp"
+#include "plan/make_kv_worklist.hpp"
 
 #include <fmt/format.h>
 

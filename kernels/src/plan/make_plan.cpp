@@ -1,18 +1,18 @@
 // make_plan: from a mask to a plan, in four steps, and a fifth where items are few:
 //   1. Bring the mask of each group into tiles of the backend (one re-blocking where blocks differ).
 //   2. Append its segments to the plan in closed form, with bitmaps in the backend's order. Tiles of
-//      few live keys go to kv index lists or are computed in a kv permutation (plan_regions.hpp,
-//      plan_group.hpp).
+//      few live keys go to kv index lists or are computed in a kv permutation (regions.hpp,
+//      group.hpp).
 //   3. Make one item for each batch element, query head (or set of heads that share a tile) and query
 //      tile.
 //   4. Order the items: by groups of KV heads whose keys and values fit in L2, and inside a group
 //      longest first. Workers that take the next item when they are free then end close together
 //      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the optimum).
-//   5. Where items are few, split rows over several items (plan_splits.hpp).
+//   5. Where items are few, split rows over several items (splits.hpp).
 //
 // A backward plan is made the same way from the transposed mask, except that the items of a group
 // of query heads stay together: they are sorted by what the group computes. For sm90 it may be a
-// plan of a kv worklist instead (plan_key_lists.hpp).
+// plan of a kv worklist instead (make_kv_worklist.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 //             keys are live, 2,175 in all: 17 index tiles in place of 512 tiles.
 // Not worth   the diagonal of a causal mask: each of its 128 keys has rows of its own, which makes
 //             a whole index tile.
-#include "plan_regions.hpp"
+#include "plan/regions.hpp"
 
 #include <algorithm>
 #include <bit>

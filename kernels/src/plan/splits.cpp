@@ -14,7 +14,7 @@
 //             each: 33.2 and 2.1 for combining.
 // Not worth   512 rows of 64 tiles: 4 rounds of 64.9 against 3.88 rounds if they could be cut at
 //             will, which gains less than the parts cost.
-#include "plan_splits.hpp"
+#include "plan/splits.hpp"
 
 #include <algorithm>
 #include <functional>

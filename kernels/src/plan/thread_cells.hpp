@@ -1,4 +1,5 @@
-// Which cells of a tile a thread of an sm_90a warpgroup holds: the order of bitmaps in plans (bitmap_order.hpp) follows from it.
+// Which cells of a tile a thread of an sm_90a warpgroup holds. Plans for sm90 store bitmaps in this
+// order (bitmap_order.hpp).
 // Pure functions, the same on host and device.
 #pragma once
 
@@ -19,8 +20,9 @@ FDMA_HOST_DEVICE constexpr Cell accumulator_cell(int thread, int reg) {
           reg / 4 * 8 + thread % 4 * 2 + reg % 2};
 }
 
-/// A thread's mask of a 64 x 128 half tile is two words, for its rows r and r + 8; the cell of bit
-/// `bit` of word `word`. Bit 2 * (col / 8) + col % 2 belongs to the thread's column col.
+/// A thread's mask fragment of a 64 x 128 half tile is two words, for its rows r and r + 8. Returns
+/// the cell of bit `bit` of word `word`. Bit 2 * (col / 8) + col % 2 belongs to the thread's column
+/// col.
 FDMA_HOST_DEVICE constexpr Cell mask_cell(int thread, int word, int bit) {
   return accumulator_cell(thread, bit / 2 * 4 + word * 2 + bit % 2);
 }

@@ -1,7 +1,7 @@
 // Warpgroup matrix products (PTX ISA: wgmma), one instruction per function:
 //   D[64, N] (float32, registers) += A[64, 16] (shared or registers) * B[16, N] (shared)
 // They exist for bfloat16 and float16 elements and for every N that a kernel uses. Descriptors
-// (sm90/fragment.hpp) name operands in shared memory.
+// (sm90/shared/fragment.hpp) name operands in shared memory.
 //
 // An asm statement lists each register by number, so a macro writes the statement for a count of
 // registers, from lists of 8.

@@ -1,7 +1,7 @@
 // FormulaColumns: a closed-form mask read key by key, for gradients of keys. Host and device run
 // the same code.
 //
-// The closed form (mask_formula.hpp) gives a key some queries of its document:
+// The closed form (closed_form_mask.hpp) gives a key some queries of its document:
 //   in the prefix  all of them
 //   in the sink    those from pos >= key - right on, since every later row sees a sink key that is
 //                  not in the future

@@ -185,7 +185,7 @@ class DynamicMaskAttention {
   /// Bytes of workspace of one backward call with these options; 0 on the host, or without
   /// has_gradients. Deterministic calls need more: 4 bytes for each pair of a work tile of 128
   /// listed keys and a tile of 128 queries. Where keys live long they also need up to half as many
-  /// rows of fp32 accumulators again for each end of a segment (device_key_lists.hpp).
+  /// rows of fp32 accumulators again for each end of a segment (device_kv_worklist.hpp).
   std::int64_t backward_workspace_bytes(const BackwardOptions& options = {}) const;
 
   /// The gradients of a call with the same tensors and the same selection. A selection has no
@@ -201,7 +201,7 @@ class DynamicMaskAttention {
   ///             before anything is written
   /// Cost        10 * head_dim FLOP for each kept (query, key) pair, times 1.1 to 1.4 for tiles in
   ///             which some keys are already evicted. A GPU first orders kept keys by their live
-  ///             ranges (device_key_lists.hpp) and then touches every row of k, v, dk and dv about
+  ///             ranges (device_kv_worklist.hpp) and then touches every row of k, v, dk and dv about
   ///             once
   Result<void> backward(const DynamicMaskBackwardTensors& tensors, void* workspace = nullptr,
                         Stream stream = nullptr, const BackwardOptions& options = {}) const;

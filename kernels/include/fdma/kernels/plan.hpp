@@ -146,7 +146,7 @@ struct KeyOrder {
 /// its keys live.
 ///
 /// `automatic` predicts the cost of each way for each tile row and each of its partial tiles
-/// (plan_regions.hpp) and takes the cheapest. On the CPU it gathers where less than one key in 8 is
+/// (regions.hpp) and takes the cheapest. On the CPU it gathers where less than one key in 8 is
 /// alive.
 enum class ColumnMode : std::uint8_t {
   automatic,
@@ -160,8 +160,8 @@ Result<ColumnMode> parse_column_mode(std::string_view name);
 
 /// What a plan stores of the mask.
 enum class PlanForm : std::uint8_t {
-  segments,    ///< work tiles and segments
-  parametric,  ///< a closed form (mask_formula.hpp) without work tiles. Each call may give lengths
+  segments,  ///< work tiles and segments
+  parametric,  ///< a closed form (closed_form_mask.hpp) without work tiles. Each call may give lengths
                ///< and documents. For masks in closed form that do not depend on the head
 };
 std::string_view to_string(PlanForm form);
@@ -325,7 +325,7 @@ struct AttentionPlan {
 /// same for all heads. Fields of a BlockMask of format parametric are taken as they are. Any other
 /// format gives the closed form of its cells at these lengths, in which a window wider than the
 /// lengths does not show. A backward plan holds the closed form of the mask itself; what sees a key
-/// follows from it (formula_columns.hpp).
+/// follows from it (closed_form_columns.hpp).
 ///
 /// options.direction = backward makes the plan of the transposed mask, with tiles of options.tile
 /// as forward (128 x 128 for sm90). Work tiles come in groups, the group with most tiles first.

@@ -1,4 +1,4 @@
-// The arrays that the steps of zoh_backward_any.cu exchange through the workspace.
+// The arrays that the steps of backward_any.cu exchange through the workspace.
 #pragma once
 
 #include <cstdint>

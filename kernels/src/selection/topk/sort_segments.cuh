@@ -1,6 +1,6 @@
 // Step 1 of selection (select_topk.cu): a block sorts the ranks of a piece.
 //
-// One sort by 21 bits (squad_sort.cuh) is nearly always enough. If the values of the piece have
+// One sort by 21 bits (warpgroup_sort.cuh) is nearly always enough. If the values of the piece have
 // more bits than that between the least and the greatest one, they are sorted by their distance
 // from the least one in 2^21 equal steps. Float arithmetic rounds, but never makes the larger of
 // two values smaller than the other. Keys of one step, about two pairs of 2,048 normally

@@ -142,7 +142,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
     if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
   };
-  // Otherwise TMA adds dQ (backward_turns.cuh), for each warp its part.
+  // Otherwise TMA adds dQ (dq_semaphore.cuh), for each warp its part.
   constexpr int kWarpSumBytes = Layout::kSumBytes / Layout::kSumWarps;
   const auto sum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
   const auto takes_turns = [&] { return p.turns != nullptr; };

@@ -5,7 +5,7 @@
 // reduction adds it. In ordinary calls a warp adds its part as soon as it has written it, in no
 // fixed order.
 //
-// Deterministic calls add in the accumulation order of the plan (visit_order.hpp). A counter for
+// Deterministic calls add in the accumulation order of the plan (accumulation_order.hpp). A counter for
 // each 64 rows says how many units have added. The helper warp waits until the counter reaches the
 // unit's rank, adds the step as a whole and increments the counter, while the next step is
 // computed. The computing warps never wait until an addition is visible, and they wait for the

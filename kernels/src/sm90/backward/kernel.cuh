@@ -1,6 +1,6 @@
 // The main backward kernel and its launch: persistent blocks of three warpgroups. The instance
-// files include it and instantiate launch_backward. The first warpgroup loads (backward_load.cuh,
-// over listed keys with backward_listed.cuh), the others compute (backward_compute.cuh). Each role
+// files include it and instantiate launch_backward. The first warpgroup loads (sm90/backward/load.cuh,
+// over listed keys with worklist.cuh), the others compute (sm90/backward/compute.cuh). Each role
 // reallocates registers with setmaxnreg.
 #pragma once
 

@@ -85,7 +85,7 @@ struct alignas(8) ZeroCounters {
   std::int32_t next, done;
 };
 
-/// Zero fill by the main kernel (backward_zeros.cuh), in ordinary calls over units that are grouped
+/// Zero fill by the main kernel (zero_fill.cuh), in ordinary calls over units that are grouped
 /// by KV head (a row: batch * heads_kv + kv_head), with rows in ascending order. The accumulators
 /// of dQ and of listed keys then need not be zero at launch, except those of the first row.
 struct RowZeros {

@@ -1,8 +1,8 @@
 // The forward kernel and its launch: one persistent block per multiprocessor, three warpgroups
 // (four in gathering kernels). The instance files include it and instantiate launch_forward.
-// The warps of the first warpgroup make mask fragments, issue TMA loads (forward_load.cuh) and
-// issue TMA stores (forward_store.cuh). The second and third compute (forward_compute.cuh). The
-// fourth one of gathering kernels copies rows by index (forward_gather.cuh).
+// The warps of the first warpgroup make mask fragments, issue TMA loads (sm90/forward/load.cuh) and
+// issue TMA stores (store.cuh). The second and third compute (sm90/forward/compute.cuh). The
+// fourth one of gathering kernels copies rows by index (gather.cuh).
 // Each role reallocates registers with setmaxnreg; shared memory is laid out by ForwardLayout. The
 // order in which the roles stand in the source is forced by ptxas (C7511).
 #pragma once

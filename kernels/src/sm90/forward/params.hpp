@@ -13,13 +13,6 @@
 
 namespace fdma::sm90 {
 
-/// Rows of K or V that threads copy by index. Strides in bytes.
-struct KeyRows {
-  const std::uint8_t* data;
-  std::int64_t batch_stride, row_stride, head_stride;
-  std::int32_t row_bytes;  ///< head_dim elements
-};
-
 /// Arguments of one launch. Strides in elements.
 struct ForwardParams {
   static constexpr bool kIsTransposed = false;  ///< rows of tiles are queries
@@ -51,7 +44,7 @@ struct ForwardParams {
   // Read by the gathering kernels only.
   GatherArrays gather;
   KeyRows k_gather, v_gather;
-  // Keys and values in their permuted order (move_keys.hpp).
+  // Keys and values in their permuted order (permute_kv.hpp).
   CUtensorMap moved_k, moved_v;
   const float* moved_bias;  ///< [batch, heads_kv, max_moved_keys]
   std::int64_t max_moved_keys;

@@ -1,6 +1,6 @@
 // Stores of outputs. One thread of the first warpgroup copies halves of tiles from the Q buffers to
 // memory by TMA. Rows that TMA may not store are written by the threads that compute
-// (forward_compute.cuh).
+// (sm90/forward/compute.cuh).
 #pragma once
 
 #include <cstdint>

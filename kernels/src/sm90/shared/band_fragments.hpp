@@ -1,6 +1,6 @@
 // Mask fragments of a tile (fragment.hpp: mask_cell) whose rows are a FormulaBand: the words that
 // one lane of a warp makes. These are pure functions, the same on host and device. write_band
-// (mask_words.cuh) calls them.
+// (mask_fragments.cuh) calls them.
 //
 // The words lie in pieces of 16 bytes, each for two neighbouring threads: rows r and r + 8 of two
 // quads of columns. Lane l makes pieces l, l + 32, .., whose rows are 32 apart. From a row to the

@@ -43,13 +43,6 @@ FDMA_HOST_DEVICE constexpr std::uint64_t mn_major_advance(int step) {
   return static_cast<std::uint64_t>(step * 16 * kPanelRowBytes) >> 4;
 }
 
-/// A thread's mask fragment of a 64 x 128 half tile is two words, for its rows r and r + 8. Returns
-/// the cell of bit `bit` of word `word`. Bit 2 * (col / 8) + col % 2 belongs to the thread's column
-/// col.
-FDMA_HOST_DEVICE constexpr Cell mask_cell(int thread, int word, int bit) {
-  return accumulator_cell(thread, bit / 2 * 4 + word * 2 + bit % 2);
-}
-
 /// Number of the thread's columns below `limit`, which counts from the thread's first column (2 *
 /// (thread % 4)) and may be any integer. Each group of 8 columns counts two, as if there were
 /// further groups before the first one (negative counts) and after the last.

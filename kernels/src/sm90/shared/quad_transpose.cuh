@@ -5,7 +5,8 @@
 
 namespace fdma::sm90 {
 
-/// Word i of lane t becomes word t of lane i, among the four lanes of a quad.
+/// Transposes 4 x 4 words among the four lanes of a quad: word i of lane t becomes word t of lane
+/// i.
 __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int lane) {
   const auto exchange = [&](std::uint32_t& low, std::uint32_t& high, int distance) {
     const bool is_high = (lane & distance) != 0;
