@@ -208,7 +208,7 @@ def test_compiling_from_many_threads() -> None:
 
 
 def test_examples_of_the_pages() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     names: dict[str, Any] = {}
     for page in (root / "python_bindings" / "README.md", root / "docs" / "python-core.md"):
         text = page.read_text(encoding="utf-8")

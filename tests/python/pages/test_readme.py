@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
 TOURS = {README: 5, ROOT / "docs" / "maskc.md": 9}  # pages, and how many commands they show
 MASKC = os.environ.get("FDMA_MASKC", "")
