@@ -1,12 +1,11 @@
 // Boolean operations on two segment masks.
 //
 // Without column tables both masks are layers (tile_layers.hpp) and one word operation serves every
-// distinct pair of partial tiles. A column table gives its cells key by key: if the other mask has
-// not many more query intervals than the table, it is listed by keys too, and two ascending lists
-// of borders are merged for every key. Otherwise (a pattern such as every second key under an
-// eviction) listing it would cost far more than its bitmaps, and the masks are combined tile by
-// tile.
-#include "algebra/combine_segments.hpp"
+// distinct pair of partial tiles. A column table gives its cells key by key. If the other mask has
+// not many more query intervals than the table, it is also listed by keys, and two ascending lists
+// of borders are merged for every key. Otherwise (for example every second key under an eviction)
+// listing it would cost far more than its bitmaps, and the masks are combined tile by tile.
+#include "combine_segments.hpp"
 
 #include <algorithm>
 
@@ -18,7 +17,7 @@
 namespace fdma {
 namespace {
 
-// out = the operation word by word; a null pointer stands for words that are all `value`.
+// Sets `out` to the operation word by word. A null pointer stands for words that are all `value`.
 void apply(TruthTable table, const std::uint64_t* a, bool a_value, const std::uint64_t* b,
            bool b_value, std::int64_t num_words, std::uint64_t* out) {
   const auto spread = [](bool bit) { return bit ? ~std::uint64_t{0} : std::uint64_t{0}; };
@@ -47,7 +46,7 @@ void apply(TruthTable table, const std::uint64_t* a, bool a_value, const std::ui
   }
 }
 
-// The class of a result tile that those of its operands decide; partial if they do not.
+// The class of a result tile if the classes of its operands decide it, else partial.
 TileClass class_of(TruthTable table, TileClass a, TileClass b) {
   bool can_be_true = false, can_be_false = false;
   for (const bool x : {false, true}) {
@@ -107,7 +106,7 @@ void combine_lists(TruthTable table, std::span<const Interval> a, std::span<cons
     return i % 2 == 0 ? list[i / 2].begin : list[i / 2].end;
   };
   std::size_t i = 0, j = 0;  // borders passed
-  std::int64_t begin = -1;   // of the interval in hand
+  std::int64_t begin = -1;   // of the current interval
   for (std::int64_t q = 0; q < q_len;) {
     while (border(a, i) <= q) ++i;
     while (border(b, j) <= q) ++j;
@@ -145,7 +144,7 @@ SegmentMask combine_tables(TruthTable table, const TableView& a, const TableView
   return segment_from_columns(q_len, kv_len, block, std::move(offsets), std::move(intervals));
 }
 
-// Tile by tile: what is full or empty by class, everything else by its cells.
+// Combines tile by tile: full and empty tiles by class, all others by their cells.
 SegmentMask combine_tiles(TruthTable table, const SegmentMask& a, const SegmentMask& b) {
   SegmentBuilder builder(a.q_len, a.kv_len, a.block);
   const auto num_words = static_cast<std::size_t>(a.words_per_bitmap());
@@ -201,7 +200,7 @@ SegmentMask combine_tiles(TruthTable table, const SegmentMask& a, const SegmentM
   return builder.finish();
 }
 
-// Listing a mask by keys pays while it has not many more intervals than the table beside it.
+// Listing a mask by keys pays unless it has this many times more intervals than the table.
 constexpr std::int64_t kMostTimesLonger = 8;
 
 SegmentMask combine_with_table(TruthTable table, const SegmentMask& a, const SegmentMask& b) {

@@ -1,8 +1,9 @@
 // Crops: a window of query rows, keys, batch elements and heads as a mask of its own.
 //
-// Each group that is still used is cut in its own format: a closed form is shifted, columns are
-// clipped, dense rows are moved by whole words or shifts; the tiled formats go through the hub,
-// where the window is gathered in the same blocks (reblock.cpp), aligned or not.
+// Each group that is still used is cut in its own format. A closed form is shifted, columns are
+// clipped, dense rows are moved by whole words or shifts. The tiled formats go through the
+// canonical form, from which the window is gathered in the same blocks (reblock.cpp), aligned or
+// not.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,7 +46,7 @@ DenseBits crop_group(const DenseBits& mask, const CellWindow& window) {
   return result;
 }
 
-// Shifted, and then in the form that the cells alone determine, where there is one.
+// Shifts the closed form, and returns the one that the cells alone determine, where there is one.
 ParametricMask crop_group(const ParametricMask& mask, const CellWindow& window) {
   ParametricMask result = mask;
   result.q_len = window.q_end - window.q_begin;

@@ -1,6 +1,6 @@
-// Equality of cells: each pair of groups that meet in some (batch, head) is compared once, as
-// stored where the formats agree, and otherwise as canonical segment masks, where equal cells are
-// equal arrays.
+// Equality of cells. Each pair of groups that some (batch, head) has is compared once: as stored
+// where the formats agree, otherwise as canonical segment masks, where equal cells are equal
+// arrays.
 #include <optional>
 #include <set>
 #include <utility>

@@ -2,16 +2,16 @@
 //
 // A mask that is bands of rows (from_segment.hpp) has no blocks: its bands are moved, cut and
 // lowered again. A whole mask that keeps its blocks is one layer of tiles (tile_layers.hpp), whose
-// rows move in step. Everything else goes tile by tile.
+// rows move in step. A mask whose cells are in a column table is cut and lowered from that table.
+// Everything else goes tile by tile:
 //
 // A tile row of the result overlaps a few tile rows of the source. Where one of them has a segment,
-// the tiles of the result are touched; what lies under full segments of every one of them is full;
-// touched tiles that are not full are gathered bit by bit (by words) and classified by their cells.
-// Everything happens on lists of ranges, so that empty and full stretches cost nothing however
-// wide. Example: causal, 64 x 64 to 128 x 128: two source rows give full [0, 128 i), touched [0,
-// 128 (i + 1)), and one tile to gather. A mask whose cells are in a column table is cut and lowered
-// from that table instead.
-#include "algebra/reblock.hpp"
+// tiles of the result are touched. Tiles that lie under full segments of every one of them are
+// full. Touched tiles that are not full are gathered bit by bit (by words) and classified by their
+// cells. All of this works on lists of ranges, so that empty and full ranges cost nothing however
+// wide. Example: causal, 64 x 64 to 128 x 128: two source rows give full [0, 128 i), touched
+// [0, 128 (i + 1)), and one tile to gather.
+#include "reblock.hpp"
 
 #include <algorithm>
 
@@ -70,7 +70,7 @@ class Reblocking {
     std::int32_t row = -1;
     std::vector<TileSegment> segments;
   };
-  // The first query row of a tile row within its source row, and how many there are.
+  // The first query row of a tile row within its source row, and the number of its rows.
   struct Cut {
     std::int64_t offset = -1;
     std::int64_t num_rows = 0;
@@ -91,7 +91,8 @@ class Reblocking {
     }
   }
 
-  // True if the tile row in hand holds the cells of the one before: the same source segments, cut
+  // True if the current tile row holds the cells of the one before: the same source segments, cut
+  // in the same way.
   // in the same way.
   bool repeats() {
     const Cut cut{q_begin_ % source_.block.block_q, q_end_ - q_begin_};
@@ -106,14 +107,14 @@ class Reblocking {
     return false;
   }
 
-  // Keys of a source segment, cut to the window and counted from its first key.
+  // Keys of a source segment, cut to the window and relative to its first key.
   KeyRange keys_of(const TileSegment& segment) const {
     const std::int64_t block_kv = source_.block.block_kv;
     return {std::max(segment.first_tile * block_kv, window_.kv_begin) - window_.kv_begin,
             std::min(segment.end_tile * block_kv, window_.kv_end) - window_.kv_begin};
   }
 
-  // Tiles of the result in hand: ranges_, from touched and full keys of the source rows.
+  // Sets ranges_ to the tiles of the current row, from touched and full keys of the source rows.
   void make_ranges() {
     const std::int64_t block_kv = block_.block_kv;
     touched_.clear();
@@ -165,7 +166,7 @@ class Reblocking {
     }
   }
 
-  // Writes the cells of tile `tile` of the tile row in hand.
+  // Writes the cells of tile `tile` of the current tile row.
   void gather(std::int32_t tile, std::uint64_t* words) const {
     const std::int64_t k_begin = window_.kv_begin + std::int64_t{tile} * block_.block_kv;
     const std::int64_t k_end = std::min(k_begin + block_.block_kv, window_.kv_end);
@@ -223,12 +224,12 @@ class Reblocking {
   const BlockShape block_;
   const std::int64_t q_len_, kv_len_;
   const std::int64_t num_cols_;
-  // Of the tile row in hand:
+  // The current tile row:
   std::int64_t q_begin_ = 0, q_end_ = 0;  // query rows of the source
   std::vector<SourceRow> rows_;
   std::vector<KeyRange> touched_, full_, row_full_, next_full_;
   std::vector<TileRange> ranges_;
-  // Of the tile row before:
+  // The tile row before:
   Cut last_cut_;
   std::vector<std::vector<TileSegment>> last_;
 };

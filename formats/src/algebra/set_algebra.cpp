@@ -1,9 +1,9 @@
-// Set operations on whole block masks: each pair of groups that meet is combined once, in parallel.
+// Set operations on whole block masks. Each distinct pair of groups is combined once, in parallel.
 //
-// Groups that are bands of rows with few intervals that move linearly (from_segment.hpp) are
-// combined as such, whatever blocks they were stored in, and lowered into the block of the result.
-// Any other group is combined tile by tile (tile_layers.hpp) in that block, and so is what meets
-// it; a group that is stored like that already is used where it lies.
+// Groups that are row bands with few intervals (bands_from_segment.hpp) are combined as bands,
+// whatever blocks they were stored in, and lowered into the block of the result. Any other group is
+// combined tile by tile (tile_layers.hpp) in that block, and so is every group that it is paired
+// with. A group that is already stored in that block is used in place.
 #include "fdma/formats/set_algebra.hpp"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@
 namespace fdma {
 namespace {
 
-// Group g of a mask: as bands if it has such a form, and as a segment mask, borrowed where it is
+// Group g of a mask, as bands if it has such a form, and as a segment mask, borrowed where it is
 // stored as one.
 class GroupOperand {
  public:
@@ -69,7 +69,7 @@ Error mismatch(const MaskShape& a, const MaskShape& b, const std::string& what) 
                                                  what, shape_text(a), shape_text(b))};
 }
 
-// Uniform lengths where one of two equal lists is.
+// The one of two equal lists of lengths that has one entry, if any.
 const std::vector<std::int64_t>& shorter(const std::vector<std::int64_t>& a,
                                          const std::vector<std::int64_t>& b) {
   return b.size() < a.size() ? b : a;
@@ -104,13 +104,13 @@ Result<BlockMask> in_format(BlockMask mask, const SetAlgebraOptions& options) {
   return converted;
 }
 
-// Counts what is done, and asks whether to go on.
+// Counts finished steps and asks whether to go on.
 class GroupProgress {
  public:
   GroupProgress(const SetAlgebraOptions& options, std::size_t total)
       : options_(options), total_(static_cast<std::int64_t>(total)) {}
 
-  /// Runs `step` unless the caller wants no more.
+  /// Runs `step` unless the caller has cancelled.
   template <class Step>
   void run(Step&& step) {
     if (is_cancelled_ || (options_.is_cancelled && options_.is_cancelled())) {
@@ -135,14 +135,14 @@ class GroupProgress {
   std::atomic<bool> is_cancelled_{false};
 };
 
-// What an operation on one mask does to a group.
+// The effect of an operation on one mask for a group.
 struct GroupChange {
-  std::function<std::optional<RowBands>(const RowBands&)> of_bands;  // nothing: not as bands
+  std::function<std::optional<RowBands>(const RowBands&)> of_bands;  // empty: not possible as bands
   std::function<SegmentMask(const SegmentMask&)> of_segments;
 };
 
-// Every group of `mask` changed; `shape`, `block` and `origin` are those of the result. Segment
-// masks come to `change` in `group_block` and leave it in `block`.
+// Changes every group of `mask`. `shape`, `block` and `origin` are those of the result. `change`
+// gets segment masks in `group_block` and returns them in `block`.
 Result<BlockMask> for_each_group(const BlockMask& mask, BlockShape group_block, MaskShape shape,
                                  BlockShape block, const MaskOrigin& origin,
                                  const SetAlgebraOptions& options, const GroupChange& change) {

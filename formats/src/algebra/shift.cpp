@@ -1,10 +1,10 @@
 // Moving the cells of a mask.
 //
-// A distance is a number of whole tiles and a rest. A tile of the result then overlaps one tile of
-// the mask, or two where one rest is not 0, or four: the mask lies over the result in as many
-// layers, each moved by whole tiles, and a tile of the result is put together from the parts that
-// stick out of the layers' tiles. tile_layers.hpp does that once for every distinct combination.
-// Example: a causal mask moved by (0, 5), blocks of 128: layers (0, 0) and (0, 1); the diagonal
+// A distance is a number of whole tiles and a rest. A tile of the result overlaps one tile of the
+// mask, two where one rest is not 0, or four. The mask lies over the result in as many layers, each
+// moved by whole tiles. A tile of the result is put together from the parts of the layers' tiles
+// that lie in it; tile_layers.hpp does that once for every distinct combination.
+// Example: a causal mask moved by (0, 5), blocks of 128: layers (0, 0) and (0, 1). The diagonal
 // tile and the one to its right are made of the diagonal bitmap, moved by 5 and by 5 - 128 keys.
 #include <algorithm>
 #include <array>
@@ -18,7 +18,8 @@
 namespace fdma {
 namespace {
 
-// A layer's place: whole tiles, and by how many cells its tiles are moved inside the result's.
+// The place of a layer: whole tiles, and the cells by which its tiles are moved inside the
+// result's.
 struct Offset {
   std::int64_t tiles;
   std::int64_t cells;
@@ -35,7 +36,7 @@ class ShiftFunction final : public TileFunction {
   explicit ShiftFunction(const UniformParts& parts)
       : parts_(parts), scratch_(static_cast<std::size_t>(parts.mask().words_per_bitmap())) {}
 
-  /// The next layer, in their order.
+  /// Adds the next layer, in order.
   void add_layer(std::int64_t rows, std::int64_t keys) { moves_.push_back({rows, keys}); }
 
   TileClass classify(std::span<const LayerTile> tiles) const override {

@@ -1,8 +1,9 @@
-// Pieces of tile rows, evaluated once for each combination of sources, and handed to the builder.
+// Divides tile rows into pieces, evaluates each combination of sources once, and hands the tiles to
+// the builder.
 //
-// Longer than most files: the pieces, what is known of their tiles, and the stretches that the
-// builder asks about share the tile row in hand.
-#include "algebra/tile_layers.hpp"
+// Longer than most files: the pieces, the known tiles, and the partial segments that the builder
+// asks about share the state of the current tile row.
+#include "tile_layers.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -19,7 +20,7 @@ struct Border {
   std::int64_t step;
 };
 
-// A stretch of tiles of the result whose cells are equal; `tile` names them if they are partial.
+// Consecutive tiles of the result whose cells are equal; `tile` is their entry if they are partial.
 struct Piece {
   Border first;
   Border end;
@@ -27,16 +28,16 @@ struct Piece {
   std::int32_t tile;
 };
 
-// A tile of the result that its sources do not decide.
+// A tile of the result whose class its sources do not decide.
 struct KnownTile {
   std::array<LayerTile, kMaxLayers> sources;
-  bool is_last_row;  // of the result, if that is ragged
+  bool is_last_row;  // it is in the last row of the result, and that is ragged
   bool is_last_col;
   TileClass kind;
   std::uint64_t hash;
   std::int32_t bitmap;  // interned, or -1
-  std::int32_t cells;   // tiles with equal cells share the number
-  std::int64_t strip;   // in which its words were last written, to row_words_ from `at` on
+  std::int32_t cells;   // tiles with equal cells have the same number
+  std::int64_t strip;  // the strip in which its words were last written, to row_words_ from `at` on
   std::size_t at;
 };
 
@@ -76,7 +77,7 @@ class LayerWalker {
   const TileLayer* layer_ = nullptr;
   std::vector<UniformPart> parts_;
   bool is_last_row_ = false;
-  std::int64_t last_col_ = 0;  // of the result, from which on the layer's tiles are ragged
+  std::int64_t last_col_ = 0;  // column of the result from which on the layer's tiles are ragged
   std::size_t next_ = 0;
   bool is_inside_ = false;
 };
@@ -126,7 +127,8 @@ class LayerCombination {
   }
 
  private:
-  // Fetches the parts of every layer under a tile row; returns for how many periods they move on.
+  // Fetches the parts of every layer under a tile row. Returns the number of periods for which they
+  // move on.
   std::int64_t start_layers(std::int64_t row) {
     std::int64_t periods = ceil_div(num_rows_ - row, period_);
     const auto stop_before = [&](std::int64_t from, std::int64_t limit) {  // from < limit
@@ -157,7 +159,7 @@ class LayerCombination {
     return periods;
   }
 
-  // The pieces of a tile row, and for how many periods they stay as they are but for their places.
+  // The pieces of a tile row, and the number of periods for which only their places change.
   std::int64_t make_pieces(std::int64_t row, std::vector<Piece>& pieces) {
     pieces.clear();
     std::int64_t periods = start_layers(row);
@@ -198,7 +200,7 @@ class LayerCombination {
     return periods;
   }
 
-  // Appends the tiles between two borders under which no layer has another.
+  // Appends the tiles between two borders, between which no layer has another one.
   void add_piece(const Border& first, const Border& end, std::vector<Piece>& pieces) {
     std::array<LayerTile, kMaxLayers> tiles{};
     for (std::size_t l = 0; l < layers_.size(); ++l) tiles[l] = walkers_[l].tile_at(first.at);
@@ -266,7 +268,8 @@ class LayerCombination {
     return tile.is_last_col ? kv_len_ % block_.block_kv : block_.block_kv;
   }
 
-  // The cells of a tile, written once in a strip. Valid until words of another tile are asked for.
+  // The cells of a tile, written once in a strip. Valid until the words of another tile are asked
+  // for.
   const std::uint64_t* words_of(KnownTile& tile) {
     if (tile.strip != strip_) {
       tile.strip = strip_;
@@ -285,7 +288,7 @@ class LayerCombination {
     for (std::size_t i = 0; i < existing_.size(); ++i) words[i] &= existing_[i];
   }
 
-  // existing_ = the cells of a tile that exist.
+  // Sets existing_ to the cells of a tile that exist.
   void write_existing(const KnownTile& tile) {
     existing_.assign(static_cast<std::size_t>(words_per_bitmap_), 0);
     for (std::int64_t r = 0; r < num_rows_of(tile); ++r) {
@@ -306,7 +309,7 @@ class LayerCombination {
     return missing == 0 ? TileClass::full : TileClass::partial;
   }
 
-  // Calls visit for every maximal stretch of adjacent partial pieces.
+  // Calls visit for every maximal sequence of adjacent partial pieces.
   template <class Visit>
   static void for_each_stretch(std::span<const Piece> pieces, Visit&& visit) {
     for (std::size_t p = 0; p < pieces.size();) {
@@ -328,8 +331,9 @@ class LayerCombination {
                        [](const Piece& piece) { return piece.first.step != piece.end.step; });
   }
 
-  // Rows for which a growing stretch can be written in closed form, or 1: each of its tiles must be
-  // stored as a bitmap already, so that nothing in it is new, and no row panel may be as wide.
+  // The number of rows for which a growing sequence of pieces can be written in closed form, or 1.
+  // Each of its tiles must be stored as a bitmap already, so that nothing in it is new, and no row
+  // panel may be as wide.
   std::int64_t rows_of_growing(std::span<const Piece> stretch, std::int64_t periods) const {
     for (const Piece& piece : stretch) {
       const KnownTile& tile = known_[static_cast<std::size_t>(piece.tile)];
@@ -338,7 +342,7 @@ class LayerCombination {
     const std::int64_t width = stretch.back().end.at - stretch.front().first.at;
     const std::int64_t step = stretch.back().end.step - stretch.front().first.step;
     for (const std::int64_t panel_width : panel_widths_) {
-      const std::int64_t distance = panel_width - width;  // step times the rows up to the panel's
+      const std::int64_t distance = panel_width - width;  // step times the rows until equal width
       if (distance == 0) return 1;
       if (step == 0 || distance % step != 0 || distance / step < 0) continue;
       periods = std::min(periods, distance / step);
@@ -357,7 +361,7 @@ class LayerCombination {
     std::int64_t num_intervals(std::int64_t limit) override {
       fetch_words();
       const BlockShape block = owner_.block_;
-      std::int64_t count = 0;  // ranges of every tile by itself, less those that go on from it
+      std::int64_t count = 0;  // ranges of each tile by itself, less those that continue another
       for (std::size_t p = 0; p < pieces_.size() && count <= limit; ++p) {
         const std::int64_t num_tiles = pieces_[p].end.at - pieces_[p].first.at;
         count += num_tiles * count_row_starts(words_[p], 1, block, INT64_MAX);
@@ -406,15 +410,14 @@ class LayerCombination {
       return static_cast<std::int64_t>(count);
     }
 
-    // Calls visit(row, begin, end) for the maximal key ranges of every row, relative to the
-    // stretch. A row of a piece that is all true or all false costs O(1), however many tiles it
-    // has.
+    // Calls visit(row, begin, end) for the maximal key ranges of every row, relative to the first
+    // tile. A row of a piece that is all true or all false costs O(1), however many tiles it has.
     template <class Visit>
     void for_each_run(Visit&& visit) {
       fetch_words();
       const std::int64_t block_kv = owner_.block_.block_kv;
       for (std::int64_t r = 0; r < owner_.block_.block_q; ++r) {
-        std::int64_t open = -1;  // first key of the range in hand
+        std::int64_t open = -1;  // first key of the current range
         std::int64_t key = 0;
         for (std::size_t p = 0; p < pieces_.size(); ++p) {
           const std::uint64_t* words = words_[p];
@@ -428,7 +431,7 @@ class LayerCombination {
                   width == 64 && at % 64 == 0 ? words[at / 64] : read_bits(words, at, width);
               const std::uint64_t all = ~std::uint64_t{0} >> (64 - width);
               if (bits == (open >= 0 ? all : 0)) continue;
-              for (int i = 0; i < width;) {  // turn by turn
+              for (int i = 0; i < width;) {  // change by change
                 const std::uint64_t rest = open >= 0 ? ~(bits >> i) : bits >> i;
                 const int step = std::countr_zero(rest);
                 if (i + step >= width) break;
@@ -443,7 +446,7 @@ class LayerCombination {
               }
             }
             key += block_kv;
-            if (turns == 0) {  // all true or all false: so are the tiles to come
+            if (turns == 0) {  // all true or all false, and so are the tiles to come
               key += (num_tiles - t - 1) * block_kv;
               break;
             }
@@ -453,7 +456,7 @@ class LayerCombination {
       }
     }
 
-    // words_ = the cells of every piece.
+    // Sets words_ to the cells of every piece.
     void fetch_words() {
       if (!words_.empty()) return;
       for (const Piece& piece : pieces_) owner_.words_of(known_of(piece));
@@ -546,8 +549,8 @@ class LayerCombination {
   PayloadIndex index_;
   std::vector<char> is_stored_;             // by cells: the builder has stored tiles with them
   std::vector<std::int64_t> panel_widths_;  // in tiles, of the row panels so far
-  PayloadIndex cells_index_;  // by hash of the cells, as the builder's own memory of them
-  // Of the tile row in hand:
+  PayloadIndex cells_index_;                // by hash of the cells, as the builder's own index
+  // The current tile row:
   std::array<LayerWalker, kMaxLayers> walkers_;
   bool is_last_row_ = false;
   std::vector<std::vector<Piece>> pieces_;  // by residue of the tile row

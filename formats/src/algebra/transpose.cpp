@@ -1,13 +1,13 @@
 // Swapping query rows and keys.
 //
-// Going down the tile rows, a tile column changes where the parts of one row (uniform_runs.hpp)
-// differ from those of the row above; between changes its tiles hold the same cells. The changes,
+// Going down the tile rows, a tile column changes where the parts of one row (uniform_parts.hpp)
+// differ from those of the row above. Between changes its tiles hold the same cells. The changes,
 // sorted by column, are the tile rows of the transposed mask; every distinct partial tile is
 // transposed once. Rows of a run whose parts do not move have no changes and are skipped. The mask
-// put together like that has one run for each tile row; as the only layer of tile_layers.hpp it
-// becomes canonical. Example: causal over 1M tokens: two changes in each of 8192 tile rows.
+// that results has one run for each tile row; as the only layer of tile_layers.hpp it becomes
+// canonical. Example: causal over 1M tokens has two changes in each of 8192 tile rows.
 //
-// A column table lists query intervals by key: those are the key intervals of the result's rows.
+// A column table lists query intervals by key. These are the key intervals of the result's rows.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -29,7 +29,7 @@ struct SourceChange {
   TileSource source;
 };
 
-// Appends what differs between the parts of two adjacent tile rows.
+// Appends the differences between the parts of two adjacent tile rows.
 void append_changes(std::span<const UniformPart> above, std::span<const UniformPart> below,
                     std::int32_t row, std::int64_t num_cols, std::vector<SourceChange>& changes) {
   std::size_t a = 0, b = 0;

@@ -1,22 +1,24 @@
 // Set operations on masks whose rows see intervals that move linearly.
 //
-// Combining. The rows fall into ranges that one band of each mask covers (or none). There every
-// bound is a line; sorted by key, two neighbours keep their order up to the row in which they meet:
-// one division for each pair. In such a stretch of rows the bounds are swept once, from key 0 to
-// kv_len, and the intervals in which the operation holds are bounded by some of the lines. Where
-// lines meet without being one, the row is a stretch of its own; BandSequence joins it again to
-// what it continues. Example: window over documents: in each document the window's lower bound
-// meets the document's once, so that it gives two bands.
+// Combining. The rows are divided into ranges that one band of each mask (or none) covers. In such
+// a range every bound is a line. Sorted by key, two neighbouring lines keep their order up to the
+// row in which they meet, which takes one division for each pair. Up to that row the lines are
+// swept once, from key 0 to kv_len; some of them bound the intervals in which the operation holds.
+// A row in which different lines meet is a range of its own; BandSequence joins it to what it
+// continues. Example: window over documents. In each document the window's lower bound meets the
+// document's once, which gives two bands.
 //
-// Moving is combining, with the rectangle of the cells that exist, of bands whose lines are moved.
+// Moving. The lines of the bands are moved, and the result is combined with the rectangle of the
+// cells that exist.
 //
-// Transposing. One interval of one band with slopes 0 or 1 is, key by key, one interval of its
-// rows: it begins at the band's first row or, where the end moves, one after the row whose interval
-// ended there; it ends at the band's end or at the last row that begins there. Where the one takes
-// over from the other the piece is cut, so that it has at most three. Sorted by first key, the
-// pieces are swept: those that hold a key, in order of their rows, are its intervals, joined where
-// a piece goes on in the next band. Example: causal & documents: one piece for each document.
-#include "bands/algebra.hpp"
+// Transposing. One interval of one band with slopes 0 or 1 gives each key one interval of rows. It
+// begins at the band's first row or, where the end moves, one after the row whose interval ended at
+// the key. It ends at the band's end or at the last row whose interval begins at the key. Each
+// interval is cut into at most three pieces where one of these rules takes over from the other. The
+// pieces are sorted by first key and swept: the pieces that hold a key, in order of their rows, are
+// its intervals, joined where a piece goes on in the next band. Example: causal & documents gives
+// one piece for each document.
+#include "band_algebra.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -26,12 +28,12 @@
 namespace fdma {
 namespace {
 
-// A bound of some interval, and whose.
+// A bound of an interval, and the owner of the interval.
 struct Line {
   std::int64_t base;
   std::int64_t slope;
   unsigned owner;   // bit 0: b, bit 1: a, bit 2: the keys that exist
-  std::int64_t at;  // the first row in hand
+  std::int64_t at;  // its key in the first row of the range
 };
 constexpr unsigned kOwnerB = 1, kOwnerA = 2, kExists = 4;
 
@@ -40,7 +42,7 @@ class BandWalker {
  public:
   explicit BandWalker(const RowBands& bands) : bands_(bands) {}
 
-  /// Moves on to row q and returns the first row from which other intervals hold.
+  /// Moves on to row q. Returns the first row from which other intervals hold.
   std::int64_t advance(std::int64_t q) {
     while (next_ < bands_.bands.size() && bands_.bands[next_].q_end <= q) ++next_;
     if (next_ == bands_.bands.size()) {
@@ -110,7 +112,7 @@ class Combination {
     }
   }
 
-  void sort_lines() {  // by insertion: few, and in order but for what met
+  void sort_lines() {  // by insertion: they are few, and in order except those that met
     for (std::size_t i = 1; i < lines_.size(); ++i) {
       const Line line = lines_[i];
       std::size_t j = i;
@@ -119,7 +121,7 @@ class Combination {
     }
   }
 
-  // For how many rows neighbouring lines stay apart, or one.
+  // The number of rows in which neighbouring lines stay apart, or one.
   std::int64_t rows_in_order() const {
     std::int64_t rows = INT64_MAX;
     for (std::size_t i = 1; i < lines_.size(); ++i) {
@@ -131,7 +133,7 @@ class Combination {
     return rows;
   }
 
-  // intervals_ = where the operation holds.
+  // Sets intervals_ to the intervals in which the operation holds.
   void sweep() {
     intervals_.clear();
     unsigned state = 0;
@@ -162,10 +164,10 @@ class Combination {
 struct ColumnPiece {
   std::int64_t k_begin;
   std::int64_t k_end;
-  AffineInterval queries;  // in terms of the key
+  AffineInterval queries;  // as a function of the key
 };
 
-// Most pieces in all keys at which they change: beyond, tiles are the better form.
+// The most pieces in all keys at which they change; above this number tiles are the better form.
 constexpr std::int64_t kMaxPieceVisits = 100000;
 
 bool append_pieces(const RowBand& band, const AffineInterval& keys,
@@ -176,7 +178,7 @@ bool append_pieces(const RowBand& band, const AffineInterval& keys,
   if (!can_move(keys.lo_slope) || !can_move(keys.hi_slope)) return false;
   const bool lo_moves = !is_row && keys.lo_slope == 1, hi_moves = !is_row && keys.hi_slope == 1;
   const std::int64_t k_begin = lo_at(keys, q_begin), k_end = hi_at(keys, q_end - 1);
-  // From here on the first row has ended; from there on the last row has begun.
+  // From key after_first on the first row has ended; from key from_last on the last has begun.
   const std::int64_t after_first = hi_moves ? std::min(hi_at(keys, q_begin), k_end) : k_end;
   const std::int64_t from_last = lo_moves ? std::max(lo_at(keys, q_end - 1), k_begin) : k_begin;
   std::int64_t at = k_begin;

@@ -1,20 +1,21 @@
 // From tiles to bands, the inverse of row_bands.cpp.
 //
-// Every bitmap and row panel is read once: its rows fall into pieces in which the same number of
-// key intervals move linearly, and each interval touches an edge of the payload in all rows of a
-// piece or in none. Laid side by side the pieces of a tile row's segments give its bands: between
-// two rows where a piece changes, intervals that meet at a tile border join, in all rows or in
-// none.
+// Every bitmap and row panel is read once. Its rows are divided into pieces. In a piece the same
+// number of key intervals move linearly, and each interval touches an edge of the bitmap or panel
+// in all rows or in none. The pieces of a tile row's segments, laid side by side, give its bands:
+// between two rows where a piece changes, intervals that meet at a tile border join in all rows or
+// in none.
 //
-// Segments of a run move linearly, gaps between them too: if the first two and the last but one
-// tile row of a run are one band, so is everything between. (The last one may be ragged.) Where
-// blocks are not square, row_period(block) runs interleave, and that many tile rows have to agree.
+// Segments of a run, and the gaps between them, move linearly. If the first two and the last but
+// one tile row of a run are one band, so is everything between them. (The last row may be ragged.)
+// Where blocks are not square, row_period(block) runs interleave, and that many tile rows have to
+// agree.
 //
-// Example that fits: causal & documents: a band for each document, three or four tile rows read for
-// each run. Example that does not: block_causal(64) in blocks of 128, one run of 8192 rows with a
-// step inside each. It is given up after kSpareRows of them: tiles are the better form there.
-// Row panels without a pattern are a band for each of their rows, which is as much as they hold.
-#include "bands/from_segment.hpp"
+// Example that fits: causal & documents, one band for each document; three or four tile rows are
+// read for each run. Example that does not: block_causal(64) in blocks of 128, one run of 8192 rows
+// with a step inside each. It is given up after kSpareRows of them; tiles are the better form
+// there. Row panels without a pattern give one band for each of their rows, as many as they store.
+#include "bands_from_segment.hpp"
 
 #include <algorithm>
 #include <array>
@@ -27,15 +28,16 @@
 namespace fdma {
 namespace {
 
-constexpr std::int64_t kRowsPerRun = 4;    // tile rows read
-constexpr std::int64_t kSpareRows = 64;    // and so many more for short lists of runs
+constexpr std::int64_t kRowsPerRun = 4;    // tile rows read for each run
+constexpr std::int64_t kSpareRows = 64;    // tile rows added to that, for short lists of runs
 constexpr std::size_t kMaxIntervals = 12;  // of a query row
 constexpr std::int32_t kMaxPlaces = 128;   // segments of a tile row
-constexpr std::int64_t kBandsPerRow = 6;   // of a tile row that was read, on average, and so many
-                                           // more as row panels have intervals
+constexpr std::int64_t kBandsPerRow = 6;   // average for a tile row that was read; the number of
+                                           // intervals of row panels is added
 constexpr std::int64_t kMaxRepeats = 4;    // tiles of a bitmap that are read one by one
 
-// Rows [r_begin, r_end) of a payload; bounds are in terms of the row, relative to its first key.
+// Rows [r_begin, r_end) of a bitmap or panel. Bounds are functions of the row, relative to its
+// first key.
 struct PayloadPiece {
   std::int32_t r_begin;
   std::int32_t r_end;
@@ -47,7 +49,7 @@ struct Payload {
   std::int64_t width = -1;  // keys; -1: not read yet
   std::int32_t first_piece = 0;
   std::int32_t end_piece = 0;
-  bool is_row_wise = false;  // every row of it is all true or all false
+  bool is_row_wise = false;  // every row is all true or all false
 };
 
 class BandReader {
@@ -93,7 +95,7 @@ class BandReader {
     return std::min(block_q_, mask_.q_len - row * block_q_);
   }
 
-  // The run that holds a tile row; rows are asked for in ascending order, but for a few ahead.
+  // The run that holds a tile row. Rows are asked for in ascending order, except a few ahead.
   const TileRun& run_at(std::int64_t row) {
     std::size_t& i = runs_[static_cast<std::size_t>(row % period_)];
     while (!holds(mask_.runs[i], row)) ++i;
@@ -104,7 +106,7 @@ class BandReader {
     return distance >= 0 && distance % period_ == 0 && distance / period_ < run.num_rows;
   }
 
-  // For how many periods all runs at tile rows [row, row + period) go on.
+  // The number of periods for which all runs at tile rows [row, row + period) go on.
   std::int64_t periods_from(std::int64_t row) {
     std::int64_t periods = INT64_MAX;
     for (std::int64_t r = row; r < std::min(row + period_, num_rows_); ++r) {
@@ -136,16 +138,16 @@ class BandReader {
     return std::ssize(bands_.bands().bands) <= kBandsPerRow * rows_read_ + spare_bands_;
   }
 
-  // A segment, or a tile of one, in the tile row in hand.
+  // A segment, or a tile of one, in the current tile row.
   struct Place {
     std::int64_t k_begin;
     std::int64_t k_end;
     bool is_full;
-    std::int32_t piece;  // of its payload, in hand
+    std::int32_t piece;  // the current one of its bitmap or panel
     std::int32_t end_piece;
   };
 
-  // Appends the bands of a tile row to `out`; false: too many intervals.
+  // Appends the bands of a tile row to `out`. False: there are too many intervals.
   bool read_row(std::int64_t row, BandSequence& out) {
     if (!place_segments(row)) return false;
     const std::int64_t q_first = row * block_q_, end = num_query_rows(row);
@@ -183,7 +185,7 @@ class BandReader {
     return pieces_[static_cast<std::size_t>(place.piece)];
   }
 
-  // Bounds that meet stand still at a tile border, in all rows in hand.
+  // Bounds that meet at a tile border do not move, in all current rows.
   bool append(const AffineInterval& keys) {
     if (!intervals_.empty() && intervals_.back().hi_base == keys.lo_base &&
         intervals_.back().hi_slope == keys.lo_slope) {
@@ -195,7 +197,7 @@ class BandReader {
     return intervals_.size() <= kMaxIntervals;
   }
 
-  // places_ = the segments of a tile row.
+  // Sets places_ to the segments of a tile row.
   bool place_segments(std::int64_t row) {
     places_.clear();
     const TileRun& run = run_holding(row);
@@ -229,7 +231,8 @@ class BandReader {
     return true;
   }
 
-  // A bitmap over many tiles whose rows are all true or all false: pieces as wide as the tiles.
+  // Places a bitmap over many tiles whose rows are all true or all false: pieces as wide as the
+  // tiles.
   bool place_row_wise(const Payload& payload, std::int64_t k_begin, std::int64_t k_end) {
     const auto first_piece = static_cast<std::int32_t>(pieces_.size());
     const auto interval = static_cast<std::int32_t>(stored_.size());
@@ -244,14 +247,14 @@ class BandReader {
     return true;
   }
 
-  // The run of any row near those in hand, without moving on.
+  // The run of any row near the current ones, without moving on.
   const TileRun& run_holding(std::int64_t row) const {
     std::size_t i = runs_[static_cast<std::size_t>(row % period_)];
     while (!holds(mask_.runs[i], row)) ++i;
     return mask_.runs[i];
   }
 
-  // In the last, ragged tile column no key reaches the bitmap's edge, and nothing adjoins it.
+  // In the last, ragged tile column no key reaches the bitmap's edge and nothing adjoins it.
   const Payload* read_bitmap(std::int32_t index) {
     Payload& payload = bitmaps_[static_cast<std::size_t>(index)];
     if (payload.width >= 0) return &payload;
@@ -265,7 +268,7 @@ class BandReader {
         const std::uint64_t bits = read_bits(words, r * block_kv_ + c, count);
         const std::uint64_t all = ~std::uint64_t{0} >> (64 - count);
         if (bits == (open >= 0 ? all : 0)) continue;
-        for (int i = 0; i < count;) {  // turn by turn
+        for (int i = 0; i < count;) {  // change by change
           const std::uint64_t rest = (open >= 0 ? ~bits & all : bits) >> i;
           if (rest == 0) break;
           i += std::countr_zero(rest);
@@ -314,7 +317,7 @@ class BandReader {
     return true;
   }
 
-  // Joins keys_ as row r to the payload's last piece, or begins one.
+  // Joins keys_, as row r, to the last piece of the bitmap or panel, or begins a piece.
   void add_payload_row(std::int32_t r, Payload& payload) {
     if (num_keys_ == 0) return;
     const auto width = static_cast<std::int32_t>(payload.width);
@@ -335,7 +338,7 @@ class BandReader {
     }
   }
 
-  // True if keys_ goes on as the piece does; a piece of one row takes its slopes from them.
+  // True if keys_ continues the piece. A piece of one row takes its slopes from keys_.
   bool continues(const PayloadPiece& last, std::int32_t r, std::int32_t width) {
     AffineInterval* mine = stored_.data() + last.first_interval;
     if (last.r_end - last.r_begin > 1) {
@@ -371,12 +374,12 @@ class BandReader {
   std::int64_t rows_left_, rows_read_ = 0;
   const std::int64_t spare_bands_;
   std::vector<Payload> bitmaps_, panels_;
-  std::vector<PayloadPiece> pieces_;    // of all payloads
+  std::vector<PayloadPiece> pieces_;    // of all bitmaps and panels
   std::vector<AffineInterval> stored_;  // of all pieces
-  std::vector<std::size_t> runs_;       // in hand, by residue of the tile row
-  std::vector<Place> places_;           // of the tile row in hand
+  std::vector<std::size_t> runs_;       // the current ones, by residue of the tile row
+  std::vector<Place> places_;           // of the current tile row
   std::vector<AffineInterval> intervals_;
-  std::array<Interval, kMaxIntervals> keys_;  // of the payload row in hand
+  std::array<Interval, kMaxIntervals> keys_;  // of the current row of a bitmap or panel
   std::size_t num_keys_ = 0;
   BandSequence bands_;
 };

@@ -1,23 +1,24 @@
 // From bands of query rows to tiles, in closed form where tile rows move in step.
 //
 // Inside a band an interval [lo, hi) has lo and hi linear in q. Over the rows of one tile row it
-// touches the tiles [A, B) and covers the tiles [F, G) wholly, with A = floor(min lo / block_kv), F
-// = ceil(max lo / block_kv), G = floor(min hi / ..), B = ceil(max hi / ..): [A, F) and [G, B) are
-// partial, [F, G) is full. After row_period(block) tile rows each of these moves by slope *
-// lcm(block_q, block_kv) / block_kv tiles exactly, and the cells of its partial tiles repeat. The
-// pattern of segments stays the same while the full part of every interval stays non-empty and no
-// two intervals come to share or touch a tile, or while what touches moves in step: that number of
-// rows is one division per interval, and they are appended at once.
+// touches the tiles [A, B) and covers the tiles [F, G) wholly:
+//   A = floor(min lo / block_kv)    F = ceil(max lo / block_kv)
+//   G = floor(min hi / block_kv)    B = ceil(max hi / block_kv)
+// [A, F) and [G, B) are partial, [F, G) is full. After row_period(block) tile rows each of these
+// moves by exactly slope * lcm(block_q, block_kv) / block_kv tiles, and the cells of its partial
+// tiles repeat. The pattern of segments stays the same while the full tiles of every interval do
+// not vanish, and while no two intervals come to share or touch a tile or those that touch move in
+// step. That number of rows takes one division per interval; the rows are appended at once.
 //
-// Example that fits: causal, one band, one interval [0, q + 1): the first tile row by itself (F =
-// 0, G = 0), then all others in one run. Example that does not: a tile row with a document border
-// in it. Its bands are cut to the tile row; a tile is full iff it is full in all of them, partial
-// iff it is touched in any and not full. It costs O(block_q).
+// Example that fits: causal, one band, one interval [0, q + 1): the first tile row by itself
+// (F = 0, G = 0), then all others in one run. Example that does not: a tile row that holds a
+// document border. Its bands are cut to the tile row. A tile is full iff it is full in all of them,
+// and partial iff it is touched in any and not full. It costs O(block_q).
 //
 // Longer than most files: the arithmetic of patterns and the cells of their partial tiles share the
-// tile row in hand.
+// state of the current tile row.
 //
-// Slopes above kMaxSlope could skip over tiles from one row to the next; such bands are taken row
+// Bands with slopes above kMaxSlope could skip tiles from one row to the next; they are taken row
 // by row.
 #include "fdma/formats/row_bands.hpp"
 
@@ -35,7 +36,7 @@ namespace {
 
 constexpr std::int32_t kMaxSlope = 16;  // the smallest block side
 
-// Rows [r_begin, r_end) of one tile row, counted from its first row, with bounds in terms of that
+// Rows [r_begin, r_end) of one tile row, counted from its first row. Bounds are functions of that
 // count.
 struct SubBand {
   std::int64_t r_begin;
@@ -78,7 +79,7 @@ struct Range {
   std::int64_t end;
 };
 
-// A stretch of tiles of one kind with the tiles that it moves by in a period.
+// Consecutive tiles of one kind, and the number of tiles by which they move in a period.
 struct Piece {
   std::int64_t first;
   std::int64_t end;
@@ -124,8 +125,8 @@ class BandLowering {
             first + band.num_intervals, q_begin};
   }
 
-  // Appends tile rows from `row` on that lie inside one band or in no band, and returns their
-  // number; 0 if this row does not.
+  // Appends tile rows from `row` on that lie inside one band or in no band. Returns their number, 0
+  // if this row does not.
   std::int64_t add_rows_inside_one_band(std::int64_t row) {
     const std::int64_t q_begin = row * block_.block_q;
     const std::int64_t q_end = q_begin + num_query_rows(row);
@@ -156,7 +157,7 @@ class BandLowering {
       add_pieces(row, 1, {first_row});
       return 1;
     }
-    // Each residue modulo the period by itself; all are appended for the same number of periods.
+    // Each residue modulo the period is by itself; all are appended for the same number of periods.
     const std::int64_t residues = std::min<std::int64_t>(period_, whole_end - row);
     std::int64_t periods = std::numeric_limits<std::int64_t>::max();
     for (std::int64_t r = 0; r < residues; ++r) {
@@ -173,7 +174,8 @@ class BandLowering {
     return rows;
   }
 
-  // The pieces of a tile row inside one band, and for how many periods the pattern holds.
+  // The pieces of a tile row inside one band, and the number of periods for which the pattern
+  // holds.
   std::int64_t make_pieces(const SubBand& band) {
     pieces_.clear();
     const std::int64_t block_kv = block_.block_kv;
@@ -216,8 +218,8 @@ class BandLowering {
     return periods;
   }
 
-  // Appends a piece, merged with the one before where both are full and adjacent, or partial and
-  // adjacent or overlapping.
+  // Appends a piece. It is merged with the one before where both are full and adjacent, or partial
+  // and adjacent or overlapping.
   void add_piece(const Piece& piece) {
     if (piece.first >= piece.end) return;
     if (!pieces_.empty()) {
@@ -229,8 +231,8 @@ class BandLowering {
         }
         return;
       }
-      // One interval's partial edge may share its tile with the next interval's partial edge only;
-      // full tiles have one owner.
+      // The partial edge of an interval may share its tile with the partial edge of the next one
+      // only; a full tile belongs to one interval.
     }
     pieces_.push_back(piece);
   }
@@ -252,7 +254,7 @@ class BandLowering {
     builder_.add_rows(static_cast<std::int32_t>(row), static_cast<std::int32_t>(count), segments_);
   }
 
-  // A tile row that holds borders between bands.
+  // Appends a tile row that holds borders between bands.
   void add_mixed_row(std::int64_t row) {
     const std::int64_t q_begin = row * block_.block_q;
     const std::int64_t q_end = q_begin + num_query_rows(row);
@@ -300,7 +302,7 @@ class BandLowering {
               [](const Range& a, const Range& b) { return a.first < b.first; });
     pieces_.clear();
     auto full = full_.begin();
-    std::int64_t done = 0;  // tiles before `done` are settled
+    std::int64_t done = 0;  // tiles before `done` are decided
     const auto add_partial = [&](std::int64_t first, std::int64_t end) {
       if (first < end) add_piece({first, end, 0, 0, false});
     };
@@ -321,7 +323,7 @@ class BandLowering {
     add_pieces(row, 1, mixed_);
   }
 
-  // full_ = full_ and band_full_; both ascend.
+  // Sets full_ to the intersection of full_ and band_full_; both ascend.
   void intersect_full() {
     next_full_.clear();
     auto b = band_full_.begin();
@@ -335,7 +337,7 @@ class BandLowering {
     full_.swap(next_full_);
   }
 
-  // The partial tiles [first, end) of the row in hand, for the builder.
+  // The partial tiles [first, end) of the current row, for the builder.
   class Stretch final : public PartialStretch {
    public:
     Stretch(BandLowering& lowering, std::int64_t first, std::int64_t end,
@@ -361,7 +363,7 @@ class BandLowering {
       return count;
     }
 
-    // A tile without a bound repeats up to the next one that has one.
+    // A tile without a bound repeats up to the next tile with one.
     std::int64_t run_end(std::int64_t tile) override {
       const std::int64_t block_kv = lowering_.block_.block_kv;
       if (is_still_) return lowering_.sweep_.run_end(tile, (k_end_ - k_begin_) / block_kv);
@@ -466,7 +468,7 @@ class BandLowering {
       return lowering_.bitmaps_.data() + n * static_cast<std::size_t>(lowering_.words_per_bitmap_);
     }
 
-    // Writes the cells of a tile behind those written before for this stretch.
+    // Writes the cells of a tile after those written before for this stretch.
     const std::uint64_t* write_new(std::int64_t tile) {
       const auto size = static_cast<std::size_t>(lowering_.words_per_bitmap_);
       written_.push_back(tile);
@@ -506,7 +508,7 @@ class BandLowering {
     return {std::max(a.first, b.first), std::min(a.second, b.second)};
   }
 
-  // The bitmaps that most bands make, of one interval over all rows of the tile, by the interval's
+  // The bitmaps that most bands make: of one interval over all rows of the tile, by the interval's
   // bounds relative to the tile.
   struct KnownBitmap {
     std::array<std::int64_t, 4> key{-1, -1, -1, -1};
@@ -515,7 +517,7 @@ class BandLowering {
     bool is_filled = false;
   };
 
-  // The entry for a tile, empty if the tile is new; null if it is not of that kind.
+  // The entry for a tile, empty if the tile is new. Null if the tile is not of that kind.
   KnownBitmap* find_known(std::int64_t tile, const std::vector<SubBand>& bands) {
     if (bands.size() != 1 || bands[0].r_begin != 0 || bands[0].r_end != block_.block_q) {
       return nullptr;
@@ -552,7 +554,7 @@ class BandLowering {
         const auto [begin, end] = live_rows(band, *i, k_begin, k_begin + block_kv);
         if (begin >= end) continue;
         std::int64_t lo = band.lo(*i, begin) - k_begin, hi = band.hi(*i, begin) - k_begin;
-        if (block_kv == 128) {  // two words a row; a bound that stands still is masked once
+        if (block_kv == 128) {  // two words a row; a bound that does not move is masked once
           const std::int64_t lo_step = i->lo_slope, hi_step = i->hi_slope;
           std::uint64_t lo0 = ones_below(lo), lo1 = ones_below(lo - 64);
           std::uint64_t hi0 = ones_below(hi), hi1 = ones_below(hi - 64);
@@ -593,15 +595,15 @@ class BandLowering {
   const std::int64_t num_rows_;
   const std::int64_t num_cols_;
   const std::int64_t words_per_bitmap_;
-  std::size_t band_ = 0;  // first band that ends below the tile row in hand
+  std::size_t band_ = 0;  // first band that ends below the current tile row
   std::array<KnownBitmap, 8> known_bitmaps_;
   std::size_t next_known_ = 0;
-  // Of the tile row in hand:
+  // The current tile row:
   std::vector<Piece> pieces_;
   std::vector<TileSegment> segments_;
   std::vector<SubBand> mixed_;
   std::vector<Range> touched_, full_, band_full_, next_full_;
-  std::vector<std::uint64_t> bitmaps_;  // of the partial stretch in hand
+  std::vector<std::uint64_t> bitmaps_;  // of the current partial segment
   BoundSweep sweep_;
   std::vector<std::int64_t> written_;
 };

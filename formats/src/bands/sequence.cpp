@@ -21,7 +21,7 @@ bool BandSequence::is_one_band(std::int64_t q_begin, std::int64_t q_end) const {
   return last.q_begin <= q_begin && last.q_end == q_end;
 }
 
-// Joins rows to the last band. Two rows or more have their slopes; a single row has only values.
+// Joins rows to the last band. Two or more rows have slopes; a single row has only values.
 bool BandSequence::join(std::int64_t q_begin, std::int64_t q_end,
                         std::span<const AffineInterval> intervals) {
   if (bands_.bands.empty()) return false;

@@ -29,7 +29,7 @@ std::optional<std::int64_t> field(const std::string& path, std::string_view key)
   return {};
 }
 
-// What one control group leaves: its limit less what is in use and cannot be dropped.
+// The bytes that one control group leaves: its limit less memory in use that cannot be dropped.
 std::int64_t left_in(const std::string& folder, const char* limit_name, const char* used_name,
                      const char* droppable_name) {
   const auto limit = field(folder + limit_name, "");  // "max": no limit

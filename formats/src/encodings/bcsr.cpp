@@ -1,4 +1,4 @@
-// Block compressed sparse rows from and to the hub.
+// Block compressed sparse rows from and to the canonical form.
 #include <algorithm>
 
 #include "fdma/formats/convert.hpp"
@@ -22,7 +22,7 @@ SegmentMask segment_from_bcsr(const BcsrMask& mask) {
         ranges.push_back({col, col + 1, is_full});
       }
     }
-    std::int64_t next = first;  // the builder asks for partial tiles in their order
+    std::int64_t next = first;  // the builder asks for partial tiles in order
     builder.add_tile_row(
         ranges,
         [&](std::int32_t tile, std::uint64_t* words) {

@@ -1,7 +1,7 @@
-// Block bit sets from and to the hub.
+// Block bit sets from and to the canonical form.
 //
-// To the hub a tile row is scanned by runs of equal bits; partial tiles lie in the order in which
-// the builder asks for their cells. From the hub a segment is two runs of bits.
+// To the canonical form, a tile row is scanned by runs of equal bits; partial tiles lie in the
+// order in which the builder asks for their cells. From it, a segment becomes two runs of bits.
 #include <algorithm>
 
 #include "fdma/formats/convert.hpp"

@@ -1,15 +1,15 @@
-// Query intervals per key from and to the hub.
+// Query intervals per key from and to the canonical form.
 //
-// From the hub: going down the query rows, a key's interval begins or ends where its cell differs
-// from the one above. Only those turns are looked for:
-//  - from the last row of a tile row to the first of the next, as the difference of two sorted
-//  lists
-//    of interval bounds: bounds in both cancel, what is left delimits the keys that turn;
-//  - inside a row panel, the same for the lists of adjacent rows;
-//  - inside a bitmap, as the exclusive or of adjacent rows; full and empty tiles have none.
-// Example: causal over 1M tokens has one bound per row that moves by one key: 1M turns, nothing
-// else is touched. Turns leave the intervals ordered by end; counting sort by key orders them.
-// Cost: O(kv_len + intervals + segments of all tile rows + partial cells / 64).
+// From the canonical form: going down the query rows, a key's interval begins or ends where its
+// cell differs from the one above. The code looks only for these changes:
+//  - from the last row of a tile row to the first of the next one, as the difference of two sorted
+//    lists of interval bounds: bounds in both cancel, the others delimit the keys that change
+//  - inside a row panel, as the same difference for the lists of adjacent rows
+//  - inside a bitmap, as the exclusive or of adjacent rows
+//  - full and empty tiles have none
+// Example: causal over 1M tokens has one bound per row that moves by one key, so there are 1M
+// changes and nothing else is visited. Changes give the intervals ordered by end; counting sort
+// orders them by key. Cost: O(kv_len + intervals + segments of all tile rows + partial cells / 64).
 #include <algorithm>
 #include <bit>
 
@@ -28,7 +28,7 @@ class TurnCollector {
     entries_.reserve(static_cast<std::size_t>(num_intervals));
   }
 
-  // The cell of `key` in row q differs from the one in row q - 1.
+  // Notes that the cell of `key` in row q differs from the one in row q - 1.
   void turn(std::int64_t key, std::int64_t q) {
     std::int32_t& begin = begin_[static_cast<std::size_t>(key)];
     if (begin == kClosed) {
@@ -40,10 +40,10 @@ class TurnCollector {
     begin = kClosed;
   }
 
-  // Keys where two ascending lists of intervals differ turn in row q.
+  // Notes a change in row q for all keys in which two ascending lists of intervals differ.
   void turn_difference(std::span<const Interval> above, std::span<const Interval> below,
                        std::int64_t k_begin, std::int64_t q) {
-    std::size_t a = 0, b = 0;  // bounds passed: 2 * interval + (0 begin, 1 end)
+    std::size_t a = 0, b = 0;  // number of bounds passed: 2 * interval + (0 begin, 1 end)
     const auto bound = [](std::span<const Interval> list, std::size_t i) -> std::int64_t {
       if (i == 2 * list.size()) return kNone;
       return i % 2 == 0 ? list[i / 2].begin : list[i / 2].end;
@@ -72,7 +72,7 @@ class TurnCollector {
     result.kv_len = kv_len;
     for (std::size_t k = 0; k + 1 < offsets_.size(); ++k) offsets_[k + 1] += offsets_[k];
     result.intervals.resize(entries_.size());
-    // Each offset moves from the first interval of its key to past the last, where the next one is.
+    // Each offset moves from the first interval of its key to that of the next key.
     for (const Entry& entry : entries_) {
       std::int64_t& i = offsets_[static_cast<std::size_t>(entry.key)];
       result.intervals[static_cast<std::size_t>(i++)] = entry.queries;
@@ -95,7 +95,7 @@ class TurnCollector {
   std::vector<Entry> entries_;
 };
 
-// The turns between the rows of one bitmap; it is often that of the tile row before.
+// The changes between the rows of one bitmap, which is often that of the tile row before.
 struct BitmapTurns {
   struct Turn {
     std::int32_t row;
@@ -124,7 +124,7 @@ struct BitmapTurns {
   }
 };
 
-// Turns between the rows of one segment of a tile row that begins with query row q_begin.
+// The changes between the rows of one segment of a tile row that begins with query row q_begin.
 void turn_inside(const SegmentMask& mask, const TileSegment& segment, std::int64_t q_begin,
                  BitmapTurns& bitmap, TurnCollector& turns) {
   const std::int64_t block_q = mask.block.block_q, block_kv = mask.block.block_kv;

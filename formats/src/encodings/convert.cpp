@@ -1,4 +1,5 @@
-// Conversions of whole block masks: each group to the hub, from there to the format asked for.
+// Conversions of whole block masks: each group to the canonical form, and from it to the format
+// asked for.
 #include "fdma/formats/convert.hpp"
 
 #include <fmt/format.h>
@@ -36,8 +37,8 @@ SegmentMask segment_from(const DenseBits& mask, BlockShape block) {
   return segment_from_dense(mask, block);
 }
 
-// Converts every group by `from_segment`, which returns a value or a Result, in parallel; the first
-// error by group number wins. Memory is taken only if there is enough for all groups.
+// Converts every group by `from_segment`, which returns a value or a Result, in parallel. The first
+// error by group number is returned. Memory is taken only if there is enough for all groups.
 template <class T, class FromSegment>
 Result<BlockMask::Storage> convert_groups(const BlockMask& mask, MaskFormat format,
                                           BlockShape block, FromSegment&& from_segment) {
@@ -129,7 +130,7 @@ ConversionBytes conversion_bytes(const SegmentMask& mask, MaskFormat format) {
     case MaskFormat::columns: {
       const std::int64_t intervals = count_query_intervals(mask);
       bytes.result = 8 * (mask.kv_len + 1) + 8 * intervals;
-      // A turn in each key, and an entry in each interval before they are sorted.
+      // One change for each key, and one entry for each interval before they are sorted.
       if (mask.column_offsets.empty()) bytes.scratch = 4 * mask.kv_len + 12 * intervals;
       break;
     }

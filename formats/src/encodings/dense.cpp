@@ -1,10 +1,10 @@
-// Dense bits from and to the hub.
+// Dense bits from and to the canonical form.
 //
-// To the hub, the rows of a tile row are folded word by word into "some row has it" and "every row
-// has it": a tile is empty iff the first has no bit of it, full iff the second has all. That reads
-// the mask once, at memory speed; only partial tiles are then gathered into bitmaps. Batches of
-// tile rows are classified in parallel and appended in order, so the result does not depend on
-// threads.
+// To the canonical form, the rows of a tile row are folded word by word into "some row has it" and
+// "every row has it". A tile is empty iff the first has no bit of it, full iff the second has all
+// of them. That reads the mask once, at memory speed; only partial tiles are then gathered into
+// bitmaps. Batches of tile rows are classified in parallel and appended in order, so the result
+// does not depend on threads.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kWordsPerBatch = std::int64_t{1} << 20;  // classified at a time: 8 MiB
 
-// The not empty tiles of one tile row.
+// The tiles of one tile row that are not empty.
 std::vector<TileRange> classify(const DenseBits& mask, BlockShape block, std::int64_t row) {
   const auto words_per_row = static_cast<std::size_t>(mask.words_per_row());
   const std::int64_t q_begin = row * block.block_q;
@@ -135,7 +135,7 @@ Result<DenseBits> dense_from_segment(const SegmentMask& mask, std::int64_t max_b
                              mask.q_len, mask.kv_len, bytes, max_bytes)};
   }
   result.words.resize(static_cast<std::size_t>(bytes / 8));
-  // Rows of tiles are disjoint words of the result.
+  // Different tile rows write different words of the result.
   fdma::parallel_for(
       tbb::blocked_range<std::int32_t>(0, mask.num_tile_rows()),
       [&](const tbb::blocked_range<std::int32_t>& rows) {

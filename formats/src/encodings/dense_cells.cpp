@@ -1,9 +1,9 @@
 // Bytes to bits and back, in parallel over query rows.
 //
 // Eight bytes of 0 and 1 become eight bits by one multiplication: the factor moves bit 0 of byte i
-// to bit 56 + i, and no two of its partial products meet. A value above 1 shows in the same eight
-// bytes, in the bits that a cell may not have. Cells whose keys are not adjacent (a transposed
-// array) are taken one by one.
+// to bit 56 + i, and no two of its partial products overlap. A value above 1 shows in the same
+// eight bytes, in the bits that a cell must not have. Cells whose keys are not adjacent (a
+// transposed array) are taken one by one.
 #include "fdma/formats/dense_cells.hpp"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kOnes = 0x0101010101010101, kGather = 0x0102040810204080;
 constexpr std::int64_t kCellsPerTask = std::int64_t{1} << 18;
 
-// The bits of `count` <= 64 cells; `excess` collects the bits that a cell may not have.
+// The bits of `count` <= 64 cells. `excess` collects the bits that a cell must not have.
 std::uint64_t pack_adjacent(const std::uint8_t* cells, std::int64_t count, std::uint64_t& excess) {
   std::uint64_t bits = 0;
   std::int64_t i = 0;
@@ -49,7 +49,7 @@ std::uint64_t pack_strided(const std::uint8_t* cells, std::int64_t stride, std::
   return bits;
 }
 
-// Packs one row; false if it holds a value that is no cell.
+// Packs one row. False if it holds a value that is neither 0 nor 1.
 bool pack_row(const std::uint8_t* cells, std::int64_t stride, std::int64_t kv_len,
               std::uint64_t* words) {
   std::uint64_t excess = 0;

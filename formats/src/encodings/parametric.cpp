@@ -1,20 +1,19 @@
-// Closed forms from and to the hub.
+// Closed forms from and to the canonical form.
 //
-// From the hub the parameters are read off the mask and then proved:
-//  1. The mask is taken apart into bands of query rows whose key ranges move by 0 or 1 key a row
-//     (tile rows that move in step are skipped over). More than two ranges in a row: no closed
-//     form.
-//  2. Candidates. Bounds that move belong to the window: left and right are their distances from
-//  pos.
-//     The smallest first range is the prefix, a first range apart from the window the sink. Padding
-//     is the first and last key seen. Document borders are the positions p such that no row before
-//     p sees p or later and no row from p on sees anything earlier: every border of the true mask
-//     is one, and none of them can hide a cell, so the finest division loses nothing.
+// From the canonical form the parameters are read off the mask and then proved:
+//  1. The mask is divided into bands of query rows whose key ranges move by 0 or 1 key a row (tile
+//     rows that move in step are skipped). A row with more than two ranges has no closed form.
+//  2. Candidates are found. Bounds that move belong to the window: left and right are their
+//     distances from pos. The smallest first range is the prefix; a first range apart from the
+//     window is the sink. Padding is the first and last key seen. Document borders are the
+//     positions p such that no row before p sees p or later and no row from p on sees anything
+//     earlier. Every border of the true mask is one of these, and none of these hides a cell, so
+//     the finest division loses nothing.
 //  3. A candidate whose rows agree at the ends of every band is lowered and compared, array by
-//  array.
-//     Only equality counts; a wrong guess costs time, never exactness.
-// Simple forms come first (no documents, no prefix, no bounds), so the answer is a function of the
-// cells. Example: causal over packed documents: bands [cu_d, q + 1); left unbounded, right 0.
+//     array. Only equality counts; a wrong guess costs time, never exactness.
+// Simple forms are tried first (no documents, no prefix, no bounds), so the result is a function of
+// the cells.
+// Example: causal over packed documents: bands [cu_d, q + 1); left unbounded, right 0.
 // Counter-example: top-k, refused at the first row with three ranges.
 #include <fmt/format.h>
 
@@ -56,8 +55,8 @@ class BandReader {
   }
 
  private:
-  // The bounds of a run move linearly from tile row to tile row. If one band has swallowed the
-  // first two of them whole it goes on up to the last but one, where ranges may come to touch.
+  // The bounds of a run move linearly from tile row to tile row. If one band holds the first two of
+  // these rows entirely, it goes on up to the last but one, where ranges may come to touch.
   Result<void> add_run(const TileRun& run) {
     const std::int64_t first = run.first_row, last = first + run.num_rows - 1;
     const auto segments = mask_.segments.begin() + run.first_segment;
@@ -108,7 +107,7 @@ class BandReader {
   bool is_dense_ = false;  // every row of the last tile row sees a key
 };
 
-// What the bands say about the parameters, given pos_offset.
+// Searches the parameters that the bands allow, given pos_offset.
 class ParameterSearch {
  public:
   ParameterSearch(const SegmentMask& mask, const RowBands& bands)
@@ -147,7 +146,7 @@ class ParameterSearch {
     return last.hi_base + last.hi_slope * q;
   }
 
-  // How far the end of the last range moves from one band to the next.
+  // The distance by which the end of the last range moves from one band to the next.
   std::int64_t step_of_end(const RowBand& band, const RowBand& next) const {
     return end_at(next, next.q_begin) - end_at(band, band.q_end - 1);
   }
@@ -170,7 +169,7 @@ class ParameterSearch {
       least_begin[i] = std::min(least_begin[i + 1], begin_at(bands[i], bands[i].q_begin));
     }
     std::vector<std::int64_t> borders;
-    std::int64_t most_end = 0;  // before the row in hand
+    std::int64_t most_end = 0;  // of the rows before the current one
     const std::int64_t first_row = bands.front().q_begin;
     for (std::size_t i = 0; i < bands.size(); ++i) {
       const RowBand& band = bands[i];
@@ -196,7 +195,7 @@ class ParameterSearch {
     return borders;
   }
 
-  // pos_offset such that the first row whose keys all lie past those of the rows before is a
+  // The pos_offset for which the first row whose keys all lie past those of the rows before is a
   // border.
   std::optional<std::int64_t> offset_of_first_jump() const {
     std::int64_t most_end = 0;
@@ -208,9 +207,9 @@ class ParameterSearch {
     return std::nullopt;
   }
 
-  // The most frequent distances of moving bounds (by rows), unbounded first. A bound that moves
-  // once only shows where bands meet: a step of one key, the first row that sees a key, or the
-  // last.
+  // The most frequent distances of moving bounds (counted in rows), unbounded first. A bound that
+  // moves once only shows where bands meet: at a step of one key, at the first row that sees a key,
+  // or at the last one.
   std::vector<std::int64_t> distances(std::int64_t pos_offset, bool is_left) const {
     std::map<std::int64_t, std::int64_t> rows_of;
     const auto add = [&](const RowBand& band, std::int64_t q, std::int64_t rows) {
@@ -240,7 +239,7 @@ class ParameterSearch {
                                     ? begin_at(next, next.q_begin) - begin_at(band, band.q_end - 1)
                                     : step_of_end(band, next);
       if (step == 1) add(next, next.q_begin, 1);
-      if (is_left && step_of_end(band, next) < 0) {  // the window has left the keys, a sink stays
+      if (is_left && step_of_end(band, next) < 0) {  // the window has left the keys, a sink remains
         rows_of[next.q_begin + pos_offset - end_at(band, band.q_end - 1)] += 1;
       }
     }
@@ -256,8 +255,8 @@ class ParameterSearch {
 
   std::optional<ParametricMask> try_offset(std::int64_t pos_offset,
                                            std::vector<std::int64_t> cu_seqlens) const {
-    // The end of the first range: the prefix wherever it ends first, the sink where it stands
-    // apart.
+    // The end of the first range is the prefix where it is smallest, and the sink where the range
+    // stands apart.
     std::int64_t least_end = mask_.kv_len, apart_end = 0;
     for (std::size_t i = 0; i < bands_.bands.size(); ++i) {
       const RowBand& band = bands_.bands[i];
@@ -308,7 +307,7 @@ class ParameterSearch {
     return segment_from_parametric(mask, mask_.block) == mask_;
   }
 
-  // Drops what the cells do not need: padding bounds, then documents' ends beyond the keys.
+  // Drops what the cells do not need: padding bounds, then document ends beyond the keys.
   ParametricMask simplest(ParametricMask mask) const {
     const auto try_field = [&](std::int64_t ParametricMask::*field, std::int64_t value) {
       const std::int64_t kept = mask.*field;

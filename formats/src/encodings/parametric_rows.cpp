@@ -1,11 +1,11 @@
 // Rows and bands of a parametric mask.
 //
-// Inside one document a row's keys are at most two ranges: from the first key of document and
+// Inside one document a row's keys are at most two ranges: one from the first key of document and
 // padding to the end of prefix or sink, and the window around pos. Each bound is a minimum or
-// maximum of constants and of pos + constant. Where a moving bound meets a constant the choice may
-// change; between two such rows everything moves linearly, so one band describes it. A document has
-// at most eight such meetings, whatever its length.
-#include "encodings/parametric_rows.hpp"
+// maximum of constants and of pos + constant. The choice may change only where a moving bound meets
+// a constant. Between two such rows everything moves linearly, so one band describes it. A document
+// has at most eight such meetings, whatever its length.
+#include "parametric_rows.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -18,7 +18,7 @@ constexpr std::int64_t kFar = std::int64_t{1} << 50;
 
 std::int64_t clamp_distance(std::int64_t x) { return std::clamp(x, -kFar, kFar); }
 
-// The keys that row `pos` sees of [begin, end).
+// The keys of [begin, end) that row `pos` sees.
 RowKeys keys_in(const ParametricMask& mask, std::int64_t pos, std::int64_t begin,
                 std::int64_t end) {
   const std::int64_t window_begin = std::max(begin, pos - clamp_distance(mask.left));
@@ -58,7 +58,7 @@ RowKeys row_keys(const ParametricMask& mask, std::int64_t q) {
 RowBands bands_from_parametric(const ParametricMask& mask) {
   BandWriter writer(mask.q_len, mask.kv_len);
   std::vector<std::int64_t> borders;
-  // Query rows [q_begin, q_end) that see keys of [begin, end) only.
+  // Adds query rows [q_begin, q_end), which see only keys of [begin, end).
   const auto add_rows = [&](std::int64_t q_begin, std::int64_t q_end, std::int64_t begin,
                             std::int64_t end) {
     if (q_begin >= q_end || begin >= end) return;

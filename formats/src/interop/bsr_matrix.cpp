@@ -1,9 +1,9 @@
 // Block sparse rows of any block size from and to a mask.
 //
-// Import goes by tile rows of the result: the matrix blocks that reach into one are looked through
+// Import goes by tile rows of the result. The matrix blocks that reach into a tile row are searched
 // once for each of its rows, and each true cell sets a bit of the tile that holds it. Only tiles
-// with such a cell come into being, so the cost is that of the data.
-#include "fdma/formats/interop/bsr_matrix.hpp"
+// with such a cell are made, so the cost is that of the data.
+#include "fdma/formats/peers/bsr_matrix.hpp"
 
 #include <algorithm>
 #include <map>
@@ -80,7 +80,7 @@ Result<void> add_row(const BsrMatrix& matrix, std::int64_t q, BlockShape block, 
   const auto row = static_cast<std::size_t>(q / matrix.block_q);
   const std::int64_t in_block = q % matrix.block_q;
   const auto words = static_cast<std::size_t>(std::int64_t{block.block_q} * block.block_kv / 64);
-  // The cells of a block's row lie side by side, or block_q apart.
+  // The cells of a row of a block are adjacent, or block_q apart.
   const bool is_row_major = matrix.block_order == BsrBlockOrder::row;
   const std::int64_t first = is_row_major ? in_block * matrix.block_kv : in_block;
   const std::int64_t stride = is_row_major ? 1 : matrix.block_q;

@@ -18,7 +18,7 @@ std::optional<std::pair<std::int64_t, std::int64_t>> first_difference(const Segm
     row_intervals_of(a, q, rows_a);
     row_intervals_of(b, q, rows_b);
     if (rows_a == rows_b) continue;
-    // The lists agree up to some interval; the first bound that differs is the first cell.
+    // The lists agree up to some interval. The first bound that differs is the first cell.
     for (std::size_t i = 0;; ++i) {
       const bool has_a = i < rows_a.size(), has_b = i < rows_b.size();
       if (has_a && has_b && rows_a[i] == rows_b[i]) continue;

@@ -1,24 +1,27 @@
 // A mask as FlashAttention's packed sequences, exactly or not at all.
 //
-// Row x of the diagonal sees [max(k_begin, x - left), min(k_end, x + right + 1)) of its sequence,
-// where x grows by one per row and is the last key in the last row. Rows of one sequence that see
-// anything are neighbours and share keys with the next (unless both windows are 0: then each such
-// row may as well be a sequence), and no key belongs to two sequences: so the sequences are what
-// rows connect, found in one pass over the rows' intervals. The last row then gives k_end and with
-// it every x, and each row bounds the windows: a lower bound on its sequence's first key says that
-// left is at least that far, one above it says what left is; right likewise. The windows fit iff
-// all bounds do.
+// Row x of the diagonal sees [max(k_begin, x - left), min(k_end, x + right + 1)) of its sequence. x
+// grows by one per row and is the last key in the last row.
+//
+// Sequences. Rows of one sequence that see anything are neighbours and share keys with the next row
+// (unless both windows are 0: then each such row may as well be a sequence). No key belongs to two
+// sequences. The sequences are therefore the sets of connected rows, found in one pass over the
+// rows' intervals.
+//
+// Windows. The last row gives k_end and with it every x; then each row bounds the windows. A row
+// whose first key is that of its sequence says that left is at least that distance; a row whose
+// first key is a later one gives left. Right likewise. The windows fit iff all bounds agree.
 //
 // Example that fits: causal documents; x - left never shows, so left is open; right is 0. Example
 // that does not: a prefix of keys that all rows see beside a causal rest; the first row asks for
 // some right, the row after the prefix for another.
 //
-// Where every row sees one key, its diagonal's, both windows may be 0: then rows side by side
+// Where every row sees one key, that of its diagonal, both windows may be 0; adjacent rows then
 // become one sequence.
 //
-// Rows and keys that nothing meets lie before, between or after sequences. Where the windows hide
+// Rows and keys that meet nothing lie before, between or after sequences. Where the windows hide
 // them anyway (rows above a causal diagonal that starts below the first row) they join the sequence
-// after them; otherwise they are a sequence of rows or of keys alone.
+// after them. Otherwise they are a sequence of rows or of keys alone.
 #include <algorithm>
 
 #include "fdma/base/memory.hpp"
@@ -34,7 +37,7 @@ constexpr auto kRowBytes = static_cast<std::int64_t>(sizeof(Interval));
 
 constexpr std::int64_t kOpen = 4 * kMaxLength;  // farther than any key
 
-// What rows say about one window: at least `low`, at most `high`.
+// The bounds that rows give for one window: at least `low`, at most `high`.
 struct Window {
   std::int64_t low = 0;
   std::int64_t high = kOpen;
@@ -46,7 +49,7 @@ struct Window {
   }
 };
 
-// Query rows that see something, without a gap, and the keys that they see.
+// Consecutive query rows that see something, and the keys that they see.
 struct Component {
   std::int64_t q_begin = 0;
   std::int64_t k_begin = 0, k_end = 0;
@@ -120,7 +123,7 @@ class Exporter {
   }
 
   // A batch element is one sequence: its rows and keys in use, as one component with all rows from
-  // the first on, those without keys too.
+  // the first on, including those without keys.
   Result<void> read_whole_element() {
     const std::int64_t q_len = mask_.shape.q_len(batch_), kv_len = mask_.shape.kv_len(batch_);
     if (components_.empty()) {

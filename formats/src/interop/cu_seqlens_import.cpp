@@ -62,7 +62,7 @@ Result<void> check(const CuSeqlens& sequences) {
   return peers::check_pairs(sequences.is_packed ? 1 : num_sequences, sequences.num_heads);
 }
 
-// A sequence in the rows and keys of its batch element: what is in use.
+// The part of a sequence that is in use, in rows and keys of its batch element.
 struct Sequence {
   std::int64_t q_begin, q_len, k_begin, k_len;
 };
@@ -80,7 +80,7 @@ Sequence sequence_of(const CuSeqlens& sequences, std::size_t i) {
 
 // Appends the bands of one sequence.
 void add_bands(const CuSeqlens& sequences, const Sequence& sequence, RowBands& bands) {
-  // No window reaches beyond the longest sequence; clipped, sums cannot overflow.
+  // No window reaches beyond the longest sequence; clipped windows cannot overflow in sums.
   const auto clipped = [](std::int64_t keys) { return std::min(keys, 2 * kMaxLength); };
   const bool has_left = sequences.window_left >= 0;
   const bool has_right = sequences.is_causal || sequences.window_right >= 0;
@@ -88,7 +88,8 @@ void add_bands(const CuSeqlens& sequences, const Sequence& sequence, RowBands& b
   const std::int64_t right = sequences.is_causal ? 0 : clipped(sequences.window_right);
   if (sequence.k_len == 0) return;
   const std::int64_t shift = sequence.k_len - sequence.q_len;
-  // First row that sees a key; first row whose lower bound moves; first whose upper bound is still.
+  // The first row that sees a key, the first whose lower bound moves, the first whose upper bound
+  // does not move.
   const auto row = [&](std::int64_t i) { return std::clamp<std::int64_t>(i, 0, sequence.q_len); };
   const std::int64_t seeing = has_right ? row(-shift - right) : 0;
   const std::int64_t moving_lo = has_left ? row(left - shift + 1) : sequence.q_len;
@@ -98,7 +99,7 @@ void add_bands(const CuSeqlens& sequences, const Sequence& sequence, RowBands& b
   std::sort(cuts.begin(), cuts.end());
   for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
     if (cuts[c] == cuts[c + 1]) continue;
-    const std::int64_t diagonal = sequence.k_begin + shift - sequence.q_begin;  // of q, not of i
+    const std::int64_t diagonal = sequence.k_begin + shift - sequence.q_begin;  // k - q on it
     AffineInterval keys{sequence.k_begin, sequence.k_begin + sequence.k_len, 0, 0};
     if (cuts[c] >= moving_lo) {
       keys.lo_base = diagonal - left;

@@ -1,10 +1,10 @@
 // FlashMask's column-wise intervals from and to a mask.
 //
-// A key's masked rows are at most three runs: two that are stored and, if causal, the rows above
-// the diagonal. Their complement in [0, q_len) is the key's list of visible query intervals, which
-// is FDMA's column format; the way back complements it again and looks for the smallest form that
-// has room for all runs.
-#include "fdma/formats/interop/flash_mask.hpp"
+// A key's masked rows are at most three runs: two stored runs and, if causal, the rows above the
+// diagonal. Their complement in [0, q_len) is the key's list of visible query intervals, which is
+// FDMA's column format. Export complements the list again and looks for the smallest form that can
+// hold all runs.
+#include "fdma/formats/peers/flash_mask.hpp"
 
 #include <algorithm>
 #include <array>
@@ -85,8 +85,8 @@ struct Form {
 };
 constexpr Form kForms[] = {{true, 1}, {true, 2}, {false, 2}, {false, 4}};
 
-// Key j, whose visible intervals are `visible`, as one row of the array; false if the form has no
-// room for it.
+// Encodes key j, whose visible intervals are `visible`, as one row of the array. False if the form
+// cannot hold it.
 bool encode(const Form& form, std::span<const Interval> visible, std::int64_t causal,
             std::int64_t q_len, std::int32_t* out) {
   const auto end = static_cast<std::int32_t>(q_len);
@@ -129,7 +129,7 @@ bool encode(const Form& form, std::span<const Interval> visible, std::int64_t ca
   return true;
 }
 
-// The rows of one group in a form, or the first key that has no room there.
+// The rows of one group in a form, or the first key that the form cannot hold.
 std::int64_t encode_group(const Form& form, const ColumnIntervals& columns,
                           std::vector<std::int32_t>& out) {
   out.resize(static_cast<std::size_t>(columns.kv_len * form.num_columns));

@@ -1,9 +1,9 @@
 // FlexAttention's arrays from a mask.
 //
 // create_block_mask sorts each row of 0/1 tile flags stably and descending, so a row of indices is
-// a permutation: listed tiles ascending, then the others ascending. A tile is full there only if
-// all block_q * block_kv of its cells are true, which one that reaches past a length never is: it
-// goes among the partial ones, with a bitmap of the cells that exist.
+// a permutation: listed tiles ascending, then the others ascending. There a tile is full only if
+// all block_q * block_kv of its cells are true. A tile that reaches past a length never is: it is
+// listed among the partial ones, with a bitmap of the cells that exist.
 #include <algorithm>
 
 #include "fdma/base/memory.hpp"

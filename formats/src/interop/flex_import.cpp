@@ -1,8 +1,8 @@
 // A mask from FlexAttention's arrays.
 //
-// The lists of each row are sorted and checked: indices in range, none twice, none in both. Then
-// either the cells come with the arrays, as one bitmap for each partial tile, or from a mask whose
-// tiles must be of the classes that the lists say; if all agree, that mask is the answer.
+// The lists of each row are sorted and checked: indices in range, none twice, none in both. The
+// cells come either with the arrays, as one bitmap for each partial tile, or from a mask whose
+// tiles must have the classes that the lists give. In the second case that mask is the result.
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -113,7 +113,7 @@ class Importer {
     return {};
   }
 
-  // The lists of a row and those of its columns are the same pairs.
+  // Checks that the lists of the rows and those of the columns hold the same pairs.
   Result<void> check_transpose(const FlexIndexTable& table,
                                const std::optional<FlexIndexTable>& transpose,
                                std::string_view name) const {
@@ -121,7 +121,7 @@ class Importer {
     FDMA_TRY_VOID(check_table(*transpose, name, pairs_ * cols_, rows_));
     std::vector<std::int32_t> expected, listed;
     for (std::int64_t pair = 0; pair < pairs_; ++pair) {
-      // Rows by column, as compressed lists: they ascend because rows do.
+      // The rows of each column, as compressed lists; they ascend because rows do.
       std::vector<std::int64_t> offsets(static_cast<std::size_t>(cols_) + 1, 0);
       const auto for_each = [&](auto&& visit) {
         for (std::int64_t row = 0; row < rows_; ++row) {
@@ -215,7 +215,7 @@ class Importer {
                        pair % flex_.num_heads, row, col);
   }
 
-  // A tile listed as partial may be true throughout if FlexAttention could not have told it apart.
+  // A tile listed as partial may be all true if FlexAttention could not have listed it as full.
   bool may_be_full(std::int64_t row, std::int64_t col) const {
     return !flex_.full_kv || (row + 1) * block_.block_q > flex_.q_len ||
            (col + 1) * block_.block_kv > flex_.kv_len;
@@ -285,7 +285,7 @@ class Importer {
     return make_block_mask(shape(), block_, std::move(masks));
   }
 
-  // The mask is zero past the lengths, so a full tile cannot reach there.
+  // The mask is zero past the lengths, so a full tile cannot reach past them.
   Result<void> check_full(std::int64_t pair, std::int64_t row, std::int64_t col) const {
     if ((row + 1) * block_.block_q <= flex_.q_len && (col + 1) * block_.block_kv <= flex_.kv_len) {
       return {};

@@ -1,7 +1,7 @@
 // Hugging Face's four-dimensional masks from and to a mask, boolean and additive.
 //
-// Each (batch, head) pair passes through one bit per cell. Values are judged as they are packed:
-// eight booleans at a time by a multiplication that gathers their lowest bits, floats one by one
+// Each (batch, head) pair passes through one bit per cell. Values are checked as they are packed:
+// eight booleans at a time by a multiplication that gathers their lowest bits; floats one by one
 // against zero and the numbers that mean minus infinity.
 #include "fdma/formats/interop/hf_mask.hpp"
 
@@ -25,7 +25,7 @@ constexpr float kFloat16Lowest = -65504.0F;
 constexpr float kBfloat16Lowest = -0x1.FEp127F;
 constexpr float kFloat32Lowest = std::numeric_limits<float>::lowest();
 
-// Elements of a type as stored, and what they mean.
+// Elements of a type as stored, and their meaning.
 struct Float16 {
   using Stored = std::uint16_t;
   static constexpr Stored kLowest = 0xFBFF, kInfinity = 0xFC00;
@@ -67,7 +67,7 @@ struct Wide {
 };
 
 // The bits of `count` elements at `values`, least significant first, and the first element that
-// means neither.
+// means neither attend nor mask.
 struct Packed {
   std::uint64_t bits = 0;
   int wrong_at = -1;
@@ -103,7 +103,7 @@ Packed pack_booleans(const std::byte* values, int count) {
   return packed;
 }
 
-// What to do with elements of each type.
+// The functions for elements of one type.
 struct ElementKind {
   Packed (*pack)(const std::byte* values, int count);
   std::string (*text)(const std::byte* value);

@@ -2,8 +2,8 @@
 //
 // Import writes each key's query interval: all rows, or the rows from its own position on. Export
 // reads attention_mask off the last query row, which sees every key that is no padding in either
-// form, imports that again and compares: exact, at the cost of closed forms.
-#include "fdma/formats/interop/hf_padding.hpp"
+// form. It then imports that and compares: exact, at the cost of closed forms.
+#include "fdma/formats/peers/hf_padding.hpp"
 
 #include <algorithm>
 
@@ -100,7 +100,7 @@ Result<BlockMask> block_mask_from_hf_padding(const HfPadding& padding, BlockShap
   std::vector<SegmentMask> masks;
   std::vector<std::int32_t> mask_of;
   for (std::int64_t batch = 0; batch < padding.num_batches; ++batch) {
-    // Elements of a batch are often padded alike: the row before is looked at once more.
+    // Elements of a batch are often padded alike, so the row before is compared first.
     const auto row = padding.attention_mask.begin() + batch * padding.kv_len;
     const bool is_repeated =
         batch > 0 && std::equal(row, row + padding.kv_len, row - padding.kv_len);

@@ -1,7 +1,8 @@
-// A run begins at every one after a zero: popcount(w & ~(w << 1 | carry)). The loops are written
-// once and compiled for plain x86-64, for machines with popcnt, and for AVX-512 with vector
-// popcounts; the fastest that runs is chosen once. Rows narrower than a word go the slow way.
-#include "segment/bit_scan.hpp"
+// A run begins at every one that follows a zero: popcount(w & ~(w << 1 | carry)). The loops are
+// written once and compiled for plain x86-64, for machines with popcnt, and for AVX-512 with vector
+// popcounts. The fastest one that runs here is chosen once. Rows narrower than a word take a slower
+// loop.
+#include "bit_scan.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -11,8 +12,8 @@
 namespace fdma {
 namespace {
 
-// In a tile whose rows are whole words: starts with every word taken by itself, less the words that
-// continue a run of the word before. `before` is the tile to the left, or null.
+// For a tile whose rows are whole words: counts the starts of every word by itself, less the words
+// that continue a run of the word before. `before` is the tile to the left, or null.
 #define FDMA_BIT_SCAN_KERNELS(suffix, attribute)                                                  \
   attribute std::int64_t tile_starts_##suffix(const std::uint64_t* tile,                          \
                                               const std::uint64_t* before, std::int64_t num_rows, \

@@ -36,20 +36,20 @@ std::uint64_t hash_words(const std::uint64_t* words, std::int64_t count) {
 
 namespace {
 
-// From this many words on, room for bitmaps grows fourfold: growing touches memory twice, and room
-// that is never touched costs nothing.
+// From this many words on, memory for bitmaps grows fourfold: growing touches memory twice, and
+// reserved memory that is never touched costs nothing.
 constexpr std::size_t kSmallWords = 8192;
 
-// Calls visit(row, begin, end) for every maximal run of ones of each query row of a stretch of
-// tiles that lie one after another in `words`; keys are relative to the stretch. Stops when visit
-// returns false.
+// Calls visit(row, begin, end) for every maximal run of ones of each query row of tiles that lie
+// one after another in `words`. Keys are relative to the first tile. Stops when visit returns
+// false.
 template <class Visit>
 void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockShape block,
                       Visit&& visit) {
   const std::int64_t block_kv = block.block_kv;
   const std::int64_t words_per_bitmap = std::int64_t{block.block_q} * block_kv / 64;
   for (std::int64_t r = 0; r < block.block_q; ++r) {
-    std::int64_t open = -1;  // first key of the run in hand
+    std::int64_t open = -1;  // first key of the current run
     for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
       const std::uint64_t* bitmap = words + tile * words_per_bitmap;
       for (std::int64_t c = 0; c < block_kv; c += 64) {
@@ -80,7 +80,7 @@ void for_each_row_run(const std::uint64_t* words, std::int64_t num_tiles, BlockS
   }
 }
 
-// A stretch whose bitmaps lie one after another in memory.
+// A partial segment whose bitmaps lie one after another in memory.
 class ScratchStretch final : public PartialStretch {
  public:
   ScratchStretch(SegmentBuilder& builder, const std::vector<std::uint64_t>& words, BlockShape block)
@@ -182,9 +182,9 @@ void SegmentBuilder::add_partial_stretch(std::int32_t first_tile, std::int32_t e
       ++num_new;
     }
   }
-  // Equal panels are equal sequences of bitmaps, so that the panel need not be made to look for it.
+  // Equal panels are equal sequences of bitmaps, so the lookup does not need the panel itself.
   const std::uint64_t key = XXH3_64bits(run_keys_.data(), run_keys_.size() * 8);
-  // In words: a panel takes block_q + intervals.
+  // In words; a panel takes block_q + intervals.
   const std::int64_t most_intervals = num_new * bitmap_words - block_q - 1;
   const bool may_be_stored = panel_index_.find(key, [](std::int32_t) { return true; }) >= 0;
   const bool is_smaller = !may_be_stored && most_intervals >= 0 &&
@@ -236,8 +236,8 @@ void SegmentBuilder::close(OpenRun& open) {
   open.is_open = false;
 }
 
-// Rule 4: joins the first of `count` rows, or all of them if they move as the run does, to the open
-// run.
+// Rule 4: joins the first of `count` rows to the open run, or all of them if they move as the run
+// does.
 bool SegmentBuilder::absorb(OpenRun& open, std::span<const TileSegment> segments,
                             std::int32_t& count) {
   if (!open.is_open || open.segments.size() != segments.size()) return false;
@@ -347,7 +347,7 @@ void SegmentBuilder::add_tile_row(std::span<const TileRange> ranges, const TileC
     }
   }
   flush();
-  repeat_tile_row();  // for the first time
+  repeat_tile_row();  // appends the row itself
 }
 
 void SegmentBuilder::repeat_tile_row() {

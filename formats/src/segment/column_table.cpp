@@ -1,10 +1,11 @@
 // The column table of a mask, and when it is worth storing.
 //
-// Going down the rows, a key's query interval begins where its bit turns from 0 to 1. Inside full
-// and empty tiles nothing turns, and inside equal bitmaps the same number of bits turns: so
-// counting needs the first and last row of each tile row and one look at every distinct payload.
-// Listing the intervals needs all rows, but only of partial tiles. From the second of equal tile
-// rows on, the same keys turn in each: they are looked at once, and a mask of 2^31 query rows of
+// Going down the rows, a key's query interval begins where its bit changes from 0 to 1. Inside full
+// and empty tiles nothing changes, and inside equal bitmaps the same number of bits changes.
+// Counting therefore needs the first and last row of each tile row and one visit of every distinct
+// bitmap and panel. Listing the intervals needs all rows, but only of partial tiles. In equal tile
+// rows after the first, the same keys change in each row, so they are visited once: a mask of 2^31
+// query rows of which nearly all are empty costs no more than a short one.
 // which nearly all are empty costs no more than a short one.
 #include "segment/column_table.hpp"
 
@@ -40,7 +41,7 @@ void write_bits(std::uint64_t* words, std::int64_t begin, std::uint64_t bits, in
   if (shift + count > 64) words[word + 1] |= bits >> (64 - shift);
 }
 
-// Writes row r of a segment of the tile row in hand into the row of bits `words`.
+// Writes row r of a segment of the current tile row into the row of bits `words`.
 void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std::int64_t r,
                        std::uint64_t* words) {
   const std::int64_t block_kv = mask.block.block_kv;
@@ -86,7 +87,7 @@ void write_segment_row(const SegmentMask& mask, const TileSegment& segment, std:
       break;
     }
     case SegmentKind::columns:
-      break;  // not in masks that come here
+      break;  // masks that come here have none
   }
 }
 
@@ -94,7 +95,7 @@ std::int64_t panel_turns(const SegmentMask& mask, std::int32_t panel) {
   const std::int64_t block_q = mask.block.block_q;
   const std::int64_t* offsets = mask.row_offsets.data() + panel * block_q;
   const Interval* intervals = mask.row_intervals.data();
-  std::int64_t width = 0;  // keys that the panel reaches
+  std::int64_t width = 0;  // number of keys that the panel reaches
   for (std::int64_t r = 0; r < block_q; ++r) {
     if (offsets[r] < offsets[r + 1]) {
       width = std::max<std::int64_t>(width, intervals[offsets[r + 1] - 1].end);
@@ -114,7 +115,7 @@ std::int64_t panel_turns(const SegmentMask& mask, std::int32_t panel) {
   return turns;
 }
 
-// Number of query intervals of all keys, or some value above `limit`.
+// Number of query intervals of all keys, or any value above `limit`.
 std::int64_t count_column_intervals(const SegmentMask& mask, std::int64_t limit) {
   const auto num_words = static_cast<std::size_t>(ceil_div(mask.kv_len, 64));
   std::vector<std::uint64_t> above(num_words), top(num_words);
@@ -213,7 +214,7 @@ ColumnTable column_table_of(const SegmentMask& mask, std::int64_t num_intervals)
         for (std::int32_t i = 1; i < num_rows; ++i) {
           const std::int64_t before = num_turns;
           add_row(row + i, segments);
-          if (num_turns == before) break;  // nor in the rows below
+          if (num_turns == before) break;  // nor does any bit change in the rows below
         }
         return true;
       });
@@ -236,7 +237,7 @@ SegmentMask choose_column_table(SegmentMask mask) {
       static_cast<std::int64_t>(mask.bitmaps.size() * 8 + (mask.row_offsets.size() - 1) * 8 +
                                 mask.row_intervals.size() * sizeof(Interval));
   const std::int64_t limit =
-      (payload_bytes - 8 * (mask.kv_len + 1) - 1) / 8;  // most intervals that are fewer bytes
+      (payload_bytes - 8 * (mask.kv_len + 1) - 1) / 8;  // with more intervals the table is larger
   if (payload_bytes <= 8 * (mask.kv_len + 1)) return mask;
   const std::int64_t num_intervals = count_column_intervals(mask, limit);
   if (num_intervals > limit) return mask;

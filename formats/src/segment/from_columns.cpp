@@ -1,18 +1,22 @@
 // From query intervals per key to tiles.
 //
 // A key's interval [b, e) makes the tile rows from b / block_q on partly live, and those from
-// ceil(b / block_q) on wholly live. Per tile column, two difference arrays over the tile rows turn
-// this into the class of every tile; only the changes of class from one tile row to the next are
-// kept, so that memory is O(changes) and not O(tiles).
+// ceil(b / block_q) on wholly live. For each tile column, two difference arrays over the tile rows
+// turn this into the class of every tile. Only the changes of class from one tile row to the next
+// are kept, so that memory is O(changes) and not O(tiles).
 //
 // The cells of a partial tile come from its keys' intervals by bit transposition. Rule 3 of the
-// canonical form weighs those payloads against the column table, whose size is known from the
-// start. Two shortcuts keep masks such as cache eviction from paying for payloads that they will
-// not keep. First, for any choice of stretches: if one of them is stored as a panel, the payloads
-// take at least their smallest panel; if none is, at least all their distinct bitmaps. Both are
-// counted on the key intervals of a few tile rows, and if that exceeds the table, no cell is looked
-// at. Otherwise the payloads are built until they do exceed it. Either way the rows are then
-// emitted with columns segments.
+// canonical form compares bitmaps and panels with the column table, whose size is known from the
+// start. Two shortcuts keep masks such as cache eviction from building bitmaps and panels that they
+// will not keep:
+//  - A lower bound. If one of the partial segments is stored as a panel, the total is at least
+//  their
+//    smallest panel; if none is, it is at least all their distinct bitmaps. Both are counted on the
+//    key intervals of a few tile rows. If the bound exceeds the table, no cell is computed.
+//  - Otherwise bitmaps and panels are built until they exceed the table.
+// In both cases the rows are then emitted with columns segments.
+#include "fdma/formats/segment_from_columns.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -40,8 +44,8 @@ std::vector<ClassChange> class_changes(std::int64_t q_len, std::int64_t kv_len, 
   const auto num_rows = static_cast<std::size_t>(ceil_div(q_len, block.block_q));
   const std::int64_t num_cols = ceil_div(kv_len, block.block_kv);
   std::vector<ClassChange> changes;
-  // How many more keys are live (times kLive) and wholly live from a tile row on than before it; a
-  // bit for each tile row that has an entry, so that the others are not looked at.
+  // The change, from a tile row on, of the number of live keys (times kLive) and of wholly live
+  // keys. There is a bit for each tile row that has an entry, so that the others are skipped.
   constexpr std::int64_t kLive = std::int64_t{1} << 32;
   std::vector<std::int64_t> turns(num_rows + 1);
   std::vector<std::uint64_t> touched(num_rows / 64 + 1);
@@ -92,8 +96,8 @@ std::vector<ClassChange> class_changes(std::int64_t q_len, std::int64_t kv_len, 
   return changes;
 }
 
-// Which tile rows hold the same cells as the one before: those in which, and in the one before, no
-// interval of any key begins or ends, nor between the two.
+// The tile rows that hold the same cells as the one before: no interval of any key begins or ends
+// in them, in the one before, or between the two.
 std::vector<bool> repeated_rows(std::int64_t q_len, BlockShape block,
                                 std::span<const Interval> intervals) {
   std::vector<bool> is_repeated(static_cast<std::size_t>(ceil_div(q_len, block.block_q)), true);
@@ -143,7 +147,7 @@ class RowRanges {
     word = is_set ? word | bit : word & ~bit;
   }
 
-  // A bit that differs from the one before it begins a range of another class; 64 tiles at a time.
+  // A bit that differs from the one before begins a range of another class; 64 tiles at a time.
   void add_ranges() {
     std::uint64_t live_before = 0, full_before = 0;
     for (std::size_t w = 0; w < live_.size(); ++w) {
@@ -161,21 +165,21 @@ class RowRanges {
     }
   }
 
-  std::vector<std::uint64_t> live_, full_;  // a bit a tile of the row in hand, and zeros behind
+  std::vector<std::uint64_t> live_, full_;  // a bit for each tile of the current row, then zeros
   bool is_open_ = false;
   std::size_t begin_ = 0;
   std::vector<TileRange> ranges_;
   std::vector<std::pair<std::size_t, std::size_t>> bounds_;
 };
 
-// Counts what the widest partial stretches of the last tile rows must take as payloads.
+// Counts the bytes that the widest partial segments of the last tile rows take at least.
 class PayloadBound {
  public:
   PayloadBound(std::int64_t q_len, std::int64_t kv_len, BlockShape block,
                std::span<const std::int64_t> offsets, std::span<const Interval> intervals)
       : q_len_(q_len), kv_len_(kv_len), block_(block), offsets_(offsets), intervals_(intervals) {}
 
-  /// Adds partial tiles [first, end) of a tile row; at most one stretch a row.
+  /// Adds partial tiles [first, end) of a tile row; at most one call a row.
   void add(std::int32_t row, std::int32_t first, std::int32_t end) {
     q_begin_ = std::int64_t{row} * block_.block_q;
     q_end_ = std::min(q_begin_ + block_.block_q, q_len_);
@@ -208,7 +212,7 @@ class PayloadBound {
   }
 
  private:
-  // now_ = the query intervals of key k in this tile row, relative to it.
+  // Sets now_ to the query intervals of key k in this tile row, relative to it.
   void clip(std::int64_t k) {
     now_.clear();
     auto it = intervals_.begin() + offsets_[static_cast<std::size_t>(k)];
@@ -225,7 +229,7 @@ class PayloadBound {
     }
   }
 
-  // Rows in which a key interval starts here: those of now_ that are not in before_.
+  // The number of rows in which a key interval starts here: those of now_ that are not in before_.
   std::int64_t count_starts() const {
     std::int64_t count = 0;
     for (const Interval& a : now_) {
@@ -249,8 +253,8 @@ class PayloadBound {
 
 constexpr std::int32_t kBoundRows = 4;
 
-// Bitmaps of tiles from the runs of their keys. The last few are kept: in a mask that moves along
-// its diagonal the same tiles come in every row, and comparing runs is cheaper than transposing.
+// Bitmaps of tiles from the runs of their keys. The last few are kept: a mask that moves along its
+// diagonal has the same tiles in every row, and comparing runs is cheaper than transposing.
 class TileBitmaps {
  public:
   explicit TileBitmaps(BlockShape block) : reader_(block) {}
@@ -261,7 +265,7 @@ class TileBitmaps {
                      {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)}});
   }
 
-  /// Writes what was added to `words`, which are 0 on entry, and forgets it.
+  /// Writes the runs added so far to `words`, which are 0 on entry, and clears them.
   void write(std::uint64_t* words, std::int64_t num_words) {
     for (const Known& known : known_) {
       if (known.runs == runs_) {

@@ -7,7 +7,7 @@
 namespace fdma {
 namespace {
 
-constexpr std::ptrdiff_t kManyIntervals = 8;  // in one row: worth a binary search
+constexpr std::ptrdiff_t kManyIntervals = 8;  // in one row; from here on a binary search pays
 
 const TileRun& run_of(const SegmentMask& mask, std::int32_t row) {
   auto it = std::upper_bound(mask.runs.begin(), mask.runs.end(), row,
@@ -64,7 +64,8 @@ const UniformParts::PanelTiles& UniformParts::tiles_of_panel(std::int32_t panel,
   const std::int64_t block_q = mask_.block.block_q, block_kv = mask_.block.block_kv;
   differs_.assign(static_cast<std::size_t>(num_tiles) + 1, 0);
   const auto mark = [&](std::int64_t bound) {
-    // Between tiles t - 1 and t for the t whose first two tiles hold the bound inside them.
+    // A bound inside tile t makes tile t differ from the one before and from the one after it; a
+    // bound at the begin of tile t makes it differ from the one before only.
     const std::int64_t t = bound / block_kv;
     if (t <= num_tiles) differs_[static_cast<std::size_t>(t)] = 1;
     if (bound % block_kv != 0 && t < num_tiles) differs_[static_cast<std::size_t>(t) + 1] = 1;

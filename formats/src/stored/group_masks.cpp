@@ -15,7 +15,7 @@ std::uint64_t hash_array(const std::vector<T>& values, std::uint64_t seed) {
   return XXH3_64bits_withSeed(values.data(), values.size() * sizeof(T), seed + values.size());
 }
 
-// Equal masks have equal hashes; equality decides.
+// Equal masks have equal hashes. Equality decides between masks of equal hash.
 std::uint64_t hash_mask(const SegmentMask& mask) {
   std::uint64_t hash = static_cast<std::uint64_t>(mask.q_len * 0x9E3779B9 + mask.kv_len);
   for (const TileRun& run : mask.runs) {  // not as bytes: TileRun may hold padding

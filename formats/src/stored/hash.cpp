@@ -68,7 +68,7 @@ class HashStream {
   template <class T>
   void add(const std::vector<T>& values) {
     add(static_cast<std::uint64_t>(values.size()));
-    // Elements without padding lie in memory as the stream has them.
+    // Elements without padding lie in memory in the layout of the stream.
     if constexpr (std::endian::native == std::endian::little &&
                   std::has_unique_object_representations_v<T>) {
       XXH3_128bits_update(state_.get(), values.data(), values.size() * sizeof(T));

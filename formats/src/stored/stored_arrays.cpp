@@ -58,7 +58,7 @@ std::vector<StoredArraySpec> specs_of(std::int64_t q_len, std::int64_t kv_len, B
 }
 
 StoredArray stored_array(const StoredArraySpec& spec, const void* data, std::int64_t numbers) {
-  // A width of 0 (no keys) leaves the rows to the schema.
+  // With a width of 0 (no keys) the schema decides the number of rows.
   const std::int64_t rows = spec.width > 0 ? numbers / spec.width : spec.min_rows;
   const std::int64_t extents[] = {rows, spec.width};
   return {spec.name, make_contiguous_view(data, spec.dtype, spec.rank, extents), nullptr};

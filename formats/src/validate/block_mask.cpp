@@ -57,7 +57,7 @@ Result<void> check_group_map(const BlockMask& mask) {
   return check_size("groups", static_cast<std::size_t>(num_groups), next, "group_of names as many");
 }
 
-// Lengths of every group agree with those of its batch elements.
+// Checks that the lengths of every group agree with those of its batch elements.
 template <class Mask>
 Result<void> check_group_lengths(const BlockMask& mask, const std::vector<Mask>& groups) {
   const std::int64_t num_heads = mask.shape.num_heads;

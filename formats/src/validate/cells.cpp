@@ -36,8 +36,8 @@ Result<void> validate(const ParametricMask& mask, ValidationLevel level) {
     return corrupt("cu_seqlens: 1 entry, expected none or at least 2");
   }
   if (level == ValidationLevel::sizes) return {};
-  // Forms with the same cells at these lengths may mean different masks at others: none of them is
-  // the canonical one.
+  // Forms with the same cells at these lengths may mean different masks at other lengths. None of
+  // them is the canonical one.
   return check_structure(mask);
 }
 

@@ -1,8 +1,8 @@
 // Validation of segment masks.
 //
-// A run is valid for all its tile rows iff it is for the first and the last: every bound moves
-// linearly in between. The runs must cover each tile row once, which is checked per residue modulo
-// the row period: there, each run begins where the one before ended.
+// A run is valid for all its tile rows iff it is valid for the first and the last, because every
+// bound moves linearly in between. The runs must cover each tile row once. This is checked per
+// residue modulo the row period: each run begins where the one before ended.
 #include <algorithm>
 #include <limits>
 

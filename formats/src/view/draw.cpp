@@ -1,10 +1,10 @@
 // A mask as text.
 //
-// One character stands for a rectangle of tiles. Per line of the drawing, full and other segments
-// of its tile rows are added up over the characters: a segment touches a few characters at its ends
-// and all characters between, which a difference array takes in constant time. A character is full
-// iff its full tiles are all its tiles, empty iff nothing touches it. Cost: O(segments of all tile
-// rows + characters); a run of rows without segments costs O(1) a row.
+// One character stands for a rectangle of tiles. For each line of the drawing, full and other
+// segments of its tile rows are added up over the characters. A segment touches a few characters at
+// its ends and all characters between them, which a difference array adds in constant time. A
+// character is full iff all its tiles are full, empty iff no segment touches it. Cost: O(segments
+// of all tile rows + characters); a run of rows without segments costs O(1) a row.
 #include "fdma/formats/draw.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ struct Ink {
 constexpr Ink kUnicode{"█", "▒", "·"};
 constexpr Ink kAscii{"#", "+", "."};
 
-// Tiles and touches of each character of one line.
+// The number of tiles and of touching segments of each character of one line.
 class Line {
  public:
   Line(std::int64_t num_cols, std::int64_t tiles_per_char)
@@ -52,7 +52,7 @@ class Line {
     full_tiles_[static_cast<std::size_t>(inner_end)] += end - inner_end * tiles_per_char_;
   }
 
-  // Appends the characters of `num_rows` tile rows and forgets them.
+  // Appends the characters of `num_rows` tile rows and clears the counts.
   void flush(std::int64_t num_rows, const Ink& ink, std::string& out) {
     std::int64_t touches = 0, full_rows = 0;
     for (std::size_t c = 0; c + 1 < full_tiles_.size(); ++c) {
@@ -71,9 +71,9 @@ class Line {
  private:
   const std::int64_t num_cols_;
   const std::int64_t tiles_per_char_;
-  std::vector<std::int64_t> full_tiles_;   // full tiles of characters covered in part by a segment
-  std::vector<std::int64_t> full_steps_;   // differences of: tile rows that cover a character whole
-  std::vector<std::int64_t> touch_steps_;  // differences of: segments that touch a character
+  std::vector<std::int64_t> full_tiles_;   // full tiles of characters that a segment covers in part
+  std::vector<std::int64_t> full_steps_;   // differences of the tile rows that cover a character
+  std::vector<std::int64_t> touch_steps_;  // differences of the segments that touch a character
 };
 
 // Tiles per character such that `tiles` of them fit into `limit` characters.

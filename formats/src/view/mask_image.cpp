@@ -1,7 +1,7 @@
 // Rasterization. Counts of true cells per pixel come from the segments: rectangles for full ones,
 // popcounts for bitmaps (one per distinct bitmap where a pixel holds whole tiles), intervals for
-// row panels, and for a mask with a column table from that table alone, which holds all of its
-// cells. So the cost follows what is stored, not q_len * kv_len.
+// row panels. For a mask with a column table they come from that table alone, which holds all of
+// its cells. The cost therefore follows what is stored, not q_len * kv_len.
 #include "fdma/formats/mask_image.hpp"
 
 #include <algorithm>
@@ -31,8 +31,8 @@ std::int64_t count_bits(const std::uint64_t* words, std::int64_t begin, std::int
   return count;
 }
 
-// Counts true cells in one band of pixel rows after another: those of a tile row, or a sixteenth of
-// the image where a column table has to be walked for each band.
+// Counts true cells in one band of pixel rows after another. A band is a tile row, or a sixteenth
+// of the image where a column table has to be walked for each band.
 class Rasterizer {
  public:
   Rasterizer(const SegmentMask& mask, const MaskImage& frame, const PixelRow& row)
@@ -75,7 +75,7 @@ class Rasterizer {
   }
 
   void add_column_table() {
-    // Whole pixels of an interval are added at its ends and summed down the rows afterwards.
+    // Whole pixels of an interval are added at its ends and summed along the row afterwards.
     std::vector<std::int64_t> ends(static_cast<std::size_t>((end_ - begin_) * width_));
     const auto end_at = [&](std::int64_t y, std::int64_t x) -> std::int64_t& {
       return ends[static_cast<std::size_t>((y - begin_) * width_ + x)];
@@ -229,7 +229,7 @@ class Rasterizer {
   std::int64_t pixel_kv_;
   std::int64_t width_;
   std::int64_t height_;
-  bool is_fine_;  // no pixel holds more than one tile: kinds come from the segments
+  bool is_fine_;  // no pixel holds more than one tile, so kinds come from the segments
   std::int64_t band_rows_;
   std::int64_t begin_ = 0;  // pixel rows of the band
   std::int64_t end_ = 0;

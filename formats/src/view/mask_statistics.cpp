@@ -64,8 +64,8 @@ std::int64_t starts_in_panel(const SegmentMask& mask, std::int64_t panel) {
   return starts;
 }
 
-// Keys that are true in the first query row of a tile row and false in the row above it. Tiles come
-// as parts of equal cells (uniform_runs.hpp), so that a stretch of them costs one look.
+// Counts keys that are true in the first query row of a tile row and false in the row above it.
+// Tiles come as parts of equal cells (uniform_parts.hpp); each part costs one visit.
 class BorderStarts {
  public:
   explicit BorderStarts(const SegmentMask& mask)
@@ -83,11 +83,11 @@ class BorderStarts {
     std::copy_n(full.begin(), words_per_row_, full.begin() + words_per_row_);
   }
 
-  // Empty if that takes more parts than given.
+  // Empty if that takes more than max_parts parts.
   std::optional<std::int64_t> count(std::int64_t max_parts) {
     std::vector<UniformPart> above, row, below;
     const std::int64_t num_rows = mask_.num_tile_rows();
-    std::int64_t starts = 0, left_above = 0;  // rows of its run that the row above is followed by
+    std::int64_t starts = 0, left_above = 0;  // rows left in the run of the row above
     for (std::int64_t r = 0; r < num_rows; ++r) {
       max_parts -= 1 + std::ssize(above);
       if (max_parts < 0) return {};
@@ -139,8 +139,8 @@ class BorderStarts {
     return starts;
   }
 
-  // For how many of the next `most` rows all borders of a row and of the one above it keep their
-  // order.
+  // The number of the next rows, at most `most`, in which all borders of a row and of the one above
+  // it keep their order.
   std::int64_t rows_in_step(std::span<const UniformPart> above, std::span<const UniformPart> row,
                             std::int64_t most) {
     borders_.clear();
@@ -312,7 +312,7 @@ std::optional<std::int64_t> count_query_intervals(const SegmentMask& mask, std::
 std::optional<std::int64_t> count_distinct_bitmaps(const SegmentMask& mask, std::int64_t max_tiles,
                                                    const DrawProgress& progress) {
   // Panels hold their cells relative to their first key: each is drawn once, however often it is
-  // used. Column segments have to be drawn wherever they are.
+  // used. Columns segments have to be drawn everywhere.
   std::map<std::int32_t, std::int64_t> panel_tiles;
   std::int64_t num_tiles = 0;
   for (const TileRun& run : mask.runs) {
