@@ -1,15 +1,15 @@
-// Reading a dense dataset from the file itself, beside HDF5.
+// Reading a dense dataset from the file itself, without HDF5's data path.
 //
-//   contiguous   pieces of ReadBuffer::piece_bytes(), by rows or parts of a row, packed as soon as
-//                they are read
-//   chunked      the calling thread asks HDF5's index for the addresses of a slab's chunks while
-//                the slab before is packed; each task reads one chunk, or several that follow one
-//                another in the file at once, undoes their filters and packs them
-//   not written  the fill value, one row of it for all rows
+//   contiguous   Pieces of ReadBuffer::piece_bytes(), by rows or parts of a row, are packed as soon
+//                as they are read.
+//   chunked      The calling thread asks HDF5's index for the addresses of a slab's chunks while
+//                the slab before is packed. Each task reads one chunk, or several adjacent ones at
+//                once, undoes their filters and packs them.
+//   not written  One row of the fill value serves all rows.
 //
-// Reading is pread and not mmap, because a file that another program shortens then gives an error
-// and not a signal. Addresses and sizes are compared with the file's size before anything is
-// allocated, and what a chunk decodes to has a known size (filter_pipeline.hpp).
+// Reading is by pread and not by mmap: a file that another program shortens then gives an error and
+// not a signal. Addresses and sizes are compared with the file's size before anything is allocated,
+// and the decoded size of a chunk is known (filter_pipeline.hpp).
 #include <fmt/format.h>
 #include <tbb/enumerable_thread_specific.h>
 #include <tbb/parallel_for.h>
@@ -61,7 +61,7 @@ class ContiguousFeed final : public SlabFeed {
         size_(element_bytes),
         geometry_(geometry) {}
 
-  /// Columns that a piece has at most.
+  /// The most columns of a piece.
   static std::int64_t piece_cols(std::int64_t num_k, std::int64_t element_bytes) {
     return std::min(num_k, ReadBuffer::piece_bytes() / element_bytes);
   }
@@ -71,7 +71,7 @@ class ContiguousFeed final : public SlabFeed {
   void pack(const Slab& slab, int, SlabConsumer& consumer) override {
     const auto [num_b, num_h, num_q, num_k] = slab.count;
     const std::int64_t cols = piece_cols(num_k, size_);
-    // Rows follow one another in the file only if they are whole.
+    // Rows are adjacent in the file only if they are whole.
     const bool is_whole = cols == geometry_.extents[3];
     const std::int64_t rows =
         is_whole ? std::max<std::int64_t>(1, ReadBuffer::piece_bytes() / (cols * size_)) : 1;
@@ -118,7 +118,7 @@ class ContiguousFeed final : public SlabFeed {
   }
 
   int descriptor_;
-  std::optional<std::int64_t> address_;  // none: never written
+  std::optional<std::int64_t> address_;  // empty: never written
   std::vector<std::byte> fill_;
   std::int64_t size_;
   const DenseGeometry& geometry_;
@@ -169,7 +169,7 @@ class ChunkedFeed final : public SlabFeed {
       const Run& run = runs_[place][r];
       const std::byte* stored = nullptr;
       if (run.end - run.begin > 1) {
-        // A run that cannot be read is read chunk by chunk, to say which one it is.
+        // A run that cannot be read is read again chunk by chunk, to name the chunk.
         const ChunkPlace &first = places[run.begin], &last = places[run.end - 1];
         const Result<std::byte*> bytes = scratch_.local().stored.read(
             descriptor_, first.address, last.address + last.size - first.address);
@@ -209,14 +209,15 @@ class ChunkedFeed final : public SlabFeed {
     ReadBuffer stored;
     DecodeScratch decode;
   };
-  // Chunks [begin, end) of a slab, read at once if there are several.
+  // Chunks [begin, end) of a slab; several are read at once.
   struct Run {
     std::size_t begin;
     std::size_t end;
   };
 
-  // Chunks follow one another in the file if they were written in their order. A run decodes to
-  // piece_bytes at most; a quarter of that where inflating dominates, for threads to share.
+  // Chunks are adjacent in the file if they were written in order. A run decodes to at most
+  // piece_bytes, or a quarter of that where inflating dominates, so that threads can share the
+  // work.
   void find_runs(const std::vector<ChunkPlace>& places, std::vector<Run>& runs) const {
     const std::int64_t most_bytes = ReadBuffer::piece_bytes() / (pipeline_.has_deflate() ? 4 : 1);
     const auto most_chunks = static_cast<std::size_t>(most_bytes / chunk_bytes_);
@@ -255,7 +256,7 @@ class ChunkedFeed final : public SlabFeed {
     return cell;
   }
 
-  // `stored`: the chunk's bytes, or nullptr if they are still to be read.
+  // `stored` is the chunk's bytes, or nullptr if they are still to be read.
   Result<void> read_and_pack(const ChunkPlace& chunk, const std::byte* stored, BoxValues& box,
                              SlabConsumer& consumer) {
     if (!chunk.is_stored) {
@@ -284,7 +285,7 @@ class ChunkedFeed final : public SlabFeed {
     return {};
   }
 
-  // A large chunk of values as they are, by pieces of whole rows.
+  // Reads a large chunk of plain values by pieces of whole rows.
   Result<void> read_in_pieces(const ChunkPlace& chunk, const BoxValues& whole,
                               SlabConsumer& consumer) {
     ReadBuffer& buffer = scratch_.local().stored;

@@ -1,7 +1,7 @@
-// Values become bits 64 at a time in two steps that compilers turn into vector code: a byte 0 or 1
-// per value together with an accumulated "neither", then eight bytes to eight bits by one
-// multiplication, which moves bit 0 of byte i to bit 56 + i.
-#include "io/dense/element.hpp"
+// Values become bits 64 at a time in two steps that compilers vectorise. The first step makes a
+// byte 0 or 1 per value and accumulates "neither". The second turns eight bytes into eight bits by
+// one multiplication, which moves bit 0 of byte i to bit 56 + i.
+#include "dense_element.hpp"
 
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ void put_bits(std::uint64_t* row, std::int64_t begin, std::uint64_t bits, int co
   if (shift + count > 64) row[begin / 64 + 1] |= bits >> (64 - shift);
 }
 
-// judge(value, &is_bad) says whether the value sets its bit and raises is_bad if it is neither.
+// judge(value, &is_bad) returns whether the value sets its bit, and raises is_bad if it is neither.
 template <class T, class Judge>
 std::int64_t pack_values(const T* values, std::int64_t count, std::uint64_t* row,
                          std::int64_t begin, bool is_inverted, Judge judge) {
@@ -250,7 +250,7 @@ Result<DenseElement> DenseElement::of(const DatasetInfo& info, const DenseReadOp
   return element;
 }
 
-// The stored type is that in memory, but for its byte order at most.
+// The stored type is the type in memory, except perhaps for its byte order.
 void DenseElement::make_rule(hid_t stored_type) {
   is_stored_as_is_ = H5Tequal(stored_type, memory_type_.get()) > 0;
   if (!is_stored_as_is_ && H5Tget_class(stored_type) != H5T_ENUM &&

@@ -123,13 +123,13 @@ Result<DenseGeometry> DenseGeometry::of(const DatasetInfo& info, const DenseRead
   while (chunk_rows > 1 && window(planes, chunk_rows) > kWindowBytes) {
     chunk_rows = ceil_div(chunk_rows, 2);
   }
-  const auto fitting = [&](std::int64_t unit_values) {  // units of so many values in one slab
+  const auto fitting = [&](std::int64_t unit_values) {  // how many units of that size fit in a slab
     return std::max<std::int64_t>(
         1, kSlabBytes / product(product(planes, unit_values), element_bytes));
   };
   const std::int64_t cols = std::max<std::int64_t>(1, num_k);
   const std::int64_t rows = std::max<std::int64_t>(1, num_q);
-  // As many whole rows of chunks as fit; else part of one row of chunks; else part of one chunk.
+  // As many whole rows of chunks as fit, else part of one row of chunks, else part of one chunk.
   std::int64_t chunk_bands =
       std::min(fitting(product(chunk_rows, cols)), ceil_div(rows, chunk_rows));
   while (chunk_bands > 1 && window(planes, chunk_bands * chunk_rows) > kWindowBytes)
@@ -157,8 +157,8 @@ bool DenseGeometry::make_direct(const DatasetInfo& info, BlockShape tile_block,
   const BlockShape block = dims == DenseDims::bk ? BlockShape{16, 16} : tile_block;
   const auto [num_b, num_h, num_q, num_k] = extents;
   if (num_values() == 0) return true;
-  // Small enough for the packed rows to stay in the caches of the cores until tiles are made of
-  // them, an eighth of the values or less; large enough for waiting at the end not to matter.
+  // Small enough for the packed rows, an eighth of the values or less, to stay in the caches of
+  // the cores until tiles are made of them; large enough that waiting at the end does not matter.
   const std::int64_t target_bytes = kDirectBytesPerThread * std::max(1, num_threads);
   const auto window = [&, q_len = num_q, kv_len = num_k](std::int64_t planes, std::int64_t rows) {
     return product(planes, DensePlane::window_bytes(q_len, kv_len, block, rows));
@@ -200,7 +200,7 @@ bool DenseGeometry::make_direct(const DatasetInfo& info, BlockShape tile_block,
     }
     return true;
   };
-  // Multiples of a chunk, unless they end with the dataset.
+  // Counts are multiples of a chunk, unless they end with the dataset.
   const bool has_whole_planes = is_chunked ? grow(rows, num_q) : rows >= num_q;
   if (has_whole_planes && grow(planes[1], num_h)) grow(planes[0], num_b);
   group = planes;

@@ -1,4 +1,4 @@
-// The ordinary way: HDF5 reads the values of a slab into memory, converted to the machine's types.
+// The general way: HDF5 reads the values of a slab into memory, converted to the machine's types.
 #include <tbb/parallel_for.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class LibraryFeed final : public SlabFeed {
     std::vector<std::byte>& out = values_[place];
     const auto bytes = static_cast<std::size_t>(geometry_.slab_values() * element_.size_bytes());
     if (out.size() < bytes) out.resize(bytes);
-    // HDF5 leaves the values of chunks that were never written as they are if told not to fill.
+    // HDF5 leaves `out` unchanged for chunks that were never written if told not to fill.
     if (leaves_gaps_) std::fill(out.begin(), out.end(), std::byte{});
     const Handle memory(H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr),
                         H5Sclose);

@@ -33,7 +33,7 @@ BitSummary summarise(const std::uint64_t* any, const std::uint64_t* all, std::in
   return summary;
 }
 
-// Rows that are written before their tile row is complete: none if bands are whole tile rows.
+// Rows that are written before their tile row is complete; none if bands are whole tile rows.
 std::int64_t window_rows(std::int64_t q_len, BlockShape block, std::int64_t max_rows) {
   const std::int64_t left_over = max_rows % block.block_q == 0 ? 0 : block.block_q;
   return std::max<std::int64_t>(1, std::min(q_len, max_rows + left_over));
@@ -68,7 +68,7 @@ void DensePlane::complete(std::int64_t q_end, bool clears) {
     tbb::parallel_for(std::int64_t{0}, num_tile_rows, [&](std::int64_t i) {
       ranges[static_cast<std::size_t>(i)] = classify(begin_of(i), begin_of(i + 1));
     });
-    // What is stored depends on what was stored before: one tile row after another.
+    // How a tile row is stored depends on those stored before, so they are appended in order.
     for (std::int64_t i = 0; i < num_tile_rows; ++i) {
       const std::int64_t begin = begin_of(i);
       builder_.add_tile_row(
@@ -86,7 +86,7 @@ void DensePlane::complete(std::int64_t q_end, bool clears) {
 
 std::vector<TileRange> DensePlane::classify(std::int64_t q_begin, std::int64_t q_end) const {
   std::vector<std::uint64_t> any(static_cast<std::size_t>(stride_));  // keys that some query sees
-  std::vector<std::uint64_t> all(any.size(), ~std::uint64_t{0});      // and that every query sees
+  std::vector<std::uint64_t> all(any.size(), ~std::uint64_t{0});      // keys that every query sees
   for (std::int64_t q = q_begin; q < q_end;) {
     const std::int64_t rows = std::min(q_end - q, rows_after(q));
     merge_rows(window_.data() + (q % num_rows_) * stride_, stride_, rows, stride_, any.data(),

@@ -1,13 +1,13 @@
 // Reading a user's dense mask.
 //
-// The calling thread alone talks to HDF5. While it fetches slab n + 1, tasks make bits of slab n,
-// eight to 64 times smaller than the values, and completed rows of tiles go to the builder of their
-// plane at once. What stays in memory is the values of two slabs (16 MiB each) or, where the file
-// is read directly, for each thread a chunk or as much as its cache holds; the packed rows of one
-// band; and the distinct compiled masks.
+// Only the calling thread calls HDF5. While it fetches slab n + 1, tasks turn slab n into bits,
+// eight to 64 times smaller than the values. Completed tile rows go to the builder of their plane
+// at once. Memory holds the values of two slabs (16 MiB each) or, where the file is read directly,
+// a chunk or as much as the cache holds for each thread; the packed rows of one band; and the
+// distinct compiled masks.
 //
-// Example: a contiguous 131072 x 131072 byte mask is read in slabs of 128 whole rows (16 MiB); one
-// chunked 512 x 512 in slabs of 64 chunks, a row of chunks being a band.
+// Example: a contiguous 131072 x 131072 byte mask is read in slabs of 128 whole rows (16 MiB). One
+// chunked 512 x 512 is read in slabs of 64 chunks, and a row of chunks is a band.
 #include <fmt/format.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_group.h>
@@ -28,7 +28,8 @@ namespace fdma {
 namespace io {
 namespace {
 
-// Whether HDF5 may load plugins, for as long as this lives; then what held before.
+// Decides whether HDF5 may load plugins while this object lives, and then restores the former
+// state.
 class PluginLoading {
  public:
   explicit PluginLoading(bool is_allowed) {
@@ -51,7 +52,8 @@ int num_threads_of(const DenseReadOptions& options) {
   return options.num_threads > 0 ? std::min(options.num_threads, available) : available;
 }
 
-// Fetches every slab and hands it to the consumer, one slab behind unless there is one thread only.
+// Fetches every slab and hands it to the consumer one slab later, or at once if there is one
+// thread.
 Result<void> stream(SlabFeed& feed, SlabConsumer& consumer, const DenseGeometry& geometry,
                     std::int64_t element_bytes, const DenseReadOptions& options,
                     const std::string& where) {
@@ -66,7 +68,7 @@ Result<void> stream(SlabFeed& feed, SlabConsumer& consumer, const DenseGeometry&
   tbb::task_group tasks;
   Slab previous{};
   bool has_previous = false;
-  const auto settle = [&] {  // waits for the slab before; true if nothing needs to be read any more
+  const auto settle = [&] {  // waits for the slab before; true if nothing more needs to be read
     if (!has_previous) return false;
     arena.execute([&] { tasks.wait(); });
     return consumer.is_settled(previous);
@@ -115,7 +117,7 @@ Result<void> check_options(const DenseReadOptions& options) {
   return {};
 }
 
-// With cache_bytes below what the dataset needs, returns what it needs and reads nothing.
+// If cache_bytes is below what the dataset needs, returns the needed number and reads nothing.
 Result<std::variant<BlockMask, std::int64_t>> read_checked(const std::string& path,
                                                            const std::string& dataset,
                                                            const DenseReadOptions& options,

@@ -137,7 +137,7 @@ void SlabConsumer::close_planes(const Slab& slab) {
   planes_.clear();
 }
 
-// Equal cells give equal arrays, so comparing arrays finds equal heads.
+// Equal cells give equal arrays, so comparing arrays finds heads with equal masks.
 std::int32_t SlabConsumer::intern(SegmentMask mask) {
   const auto it = std::find(masks_.begin(), masks_.end(), mask);
   if (it != masks_.end()) return static_cast<std::int32_t>(it - masks_.begin());

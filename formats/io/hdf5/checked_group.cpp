@@ -60,8 +60,8 @@ Result<std::vector<std::string>> link_names(hid_t group, const std::string& wher
 Result<CheckedAttributes> CheckedAttributes::of(hid_t object, const std::string& where) {
   CheckedAttributes attributes(object, where);
   std::vector<std::string> names;
-  // H5Aiterate2 of HDF5 1.10 crashes if an attribute is damaged. Looking for one that is not there
-  // decodes all of them first, and fails cleanly.
+  // H5Aiterate2 of HDF5 1.10 crashes if an attribute is damaged. A look-up of an attribute that
+  // does not exist decodes all of them first, and fails cleanly.
   if (H5Aexists(object, "fdma: none of this name") < 0) {
     return hdf5_error(where, "cannot read its attributes");
   }
@@ -169,7 +169,7 @@ Result<DatasetInfo> CheckedArrays::open_array(const std::string& name, ArrayType
   return info;
 }
 
-// Only the two filters that the schema allows, once each, so that the bytes in the file bound the
+// Allows only the two filters of the schema, once each, so that the bytes in the file bound the
 // bytes in memory.
 Result<void> CheckedArrays::check_bytes(const DatasetInfo& info, std::int64_t element_bytes,
                                         const std::string& where) const {

@@ -1,8 +1,9 @@
-// A node: "TREE", type 1, level, number of children (2 bytes), addresses of both siblings, then
-// keys and children by turns, a key more than children. A key: bytes of the chunk (4), filter mask
-// (4), an 8-byte coordinate for each dimension and one more, which is 0. Child i holds the chunks
-// from key i up to, not including, key i + 1; on level 0 it is the chunk of key i itself.
-#include "io/hdf5/chunk_tree.hpp"
+// A node holds "TREE", type 1, level, number of children (2 bytes), the addresses of both siblings,
+// then keys and children in turn, with one key more than children. A key holds the bytes of the
+// chunk (4), the filter mask (4), an 8-byte coordinate for each dimension, and one more coordinate,
+// which is 0. Child i holds the chunks from key i up to, not including, key i + 1. On level 0 it is
+// the chunk of key i itself.
+#include "chunk_tree.hpp"
 
 #include <fmt/format.h>
 
@@ -25,7 +26,7 @@ std::uint64_t little_endian(const std::byte* bytes, std::size_t width) {
   return value;
 }
 
-using Key = std::vector<std::uint64_t>;  // coordinates, the one more included
+using Key = std::vector<std::uint64_t>;  // coordinates, including the last one
 
 std::string key_text(const Key& key) {
   return fmt::format("[{}]", fmt::join(key.begin(), key.end() - 1, ", "));
@@ -35,7 +36,7 @@ struct Node {
   std::vector<std::byte> bytes;  // from the first key on
   int level = 0;
   std::size_t num_children = 0;
-  std::size_t next = 0;  // child that is visited next
+  std::size_t next = 0;  // the child to visit next
   std::vector<Key> keys;
 };
 
@@ -80,7 +81,7 @@ class TreeWalk {
     return {ErrorCode::corrupt_file, fmt::format("{}: {}", where_, text)};
   }
 
-  // kOutside for the undefined address and every other that lies beyond the file.
+  // kOutside for the undefined address and for every address beyond the file.
   std::uint64_t absolute(std::uint64_t address) const {
     return address > static_cast<std::uint64_t>(tree_.file_bytes)
                ? kOutside
@@ -142,7 +143,7 @@ class TreeWalk {
                                key_text(key), key_text(before)));
   }
 
-  // All chunks below lie in [lower, upper), where the search looks for them.
+  // Checks that all chunks below lie in [lower, upper), where the search looks for them.
   Result<void> check_bounds(const Node& below, const Key& lower, const Key& upper) const {
     if (below.keys.front() < lower) return descends(lower, below.keys.front());
     const Key& last = below.keys[below.num_children - 1];

@@ -30,8 +30,8 @@ Result<std::string> name_of(hid_t object, const std::string& where) {
   return name;
 }
 
-// The filters of chunks whose size after inflating can be checked here. HDF5's own check of the
-// other ones is left to it, and so are chunks at the edge that no filter was applied to.
+// The filters of chunks whose size after inflating can be checked here. The check of other chunks,
+// and of chunks at the edge that no filter was applied to, is left to HDF5.
 std::optional<FilterPipeline> pipeline_of(const DatasetInfo& info, std::int64_t chunk_bytes) {
   unsigned options = 0;
   if (H5Pget_chunk_opts(info.creation.get(), &options) < 0 || options != 0) return std::nullopt;
@@ -46,13 +46,13 @@ std::uint32_t little_endian32(const std::byte* bytes) {
   return value;
 }
 
-// szip and scaleoffset write into the first bytes of a chunk how large it is, or how many bits each
-// value has, and HDF5 1.10 reads past the end where that is not so.
+// szip and scaleoffset store in the first bytes of a chunk its size, or the number of bits of each
+// value. HDF5 1.10 reads past the end of a chunk where these are wrong.
 class StatedSize {
  public:
   static constexpr std::int64_t kHeadBytes = 21;  // of scaleoffset; 4 of szip
 
-  // What the last filter in the pipeline states; nothing where that filter is another one.
+  // The reader of the size that the last filter states; empty where that is another filter.
   static std::optional<StatedSize> of(const DatasetInfo& info, std::int64_t chunk_bytes) {
     constexpr std::size_t kNumElements = 2, kElementBytes = 4;  // of scaleoffset's parameters
     StatedSize stated;
@@ -74,7 +74,7 @@ class StatedSize {
 
   bool is_skipped(std::uint32_t filter_mask) const { return (filter_mask >> index_ & 1) != 0; }
 
-  // "" or the end of a sentence.
+  // Empty, or the end of a sentence.
   std::string fault(const std::byte* head, std::int64_t size) const {
     if (filter_ == H5Z_FILTER_SZIP) {
       if (size < 4) return "is too short for its size (szip)";
@@ -132,7 +132,7 @@ Result<std::int64_t> check_chunks_of(const InputFile& input, const DatasetInfo& 
       return fault.empty() ? Result<void>() : wrong(ErrorCode::corrupt_file, fault);
     }
     if (!pipeline) return {};
-    // Memory is taken for what the bytes can inflate to.
+    // Memory is bounded by what the stored bytes can inflate to.
     if (place.size > pipeline->max_stored_bytes() || bytes / kMaxCompression > place.size) {
       return wrong(ErrorCode::corrupt_file, fmt::format("takes {} bytes in the file, expected what "
                                                         "inflates to {}",

@@ -1,11 +1,11 @@
-// Values become bits a vector at a time: one comparison makes a mask of lanes, whose bits are those
-// of the row. Whether a value is neither 0 nor 1 is gathered beside it and looked at once per box,
-// since it is an error that ends the reading.
+// Values become bits one vector at a time: one comparison makes a mask of lanes, whose bits are
+// those of the row. Whether a value is neither 0 nor 1 is accumulated and checked once per box,
+// because such a value is an error that ends the reading.
 //
-// Floating values are judged by their patterns: x + x == 0 finds both zeros, and the patterns of
-// negative values grow with their magnitude, so that "at or below drop_below" is a range from
-// drop_below's pattern to that of -inf, which leaves out every NaN. Of the values that are not zero
-// the greatest distance from the range's begin is kept.
+// Floating values are classified by their patterns. x + x == 0 finds both zeros. The patterns of
+// negative values grow with their magnitude, so "at or below drop_below" is the range of patterns
+// from drop_below's to that of -inf, which excludes every NaN. For the values other than zero, the
+// greatest distance from the range's begin is kept.
 //
 // Highway compiles this file once for each instruction set and picks one at run time.
 #include "io/hdf5/dense_kernels.hpp"
@@ -28,7 +28,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::int64_t kBitsPerWord = 64;
 
-/// Integers 0 and 1, whose bit is where the file's byte order has it.
+/// Integers 0 and 1; the bit is where the file's byte order has it.
 template <class T>
 class JudgeInteger {
  public:
@@ -84,7 +84,7 @@ class JudgeFloat {
     const Tag tag;
     if constexpr (kIsSwapped) values = reverse_bytes(tag, values);
     const auto is_zero = hn::Eq(hn::Add(values, values), hn::Zero(tag));
-    // Below `first` the difference wraps round to more than the span.
+    // Below `first` the difference wraps to more than the span.
     const auto distance = hn::IfThenZeroElse(is_zero, hn::Sub(values, first_));
     farthest_ = hn::Max(farthest_, distance);
     return is_zero;
@@ -117,7 +117,7 @@ HWY_INLINE std::uint64_t pack_word(const T* values, Judge& judge) {
   return word;
 }
 
-/// The bits of up to 64 values; what is missing counts as 0, which is never wrong.
+/// The bits of up to 64 values. Missing values count as 0, which is always valid.
 template <class T, class Judge>
 HWY_INLINE std::uint64_t pack_part(const T* values, std::int64_t count, Judge& judge) {
   T padded[64] = {};
@@ -155,7 +155,7 @@ HWY_INLINE void pack_aligned_row(const T* values, std::int64_t count, std::uint6
 template <class T, class Judge>
 HWY_INLINE void pack_shifted_row(const T* values, std::int64_t count, std::uint64_t* out,
                                  std::int64_t shift, std::uint64_t flip, Judge& judge) {
-  std::uint64_t carry = 0;  // bits of the word in hand, the lowest `shift` of which are another's
+  std::uint64_t carry = 0;  // bits of the current word; the lowest `shift` ones belong to others
   bool is_first = true;
   const auto store = [&](std::uint64_t& word, std::uint64_t bits, bool is_whole) {
     if (is_whole) {
@@ -227,7 +227,7 @@ void merge_rows_here(const std::uint64_t* rows, std::int64_t stride, std::int64_
   const hn::ScalableTag<std::uint64_t> tag;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(tag));
   std::int64_t i = 0;
-  // Down the rows for a few words at a time: these stay in registers.
+  // Goes down the rows for a few words at a time, which stay in registers.
   for (; i + 2 * lanes <= num_words; i += 2 * lanes) {
     auto any0 = hn::LoadU(tag, any + i), any1 = hn::LoadU(tag, any + i + lanes);
     auto all0 = hn::LoadU(tag, all + i), all1 = hn::LoadU(tag, all + i + lanes);
@@ -255,8 +255,8 @@ void merge_rows_here(const std::uint64_t* rows, std::int64_t stride, std::int64_
 #if HWY_TARGET != HWY_SCALAR
 using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
 
-/// Interleaves kPlanes vectors bytewise: byte b of element i, from planes[b], goes to i * kPlanes +
-/// b. Halves meet first: a, c and b, d to ac, bd, and those to abcd.
+/// Interleaves kPlanes vectors bytewise: byte b of element i, from planes[b], goes to
+/// i * kPlanes + b. Halves are interleaved first: a, c to ac and b, d to bd, then these to abcd.
 template <int kPlanes>
 HWY_INLINE void interleave(const hn::Vec<Bytes16>* planes, std::uint8_t* out) {
   const Bytes16 tag;
@@ -308,15 +308,16 @@ void unshuffle_here(const std::byte* planes, std::int64_t num_bytes, std::int64_
   std::copy(from + whole, from + num_bytes, to + whole);
 }
 
-/// Sums modulo 65535 with end-around carry: 0 only if all words are, which a remainder of 0 is not.
+/// Sums modulo 65535 with end-around carry. The result is 0 only if all words are 0; a plain
+/// remainder of 0 would not say that.
 std::uint64_t fold(std::uint64_t sum) {
   return sum == 0 ? 0 : (sum % 65535 == 0 ? 65535 : sum % 65535);
 }
 
-// With N words w_0 .. w_(N-1), sum1 = sum of w_i and sum2 = sum of (N - i) * w_i. Of the 2L words
-// of a vector, the one at p has a lane of its own: its running sum s1 and the sum s2 of all its
-// running sums give its share, 2L * s2 - p * s1. Words are read little-endian: modulo 65535 both
-// sums of swapped words are 256 times those, so that nothing is swapped but the results.
+// With N words w_0 .. w_(N-1), sum1 = sum of w_i and sum2 = sum of (N - i) * w_i. Each of the 2L
+// words of a vector has its own lane. For the word at p, the running sum s1 of the lane and the sum
+// s2 of all its running sums give its share, 2L * s2 - p * s1. Words are read little-endian: modulo
+// 65535 both sums of swapped words are 256 times those, so only the results are swapped.
 std::uint32_t fletcher32_here(const std::byte* bytes, std::int64_t count) {
   const hn::ScalableTag<std::uint32_t> tag;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(tag));

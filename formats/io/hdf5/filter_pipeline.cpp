@@ -1,12 +1,12 @@
-// Filters are undone last first. The size that each of them must produce is known beforehand from
-// the chunk's shape, because at most one of them is deflate: what decodes to anything else is
-// corrupt, so that no file can make this code allocate or write more than a chunk.
+// Filters are undone last first. The size that each of them must produce follows from the chunk's
+// shape, because at most one of them is deflate. A chunk that decodes to another size is corrupt,
+// so no file can make this code allocate or write more than a chunk.
 //
-// libdeflate's fast loop needs room: within some 40 bytes of the input's end and 300 of the
-// output's it goes on byte by byte. A mask of 256 KiB may compress to 300 bytes, 40 of which are an
-// eighth of the mask, so both ends get padding and the sizes are checked afterwards: 19 GB/s of
-// such masks instead of 4.
-#include "io/hdf5/filter_pipeline.hpp"
+// libdeflate's fast loop needs room: within some 40 bytes of the input's end and 300 bytes of the
+// output's end it goes on byte by byte. A mask of 256 KiB may compress to 300 bytes, and 40 of
+// these stand for an eighth of the mask. Both ends therefore get padding, and the sizes are checked
+// afterwards: such masks decode at 19 GB/s instead of 4 GB/s.
+#include "filter_pipeline.hpp"
 
 #include <fmt/format.h>
 #include <libdeflate.h>
@@ -84,7 +84,7 @@ bool FilterPipeline::has_deflate() const {
 }
 
 std::int64_t FilterPipeline::max_stored_bytes() const {
-  // Deflate adds 0.1 % at worst (stored blocks); what is larger was not made by it.
+  // Deflate adds at most 0.1 % (stored blocks); a larger chunk was not made by it.
   return chunk_bytes_ + chunk_bytes_ / 8 + 4096;
 }
 
@@ -108,7 +108,7 @@ Result<const std::byte*> FilterPipeline::decode(const std::byte* stored, std::in
                                                 std::uint32_t filter_mask,
                                                 DecodeScratch& scratch) const {
   const std::byte* bytes = stored;
-  int next = 0;  // of scratch.decoded_
+  int next = 0;  // index into scratch.decoded_
   for (std::size_t i = steps_.size(); i-- > 0;) {
     if (is_skipped(filter_mask, i)) continue;
     if (steps_[i].filter == Filter::fletcher32) {

@@ -11,15 +11,15 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-// H5E_WALK_UPWARD starts at the innermost function. Its first description is the reason; what lies
-// above repeats the call in the words of the interface.
+// H5E_WALK_UPWARD starts at the innermost function. Its first description is the reason; the
+// descriptions above it repeat the call in the words of the interface.
 herr_t keep_first(unsigned n, const H5E_error2_t* error, void* out) {
   auto& reason = *static_cast<std::string*>(out);
   if (n == 0 && error->desc != nullptr) reason = error->desc;
   return 0;
 }
 
-// HDF5 tells a version that it does not know in words only, such as "bad version number".
+// HDF5 reports an unknown version in words only, such as "bad version number".
 bool is_unknown_version(std::string_view reason) {
   const auto contains = [&](std::string_view word) {
     return reason.find(word) != std::string_view::npos;
@@ -28,9 +28,9 @@ bool is_unknown_version(std::string_view reason) {
          (contains("bad") || contains("unknown") || contains("wrong") || contains("unsupported"));
 }
 
-// Objects that HDF5 loses inside itself while it reads damaged files keep its exit handler from
+// Objects that HDF5 loses internally while it reads damaged files keep its exit handler from
 // finishing, which it reports on stderr unless error printing is off. Handlers run in reverse
-// order: this one is registered after HDF5's own.
+// order, so this one is registered after HDF5's own.
 void be_quiet_at_exit() {
   static const bool registered =
       H5open() >= 0 && std::atexit([] { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }) == 0;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxDepth = 256;
 
-/// The place of what a hard link leads to, the same for every link to it.
+/// The address of the target of a hard link, the same for every link to it.
 std::string place_of(const H5L_info_t& link) {
 #if H5_VERSION_GE(1, 12, 0)
   return {reinterpret_cast<const char*>(&link.u.token), sizeof link.u.token};
@@ -77,7 +77,7 @@ class Walk {
  private:
   std::int64_t max_datasets_;
   bool is_full_ = false;
-  std::set<std::string> groups_;  ///< that were looked into
+  std::set<std::string> groups_;  ///< groups visited so far
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// A writer replaces the file by another one, and with it what the next one is waiting for: who gets
-// the lock looks whether the path still leads to the file that it has locked, and else starts
-// again.
-#include "io/hdf5/locked_file.hpp"
+// A writer replaces the file by another one, and with it the file that the next writer waits for. A
+// program that gets the lock therefore checks that the path still leads to the file that it has
+// locked, and otherwise starts again.
+#include "locked_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr off_t kLockedByte = off_t{1} << 62;
 
-// 0, or why the lock cannot be had.
+// 0, or the error number if there is no lock.
 int lock(int descriptor) {
   struct flock range {};
   range.l_type = F_WRLCK;
@@ -55,8 +55,8 @@ Result<std::optional<LockedFile>> LockedFile::open(const std::string& path) {
         there.st_ino != ours.st_ino) {
       continue;
     }
-    // As HDF5 locks files that it reads: what a program with the file open for writing still had to
-    // write would be lost.
+    // HDF5 takes the same lock on files that it reads. If another program has the file open for
+    // writing, what it had still to write would be lost.
     if (flock(file.descriptor_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       return Error{ErrorCode::io,
                    fmt::format("cannot write '{}': another program has it open for writing", path)};

@@ -13,7 +13,7 @@ namespace {
 void open_and_fill(WriteTarget& target, const Fill& fill) {
   const bool is_new = target.size_bytes == 0;
   const Handle access = make_descriptor_access(&target);
-  // A file of others may hold structures that are newer than those of ours.
+  // A file of other programs may hold newer structures than FDMA's own files.
   need(access &&
            H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST,
                                 is_new ? H5F_LIBVER_V18 : H5F_LIBVER_LATEST) >= 0 &&

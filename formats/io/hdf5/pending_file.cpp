@@ -1,7 +1,7 @@
-// The temporary lies in the folder of its target, since only then rename() replaces in one step.
-// Its name is entered in a fixed table before it is created and leaves the table after the rename,
-// so that a signal handler finds every file that could be left behind; the table holds plain bytes
-// and lock-free states because a handler may neither allocate nor lock.
+// The temporary file lies in the folder of its target, since only then rename() replaces in one
+// step. Its name is entered in a fixed table before it is created, and leaves the table after the
+// rename, so that a signal handler finds every file that could be left behind. The table holds
+// plain bytes and lock-free states because a handler may neither allocate nor lock.
 #include "fdma/io/pending_file.hpp"
 
 #include <fcntl.h>
@@ -55,7 +55,7 @@ void leave(int slot) {
 }
 
 // Held while a temporary file is made and while one is moved into place, so that stop_writing()
-// meets neither halfway.
+// finds neither half done.
 std::mutex moves_mutex;
 pid_t moved_by = 0;  // the process that has put a file in place; guarded by moves_mutex
 
@@ -66,8 +66,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Where `path` leads. Links are followed one by one: realpath says nothing of a link whose target
-// is not there yet.
+// The target of `path`. Links are followed one by one, because realpath fails for a link whose
+// target does not exist yet.
 Result<std::string> follow_links(const std::string& path) {
   constexpr int kMaxLinks = 40;
   std::string target = path;
@@ -87,8 +87,8 @@ Result<std::string> follow_links(const std::string& path) {
   return write_error(path, ELOOP);
 }
 
-// Owner, group and mode of the file that is replaced. Where the group cannot be kept, the new one
-// may do no more than everybody.
+// Takes over owner, group and mode of the file that is replaced. Where the group cannot be kept,
+// the new group gets no more rights than everybody.
 void take_permissions(int descriptor, const struct stat& replaced) {
   struct stat created {};
   if (fstat(descriptor, &created) != 0) return;
@@ -104,7 +104,7 @@ void take_permissions(int descriptor, const struct stat& replaced) {
   fchmod(descriptor, mode);
 }
 
-// 0, or why not: EEXIST if there is a file at `to`.
+// 0, or the error number: EEXIST if there is a file at `to`.
 int move_if_new(const char* from, const char* to) {
   if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
@@ -143,7 +143,7 @@ Result<PendingFile> PendingFile::create(const std::string& path) {
     return Error{ErrorCode::io, fmt::format("cannot write '{}': not a regular file", path)};
   }
   FDMA_TRY(file.target_, follow_links(path));
-  // What to call it in messages: a link with the place that it leads to.
+  // The name in messages: a link is shown with its target.
   const std::string shown =
       file.target_ == path ? path : fmt::format("{}' -> '{}", path, file.target_);
   const std::string folder = folder_of(file.target_);
@@ -160,7 +160,7 @@ Result<PendingFile> PendingFile::create(const std::string& path) {
     file.temporary_ =
         fmt::format("{}/.{}{}", folder, base.substr(0, NAME_MAX - 1 - suffix.size()), suffix);
     file.slot_ = enter(file.temporary_);
-    // Nobody else may open what is to be private before it has its mode.
+    // Nobody else may open a private file before it has its mode.
     file.descriptor_ = open(file.temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
                             exists ? S_IRUSR | S_IWUSR : 0666);
     if (file.descriptor_ >= 0) break;

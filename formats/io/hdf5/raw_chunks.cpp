@@ -14,15 +14,15 @@
 
 namespace fdma::io {
 
-/// What a driver knows of its file, and what it took down.
+/// The driver's state of its file, and the notes that it takes.
 struct ChunkNotes {
   int descriptor = -1;
   std::int64_t file_bytes = 0;
-  bool takes_down = false;  // raw data is not read but noted here
+  bool takes_down = false;  // raw data is not read; its place is noted here
   int num_places = 0;
-  haddr_t address = 0;  // of the last place
+  haddr_t address = 0;  // of the last noted place
   std::size_t size = 0;
-  std::vector<haddr_t> structures;  // where metadata was read
+  std::vector<haddr_t> structures;  // addresses where metadata was read
   haddr_t tree = 0;                 // root of the version 1 B-tree of chunks, 0 if none was read
 };
 
@@ -34,10 +34,10 @@ H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t max_ad
   return (flags & H5F_ACC_RDWR) == 0 ? Driver::open(name, flags, access, max_address) : nullptr;
 }
 
-// Every view is a file of its own.
+// Every view is a separate file.
 int compare_files(const H5FD_t* a, const H5FD_t* b) { return a < b ? -1 : (b < a ? 1 : 0); }
 
-// None: each structure is asked for by itself.
+// No features: HDF5 asks for each structure separately.
 herr_t query_features(const H5FD_t*, unsigned long* flags) {
   if (flags != nullptr) *flags = 0;
   return 0;
@@ -86,7 +86,7 @@ H5FD_class_t make_class() {
 }
 
 herr_t read_chunk(hid_t dataset, const hsize_t* offset, std::uint32_t* filter_mask) {
-  std::byte nothing{};  // the driver puts nothing there
+  std::byte nothing{};  // the driver writes nothing to it
 #if H5_VERS_MAJOR >= 2
   std::size_t size = std::numeric_limits<std::size_t>::max();
   return H5Dread_chunk(dataset, H5P_DEFAULT, offset, filter_mask, &nothing, &size);
@@ -95,7 +95,7 @@ herr_t read_chunk(hid_t dataset, const hsize_t* offset, std::uint32_t* filter_ma
 #endif
 }
 
-// The bytes that chunks take, as few intervals where they follow one another in the file.
+// The bytes that chunks take, as few intervals where chunks are adjacent in the file.
 class TakenBytes {
   static constexpr std::int64_t kBytesOfStructure = 8;
 
@@ -108,8 +108,8 @@ class TakenBytes {
     }
   }
 
-  /// A byte that two chunks take, or a chunk and the first 8 bytes of a structure; -1 if there is
-  /// none.
+  /// A byte that two chunks share, or that a chunk shares with the first 8 bytes of a structure; -1
+  /// if there is none.
   std::int64_t shared(std::vector<haddr_t> structures) {
     std::sort(taken_.begin(), taken_.end(), [](Bytes a, Bytes b) { return a.begin < b.begin; });
     for (std::size_t i = 1; i < taken_.size(); ++i) {
@@ -173,7 +173,8 @@ Result<ChunkPlace> RawChunks::find(const std::vector<std::int64_t>& begin, std::
     return Error{code, fmt::format("{}: chunk {} {}", where_, extents_text(begin), text)};
   };
   if (status < 0) {
-    // Versions differ in what H5Dget_chunk_storage_size says of a chunk that was never written.
+    // The result of H5Dget_chunk_storage_size for a chunk that was never written depends on the
+    // version.
     const std::string reason = last_reason();
     if (reason == "chunk address isn't defined") return place;
     hsize_t size = 0;
@@ -228,8 +229,8 @@ Result<void> RawChunks::visit_tree(const ChunkVisit& visit) const {
   return walk_chunk_tree(tree, visit, where_);
 }
 
-// The other indices keep chunks by number, or check their own bytes; a chunk that is stored where
-// no look-up leads is missing in the count.
+// The other indices keep chunks by number, or check their own bytes. A stored chunk that no look-up
+// finds is missing in the count.
 Result<void> RawChunks::visit_slots(const ChunkVisit& visit) {
   std::vector<std::int64_t> begin(info_.extents.size(), 0);
   for (;;) {

@@ -1,16 +1,16 @@
-// How fast the kernel copies cached pages depends on where it copies them to. Two rules, each found
-// on Zen 4 (docs/notes/dense-files.md) and harmless elsewhere:
+// The speed at which the kernel copies cached pages depends on the destination. There are two
+// rules, each found on Zen 4 (docs/performance.md, dense masks in files) and harmless elsewhere:
 //
-//   size      A destination that stays in the second cache is copied to a third slower than one
-//             that is about as large as this cache: lines of the source and of the destination
-//             then compete, while stores to lines that are not cached stream. Packing reads a
-//             piece once, front to back, so that it hardly matters where it comes from. Pieces
-//             smaller than that, chunks for instance, therefore rotate through the memory instead
+//   size      A destination that stays in the second-level cache is copied to a third slower than
+//             one about as large as this cache: in the first case lines of the source and of the
+//             destination compete, in the second stores to lines that are not cached stream.
+//             Packing reads a piece once, front to back, so its place hardly matters to it. Pieces
+//             smaller than the cache, such as chunks, therefore rotate through the memory instead
 //             of overwriting one place.
-//   distance  A store less than a cache line ahead of the load that follows it, addresses taken
-//             modulo the page size, holds that load up as if it read what is being stored: two
-//             thirds of the speed. Cached pages are page-aligned, so a destination half a page
-//             away from the place in the file is never that near.
+//   distance  A store less than a cache line ahead of the load that follows it, with addresses
+//             taken modulo the page size, delays that load as if it read the stored bytes. This
+//             leaves two thirds of the speed. Cached pages are page-aligned, so a destination half
+//             a page away from the place in the file is never that near.
 //
 // Example: pieces of 256 KiB at file addresses 2048, 264192, ..: places 0, 256, 512 and 768 KiB of
 // 1 MiB, each at the begin of a page, then 0 again.
@@ -43,8 +43,8 @@ std::int64_t second_cache_bytes() {
 #endif
 }
 
-// From `place` on, the first place that is half a page away from `address` in the file, modulo
-// pages and to within a cache line.
+// The first place from `place` on that is half a page away from `address` in the file, modulo pages
+// and to within a cache line.
 std::int64_t far_from(std::int64_t address, std::uintptr_t place) {
   const std::int64_t wanted = (address / kAlignment * kAlignment + kPageBytes / 2) % kPageBytes;
   const auto given = static_cast<std::int64_t>(place % kPageBytes);
@@ -78,7 +78,7 @@ std::int64_t ReadBuffer::piece_bytes() {
 }
 
 std::int64_t ReadBuffer::max_bytes(std::int64_t size) {
-  const std::int64_t shifts = piece_bytes() / 16;  // of a few pieces, up to a page each
+  const std::int64_t shifts = piece_bytes() / 16;  // for a few pieces, up to a page each
   return std::max(piece_bytes() + shifts, round_up(size + kPadding, kAlignment) + kPageBytes);
 }
 

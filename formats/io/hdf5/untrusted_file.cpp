@@ -1,8 +1,8 @@
-// Why links are walked by hand: H5Dopen("/a/b") follows whatever it meets, so a file could name
-// another one (external link) whose contents then come in as if they were its own. Here every
-// component is looked up with H5Lget_info first; only hard links are opened, and the text of a soft
-// link takes the place of its component.
-#include "io/hdf5/untrusted_file.hpp"
+// Links are followed by hand. H5Dopen("/a/b") follows every link, so a file could name another file
+// (external link) whose contents would then come in as its own. Here every component is looked up
+// with H5Lget_info first; only hard links are opened, and the text of a soft link replaces its
+// component.
+#include "untrusted_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxSoftLinks = 16;
 constexpr std::size_t kMaxPathComponents = 256;
 
-// Puts the components of `path` before what is left to walk.
+// Puts the components of `path` before the rest of the path.
 void push_components(std::deque<std::string>& rest, const std::string& path) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= path.size();) {
@@ -47,15 +47,15 @@ Result<std::string> soft_link_text(hid_t group, const std::string& name, std::si
   return text;
 }
 
-// Whether elements are as many bytes in the file as in memory: texts and sequences of variable
-// length, and references, are not. (Nothing here reads such elements.)
+// True if elements have as many bytes in the file as in memory. Texts and sequences of variable
+// length, and references, have not. (Nothing here reads such elements.)
 bool has_fixed_elements(hid_t type) {
   return H5Tis_variable_str(type) == 0 && H5Tdetect_class(type, H5T_VLEN) == 0 &&
          H5Tdetect_class(type, H5T_REFERENCE) == 0;
 }
 
 // HDF5 takes the bytes of a chunk from one place of the file and the type of its elements from
-// another, and reads past the chunk where they disagree.
+// another, and reads past the chunk where the two disagree.
 Result<void> check_chunk_bytes(const DatasetInfo& info, hid_t space, const std::string& where) {
   hsize_t num_chunks = 0;
   if (H5Dget_num_chunks(info.dataset.get(), space, &num_chunks) < 0) {
@@ -78,7 +78,7 @@ Result<void> check_chunk_bytes(const DatasetInfo& info, hid_t space, const std::
   return {};
 }
 
-// HDF5 1.10 reads what lies behind the end of what was allocated.
+// HDF5 1.10 reads past the end of the allocated bytes.
 Result<void> check_contiguous(const DatasetInfo& info, const std::string& where) {
   H5D_space_status_t status = H5D_SPACE_STATUS_NOT_ALLOCATED;
   if (H5Dget_space_status(info.dataset.get(), &status) < 0) {
@@ -114,7 +114,7 @@ Error hdf5_error(const std::string& where, const std::string& what) {
                                                   : fmt::format("{}: {}: {}", where, what, reason)};
 }
 
-// HDF5 1.10 reads zeros, or the bits beside an element, where its type says so.
+// HDF5 1.10 reads zeros, or bits outside the element, where its type says so.
 Result<void> check_bits(hid_t type, const std::string& where) {
   const H5T_class_t type_class = H5Tget_class(type);
   if (type_class != H5T_INTEGER && type_class != H5T_FLOAT && type_class != H5T_BITFIELD &&

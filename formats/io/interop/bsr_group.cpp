@@ -24,7 +24,7 @@ Result<BsrMatrix> bsr_from_group(const PeerGroup& group) {
     return Error{ErrorCode::shape_mismatch,
                  fmt::format("shape: {} entries, expected 2 (query rows, keys)", shape.size())};
   }
-  // SciPy's shape is a multiple of the blocks; lengths that are none stand beside it.
+  // SciPy's shape is a multiple of the blocks; lengths that are no multiples are stored beside it.
   FDMA_TRY(matrix.q_len, fields.integer("q_len", shape[0]));
   FDMA_TRY(matrix.kv_len, fields.integer("kv_len", shape[1]));
   for (const auto& [name, length, extent, side] :

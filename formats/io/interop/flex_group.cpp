@@ -12,7 +12,7 @@ constexpr const char* kBitmaps = "fdma_bitmaps";
 std::string counts_name(const std::string& table) { return table + "_num_blocks"; }
 std::string indices_name(const std::string& table) { return table + "_indices"; }
 
-// [batch, heads, rows] and [batch, heads, rows, width] of one table, or nothing if it is absent.
+// Reads [batch, heads, rows] and [batch, heads, rows, width] of one table; empty if it is absent.
 Result<std::optional<FlexIndexTable>> read_table_pair(io::PeerFields& fields,
                                                       const std::string& name,
                                                       const FlexBlockMask& flex,
@@ -20,7 +20,7 @@ Result<std::optional<FlexIndexTable>> read_table_pair(io::PeerFields& fields,
   const std::string counts = counts_name(name), indices = indices_name(name);
   const bool is_there = fields.has(counts) || fields.has(indices);
   if (!is_there) {
-    // Names that may be there; asking makes them known.
+    // Optional names; asking for them makes them known.
     (void)fields.array(counts);
     (void)fields.array(indices);
     return std::optional<FlexIndexTable>{};
@@ -100,7 +100,7 @@ PeerGroup group_from_flex(FlexBlockMask flex) {
   const std::int64_t cols = ceil_div(flex.kv_len, flex.block_kv);
   arrays["seq_lengths"] = io::array_of(std::vector{flex.q_len, flex.kv_len}, {2});
   arrays["BLOCK_SIZE"] = io::array_of(std::vector{flex.block_q, flex.block_kv}, {2});
-  // Each table is given back as soon as it is copied: they are the largest arrays of all.
+  // Each table is freed as soon as it is copied, because they are the largest arrays.
   const auto add = [&](const std::string& name, FlexIndexTable&& given, std::int64_t num_rows) {
     const FlexIndexTable table = std::move(given);
     arrays[counts_name(name)] =

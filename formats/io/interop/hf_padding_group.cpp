@@ -1,5 +1,5 @@
-// Hugging Face's padding mask as a group: what a tokenizer returns, and how the model goes on.
-#include "fdma/io/interop/hf_padding_group.hpp"
+// Hugging Face's padding mask as a group: the tokenizer's result, and how the model applies it.
+#include "fdma/io/peers/hf_padding_group.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// Reading a peer's group. Links are walked one by one and storage is inspected before anything is
-// read (untrusted_file.hpp); memory is taken only for bytes that the file can hold
+// Reading an interop group. Links are followed one by one and storage is inspected before anything
+// is read (untrusted_file.hpp). Memory is taken only for bytes that the file can hold
 // (dataset_storage.hpp).
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kMaxAttributeElements = 8192;  // an object header holds 64 KiB in all
 constexpr std::size_t kMaxFields = 64;
 
-// The element type of a field and the type to read it as.
+// The element type of a field, and the type that it is read as.
 struct ElementType {
   DType dtype = DType::int64;
   Handle memory;
@@ -48,7 +48,7 @@ Result<ElementType> element_type(hid_t type, const std::string& where) {
   if (type_class == H5T_FLOAT && (stored_bytes == 2 || stored_bytes == 4 || stored_bytes == 8)) {
     if (const std::optional<DType> dtype = tensor_dtype(type, false)) {
       element.dtype = *dtype;
-      // What says that it is bfloat16 is read as it lies, not by its value.
+      // bfloat16 is read bit by bit, not converted by value.
       element.memory =
           *dtype == DType::bfloat16 ? Handle(H5Tcopy(type), H5Tclose) : tensor_type(*dtype);
       return element;
@@ -153,8 +153,8 @@ herr_t collect_name(hid_t, const char* name, const H5A_info_t*, void* out) {
 
 Result<std::vector<std::string>> attribute_names(hid_t object, const std::string& where) {
   std::vector<std::string> names;
-  // Looking for one that is not there decodes all of them first, and fails cleanly where iterating
-  // over a damaged one crashes HDF5 1.10.
+  // A look-up of an attribute that does not exist decodes all of them first and fails cleanly;
+  // iterating over a damaged one crashes HDF5 1.10.
   if (H5Aexists(object, "fdma: none of this name") < 0) {
     return hdf5_error(where, "cannot read its attributes");
   }

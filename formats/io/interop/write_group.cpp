@@ -1,5 +1,5 @@
-// Writing a peer's group: datasets with the peer's element types, small ones plain, others chunked,
-// shuffled and deflated.
+// Writing an interop group: datasets with the element types of the other library, small ones plain,
+// others chunked, shuffled and deflated.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ Handle stored_type(DType dtype) {
   return {};
 }
 
-// Whole trailing dimensions as far as they fit into a chunk.
+// The chunk's sides: as many whole trailing dimensions as fit into a chunk.
 std::vector<hsize_t> chunk_of(const OwnedTable& array) {
   std::vector<hsize_t> chunk(static_cast<std::size_t>(array.rank), 1);
   std::int64_t bytes = size_bytes(array.dtype);

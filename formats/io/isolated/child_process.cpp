@@ -21,7 +21,7 @@ Error refused(const char* what, int error_number) {
                                      std::generic_category().message(error_number))};
 }
 
-// What posix_spawn is told, freed at the end. The first error is kept.
+// The arguments of posix_spawn, freed at the end. The first error is kept.
 class SpawnSettings {
  public:
   SpawnSettings() {
@@ -54,7 +54,7 @@ Result<ChildProcess> ChildProcess::start(const std::string& program,
   }
   SpawnSettings settings;
   auto* actions = &settings.actions;
-  // The socket first: its number may be one of those that are then replaced.
+  // The socket comes first, because its number may be one of those that are replaced afterwards.
   settings.keep(posix_spawn_file_actions_adddup2(actions, sockets[1], kChildSocket));
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (standard == STDERR_FILENO && shows_messages) continue;
@@ -92,7 +92,7 @@ ChildProcess::~ChildProcess() {
   if (socket_ >= 0) close(socket_);
 }
 
-// A process that is ending by itself keeps the reason it ends for, whatever signal comes then.
+// A process that is already ending by itself keeps its reason, whatever signal it then gets.
 ProcessEnd ChildProcess::end() {
   const pid_t pid = std::exchange(pid_, -1);
   if (pid < 0) return {0, -1};

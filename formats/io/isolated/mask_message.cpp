@@ -1,6 +1,6 @@
-// Both ends are one build of this program, so there is no version and no byte order. The sender may
-// have been led astray by the file that it read, so nothing of it is believed.
-#include "io/isolated/mask_message.hpp"
+// Both ends are one build of this program, so there is no version and no byte order. The file may
+// have taken control of the sender, so nothing that it sends is trusted.
+#include "mask_message.hpp"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ constexpr std::size_t kMaxErrorBytes = std::size_t{1} << 20;
 
 Error wrong(std::string text) { return {ErrorCode::corrupt_file, std::move(text)}; }
 
-// Numbers of an array of that shape, at least and at most.
+// The least and greatest count of numbers of an array of that shape.
 struct CountRange {
   std::int64_t low;
   std::int64_t high;
@@ -47,7 +47,7 @@ class MessageArrays {
       array = *std::move(runs);
       return {};
     } else {
-      // An element is one number, or those of a whole row: intervals, segments.
+      // An element is one number, or all numbers of a row (intervals, segments).
       const auto numbers_per_element = static_cast<std::int64_t>(sizeof(T)) / size_bytes(type);
       const auto [low, high] = count_range(shape);
       const Result<void> status =

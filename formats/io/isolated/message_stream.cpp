@@ -17,7 +17,7 @@ constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
 Error wrong(std::string message) { return {ErrorCode::corrupt_file, std::move(message)}; }
 
-// Gives whole pages inside [data, data + count) back; what they held is lost.
+// Returns whole pages inside [data, data + count) to the system; their contents are lost.
 void release_pages(void* data, std::size_t count) {
   static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(data);

@@ -1,7 +1,12 @@
-// The process that asks. Why a new program and not fork: after fork a process with threads (oneTBB
-// keeps a pool) may do next to nothing before exec, and HDF5's state, damaged by an earlier file,
-// would come along. Why a socket and not shared memory: what is checked here must not change
-// afterwards, so it has to be copied anyway, and a copy through a socket runs at memory speed.
+// The process that asks.
+//
+// The child is a new program and not a fork: after fork a process with threads (oneTBB keeps a
+// pool) may do next to nothing before exec, and HDF5's state, perhaps damaged by an earlier file,
+// would be copied. The connection is a socket and not shared memory: data that is checked here must
+// not change afterwards, so it has to be copied anyway, and a copy through a socket runs at memory
+// speed.
+#include "fdma/io/isolated_reader.hpp"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -38,7 +43,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kOwnProgram = "/proc/self/exe";
 
-// What ends a call from this side.
+// Why this side ends a call.
 enum class Stop : std::uint8_t { none, cancelled, timed_out };
 
 std::int64_t file_size(const std::string& path) {
@@ -46,8 +51,8 @@ std::int64_t file_size(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : 0;
 }
 
-// 1 GiB for the reader itself (slabs, a window of packed rows, HDF5's caches), what its threads
-// take, and what the file can hold.
+// 1 GiB for the reader itself (slabs, a window of packed rows, HDF5's caches), the memory of its
+// threads, and what the file can hold.
 std::int64_t default_memory_bytes(std::int64_t file_bytes) {
   constexpr std::int64_t kBase = std::int64_t{1} << 30;
   constexpr std::int64_t kPerThread = std::int64_t{32} << 20;
@@ -68,7 +73,7 @@ std::string signal_text(int number) {
 
 }  // namespace
 
-// One reading process at a time, started when there is something to read.
+// One child at a time, started when there is something to read.
 class IsolatedReader::Connection {
  public:
   explicit Connection(IsolationOptions options)
@@ -126,8 +131,8 @@ class IsolatedReader::Connection {
   std::int64_t num_crashes() const { return num_crashes_; }
 
  private:
-  // Sends the request and waits until a process has taken it. A process that waited for it may have
-  // ended meanwhile, with the thread that started it: then a new one gets it.
+  // Sends the request and waits until a child has taken it. A child that waited for it may have
+  // ended meanwhile, with the thread that started it; a new child then gets it.
   Result<void> begin(Request request, const std::string& path, const std::string& name) {
     const std::int64_t bytes = file_size(path);
     memory_bytes_ = options_.memory_bytes > 0 ? options_.memory_bytes : default_memory_bytes(bytes);
@@ -178,7 +183,7 @@ class IsolatedReader::Connection {
     return {};
   }
 
-  // Small reads come out of a buffer, large ones go straight to where they belong.
+  // Small reads come from a buffer, large ones go straight to their destination.
   bool receive(void* data, std::size_t bytes) {
     auto* at = static_cast<std::byte*>(data);
     while (bytes > 0) {
@@ -201,7 +206,7 @@ class IsolatedReader::Connection {
     return true;
   }
 
-  // At least one byte, or 0: the other end is gone, or the call is to stop.
+  // Returns at least one byte, or 0 if the other end is gone or the call is to stop.
   std::size_t receive_some(void* data, std::size_t bytes) {
     const bool is_polled =
         options_.max_seconds > 0 || (dense_ != nullptr && dense_->is_cancelled != nullptr);
@@ -224,7 +229,7 @@ class IsolatedReader::Connection {
     }
   }
 
-  // The error of a call whose answer did not come, or not as it should. The process is gone after.
+  // The error of a call whose answer did not come or was wrong. The child is gone afterwards.
   Error failure(const Error& protocol_error) {
     const bool is_gone = in_.has_ended() && stop_ == Stop::none;
     const ProcessEnd end = child_->end();
@@ -271,7 +276,7 @@ class IsolatedReader::Connection {
   int num_files_ = 0;
   std::int64_t num_crashes_ = 0;
 
-  // Of the call in hand.
+  // The current call:
   std::string where_;
   const DenseReadOptions* dense_ = nullptr;
   const TensorSpec* spec_ = nullptr;

@@ -1,10 +1,10 @@
 // The process that reads. It takes requests from its socket until the other end closes, and calls
-// the ordinary functions of fdma::io; what is special about it are its limits.
+// the ordinary functions of fdma::io under limits.
 //
-// CPU time is limited from one sign of progress to the next: the limit of the kernel lies a number
-// of seconds ahead and is moved on with every panel that was read, so that long work is not ended
-// and an endless loop is. Memory is limited as RLIMIT_DATA, counted from what the process has when
-// the request comes: address space alone (thread stacks, arenas, sanitizers) costs nothing.
+// CPU time is limited from one sign of progress to the next: the kernel's limit lies a number of
+// seconds ahead and is moved on with every panel that was read. Long work goes on, an endless loop
+// is ended. Memory is limited as RLIMIT_DATA, counted from what the process has when the request
+// comes, because address space alone (thread stacks, arenas, sanitizers) costs nothing.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -47,7 +47,7 @@ void set_soft_limit(int resource, rlim_t value) {
   setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
 }
 
-// What holds for every request. Failures leave the process less confined, not wrong.
+// The limits of every request. A failure leaves the process less confined, not wrong.
 void confine() {
   if (const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); file >= 0) {
     [[maybe_unused]] const ssize_t written = write(file, "500", 3);
@@ -101,7 +101,7 @@ class Server {
           return send_all(socket, data, bytes);
         }) {}
 
-  /// One request. False: there is none any more.
+  /// Serves one request. False: there are no more.
   Result<bool> serve_one() {
     in_.begin(kMaxSmallMessage);
     const Result<std::uint64_t> kind = in_.number(kLastRequest);
@@ -181,7 +181,7 @@ class Server {
     out_.number(static_cast<std::uint64_t>(Answer::progress));
     out_.integer(done);
     out_.integer(total);
-    // Nobody is there to read for: what is left to do is in vain.
+    // There is nobody left to read for.
     if (!out_.flush()) _exit(0);
   }
 
@@ -213,7 +213,7 @@ std::optional<int> serve_isolated_reads(int argc, char** argv) {
     return std::nullopt;
   }
   constexpr int kSocket = io::ChildProcess::kChildSocket;
-  // The parent may have ended before the kernel was asked to tell.
+  // The parent may have ended before the request for this signal took effect.
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (!io::is_socket(kSocket) || std::strtol(argv[2], nullptr, 10) != getppid()) {
     return io::kExitUsage;
@@ -222,7 +222,7 @@ std::optional<int> serve_isolated_reads(int argc, char** argv) {
   io::Server server(kSocket);
   for (;;) {
     const Result<bool> served = server.serve_one();
-    // Exit handlers of libraries that met a damaged file have nothing to do that matters.
+    // Exit handlers of libraries that met a damaged file do nothing that matters.
     if (!served || !*served) _exit(served ? 0 : io::kExitUsage);
   }
 }

@@ -27,7 +27,7 @@ Result<TensorSpec> read_spec_message(MessageReader& in) {
   for (int d = 0; d < kMaxRank; ++d) {
     std::int64_t& extent = spec.extents[static_cast<std::size_t>(d)];
     FDMA_TRY(extent, in.integer(d < rank ? 0 : 1, d < rank ? kMaxBytes : 1));
-    // An extent of 0 among them makes no difference: what the file may claim is bounded as well.
+    // Extents of 0 do not count, so that the claim of the file is bounded even with one of them.
     if (extent > 1 && extent > kMaxBytes / bytes) return wrong("extents beyond 2^62 bytes");
     bytes *= extent > 1 ? extent : 1;
   }

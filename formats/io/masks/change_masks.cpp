@@ -1,9 +1,9 @@
-// Masks into and out of a file that holds others.
+// Adds masks to a file that holds others, and removes masks from it.
 //
 // A file that holds nothing but masks is written anew: each mask that stays is copied as it is
-// stored, so that what was removed or replaced takes no room. Any other file is copied byte for
-// byte and changed there, so that it keeps whatever else is in it. Either way the result is a new
-// file that takes the place of the old one in one step.
+// stored, so that removed or replaced masks take no room. Any other file is copied byte for byte
+// and the copy is changed, so that it keeps everything else. In both cases the result is a new file
+// that takes the place of the old one in one step.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// A file of masks as it is before the change.
+/// The masks of a file before the change.
 struct MaskFile {
   InputFile input;
   Handle masks;
@@ -65,7 +65,7 @@ bool holds_masks_only(const MaskFile& file) {
          has_hard_links_only(file.masks.get(), file.names);
 }
 
-/// `source` stands for the bytes of the file. Errors: invalid_argument (no mask file), unsupported.
+/// `source` gives the bytes of the file. Errors: invalid_argument (no mask file), unsupported.
 Result<MaskFile> open_mask_file(const std::string& path, WriteTarget& source) {
   const auto refused = [&](const std::string& reason) {
     return Error{ErrorCode::invalid_argument,
@@ -112,8 +112,8 @@ Result<void> copy_bytes(int from, int to, const std::string& path) {
   }
 }
 
-/// What is to become of a file. Removed are masks that it has, added ones have other names or are
-/// among the removed.
+/// A change of a file. Removed masks are in the file; added masks have other names or those of
+/// removed masks.
 struct Change {
   Names removed;
   const std::vector<NamedMask>& added;
@@ -206,7 +206,7 @@ Result<AddedMasks> add_masks(const std::string& path, const std::vector<NamedMas
   try {
     FDMA_TRY_VOID(io::check_masks(masks));
     for (;;) {
-      // Before the session: who waits for another program must not keep this one's threads waiting.
+      // Taken before the session: a wait for another program must not stop this program's threads.
       FDMA_TRY(const std::optional<io::LockedFile> old, io::LockedFile::open(path));
       const io::Session session;
       FDMA_TRY(PendingFile file, PendingFile::create(path));

@@ -1,6 +1,6 @@
-// Reading masks. A file is untrusted: each array's type and extents are checked against what the
-// lengths imply and its bytes against what the file can hold before memory is taken for it; the
-// arrays are then validated and their hash compared, so that nothing inconsistent leaves this file.
+// Reading masks. A file is untrusted. Before memory is taken for an array, its type and extents are
+// checked against what the lengths imply and its bytes against what the file can hold. The arrays
+// are then validated and their hash compared, so that no inconsistent mask is returned.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -107,7 +107,7 @@ Result<std::vector<std::int64_t>> read_lengths(CheckedAttributes& attributes, Ch
   return lengths;
 }
 
-// An attribute that is 1 where it is there.
+// An attribute that is 1 or absent.
 Result<bool> read_mark(CheckedAttributes& attributes, const char* name) {
   if (!attributes.has(name)) return false;
   FDMA_TRY_VOID(attributes.integer(name, 1, 1));

@@ -15,7 +15,7 @@ namespace {
 
 // A dataset can claim any extents (unwritten chunks read as zeros); tables are far below this.
 constexpr std::int64_t kMaxTableBytes = std::int64_t{1} << 33;
-// Up to here memory is taken on its word, beyond only for what the file can hold.
+// Up to this size memory is taken unchecked, beyond it only for what the file can hold.
 constexpr std::int64_t kMaxUnwrittenBytes = std::int64_t{64} << 20;
 
 Result<OwnedTable> read_checked(const std::string& path, const std::string& dataset) {

@@ -25,7 +25,7 @@ struct TensorSource {
   std::string where;
 };
 
-// "; '/layer' holds k, query, v" for a dataset that is not there; empty where that is no help.
+// "; '/layer' holds k, query, v" for a dataset that does not exist; empty where that is no help.
 std::string neighbours_text(const InputFile& input, const std::string& dataset) {
   const std::size_t slash = dataset.find_last_of('/');
   const std::string folder = slash == std::string::npos ? "/" : dataset.substr(0, slash + 1);
