@@ -1,13 +1,14 @@
-// Gradients of ZOH scores for any dtypes, shape and alignment: one kernel per step.
+// Gradients of ZOH scores for any dtypes, shape and alignment, with one kernel per step:
 //
-//   dt            by the kernels of the scores, into the workspace
-//   differentiate ddt in place of dt, and the sums of da_coef's terms over parts of the keys
-//   mark_used     keys with a ddt that is not 0, for the wide dt_proj
-//   spread        dvalues: ddt^T dt_proj, a tile of keys and elements at a time
-//   gather        ddt_proj: ddt values, summed over parts of the keys
-//   add_parts     both sums over the parts, in their order
-// backward_wide.cu has spread and gather in one, on tensor cores, for calls that it serves.
-// Keys of all batch elements are counted through: key `flat` is flat % kv_len of flat / kv_len.
+//   dt            computes dt by the kernels of the scores, into the workspace
+//   differentiate replaces dt by ddt, and sums da_coef's terms over parts of the keys
+//   mark_used     marks keys with a ddt that is not 0, for the wide dt_proj
+//   spread        dvalues = ddt^T dt_proj, a tile of keys and elements at a time
+//   gather        ddt_proj = ddt values, summed over parts of the keys
+//   add_parts     adds both sums over the parts, in their order
+// zoh_backward_wide.cu combines spread and gather on tensor cores, for the calls that it serves.
+// Keys of all batch elements are numbered consecutively: key `flat` is key flat % kv_len of element
+// flat / kv_len.
 #include <algorithm>
 #include <cstdint>
 
@@ -19,11 +20,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTileKeys = 32, kTileHeads = 32, kTileColumns = 64;
 constexpr std::int64_t kMostParts = 32;
-constexpr int kPartStep = 64;  // keys of which parts are a multiple
+constexpr int kPartStep = 64;  // parts are a multiple of this many keys
 
 constexpr std::int64_t aligned(std::int64_t bytes) { return ceil_div(bytes, 256) * 256; }
 
-/// Where things lie in the workspace, and how keys are shared out.
+/// Offsets in the workspace, and how keys are divided into parts.
 struct Layout {
   std::int64_t num_keys;                                 ///< of all batch elements
   std::int64_t num_parts;                                ///< of the keys
@@ -36,7 +37,8 @@ Layout layout_of(const ZohShape& shape) {
   const std::int64_t width = shape.is_per_head ? shape.head_dim : heads * shape.head_dim;
   Layout layout{};
   layout.num_keys = shape.num_batches * shape.kv_len;
-  // Twice as many blocks as multiprocessors, of 128 columns: those of backward_wide.cu.
+  // Twice as many blocks as multiprocessors, each of 128 columns: the blocks of
+  // zoh_backward_wide.cu.
   const std::int64_t tiles =
       ceil_div(width, 2 * kTileColumns) * (shape.is_per_head ? heads : ceil_div(heads, kTileHeads));
   const std::int64_t parts = std::clamp<std::int64_t>(2 * kMultiprocessors / tiles, 1, kMostParts);
@@ -46,7 +48,7 @@ Layout layout_of(const ZohShape& shape) {
   layout.used = aligned(heads * layout.num_keys * kFloat);
   layout.da_parts = layout.used + aligned(shape.is_per_head ? 0 : layout.num_keys);
   layout.weight_parts = layout.da_parts + aligned(heads * layout.num_parts * kFloat);
-  // Never nothing: callers need not tell shapes without keys from others.
+  // Never zero, so that callers need not distinguish shapes without keys.
   layout.size =
       std::max(layout.weight_parts + layout.num_parts * heads * width * kFloat, aligned(1));
   return layout;
@@ -58,7 +60,7 @@ __device__ std::int64_t row_at(std::int64_t flat, std::int64_t kv_len, std::int6
   return batch * batch_stride + (flat - batch * kv_len) * key_stride;
 }
 
-/// A block has a part of the keys of a head.
+/// A block handles a part of the keys of a head.
 __global__ void __launch_bounds__(kThreads) differentiate(const __grid_constant__ BackwardCall call,
                                                           const __grid_constant__ Arrays arrays) {
   __shared__ float sums[kThreads];
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
   arrays.used[flat] = is_used ? 1 : 0;
 }
 
-/// What a block of spread and gather loads: ddt of 32 keys and 32 heads, 0 outside.
+/// Loads the input of a block of spread and gather: ddt of 32 keys and 32 heads, 0 outside.
 __device__ void load_ddt(const BackwardCall& call, const Arrays& arrays, std::int64_t first_key,
                          int first_head, int end_head, float (&ddt)[kTileHeads][kTileKeys + 1]) {
   for (int i = static_cast<int>(threadIdx.x); i < kTileHeads * kTileKeys; i += kThreads) {
@@ -107,8 +109,8 @@ __device__ void load_ddt(const BackwardCall& call, const Arrays& arrays, std::in
   }
 }
 
-/// A block has 32 keys and 64 elements of the rows of one head's values; a thread eight keys, four
-/// apart, of one element. The heads that add to them: all, or this one.
+/// A block handles 32 keys and 64 elements of the rows of one head's values, and a thread eight
+/// keys, four apart, of one element. All heads add to them, or this one alone.
 __global__ void __launch_bounds__(kThreads)
     spread(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
   __shared__ float ddt[kTileHeads][kTileKeys + 1];
@@ -157,8 +159,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A block has 64 columns of ddt_proj, 32 heads (or one) and a part of the keys; a thread 4 columns
-/// and 2 heads, 16 apart.
+/// A block handles 64 columns of ddt_proj, 32 heads (or one) and a part of the keys; a thread
+/// handles 4 columns and 2 heads, 16 apart.
 __global__ void __launch_bounds__(kThreads)
     gather(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
   __shared__ float ddt[kTileHeads][kTileKeys + 1];
@@ -214,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A thread has an element of ddt_proj; those after the last have da_coef's.
+/// A thread handles an element of ddt_proj. The threads after the last element handle da_coef.
 __global__ void __launch_bounds__(kThreads)
     add_parts(const __grid_constant__ BackwardCall call, const __grid_constant__ Arrays arrays) {
   const Call& forward = call.forward;

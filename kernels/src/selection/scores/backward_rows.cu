@@ -1,14 +1,14 @@
 // Gradients of ZOH scores where each head sees its own values, dt_proj [heads_kv, head_dim]: one
 // pass over values and dvalues, bound by memory as zoh_scores.cu is.
 //
-//   backward_rows  a unit is a warp with a head; it goes from 32 keys of that head (or fewer, where
-//                  there are few in all) to the next that no other unit has. A lane looks at the
-//                  dscore of a key; keys that have one go into a queue, and from there as many at a
-//                  time as the warp has in flight. A row stays in registers until its dt is known
-//                  and then ends in dvalues and in the sums of the lane, a part of ddt_proj for
-//                  each of its elements
-//   add_units      units with one head in a block are added there, blocks here, both in an order
-//                  that depends on the shape alone
+//   backward_rows  A unit is a warp with a head. It goes from 32 keys of that head (or fewer, where
+//                  there are few in all) to the next ones that no other unit has. A lane looks at the
+//                  dscore of a key. Keys that have one go into a queue, and from there as many at a
+//                  time as the warp has in flight are processed. A row stays in registers until its
+//                  dt is known. It then ends in dvalues and in the sums of the lane, a part of
+//                  ddt_proj for each of its elements.
+//   add_units      Units of a block with the same head are added in the block, blocks are added here,
+//                  both in an order that depends on the shape alone.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -25,22 +25,22 @@ constexpr int kThreads = 128;
 constexpr int kWarpThreads = 32;
 constexpr int kUnits = kThreads / kWarpThreads;
 
-/// The gradient that is added to dvalues.
+/// The other gradient, which is added to dvalues.
 enum class Other : std::uint8_t { none, same, wide };  ///< of the dtype of values; float32
 
-/// Rows that a lane has in flight: fewer, where there is another gradient of each.
+/// Rows that a lane has in flight. There are fewer where each also has another gradient.
 template <Other kOther>
 constexpr int kRows = kOther == Other::none   ? 8
                       : kOther == Other::same ? 4
                                               : 2;
 template <int kChunks>
-constexpr int kRowBlocks = kChunks == 1 ? 5 : 3;  // on a multiprocessor, by registers
+constexpr int kRowBlocks = kChunks == 1 ? 5 : 3;  // per multiprocessor, limited by registers
 
-/// Floats of a head's sums in the workspace: ddt_proj, da_coef, and nothing.
+/// Floats of a head's sums in the workspace: ddt_proj, da_coef, and padding.
 __host__ __device__ constexpr int sum_stride(int head_dim) { return (head_dim + 4) / 4 * 4; }
 
-/// Keys [round * round_keys, (round + 1) * round_keys) of a batch element; batches after the last
-/// have none.
+/// Keys [round * round_keys, (round + 1) * round_keys) of a batch element. Batches after the last
+/// have no keys.
 struct Keys {
   int batch;
   int round;
@@ -52,7 +52,7 @@ struct alignas(16) QueuedKey {
   float dscore;
   std::int64_t key;
 };
-constexpr int kQueueKeys = 64;  // of a warp: less than a batch are left when 32 more come
+constexpr int kQueueKeys = 64;  // per warp: less than a batch are left when 32 more come
 
 template <class T, int kLanes, int kChunks, Other kOther>
 class Unit {
@@ -60,7 +60,7 @@ class Unit {
   static constexpr int kSize = Chunk<T>::kSize;
   static constexpr int kCount = kRows<kOther>;
   static constexpr int kShare = kLanes / kCount;         ///< lanes that hold the dt of a key
-  static constexpr int kGroups = kWarpThreads / kLanes;  ///< that have a row at once
+  static constexpr int kGroups = kWarpThreads / kLanes;  ///< groups of lanes that share a row
   static constexpr int kBatch = kGroups * kCount;        ///< keys in flight
   static constexpr int kOtherSize = kOther == Other::wide ? kSize / 4 : 1;  ///< 16 bytes each
   static_assert(kBatch <= kWarpThreads && kShare > 0);
@@ -78,7 +78,7 @@ class Unit {
     rounds_per_batch_ = static_cast<int>((forward.kv_len + round_keys - 1) / round_keys);
     first_ = unit < std::int64_t{step_} * forward.num_heads
                  ? moved({0, 0}, static_cast<int>(unit / forward.num_heads))
-                 : Keys{forward.num_batches, 0};  // units too many have nothing
+                 : Keys{forward.num_batches, 0};  // surplus units have no keys
     a_ = forward.a_coef[head_ * forward.a_stride];
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -96,8 +96,8 @@ class Unit {
   }
 
   __device__ void run() {
-    // Of keys whose dscore is 0 nothing is read, and they are written only with zeros or a copy:
-    // not by way of the queue, so that the order of sums is the same whatever is wanted.
+    // Keys whose dscore is 0 are not read, and only zeros or a copy are written for them. They do
+    // not pass through the queue, so the order of sums is the same whatever outputs are wanted.
     const bool has_all = call_.dvalues.data != nullptr && !call_.is_in_place;
     Keys keys = first_;
     float next_dscore = load_dscore(keys);
@@ -122,7 +122,7 @@ class Unit {
       int first = 0;
       for (; num_queued - first >= kBatch; first += kBatch) work(first, kBatch);
       if (first == 0) continue;
-      // What is left, less than a batch, to the front.
+      // Moves the rest, less than a batch, to the front.
       num_queued -= first;
       QueuedKey left{};
       if (warp_lane_ < num_queued) left = queue_[first + warp_lane_];
@@ -133,8 +133,8 @@ class Unit {
     if (num_queued > 0) work(0, num_queued);
   }
 
-  /// The sums of the block's units, each head's units added in their order, into the workspace:
-  /// [blocks][min(heads, kUnits)][sum_stride]. Slot s is that of the block's s-th unit.
+  /// Writes the sums of the block's units, with each head's units added in their order, into the
+  /// workspace: [blocks][min(heads, kUnits)][sum_stride]. Slot s is that of the block's s-th unit.
   __device__ void store_sums() {
     constexpr int kRow = kLanes * kChunks * kSize;
     __shared__ float all[kUnits * kRow];
@@ -195,7 +195,7 @@ class Unit {
     return exists(keys) ? call_.dscore(keys.batch, head_, mine(keys)) : 0.0F;
   }
 
-  /// dvalues of the marked keys of a round: zeros, or the other gradient. All lanes.
+  /// Writes dvalues of the marked keys of a round: zeros, or the other gradient. All lanes call it.
   __device__ void pass_over(const Keys& keys, std::uint32_t marked) const {
     while (marked != 0) {
       std::int64_t passed[kCount];  // or -1
@@ -239,7 +239,7 @@ class Unit {
     }
   }
 
-  /// The first `num_keys` of the queue from `first` on. All lanes.
+  /// Processes the first `num_keys` keys of the queue from `first` on. All lanes call it.
   __device__ void work(int first, int num_keys) {
     const Call& forward = call_.forward;
     const int group = warp_lane_ / kLanes;
@@ -275,7 +275,7 @@ class Unit {
         for (int j = 0; j < kSize; ++j) dts[i] = fmaf(x[j], weights_[c][j], dts[i]);
       }
     }
-    const int at = lane_ / kShare * kGroups + group;  // whose dt this lane gets
+    const int at = lane_ / kShare * kGroups + group;  // the key whose dt this lane gets
     const float dscore = at < num_keys ? queue_[first + at].dscore : 0.0F;
     const Slopes slopes = slopes_of(call_.is_log, sm90::sum_each<kLanes>(dts, lane_), a_, dscore);
     if (lane_ % kShare == 0) da_ += slopes.da;
@@ -287,7 +287,8 @@ class Unit {
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) {
           float x[kSize];
-          Chunk<T>::widen(opaque(raw[i][c]), x);  // not kept as floats since the first time
+          // Converted again, not kept as floats since the first time
+          Chunk<T>::widen(opaque(raw[i][c]), x);
 #pragma unroll
           for (int j = 0; j < kSize; ++j) sums_[c][j] = fmaf(ddt, x[j], sums_[c][j]);
         }
@@ -350,7 +351,7 @@ class Unit {
 
   const BackwardCall& call_;
   QueuedKey* queue_;
-  int lane_, warp_lane_, head_;  ///< lane_: of those that have a row
+  int lane_, warp_lane_, head_;  ///< lane_: index among those that share a row
   int round_keys_, step_, rounds_per_batch_;
   Keys first_;
   float a_, da_ = 0;
@@ -366,10 +367,10 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>)
   if (call.wants_sums()) unit.store_sums();
 }
 
-constexpr int kColumns = 32;  // of ddt_proj that a block of add_units has; the last is da_coef's
+constexpr int kColumns = 32;  // columns of ddt_proj per block of add_units; the last is da_coef's
 constexpr int kAddThreads = 1024;
 
-// Blocks whose units have the head: that of slot s in block b is (b kUnits + s) % heads.
+// Adds the blocks whose units have the head. Slot s of block b has head (b kUnits + s) % heads.
 __global__ void __launch_bounds__(kAddThreads)
     add_units(const __grid_constant__ BackwardCall call, int num_blocks, int units_per_block) {
   __shared__ float parts[kAddThreads / kColumns][kColumns];

@@ -1,16 +1,16 @@
-// dvalues and ddt_proj of a wide dt_proj, on tensor cores, once ddt is known: a block has 128
-// elements of the rows and a part of the keys, 64 at a time; a warp 32 of the elements.
+// dvalues and ddt_proj of a wide dt_proj, on tensor cores, once ddt is known. A block handles 128
+// elements of the rows and a part of the keys, 64 at a time; a warp handles 32 of the elements.
 //
 //   spread   [keys, elements] = ddt [keys, heads] dt_proj [heads, elements], whose fragments stay
 //            in registers
 //   gather   [elements, heads] += values^T [elements, keys] ddt [keys, heads], in registers over
 //            all keys of the part
 //
-// Products are TF32, which holds values and weights of 16 bits as they are; ddt = high + low of 11
-// bits each, and so are values and weights of float32, so that 2^-22 of a term is left out (low
-// times low is). Values come by cp.async a tile ahead, rows of keys without a ddt as zeros. Which
-// key, head or element is which row or column of a fragment does not matter to a sum: they are
-// chosen so that a lane's are neighbours in memory.
+// Products are TF32, which represents values and weights of 16 bits exactly. ddt is split into high
+// + low of 11 bits each, and so are values and weights of float32. The product low times low is
+// left out, which is 2^-22 of a term. Values come by cp.async a tile ahead; rows of keys without a
+// ddt come as zeros. A sum does not depend on which key, head or element is which row or column of
+// a fragment, so they are chosen such that a lane's items are neighbours in memory.
 #include <algorithm>
 #include <cstdint>
 
@@ -23,12 +23,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTileKeys = 64, kTileColumns = 128;
-constexpr int kWarpColumns = 32, kPairs = kWarpColumns / 16;  // two tiles of columns each
+constexpr int kWarpColumns = 32, kPairs = kWarpColumns / 16;  // a pair is two tiles of columns
 constexpr int kMostHeads = 32;
 
 template <class T>
 constexpr bool kIsSplit = sizeof(T) == 4;  ///< into two TF32
-/// Of values: lanes of a load in different banks.
+/// Row stride of values in shared memory: the lanes of a load access different banks.
 template <class T>
 constexpr int kRowBytes = int{sizeof(T)} * kTileColumns + 16;
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Two elements of 16 bits that lie side by side, as float32.
+/// Two adjacent elements of 16 bits as float32.
 template <class T>
 __device__ __forceinline__ float2 widen_pair(std::uint32_t raw);
 template <>
@@ -52,8 +52,8 @@ __device__ __forceinline__ float2 widen_pair<__half>(std::uint32_t raw) {
   return __half22float2(*reinterpret_cast<const __half2*>(&raw));
 }
 
-/// The nearest number of 11 bits, and what is left: of that the tensor core reads 11 bits. What is
-/// not finite is all in the first.
+/// Splits x into the nearest number of 11 bits and the rest, of which the tensor core reads 11
+/// bits. A value that is not finite is all in the first.
 __device__ __forceinline__ uint2 split(float x) {
   const std::uint32_t high = (__float_as_uint(x) + 0x1000u) & 0xFFFFE000u;
   const bool is_finite = (high & 0x7F800000u) != 0x7F800000u;
@@ -61,8 +61,8 @@ __device__ __forceinline__ uint2 split(float x) {
                    : make_uint2(__float_as_uint(x), 0);
 }
 
-/// Where two keys of a head lie: lanes that load 16 bytes together, of four keys and two heads or
-/// of two and four, are in different banks.
+/// Where two keys of a head lie. Lanes that load 16 bytes together, of four keys and two heads or
+/// of two keys and four heads, access different banks.
 __device__ __forceinline__ int place(int head, int key) {
   return key ^ ((head & 1) << 3 | (head & 2) << 1);
 }
@@ -78,7 +78,7 @@ template <class T, int kHeadTiles>
 class Block {
  public:
   static constexpr int kHeads = 8 * kHeadTiles;
-  static constexpr int kDdts = kHeads * kTileKeys / kThreads;  // that a thread moves
+  static constexpr int kDdts = kHeads * kTileKeys / kThreads;  // per thread
 
   static constexpr int kElements = 16 / static_cast<int>(sizeof(T));
   static constexpr int kChunks = kTileColumns / kElements;  ///< of 16 bytes, in a row
@@ -97,7 +97,7 @@ class Block {
         end_(min((static_cast<int>(blockIdx.y) + 1) * arrays.part_keys, arrays.num_keys)) {
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
-      // Column n of the j-th tile is element 4 (n / 2) + 2 j + n % 2 of the pair's.
+      // Column n of the j-th tile is element 4 (n / 2) + 2 j + n % 2 of the pair.
       const int column = first_column_ + warp_column_ + 16 * p + 4 * quad_;
       const int head = column / forward_.head_dim, element = column % forward_.head_dim;
       is_inside_[p] = column < width_;
@@ -218,12 +218,12 @@ class Block {
     }
   }
 
-  /// High and low of keys `key` and key + 1.
+  /// High and low of keys `key` and `key` + 1.
   __device__ uint4 load_two(int stage, int head, int key) const {
     return *reinterpret_cast<const uint4*>(&shared_.ddt[stage][head][place(head, key)]);
   }
 
-  // Rows g and g + 8 of a fragment are elements 2g and 2g + 1 of the pair's, columns t and t + 4
+  // Rows g and g + 8 of a fragment are elements 2g and 2g + 1 of the pair. Columns t and t + 4 are
   // keys 2t and 2t + 1.
   __device__ void gather(int stage) {
 #pragma unroll kIsSplit < T> ? 1 : 2
@@ -263,8 +263,8 @@ class Block {
     }
   }
 
-  /// Two rows of a tile as lanes see them: keys 2g and 2g + 1 of 16, where they are in dvalues and
-  /// what other_dvalues has there.
+  /// Two rows of a tile for a lane: keys 2g and 2g + 1 of 16, their offsets in dvalues, and the
+  /// values of other_dvalues there.
   struct Rows {
     bool is_used[2], is_stored[2];
     std::int64_t to[2];
@@ -337,7 +337,7 @@ class Block {
     }
   }
 
-  /// Four elements of a row of dvalues.
+  /// Stores four elements of a row of dvalues.
   __device__ void store(const Rows& rows, int i, int p, float4 x) const {
     if (!rows.is_stored[i] || !is_inside_[p]) return;
     if (!rows.is_used[i]) x = make_float4(0, 0, 0, 0);
@@ -388,10 +388,10 @@ class Block {
   Shared<T>& shared_;
   int thread_, group_, quad_, first_column_, warp_column_, width_;
   std::int64_t end_;
-  const T* values_;  ///< where this thread's 16 bytes of a row are
+  const T* values_;  ///< address of this thread's 16 bytes of a row
   bool reads_values_ = false;
   bool is_inside_[kPairs];                        ///< the four elements of a row that a lane stores
-  std::int64_t to_[kPairs], other_from_[kPairs];  ///< where they are in a row
+  std::int64_t to_[kPairs], other_from_[kPairs];  ///< their offsets in a row
   std::uint32_t weights_[kPairs][kHeadTiles][2][2];
   std::uint32_t low_weights_[kIsSplit<T> ? kPairs : 1][kHeadTiles][2][2];  ///< of float32
   float sums_[kPairs][kHeadTiles][4] = {};

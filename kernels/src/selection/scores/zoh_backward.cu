@@ -1,4 +1,4 @@
-// Gradients of ZOH scores on the GPU: checks, and which kernels a call takes.
+// Gradients of ZOH scores on the GPU: checks the call and chooses its kernels.
 #include <algorithm>
 #include <cstdint>
 #include <string>

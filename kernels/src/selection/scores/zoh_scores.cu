@@ -1,11 +1,11 @@
-// ZOH scores on the GPU. Three kernels for one formula (zoh_scores.hpp):
-//   score_rows   dt_proj [heads_kv, head_dim]: a few lanes share a row of values, 16 bytes each,
-//                and keep their part of the head's weights in registers for many keys. A lane sums
-//                eight keys while it loads the next eight; of eight sums each step hands half to
-//                the lane opposite, so 8 sums take 7 shuffles and a few, not 8 x 4
+// ZOH scores on the GPU. Three kernels compute one formula (zoh_scores.hpp):
+//   score_rows   dt_proj [heads_kv, head_dim]. A few lanes share a row of values, 16 bytes each, and
+//                keep their part of the head's weights in registers for many keys. A lane sums eight
+//                keys while it loads the next eight. Each step of the reduction passes half of the
+//                sums to the opposite lane, so 8 sums take 7 shuffles and a few, not 8 x 4
 //   score_wide   dt_proj [heads_kv, heads_kv * head_dim] of the dtype of values, on tensor cores
 //                (zoh_wide.cu; few keys of 16 bits zoh_tiles.cu)
-//   score_any    all else: any alignment and any mixture of dtypes, tiles in shared memory
+//   score_any    everything else: any alignment and any mixture of dtypes, tiles in shared memory
 // The first two are bound by reading `values`.
 #include <algorithm>
 #include <cstdint>
@@ -22,21 +22,22 @@ namespace {
 
 constexpr int kThreads = 256;
 
-constexpr int kKeys = 8;  // that a lane of score_rows sums at a time
+constexpr int kKeys = 8;  // keys that a lane of score_rows sums at a time
 
-/// Blocks of score_rows on a multiprocessor, by the registers that two times eight keys take.
+/// Blocks of score_rows per multiprocessor, limited by the registers that two times eight keys
+/// take.
 template <int kChunks>
 constexpr int kRowBlocks = kChunks == 1 ? 2 : 1;
 
-// Eight keys of a batch element, those from 8 * group on.
+// Eight keys of a batch element, from 8 * group on.
 struct Keys {
   int batch, group;
 };
 
-// A unit is kLanes lanes with a head; it goes from eight keys of that head to the next eight that
-// no other unit has, and loads those while it sums these, through all batch elements. Heads
-// fastest, so that a block reads whole rows of all heads. A lane has every kLanes-th chunk of a
-// row, kChunks of them.
+// A unit is kLanes lanes with a head. It goes from eight keys of that head to the next eight that
+// no other unit has, and loads those while it sums these, through all batch elements. Heads vary
+// fastest among units, so that a block reads whole rows of all heads. A lane has every kLanes-th
+// chunk of a row, kChunks of them.
 template <class T, int kLanes, int kChunks>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call call) {
   constexpr int kSize = Chunk<T>::kSize;
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
   const int units_per_head = static_cast<int>(gridDim.x) * (kThreads / kLanes) / call.num_heads;
   const int head = unit % call.num_heads;
   const int num_groups = static_cast<int>((call.kv_len + kKeys - 1) / kKeys);
-  // All lanes of a warp take part in each round: keys past the end, and units too many, read
+  // All lanes of a warp take part in each round. Keys past the end, and surplus units, read
   // nothing.
   const int num_batches = unit < units_per_head * call.num_heads ? call.num_batches : 0;
   float weights[kChunks][kSize];
@@ -126,7 +127,8 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>) score_rows(Call
 
 constexpr int kTileKeys = 64, kTileHeads = 32, kTileDepth = 32;
 
-// A block has 64 keys and 32 heads from blockIdx.z on; a thread 4 keys and 2 heads, 16 apart.
+// A block handles 64 keys and 32 heads from blockIdx.z on; a thread handles 4 keys and 2 heads, 16
+// apart.
 __global__ void __launch_bounds__(kThreads) score_any(Call call) {
   __shared__ float values[kTileDepth][kTileKeys + 1];
   __shared__ float weights[kTileDepth][kTileHeads + 1];
@@ -206,7 +208,8 @@ void launch_rows_of(const Call& call, std::int64_t row_bytes, Stream stream) {
   }
 }
 
-/// From so many keys on a block of zoh_wide.cu has enough of them (between 4K and 16K on an H200).
+/// From this number of keys on a block of zoh_wide.cu has enough of them (between 4K and 16K on an
+/// H200).
 constexpr std::int64_t kManyKeys = 8192;
 
 }  // namespace

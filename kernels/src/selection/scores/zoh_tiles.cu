@@ -1,9 +1,9 @@
 // ZOH scores of a wide dt_proj [heads_kv, heads_kv * head_dim] of 16 bits where keys are few, on
-// tensor cores. Warps share the width of a row, as many of a block as it takes for all
-// multiprocessors to have work, and values and weights go straight to registers: no barrier stands
-// between one part of a row and the next. Every warp reads all weights of its part, which is what
-// zoh_wide.cu avoids where keys are many. A lane's 16 bytes are the fragments of two mma
-// instructions as they lie, as there.
+// tensor cores. Warps share the width of a row, as many per block as are needed to occupy all
+// multiprocessors. Values and weights go straight to registers, so no barrier separates one part of
+// a row from the next. Every warp reads all weights of its part, which zoh_wide.cu avoids where
+// keys are many. As there, a lane's 16 bytes are the fragments of two mma instructions without
+// rearrangement.
 #include <cstdint>
 
 #include "selection/scores/call.cuh"
@@ -29,14 +29,15 @@ __device__ void multiply(float (&sum)[4], std::uint32_t a0, std::uint32_t a1, st
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-constexpr int kRowTiles = 2;        // of 16 keys, per warp of score_tiles
-constexpr int kSliceElements = 32;  // of a row: 16 bytes from each of the four lanes that share it
+constexpr int kRowTiles = 2;  // of 16 keys, per warp of score_tiles
+// Elements of a row: 16 bytes from each of the four lanes that share it
+constexpr int kSliceElements = 32;
 
-// Blocks of score_tiles on a multiprocessor, by the registers that sums, values and weights take.
+// Blocks of score_tiles per multiprocessor, limited by the registers of sums, values and weights.
 template <int kColumnTiles>
 constexpr int kTileBlocks = kColumnTiles == 1 ? 2 : 1;
 
-// 16 bytes that are read once; the other half of their 128 comes to the L2 cache with them.
+// Loads 16 bytes that are read once. The rest of their 128 bytes comes to the L2 cache with them.
 __device__ __forceinline__ uint4 load_streamed(const void* from) {
   uint4 raw;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -45,10 +46,11 @@ __device__ __forceinline__ uint4 load_streamed(const void* from) {
   return raw;
 }
 
-// num_splits warps have 32 keys and kColumnTiles x 8 heads from blockIdx.z on, each a part of the
+// num_splits warps handle 32 keys and kColumnTiles x 8 heads from blockIdx.z on, each a part of the
 // rows' width. In an mma, lane 4 g + t holds columns {2t, 2t+1, 2t+8, 2t+9} of rows g and g + 8;
-// here these are elements 8t.. of the slice. Two slices are loaded together, 128 bytes of each row,
-// while the two before them are multiplied: memory is fastest where neighbours come at one time.
+// here these are elements 8t.. of the slice. Two slices, 128 bytes of each row, are loaded together
+// while the two before them are multiplied, because memory is fastest where neighbours are read at
+// one time.
 template <class T, int kColumnTiles>
 __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
     score_tiles(Call call, int num_splits) {
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Rows past the end repeat the last one; nothing is made of them.
+      // Rows past the end repeat the last one; their results are not used.
       const std::int64_t key = min(first_key + 16 * r + 8 * half + group, call.kv_len - 1);
       rows[r][half] = static_cast<const T*>(call.values.data) + batch * call.batch_stride +
                       key * call.key_stride + 8 * quad;
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
       }
     }
   };
-  // A part is a multiple of two slices; what lies past the row is zero.
+  // A part is a multiple of two slices. Elements past the row are zero.
   constexpr int kPair = 2 * kSliceElements;
   const int part = (width + kPair * num_splits - 1) / (kPair * num_splits) * kPair;
   const int end = (split + 1) * part;
@@ -129,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<kColumnTiles>)
     if (at + kPair < end) add(at + kPair, odd);
   }
   if (num_splits > 1) {
-    // The first warp of a tile adds what the others have, in their order.
+    // The first warp of a tile adds the sums of the others, in their order.
 #pragma unroll
     for (int i = 0; i < kSums; ++i)
       parts[warp][i][lane] = sums[i / 4 / kColumnTiles][i / 4 % kColumnTiles][i % 4];
@@ -162,7 +164,7 @@ template <class T, int kColumnTiles>
 void launch(const Call& call, Stream stream) {
   const std::int64_t tiles = ceil_div(call.kv_len, 16 * kRowTiles);
   const std::int64_t column_blocks = ceil_div(call.num_heads, 8 * kColumnTiles);
-  // Warps for all that can run at a time.
+  // Number of warps that can run at a time.
   const std::int64_t wanted = ceil_div(kTileBlocks<kColumnTiles> * kWarps * kMultiprocessors,
                                        tiles * column_blocks * call.num_batches);
   const int num_splits = wanted > 4 ? kWarps : wanted > 2 ? 4 : wanted > 1 ? 2 : 1;

@@ -1,20 +1,19 @@
 // ZOH scores of a wide dt_proj [heads_kv, heads_kv * head_dim] on tensor cores: a matrix product
 // with few columns, bound by reading `values`.
 //
-// A block has a range of keys, 256 at a time, 16 or 32 a warp. Values and weights of 256 bytes of a
-// row, a slice, come to shared memory by cp.async; slice follows slice and tile follows tile
-// without a gap, two of them on their way. So the weights are read once per 256 keys and not once a
-// warp, and what is in flight does not depend on registers. Sums do not care for the order of their
-// terms: a lane's 16 bytes are the fragments of two mma instructions as they lie, in values and
-// weights alike.
+// A block has a range of keys and handles 256 at a time, 16 or 32 per warp. Values and weights of
+// 256 bytes of a row, a slice, come to shared memory by cp.async. Slices and tiles follow each
+// other without a gap, with two slices in flight. The weights are therefore read once per 256 keys
+// instead of once per warp, and the amount in flight does not depend on registers. Sums do not
+// depend on the order of their terms, so a lane's 16 bytes are the fragments of two mma
+// instructions without rearrangement, in values and weights alike.
 //
-// A slice is summed by itself and then added in float32, rounded: tensor cores round their sums
-// towards zero, which would show in long ones.
+// A slice is summed by itself and then added in float32, rounded. Tensor cores round their sums
+// towards zero, which would show in long sums.
 //
-// float32     x = high + low, both TF32: high is x rounded to 11 bits, low what is left of it. The
-//             products high * high, high * low and low * high leave out 2^-22 of each term. What
-//             becomes infinite or NaN is summed again without tensor cores: infinity has no low
-//             part
+// float32     x = high + low, both TF32: high is x rounded to 11 bits, low the rest. The products
+// high * high, high * low and low * high leave out 2^-22 of each term. A sum that becomes infinite
+// or NaN is computed again without tensor cores, because infinity has no low part
 // Determined  a score depends neither on kv_len nor on the place of its key
 #include "cuda/cuda_error.hpp"
 #include "ptx/addresses.cuh"
@@ -28,7 +27,7 @@ constexpr int kTileKeys = 256;
 template <class T>
 constexpr bool kIsSplit = sizeof(T) == 4;
 
-// float32 has many instructions in a row that wait for one another: more warps, of fewer keys.
+// float32 has long chains of dependent instructions, so it uses more warps with fewer keys.
 template <class T, int kColumnTiles>
 struct Layout {
   static constexpr int kRowTiles = kIsSplit<T> ? 1 : 2;  // of 16 keys, per warp
@@ -82,7 +81,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], std::uint32_t a0, std:
 }
 #undef FDMA_MULTIPLY
 
-// The nearest number of 11 bits, and what is left: of that the tensor core reads 11 bits.
+// Splits x into the nearest number of 11 bits and the rest, of which the tensor core reads 11 bits.
 __device__ __forceinline__ void split(std::uint32_t x, std::uint32_t& high, std::uint32_t& low) {
   high = (x + 0x1000u) & 0xFFFFE000u;
   low = __float_as_uint(__uint_as_float(x) - __uint_as_float(high));
@@ -156,7 +155,7 @@ class Block {
   __device__ std::uint32_t weights_at(int stage) const {
     return values_at(stage) + Sizes::kValueBytes;
   }
-  // What lies past the row or the range of keys becomes zero and is not read.
+  // Chunks past the row or the range of keys become zero and are not read.
   __device__ __forceinline__ void load(int stage, std::int64_t key, int at) const {
     constexpr int kRows = kThreads / kChunks;
     const int chunk = thread_ % kChunks, first = thread_ / kChunks;
@@ -234,8 +233,8 @@ class Block {
     }
   }
 
-  // 64 bytes of 16 rows and 8 heads. In an mma lane 4 g + t holds four columns of rows g and g + 8;
-  // here these lie side by side.
+  // Multiplies 64 bytes of 16 rows and 8 heads. In an mma, lane 4 g + t holds four columns of rows
+  // g and g + 8; here these are adjacent.
   __device__ static void multiply_both(float (&sum)[4], const uint4 (&a)[2], const uint4& b) {
     multiply(sum, a[0].x, a[1].x, a[0].y, a[1].y, b.x, b.y, T());
     multiply(sum, a[0].z, a[1].z, a[0].w, a[1].w, b.z, b.w, T());
@@ -275,7 +274,7 @@ class Block {
     }
   }
 
-  // One score by the lanes of a warp, without tensor cores.
+  // Computes one score by the lanes of a warp, without tensor cores.
   __device__ void sum_again(std::int64_t key, int head) const {
     const int lane = thread_ % 32;
     const T* const row = values_ + key * call_.key_stride;
@@ -310,7 +309,7 @@ __global__ void __launch_bounds__(Layout<T, kColumnTiles>::kThreads, 1)
       .run();
 }
 
-// Ranges of keys for all multiprocessors once, or a few times where there are many batch elements.
+// Divides keys into one range per multiprocessor, or a few where there are many batch elements.
 template <class T, int kColumnTiles>
 Result<void> launch(const Call& call, Stream stream) {
   constexpr int kBytes = Layout<T, kColumnTiles>::kBytes;

@@ -1,5 +1,5 @@
-// DeviceIncrementalTopk: its memory, and calls cut into steps. The host follows M (which keys wait,
-// where groups end), the device the scores.
+// DeviceIncrementalTopk: owns the device memory and cuts calls into steps. The host follows M
+// (which keys wait, where groups end), the device follows the scores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct DeviceIncrementalTopk::Impl {
   std::int64_t size_bytes = 0;
   void* memory = nullptr;
   zoh::IncrementalState state{};
-  // What IncrementalTopk knows of M.
+  // The host's copy of what IncrementalTopk knows of M.
   std::int64_t q_len = 0, kv_len = 0;
   std::int64_t first_waiting = 0;  ///< keys from here on have not been shown
   std::vector<Interval> waiting;   ///< their queries
@@ -56,7 +56,7 @@ Result<void> check_options(const DeviceIncrementalTopk::Options& options) {
 Result<void> allocate(DeviceIncrementalTopk::Impl& impl, Stream stream) {
   const DeviceIncrementalTopk::Options& options = impl.options;
   const std::int64_t rows = options.num_batches * options.num_heads_kv;
-  // More than capacity are never kept.
+  // More than capacity keys are never kept.
   const std::int64_t w = std::min(options.w, std::max<std::int64_t>(options.capacity, 1));
   std::int64_t size = 0;
   const auto place = [&](std::int64_t count, std::int64_t bytes) {
@@ -166,7 +166,7 @@ Result<void> DeviceIncrementalTopk::append_causal(const TensorView& scores, Stre
                    std::to_string(count));
   }
   if (impl.first_waiting < impl.kv_len || impl.group_end != kOpenEnd) {
-    // Keys that wait, or a group whose end is known, meet the new keys: the general way.
+    // Waiting keys, or a group whose end is known, meet the new keys: this takes the general way.
     try {
       std::vector<Interval> among(static_cast<std::size_t>(count));
       for (std::size_t i = 0; i < among.size(); ++i) {
@@ -241,7 +241,7 @@ Result<void> DeviceIncrementalTopk::append(const TensorView& scores,
   }
   impl.rule = rule;
   impl.waiting.insert(impl.waiting.end(), among.begin(), among.end());
-  // A step for each group of rows that has keys to show.
+  // One step for each group of rows that has keys to show.
   zoh::Step step = step_of(scores);
   step.is_last = false;
   const auto flush = [&](std::int64_t next) {
@@ -308,7 +308,8 @@ Result<void> DeviceIncrementalTopk::refresh(Stream stream) {
                  "cudaMemcpyAsync"));
   FDMA_TRY_VOID(check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
   if (row.kv_len == impl.kv_len && row.q_len == impl.q_len) return {};
-  // Replays of append_causal: every key has been shown, the last one by the last query.
+  // The state after replays of append_causal: every key has been shown, the last one by the last
+  // query.
   impl.q_len = row.q_len;
   impl.kv_len = row.kv_len;
   impl.first_waiting = row.kv_len;

@@ -1,4 +1,5 @@
-// DeviceTopk: masks cut into pieces on the host once, in one allocation of device memory.
+// DeviceTopk: masks are cut into pieces on the host once and stored in one allocation of device
+// memory.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -65,7 +66,7 @@ Result<std::unique_ptr<DeviceTopk::Impl>> upload_rows(const TopkRows& rows, cons
   FDMA_TRY_VOID(check_cuda(cudaMalloc(&impl->memory, static_cast<std::size_t>(impl->size_bytes)),
                            "cudaMalloc"));
   char* const base = static_cast<char*>(impl->memory);
-  // From pageable memory: the bytes have left it when each call returns.
+  // The source is pageable memory, so it may be freed when each call returns.
   const auto copy = [&](std::int64_t at, const auto& array) -> Result<void> {
     if (array.empty()) return {};
     return check_cuda(

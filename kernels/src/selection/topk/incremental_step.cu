@@ -1,16 +1,16 @@
-// Incremental selection, a block a row. The row keeps the ranks of its (at most w) kept keys in
-// descending order. New keys come 2,048 at a time, all of one group of rows; sorted they are a
-// second run, and what select_topk.cu does with runs is done with these two:
-//   entrants   the new keys above the worst kept one (all while fewer than w are kept)
-//   kept       the w best of both runs; their ends are open
-//   dying      the others of both runs, in each run behind those that stay. The i-th best dies with
-//              the (i + 1)-th last of the entrants that rank above it (select_topk.cu says why)
-// and the two runs up to where they are kept merge into the next run, each rank to its own place
-// plus the number of ranks of the other run above it.
+// The kernel of incremental selection, one block per row. The row keeps the ranks of its (at most
+// w) kept keys in descending order. New keys come 2,048 at a time, all of one group of rows. Sorted
+// they are a second run, and the two runs are treated as select_topk.cu treats runs:
+//   insertions  the new keys above the worst kept one (all while fewer than w are kept)
+//   kept        the w best of both runs; their ends are open
+//   evictions   the others of both runs, in each run behind those that stay. The i-th best is evicted
+//               by the (i + 1)-th last of the insertions that rank above it (select_topk.cu says why)
+// The two runs, up to where they are kept, are merged into the next run: the new place of each rank
+// is its own place plus the number of ranks of the other run above it.
 //
-// Example   w = 2, kept 5 3, new keys 4 1 6 (in this order): entrants 6 4, kept 6 5, dying 4 3; 4
-//           is the best of them and dies with the last entrant above it, 6; 3 with the second last
-//           of 4 and 6: 4
+// Example   w = 2, kept 5 3, new keys 4 1 6 (in this order): insertions 6 4, kept 6 5, evictions 4
+//           3; 4 is the best of these and is evicted by the last insertion above it, 6; 3 is
+//           evicted by the second last of 4 and 6: 4
 // Cost      a decoded token that is not kept: one comparison with the worst kept one
 #include <cuda_runtime.h>
 
@@ -63,7 +63,7 @@ class Row {
     const int first = step_.is_causal ? now_.kv_len : step_.first_shown;
     const int count = step_.is_causal ? step_.num_new : step_.num_shown;
     for (int at = 0; at < count; at += kPieceKeys) show(first + at, min(kPieceKeys, count - at));
-    __syncthreads();  // everybody has read the state
+    __syncthreads();  // all threads have read the state
     if (thread_ != 0) return;
     if (step_.is_last) {
       now_.kv_len += step_.num_new;
@@ -84,7 +84,7 @@ class Row {
     __syncthreads();
   }
 
-  // Keys wait from the moment they come, if only until later in this call.
+  // Keys wait from the moment they come, even if only until later in this call.
   __device__ void store_new_keys() {
     for (int i = thread_; i < step_.num_new; i += kThreads) {
       const int key = now_.kv_len + i;
@@ -127,7 +127,7 @@ class Row {
     __syncthreads();
   }
 
-  // Shows keys [first_key, first_key + count), at most kPieceKeys.
+  // Shows keys [first_key, first_key + count), at most kPieceKeys keys.
   __device__ void show(int first_key, int count) {
     if (count <= kThreads) {
       sort<1>(storage_.sort_1, first_key, count);
@@ -146,7 +146,7 @@ class Row {
     __syncthreads();
   }
 
-  // How many of the kept keys are among the `staying` best of both runs.
+  // Number of the kept keys that are among the `staying` best of both runs.
   __device__ int num_old_staying(const std::uint64_t* ranks, int num_entrants, int staying) const {
     int low = 0, high = min(now_.num_kept, staying);
     while (low < high) {

@@ -1,29 +1,32 @@
-// Selection in parallel over keys. In a group of rows whose visible keys only grow, a key dies with
-// the first query that sees w better keys, that is when the w-th better one of them appears:
+// Selection in parallel over keys. In a group of rows whose visible keys only grow, a key is
+// evicted by the first query that sees w better keys, that is, when the w-th better one of them
+// appears:
 //
-//   death(k) = the w-th smallest key among those of the group that rank above k
+//   eviction(k) = the w-th smallest key among those of the group that rank above k
 //
-// (if it comes before k itself, k is never kept). Groups are cut into pieces of 2,048 keys; then
-//   1. sort_pieces      128 threads a piece sort its ranks (sort_segments.cuh): a run
+// (If that comes before k itself, k is never kept.) Groups are cut into pieces of 2,048 keys. Three
+// kernels follow:
+//   1. sort_pieces      128 threads per piece sort its ranks (sort_pieces.cuh); the result is a run
 //   2. find_worst_by_samples, _of_few, _of_many
-//                       per piece, the rank of the w-th best key of its group up to the piece's
-//                       end, by samples of the runs (thresholds.cuh); in groups of more than 64
-//                       pieces bit by bit from the top (searched_thresholds.cuh)
-//   3. find_deaths      with T before and after its piece, a block knows what happens in it. The
-//                       keys that die there are those from T before up to T after: one window of
-//                       each run. The keys of the piece above T before are its entrants. Each of
-//                       them takes the place of the worst key that is kept when it arrives, or
-//                       comes too late; so dying keys go in the order of their ranks
-//                       (accepted_insertions.cuh)
-// so that every key is written once: by its own piece where it is never kept or outlives its group,
-// else by the piece in which it dies. All ranks differ, hence nothing depends on the order in which
+//                       find per piece the threshold T, the rank of the w-th best key of its group up
+//                       to the piece's end, by samples of the runs (thresholds.cuh), in groups of
+//                       more than 64 pieces bit by bit from the top (searched_thresholds.cuh)
+//   3. find_deaths      with T before and after its piece, a block knows what happens in the piece.
+//                       The keys evicted there are those from T before up to T after: one window of
+//                       each run. The keys of the piece above T before are its insertions. Each of
+//                       them takes the place of the worst key that is kept when it arrives, or comes
+//                       too late. Evictions therefore go in the order of ranks
+//                       (accepted_entrants.cuh)
+// Every key is written once: by its own piece if it is never kept or outlives its group, otherwise
+// by the piece in which it is evicted. All ranks differ, so nothing depends on the order in which
 // blocks run.
 //
-// Fits        random scores: few keys of a late piece enter, step 3 does little
-// Fits        rising scores: every key enters and dies, in the order of arrival
-// Fits less   scores that drift upwards: some enter and come too late, which takes some rounds
-// Cost        8 B written and read a key by the sort; step 2 looks at each run of a group from each
-//             of its pieces: quadratic in kv_len / 2,048, by samples 18 to 31 us at 64 (32 rows)
+// Fits        random scores: few keys of a late piece enter, and step 3 does little
+// Fits        rising scores: every key enters and is evicted, in the order of arrival
+// Fits less   scores that drift upwards: some keys enter and come too late, which takes some rounds
+// Cost        8 B written and read per key by the sort; step 2 looks at each run of a group from
+//             each of its pieces, which is quadratic in kv_len / 2,048; by samples it takes 18 to
+//             31 us at 64 pieces (32 rows)
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -80,11 +83,12 @@ __global__ void __launch_bounds__(kThreads)
   search_worst_of_many(call);
 }
 
-// What becomes of a key in its own piece: the arrival with which it dies there, or one of these.
+// The eviction index of a key inside its own piece: the arrival by which it is evicted there, or
+// one of these values.
 enum Fate : std::uint16_t { kNeverKept = 0xFFFF, kOutlivesGroup = 0xFFFE, kDiesLater = 0xFFFD };
 
-// Entrants of a piece: what becomes of them if they do not die in it, and bits of their indices.
-// Others are never kept.
+// Finds the insertions of a piece: sets what becomes of those that are not evicted in it, and the
+// bits of their indices. Other keys are never kept.
 __device__ __forceinline__ void find_entrants(const TopkCall& call, const Piece& piece, int index,
                                               std::uint64_t before, DeathStorage& storage) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -118,7 +122,8 @@ __device__ __forceinline__ void find_entrants(const TopkCall& call, const Piece&
   }
 }
 
-// Which keys die in the piece, and when: fates of its own ones, intervals of others.
+// Determines which keys are evicted in the piece, and when: sets eviction indices of its own keys
+// and intervals of other keys.
 __device__ __forceinline__ void settle_deaths(const TopkCall& call, const Piece& piece, int index,
                                               std::uint64_t before, std::uint64_t after,
                                               DeathStorage& storage) {
@@ -134,7 +139,7 @@ __device__ __forceinline__ void settle_deaths(const TopkCall& call, const Piece&
   const int num_dying = gather_dying(storage, runs, before, after, ends, ends_before, num_entrants);
   if (num_dying == 0) return;
   const std::uint64_t* const dying = order_dying(storage, num_dying, before, after);
-  // Keys of earlier pieces are negative.
+  // Keys of earlier pieces have negative indices.
   constexpr int kNone = INT_MIN;
   const int thread = static_cast<int>(threadIdx.x);
   int locals[kDyingOfThread];
@@ -172,7 +177,7 @@ __device__ __forceinline__ void settle_deaths(const TopkCall& call, const Piece&
       storage.fates[locals[i]] = static_cast<std::uint16_t>(death);
       continue;
     }
-    // By way of __ldg, which may come before the stores of other items.
+    // Loaded by __ldg, which may come before the stores of other items.
     int2 interval = __ldg(queries + locals[i]);
     interval.y = min(interval.y, __ldg(queries + death).x);
     kept[locals[i]] = interval.x < interval.y ? interval : make_int2(0, 0);

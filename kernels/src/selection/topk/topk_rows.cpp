@@ -51,7 +51,7 @@ Result<CutRows> cut_rows(const TopkRows& rows, std::int64_t w) {
   std::vector<std::vector<Piece>> pieces_of;
   for (const ColumnIntervals& among : rows.masks) {
     FDMA_TRY(CutMask mask, cut_mask(among, w));
-    // Keys past the mask's kv_len are seen by nobody: one more range of keys to write.
+    // No query sees keys past the mask's kv_len: they are one more range of keys to write.
     for (auto key = static_cast<std::int64_t>(mask.queries.size()); key < rows.kv_len;
          key += kPieceKeys) {
       const auto count =

@@ -1,12 +1,13 @@
-// Groups of rows in key order: a key that begins where the last group ended begins the next one. A
-// group reaches from its first key to the next group's first key, so that pieces cover every key.
-//   longer than a piece   its own pieces, cut from its first key on
-//   short                 packed with its neighbours: one piece of many documents is one sort, not
-//                         as many thread blocks as documents
-// Groups in a packed piece are told apart by rank (ranking.hpp: later groups are better): then the
-// piece is one sequence in which a key of an earlier group is beaten by all that come after it, and
-// the end of its group comes first (evictions.cuh takes the earlier of the two).
-#include "selection/topk/topk_segments.hpp"
+// Finds groups of rows in key order and cuts them into pieces. A key that begins where the last
+// group ended begins the next group. A group reaches from its first key to the next group's first
+// key, so that pieces cover every key.
+//   longer than a piece   the group has its own pieces, cut from its first key on
+//   short                 the group is packed with its neighbours: a piece of many documents is one
+//                         sort, instead of as many thread blocks as documents
+// Groups in a packed piece differ in rank (ranking.hpp: later groups rank above). The piece is then
+// one sequence in which all later keys beat a key of an earlier group, and the end of its group
+// comes first (dying_keys.cuh takes the earlier of the two).
+#include "zoh/topk_pieces.hpp"
 
 #include <algorithm>
 
