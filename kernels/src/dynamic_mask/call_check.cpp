@@ -49,7 +49,7 @@ Result<void> check_kept(const DynamicMaskSpec& spec, const TensorView& kept, Dev
   return Error{ErrorCode::invalid_argument, "kept: expected a contiguous tensor"};
 }
 
-// Either scores, or what they are made of.
+// Checks that the call has either scores, or the tensors from which scores are computed.
 Result<void> check_score_source(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
                                 Device device) {
   const bool is_given = tensors.scores.data != nullptr;
@@ -142,7 +142,7 @@ ZohMode zoh_mode_of(ScoreBias bias) { return bias == ScoreBias::log ? ZohMode::l
 
 Result<void> check_call(const DynamicMaskSpec& spec, const DynamicMaskTensors& tensors,
                         const AttentionOptions& options, Device device) {
-  // Scores stand for themselves where they are still to be made.
+  // A placeholder stands for scores that are still to be computed.
   static constexpr float kSomewhere = 0;
   const TensorView scores = scores_view(spec, &kSomewhere, device);
   FDMA_TRY(const AttentionCall call,

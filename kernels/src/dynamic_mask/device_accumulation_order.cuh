@@ -1,10 +1,11 @@
-// The items of key lists in the order in which they add to dQ, and the ranks of their visits
-// (accumulation_order.hpp): in place of write_items of device_kv_worklist.cu, two launches.
+// The items of kv worklists in the order in which they add to dQ, and the ranks of their visits
+// (visit_order.hpp). Its two launches replace write_items of device_key_lists.cu.
 //
 // Items that begin in a segment of queries are in the order of ListedPlace: those that begin last
-// first, of these those that end last. So whoever comes to a tile first was taken first, and those
-// who begin together are done with the segment in the order in which they were taken. Segments of
-// kRowsTogether rows are interleaved, so that few items of a row are computed at a time.
+// come first, and among these the ones that end last. The item that reaches a tile first was
+// therefore taken first, and items that begin together finish the segment in the order in which
+// they were taken. Segments of kRowsTogether rows are interleaved, so that few items of a row are
+// computed at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,9 +19,9 @@ namespace fdma::dynamic_mask {
 
 inline constexpr int kRankThreads = 128;
 
-// How many items each row of a group has in a segment, and where they go.
+// The number of items of each row of a group in a segment, and where they go.
 struct SegmentOfRows {
-  // The item at `place` of row `row` of the group.
+  // Index of the item at `place` of row `row` of the group.
   __device__ int item_at(int row, int place) const {
     int at = first;
 #pragma unroll
@@ -30,13 +31,14 @@ struct SegmentOfRows {
     return at;
   }
   int counts[kRowsTogether];  // 0 past the last row
-  int first;                  // items of earlier groups, and of earlier segments of the group
+  int first;  // number of items of earlier groups, and of earlier segments of the group
 };
 
-// The sum of a value over a block of kPieceThreads. `warps`: shared, kPieceWarps of them.
+// Sum of a value over a block of kPieceThreads threads. `warps` is shared memory of kPieceWarps
+// words.
 static __device__ int block_sum(int value, int* warps) {
   value = __reduce_add_sync(~0u, value);
-  __syncthreads();  // the sum before this one has been read
+  __syncthreads();  // the previous sum has been read
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   int sum = 0;
@@ -45,7 +47,7 @@ static __device__ int block_sum(int value, int* warps) {
   return sum;
 }
 
-// A block has a segment of a row.
+// A block handles a segment of a row.
 static __global__ void __launch_bounds__(kPieceThreads)
     write_items_in_turn(const __grid_constant__ Lists call) {
   __shared__ int warps[kPieceWarps];
@@ -82,7 +84,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
   if (num_here == 0) return;
 
-  // In any order first.
+  // Items are stored in any order first.
   const std::int64_t at = std::int64_t{row} * call.num_tiles + before_in_row;
   const TileRange* const tiles = call.tiles + std::int64_t{row} * call.num_tiles;
   int4* const unordered = call.unordered + at;
@@ -119,7 +121,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
 }
 
-// A thread has a tile of queries of a row, and counts who visits it.
+// A thread has a tile of queries of a row, and counts the items that visit it.
 static __global__ void __launch_bounds__(kRankThreads)
     write_ranks(const __grid_constant__ Lists call, int blocks_of_row) {
   __shared__ int4 items[kRankThreads];
@@ -132,7 +134,7 @@ static __global__ void __launch_bounds__(kRankThreads)
   const int4* const in_order = call.in_order + row * call.num_tiles;
   int rank = 0;
   for (int first = 0; first < num_items; first += kRankThreads) {
-    __syncthreads();  // the items before these have been read
+    __syncthreads();  // the previous items have been read
     if (first + thread < num_items) items[thread] = in_order[first + thread];
     __syncthreads();
     if (items[0].x / call.segment_tiles > last_segment) break;

@@ -1,5 +1,5 @@
-// The launches of a backward call: lists (five; with an order six), attention (six, and one for
-// counters of zeros; of M three), gradients of scores.
+// The launches of a backward call: kv worklists (five launches, or six with an accumulation order),
+// attention (six, and one for the zero-fill counters; three for M), and gradients of scores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 
-// The plan of M, or one of which the header alone is read.
+// The plan of M, or a plan of which only the header is read.
 Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows, bool is_all) {
   PlanOptions options;
   options.backend = Backend::sm90;
@@ -39,7 +39,7 @@ Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows,
   return Result<AttentionPlan>(std::move(plan));
 }
 
-// Of dt_proj either way.
+// Workspace bytes of the gradients of scores, enough for either form of dt_proj.
 std::int64_t zoh_bytes(const AttentionShape& shape) {
   ZohShape zoh;
   zoh.num_batches = shape.batch;
@@ -59,15 +59,15 @@ bool has_short_rows(const AttentionShape& shape) {
                      [&](std::int64_t kv_len) { return kv_len < shape.max_kv_len(); });
 }
 
-// Whether the main kernel writes zeros of sums beside its items (RowZeros), of lists without an
-// order: those of the next KV head come in time where the items of one keep all multiprocessors
-// busy.
+// Whether the main kernel clears accumulators beside its items (RowZeros), for worklists without an
+// order. Those of the next KV head are cleared in time if the items of one head keep all
+// multiprocessors busy.
 bool writes_zeros(const KeyListsRoom& room) {
   const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kListTile;
   return !room.has_order && room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
 }
 
-// All of dscores, of which attention writes what is below the lengths.
+// Zeroes all of dscores. Attention then writes the part below the lengths.
 Result<void> zero_scores(const MutableTensorView& dscores, Stream stream) {
   const auto bytes = [](std::int64_t elements) {
     return static_cast<std::size_t>(elements) * sizeof(float);

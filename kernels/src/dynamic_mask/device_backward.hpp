@@ -12,9 +12,8 @@
 
 namespace fdma::dynamic_mask {
 
-/// What backward calls of a shape need. Where a selection was made (`reading` of the forward call
-/// is not all) the kept keys are listed by lifetime on the device; else M is planned on the host,
-/// once.
+/// What backward calls of a shape need. If a selection was made (`reading` of the forward call is
+/// not all), the device lists the kept keys by live range. Otherwise the host plans M, once.
 class DeviceBackward {
  public:
   /// Errors  those of make_plan and upload
@@ -31,12 +30,12 @@ class DeviceBackward {
                    const BackwardOptions& options) const;
 
  private:
-  // Where things lie in the workspace, in bytes.
+  // Offsets in the workspace, in bytes.
   struct Layout {
     std::int64_t scores = 0, zoh = 0, attention = 0;
     std::int64_t scratch = 0, keys = 0, items = 0, num_items = 0;
     std::int64_t sum_keys = 0, num_sums = 0, zero_counters = 0, dk_sums = 0, dv_sums = 0;
-    std::int64_t dbias_sums = 0, first_ranks = 0, ranks = 0;  // of deterministic calls
+    std::int64_t dbias_sums = 0, first_ranks = 0, ranks = 0;  // for deterministic calls
     std::int64_t bytes = 0;
   };
 
@@ -51,8 +50,8 @@ class DeviceBackward {
                                 const std::int32_t* q_lens, char* base, Stream stream,
                                 const BackwardOptions& options) const;
 
-  DevicePlan plan_;                   // of listed calls its header only
-  std::optional<KeyListsRoom> room_;  // of listed calls
+  DevicePlan plan_;                   // of listed calls only its header is read
+  std::optional<KeyListsRoom> room_;  // for listed calls
   Layout layout_, deterministic_layout_;
 };
 

@@ -1,5 +1,5 @@
-// The launches of a call: scores (one), selection (two or three, and one that drops keys), lists
-// (two), attention (one to three). What one leaves for the next lies in the workspace.
+// The launches of a call: scores (one), selection (two or three, and one that drops keys), kv index
+// lists (two), attention (one to three). Results pass from one to the next through the workspace.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 constexpr std::int64_t kAlignment = 256;
 constexpr int kDropThreads = 256;
 
-// Keys whose score is 0 are kept by nobody. A thread has one key of a row.
+// Removes keys whose score is 0 from the kept ones. A thread has one key of a row.
 __global__ void __launch_bounds__(kDropThreads)
     drop_zero_scores(int2* kept, const float* scores, std::int64_t num_keys, std::int64_t kv_len,
                      std::int32_t num_heads, std::int64_t batch_stride, std::int64_t head_stride) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kDropThreads)
   if (score == 0) kept[at] = make_int2(0, 0);
 }
 
-// Where things lie in the workspace, in bytes.
+// Offsets in the workspace, in bytes.
 struct Layout {
   std::int64_t scores = 0, kept = 0, scratch = 0, lists = 0, keys = 0, rows = 0, attention = 0;
   std::int64_t bytes = 0;
@@ -220,7 +220,7 @@ class Sm90Call final : public DeviceCall {
     } else {
       made.column_intervals = kept;
     }
-    // Lists have zeroed the counter, or the last attention has left it so.
+    // The lists have zeroed the counter, or the last attention call has left it so.
     return sm90::attention_forward_with_lists(plan_, tensors, workspace, stream, options, made,
                                               is_gather);
   }
@@ -237,7 +237,7 @@ class Sm90Call final : public DeviceCall {
   Layout layout_;
 };
 
-// first_entries, and the q_len of each row behind them.
+// Uploads first_entries, followed by the q_len of each row.
 Result<DeviceMemory> upload_lengths(const DynamicMaskSpec& spec, const SelectionPlan& selection,
                                     std::int64_t num_rows, Stream stream) {
   std::vector<std::int32_t> q_lens;
@@ -249,7 +249,7 @@ Result<DeviceMemory> upload_lengths(const DynamicMaskSpec& spec, const Selection
   FDMA_TRY(DeviceMemory memory,
            DeviceMemory::allocate(static_cast<std::int64_t>(entries_bytes + lens_bytes)));
   char* const base = static_cast<char*>(memory.data());
-  // From pageable memory: the bytes have left it when each call returns.
+  // The source is pageable memory, so it may be freed when each call returns.
   FDMA_TRY_VOID(sm90::check_cuda(cudaMemcpyAsync(base, selection.first_entries.data(),
                                                  entries_bytes, cudaMemcpyHostToDevice, stream),
                                  "cudaMemcpyAsync"));

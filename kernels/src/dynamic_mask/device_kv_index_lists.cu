@@ -1,26 +1,25 @@
-// Lists in two launches.
-//   1. compact_kept   pieces of 2,048 keys: those that anybody keeps move together, in place, and
-//                     of each piece it is known how many they are, the first query that keeps one
-//                     and the last
-//   2. cut_lists      a block takes 16 consecutive tiles of a row. It finds the keys that live in
-//                     any of them once, from the pieces that reach into the group, and puts them
-//                     into shared memory in order; of each 32 it notes for every tile which of
-//                     them all rows see, and which some. Then each warp goes over those marks for
-//                     a tile of its own: keys that all rows see come first, then those that some
-//                     see.
-// Neighbouring tiles keep nearly the same keys. What all rows of a group see, or of four tiles of
-// it, is written once, in whole chunks of 128: lists of the tiles say where that is
-// (GatherListOnDevice), and have the rest of their own. Sixteen or four: by which fewer keys are
-// written. A group with more live keys than shared memory holds takes them in batches, twice, and
-// its tiles have nothing in common.
+// Makes kv index lists on the device in two launches.
+//   1. compact_kept   compacts pieces of 2,048 keys: the keys that some query keeps move together, in
+//                     place. For each piece it stores their number, the first query that keeps one and
+//                     the last.
+//   2. cut_lists      A block takes 16 consecutive tiles of a row. It finds the keys that are live in
+//                     any of them once, from the pieces that reach into the group, and puts them into
+//                     shared memory in order. For each 32 keys it marks, per tile, which of them all
+//                     rows see and which some rows see. Each warp then reads the marks of a tile of its
+//                     own. Keys that all rows see come first, then those that some rows see.
+// Neighbouring tiles keep nearly the same keys. Keys that all rows of a group see, or all rows of
+// four of its tiles, are written once, in whole index tiles of 128. The lists of the tiles refer to
+// them (GatherListOnDevice) and hold their remaining keys themselves. Sharing among sixteen or
+// among four is chosen such that fewer keys are written. A group with more live keys than shared
+// memory holds takes them in batches, twice, and its tiles share nothing.
 //
-// Example     128K tokens, w = 2,048, random scores: 10,600 of 131,072 keys are ever kept, 2,048 to
-//             4,096 live in a group of 16 tiles, and 2,048 to 2,175 in a tile; 0.16 of these are
-//             written, of a sliding window 0.47, which changes by 128 keys a tile
-// Fits less   few keys of every piece live very long, and all keys are kept for a while: then each
-//             group looks at every key
-// Cost        8 B read a key; 10 B a kept key and group whose pieces it is in, from cache; 4 B
-//             written an entry that is not another tile's, and 2 B where not all rows see it
+// Example     128K tokens, w = 2,048, random scores: 10,600 of 131,072 keys are kept by some query,
+//             2,048 to 4,096 are live in a group of 16 tiles, and 2,048 to 2,175 in a tile; 0.16 of
+//             these are written, and 0.47 for a sliding window, which changes by 128 keys a tile
+// Fits less   a few keys of every piece are live very long, and all keys are kept for a while: then
+//             each group looks at every key
+// Cost        8 B read per key; 10 B per kept key and group whose pieces it is in, from cache; 4 B
+//             written per entry that is not shared, and 2 B where not all rows see it
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kCompactThreads)
     }
     at += __popc(kept[i]);
   }
-  // Candidates are read by fours.
+  // Candidates are read in groups of four.
   if (warp == kCompactWarps - 1 && lane < (-at & (kItems - 1))) {
     call.kept_queries[at + lane] = make_int2(0, 0);
   }
@@ -106,12 +105,12 @@ __global__ void __launch_bounds__(kCompactThreads)
   }
 }
 
-// Entries of a list that come next: of keys that all rows see, and of the others.
+// Positions of the next entries of a list: of keys that all rows see, and of the others.
 struct Next {
   int full = 0, part = 0;
 };
 
-// The list of one tile as its warp writes it.
+// The list of one tile, as its warp writes it.
 class TileList {
  public:
   __device__ TileList(const Kernel& call, Shared& shared, const LiveList& live, int tile_in_group,
@@ -128,8 +127,8 @@ class TileList {
     __syncwarp();
   }
 
-  // Lets the tile have keys in common with the others of the group, of which `num_tiles` have rows:
-  // with all of them, or with those of four, so that fewer keys are written.
+  // Chooses with which tiles of the group the tile shares keys: with all `num_tiles` that have
+  // rows, or with those of its four, whichever writes fewer keys.
   __device__ void share(int size, int num_tiles) {
     constexpr int kWholeChunks = ~(kChunkKeys - 1);
     const int* const counts = shared_.counts;
@@ -138,7 +137,8 @@ class TileList {
 #pragma unroll
     for (int i = 0; i < kGroupTiles / kFew; ++i) in_fours += counts[kGroupTiles + i] & kWholeChunks;
     const int of_all = counts[kCounts - 1] & kWholeChunks;
-    // Fours where both are as good: runs of keys that follow each other are cut less often.
+    // Fours are preferred if both are equal, because runs of consecutive keys are then cut less
+    // often.
     const bool is_of_all = (num_tiles - 1) * of_all > (kFew - 1) * in_fours;
     const int first = is_of_all ? 0 : bit_ & ~(kFew - 1);
     const int last = (is_of_all ? num_tiles : min(first + kFew, num_tiles)) - 1;
@@ -160,7 +160,7 @@ class TileList {
     if (bit_ > common_.first_tile) keys_ -= common_.num_keys * sizeof(std::int32_t);
   }
 
-  // Appends the live keys that all rows see, but those in common, and the others.
+  // Appends the live keys that all rows see, except the shared ones, and the other live keys.
   __device__ void add(int size, bool adds_full, bool adds_parts) {
 #pragma unroll 1
     for (int first = 0; first * kWarp < size; first += kWarp) {
@@ -221,7 +221,8 @@ class TileList {
   }
   __device__ int begin() const { return bit_ * call_.block_q; }  // relative to the group
 
-  // Writes some steps of what is in common, other tiles the others; finds the end of all.
+  // Writes some steps of the shared keys, while other tiles write the other steps; finds the end of
+  // all.
   __device__ void write_common(int size, int num_keys, int num_sharing, std::uint64_t to) {
     end_ = size;
     int before = 0, four = 4 * (bit_ - common_.first_tile);
@@ -247,8 +248,9 @@ class TileList {
     }
   }
 
-  // Puts keys of 32 steps side by side, of which the lane has those of one, its first at `to`. Most
-  // are few of their step, which a lane each takes; the rest step by step.
+  // Puts the keys of 32 steps into adjacent places; the lane has those of one step, whose first key
+  // goes to `to`. Most steps have few keys, which a lane handles alone; the rest is handled step by
+  // step.
   __device__ __forceinline__ void stage(std::uint32_t keys_of_lane, int to) {
     std::uint16_t* const staged = shared_.staged[bit_];
     const bool is_dense = __popc(keys_of_lane) > kFewOfStep;
@@ -264,8 +266,8 @@ class TileList {
       staged[to] = static_cast<std::uint16_t>(lane_ * kWarp + key);
     }
   }
-  // Writes keys of the 32 steps from `first` on, of which the lane has those of one; `entry`: of
-  // its first.
+  // Writes the keys of the 32 steps from `first` on, of which the lane has those of one step.
+  // `entry` is the index of the lane's first key.
   template <bool kIsPart>
   __device__ __forceinline__ void write_fours(int first, std::uint32_t keys_of_lane, int entry,
                                               int room) {
@@ -276,7 +278,8 @@ class TileList {
       write_four<kIsPart>(first, four, keys_of_lane, entry, room, keys_);
     }
   }
-  // Steps [four, four + 4) of the 32 from `first` on; `entry`: of the first key of the lane's step.
+  // Writes steps [four, four + 4) of the 32 steps from `first` on. `entry` is the index of the
+  // first key of the lane's step.
   template <bool kIsPart>
   __device__ __forceinline__ void write_four(int first, int four, std::uint32_t keys_of_lane,
                                              int entry, int room, std::uint64_t to) const {
@@ -289,7 +292,7 @@ class TileList {
       }
     }
   }
-  // Live key `key` as entry `at` of those from `to` on.
+  // Writes live key `key` as entry `at` of those from `to` on.
   template <bool kIsPart>
   __device__ __forceinline__ void write(int key, int at, int room, std::uint64_t to) const {
     if (at >= room) return;
@@ -298,7 +301,7 @@ class TileList {
       const std::uint32_t queries = live_.queries[key];
       const int first_row = max(begin_of(queries) - begin(), 0);
       const int end_row = min(end_of(queries) - begin(), call_.block_q);
-      // Rows are half as long as keys, and begin where these begin.
+      // Row ranges are half as large as keys and begin at the same entry.
       const std::uint64_t rows_at = ptx::global_address(call_.rows) + (to - address_of(0)) / 2 +
                                     at * std::int64_t{sizeof(uchar2)};
       ptx::store_global_u16(rows_at, first_row | end_row << 8);
@@ -310,7 +313,7 @@ class TileList {
   __device__ std::uint32_t marks(int step, int word) const {
     return live_.marks[step * kStepMarks + word];
   }
-  // Those that all rows of all tiles see that have keys in common.
+  // The keys that all rows of all sharing tiles see.
   __device__ std::uint32_t common_marks(int step) const {
     return marks(step, common_.first_tile) & marks(step, common_.last_tile);
   }
@@ -320,16 +323,16 @@ class TileList {
   const LiveList& live_;
   Next& next_;
   Common& common_;
-  int end_ = 0;  // past the live key that is the last in common
+  int end_ = 0;  // index after the last shared live key
   int bit_, lane_;
-  std::uint64_t keys_;  // where entry 0 goes, or would go were it not in common
+  std::uint64_t keys_;  // address of entry 0, or where it would be if it were not shared
 };
 
 __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constant__ Kernel call) {
   ptx::let_next_grid_start();
   __shared__ Shared shared;
   extern __shared__ std::int32_t live_memory[];
-  // Late groups first: under causal they have most to do.
+  // Late groups come first, because under a causal mask they have most to do.
   const int row = static_cast<int>(blockIdx.x % call.num_rows);
   const int group = static_cast<int>((gridDim.x - 1 - blockIdx.x) / call.num_rows);
   const int q_begin = group * kGroupTiles * call.block_q;
@@ -341,7 +344,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
         call.first_entries[first_list + min(static_cast<int>(threadIdx.x), group_tiles)];
   }
   if (threadIdx.x == 0) {
-    // Kept here, for registers are few.
+    // Kept in shared memory, because registers are few.
     shared.first_list = first_list;
     shared.num_lists = group_tiles;
     shared.num_tiles = max(q_end - q_begin + call.block_q - 1, 0) / call.block_q;
@@ -352,7 +355,8 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   const LiveList live{live_memory, queries, queries + call.batch_entries};
   LiveKeys keys(call, shared, live, row, q_begin, q_end);
   keys.restart();
-  // One batch mostly: else all for what all rows see, then all again for the others.
+  // There is mostly one batch. Otherwise all batches are read for the keys that all rows see, then
+  // again for the others.
   Next next;
   bool is_first = true, adds_parts = false;
   for (;;) {
@@ -386,8 +390,8 @@ std::int64_t num_pieces_of(std::int64_t kv_len) { return ceil_div(kv_len, kPiece
 }  // namespace
 
 std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q) {
-  // What lives in a group: the keys of its first tile and one more for each further query, under
-  // masks in which keys appear one by one; others may need several batches.
+  // Live keys of a group: those of its first tile and one more for each further query, under masks
+  // in which keys appear one by one. Other masks may need several batches.
   const std::int64_t live = most_entries + (kGroupTiles - 1) * std::int64_t{block_q};
   const std::int64_t steps = ceil_div(live, std::int64_t{kWarp}) * kWarp;
   if (steps > kSingleBatch) return kManyBatches;

@@ -1,18 +1,18 @@
-// Key-major lists in five launches. A piece is 2,048 keys of a row; what is said of order is what
-// plan/kv_worklist.hpp says.
-//   1. count_ends    of each piece: whether its intervals are cut at the ends of segments, and how
-//                    many parts of them end in each of 1,024 bins of queries
-//   2. place_bins    of each row: where the parts of a bin begin, and those of each piece in it
-//   3. place_keys    parts move to their bins, in the order of keys
-//   4. order_blocks  blocks of some tiles are sorted by the first query; of each tile it is known
-//                    which queries see some of its keys and which see all, of each segment how many
+// Makes kv worklists on the device in five launches. A piece is 2,048 keys of a row; order and cuts
+// are those of key_lists.hpp.
+//   1. count_ends    per piece: whether its intervals are cut at the ends of segments, and how many
+//                    parts of them end in each of 1,024 bins of queries
+//   2. place_bins    per row: where the parts of a bin begin, and those of each piece in it
+//   3. place_keys    moves parts to their bins, in the order of keys
+//   4. order_blocks  sorts blocks of some tiles by the first query; computes for each tile which
+//                    queries see some of its keys and which see all, and for each segment how many
 //                    tiles begin in it
-//   5. write_items   of each segment of a row: its items, longest first; of lists with an order
-//                    write_items_in_turn and write_ranks (device_accumulation_order.cuh)
-// All counts are added in a fixed order or are of integers, so the result is the same every run.
+//   5. write_items   per segment of a row: its items, longest first; for worklists with an order
+//                    write_items_in_turn and write_ranks (items_in_turn.cuh)
+// All counts are added in a fixed order or are integers, so the result is the same in every run.
 //
 // Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 items
-// Source      counting sort; blocks by end and in them by begin as in kv_permutation.cpp
+// Source      counting sort; blocks sorted by end and inside them by begin as in key_order.cpp
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -34,14 +34,14 @@ class SegmentItems {
   __device__ SegmentItems(const Lists& call, std::int64_t row, int segment)
       : call_(call), row_(row), segment_(segment) {}
 
-  // end <= begin: it is not here.
+  // The tile cut to this segment; end <= begin: it has no item here.
   __device__ TileRange tile_here(int index, int num_tiles) const {
     if (index >= num_tiles) return {0, 0, 0, 0};
     TileRange tile = call_.tiles[row_ * call_.num_tiles + index];
     if (tile.begin / call_.segment_tiles != segment_) tile.end = tile.begin;
     return tile;
   }
-  // Longest first; -1: none.
+  // The sort class, longest first; -1: none.
   __device__ int rank_of(const TileRange& tile) const {
     return tile.begin < tile.end
                ? call_.segment_tiles - min(tile.end - tile.begin, call_.segment_tiles)
@@ -55,13 +55,13 @@ class SegmentItems {
 };
 
 __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_constant__ Lists call) {
-  __shared__ int places[kPieceWarps][kMaxSegmentTiles];  // as in place_keys, of each length
+  __shared__ int places[kPieceWarps][kMaxSegmentTiles];  // as in place_keys, for each length
   __shared__ int totals[kPieceWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = blockIdx.x / call.num_segments;
   const int segment = static_cast<int>(blockIdx.x % call.num_segments);
-  // Items of all segments before this one.
+  // Number of items of all earlier segments.
   int before = 0;
   for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(blockIdx.x);
        i += kPieceThreads) {
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
   }
 }
 
-// Blocks of tiles that a row may have.
+// Upper bound of the blocks of tiles of a row.
 int most_blocks(int num_tiles) {
   int most = 0;
   for (const int tiles : {15, 31, 127, 255, num_tiles}) {
@@ -143,7 +143,7 @@ int most_blocks(int num_tiles) {
 
 std::int64_t num_pieces_of(std::int64_t kv_len) { return ceil_div(kv_len, kPieceKeys); }
 
-// Where things lie in the workspace, in bytes.
+// Offsets in the workspace, in bytes.
 struct Places {
   explicit Places(const KeyListsRoom& room) {
     const auto take = [&](std::int64_t size) {
@@ -181,7 +181,7 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
   const KeyListsRoom& room = call.room;
   const std::int64_t num_pieces = num_pieces_of(room.kv_len), num_segments = room.num_segments();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // All are counted in 32 bits, listed keys by the main kernel.
+  // All are counted in 32 bits; the main kernel counts listed keys.
   const std::int64_t count = std::max({room.keys_capacity(), room.num_rows * num_segments,
                                        room.sums_capacity(), room.ranks_capacity()});
   if (count > kMost) {

@@ -1,5 +1,5 @@
-// Key-major lists on the GPU: from the queries that keep each key to what the backward pass
-// computes block by block (plan/kv_worklist.hpp), without the host.
+// kv worklists made on the GPU: from the queries that keep each key to the items of the backward
+// pass (key_lists.hpp), without the host. DeviceBackward calls it.
 #pragma once
 
 #include <cstdint>
@@ -11,76 +11,81 @@
 
 namespace fdma::dynamic_mask {
 
-/// What lists may take, known before any score is. A row is a (batch element, KV head).
+/// Capacities of a worklist, known before any score is. A row is a (batch element, KV head).
 ///
-/// A key is listed once, and once more for each end of a segment at which it is cut. There no more
-/// than w keys live, so that their number is known.
+/// A key is listed once, and once more for each end of a segment at which it is cut. No more than w
+/// keys are live there, which bounds their number.
 struct KeyListsRoom {
   std::int64_t num_rows = 0;
-  std::int64_t kv_len = 0;         ///< of the longest element
-  std::int64_t q_len = 0;          ///< of the longest element
-  std::int64_t w = 0;              ///< keys that a query keeps at most
-  std::int32_t segment_tiles = 0;  ///< tiles of 128 queries: a step of lifetime_shift or more of
-                                   ///< them, at most kMaxSegmentTiles
-  bool has_order = false;          ///< of additions, so that gradients have the same bits every run
+  std::int64_t kv_len = 0;  ///< of the longest element
+  std::int64_t q_len = 0;   ///< of the longest element
+  std::int64_t w = 0;       ///< keys that a query keeps at most
+  /// Tiles of 128 queries per segment: one or more steps of lifetime_shift, at most
+  /// kMaxSegmentTiles
+  std::int32_t segment_tiles = 0;
+  /// Whether additions have an order, so that gradients have the same bits in every run
+  bool has_order = false;
 
-  std::int64_t cuts_of_row() const;   ///< at most
-  std::int64_t tiles_of_row() const;  ///< of listed keys
+  std::int64_t cuts_of_row() const;   ///< upper bound
+  std::int64_t tiles_of_row() const;  ///< tiles of listed keys
   std::int64_t num_segments() const;
   std::int64_t keys_capacity() const;  ///< listed keys of all rows
   std::int64_t items_capacity() const;
-  /// Of a row: keys that are listed several times. In order two entries of a key share one, for
-  /// where two numbers are added to 0 it does not matter which is first.
+  /// Accumulator rows of a row: its keys that are listed several times. With an order two entries
+  /// of a key share one, because the order of two numbers added to 0 does not matter.
   std::int64_t sum_rows() const;
-  std::int64_t sums_capacity() const;   ///< rows of sums of all rows
-  std::int64_t ranks_capacity() const;  ///< each item may visit every tile of queries; 0: no order
+  std::int64_t sums_capacity() const;  ///< accumulator rows of all rows
+  /// Each item may visit every tile of queries; 0: no order
+  std::int64_t ranks_capacity() const;
   std::int64_t workspace_bytes() const;
 };
-/// Of rows of up to 64 million queries.
+/// Enough for rows of up to 64 million queries.
 inline constexpr std::int32_t kMaxSegmentTiles = 512;
 
-/// Rows whose items are computed side by side where they are in order: 132 blocks wait least by
-/// simulation (accumulation_order.cpp).
+/// Number of rows whose items are interleaved if they have an order. With this number 132 blocks
+/// wait least in simulation (visit_order.cpp).
 inline constexpr std::int32_t kRowsTogether = 8;
 
-/// Room for a selection of w keys out of masks of the one-interval class. `group_size`: query heads
-/// of a KV head, which share the segments' memory.
+/// Capacities for a selection of w keys out of masks of the one-interval class. `group_size` is the
+/// number of query heads of a KV head, which share the segments' memory.
 ///
-/// Example     131,072 tokens, w = 2,048, one head in a group: 32 segments of 32 tiles, 63,488 rows
-///             of sums for each row of scores; drifting scores need 59,125, random ones 8,174
+/// Example     131,072 tokens, w = 2,048, one head in a group: 32 segments of 32 tiles, 63,488
+///             accumulator rows for each row of scores; drifting scores need 59,125, random ones
+///             8,174
 KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
                             std::int64_t w, std::int32_t group_size);
 
 /// Arguments; all pointers are to device memory.
 struct KeyListsCall {
   KeyListsRoom room;
-  const Interval* kept = nullptr;  ///< [num_rows, kv_len], in each row begins of the keys that
-                                   ///< are kept do not decrease; 8-aligned
+  /// [num_rows, kv_len]; in each row the begins of the kept keys do not decrease; 8-aligned
+  const Interval* kept = nullptr;
   const std::int32_t* q_lens = nullptr;  ///< [num_rows]
   std::int32_t heads_kv = 1;
   void* workspace = nullptr;  ///< workspace_bytes, 16-aligned
 
-  ListedKey* keys = nullptr;          ///< [keys_capacity]: of each row tiles_of_row tiles
+  ListedKey* keys = nullptr;          ///< [keys_capacity]: tiles_of_row tiles for each row
   KeyItem* items = nullptr;           ///< [keys_capacity / 128]
   std::int32_t* num_items = nullptr;  ///< one word
-  SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row from row * sum_rows on
-  std::int32_t* num_sums = nullptr;   ///< [num_rows]: rows of sums in use
-  /// With room.has_order, as KeyListArrays has them (sm90/backward/params.hpp).
+  SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row begin at row * sum_rows
+  std::int32_t* num_sums = nullptr;   ///< [num_rows]: accumulator rows in use
+  /// With room.has_order, as in KeyListArrays (backward_params.hpp).
   std::int32_t* first_ranks = nullptr;  ///< [items_capacity]
   std::int32_t* ranks = nullptr;        ///< [ranks_capacity]
 };
 
-/// Makes the lists that list_keys (plan/kv_worklist.hpp) makes; the same every run. Five launches, six
-/// with an order; nothing is waited for. Where more than w keys live at the end of a segment,
-/// entries beyond the room are left out.
+/// Makes the worklists that list_keys (key_lists.hpp) makes; the same in every run. It takes five
+/// launches, or six with an order, and does not wait. If more than w keys are live at the end of a
+/// segment, entries beyond the capacity are left out.
 ///
-/// With an order: items of kRowsTogether rows lie side by side, segment by segment, the first of
-/// each row, the second of each row and so on (device_accumulation_order.cuh), and of each visit it is said how
-/// many items of the row visit the tile before. Rows of sums are those of pairs of entries.
+/// With an order, items of kRowsTogether rows are interleaved, segment by segment: the first item
+/// of each row, then the second of each row, and so on (items_in_turn.cuh). Each visit has a rank:
+/// the number of items of the row that visit the tile before. Accumulator rows are those of pairs
+/// of entries.
 ///
-/// Errors  unsupported: room for more than 2^31 - 1 listed keys, sums or ranks; cuda
-/// Cost    8 B read a key, twice; 16 B written and read again for a listed key; with an order 4 B a
-///         visit, and a look at each pair of items of a segment
+/// Errors  unsupported: more than 2^31 - 1 listed keys, sums or ranks; cuda
+/// Cost    8 B read per key, twice; 16 B written and read again per listed key; with an order 4 B
+///         per visit, and a look at each pair of items of a segment
 Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream);
 
 }  // namespace fdma::dynamic_mask

@@ -1,4 +1,4 @@
-// Dynamic Mask Attention: what is the same on all backends, and which one runs.
+// Dynamic Mask Attention: the code common to all backends, and the choice of the backend.
 #include "fdma/kernels/dynamic_mask_attention.hpp"
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@ namespace fdma {
 
 struct DynamicMaskAttention::Impl {
   DynamicMaskSpec spec;
-  TopkRows rows;                                        ///< of cpu the masks; of sm90 lengths only
-  std::unique_ptr<dynamic_mask::DeviceCall> on_device;  ///< of sm90
+  TopkRows rows;                                        ///< cpu: the masks; sm90: lengths only
+  std::unique_ptr<dynamic_mask::DeviceCall> on_device;  ///< sm90 only
 };
 
 namespace {
@@ -36,7 +36,7 @@ ColumnIntervals causal_mask(std::int64_t q_len, std::int64_t kv_len) {
   return causal;
 }
 
-// One causal mask for each pair of lengths.
+// Makes one causal mask for each pair of lengths.
 void set_causal(const AttentionShape& shape, TopkRows& rows) {
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const auto same =

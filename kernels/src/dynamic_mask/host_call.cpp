@@ -28,7 +28,7 @@ ColumnIntervals without_zero_scores(const ColumnIntervals& kept, const std::vect
   return left;
 }
 
-// One row of scores: what each of its keys is kept by.
+// Selects keys in one row of scores; returns the queries that keep each key.
 Result<ColumnIntervals> select_row(const DynamicMaskSpec& spec, const TopkRows& rows,
                                    const TensorView& scores, std::int64_t row) {
   const auto mask = static_cast<std::size_t>(rows.mask_of[static_cast<std::size_t>(row)]);
@@ -119,7 +119,7 @@ BlockMask mask_of_kept(const AttentionShape& shape, std::vector<ColumnIntervals>
   return mask;
 }
 
-// Those of the forward call, as the host has them.
+// The kept keys of the forward call, as the host has them.
 Result<std::vector<ColumnIntervals>> kept_of_call(const DynamicMaskSpec& spec, const TopkRows& rows,
                                                   const DynamicMaskBackwardTensors& tensors,
                                                   int num_threads) {

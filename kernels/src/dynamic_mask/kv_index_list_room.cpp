@@ -10,7 +10,7 @@ struct SeenKey {
   Interval queries;
 };
 
-// In key order, where neither begins nor ends decrease.
+// The seen keys in key order, in which neither begins nor ends decrease.
 std::vector<SeenKey> seen_keys(const ColumnIntervals& among) {
   std::vector<SeenKey> seen;
   for (std::size_t key = 0; key + 1 < among.offsets.size(); ++key) {
@@ -28,7 +28,7 @@ std::vector<TileRoom> tile_rooms(const ColumnIntervals& among, std::int64_t w,
                                  std::int64_t block_q) {
   const std::vector<SeenKey> seen = seen_keys(among);
   std::vector<TileRoom> rooms;
-  std::size_t begun = 0, ended = 0;  // keys that appear before, and that vanish by, some query
+  std::size_t begun = 0, ended = 0;  // keys that appear before, and that vanish by, a query
   for (std::int64_t first = 0; first < among.q_len; first += block_q) {
     const std::int64_t end = std::min(first + block_q, among.q_len);
     TileRoom room;

@@ -1,4 +1,5 @@
-// Room for the gather lists of a learned selection, before any score is known.
+// Capacities of the kv index lists of a learned selection, before any score is known.
+// plan_selection uses it.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,18 @@
 
 namespace fdma::dynamic_mask {
 
-/// What a tile row of a mask M shows, and what it may hold once w keys of each query are selected.
+/// The keys that a mask M shows to a tile row, and how many it may hold once w keys of each query
+/// are selected.
 struct TileRoom {
   std::int64_t most_visible = 0;  ///< keys that one of its queries sees
-  std::int64_t num_entries = 0;   ///< most keys that any scores keep for some query of the tile
-  Interval keys{0, 0};            ///< the first to past the last key that some query sees
+  std::int64_t num_entries = 0;   ///< most keys that the selection keeps for some query of the tile
+  Interval keys{0, 0};            ///< from the first to past the last key that some query sees
 };
 
-/// The room of every tile row of `block_q` queries of M, of the one-interval class
-/// (one_interval.hpp): a selected key was selected from the first query on that sees it. So a tile
-/// holds the keys of its first query, at most w, and of the keys that appear with a later query at
-/// most w each.
+/// The capacity of every tile row of `block_q` queries of M, which is of the one-interval class
+/// (one_interval.hpp): a selected key was selected from the first query on that sees it. A tile
+/// therefore holds the keys of its first query, at most w, and at most w of the keys that appear
+/// with each later query.
 ///
 /// Example     causal, w = 2048, tiles of 128: 128, 256, .., 2048 and then 2048 + 127 entries
 /// Cost        O(keys + queries)

@@ -9,7 +9,7 @@ namespace fdma::dynamic_mask {
 namespace {
 
 constexpr std::int64_t kTile = kListTile;
-constexpr std::int64_t kItemsOfWorker = 6;  // so that the last ones end together
+constexpr std::int64_t kItemsOfWorker = 6;  // so that the last ones end at about the same time
 constexpr std::int32_t kLeastSegment = 8;   // tiles: shorter items cost more to begin and to end
 
 }  // namespace
@@ -24,7 +24,7 @@ std::int64_t KeyListsRoom::tiles_of_row() const { return ceil_div(kv_len + cuts_
 std::int64_t KeyListsRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
 std::int64_t KeyListsRoom::items_capacity() const { return num_rows * tiles_of_row(); }
 std::int64_t KeyListsRoom::sum_rows() const {
-  // Of a key that is cut c times: 1, or half of c + 1 and no more than c.
+  // A key that is cut c times needs 1 row, or with an order half of c + 1 and no more than c.
   const std::int64_t cuts = cuts_of_row();
   return std::min(cuts, kv_len + (has_order ? cuts / 2 : 0));
 }

@@ -1,6 +1,6 @@
-// The keys that live in a group of consecutive tiles of a row, found once by a block
-// (device_kv_index_lists.cu): from the pieces of kept keys that reach into the group, into shared memory, in
-// order.
+// The keys that are live in a group of consecutive tiles of a row (device_lists.cu). A block finds
+// them once, from the pieces of kept keys that reach into the group, and stores them in shared
+// memory in order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,11 +19,11 @@ inline constexpr std::int64_t kPieceKeys = 2048;
 inline constexpr int kGroupTiles = 16;
 inline constexpr int kCutThreads = 512;
 inline constexpr int kCutWarps = kCutThreads / kWarp;
-inline constexpr int kItems = 4;  // candidates side by side that a thread looks at in one round
+inline constexpr int kItems = 4;  // adjacent candidates that a thread reads in one round
 inline constexpr int kRound = kItems * kCutThreads;
 inline constexpr int kWindowPieces = 2 * kWarp;  // pieces whose counts are in shared memory
 inline constexpr int kWindowChunks = kWindowPieces * kPieceKeys / kWarp;  // of 32 candidates
-inline constexpr int kFew = 4;  // tiles that may have keys in common, or all of the group
+inline constexpr int kFew = 4;  // tiles that may share keys, if not all of the group do
 inline constexpr int kCounts = kGroupTiles + kGroupTiles / kFew + 1;
 inline constexpr int kStagedKeys = 512;
 inline constexpr int kChunkKeys = 128;  // of the attention kernel
@@ -34,19 +34,20 @@ static_assert(kPieceKeys % kItems == 0 && kRound <= kManyBatches);
 struct __align__(16) Piece {
   std::int32_t num_kept;
   std::int32_t first_begin;  // first query that keeps a key of it
-  std::int32_t last_end;     // past the last one
+  std::int32_t last_end;     // past the last query that keeps one
   std::int32_t unused;
 };
 
-// The keys that live in a group, in order, and their queries relative to the group and cut off
-// there: begin, and end in the upper half.
+// The keys that are live in a group, in order, and their queries relative to the group and cut
+// there: the begin in the lower half, the end in the upper half.
 struct LiveList {
   std::int32_t* keys;
   std::uint32_t* queries;
   std::uint32_t* marks;  // [steps of 32 keys, kStepMarks]: LiveKeys::mark_steps
 };
-// Words of a step: of each tile the keys that all its rows see, then of each those that some do.
-// One more, so that lanes that read the same word of each step find it in different banks.
+// Words of a step: for each tile the keys that all its rows see, then for each tile the keys that
+// some rows see. There is one more word, so that lanes that read the same word of each step access
+// different banks.
 inline constexpr int kStepMarks = 2 * kGroupTiles + 1;
 static_assert(2 * kGroupTiles == kWarp);
 __device__ __forceinline__ int begin_of(std::uint32_t queries) {
@@ -55,12 +56,13 @@ __device__ __forceinline__ int begin_of(std::uint32_t queries) {
 __device__ __forceinline__ int end_of(std::uint32_t queries) {
   return static_cast<int>(queries >> 16);
 }
-// Bits [begin, end) of 16.
+// Bits [begin, end) of 16 bits.
 __device__ __forceinline__ std::uint32_t bits(int begin, int end) {
   return begin < end ? (1u << end) - (1u << begin) : 0;
 }
-// Bit i of lane l to bit l of lane i: halves, quarters and so on of rows and columns change places.
-// Of the other lane's word come the bits that this one does not keep, rotated to where they belong.
+// Transposes: bit i of lane l moves to bit l of lane i. Halves, quarters and so on of rows and
+// columns are exchanged. From the other lane's word come the bits that this lane does not keep,
+// rotated to their place.
 __device__ __forceinline__ std::uint32_t transposed(std::uint32_t word, int lane) {
   std::uint32_t low = 0xFFFF;
 #pragma unroll
@@ -77,15 +79,16 @@ __device__ __forceinline__ std::uint32_t transposed(std::uint32_t word, int lane
 struct Kernel {
   const int2* kept;
   std::int64_t kv_len;
-  std::uint32_t num_pieces;  // of a row
+  std::uint32_t num_pieces;  // per row
   std::uint32_t num_rows;
   const std::int32_t* q_lens;
   std::int32_t num_tiles, block_q, batch_entries;
   const std::int64_t* first_entries;
   Piece* pieces;  // [rows, num_pieces]
-  // [rows, row_keys], of a piece its kept keys and, up to the next multiple of kItems, none.
+  // [rows, row_keys]: for each piece its kept keys and, up to the next multiple of kItems, empty
+  // entries.
   int2* kept_queries;
-  std::uint16_t* kept_offsets;  // from the first key of the piece
+  std::uint16_t* kept_offsets;  // relative to the first key of the piece
   std::int64_t row_keys;        // kv_len, or the next multiple of kItems
   sm90::GatherListOnDevice* lists;
   std::int32_t* keys;
@@ -96,29 +99,31 @@ struct Kernel {
 
 __device__ __forceinline__ std::uint32_t lanes_below(int lane) { return (1u << lane) - 1; }
 
-// What neighbouring tiles of a group have in common: of the keys that all of their rows see the
-// first ones, whole chunks of them. They are written once, into the room of the first tile.
+// The keys that neighbouring tiles of a group share: of the keys that all of their rows see the
+// first ones, in whole index tiles. They are written once, into the space of the first tile.
 struct Common {
-  int first_tile, last_tile;  // of the group
+  int first_tile, last_tile;  // within the group
   int num_keys;
 };
 
-// Shared memory of cut_lists beside the live keys, which follow.
+// Shared memory of cut_lists in front of the live keys.
 struct Shared {
-  std::int64_t first_entries[kGroupTiles + 1];  // of the group's lists; behind its last the end
+  std::int64_t first_entries[kGroupTiles + 1];  // of the group's lists; after its last list the end
   std::int32_t first_list, num_lists;           // of the group
-  std::int32_t num_tiles;                       // that have rows
-  // Of the batch: keys that all rows see of each tile, of each four and of all.
+  std::int32_t num_tiles;                       // number of tiles that have rows
+  // For the batch: the number of keys that all rows of each tile see, of each four tiles, and of
+  // all tiles.
   std::int32_t counts[kCounts];
-  Common common[kGroupTiles];              // of each tile, read and written by its warp
-  std::int32_t before[kWindowPieces + 1];  // candidates in the pieces of the window before this one
-  std::uint8_t piece_of_chunk[kWindowChunks];  // that has the first of 32 candidates
+  Common common[kGroupTiles];                  // per tile, read and written by its warp
+  std::int32_t before[kWindowPieces + 1];      // candidates in earlier pieces of the window
+  std::uint8_t piece_of_chunk[kWindowChunks];  // the piece that has the first of 32 candidates
   std::int32_t round_counts[2][kCutWarps];
-  std::uint16_t staged[kCutWarps][kStagedKeys];  // of each tile's list, from the first of 32 steps
+  // Of each tile's list, from the first of 32 steps on
+  std::uint16_t staged[kCutWarps][kStagedKeys];
 };
 
-// Goes over the keys of a row that live in a group of tiles, batch by batch. All threads of the
-// block take part in every call.
+// Iterates over the keys of a row that are live in a group of tiles, batch by batch. All threads of
+// the block take part in every call.
 class LiveKeys {
  public:
   __device__ LiveKeys(const Kernel& call, Shared& shared, const LiveList& live, int row,
@@ -129,10 +134,10 @@ class LiveKeys {
     window_ = -kWindowPieces;
     candidate_ = num_candidates_ = 0;
   }
-  // The next batch; then the keys are in live[0, size()). False: that was the last.
+  // Loads the next batch into live[0, size()). Returns false if that was the last.
   __device__ bool fill() {
     size_ = 0;
-    __syncthreads();  // the batch before it has been read
+    __syncthreads();  // the previous batch has been read
     bool has_more = true;
     for (int round = 0;; ++round) {
       if (candidate_ >= num_candidates_) {
@@ -156,7 +161,7 @@ class LiveKeys {
   __device__ int size() const { return size_; }
 
  private:
-  // Counts the candidates of up to kWindowPieces pieces, two for each lane of every warp; then
+  // Counts the candidates of up to kWindowPieces pieces, two for each lane of every warp. Then
   // finds the piece of every 32nd candidate.
   __device__ void open_window() {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
@@ -176,7 +181,7 @@ class LiveKeys {
     const int sum = ptx::sum_up_to(counts[0] + counts[1], lane);
     num_candidates_ = __shfl_sync(~0u, sum, kWarp - 1);
     candidate_ = 0;
-    __syncthreads();  // the window before it is done with
+    __syncthreads();  // the previous window is not used any more
     if (thread < kWarp) {
       shared_.before[2 * lane + 1] = sum - counts[1];
       shared_.before[2 * lane + 2] = sum;
@@ -189,7 +194,7 @@ class LiveKeys {
     __syncthreads();
   }
 
-  // The piece of the window that has a candidate: the last one with no more before it.
+  // The piece of the window that has a candidate: the last one with no more candidates before it.
   __device__ int piece_of(int candidate) const {
     int begin = 0, end = kWindowPieces;
     while (end - begin > 1) {
@@ -203,7 +208,8 @@ class LiveKeys {
     return begin;
   }
 
-  // Appends those of the next kRound candidates that live, in their order. False: there is no room.
+  // Appends the live ones among the next kRound candidates, in their order. Returns false if there
+  // is no room.
   __device__ __forceinline__ bool take_round(std::int32_t* counts) {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
     const int candidate = candidate_ + kItems * thread;
@@ -228,7 +234,7 @@ class LiveKeys {
     }
     const int begins[kItems] = {queries[0].x, queries[0].z, queries[1].x, queries[1].z};
     const int ends[kItems] = {queries[0].y, queries[0].w, queries[1].y, queries[1].w};
-    int before = 0, count = 0;  // lives of lanes below, of the warp
+    int before = 0, count = 0;  // live candidates of lower lanes, of the warp
     bool lives[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -240,7 +246,7 @@ class LiveKeys {
     const std::uint32_t counts_at = ptx::kept_shared_address(counts);
     if (lane == 0) ptx::store_word(counts_at + warp * 4, count);
     __syncthreads();
-    // Every warp adds up the counts of all, one for each lane.
+    // Every warp adds up the counts of all warps, one for each lane.
     count = lane < kCutWarps ? ptx::load_word(counts_at + lane * 4) : 0;
     before += __reduce_add_sync(~0u, lane < warp ? count : 0);
     count = __reduce_add_sync(~0u, count);
@@ -260,12 +266,13 @@ class LiveKeys {
     return true;
   }
 
-  // Of every step of 32 live keys those that all rows of each tile of the group see, and those that
-  // some rows of it see; and how many all rows see, of all steps.
+  // Marks, for every step of 32 live keys, the keys that all rows of each tile of the group see and
+  // the keys that some rows see. Also counts the keys that all rows see, over all steps.
   __device__ void mark_steps() const {
     const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
     const int shift = 31 - __clz(call_.block_q), end_of_group = q_end_ - q_begin_;
-    // A lane counts for a tile, a four or all: keys that the first and the last tile of it see.
+    // A lane counts for a tile, for four tiles or for all: the keys that the first and the last of
+    // these tiles see.
     const int last_tile = max((end_of_group - 1) >> shift, 0);
     int first = lane, last = lane;
     if (lane >= kGroupTiles) {
@@ -281,7 +288,7 @@ class LiveKeys {
         const std::uint32_t queries = live_.queries[step * kWarp + lane];
         const int begin = begin_of(queries), end = end_of(queries);
         const int end_tile = (end + call_.block_q - 1) >> shift;
-        // The rows of the last tile may end before it does.
+        // The rows of the last tile may end before the tile does.
         const int end_full = end == end_of_group ? end_tile : end >> shift;
         full = bits((begin + call_.block_q - 1) >> shift, end_full);
         part = bits(begin >> shift, end_tile) & ~full;
@@ -300,9 +307,9 @@ class LiveKeys {
   LiveList live_;
   int row_;
   int q_begin_, q_end_;
-  int window_ = 0;          // its first piece
-  int candidate_ = 0;       // next one, in the window
-  int num_candidates_ = 0;  // of the window
+  int window_ = 0;          // first piece of the window
+  int candidate_ = 0;       // next candidate of the window
+  int num_candidates_ = 0;  // in the window
   int size_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// The first four launches of device_kv_worklist.cu: the kept keys of each row, cut and in the order
-// of plan/kv_worklist.hpp, and of each tile of them the queries that see some and that see all.
+// The first four launches of device_key_lists.cu. They cut the kept keys of each row and put them
+// in the order of key_lists.hpp. For each tile of keys they compute the queries that see some of
+// them and the queries that see all.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,40 +19,40 @@ inline constexpr int kPieceThreads = 256;
 inline constexpr int kPieceWarps = kPieceThreads / kWarp;
 inline constexpr int kRounds = kPieceKeys / kPieceThreads;  // of a warp, 32 keys each
 inline constexpr int kBins = 1024;                          // steps of lifetime_shift
-inline constexpr int kRowThreads = 1024;                    // of kernels of a block a row
+inline constexpr int kRowThreads = 1024;  // threads of kernels with one block per row
 inline constexpr int kMaxBlockTiles = 8;
 static_assert(kBins == kRowThreads && kMaxBlockTiles == kPieceWarps);
 
-// A tile of listed keys: its queries in tiles.
+// A tile of listed keys: its range of queries, in tiles.
 struct __align__(16) TileRange {
-  std::int32_t begin, end;            // that see some key
-  std::int32_t full_begin, full_end;  // that see all
+  std::int32_t begin, end;            // tiles that see some key
+  std::int32_t full_begin, full_end;  // tiles that see all keys
 };
 
 struct Lists {
   const int2* kept;
   std::int64_t kv_len;
   const std::int32_t* q_lens;
-  std::uint32_t num_pieces;  // of a row
+  std::uint32_t num_pieces;  // per row
   std::int32_t heads_kv;
-  std::int32_t num_tiles, num_segments;  // of a row at most
+  std::int32_t num_tiles, num_segments;  // per row, upper bounds
   std::int32_t segment_tiles, sum_rows;
   std::int32_t longest_short_life;
-  std::int32_t q_tiles;         // of a row at most
-  std::uint32_t* counts;        // [rows, pieces, kBins]; then those before, of the row
-  std::int32_t* piece_sums;     // [rows, pieces], rows of sums; then those before
-  std::int32_t* bin_begins;     // [rows, kBins]
-  std::int32_t* num_listed;     // [rows]
-  TileRange* tiles;             // [rows, num_tiles]
+  std::int32_t q_tiles;      // per row, upper bound
+  std::uint32_t* counts;     // [rows, pieces, kBins]; later the sums over earlier pieces of the row
+  std::int32_t* piece_sums;  // [rows, pieces], accumulator rows; later the sums over earlier pieces
+  std::int32_t* bin_begins;  // [rows, kBins]
+  std::int32_t* num_listed;  // [rows]
+  TileRange* tiles;          // [rows, num_tiles]
   std::int32_t* segment_items;  // [rows, num_segments]
   int4* keys;                   // ListedKey
   KeyItem* items;
   std::int32_t* num_items;
   SumKey* sum_keys;
   std::int32_t* num_sums;
-  // With an order, else null.
-  int4* unordered;  // [rows, num_tiles], of each segment its tiles: first and last query, tile
-  int4* in_order;   // the same: first and last query, item
+  // With an accumulation order, otherwise null.
+  int4* unordered;  // [rows, num_tiles], the tiles of each segment: first and last query, tile
+  int4* in_order;   // the same tiles in order: first and last query, item
   std::int32_t *first_ranks, *ranks;
 
   __device__ int4* keys_of(std::int64_t row) const { return keys + row * num_tiles * kListTile; }
@@ -59,13 +60,13 @@ struct Lists {
     return (num_listed[row] + kListTile - 1) / kListTile;
   }
   __device__ int segment_queries() const { return segment_tiles * kListTile; }
-  // Of a key that is listed `num_parts` times.
+  // Number of accumulator rows of a key that is listed `num_parts` times.
   __device__ int num_sums_of(int num_parts) const {
     return num_parts < 2 ? 0 : ranks == nullptr ? 1 : (num_parts + 1) / 2;
   }
 };
 
-// The kept keys of a piece: those of a warp lie side by side, 32 in a round.
+// The kept keys of a piece. Those of a warp are adjacent, 32 in a round.
 struct PieceKeys {
   __device__ explicit PieceKeys(const Lists& call)
       : row(blockIdx.x / call.num_pieces),
@@ -81,9 +82,9 @@ struct PieceKeys {
     }
   }
   __device__ bool is_kept(int i) const { return queries[i].x < queries[i].y; }
-  // Whether the block's intervals are cut. `counts`: shared, kPieceWarps of them.
+  // Whether the block's intervals are cut. `counts` is shared memory of kPieceWarps words.
   __device__ bool cuts(const Lists& call, int* counts) const {
-    int count = 0;  // the long ones in the upper half
+    int count = 0;  // long intervals are counted in the upper half
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const bool is_long = queries[i].y - queries[i].x > call.longest_short_life;
@@ -142,13 +143,13 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
 }
 
-// Sums of a value over the threads before this one, and over all of them. A block of kRowThreads.
+// Sums of a value over earlier threads, and over all threads. A block of kRowThreads threads.
 struct RowSums {
   __device__ int before(int value) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     const int up_to = ptx::sum_up_to(value, lane);
-    __syncthreads();  // the sums before these have been read
+    __syncthreads();  // the previous sums have been read
     if (lane == kWarp - 1) warps[warp] = up_to;
     __syncthreads();
     const int of_warps = ptx::sum_up_to(warps[lane], lane);
@@ -156,7 +157,7 @@ struct RowSums {
     const int earlier = __shfl_sync(~0u, of_warps, max(warp - 1, 0));
     return up_to - value + (warp > 0 ? earlier : 0);
   }
-  int* warps;  // shared, kWarp of them
+  int* warps;  // shared memory, kWarp words
   int all = 0;
 };
 static_assert(kRowThreads == kWarp * kWarp);
@@ -202,8 +203,9 @@ static __global__ void __launch_bounds__(kRowThreads)
 
 static __global__ void __launch_bounds__(kPieceThreads)
     place_keys(const __grid_constant__ Lists call) {
-  __shared__ int places[kPieceWarps][kBins];  // counts of a warp; then where its next part goes
-  __shared__ std::uint8_t kept_keys[kPieceWarps][kRounds * kWarp];  // from the warp's first on
+  __shared__ int places[kPieceWarps][kBins];  // counts of a warp; then the place of its next part
+  // Relative to the warp's first key
+  __shared__ std::uint8_t kept_keys[kPieceWarps][kRounds * kWarp];
   __shared__ int warps[kPieceWarps];
   static_assert(kRounds * kWarp <= 256);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -213,7 +215,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
   const PieceKeys keys(call);
   const bool cuts = keys.cuts(call, warps);
-  // The kept keys of a warp, side by side: 32 of them are a round.
+  // Compacts the kept keys of a warp; 32 of them are a round.
   int num_kept = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
@@ -226,12 +228,12 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
   __syncwarp();
   const auto key_at = [&](int i) { return keys.first - lane + kept_keys[warp][i]; };
-  // Reversed where there is no key.
+  // Returns a reversed interval where there is no key.
   const auto queries_of = [&](int i) {
     return i < num_kept ? __ldg(call.kept + keys.row * call.kv_len + key_at(i)) : make_int2(0, 0);
   };
   const int segment = call.segment_queries();
-  // Segments that list a key.
+  // The segments that list a key.
   const auto segments_of = [&](const int2& queries) {
     if (queries.x >= queries.y) return make_int2(0x7FFFFFFF, -1);
     const int last = (queries.y - 1) / segment;
@@ -280,7 +282,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
       call.sum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};
     }
     sum_row += __shfl_sync(~0u, rows_up_to, kWarp - 1);
-    // Segment by segment: parts of a bin come in the order of their keys.
+    // Goes segment by segment: parts of a bin come in the order of their keys.
     const int last = __reduce_max_sync(~0u, segments.y);
     for (int s = __reduce_min_sync(~0u, segments.x); s <= last; ++s) {
       const bool is_listed = segments.x <= s && s <= segments.y;
@@ -320,7 +322,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   const int size = min(num_left, block_tiles * kListTile);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   int4* const keys = call.keys_of(row) + first_tile * kListTile;
-  std::uint64_t ranks[kItemsOfThread];  // larger ones begin earlier, or lie before others
+  std::uint64_t ranks[kItemsOfThread];  // larger ranks begin earlier, or come first in the list
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
     const int at = i * kPieceThreads + thread;
@@ -358,7 +360,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   const int q_len = call.q_lens[row];
   const auto tiles_up_to = [](int queries) { return (queries + kListTile - 1) / kListTile; };
   TileRange tile{min_begin / kListTile, tiles_up_to(max_end), tiles_up_to(max_begin), 0};
-  // The last tile of queries may end before its 128th.
+  // The last tile of queries may end before its 128th query.
   tile.full_end = min_end == q_len ? tiles_up_to(q_len) : min_end / kListTile;
   if (tile.full_begin >= tile.full_end || (warp + 1) * kListTile > size) {
     tile.full_begin = tile.full_end = tile.begin;

@@ -1,10 +1,10 @@
-// The planner of a selection knows w and M, not the scores: it compares, for each number of heads
-// that may share a tile,
-//   gather   the most keys that a tile's list may have, in steps of 32 keys, each a sixth dearer
-//            than a key in its place; and making the lists
+// The planner of a selection knows w and M, but not the scores. For each number of heads that may
+// share a tile it compares two costs:
+//   gather   the maximum number of keys of a tile's kv index list, in steps of 32 keys, each a sixth
+//            dearer than a contiguous key; and making the lists
 //   scan     all tiles in which M shows a key, which cost a tenth more with a mask
-// A list holds w keys and one for each query that lets another appear, so fewer queries in a tile
-// mean shorter lists, but more of them.
+// A list holds w keys and one for each query with which another key appears. Fewer queries in a
+// tile therefore mean shorter lists, but more of them.
 //
 // Example     32 heads, 8 KV heads, 128K tokens, w = 2,048: lists of 32 queries and 4 heads
 // Example     1K tokens, w = 512: tiles are scanned
@@ -23,17 +23,17 @@ namespace fdma::dynamic_mask {
 namespace {
 
 constexpr double kFlopPerUs = 4.9e6;     // of a multiprocessor: 650 TFLOP/s over 132
-constexpr double kGatherDearer = 1.15;   // hopper: gathered against contiguous keys
+constexpr double kGatherDearer = 1.15;   // sm90: gathered against contiguous keys
 constexpr double kMaskDearer = 1.1;      // a tile of column intervals against a full one
-constexpr double kItemTiles = 0.9;       // what an item costs beside its tiles
+constexpr double kItemTiles = 0.9;       // cost of an item in addition to its tiles
 constexpr double kListEntryUs = 1.3e-6;  // 4 to 6 bytes written, intervals read
 constexpr double kListUs = 1.0e-4;       // each list
-constexpr double kListLaunchesUs = 6;    // two launches, with what they wait
+constexpr double kListLaunchesUs = 6;    // two launches and their latency
 constexpr std::int32_t kGatherHeadDim = 128;
 constexpr std::int64_t kListAlignment = 32;  // entries
-constexpr std::int32_t kStepKeys = 32;       // of the last chunk of a list
+constexpr std::int32_t kStepKeys = 32;       // granularity of the last index tile of a list
 
-// Rooms of the tile rows of every mask.
+// Capacities of the tile rows of every mask.
 using RoomsOfMasks = std::vector<std::vector<TileRoom>>;
 
 RoomsOfMasks rooms_of(const TopkRows& rows, std::int64_t w, std::int64_t block_q) {
@@ -56,7 +56,7 @@ std::int64_t tiles_of(const TileRoom& room) {
              : 0;
 }
 
-// Microseconds of a plan, its lists included.
+// Predicted microseconds of a plan, its lists included.
 double predict(const AttentionShape& shape, const TopkRows& rows, const RoomsOfMasks& rooms,
                std::int32_t heads_per_tile, SelectionReading reading) {
   const double tile_us =
@@ -87,7 +87,7 @@ struct Choice {
   RoomsOfMasks rooms;
 };
 
-// Keys by index are for head sizes up to 128.
+// Keys by index exist for head sizes up to 128.
 bool gathers(const AttentionShape& shape) {
   return shape.head_dim <= kGatherHeadDim && shape.head_dim_v <= kGatherHeadDim;
 }
@@ -110,7 +110,7 @@ Choice choose(const DynamicMaskSpec& spec, const TopkRows& rows) {
   return best;
 }
 
-// The segment of one (row, tile), and how many keys it is worth.
+// The segment of one (row, tile), and its cost in keys.
 struct RowSegment {
   PlanSegment segment;
   std::int64_t num_keys;
@@ -130,13 +130,13 @@ RowSegment segment_of(const TileRoom& room, SelectionReading reading, std::int64
           std::int64_t{room.keys.end} - room.keys.begin};
 }
 
-// KV heads whose keys and values share the cache.
+// Number of KV heads whose keys and values fit in L2 together.
 std::int64_t heads_of_section(const AttentionShape& shape) {
   const std::int64_t bytes = shape.max_kv_len() * 2 * (shape.head_dim + shape.head_dim_v);
   return std::max<std::int64_t>(PlanOptions{}.section_bytes / std::max<std::int64_t>(bytes, 1), 1);
 }
 
-// Items of all rows, section by section, longest first.
+// Adds the items of all rows, by groups of heads in L2, longest first.
 void add_items(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
   AttentionPlan& plan = made.plan;
   const AttentionShape& shape = plan.shape;
@@ -235,7 +235,7 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
                                   spec.shape, score, options));
     return made;
   }
-  // The header, and what the backend refuses, are those of any plan for this shape.
+  // The header, and the checks of the backend, are those of any plan for this shape.
   options.split = SplitMode::never;
   options.pack = PackMode::never;
   FDMA_TRY(made.plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
