@@ -1,9 +1,10 @@
-// attention_backward on the CPU, in three steps: what is the same for all keys of a row, then
-// groups of key tiles in the order of the plan, then dq in its own type. With RowSums::keys groups
-// are walked twice: the first time dS is added up along rows, for D.
+// attention_backward on the CPU, in three steps: values common to all keys of a row, then groups of
+// key tiles in the order of the plan, then dq in its own type. With RowSums::keys the groups are
+// walked twice; the first walk sums dS along rows, for the correction of D.
 //
-// A group, the items of a KV head's query heads at one key tile, is run by one thread: gradients of
-// k, v and bias are its own. Those of q are sums over key tiles, in turns (QueryTurns).
+// A group is the items of a KV head's query heads at one key tile. One thread runs it, so gradients
+// of k, v and bias belong to that thread alone. Gradients of q are sums over key tiles, which are
+// added in accumulation order (QueryTurns).
 #include "fdma/kernels/attention_backward.hpp"
 
 #include <fmt/format.h>
@@ -113,13 +114,13 @@ std::int64_t BackwardWorkspace::bytes(const AttentionShape& shape, BlockShape ti
 
 namespace {
 
-// Takes groups in the order of the plan, and their tickets with them.
+// Hands out groups in the order of the plan, together with their tickets.
 class GroupQueue {
  public:
   GroupQueue(const BackwardRun& run, QueryTurns& turns, const std::vector<WorkItem>& items)
       : run_(run), turns_(turns), items_(items) {}
 
-  /// The first item of the next group, or null. Its tickets replace those in the workspace.
+  /// Returns the first item of the next group, or null. Its tickets replace those in the workspace.
   const WorkItem* take(BackwardWorkspace& workspace) {
     const std::lock_guard lock(mutex_);
     if (next_ == items_.size()) return nullptr;
@@ -140,7 +141,7 @@ class GroupQueue {
   std::size_t next_ = 0;
 };
 
-// Calls visit(batch, head, begin, end) for all queries, some at a time, on all threads.
+// Calls visit(batch, head, begin, end) for blocks of all queries, on all threads.
 template <class Visit>
 void for_each_query_block(const BackwardRun& run, const Visit& visit) {
   const AttentionShape& shape = run.plan->shape;
@@ -163,7 +164,7 @@ void run_pass(BackwardRun& run, const std::vector<WorkItem>& items, bool adds_up
   BackwardPass pass(*run.plan, adds_up_rows);
   GroupQueue queue(run, pass.turns, items);
   const std::int32_t group_size = run.plan->shape.group_size();
-  // Once taken, a group is finished: others wait for it.
+  // A group that is taken is also finished, because others wait for it.
   const auto work = [&] {
     BackwardWorkspace workspace(run, pass);
     while (!is_cancelled(options)) {

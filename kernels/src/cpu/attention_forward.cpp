@@ -1,4 +1,4 @@
-// attention_forward on the CPU: everything is checked before anything is written, then threads take
+// attention_forward on the CPU. Everything is checked before anything is written; then threads take
 // items in the order of the plan.
 #include <fmt/format.h>
 #include <hwy/targets.h>
@@ -44,8 +44,8 @@ void WorkspaceArrays::add_to(FloatBlock& block, const AttentionShape& shape, Blo
   block.add(row, kMaxHeadDim);
 }
 
-// Read once. (DisableTargets would not do: in Highway 1.0.3 the
-// next call of SupportedTargets picks from all targets again.)
+// The environment variable is read once. (DisableTargets would not do: in Highway 1.0.3 the next
+// call of SupportedTargets picks from all targets again.)
 Result<void> restrict_targets() {
   static const std::optional<Error> wrong = []() -> std::optional<Error> {
     const char* name = std::getenv("FDMA_CPU_TARGET");
@@ -98,7 +98,7 @@ void run_items(const cpu::Call& call, const AttentionOptions& options) {
 }  // namespace
 
 const char* cpu_target() {
-  static_cast<void>(cpu::restrict_targets());  // a wrong name is attention_forward's to report
+  static_cast<void>(cpu::restrict_targets());  // attention_forward reports a wrong name
   return cpu::target_name();
 }
 

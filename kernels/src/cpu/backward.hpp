@@ -1,4 +1,4 @@
-// What the CPU's backward pass hands to the code that is compiled once per instruction set.
+// Interface between the CPU's backward pass and its code that is compiled once per instruction set.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace fdma::cpu {
 
-/// The query tiles of an item, one after the other; `element` of a parametric plan, or null.
+/// Iterates over the query tiles of an item. `element` is that of a closed-form plan, or null.
 class TileCursor {
  public:
   TileCursor(const AttentionPlan& plan, const FormulaElement* element, const WorkItem& item)
@@ -22,7 +22,7 @@ class TileCursor {
     if (element != nullptr) walk_ = walk_of(*element, plan.mask_tile(), item.q_tile);
   }
 
-  /// Sets `tile` to the next one; false after the last.
+  /// Sets `tile` to the next tile; returns false after the last.
   bool next(std::int32_t& tile) {
     bool is_full = false;
     if (walk_) return walk_->next(tile, is_full);
@@ -37,28 +37,29 @@ class TileCursor {
   std::optional<FormulaWalk> walk_;
 };
 
-/// The turns in which items add to rows of queries: to dq, or to D. Key tiles that see the same
+/// The accumulation order of items in rows of queries, for dq or for D. Key tiles that see the same
 /// query tile of a head add to its rows in the order in which they were taken, whichever thread is
-/// first: each draws a ticket for every query tile when it is taken, and adds when that tile's
-/// tickets before it are done. As groups are taken in the order of the plan, so are sums.
+/// first. An item draws a ticket for every query tile when it is taken, and adds when the earlier
+/// tickets of that tile are done. Groups are taken in the order of the plan, so sums are added in
+/// that order.
 ///
-/// A group waits for groups that were taken before it, and the first of all for none: threads that
-/// finish what they took never wait in a circle.
+/// A group waits only for groups that were taken before it, and the first one waits for none.
+/// Threads finish what they took, so they never wait in a cycle.
 ///
-/// Cost    8 B for each (batch element, query head, query tile)
+/// Cost    8 B per (batch element, query head, query tile)
 class QueryTurns {
  public:
   explicit QueryTurns(const AttentionPlan& plan);
 
   /// Draws the tickets of `item` in the order in which it walks its tiles, after those of items
-  /// taken before it, and appends them. Not at the same time as another call; `tickets` must have
-  /// room.
+  /// taken before it, and appends them. It must not run concurrently with another call. `tickets`
+  /// must have capacity.
   void draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets);
-  /// Returns when all tickets before `ticket` of the query tile are done.
+  /// Waits until all tickets before `ticket` of the query tile are done.
   void wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket);
-  /// This ticket is done.
+  /// Marks this ticket as done.
   void finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket);
-  /// Most tickets that a group of items draws.
+  /// Maximum number of tickets that a group of items draws.
   std::size_t max_tickets() const { return max_tickets_; }
 
  private:
@@ -71,21 +72,21 @@ class QueryTurns {
   std::size_t max_tickets_;
 };
 
-/// One backward call, checked, and what is found before its items run.
+/// One checked backward call, and the values that are computed before its items run.
 ///
 /// Shapes      exponent, shift [batch, heads_q, max q_len]: lse in powers of two (+inf where it is
-///             -inf, so that weights become 0) and D; missing the same or empty: what D of `out`
-///             lacks, with RowSums::keys; dq_sum float32: the tensor dq itself where it is float32,
+///             -inf, so that weights become 0) and D; missing the same or empty: the correction of
+///             D, with RowSums::keys; dq_sum float32: the tensor dq itself if it is float32,
 ///             otherwise memory of this call
 struct BackwardRun : BackwardCall {
   BackwardRun(const BackwardCall& call, const AttentionPlan& plan);
 
   const AttentionPlan* plan;
-  std::vector<FormulaElement> elements;  ///< of a parametric plan: one for each batch element
+  std::vector<FormulaElement> elements;  ///< of a closed-form plan: one per batch element
   Strided dq_sum;
   std::vector<float> exponent, shift, missing, dq_memory;
 
-  /// Of a parametric plan, or null.
+  /// The element of a closed-form plan, or null.
   const FormulaElement* element(std::int64_t batch) const {
     return elements.empty() ? nullptr : &elements[static_cast<std::size_t>(batch)];
   }
@@ -103,17 +104,17 @@ struct BackwardRun : BackwardCall {
   }
 };
 
-/// One walk over all groups: for gradients, or before that for what D of `out` lacks.
+/// One walk over all groups: for gradients, or before that for the correction of D.
 struct BackwardPass {
   BackwardPass(const AttentionPlan& plan, bool adds_up_rows_here)
       : turns(plan), adds_up_rows(adds_up_rows_here) {}
 
   QueryTurns turns;
-  bool adds_up_rows;  ///< of dS, into BackwardRun::missing; nothing else
+  bool adds_up_rows;  ///< sums dS into BackwardRun::missing, and does nothing else
 };
 
-/// Scratch of one thread. Panels are groups of keys that lie in vector lanes: element (d, r) of a
-/// panel is at d * width + r; panels of columns hold `width` columns of all keys of the tile.
+/// Scratch memory of one thread. Panels are groups of keys that lie in vector lanes: element (d, r)
+/// of a panel is at d * width + r. Panels of columns hold `width` columns of all keys of the tile.
 struct BackwardArrays {
   float* k = nullptr;          ///< [panels, head_dim, width], scaled
   float* v = nullptr;          ///< [panels, head_dim_v, width]
@@ -140,15 +141,15 @@ struct BackwardWorkspace : BackwardArrays {
   FloatBlock memory;
   Chunk chunk;  ///< its queries, and their rows of q and dout
   std::vector<const float*> q_rows, dout_rows, ds_row_at;
-  std::vector<std::int32_t> tickets;  ///< of the group in hand
+  std::vector<std::int32_t> tickets;  ///< of the current group
 };
 
-/// Finds exponent and shift of queries [begin, end), and clears their sums of dq. With
+/// Computes exponent and shift of queries [begin, end), and clears their dq accumulators. With
 /// RowSums::keys shift is D of `out` until add_missing.
 void prepare_rows(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                   std::int64_t end);
 
-/// Adds what the first pass has found to shift.
+/// Adds the correction that the first pass has found to shift.
 void add_missing(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                  std::int64_t end);
 
@@ -156,7 +157,7 @@ void add_missing(BackwardRun& run, std::int64_t batch, std::int64_t head, std::i
 void run_group(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
                BackwardWorkspace& workspace);
 
-/// Stores the sums of queries [begin, end) in dq, where those are not dq itself.
+/// Stores the accumulators of queries [begin, end) in dq, unless dq is the accumulator itself.
 void store_dq(const BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
               std::int64_t end);
 

@@ -1,14 +1,12 @@
 // One group of the backward pass on the CPU: a key tile, over the query tiles that see it, for each
-// query head of its KV head.
+// query head of its KV head. One thread runs it.
 //
 //   load      K and V tiles transposed into panels of keys, K scaled; K by columns
 //   chunks    up to 128 queries at a time (tile_walk-inl.hpp): their rows of q and dout
-//   per panel scores and dP by the loop that computes scores forward; P and dS; dV^T += dout^T P
-//   and
+//   per panel scores and dP by the loop that computes scores forward; P and dS; dV^T += dout^T P and
 //             dK^T += q^T dS by the loop that adds weighted values forward
-//   dq        of the chunk's queries, from the dS of all keys of the tile, again by the scores'
-//   loop
-//             (K by columns takes the place of q); added to the sums in the item's turn
+//   dq        of the chunk's queries, from the dS of all keys of the tile, again by the scores' loop
+//             (K by columns takes the place of q); added to the accumulators in accumulation order
 //   store     dK, dV and dbias, once for all heads of the group
 //
 // Where a mask hides some cells of a chunk that holds NaN or infinity, products are added under the
@@ -107,7 +105,7 @@ class KeyTile {
 
   /// True iff every element of K is finite.
   bool is_finite() const { return is_finite_; }
-  /// Rows of the arrays that have one for each key.
+  /// Stride between columns in the arrays that have one element for each key.
   std::size_t stride() const { return stride_; }
   std::int64_t kv_head() const { return kv_head_; }
 
@@ -118,7 +116,7 @@ class KeyTile {
     return ws_.row;
   }
 
-  /// Rows of a tensor as a panel, times `scale`.
+  /// Loads rows of a tensor as a panel, times `scale`.
   void load_panel(const Panel& panel, const Strided& tensor, std::size_t length, float* to,
                   float scale) {
     const std::size_t width = panel.width();
@@ -130,7 +128,7 @@ class KeyTile {
     }
   }
 
-  /// K as it is: panel by panel of its columns.
+  /// Loads a row of unscaled K into the panels of its columns.
   void load_columns(std::size_t key) {
     const float* const row = load_key(run_.k, key, head_dim_);
     is_finite_ = is_finite_ && all_finite(&row, 1, head_dim_);
@@ -162,7 +160,7 @@ class KeyTile {
 /// One query head of a group. Rows are keys, columns queries.
 class BackwardItem : TileWalk<BackwardItem> {
  public:
-  /// `ticket`: the first of the item's; beyond its last after run().
+  /// `ticket` points to the first ticket of the item, and past its last one after run().
   BackwardItem(BackwardRun& run, BackwardPass& pass, const WorkItem& item, const KeyTile& keys,
                BackwardWorkspace& workspace, const std::int32_t*& ticket)
       : TileWalk(*run.plan, item, run.element(item.batch), workspace.chunk),
@@ -184,7 +182,7 @@ class BackwardItem : TileWalk<BackwardItem> {
  private:
   friend TileWalk<BackwardItem>;
 
-  // ---- turns: turn_tile_ is the first tile whose ticket is not done
+  // ---- accumulation order: turn_tile_ is the first tile whose ticket is not done
 
   void end_tile(std::int32_t) {
     ++num_ended_;
@@ -219,7 +217,7 @@ class BackwardItem : TileWalk<BackwardItem> {
         !is_masked() ||
         (keys_.is_finite() && all_finite(ws_.q_rows.data(), num_columns(), head_dim_) &&
          all_finite(ws_.dout_rows.data(), num_columns(), head_dim_v_));
-    std::size_t first_row = num_rows_, end_row = 0;  // that see any column
+    std::size_t first_row = num_rows_, end_row = 0;  // rows that see any column
     for (std::size_t row = 0; row < num_rows_;) {
       const Panel panel = panel_of(row, num_rows_);
       const ColumnRange seen = seen_by(panel);
@@ -245,7 +243,7 @@ class BackwardItem : TileWalk<BackwardItem> {
     finish_ended();
   }
 
-  /// dS of columns that no row of the panel sees.
+  /// Sets dS of columns that no row of the panel sees to 0.
   void clear_unseen(const Panel& panel, ColumnRange seen) {
     for (std::size_t i = 0; i < num_columns(); ++i) {
       if (i == seen.begin) i = seen.end;
@@ -281,15 +279,16 @@ class BackwardItem : TileWalk<BackwardItem> {
     }
   }
 
-  // ---- sums of queries
+  // ---- accumulators of queries
 
-  /// Of tile `turn_tile_` when this returns; those before it are done.
+  /// Waits for the tickets of tile `turn_tile_`, which is that of `column` afterwards; earlier
+  /// tiles are marked as done.
   void wait_for_turn_at(std::int32_t column) {
     while (turn_tile_ != column / tile_.block_kv) finish_turn();
     wait_for_turn();
   }
 
-  /// Adds up dS of each of the chunk's columns over keys [first, end).
+  /// Sums dS of each of the chunk's columns over keys [first, end).
   void add_to_missing(std::size_t first, std::size_t end) {
     for (std::size_t i = 0; i < num_columns(); ++i) {
       const std::int32_t column = ws_.chunk.columns[i];
@@ -301,7 +300,7 @@ class BackwardItem : TileWalk<BackwardItem> {
 
   float* dq_panel(const Panel& panel) { return ws_.dq + panel.first_row * kChunkColumns; }
 
-  /// dq = dS K of the chunk's columns over keys [first, end).
+  /// Computes dq = dS K for the chunk's columns over keys [first, end).
   void multiply_by_keys(std::size_t first, std::size_t end) {
     for (std::size_t i = 0; i < num_columns(); ++i) {
       ws_.ds_row_at[i] = ws_.ds_rows + i * keys_.stride() + first;
@@ -336,7 +335,7 @@ class BackwardItem : TileWalk<BackwardItem> {
     }
   }
 
-  /// The chunk's dq, scaled, to the sums; tiles that are left behind are done.
+  /// Adds the chunk's dq, scaled, to the accumulators; tiles before it are marked as done.
   void add_to_dq() {
     const FloatTag tag;
     const FloatVec scale = hn::Set(tag, run_.scale);
@@ -366,7 +365,7 @@ class BackwardItem : TileWalk<BackwardItem> {
   TileCursor turns_;
   std::int32_t turn_tile_ = 0;
   const std::int32_t*& ticket_;
-  std::int32_t num_ended_ = 0;  ///< tiles from turn_tile_ on all of whose columns are appended
+  std::int32_t num_ended_ = 0;  ///< tiles from turn_tile_ on whose columns are all appended
   bool has_turn_ = false;
 };
 

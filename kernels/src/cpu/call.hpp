@@ -1,4 +1,4 @@
-// What the CPU backend hands to the code that is compiled once per instruction set.
+// Interface between the CPU backend and its code that is compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace fdma::cpu {
 
-/// One attention call, checked.
+/// One checked attention call.
 struct Call : AttentionCall {
   const AttentionPlan* plan = nullptr;
-  std::vector<FormulaElement> elements;  ///< of a parametric plan: one for each batch element
+  std::vector<FormulaElement> elements;  ///< of a closed-form plan: one per batch element
 };
 
-/// Scratch of one thread, float32; sizes for the plan's tile and head sizes. Panels are groups of
-/// query rows whose rows lie in vector lanes: element (d, r) of a panel is at d * width + r.
+/// Scratch memory of one thread, float32, sized for the plan's tile and head sizes. Panels are
+/// groups of query rows that lie in vector lanes: element (d, r) of a panel is at d * width + r.
 ///
 /// Cost    about 4 * (tile.block_q * (head_dim + head_dim_v) + 128 * (head_dim + head_dim_v + 64))
-/// B
+///         B
 struct WorkspaceArrays {
   float* q = nullptr;       ///< [panels, head_dim, width], scaled
   float* out = nullptr;     ///< [panels, head_dim_v, width]
   float* max = nullptr;     ///< [rows]
   float* sum = nullptr;     ///< [rows]
-  float* alpha = nullptr;   ///< [width]: what the accumulators are multiplied with
+  float* alpha = nullptr;   ///< [width]: factor of the accumulators
   float* scores = nullptr;  ///< [kChunkColumns, width]
-  float* k = nullptr;       ///< [kChunkColumns, head_dim]: rows of K in float32, where K is not
+  float* k = nullptr;       ///< [kChunkColumns, head_dim]: rows of K in float32, unless K is
   float* v = nullptr;       ///< [kChunkColumns, head_dim_v]
   float* bias = nullptr;    ///< [kChunkColumns]
   float* row = nullptr;     ///< [kMaxHeadDim]: one output row
@@ -47,14 +47,15 @@ struct Workspace : WorkspaceArrays {
   std::vector<const float*> k_rows, v_rows;
 };
 
-/// The environment variable FDMA_CPU_TARGET (AVX3, AVX2, SSE4, ..) forbids better instruction sets,
-/// for comparisons on one machine; invalid_argument for a name that is none of this machine's.
+/// Applies the environment variable FDMA_CPU_TARGET (AVX3, AVX2, SSE4, ..), which forbids better
+/// instruction sets, for comparisons on one machine. invalid_argument for a name that is none of
+/// this machine's.
 Result<void> restrict_targets();
 
-/// Runs one item with the best instruction set here.
+/// Runs one item with the best allowed instruction set.
 void run_item(const Call& call, const WorkItem& item, Workspace& workspace);
 
-/// The instruction set that run_item runs with, said by the code that was picked.
+/// The instruction set that run_item uses, as the selected code reports it.
 const char* target_name();
 
 }  // namespace fdma::cpu

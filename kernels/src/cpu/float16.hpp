@@ -1,4 +1,4 @@
-// float32 to 16-bit formats, rounding to nearest, ties to even, as every framework stores results.
+// Converts float32 to 16-bit formats, rounding to nearest, ties to even, as every framework does.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,8 @@ inline std::uint16_t float16_from_float(float value) {
   if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u);
   if (magnitude >= 0x477FF000u) return static_cast<std::uint16_t>(sign | 0x7C00u);
   if (magnitude < 0x38800000u) {
-    // Subnormal: adding 0.5 puts the last bit of binary16 at the last bit of the sum, rounded.
+    // Subnormal: adding 0.5 aligns the last bit of binary16 with the last bit of the sum, which is
+    // rounded.
     const float sum = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(sum) - 0x3F000000u));
   }

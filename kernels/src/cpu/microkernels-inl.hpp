@@ -1,12 +1,12 @@
-// The loops that cost time, for the instruction set being compiled. No include guard of the
-// usual kind: Highway includes this file once per instruction set.
+// The inner loops of the CPU backend, for the instruction set being compiled. There is no include
+// guard of the usual kind, because Highway includes this file once per instruction set.
 //
-// Query rows lie in vector lanes, everything else is broadcast: scores S^T[key, row] = sum over d
-// of K[key, d] Q^T[d, row] and O^T[dv, row] += sum over keys of V[key, dv] P^T[key, row]. So K and
-// V are read where they lie, row by row and in any order of keys (a gathered key costs no more than
-// a contiguous one); only Q and O are transposed, once per item; maxima and sums of a row are
-// vertical. Each loop keeps kUnroll x kNv vectors of sums in registers: 6 x 4 of 32, or 6 x 2
-// of 16.
+// Query rows lie in vector lanes; everything else is broadcast: scores S^T[key, row] = sum over d
+// of K[key, d] Q^T[d, row] and O^T[dv, row] += sum over keys of V[key, dv] P^T[key, row]. K and V
+// are therefore read in place, row by row and in any order of keys, and a gathered key costs no
+// more than a contiguous one. Only Q and O are transposed, once per item. Maxima and sums of a row
+// are vertical operations. Each loop keeps kUnroll x kNv vectors of sums in registers: 6 x 4 of 32,
+// or 6 x 2 of 16.
 #if defined(FDMA_CPU_MICROKERNELS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDMA_CPU_MICROKERNELS_INL
 #undef FDMA_CPU_MICROKERNELS_INL
@@ -160,7 +160,7 @@ HWY_NOINLINE void add_chunk(const float* p, const float* const* v_rows, std::siz
   }
 }
 
-/// Lanes of a vector whose rows see a key: bits `row`, row + 1, .. of the key's words.
+/// Mask of the lanes whose rows see a key: bits `row`, row + 1, .. of the key's words.
 HWY_INLINE hn::Mask<FloatTag> rows_that_see(const std::uint64_t* words, std::size_t row) {
   const std::uint64_t bits = words[row / 64] >> (row % 64);
   std::uint8_t bytes[8];
@@ -168,8 +168,8 @@ HWY_INLINE hn::Mask<FloatTag> rows_that_see(const std::uint64_t* words, std::siz
   return hn::LoadMaskBits(FloatTag(), bytes);
 }
 
-/// The same as add_chunk where V holds NaN or infinity at keys that some rows do not see: 0 * NaN
-/// must not reach them.
+/// The same as add_chunk, for V with NaN or infinity at keys that some rows do not see: 0 * NaN
+/// must not reach those rows.
 template <int kNv>
 HWY_NOINLINE void add_seen_only(const float* p, const float* const* v_rows, std::size_t num_keys,
                                 std::size_t head_dim_v, const float* alpha, float* out,
@@ -208,10 +208,10 @@ HWY_INLINE bool all_finite(const float* const* rows, std::size_t num_rows, std::
   return hn::AllTrue(tag, hn::Eq(sum, zero)) && rest == 0.0F;
 }
 
-/// 2^x for x <= 0, relative error below 1.5e-7; 0 below -126 (results there are subnormal); NaN
-/// stays NaN. Round to the nearest integer n, a polynomial of degree 6 in x - n on [-0.5, 0.5]
-/// (least maximum of the relative error, 2e-9), times 2^n: a product, since
-/// adding n to the exponent bits of a NaN can give a number.
+/// 2^x for x <= 0, with relative error below 1.5e-7; 0 below -126 (where results are subnormal);
+/// NaN stays NaN. x is rounded to the nearest integer n. A polynomial of degree 6 in x - n on
+/// [-0.5, 0.5] (minimax relative error 2e-9) is multiplied by 2^n. It is a product, because adding
+/// n to the exponent bits of a NaN can give a number.
 HWY_INLINE FloatVec exp2_of(FloatVec x) {
   const FloatTag tag;
   const hn::RebindToSigned<FloatTag> int_tag;
@@ -273,7 +273,7 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
   FDMA_UNROLL for (int v = 0; v < kNv; ++v) {
     const auto at = static_cast<std::size_t>(v) * kLanes;
     const FloatVec before = hn::LoadU(tag, max + at);
-    // Rows that saw nothing yet have no maximum; any base gives 2^-inf = 0.
+    // Rows that have seen nothing yet have no maximum; any base gives 2^-inf = 0.
     base[v] = hn::IfThenElse(hn::Eq(highest[v], minus_infinity), hn::Zero(tag), highest[v]);
     const FloatVec factor = exp2_of(hn::Sub(before, base[v]));
     is_rescaled = is_rescaled || !hn::AllTrue(tag, hn::Eq(before, highest[v]));
@@ -295,10 +295,11 @@ HWY_NOINLINE bool softmax_step(float* HWY_RESTRICT scores, std::size_t num_keys,
   return is_rescaled;
 }
 
-/// The gradients of a chunk's scores, lanes being keys, in place: scores become P = 2^(s -
-/// exponent), dweights (those of P) become dS = P * (dP - shift), both 0 where a key does not see a
-/// column; exponent and shift are the column's. dS is added to dbias and, row by row with `stride`,
-/// stored in ds_rows. `bias` (in powers of two, by lane) and `row_bits` may be null.
+/// Gradients of a chunk's scores, with keys in lanes, in place. Scores become P = 2^(s - exponent),
+/// and dweights (the gradients of P) become dS = P * (dP - shift); both are 0 where a key does not
+/// see a column. exponent and shift are those of the column. dS is added to dbias and stored in
+/// ds_rows, row by row with `stride`. `bias` (in powers of two, by lane) and `row_bits` may be
+/// null.
 template <int kNv>
 HWY_NOINLINE void gradient_step(float* HWY_RESTRICT scores, float* HWY_RESTRICT dweights,
                                 const std::int32_t* columns, std::size_t num_columns,

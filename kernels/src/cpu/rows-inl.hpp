@@ -1,5 +1,5 @@
-// Rows of tensors as float32 and back, for the instruction set being compiled. Included once per
-// instruction set, as microkernels-inl.hpp.
+// Converts rows of tensors to float32 and back, for the instruction set being compiled. Included
+// once per instruction set, as microkernels-inl.hpp is.
 #if defined(FDMA_CPU_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDMA_CPU_ROWS_INL
 #undef FDMA_CPU_ROWS_INL
@@ -61,7 +61,8 @@ inline void store_row(const float* row, DType dtype, std::size_t length, void* t
   }
 }
 
-/// Stores what store_row took from `row` when it stored it in `stored`; `row` is that afterwards.
+/// Stores the rounding error of `row` with respect to `stored`, which store_row wrote. `row` holds
+/// the error afterwards.
 inline void store_residual(float* row, DType dtype, std::size_t length, const void* stored,
                            void* to) {
   float rounded[kMaxHeadDim];

@@ -1,4 +1,4 @@
-// Memory that one thread of the CPU backend computes in.
+// Scratch memory in which one thread of the CPU backend computes.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace fdma::cpu {
 
-/// Columns of the plan's mask that are computed together: keys, of which one step of online softmax
-/// takes so many, or of a backward item queries.
+/// Number of columns of the plan's mask that are computed together. They are keys, which one step
+/// of online softmax takes, or in a backward item queries.
 inline constexpr std::int64_t kChunkColumns = 128;
-/// Rows of a panel: most vectors per row group (4) times most lanes (16).
+/// Maximum rows of a panel: the largest number of vectors per row group (4) times the largest
+/// number of lanes (16).
 inline constexpr std::int64_t kMaxPanelRows = 64;
 
 /// `rows` rounded up to whole panels.
@@ -19,26 +20,26 @@ inline std::int64_t panel_rows(std::int64_t rows) {
   return ceil_div(rows, kMaxPanelRows) * kMaxPanelRows;
 }
 
-/// The columns of a chunk, and which rows see each.
+/// The columns of a chunk, and the rows that see each.
 struct Chunk {
   explicit Chunk(BlockShape mask_tile);
   static std::int64_t bytes(BlockShape mask_tile);
 
   std::vector<std::int32_t> columns;
   std::vector<std::uint64_t> row_bits;    ///< [kChunkColumns, tile rows / 64 rounded up]
-  std::vector<std::uint64_t> tile_words;  ///< two tiles of bits, to turn row panels
+  std::vector<std::uint64_t> tile_words;  ///< two tiles of bits, to transpose row panels
 };
 
-/// Arrays of float32 in one block of memory, each from a cache line on.
+/// Float32 arrays in one block of memory, each starting at a cache line.
 ///
 /// Example     FloatBlock block; float** a = ..; block.add(a, 100); block.allocate();
 class FloatBlock {
  public:
   /// `array` will have `count` elements.
   void add(float*& array, std::int64_t count);
-  /// Makes the block, and sets every array that was added.
+  /// Allocates the block, and sets every array that was added.
   void allocate();
-  /// Bytes of all that was added.
+  /// Bytes of all arrays that were added.
   std::int64_t bytes() const { return 4 * (num_floats_ + kCacheLine); }
 
  private:

@@ -1,7 +1,7 @@
-// The columns that the rows of one item see, wherever they lie, in chunks of up to 128: from full
-// runs, bitmap tiles, row panels, column tiles, gather lists and formulas alike. Columns that no
-// row of the tile sees are left out; full runs read no mask. Included once per instruction set, as
-// microkernels-inl.hpp.
+// Collects the columns that the rows of one item see, in chunks of up to 128. They come from full
+// runs, bitmap tiles, row panels, column tiles, kv index lists and closed-form masks alike. Columns
+// that no row of the tile sees are left out, and full runs read no mask. Included once per
+// instruction set, as microkernels-inl.hpp is.
 #if defined(FDMA_CPU_TILE_WALK_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDMA_CPU_TILE_WALK_INL
 #undef FDMA_CPU_TILE_WALK_INL
@@ -26,7 +26,7 @@ namespace fdma::cpu::HWY_NAMESPACE {
 
 constexpr float kLog2E = 1.44269504088896340736F;
 
-/// A group of rows in lanes: `nv` vectors wide, from row `first_row` of the tile.
+/// A group of rows in lanes, `nv` vectors wide, from row `first_row` of the tile.
 struct Panel {
   std::size_t first_row;
   std::size_t num_rows;
@@ -41,7 +41,7 @@ struct ColumnRange {
   std::size_t end;
 };
 
-/// The panel at row `row` of `num_rows`: as wide as registers allow, narrower at the end.
+/// The panel at row `row` of `num_rows`: as wide as registers allow, and narrower at the end.
 inline Panel panel_of(std::size_t row, std::size_t num_rows) {
   const std::size_t left = num_rows - row;
   int nv = kMaxNv;
@@ -62,14 +62,14 @@ void with_width(const Panel& panel, const Compute& compute) {
   }
 }
 
-/// Collects the columns that rows of one item see, up to kChunkColumns at a time, and gives them to
-/// Derived: `flush()` computes a chunk and calls clear_chunk(); `end_tile(tile)` hears of each tile
-/// after its last column was appended. Rows and columns are those of the plan's mask: queries and
-/// keys, backward keys and queries.
+/// Collects the columns that rows of one item see, up to kChunkColumns at a time, and passes them
+/// to Derived: `flush()` computes a chunk and calls clear_chunk(); `end_tile(tile)` is called for
+/// each tile after its last column was appended. Rows and columns are those of the plan's mask:
+/// queries and keys, in a backward plan keys and queries.
 template <class Derived>
 class TileWalk {
  protected:
-  /// `element`: of an item of a parametric plan, or null.
+  /// `element` is that of an item of a closed-form plan, or null.
   TileWalk(const AttentionPlan& plan, const WorkItem& item, const FormulaElement* element,
            Chunk& chunk)
       : plan_(plan),
@@ -87,7 +87,7 @@ class TileWalk {
             (element != nullptr ? element->num_rows : plan.row_len(item.batch)) - row_begin_))),
         words_per_column_((static_cast<std::size_t>(tile_.block_q) + 63) / 64) {}
 
-  /// All tiles of the item, and what is left of the last chunk.
+  /// Walks all tiles of the item, and flushes the rest of the last chunk.
   void walk() {
     if (element_ != nullptr) {
       append_formula_tiles();
@@ -99,7 +99,7 @@ class TileWalk {
   }
 
   std::size_t num_columns() const { return num_columns_; }
-  /// True iff the bits of the chunk's columns say which rows see them; else all rows do.
+  /// True iff the bits of the chunk's columns say which rows see them; otherwise all rows do.
   bool is_masked() const { return is_masked_; }
   const std::uint64_t* bits_of(std::size_t column) const {
     return chunk_.row_bits.data() + column * words_per_column_;
@@ -123,7 +123,7 @@ class TileWalk {
     return false;
   }
 
-  /// From the first to the last column of the chunk that rows of the panel see.
+  /// The range from the first to the last column of the chunk that rows of the panel see.
   ColumnRange seen_by(const Panel& panel) const {
     ColumnRange range{0, num_columns_};
     if (!is_masked_) return range;
@@ -132,7 +132,7 @@ class TileWalk {
     return range;
   }
 
-  /// Points `rows` at the chunk's rows of a tensor, converted where they are not float32.
+  /// Points `rows` at the chunk's rows of a tensor, converted unless they are float32.
   void find_rows(const Strided& tensor, std::int64_t head, std::size_t length, float* scratch,
                  std::vector<const float*>& rows) const {
     for (std::size_t i = 0; i < num_columns_; ++i) {
@@ -148,10 +148,10 @@ class TileWalk {
 
   const AttentionPlan& plan_;
   const WorkItem& item_;
-  const FormulaElement* element_;  ///< of a parametric plan, or null
+  const FormulaElement* element_;  ///< of a closed-form plan, or null
   Chunk& chunk_;
   const BlockShape tile_;
-  const KeyOrder* order_;  ///< of the columns of tiles, or null: that of the tensors
+  const KeyOrder* order_;  ///< of the columns of tiles; null: the order of the tensors
   const std::int64_t column_len_, row_begin_;
   const std::size_t num_rows_;
 
@@ -172,7 +172,7 @@ class TileWalk {
     if (++num_columns_ == kChunkColumns) derived().flush();
   }
 
-  /// A column that all rows see.
+  /// Appends a column that all rows see.
   void append_full(std::int64_t column) {
     if (is_masked_)
       std::fill_n(writable_bits_of(num_columns_), words_per_column_, ~std::uint64_t{0});
@@ -186,7 +186,7 @@ class TileWalk {
     std::fill_n(chunk_.row_bits.data(), num_columns_ * words_per_column_, ~std::uint64_t{0});
   }
 
-  /// A column that the rows of these bytes see (block_q / 8 of them); none: left out.
+  /// Appends a column that the rows of these bytes see (block_q / 8 bytes), unless no row does.
   void append_bits(std::int64_t column, const unsigned char* bytes) {
     begin_masked();
     std::uint64_t* words = writable_bits_of(num_columns_);
@@ -197,7 +197,7 @@ class TileWalk {
     if (any != 0) append_column(column);
   }
 
-  /// A column that rows [begin, end) of the tile see.
+  /// Appends a column that rows [begin, end) of the tile see.
   void append_interval(std::int64_t column, std::size_t begin, std::size_t end) {
     if (begin == 0 && end >= num_rows_) return append_full(column);
     begin_masked();
@@ -250,7 +250,7 @@ class TileWalk {
     }
   }
 
-  /// Columns of a tile whose cells are given column by column.
+  /// Appends the columns of a tile whose cells are given column by column.
   void append_words(std::int64_t begin, std::int64_t end, const std::uint64_t* words) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(words);
     for (std::int64_t column = begin; column < end; ++column) {
@@ -258,13 +258,13 @@ class TileWalk {
     }
   }
 
-  /// The words of a tile row by row, all 0.
+  /// The words of a tile row by row, all set to 0.
   std::uint64_t* begin_rows() {
     std::fill_n(chunk_.tile_words.data(), plan_.words_per_bitmap(), 0);
     return chunk_.tile_words.data();
   }
 
-  /// Row `row` of them sees columns [first, last) of the tile.
+  /// Sets columns [first, last) of the tile in row `row` of these words.
   void add_columns_to(std::uint64_t* row_major, std::int64_t row, std::int64_t first,
                       std::int64_t last) const {
     for (std::int64_t c = first; c < last;) {
@@ -275,7 +275,7 @@ class TileWalk {
     }
   }
 
-  /// The columns of a tile whose words lie row by row.
+  /// Appends the columns of a tile whose words are stored row by row.
   void append_rows(std::int64_t begin, std::int64_t end, const std::uint64_t* row_major) {
     std::uint64_t* column_major = chunk_.tile_words.data() + plan_.words_per_bitmap();
     key_major_from_row_major(row_major, tile_, column_major);

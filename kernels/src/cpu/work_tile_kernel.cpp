@@ -6,12 +6,12 @@
 //             of the chunk computes from the first to the last of them
 //   store     O tile divided by the sums, transposed back; log-sum-exp
 //
-// Highway compiles this file once for each instruction set and picks one at run time. An item is
-// run by one thread in the order of its segments, so the bits do not depend on how many threads
-// there are.
+// Highway compiles this file once for each instruction set and selects one at run time. One thread
+// runs an item in the order of its segments, so the result does not depend on the number of
+// threads.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/work_tile_kernel.cpp"
-// AVX2 and AVX-512 are what matters; SSE4 and the compiler's baseline are the way out.
+#define HWY_TARGET_INCLUDE "cpu/item_kernel.cpp"
+// AVX2 and AVX-512 are the targets that matter; SSE4 and the compiler's baseline are the fallback.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #include <hwy/foreach_target.h>
 //
@@ -76,7 +76,7 @@ class Item : TileWalk<Item> {
     }
   }
 
-  /// Computes what the chunk holds and empties it.
+  /// Computes the chunk and empties it.
   void flush() {
     find_rows(call_.k, kv_head_, head_dim_, ws_.k, ws_.k_rows);
     find_rows(call_.v, kv_head_, head_dim_v_, ws_.v, ws_.v_rows);

@@ -1,5 +1,6 @@
-// One warp or one block a row; rows are as long as the mask has keys in them. Nothing is tuned: the
-// products of cuSPARSE take nearly all of the time.
+// Kernels of the cuSPARSE attention, with one warp or one block per row. Rows have as many cells as
+// the mask has keys in them. Nothing is tuned, because the products of cuSPARSE take nearly all of
+// the time.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -18,7 +19,7 @@ unsigned num_blocks(std::int64_t count) {
   return static_cast<unsigned>(std::clamp<std::int64_t>(count, 1, kMaxBlocks));
 }
 
-// A warp a row: lanes write the columns of one interval after the other.
+// One warp per row: its lanes write the columns of one interval after the other.
 template <class Index>
 __global__ void __launch_bounds__(kThreads)
     expand_kernel(std::int64_t num_rows, const Index* row_offsets,
@@ -75,7 +76,7 @@ cudaError_t copy_from(const Rows& from, const Rows& to, std::int64_t num_rows,
   }
 }
 
-// The maximum or sum of one number of each thread, for all of them.
+// The maximum or sum of one number per thread, returned to all threads.
 template <class Combine>
 __device__ float over_block(float mine, float* shared, const Combine& combine) {
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -89,7 +90,7 @@ __device__ float over_block(float mine, float* shared, const Combine& combine) {
   return all;
 }
 
-// A block a row, in three passes over its cells: the largest logit, exponentials and their sum,
+// One block per row, in three passes over its cells: the largest logit; exponentials and their sum;
 // probabilities.
 template <class Index, class P>
 __global__ void __launch_bounds__(kThreads) softmax_kernel(const SoftmaxArguments arguments) {
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(const SoftmaxArgument
       const float bias = arguments.key_bias != nullptr ? arguments.key_bias[columns[i]] : 0.0f;
       const float logit = fmaf(arguments.scale, logits[i], bias);
       logits[i] = logit;
-      largest = fmaxf(largest, logit);  // the number, where one is NaN
+      largest = fmaxf(largest, logit);  // fmaxf returns the number if one is NaN
     }
     largest = over_block(largest, shared, [](float a, float b) { return fmaxf(a, b); });
     const float reference = largest == -INFINITY ? 0.0f : largest;

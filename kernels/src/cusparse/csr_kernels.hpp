@@ -1,4 +1,5 @@
-// The steps of attention by cuSPARSE that are not cuSPARSE's: columns, copies of rows, softmax.
+// The steps of the cuSPARSE attention that cuSPARSE does not provide: columns, copies of rows,
+// softmax.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,27 +11,28 @@
 
 namespace fdma::cusparse {
 
-/// Writes the column of every cell of `num_rows` rows, 32-bit or 64-bit (`is_wide`) as row_offsets.
+/// Writes the column of every cell of `num_rows` rows, as 32-bit or 64-bit (`is_wide`) integers
+/// like row_offsets.
 cudaError_t expand_columns(std::int64_t num_rows, const void* row_offsets,
                            const std::int64_t* interval_offsets, const Interval* intervals,
                            void* columns, bool is_wide, cudaStream_t stream);
 
-/// `num_rows` rows of `num_columns` elements that lie together, the first at `data`.
+/// `num_rows` rows of `num_columns` contiguous elements, the first at `data`.
 struct Rows {
   const void* data = nullptr;
   DType dtype = DType::float32;
   std::int64_t row_stride = 0;  ///< in elements
 };
 
-/// Copies rows, rounding to the type of `to` (float32, float16, bfloat16) where it is narrower.
-/// `from.data` may be null: zeros.
+/// Copies rows, rounding to the type of `to` (float32, float16, bfloat16) where it is narrower. If
+/// `from.data` is null, it writes zeros.
 cudaError_t copy_rows(const Rows& from, const Rows& to, std::int64_t num_rows,
                       std::int64_t num_columns, cudaStream_t stream);
 
 /// One head's softmax over CSR values.
 struct SoftmaxArguments {
   std::int64_t num_rows = 0;
-  const void* row_offsets = nullptr;  ///< 32-bit or 64-bit, as columns
+  const void* row_offsets = nullptr;  ///< 32-bit or 64-bit, like columns
   const void* columns = nullptr;
   float* logits = nullptr;        ///< q k^T of each cell; scratch afterwards
   void* probabilities = nullptr;  ///< of each cell; may be logits where they are float32

@@ -1,17 +1,17 @@
-// CusparseAttention: patterns, buffers, and one SDDMM, softmax and SpMM for each head.
+// CusparseAttention: patterns, buffers, and one SDDMM, softmax and SpMM for each head. It is a
+// baseline and an oracle for the GPU backends.
 //
-// Heads run one after the other. cuSPARSE can batch CSR matrices, but wants the columns of each of
-// them side by side in memory: 4 bytes a cell and head, where heads that see the same keys share
-// one pattern here. A head of a few thousand rows fills the device by itself.
+// Heads run one after the other. cuSPARSE can batch CSR matrices, but needs the columns of each of
+// them stored separately, which is 4 bytes per cell and head. Here heads that see the same keys
+// share one pattern. A head of a few thousand rows fills the device by itself.
 //
-// SpMM writes float32 whatever it reads: into a 16-bit matrix its second algorithm adds the parts
-// of a row that it splits one rounding after the other, up to three times the error of one
-// rounding.
+// SpMM writes float32 whatever it reads. For a 16-bit result its second algorithm splits rows and
+// rounds after adding each part, which gives up to three times the error of one rounding.
 //
-// What cuSPARSE takes as it is: rows that are at least a row apart, by multiples of 16 bytes, from
-// an address that is one. Everything else is copied into scratch rows of the head first, and so is
-// what has to be widened. Offsets inside a matrix stay below 2^31 elements, which its kernels may
-// count in 32 bits.
+// cuSPARSE takes rows in place if they do not overlap, their stride is a multiple of 16 bytes and
+// their address is 16-aligned. All other rows are first copied into scratch rows of the head, and
+// so are rows that have to be widened. Offsets inside a matrix stay below 2^31 elements, because
+// its kernels may count in 32 bits.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ cusparseSpMMAlg_t spmm_algorithm(CusparseSpmm spmm) {
 struct Pattern {
   Csr csr;
   DeviceMemory row_offsets, columns;
-  SparseMatrix logits, probabilities;  // none where there are no cells
+  SparseMatrix logits, probabilities;  // none if there are no cells
   DeviceMemory sddmm_buffer, spmm_buffer;
 };
 
@@ -103,8 +103,8 @@ Result<Pattern> make_pattern(const SegmentMask& mask, bool has_wide_indices) {
 
 // The types of the three steps.
 struct StepTypes {
-  DType operands = DType::float32;       // q and k
-  DType probabilities = DType::float32;  // and v
+  DType operands = DType::float32;       // of q and k
+  DType probabilities = DType::float32;  // and of v
 };
 
 StepTypes step_types(const AttentionShape& shape, CusparsePrecision precision) {
@@ -117,7 +117,7 @@ StepTypes step_types(const AttentionShape& shape, CusparsePrecision precision) {
   return types;
 }
 
-// Rows of scratch memory that any operand of a head fits into.
+// Rows of scratch memory that hold any operand of a head.
 struct Scratch {
   DeviceMemory memory;
   Rows rows;
@@ -145,7 +145,7 @@ bool is_usable(const Rows& rows, std::int64_t num_rows, std::int64_t num_columns
          rows.row_stride <= kMaxNarrow / num_rows;
 }
 
-// The rows where the library can read them: where they are, or in scratch memory.
+// Returns the rows at an address that the library can read: in place, or in scratch memory.
 Result<Rows> readable(const Rows& rows, std::int64_t num_rows, std::int64_t num_columns,
                       const Scratch& scratch, Stream stream) {
   if (is_usable(rows, num_rows, num_columns, scratch.rows.dtype)) return rows;
@@ -165,9 +165,9 @@ struct CusparseAttention::Impl {
   cusparseSpMMAlg_t spmm = CUSPARSE_SPMM_CSR_ALG3;
   int device = -1;
   std::int64_t size_bytes = 0;
-  std::vector<Pattern> patterns;           // of each group of the mask
+  std::vector<Pattern> patterns;           // one per group of the mask
   std::vector<std::int32_t> pattern_of;    // [batch * heads_q]
-  DeviceMemory logits, own_probabilities;  // of one head; the second where they are not float32
+  DeviceMemory logits, own_probabilities;  // of one head; the second only if they are not float32
   Scratch q, k, v, out;
 
   void* probabilities() const {
@@ -228,7 +228,8 @@ Result<void> CusparseAttention::Impl::make_buffers() {
   return {};
 }
 
-// Descriptors and buffers of one pattern; both products look at it now rather than at every call.
+// Makes descriptors and buffers of one pattern. Both products preprocess it now instead of at every
+// call.
 Result<void> CusparseAttention::Impl::prepare(Pattern& pattern) {
   const Csr& csr = pattern.csr;
   if (csr.num_cells == 0) return {};

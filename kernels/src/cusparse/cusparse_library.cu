@@ -21,7 +21,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-// Names to try. A path that somebody gave is tried alone: another library would be a surprise.
+// Names to try. If the caller gave a path, only that is tried: another library would be a surprise.
 std::vector<std::string> candidates(std::string path) {
   if (path.empty()) {
     const char* const variable = std::getenv("FDMA_CUSPARSE");
@@ -43,7 +43,7 @@ void find(void* handle, const char* name, Function& function, std::string& missi
   if (function == nullptr) append(missing, ", ", name);
 }
 
-// The names of functions that the library lacks; empty if it has them all.
+// Loads all functions; returns the names of those that the library lacks, or an empty string.
 std::string load_functions(void* handle, Library& library) {
   std::string missing;
   find(handle, "cusparseGetProperty", library.get_property, missing);
@@ -64,7 +64,7 @@ std::string load_functions(void* handle, Library& library) {
   return missing;
 }
 
-// What the dynamic linker said of the last call.
+// The dynamic linker's message about the last call.
 std::string loader_error() {
   const char* const text = dlerror();
   return text != nullptr ? text : "unknown reason";
@@ -86,7 +86,8 @@ Result<void> Library::check(cusparseStatus_t status, const char* call) const {
 
 Result<const Library*> open_library(const std::string& path) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<Library>> opened;  // by the name that was found
+  // Keyed by the name that was found
+  static std::map<std::string, std::unique_ptr<Library>> opened;
   const std::lock_guard lock(mutex);
   std::string reasons;
   for (const std::string& name : candidates(path)) {

@@ -1,5 +1,5 @@
-// cuSPARSE as this process has it: opened at the first use, its functions by pointer. It is 160 MB,
-// so nothing links it.
+// The cuSPARSE of this process. It is opened at the first use and called through function pointers.
+// It is 160 MB, so nothing links it.
 #pragma once
 
 #include <cusparse.h>
@@ -28,13 +28,13 @@ struct Library {
   decltype(&::cusparseSpMM_preprocess) spmm_preprocess = nullptr;
   decltype(&::cusparseSpMM) spmm = nullptr;
 
-  /// Nothing for CUSPARSE_STATUS_SUCCESS, otherwise unsupported, out_of_memory or cuda, naming the
-  /// call.
+  /// Success for CUSPARSE_STATUS_SUCCESS, otherwise unsupported, out_of_memory or cuda, with a
+  /// message that names the call.
   Result<void> check(cusparseStatus_t status, const char* call) const;
 };
 
-/// The library at `path` (a file or a folder), or where CusparseOptions::library says; stays loaded
-/// until the process ends. Any thread.
+/// Opens the library at `path` (a file or a folder), or where CusparseOptions::library says. It
+/// stays loaded until the process ends. Any thread may call this.
 ///
 /// Errors  unsupported, with the reasons of the dynamic linker and how to get it
 Result<const Library*> open_library(const std::string& path);

@@ -1,4 +1,4 @@
-// Descriptors of cuSPARSE that destroy themselves.
+// cuSPARSE descriptors that destroy themselves.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace fdma::cusparse {
 
-/// How cuSPARSE names float32, float16 and bfloat16.
+/// The cuSPARSE name of float32, float16 and bfloat16.
 inline cudaDataType cuda_type(DType dtype) {
   if (dtype == DType::float16) return CUDA_R_16F;
   return dtype == DType::bfloat16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -59,7 +59,7 @@ inline Result<SparseMatrix> make_csr(const Library& library, const Csr& csr, voi
   return Result<SparseMatrix>(SparseMatrix(matrix, EndSparse{&library}));
 }
 
-/// Rows (or columns, by `order`) that are `stride` elements apart.
+/// A matrix whose rows (or columns, by `order`) are `stride` elements apart.
 inline Result<DenseMatrix> make_dense(const Library& library, std::int64_t num_rows,
                                       std::int64_t num_columns, std::int64_t stride,
                                       const void* data, DType dtype, cusparseOrder_t order) {
