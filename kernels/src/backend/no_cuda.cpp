@@ -1,4 +1,4 @@
-// The GPU backends of a build without CUDA: every call says so.
+// The GPU backends of a build without CUDA: every call returns an error that says so.
 #include <memory>
 
 #include "backend/gpu_check.hpp"

@@ -1,11 +1,11 @@
-// Calibration on the CPU, in three steps (on the GPU: sm90.hpp):
-//   1. time attention over the synthetic masks (masks.hpp) for each dtype, head size and
-//      tile shape, all threads busy, every mask in turn and again until the time is up; of each
-//      mask the run with the least busy time counts, since other programs only ever add time. Busy
-//      is what the process used of its cores, or what it could have used if that is less (idle
-//      threads that spin do not count);
-//   2. fit: the work of a plan (work_tile_counts.hpp) is linear in the costs;
-//   3. launch and memory: a call of one item with one key, and a copy that fits no cache.
+// Calibration on the CPU, in three steps (on the GPU: calibrate_sm90.hpp):
+//   1. Time attention over the synthetic masks (calibrate_masks.hpp) for each dtype, head size and
+//      tile shape, with all threads busy. The masks take turns until the time is up. For each mask the
+//      run with the least busy time counts, because other programs only ever add time. Busy time is
+//      what the process used of its cores, or what it could have used if that is less (idle threads
+//      that spin do not count).
+//   2. Fit the costs, in which the work of a plan (item_work.hpp) is linear.
+//   3. Measure launch and memory: a call of one item with one key, and a copy that fits no cache.
 #include "fdma/kernels/calibrate.hpp"
 
 #include <fmt/format.h>
@@ -42,23 +42,23 @@ constexpr int kMinRounds = 3;
 constexpr double kSecondsEach = 2;
 constexpr double kQuickSecondsEach = 0.8;
 constexpr std::size_t kQuickTiles = 2;
-/// Keys and values that exceed a core's own cache this many times are as far as they get.
+/// Keys and values that exceed a core's own cache by this factor are L2 misses throughout.
 constexpr double kFarOverNear = 16;
-/// Query heads, and at least one for each thread: rows of one head are not neighbours in memory, as
-/// they are not in use.
+/// Query heads, and at least one for each thread, so that rows of one head are not neighbours in
+/// memory, as in real use.
 constexpr std::int32_t kMinHeads = 4;
 
 double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-/// Rows computed together by the CPU kernel with the instruction set it takes here: 64 lanes of
-/// AVX-512, 16 of anything narrower.
+/// Number of rows that the CPU kernel computes together with the instruction set that it takes
+/// here: the 64 lanes of AVX-512, or 16 with anything narrower.
 std::int32_t cpu_stripe_rows() {
   return std::string_view(cpu_target()).substr(0, 4) == "AVX3" ? 64 : 16;
 }
 
-/// The second-level cache of a core, or 1 MiB where the system does not say.
+/// Size of a core's second-level cache, or 1 MiB if the system does not report it.
 std::int64_t near_cache_bytes() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
   const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -74,7 +74,7 @@ double cpu_microseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-/// Tensors of one call, owned.
+/// The tensors of one call, which it owns.
 class Tensors {
  public:
   explicit Tensors(const AttentionShape& shape) {
@@ -85,7 +85,7 @@ class Tensors {
   }
   const AttentionTensors& views() const { return views_; }
 
-  /// Those of a backward call: out and lse by a forward call that is made here.
+  /// Views for a backward call. A forward call, made here, computes out and lse.
   Result<BackwardTensors> backward_views(const BlockMask& mask, const AttentionShape& shape) {
     const std::int64_t extents[] = {1, shape.heads_q, shape.max_q_len()};
     buffers_.emplace_back(static_cast<std::size_t>(4 * extents[1] * extents[2]));
@@ -123,7 +123,7 @@ struct Workload {
 
   AttentionPlan plan;
   Tensors tensors;
-  BackwardTensors backward;                                        ///< of a backward plan
+  BackwardTensors backward;                                        ///< for a backward plan
   double fastest_us = std::numeric_limits<double>::infinity();     ///< elapsed
   double least_busy_us = std::numeric_limits<double>::infinity();  ///< of all threads together
 
@@ -164,8 +164,8 @@ Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns, const At
   return Workload(std::move(plan), std::move(tensors), backward);
 }
 
-/// What is fitted: the cells of each kind, the tiles of those kinds that can have few cells in many
-/// tiles, and the items. Full tiles and gather chunks are as many as their cells say.
+/// Unknowns of the fit: the cells of each kind, the tiles of those kinds that can have few cells in
+/// many tiles, and the items. The number of full tiles and of index tiles follows from their cells.
 constexpr std::size_t kKinds = 5;
 constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind::rows,
                                         PlanSegmentKind::columns};
@@ -208,8 +208,8 @@ TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
                   {0, fitted[4]},
                   fitted[kItemUnknown],
                   fitted[kFarUnknown]};
-  // Tiles so small that their masks are never stored in a form: as the form that they are stored
-  // in.
+  // Tiles can be so small that their masks are never stored in one of the forms. That form then
+  // gets the costs of the form in which they are stored.
   const auto is_missing = [](const StepCosts& each) { return each.tile_us + each.compute_us <= 0; };
   if (is_missing(costs.bitmap)) costs.bitmap = costs.full;
   if (is_missing(costs.rows)) costs.rows = costs.bitmap;
@@ -290,7 +290,7 @@ class Calibration {
                               std::int32_t head_dim, BlockShape tile) {
     std::vector<Workload> workloads;
     for (const CalibrationMask& each : calibration_masks(tile)) {
-      // Backward plans have none: what is fitted of them is nothing.
+      // Backward plans have no gather costs, so nothing is fitted for them.
       if (direction == Direction::backward && each.columns == ColumnMode::gather) continue;
       const AttentionShape shape =
           calibration_shape(each.mask, dtype, head_dim, std::max(kMinHeads, num_threads_));
@@ -313,7 +313,7 @@ class Calibration {
     return costs_from(fit_not_negative(measurements), tile);
   }
 
-  /// Bytes read and written a microsecond by copies of all threads.
+  /// Bytes read and written per microsecond by copies of all threads.
   double time_memory() const {
     constexpr std::size_t kBytes = std::size_t{64} << 20;
     std::vector<char> from(kBytes, 1);
@@ -340,7 +340,7 @@ class Calibration {
   AttentionOptions run_options_;
   std::vector<BlockShape> tiles_;
   std::size_t num_kernels_ = 0;
-  int num_done_ = 0;  ///< tile shapes of all of them
+  int num_done_ = 0;  ///< tile shapes of all kernels
 };
 
 Result<void> check_options(const CalibrateOptions& options) {

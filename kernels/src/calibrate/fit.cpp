@@ -1,7 +1,8 @@
-// Coordinate descent on the normal equations: each coefficient in turn takes the value that is best
-// while the others stay, or 0. The objective is convex and its bounds are separable, so that the
-// sweeps end in the optimum; with a dozen unknowns, scaled to unit diagonal, that is quick.
-#include "calibrate/fit.hpp"
+// Least squares by coordinate descent on the normal equations. Each coefficient in turn takes the
+// value that is best while the others stay, or 0. The objective is convex and its bounds are
+// separable, so the sweeps end in the optimum. With a dozen unknowns, scaled to unit diagonal, that
+// is quick.
+#include "calibrate_fit.hpp"
 
 #include <algorithm>
 #include <cmath>

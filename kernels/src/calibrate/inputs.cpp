@@ -21,7 +21,7 @@ AttentionShape calibration_shape(const BlockMask& mask, DType dtype, std::int32_
   return shape;
 }
 
-// Box and Muller's transform of two uniform numbers, of which the cosine is used.
+// Box and Muller's transform of two uniform numbers, of which only the cosine is used.
 void fill_normal(std::span<std::uint8_t> bytes, DType dtype) {
   constexpr std::size_t kPeriod = 4093;
   std::uint64_t state = 1;

@@ -1,4 +1,4 @@
-// What calibration on any backend has in common: the tensors' shape and values.
+// Inputs of calibration on any backend: the tensors' shape and values.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace fdma {
 AttentionShape calibration_shape(const BlockMask& mask, DType dtype, std::int32_t head_dim,
                                  std::int32_t heads);
 
-/// Standard normal, the same everywhere; a few thousand values repeat. `bytes` holds whole elements
-/// of float32, float16 or bfloat16.
+/// Fills `bytes` with standard normal values, the same on every platform; a few thousand values
+/// repeat. `bytes` holds whole elements of float32, float16 or bfloat16.
 void fill_normal(std::span<std::uint8_t> bytes, DType dtype);
 
-/// What a calibration ends with that was cancelled: io.
+/// The error of a cancelled calibration: io.
 Error calibration_interrupted();
 
 }  // namespace fdma

@@ -1,11 +1,11 @@
-// Masks whose tiles are all of one kind. Which form a SegmentMask stores is decided by bytes
-// (segment_builder.hpp), so each is made such that its kind is the smallest:
-//   bitmaps   random cells: nothing else is as small;
-//   rows      one interval a row, all different: a panel takes 8 bytes for each, distinct bitmaps
-//             block_q * block_kv / 8 a tile;
-//   columns   keys with one random lifetime over several tile rows: 16 bytes a key in all. What is
-//             gathered are such tiles, too.
-#include "calibrate/masks.hpp"
+// Makes masks whose tiles are all of one kind. SegmentMask chooses the stored form by its bytes
+// (segment_builder.hpp), so each mask is made such that its kind is the smallest:
+//   bitmaps   random cells: no other form is as small
+//   rows      one interval per row, all different: a panel takes 8 bytes for each, distinct bitmaps
+//             block_q * block_kv / 8 per tile
+//   columns   keys with one random live range over several tile rows: 16 bytes per key in all. Gather
+//             masks have such tiles, too
+#include "calibrate_masks.hpp"
 
 #include <algorithm>
 #include <random>
@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::int64_t kTileRows = 4;
 constexpr std::int64_t kLongKeys = 2048;
-/// Enough that keys and values of a few heads fit no core's own cache.
+/// Enough keys that keys and values of a few heads fit no core's own cache.
 constexpr std::int64_t kFarKeys = 8192;
-/// Of the keys that sparse masks have, one in this many is alive.
+/// In sparse masks one key in this many is live.
 constexpr std::int64_t kSparse = 16;
 
 BlockMask as_block_mask(SegmentMask mask) {
@@ -50,7 +50,7 @@ DenseBits no_cells(std::int64_t num_rows) {
   return cells;
 }
 
-/// Half of the cells of keys k with k % step == 0.
+/// A mask with half of the cells of keys k with k % step == 0.
 BlockMask random_bitmaps(BlockShape tile, std::int64_t step, std::mt19937_64& random) {
   std::uint64_t keys = 0;
   for (std::int64_t k = 0; k < 64; k += step) keys |= std::uint64_t{1} << k;
@@ -59,7 +59,8 @@ BlockMask random_bitmaps(BlockShape tile, std::int64_t step, std::mt19937_64& ra
   return as_block_mask(segment_from_dense(cells, tile));
 }
 
-/// Each row but one in 16 sees one interval: most keys, or where `is_sparse` a few somewhere.
+/// A mask in which each row but one in 16 sees one interval: most keys, or if `is_sparse` a few
+/// somewhere.
 BlockMask row_intervals(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
   constexpr std::int64_t kFewKeys = 4;
   DenseBits cells = no_cells(kTileRows * tile.block_q);
@@ -75,8 +76,8 @@ BlockMask row_intervals(BlockShape tile, bool is_sparse, std::mt19937_64& random
   return as_block_mask(segment_from_dense(cells, tile));
 }
 
-/// Each key lives from a random row of the first tile row to one of the last, but one in 8 (or,
-/// where `is_sparse`, all but one in kSparse) never lives.
+/// A mask in which each key is live from a random row of the first tile row to one of the last. One
+/// key in 8 (or, if `is_sparse`, all but one in kSparse) is never live.
 BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
   ColumnIntervals keys;
   keys.q_len = kTileRows * tile.block_q;
@@ -97,14 +98,14 @@ BlockMask lifetimes(BlockShape tile, bool is_sparse, std::mt19937_64& random) {
 
 constexpr BlockShape kOverlapTile{128, 128};
 constexpr std::int64_t kOverlapRows = kOverlapTileRows * kOverlapTile.block_q;
-/// Of masks with few partial tiles or keys, one in this many.
+/// Masks with few partial tiles or keys have one in this many.
 constexpr std::int64_t kFewPartial = 4;
 
-/// Whether tiles of column `tile` are partial where not all are.
+/// Whether tiles of column `tile` are partial in masks where only some are.
 bool is_partial_column(std::int64_t tile) { return tile % kFewPartial == kFewPartial - 1; }
 
-/// Partial tiles have half of their cells, others all: where `is_shared` the same ones in every
-/// tile, so that one bitmap serves them all.
+/// Partial tiles have half of their cells, other tiles all. If `is_shared` these are the same cells
+/// in every tile, so that one bitmap serves all tiles.
 BlockMask overlap_bitmaps(bool is_all, bool is_shared, std::mt19937_64& random) {
   DenseBits cells = no_cells(kOverlapRows);
   const std::int64_t words_per_tile = kOverlapTile.block_kv / 64;
@@ -124,8 +125,9 @@ BlockMask overlap_bitmaps(bool is_all, bool is_shared, std::mt19937_64& random) 
   return as_block_mask(segment_from_dense(cells, kOverlapTile));
 }
 
-/// Each row sees an interval of its own of every partial tile, from its first key on. Where all are
-/// partial, each row but one in 16 sees one interval of all of them, most of their keys.
+/// Each row sees an interval of its own of every partial tile, from the tile's first key on. If all
+/// tiles are partial, each row but one in 16 sees one interval over all of them, with most of their
+/// keys.
 BlockMask overlap_row_intervals(bool is_all, std::mt19937_64& random) {
   DenseBits cells = no_cells(kOverlapRows);
   const std::int64_t side = kOverlapTile.block_kv;
@@ -145,8 +147,8 @@ BlockMask overlap_row_intervals(bool is_all, std::mt19937_64& random) {
   return as_block_mask(segment_from_dense(cells, kOverlapTile));
 }
 
-/// Of partial columns one key in 8 never lives, the others from the first row on to a random one,
-/// few of them ending in one tile.
+/// In partial columns one key in 8 is never live. The others are live from the first row to a
+/// random one, and few of them end in one tile.
 BlockMask overlap_lifetimes(bool is_all, std::mt19937_64& random) {
   ColumnIntervals keys;
   keys.q_len = kOverlapRows;
@@ -165,11 +167,12 @@ BlockMask overlap_lifetimes(bool is_all, std::mt19937_64& random) {
   return as_block_mask(segment_from_columns(keys, kOverlapTile));
 }
 
-/// One key in this many is alive, somewhere among them.
+/// One key in this many is live, at random places.
 constexpr std::int64_t kScattered = 8;
 
-/// `num_keys` keys that live in every tile row: in all of its rows, or where `needs_masks` one in
-/// kFewPartial from a row of its upper half to one of its lower half.
+/// A mask with `num_keys` keys that are live in every tile row. They are live in all of its rows,
+/// or if `needs_masks` one in kFewPartial is live from a row of its upper half to one of its lower
+/// half.
 BlockMask scattered_keys(std::int64_t num_keys, bool needs_masks, std::mt19937_64& random) {
   const std::int64_t side = kOverlapTile.block_q;
   const auto below = [&](std::int64_t bound) {
@@ -223,7 +226,7 @@ std::vector<OverlapMask> overlap_masks() {
   for (const std::int64_t num_tiles : {4, 8, 16, 64}) {
     masks.push_back({full_rows(kOverlapTile, kOverlapTileRows, num_tiles * kOverlapTile.block_kv)});
   }
-  // More items a worker, which tell what an item costs from what a call does.
+  // More items per worker, which separate the cost of an item from that of a call.
   masks.push_back({full_rows(kOverlapTile, 4 * kOverlapTileRows, 4 * kOverlapTile.block_kv)});
   for (const bool is_all : {false, true}) {
     for (const bool is_shared : {false, true}) {

@@ -1,4 +1,4 @@
-// The synthetic masks of calibration.
+// The synthetic masks of calibration on any backend.
 #pragma once
 
 #include <vector>
@@ -9,21 +9,20 @@
 
 namespace fdma {
 
-/// A mask to be timed, of one batch element and one head that all heads share.
+/// A mask to be timed, with one batch element and one head, which all heads share.
 struct CalibrationMask {
   BlockMask mask;
   ColumnMode columns = ColumnMode::scan;
 };
 
-/// Full rows of 1, 4, many and very many tiles, a partial stretch of every kind with most and with
-/// few keys alive, column tiles again as gather lists. Every tile row of a mask costs about the
-/// same.
+/// Full rows of 1, 4, many and very many tiles; partial tiles of every kind with most and with few
+/// keys live; column tiles again as kv index lists. Every tile row of a mask costs about the same.
 std::vector<CalibrationMask> calibration_masks(BlockShape tile);
 
-/// Masks for workers that find masks beside their computation, in tiles of 128 x 128 and tile rows
-/// that cost the same: full rows of 4, 8, 16 and 64 tiles; of each kind of partial tile (bitmap,
-/// rows, columns; bitmaps both distinct and shared) one mask with every fourth tile partial, most
-/// of these of the kind, the others full, and one with all.
+/// Masks for workers that make masks beside their computation, in tiles of 128 x 128 and tile rows
+/// of equal cost. There are full rows of 4, 8, 16 and 64 tiles. For each kind of partial tile
+/// (bitmap, rows, columns; bitmaps both distinct and shared) one mask has every fourth tile
+/// partial, most of these of the kind, and the others full; another has all tiles partial.
 struct OverlapMask {
   BlockMask mask;
   PlanSegmentKind kind = PlanSegmentKind::full;
@@ -32,12 +31,13 @@ struct OverlapMask {
 std::vector<OverlapMask> overlap_masks();
 
 /// Masks of scattered keys for ColumnMode::gather, in tiles of 128 x 128 and tile rows whose lists
-/// have the same number of entries: lists of few and of many chunks with last ones of 32, 64, 96
-/// and 128 keys, once of keys that all rows of a tile see and once with a fourth of them that some
-/// rows see, which end a list as chunks that need masks.
+/// have the same number of entries. There are lists of few and of many index tiles, whose last ones
+/// have 32, 64, 96 and 128 keys. Each exists once with keys that all rows of a tile see, and once
+/// with a fourth of the keys seen by some rows only, so that the list ends with index tiles that
+/// need masks.
 std::vector<OverlapMask> gather_masks();
 
-/// Each overlap and gather mask has so many tile rows, or a multiple of them.
+/// The number of tile rows of each overlap and gather mask is a multiple of this.
 inline constexpr std::int64_t kOverlapTileRows = 32;
 
 }  // namespace fdma

@@ -1,15 +1,15 @@
 // Calibration on the GPU, for each direction, dtype and head size:
-//   1. short calls, the overlap masks (masks.hpp) with so many heads that every
-//      multiprocessor gets the same, in turn, round after round, medians of device events. Before
-//      each sample the card rests, so that it runs at full clocks, and then makes one call that
-//      does not count while the host queues those that do. Backward calls get the transposed masks,
-//      of which the plan has the rows again, and what the kernels around the main one take by the
-//      bandwidth of memory (query_passes.hpp) is left out of their times. Where the kernel gathers,
-//      the gather masks in the same rounds;
-//   2. long calls: full tiles, and chunks, in rows of calls without a pause, up to a third of a
-//      second, for what the power limit takes from the clock;
-// then the fits (sm90_fit.hpp). Main memory is measured first, by a copy.
-#include "calibrate/sm90.hpp"
+//   1. Short calls. The overlap masks (calibrate_masks.hpp) are run with so many heads that every
+//      multiprocessor gets the same work. They take turns, round after round, and the median of device
+//      events counts. Before each sample the card rests, so that it runs at full clocks. It then makes
+//      one call that does not count while the host queues those that do. Backward calls get the
+//      transposed masks, which the plan transposes again to rows. The time of the kernels around the
+//      main one, by the bandwidth of memory (query_passes.hpp), is subtracted. Where the kernel
+//      gathers, the gather masks join the same rounds.
+//   2. Long calls. Full tiles, and index tiles, are run in sequences of calls without a pause, up to a
+//      third of a second, to measure how far the power limit lowers the clock.
+// The fits follow (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy.
+#include "calibrate_sm90.hpp"
 
 #include <fmt/format.h>
 
@@ -41,15 +41,15 @@ namespace {
 constexpr BlockShape kTile{128, 128};
 constexpr int kRounds = 25;
 constexpr int kQuickRounds = 7;
-/// Short calls run several times between two events.
+/// Short calls run several times between two events, for about this time.
 constexpr double kSampleUs = 300;
 constexpr int kMaxLaunches = 8;
-/// The card rests so long for each launch of a sample.
+/// Rest of the card for each launch of a sample.
 constexpr std::chrono::milliseconds kRest{1};
-/// After long calls, until it is cool and fast again.
+/// Rest after long calls, until the card is cool and fast again.
 constexpr std::chrono::milliseconds kLongRest{300};
 constexpr double kWarmUpUs = 2e5;
-/// Long calls: of so many microseconds, each kind several times within kLongCallsUs.
+/// Durations of long calls in microseconds; each kind runs several times within kLongCallsUs.
 constexpr double kLongUs[] = {1e3, 3e3, 1e4, 3e4, 1e5, 3e5};
 constexpr double kQuickLongUs[] = {1e4, 1e5};
 constexpr double kLongCallsUs = 3.5e5;
@@ -57,10 +57,11 @@ constexpr int kLongSamples[] = {3, 15};
 constexpr std::int64_t kCopyBytes = std::int64_t{256} << 20;
 constexpr int kCopies = 9;
 
-/// What sm90/forward/load.cuh does: an item is taken when the last tile but one of the item before is
-/// about to be loaded, into the stage of a tile of which scores were just computed. And
-/// sm90/backward/load.cuh: when the last tile but two is, and two steps of 64 queries, up to head size
-/// 64 of 128, one above 128, are loaded and not computed yet.
+/// How many tiles ahead items are taken. In forward_load.cuh an item is taken when the last tile
+/// but one of the item before is about to be loaded, into the stage of a tile whose scores were
+/// just computed. In backward_load.cuh it is taken when the last tile but two is about to be
+/// loaded. Then two steps of 64 queries (of 128 up to head size 64; one step above head size 128)
+/// are loaded and not computed yet.
 double tiles_ahead(Direction direction, std::int32_t head_dim) {
   if (direction == Direction::backward) {
     return 2.5 + (head_dim <= 64 ? 2 : head_dim <= 128 ? 1 : 0.5);
@@ -83,7 +84,7 @@ struct Workload {
   DeviceMemory workspace;
   std::vector<double> samples_us;
 
-  /// `mask`: as the call gets it.
+  /// `mask` is the mask that the call gets.
   static Result<Workload> make(const BlockMask& mask, const AttentionShape& shape, bool is_all,
                                ColumnMode columns, int num_workers, Direction direction) {
     PlanOptions options;
@@ -101,11 +102,11 @@ struct Workload {
   }
 };
 
-/// LongCall::kernel of a kernel's full tiles and of its chunks.
+/// LongCall::kernel of a kernel's full tiles and of its index tiles.
 std::size_t tiles_of(std::size_t kernel) { return 2 * kernel; }
 std::size_t chunks_of(std::size_t kernel) { return 2 * kernel + 1; }
 
-/// The kernels of one direction, dtype and head size.
+/// Calibrates the kernels of one direction, dtype and head size.
 class KernelCalibration {
  public:
   KernelCalibration(const CalibrateOptions& options, Direction direction, int num_workers,
@@ -186,7 +187,7 @@ class KernelCalibration {
                              workload.workspace.data());
   }
 
-  /// Microseconds of one call, a mean of `launches` without a pause, after `rest`.
+  /// Microseconds of one call: the mean of `launches` calls without a pause, after `rest`.
   Result<double> sample(const Workload& workload, int launches, std::chrono::milliseconds rest,
                         bool is_queued) {
     FDMA_TRY_VOID(check_cancelled());
@@ -224,7 +225,7 @@ class KernelCalibration {
     return {};
   }
 
-  /// The workload with the most of something.
+  /// The workload with the largest `amount`.
   template <class Amount>
   const Workload& longest(Amount amount) const {
     return *std::max_element(
@@ -266,13 +267,13 @@ class KernelCalibration {
   std::vector<Workload> workloads_;
 };
 
-/// Bytes read and written a microsecond by a copy.
+/// Bytes read and written per microsecond by a copy.
 Result<double> time_memory(StreamTimer& timer) {
   FDMA_TRY(DeviceMemory from, DeviceMemory::allocate(kCopyBytes));
   FDMA_TRY(DeviceMemory to, DeviceMemory::allocate(kCopyBytes));
   std::vector<double> samples_us;
   for (int i = 0; i < kCopies; ++i) {
-    FDMA_TRY_VOID(copy_on_device(to.data(), from.data(), kCopyBytes));  // for the host to be ahead
+    FDMA_TRY_VOID(copy_on_device(to.data(), from.data(), kCopyBytes));  // keeps the host ahead
     FDMA_TRY_VOID(timer.start());
     FDMA_TRY_VOID(copy_on_device(to.data(), from.data(), kCopyBytes));
     FDMA_TRY_VOID(timer.stop());

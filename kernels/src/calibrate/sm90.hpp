@@ -5,7 +5,7 @@
 
 namespace fdma {
 
-/// calibrate for backend sm90; `options` are checked but for what only the kernels know.
+/// calibrate for backend sm90. `options` have been checked, except for what only the kernels know.
 Result<DeviceProfile> calibrate_sm90(const CalibrateOptions& options);
 
 }  // namespace fdma

@@ -1,14 +1,14 @@
-// Two fits, each linear but for one number.
+// Two fits, each linear except for one number.
 //
-// Costs. While masks are found in time a call takes launch + items * item + sum over kinds of tiles
-// * compute, which calls with one partial tile among four full ones show. Calls whose every tile is
-// partial take longer if the warps that find masks cannot keep up; what a mask takes them follows.
-// What calls that gather take beside launch and items, chunks cost: each one, and the keys that it
-// computes.
+// Costs. While masks are made in time, a call takes launch + items * item + sum over kinds of tiles
+// * compute. Calls with one partial tile among four determine these. Calls whose tiles are all
+// partial take longer if the mask warps cannot keep up, which determines the time of a mask. In
+// calls that gather, the time beside launch and items is that of index tiles: a cost for each one,
+// and a cost for the keys that it computes.
 //
-// Slowdown. For a given burst the share of slowdown is known for each call, and what it is a share
-// of follows by least squares; bursts are tried, each 3 % longer than the one before.
-#include "calibrate/sm90_fit.hpp"
+// Slowdown. For a given burst the share of the slowdown is known for each call, and its coefficient
+// follows by least squares. Bursts are tried, each 3 % longer than the one before.
+#include "calibrate_sm90_fit.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -21,10 +21,11 @@ namespace fdma {
 namespace {
 
 constexpr std::size_t kKinds = 4;
-/// Of a whole chunk's costs, what it takes however few keys it has, where calls do not tell, for
-/// kernels compute none but whole ones: as head size 128 showed on an H200.
+/// Share of a whole index tile's costs that does not depend on its number of keys. It applies where
+/// calls do not tell it, because the kernels compute only whole index tiles. Head size 128 showed
+/// it on an H200.
 constexpr double kChunkShare = 0.35;
-/// Masks that take this much longer than the computation are what a call waits for.
+/// A call waits for its masks if these take longer than the computation by this factor.
 constexpr double kClearlyLonger = 1.01;
 constexpr double kFirstBurstUs = 100;
 constexpr double kBurstStep = 1.03;
@@ -132,7 +133,7 @@ EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
       if (kind > 0) partial_tiles += call.tiles[kind];
     }
     if (partial_tiles <= 0 || tiles_us <= kClearlyLonger * compute_us) continue;
-    // The kind that there is most of; a few tiles of others take as long.
+    // The most frequent kind; a few tiles of other kinds take as long.
     const auto most = std::max_element(call.tiles.begin() + 1, call.tiles.end());
     steps_of(costs.tile, static_cast<std::size_t>(most - call.tiles.begin())).tile_us =
         tiles_us / partial_tiles;

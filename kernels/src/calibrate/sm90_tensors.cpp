@@ -46,7 +46,7 @@ Result<CalibrationTensors> CalibrationTensors::make(std::span<const AttentionSha
   FDMA_TRY_VOID(fill(tensors.queries_, query_elements));
   FDMA_TRY_VOID(fill(tensors.keys_, key_elements));
   FDMA_TRY(tensors.lse_, DeviceMemory::allocate(num_queries * size_bytes(DType::float32)));
-  // Of scores with mean 0 and variance 1.
+  // The lse of scores with mean 0 and variance 1.
   const auto lse = static_cast<float>(std::log(kTypicalKeys) + 0.5);
   FDMA_TRY_VOID(fill_with(static_cast<float*>(tensors.lse_.data()), lse, num_queries));
   return Result<CalibrationTensors>(std::move(tensors));

@@ -13,16 +13,16 @@
 
 namespace fdma {
 
-/// Memory for the largest of several shapes of one dtype and head size; every shape uses the first
-/// bytes. Values are normal, the lse that of some two thousand keys with such scores: what backward
-/// calls compute has the size that it has in use.
+/// Memory for the largest of several shapes of one dtype and head size; every shape uses its first
+/// bytes. Values are normal, and the lse is that of some two thousand keys with such scores, so
+/// that backward calls compute values of realistic size.
 class CalibrationTensors {
  public:
   /// Errors  out_of_memory, cuda
   static Result<CalibrationTensors> make(std::span<const AttentionShape> shapes,
                                          Direction direction);
 
-  /// Borrow.
+  /// The views borrow.
   AttentionTensors forward_views(const AttentionShape& shape) const;
   BackwardTensors backward_views(const AttentionShape& shape) const;
 

@@ -10,7 +10,7 @@
 namespace fdma {
 namespace {
 
-// A tensor of int32 that a call may give: its data, or null.
+// Checks an int32 tensor that a call may give; returns its data, or null.
 Result<const std::int32_t*> check_lengths(const TensorView& tensor, const ExpectedTensor& expected,
                                           Device device, bool is_parametric) {
   if (tensor.data == nullptr) return static_cast<const std::int32_t*>(nullptr);

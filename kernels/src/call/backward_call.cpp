@@ -1,6 +1,6 @@
-// The inputs of a backward call are checked as those of the forward call that it belongs to; then
-// the gradients, which have the shapes of what they belong to.
-#include "call/backward_call.hpp"
+// Checks a backward call. Its inputs are checked like those of the forward call that it belongs to.
+// Then the gradients are checked, which have the shapes of their tensors.
+#include "backward_call.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 namespace fdma {
 namespace {
 
-// What the forward call was given. It wrote out, lse and out_residual, which are only read here.
+// The tensors of the forward call. It wrote out, lse and out_residual, which are only read here.
 AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   const auto as_output = [](const TensorView& view) -> MutableTensorView {
     return {const_cast<void*>(view.data),
@@ -32,7 +32,7 @@ AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   return forward;
 }
 
-// A gradient in the type of its input or in float32; `expected` says the former.
+// Checks a gradient in the type of its input, which `expected` states, or in float32.
 Result<Strided> checked_gradient(const MutableTensorView& gradient, ExpectedTensor expected,
                                  Device device) {
   const TensorView view = gradient.view();

@@ -72,7 +72,7 @@ Result<void> check_last_stride(const TensorView& tensor, std::string_view name) 
                            name, tensor.strides[last])};
 }
 
-// Sorted by stride, each axis must step over what the smaller ones span.
+// Axes are sorted by stride; the stride of each axis must be at least the span of the smaller ones.
 Result<void> check_distinct(const TensorView& tensor, std::string_view name) {
   struct Axis {
     std::int64_t stride = 0, extent = 1;

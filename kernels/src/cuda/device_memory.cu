@@ -48,11 +48,11 @@ void free_device_memory(void* data) noexcept {
 Result<DeviceMemory> DeviceMemory::allocate(std::int64_t size_bytes) {
   DeviceMemory memory;
   const RelaxedCapture relaxed;
-  // One byte at least: an address of its own even for nothing.
+  // At least one byte, so that an empty allocation has an address of its own.
   const cudaError_t error =
       cudaMalloc(&memory.data_, static_cast<std::size_t>(std::max<std::int64_t>(size_bytes, 1)));
   if (error != cudaSuccess) {
-    cudaGetLastError();  // it is told here, the next call shall not see it
+    cudaGetLastError();  // the error is reported here, so the next call must not see it
     return Error{
         error == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory
         : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver

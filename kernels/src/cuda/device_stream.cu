@@ -12,9 +12,9 @@ namespace {
 
 using sm90::check_cuda;
 
-// Without a device nothing else can be asked.
+// Without a device no other query is possible.
 Error no_device(cudaError_t error) {
-  cudaGetLastError();  // it is told here, the next call shall not see it
+  cudaGetLastError();  // the error is reported here, so the next call must not see it
   return Error{ErrorCode::unsupported,
                std::string("there is no CUDA device: ") + cudaGetErrorString(error)};
 }
@@ -61,8 +61,8 @@ CurrentDevice::~CurrentDevice() {
 }
 
 Result<StreamNumber> number_of(Stream stream) {
-  // The legacy stream has two handles and cannot be captured, and asking about that would be an
-  // error while another stream is.
+  // The legacy stream has two handles and cannot be captured. A query about that would be an error
+  // while another stream is captured.
   if (stream == nullptr || stream == cudaStreamLegacy) {
     return StreamNumber{std::numeric_limits<std::uint64_t>::max(), 0};
   }
@@ -71,7 +71,7 @@ Result<StreamNumber> number_of(Stream stream) {
   FDMA_TRY_VOID(
       check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo"));
   if (status == cudaStreamCaptureStatusActive) {
-    // Asking for its id would invalidate the capture, during which the handle names no other.
+    // Querying its id would invalidate the capture, during which the handle names no other stream.
     return StreamNumber{reinterpret_cast<std::uintptr_t>(stream), id};
   }
   const RelaxedCapture relaxed;  // another stream may be captured

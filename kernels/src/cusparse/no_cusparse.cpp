@@ -1,4 +1,5 @@
-// Attention by cuSPARSE in a build without CUDA or without cusparse.h: every call says so.
+// Attention by cuSPARSE in a build without CUDA or without cusparse.h: every call returns an error
+// that says so.
 #include <memory>
 #include <utility>
 

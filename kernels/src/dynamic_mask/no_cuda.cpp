@@ -1,4 +1,5 @@
-// Dynamic Mask Attention on the GPU in a build without CUDA.
+// Dynamic Mask Attention on the GPU in a build without CUDA: every call returns an error that says
+// so.
 #include "dynamic_mask/device_call.hpp"
 
 namespace fdma::dynamic_mask {

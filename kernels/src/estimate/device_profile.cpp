@@ -33,7 +33,7 @@ Result<void> check_slowdown(const std::string& where, std::string_view member, d
       fmt::format("{}.{}: expected 0 to {}, got {}", where, member, kMaxSlowdown, value));
 }
 
-/// The costs of a tile shape by name.
+/// A kind of costs of a tile shape, by name.
 struct NamedSteps {
   const char* name;
   StepCosts TileCosts::*steps;
@@ -94,7 +94,8 @@ Result<void> check_kernel(const std::string& where, const KernelCosts& kernel) {
   return {};
 }
 
-/// Where something begins to count and from where on it counts in full: both 0, or ascending.
+/// Checks two bounds of a ramp, which is 0 up to the first and 1 from the second: both are 0, or
+/// they ascend.
 Result<void> check_ramp(const char* low_name, double low, const char* high_name, double high) {
   const bool is_absent = low == 0 && high == 0;
   if (is_absent || (std::isfinite(high) && low > 0 && low < high)) return {};
@@ -117,8 +118,8 @@ std::string list_kernels(const DeviceProfile& profile) {
 
 double between(double a, double b, double weight) { return a * (1 - weight) + b * weight; }
 
-/// The tile shapes that both have, in the order of the first. What one of them does not do (gather)
-/// is not done between them either.
+/// Interpolates the tile shapes that both have, in the order of the first. An operation that one of
+/// them lacks (gather) is lacking in the result, too.
 std::vector<TileCosts> interpolate(const KernelCosts& low, const KernelCosts& high, double weight) {
   std::vector<TileCosts> tiles;
   for (const TileCosts& a : low.tiles) {

@@ -1,5 +1,5 @@
-// Device profiles as JSON. What is read is untrusted: each member is asked for by name and type,
-// unknown ones are errors, and the whole is validated.
+// Device profiles as JSON. The text that is read is untrusted: each member is asked for by name and
+// type, unknown members are errors, and the whole profile is validated.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -28,7 +28,7 @@ class Members {
  public:
   Members(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
-  /// Every member that is there must be one of `names`.
+  /// Checks that every member is one of `names`.
   Result<void> check_names(std::initializer_list<std::string_view> names) const {
     if (!object_.is_object()) return corrupt(fmt::format("{}: expected an object", place("")));
     for (const auto& [key, value] : object_.items()) {
@@ -147,7 +147,7 @@ Result<TileCosts> tile_from(const Json& document, const std::string& where) {
   return costs;
 }
 
-/// `wrong` of a member whose value is a name of a closed list.
+/// Error of a member whose value must be a name of a closed list.
 template <class T>
 Result<T> named(Result<T> parsed, const Members& members, const char* member) {
   if (!parsed) return corrupt(fmt::format("{}: {}", members.place(member), parsed.error().message));

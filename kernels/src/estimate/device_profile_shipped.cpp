@@ -1,12 +1,14 @@
-// Profiles that come with the library.
+// The device profiles that ship with the library.
 //
-// "h200". As fdma-maskc calibrate --backend sm90 measured it on H200s (700 W), forward and backward
-// on two of them, in bfloat16, which float16 shares; for masks that were not used to calibrate:
-// docs/notes/estimates.md. What the power limit takes is stated between the same bounds of both.
+// "h200": measured by fdma-maskc calibrate --backend sm90 on H200s (700 W), forward and backward on
+// two of them, in bfloat16, which float16 shares. docs/performance.md compares it with masks that
+// were not used to calibrate. The slowdown by the power limit is stated between the same bounds for
+// both.
 //
-// "cpu". One core of some server with AVX2 at 2.5 GHz; for a rough idea before
-// `fdma-maskc calibrate` has measured the machine at hand. Backward by what calibration there gives
-// beside forward: as many operations a second, and column tiles that run as row panels.
+// "cpu": one core of a server with AVX2 at 2.5 GHz. It gives a rough idea before `fdma-maskc
+// calibrate` has measured the machine at hand. Backward costs are derived from the ratio that
+// calibration there gives: as many operations per second as forward, and column tiles that cost
+// what row panels do.
 #include <fmt/format.h>
 
 #include <utility>
@@ -18,11 +20,11 @@ namespace fdma {
 namespace {
 
 constexpr double kMicrosecondsPerSecond = 1e6;
-/// FLOPs of a visited cell over head_dim.
+/// FLOPs of a visited cell, divided by head_dim.
 constexpr double kForwardFlops = 4;
 constexpr double kBackwardFlops = 10;
 
-/// Costs of one tile shape, in units of a full tile but the first.
+/// Costs of one tile shape, all but the first in units of a full tile.
 struct TileRatios {
   BlockShape tile;
   double flops_per_second;  ///< of one worker, in long rows of full tiles
@@ -54,7 +56,7 @@ KernelCosts kernel(Direction direction, DType dtype, std::int32_t head_dim, doub
   return costs;
 }
 
-/// A kernel as measured.
+/// Measured costs of a kernel.
 struct Measured {
   Direction direction;
   std::int32_t head_dim;

@@ -1,10 +1,10 @@
-// The savings report: counts from the mask in the tiles of the plan, times from the plan, and the
-// same for a mask that allows everything and for the other ways to run this one.
+// The savings report. Counts come from the mask in the tiles of the plan, times from the plan. It
+// reports the same for a mask that allows everything and for the other ways to run this mask.
 //
-// The device's profile says what tiles cost and whose plans run there. What that backend's kernels
-// do not compute (an element type, backward) is predicted by plans of the CPU backend, since only
-// tiles and their order matter here. Nothing of this costs more than the plans do: masks that move
-// in step are counted in closed form.
+// The device's profile gives the costs of tiles and the backend whose plans run there. Calls that
+// the kernels of that backend do not compute (an element type, backward) are predicted with plans
+// of the CPU backend, because only tiles and their order matter here. The report costs no more than
+// the plans do, because masks that differ by a constant step are counted in closed form.
 #include "fdma/kernels/estimate.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 namespace fdma {
 namespace {
 
-/// Cells that exist in the tiles that are not empty.
+/// Number of existing cells in the tiles that are not empty.
 std::int64_t live_tile_cells(const SegmentMask& mask) {
   std::int64_t cells = 0;
   for (const TileRun& run : mask.runs) {
@@ -40,7 +40,8 @@ std::int64_t live_tile_cells(const SegmentMask& mask) {
   return cells;
 }
 
-/// How often each group of the mask occurs among the (batch element, query head) pairs of `shape`.
+/// Number of times that each group of the mask occurs among the (batch element, query head) pairs
+/// of `shape`.
 std::vector<std::int64_t> group_uses(const BlockMask& mask, const AttentionShape& shape) {
   std::vector<std::int64_t> uses(static_cast<std::size_t>(mask.num_groups()));
   const std::int64_t per_batch = mask.shape.num_batches == 1 ? shape.batch : 1;
@@ -99,7 +100,7 @@ bool has_columns(const BlockMask& hub) {
   return false;
 }
 
-/// The mask as segments in `tile`: itself, where it is that already.
+/// The mask as segments in `tile`, or the mask itself if it already is.
 Result<BlockMask> hub_of(const BlockMask& mask, BlockShape tile) {
   if (mask.format() == MaskFormat::segment && mask.block == tile) return mask;
   return convert(mask, MaskFormat::segment, tile);
@@ -219,8 +220,8 @@ class Estimator {
     return {};
   }
 
-  /// Empty if the mask's gather lists can be built. Their entries: each query interval of a key has
-  /// one in every tile row that it meets.
+  /// Empty if the kv index lists of the mask can be built. Each query interval of a key has an
+  /// entry in every tile row that it meets.
   std::string why_not_gather(const BlockMask& hub, const TileCosts& costs) const {
     if (!costs.can_gather()) return "the kernel does not gather";
     std::int64_t entries = 0;
@@ -234,14 +235,14 @@ class Estimator {
     return fmt::format("gather lists would take {} bytes", bytes);
   }
 
-  /// A new order gathers what it leaves scattered.
+  /// A kv permutation gathers the keys that it leaves scattered.
   std::string why_not_reorder(const TileCosts& costs) const {
     if (chooses_columns(costs)) return "";
     return options_.direction == Direction::backward ? "backward kernels do not reorder keys"
                                                      : "the kernel does not gather";
   }
 
-  /// Whether a plan may do else than scan: the backward plans of a GPU say themselves.
+  /// Whether a plan may do other than scan. The backward plans of a GPU decide themselves.
   bool chooses_columns(const TileCosts& costs) const {
     if (options_.direction == Direction::backward) return profile_.backend != Backend::cpu;
     return costs.can_gather();

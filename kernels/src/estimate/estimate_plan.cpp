@@ -1,10 +1,12 @@
-// The time of one plan: the work of each item (work_tile_counts.hpp) at the profile's costs, run by a
-// simulated schedule, against what main memory needs for the tensors. A power limit slows long
-// calls: the schedule is simulated at full clocks, which decides how long the call is.
+// The time of one plan. The work of each item (item_work.hpp) at the profile's costs is run by a
+// simulated schedule, and compared with the time that main memory needs for the tensors. A power
+// limit slows long calls. The schedule is therefore simulated at full clocks first, which decides
+// how long the call is.
 //
-// Backward the same by a backward plan, whose items are key tiles over the query tiles that see
-// them; a worker takes those of a group of query heads at once. Gradients of q are added up in
-// memory beside that; on a GPU kernels before and after see to the sums (query_passes.hpp).
+// A backward plan is treated the same way. Its items are key tiles over the query tiles that see
+// them, and a worker takes those of a group of query heads at once. Gradients of q are added up in
+// memory at the same time. On a GPU the kernels before and after handle their accumulators
+// (query_passes.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +43,8 @@ void add(PlanWork& sum, const PlanWork& work) {
   }
 }
 
-/// Lists: every tile is computed whole, and what items of a segment read stays near.
+/// Times for kv worklists: every tile is computed whole, and what the items of a segment read stays
+/// in the cache.
 std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& costs,
                                  bool overlaps_masks, PlanWork& total) {
   const std::int64_t tile_cells = std::int64_t{kListTile} * kListTile;
@@ -62,7 +65,8 @@ std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& cos
   return item_us;
 }
 
-/// Of each item, backward of each group of query heads, whose items lie side by side.
+/// The time of each item, in a backward plan of each group of query heads, whose items are
+/// adjacent.
 std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& profile,
                                const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
   if (plan.is_listed()) return listed_times(plan, costs, overlaps_masks, total);
@@ -90,7 +94,7 @@ std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& p
   return item_us;
 }
 
-/// Moving rows of keys and values, each read and written.
+/// The time of permuting keys: their rows of keys and values are read and written.
 double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
   constexpr double kLaunchUs = 3;
   if (profile.backend == Backend::cpu || plan.counts.moved_keys == 0) return 0;
@@ -101,15 +105,15 @@ double move_us(const AttentionPlan& plan, const DeviceProfile& profile) {
          2 * static_cast<double>(plan.counts.moved_keys * key_bytes) / profile.memory_bytes_per_us;
 }
 
-/// The kernels before and after the main one of a backward call.
+/// The time of the kernels before and after the main one of a backward call.
 double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
   if (profile.backend == Backend::cpu || !plan.is_backward()) return 0;
   return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
 }
 
-/// Shares of the time of the items, as measured on an H200 (docs/notes/estimates.md): turns cost up
-/// to 15 % there by masks of the zoo. On a CPU the order is the same always, and a pass over the
-/// keys is 2 of the 5 products.
+/// Additional costs as shares of the time of the items, measured on an H200 (docs/performance.md).
+/// Deterministic order costs up to 15 % there, depending on the mask of the mask suite. On a CPU
+/// the order is always the same, and a pass over the keys is 2 of the 5 products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
   constexpr double kTurns = 0.04;
@@ -127,8 +131,8 @@ double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
   return share * makespan_us;
 }
 
-/// What a power limit takes from calls that last long: of chunks and of all else, by what they
-/// take.
+/// The slowdown of long calls by a power limit: the slowdowns of index tiles and of all other work,
+/// weighted by their times.
 double sustained_slowdown(const KernelCosts& kernel, const TileCosts& costs, const PlanWork& work,
                           double busy_us) {
   if (busy_us <= 0) return kernel.sustained_slowdown;
@@ -146,8 +150,8 @@ void slow_down(Schedule& schedule, double factor) {
   schedule.longest_item_us *= factor;
 }
 
-/// Every tensor once, and the plan. Backward reads and writes twice as many, and adds to a float32
-/// gradient of q.
+/// Bytes of every tensor once, and of the plan. A backward call reads and writes twice as many
+/// tensors, and adds to a float32 gradient of q.
 std::int64_t memory_bytes(const AttentionPlan& plan) {
   const AttentionShape& shape = plan.shape;
   const std::int64_t in_q = std::int64_t{shape.head_dim} * size_bytes(shape.q_dtype);

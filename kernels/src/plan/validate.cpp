@@ -1,9 +1,10 @@
-// What a plan promises to whoever runs it: after this no access of a backend leaves an array, and
-// no cell is true that does not exist.
+// Validates a plan. After it no backend accesses memory outside an array, and no cell that does not
+// exist is true.
 //
-// Payloads are looked at once, whoever shares them: the extent of a bitmap, the farthest key of a
-// row panel, the entries of a gather list. Items are then compared with the extents alone. The live
-// keys of column tiles are not counted again: that would cost what scanning them costs.
+// Shared data are checked once, however many items use them: the extent of a bitmap, the farthest
+// key of a row panel, the entries of a kv index list. Items are then compared with the extents
+// alone. The live keys of column tiles are not counted again, because that would cost what scanning
+// them costs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace {
 
 Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
 
-// Ascending offsets from 0 to `end`.
+// Checks that offsets ascend from 0 to `end`.
 Result<void> check_offsets(std::string_view name, const std::vector<std::int64_t>& offsets,
                            std::size_t end) {
   for (std::size_t i = 0; i < offsets.size(); ++i) {
@@ -76,7 +77,7 @@ struct Extent {
   std::int64_t keys = 0;
 };
 
-// sm90: words of threads (bitmap_order.hpp), a mask row for each of `heads` rows.
+// sm90: words in thread order (bitmap_order.hpp), with one mask row for each `heads` rows.
 Extent extent_of_thread_words(const std::uint64_t* words, std::int64_t heads) {
   Extent extent;
   for (int thread = 0; thread < 256; ++thread) {
@@ -184,7 +185,8 @@ class ItemChecker {
     return {};
   }
 
-  /// Tiles and chunks that the segments of the item in hand have, whichever of them it walks.
+  /// Number of tiles and index tiles of the segments of the current item, whichever of them it
+  /// walks.
   std::int64_t row_tiles() const {
     return walked_.full_tiles + walked_.bitmap_tiles + walked_.row_tiles + walked_.column_tiles +
            walked_.gather_chunks;
@@ -194,7 +196,7 @@ class ItemChecker {
   const PlanCounts& counts() const { return sum_; }
 
  private:
-  // From here on keys are those of the order.
+  // Switches to keys of the kv permutation.
   Result<void> enter_order(const WorkItem& item, const PlanSegment& segment) {
     const std::int64_t place =
         std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
@@ -218,7 +220,7 @@ class ItemChecker {
       return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
                                segment.first_tile, segment.end_tile));
     }
-    // Entries name keys of the tensors, whatever the order of tiles.
+    // Entries name keys of the tensors, whatever the order of the tiles.
     const std::pair checks{num_rows_, plan_.column_len(item.batch)};
     if (checked_for_[payload] != checks) {
       FDMA_TRY_VOID(check_list(plan_, segment.payload, checks.first, checks.second));
@@ -297,18 +299,19 @@ class ItemChecker {
   }
 
   const AttentionPlan& plan_;
-  const BlockShape tile_;  ///< rows and columns of the plan's mask, said below to be rows and keys
+  const BlockShape tile_;  ///< rows and columns of the plan's mask, called rows and keys below
   std::vector<Extent> bitmaps_, panels_;
-  /// Rows and keys that each gather list was checked for.
+  /// Rows and keys for which each kv index list was checked.
   std::vector<std::pair<std::int64_t, std::int64_t>> checked_for_;
   PlanCounts sum_;
-  // The item in hand.
+  // The current item.
   std::int64_t kv_len_ = 0, num_rows_ = 0, previous_end_ = 0;
   bool has_list_ = false;
   PlanCounts walked_;
 };
 
-// Backward: items [i * group_size, ..) are those of a KV head's query heads, in their order.
+// Checks backward plans: items [i * group_size, ..) are those of a KV head's query heads, in their
+// order.
 Result<void> check_groups(const AttentionPlan& plan) {
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   for (std::size_t i = 0; plan.is_backward() && i < plan.items.size(); ++i) {

@@ -1,5 +1,5 @@
-// What a parametric plan promises: formulas within the bounds that arithmetic in 32 bits needs,
-// documents in order, nothing of a plan of segments, counts of its own tiles.
+// Validates a closed-form plan: closed forms within the bounds that arithmetic in 32 bits needs,
+// documents in order, no parts of a plan with segments, and the counts of its own tiles.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -10,7 +10,7 @@ namespace {
 
 Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
 
-// Sets the last key of each order.
+// Computes the last key of each kv permutation.
 Result<void> check_each_order(const AttentionPlan& plan, std::vector<std::int64_t>& last_keys) {
   const AttentionShape& shape = plan.shape;
   const auto num_keys = static_cast<std::int64_t>(plan.ordered_keys.size());
@@ -37,7 +37,7 @@ Result<void> check_each_order(const AttentionPlan& plan, std::vector<std::int64_
   return {};
 }
 
-// Keys of an order exist in every element that uses it.
+// Checks that the keys of a permutation exist in every element that uses it.
 Result<void> check_uses(const AttentionPlan& plan, const std::vector<std::int64_t>& last_keys) {
   const AttentionShape& shape = plan.shape;
   const auto num_heads = plan.key_orders.empty() ? 0 : shape.batch * shape.heads_kv;
@@ -93,7 +93,7 @@ Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int6
           fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
                       index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
     }
-    // Kernels tell runs of keys by their first and last.
+    // Kernels recognise runs of keys by their first and last key.
     if (i == 0 || i == list.num_full) continue;
     const std::int32_t before = (&entry)[-1].key;
     if (entry.key < before || (is_full && entry.key == before)) {

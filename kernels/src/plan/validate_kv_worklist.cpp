@@ -1,5 +1,5 @@
-// What lists promise to the kernel: no entry leaves an array, and no gradient is written by two
-// items. That the cells are those of the mask, and none twice, is for the tests of the planner.
+// Validates kv worklists: no entry leads outside an array, and no gradient is written by two items.
+// The tests of the planner check that the cells are those of the mask, each once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,8 +94,8 @@ class ListChecker {
     return {};
   }
 
-  // Items of a tile of keys follow each other and hold all queries of its keys; keys without sums
-  // are in one item.
+  // Checks that items of a tile of keys are consecutive and hold all queries of its keys, and that
+  // keys without accumulators are in one item.
   Result<void> check_parts() const {
     std::vector<const KeyItem*> items;
     for (const KeyItem& item : lists_.items) items.push_back(&item);

@@ -39,7 +39,7 @@ bool RowCover::is_first_head(std::int32_t head) const {
 }
 
 Result<void> RowCover::check_split_rows() {
-  // Before arrays are made for what the plan says: it may say anything.
+  // Checked before arrays of that size are made, because the plan may claim any size.
   std::int64_t num_partials = 0;
   for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
     const SplitRow& row = plan_.split_rows[i];
@@ -112,7 +112,7 @@ Result<void> RowCover::add(std::size_t index, std::int64_t row_tiles) {
 }
 
 Result<void> RowCover::finish() const {
-  // As many items as rows and partials, none twice: none is missing.
+  // There are as many items as rows and partials, and none occurs twice, so none is missing.
   for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
     const SplitRow& row = plan_.split_rows[i];
     const Part& first = parts_[static_cast<std::size_t>(row.first_partial)];

@@ -1,4 +1,5 @@
-// Scores and selection on the GPU in a build without CUDA: every call says so.
+// Scores and selection on the GPU in a build without CUDA: every call returns an error that says
+// so.
 #include <memory>
 
 #include "fdma/kernels/device_incremental_topk.hpp"
