@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bash tools/setup.sh [demo | tests | ci | wheel | benchmarks]
+# bash tools/setup.sh [demo | tests | ci | wheel | benchmarks | docs]
 #
 # Makes sure that what the stage needs is there: Debian packages, and Python packages in .venv. Run it as often as you
 # like: where nothing is missing it changes nothing and touches no network. Debian 12 and Ubuntu 24.04. Missing packages
@@ -22,8 +22,9 @@ case $stage in
     ;;
   wheel) packages+=("${python_packages[@]}" python3-dev) ;;
   benchmarks) packages+=("${python_packages[@]}" python3-dev libbenchmark-dev) ;;
+  docs) packages=("${python_packages[@]}" doxygen) ;;
   *)
-    echo "setup.sh: stage '$stage': expected demo, tests, ci, wheel or benchmarks" >&2
+    echo "setup.sh: stage '$stage': expected demo, tests, ci, wheel, benchmarks or docs" >&2
     exit 2
     ;;
 esac
@@ -134,6 +135,14 @@ install_wheel_packages() {
     stop "pip could not install python_bindings/requirements-wheel.txt into .venv (is there a network?)."
 }
 
+# Sphinx and what the documentation site is made with, small.
+install_docs_packages() {
+  if has_packages docs/requirements.txt; then return 0; fi
+  echo "setup: Sphinx into .venv"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt ||
+    stop "pip could not install docs/requirements.txt into .venv (is there a network?)."
+}
+
 # cusparse.h for the path through cuSPARSE (cmake/cusparse.cmake), where nvcc is there and the toolkit lacks it: PyPI's
 # package, 146 MB, without what it depends on. A build goes on without, and says so.
 install_cusparse() {
@@ -170,6 +179,7 @@ install_peer_packages() {
 install_packages
 install_python_packages
 if [ "$stage" = wheel ]; then install_wheel_packages; fi
+if [ "$stage" = docs ]; then install_docs_packages; fi
 case $stage in tests | ci | benchmarks) install_cusparse ;; esac
 if [ "$stage" = ci ]; then install_peer_packages; fi
 if [ "$stage" = benchmarks ]; then install_benchmark_packages; fi
