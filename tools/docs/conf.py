@@ -39,7 +39,7 @@ exclude_patterns = [".*", "build*", "tests", "tools", "benchmarks", "**/src", "*
 
 myst_heading_anchors = 4
 highlight_language = "none"
-nitpicky = False
+smartquotes = False
 
 breathe_projects = {"fdma": str(ROOT / "build" / "docs" / "doxygen" / "xml")}
 breathe_default_project = "fdma"

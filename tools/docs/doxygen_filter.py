@@ -83,7 +83,10 @@ def filtered(text: str) -> Iterator[str]:
             while index < len(lines) and (found := COMMENT.match(lines[index])):
                 block.append(found[2] or "")
                 index += 1
-            yield from (f"{match[1]}/// {text}".rstrip() for text in comment_lines(block))
+            # As one block: Doxygen would print the slashes of every line between its verbatim marks.
+            yield f"{match[1]}/**"
+            yield from (text.replace("*/", "* /") for text in comment_lines(block))
+            yield f"{match[1]}*/"
             continue
         else:
             yield line
