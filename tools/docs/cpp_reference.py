@@ -1,8 +1,8 @@
 """The C++ reference of the site: Doxygen over the public headers, one section a header.
 
 On a page docs/api/cpp/<library>.rst the directive `public-headers` becomes a section for each
-header `fdma/<library>/*.hpp`, with what Doxygen found there, shown by breathe. Every public entity must be
-in the site (`check_complete`).
+header `fdma/<library>/*.hpp`, with what Doxygen found there, shown by breathe. Every public
+entity must be in the site (`check_complete`).
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def filtered(text: str) -> Iterator[str]:
             while index < len(lines) and (found := COMMENT.match(lines[index])):
                 block.append(found[2] or "")
                 index += 1
-            # As one block: Doxygen would print the slashes of every line between its verbatim marks.
+            # As one block: inside verbatim text Doxygen would print the slashes of every line.
             yield f"{match[1]}/**"
             yield from (text.replace("*/", "* /") for text in comment_lines(block))
             yield f"{match[1]}*/"
