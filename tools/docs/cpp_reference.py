@@ -76,7 +76,7 @@ def public_headers() -> dict[str, list[Path]]:
 
 
 def include_name(header: Path) -> str:
-    """How a program includes the header: fdma/formats/result.hpp."""
+    """How a program includes the header: fdma/base/result.hpp."""
     return next(
         header.relative_to(folder).as_posix()
         for folder in include_folders()

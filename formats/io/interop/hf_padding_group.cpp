@@ -1,5 +1,5 @@
 // Hugging Face's padding mask as a group: the tokenizer's result, and how the model applies it.
-#include "fdma/io/peers/hf_padding_group.hpp"
+#include "fdma/io/interop/hf_padding_group.hpp"
 
 #include <fmt/format.h>
 

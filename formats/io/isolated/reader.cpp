@@ -5,8 +5,6 @@
 // would be copied. The connection is a socket and not shared memory: data that is checked here must
 // not change afterwards, so it has to be copied anyway, and a copy through a socket runs at memory
 // speed.
-#include "fdma/io/isolated_reader.hpp"
-
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>

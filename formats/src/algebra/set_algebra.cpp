@@ -1,6 +1,6 @@
 // Set operations on whole block masks. Each distinct pair of groups is combined once, in parallel.
 //
-// Groups that are row bands with few intervals (bands_from_segment.hpp) are combined as bands,
+// Groups that are row bands with few intervals (from_segment.hpp) are combined as bands,
 // whatever blocks they were stored in, and lowered into the block of the result. Any other group is
 // combined tile by tile (tile_layers.hpp) in that block, and so is every group that it is paired
 // with. A group that is already stored in that block is used in place.

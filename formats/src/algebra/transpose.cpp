@@ -1,6 +1,6 @@
 // Swapping query rows and keys.
 //
-// Going down the tile rows, a tile column changes where the parts of one row (uniform_parts.hpp)
+// Going down the tile rows, a tile column changes where the parts of one row (uniform_runs.hpp)
 // differ from those of the row above. Between changes its tiles hold the same cells. The changes,
 // sorted by column, are the tile rows of the transposed mask; every distinct partial tile is
 // transposed once. Rows of a run whose parts do not move have no changes and are skipped. The mask

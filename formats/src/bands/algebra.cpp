@@ -18,7 +18,7 @@
 // pieces are sorted by first key and swept: the pieces that hold a key, in order of their rows, are
 // its intervals, joined where a piece goes on in the next band. Example: causal & documents gives
 // one piece for each document.
-#include "band_algebra.hpp"
+#include "bands/algebra.hpp"
 
 #include <algorithm>
 #include <vector>

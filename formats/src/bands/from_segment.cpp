@@ -15,7 +15,7 @@
 // read for each run. Example that does not: block_causal(64) in blocks of 128, one run of 8192 rows
 // with a step inside each. It is given up after kSpareRows of them; tiles are the better form
 // there. Row panels without a pattern give one band for each of their rows, as many as they store.
-#include "bands_from_segment.hpp"
+#include "bands/from_segment.hpp"
 
 #include <algorithm>
 #include <array>

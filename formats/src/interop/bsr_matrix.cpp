@@ -3,7 +3,7 @@
 // Import goes by tile rows of the result. The matrix blocks that reach into a tile row are searched
 // once for each of its rows, and each true cell sets a bit of the tile that holds it. Only tiles
 // with such a cell are made, so the cost is that of the data.
-#include "fdma/formats/peers/bsr_matrix.hpp"
+#include "fdma/formats/interop/bsr_matrix.hpp"
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,7 @@
 // diagonal. Their complement in [0, q_len) is the key's list of visible query intervals, which is
 // FDMA's column format. Export complements the list again and looks for the smallest form that can
 // hold all runs.
-#include "fdma/formats/peers/flash_mask.hpp"
+#include "fdma/formats/interop/flash_mask.hpp"
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 // Import writes each key's query interval: all rows, or the rows from its own position on. Export
 // reads attention_mask off the last query row, which sees every key that is no padding in either
 // form. It then imports that and compares: exact, at the cost of closed forms.
-#include "fdma/formats/peers/hf_padding.hpp"
+#include "fdma/formats/interop/hf_padding.hpp"
 
 #include <algorithm>
 

@@ -15,8 +15,6 @@
 //    key intervals of a few tile rows. If the bound exceeds the table, no cell is computed.
 //  - Otherwise bitmaps and panels are built until they exceed the table.
 // In both cases the rows are then emitted with columns segments.
-#include "fdma/formats/segment_from_columns.hpp"
-
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -65,7 +65,7 @@ std::int64_t starts_in_panel(const SegmentMask& mask, std::int64_t panel) {
 }
 
 // Counts keys that are true in the first query row of a tile row and false in the row above it.
-// Tiles come as parts of equal cells (uniform_parts.hpp); each part costs one visit.
+// Tiles come as parts of equal cells (uniform_runs.hpp); each part costs one visit.
 class BorderStarts {
  public:
   explicit BorderStarts(const SegmentMask& mask)

@@ -1,10 +1,10 @@
-// Calibration on the CPU, in three steps (on the GPU: calibrate_sm90.hpp):
-//   1. Time attention over the synthetic masks (calibrate_masks.hpp) for each dtype, head size and
+// Calibration on the CPU, in three steps (on the GPU: sm90.hpp):
+//   1. Time attention over the synthetic masks (masks.hpp) for each dtype, head size and
 //      tile shape, with all threads busy. The masks take turns until the time is up. For each mask the
 //      run with the least busy time counts, because other programs only ever add time. Busy time is
 //      what the process used of its cores, or what it could have used if that is less (idle threads
 //      that spin do not count).
-//   2. Fit the costs, in which the work of a plan (item_work.hpp) is linear.
+//   2. Fit the costs, in which the work of a plan (work_tile_counts.hpp) is linear.
 //   3. Measure launch and memory: a call of one item with one key, and a copy that fits no cache.
 #include "fdma/kernels/calibrate.hpp"
 

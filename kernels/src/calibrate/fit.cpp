@@ -2,7 +2,7 @@
 // value that is best while the others stay, or 0. The objective is convex and its bounds are
 // separable, so the sweeps end in the optimum. With a dozen unknowns, scaled to unit diagonal, that
 // is quick.
-#include "calibrate_fit.hpp"
+#include "calibrate/fit.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 //             block_q * block_kv / 8 per tile
 //   columns   keys with one random live range over several tile rows: 16 bytes per key in all. Gather
 //             masks have such tiles, too
-#include "calibrate_masks.hpp"
+#include "calibrate/masks.hpp"
 
 #include <algorithm>
 #include <random>

@@ -1,5 +1,5 @@
 // Calibration on the GPU, for each direction, dtype and head size:
-//   1. Short calls. The overlap masks (calibrate_masks.hpp) are run with so many heads that every
+//   1. Short calls. The overlap masks (masks.hpp) are run with so many heads that every
 //      multiprocessor gets the same work. They take turns, round after round, and the median of device
 //      events counts. Before each sample the card rests, so that it runs at full clocks. It then makes
 //      one call that does not count while the host queues those that do. Backward calls get the
@@ -8,8 +8,8 @@
 //      gathers, the gather masks join the same rounds.
 //   2. Long calls. Full tiles, and index tiles, are run in sequences of calls without a pause, up to a
 //      third of a second, to measure how far the power limit lowers the clock.
-// The fits follow (calibrate_sm90_fit.hpp). Main memory is measured first, by a copy.
-#include "calibrate_sm90.hpp"
+// The fits follow (sm90_fit.hpp). Main memory is measured first, by a copy.
+#include "calibrate/sm90.hpp"
 
 #include <fmt/format.h>
 
@@ -57,9 +57,9 @@ constexpr int kLongSamples[] = {3, 15};
 constexpr std::int64_t kCopyBytes = std::int64_t{256} << 20;
 constexpr int kCopies = 9;
 
-/// How many tiles ahead items are taken. In forward_load.cuh an item is taken when the last tile
+/// How many tiles ahead items are taken. In sm90/forward/load.cuh an item is taken when the last tile
 /// but one of the item before is about to be loaded, into the stage of a tile whose scores were
-/// just computed. In backward_load.cuh it is taken when the last tile but two is about to be
+/// just computed. In sm90/backward/load.cuh it is taken when the last tile but two is about to be
 /// loaded. Then two steps of 64 queries (of 128 up to head size 64; one step above head size 128)
 /// are loaded and not computed yet.
 double tiles_ahead(Direction direction, std::int32_t head_dim) {

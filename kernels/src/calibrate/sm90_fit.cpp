@@ -8,7 +8,7 @@
 //
 // Slowdown. For a given burst the share of the slowdown is known for each call, and its coefficient
 // follows by least squares. Bursts are tried, each 3 % longer than the one before.
-#include "calibrate_sm90_fit.hpp"
+#include "calibrate/sm90_fit.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -10,7 +10,7 @@
 // runs an item in the order of its segments, so the result does not depend on the number of
 // threads.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/item_kernel.cpp"
+#define HWY_TARGET_INCLUDE "cpu/work_tile_kernel.cpp"
 // AVX2 and AVX-512 are the targets that matter; SSE4 and the compiler's baseline are the fallback.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #include <hwy/foreach_target.h>

@@ -1,5 +1,5 @@
 // The items of kv worklists in the order in which they add to dQ, and the ranks of their visits
-// (visit_order.hpp). Its two launches replace write_items of device_key_lists.cu.
+// (accumulation_order.hpp). Its two launches replace write_items of device_kv_worklist.cu.
 //
 // Items that begin in a segment of queries are in the order of ListedPlace: those that begin last
 // come first, and among these the ones that end last. The item that reaches a tile first was

@@ -8,11 +8,11 @@
 //                    queries see some of its keys and which see all, and for each segment how many
 //                    tiles begin in it
 //   5. write_items   per segment of a row: its items, longest first; for worklists with an order
-//                    write_items_in_turn and write_ranks (items_in_turn.cuh)
+//                    write_items_in_turn and write_ranks (device_accumulation_order.cuh)
 // All counts are added in a fixed order or are integers, so the result is the same in every run.
 //
 // Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 items
-// Source      counting sort; blocks sorted by end and inside them by begin as in key_order.cpp
+// Source      counting sort; blocks sorted by end and inside them by begin as in kv_permutation.cpp
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -43,7 +43,7 @@ struct KeyListsRoom {
 inline constexpr std::int32_t kMaxSegmentTiles = 512;
 
 /// Number of rows whose items are interleaved if they have an order. With this number 132 blocks
-/// wait least in simulation (visit_order.cpp).
+/// wait least in simulation (accumulation_order.cpp).
 inline constexpr std::int32_t kRowsTogether = 8;
 
 /// Capacities for a selection of w keys out of masks of the one-interval class. `group_size` is the
@@ -69,7 +69,7 @@ struct KeyListsCall {
   std::int32_t* num_items = nullptr;  ///< one word
   SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row begin at row * sum_rows
   std::int32_t* num_sums = nullptr;   ///< [num_rows]: accumulator rows in use
-  /// With room.has_order, as in KeyListArrays (backward_params.hpp).
+  /// With room.has_order, as in KeyListArrays (sm90/backward/params.hpp).
   std::int32_t* first_ranks = nullptr;  ///< [items_capacity]
   std::int32_t* ranks = nullptr;        ///< [ranks_capacity]
 };
@@ -79,7 +79,7 @@ struct KeyListsCall {
 /// segment, entries beyond the capacity are left out.
 ///
 /// With an order, items of kRowsTogether rows are interleaved, segment by segment: the first item
-/// of each row, then the second of each row, and so on (items_in_turn.cuh). Each visit has a rank:
+/// of each row, then the second of each row, and so on (device_accumulation_order.cuh). Each visit has a rank:
 /// the number of items of the row that visit the tile before. Accumulator rows are those of pairs
 /// of entries.
 ///

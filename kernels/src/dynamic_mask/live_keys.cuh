@@ -1,4 +1,4 @@
-// The keys that are live in a group of consecutive tiles of a row (device_lists.cu). A block finds
+// The keys that are live in a group of consecutive tiles of a row (device_kv_index_lists.cu). A block finds
 // them once, from the pieces of kept keys that reach into the group, and stores them in shared
 // memory in order.
 #pragma once

@@ -1,4 +1,4 @@
-// The first four launches of device_key_lists.cu. They cut the kept keys of each row and put them
+// The first four launches of device_kv_worklist.cu. They cut the kept keys of each row and put them
 // in the order of key_lists.hpp. For each tile of keys they compute the queries that see some of
 // them and the queries that see all.
 #pragma once

@@ -1,4 +1,4 @@
-// The time of one plan. The work of each item (item_work.hpp) at the profile's costs is run by a
+// The time of one plan. The work of each item (work_tile_counts.hpp) at the profile's costs is run by a
 // simulated schedule, and compared with the time that main memory needs for the tensors. A power
 // limit slows long calls. The schedule is therefore simulated at full clocks first, which decides
 // how long the call is.

@@ -6,7 +6,7 @@
 //   spread        dvalues = ddt^T dt_proj, a tile of keys and elements at a time
 //   gather        ddt_proj = ddt values, summed over parts of the keys
 //   add_parts     adds both sums over the parts, in their order
-// zoh_backward_wide.cu combines spread and gather on tensor cores, for the calls that it serves.
+// backward_wide.cu combines spread and gather on tensor cores, for the calls that it serves.
 // Keys of all batch elements are numbered consecutively: key `flat` is key flat % kv_len of element
 // flat / kv_len.
 #include <algorithm>
@@ -38,7 +38,7 @@ Layout layout_of(const ZohShape& shape) {
   Layout layout{};
   layout.num_keys = shape.num_batches * shape.kv_len;
   // Twice as many blocks as multiprocessors, each of 128 columns: the blocks of
-  // zoh_backward_wide.cu.
+  // backward_wide.cu.
   const std::int64_t tiles =
       ceil_div(width, 2 * kTileColumns) * (shape.is_per_head ? heads : ceil_div(heads, kTileHeads));
   const std::int64_t parts = std::clamp<std::int64_t>(2 * kMultiprocessors / tiles, 1, kMostParts);

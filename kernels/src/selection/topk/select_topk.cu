@@ -6,7 +6,7 @@
 //
 // (If that comes before k itself, k is never kept.) Groups are cut into pieces of 2,048 keys. Three
 // kernels follow:
-//   1. sort_pieces      128 threads per piece sort its ranks (sort_pieces.cuh); the result is a run
+//   1. sort_pieces      128 threads per piece sort its ranks (sort_segments.cuh); the result is a run
 //   2. find_worst_by_samples, _of_few, _of_many
 //                       find per piece the threshold T, the rank of the w-th best key of its group up
 //                       to the piece's end, by samples of the runs (thresholds.cuh), in groups of
@@ -16,7 +16,7 @@
 //                       each run. The keys of the piece above T before are its insertions. Each of
 //                       them takes the place of the worst key that is kept when it arrives, or comes
 //                       too late. Evictions therefore go in the order of ranks
-//                       (accepted_entrants.cuh)
+//                       (accepted_insertions.cuh)
 // Every key is written once: by its own piece if it is never kept or outlives its group, otherwise
 // by the piece in which it is evicted. All ranks differ, so nothing depends on the order in which
 // blocks run.

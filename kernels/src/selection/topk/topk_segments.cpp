@@ -6,8 +6,8 @@
 //                         sort, instead of as many thread blocks as documents
 // Groups in a packed piece differ in rank (ranking.hpp: later groups rank above). The piece is then
 // one sequence in which all later keys beat a key of an earlier group, and the end of its group
-// comes first (dying_keys.cuh takes the earlier of the two).
-#include "zoh/topk_pieces.hpp"
+// comes first (evictions.cuh takes the earlier of the two).
+#include "selection/topk/topk_segments.hpp"
 
 #include <algorithm>
 
