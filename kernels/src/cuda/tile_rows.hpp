@@ -77,7 +77,7 @@ __device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
   return FormulaRows(element.formula, element.borders, q_len, kv_len);
 }
 
-/// The same mask, read by keys.
+/// The same closed-form mask, read by keys.
 __device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan,
                                                           const RunTimeLengths& run_time, int b,
                                                           int q_len, int kv_len) {

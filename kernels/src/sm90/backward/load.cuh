@@ -100,7 +100,7 @@ class UnitTiles {
         q_begin_(part.q_begin),
         kv_len_(part.kv_len) {}
 
-  /// To be called num_tiles times, with the same `is_down`.
+  /// Called num_tiles times, with the same `is_down`.
   __device__ __forceinline__ void next(TileStep& step, TilePlace& place, bool is_down) {
     iterator_.next(step, is_down);
     place = {q_begin_, step.tile * kTileKeys, kv_len_};

@@ -112,9 +112,9 @@ struct BackwardParams {
   std::int32_t q_rows, dout_rows, k_rows, v_rows;  ///< extents: rows past them read as 0
   float scale, scale_log2;                         ///< softmax scale; times log2(e)
   RowsView dk, dv;
-  const float* key_bias;  ///< or null; read by the general kernel only
+  const float* key_bias;  ///< or null; read by the bias kernel only
   std::int64_t bias_batch_stride, bias_head_stride;
-  float* dkey_bias;  ///< or null; general kernel only
+  float* dkey_bias;  ///< or null; bias kernel only
   std::int64_t dbias_batch_stride, dbias_head_stride;
   /// The dQ semaphore of deterministic calls, or null: for each 64 rows of dQ the number of
   /// contributions that have been added, by each of the two warpgroups or (kAddsInBulk) by both

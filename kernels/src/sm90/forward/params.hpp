@@ -37,7 +37,7 @@ struct ForwardParams {
   std::int64_t out_batch_stride, out_row_stride, out_head_stride;
   float* lse;  ///< or null
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
-  const float* key_bias;  ///< or null; read by the general kernel only
+  const float* key_bias;  ///< or null; read by the bias kernel only
   std::int64_t bias_batch_stride, bias_head_stride;
   float* partial_out;  ///< partial results of split rows [partial, 128, head_dim_v]
   float* partial_lse;  ///< [partial, 128]
