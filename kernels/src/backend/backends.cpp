@@ -1,3 +1,5 @@
+// Availability of the backends: which ones this build and this machine can run, and the reason
+// where one cannot.
 #include "fdma/kernels/backends.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-#include "calibrate/inputs.hpp"
+// Shapes and values of the tensors that calibration runs with.
+#include "calibrate_inputs.hpp"
 
 #include <algorithm>
 #include <cmath>

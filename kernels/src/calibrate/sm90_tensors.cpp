@@ -1,4 +1,5 @@
-#include "calibrate/sm90_tensors.hpp"
+// Allocates and fills the tensors of a calibration on the GPU.
+#include "calibrate_sm90_tensors.hpp"
 
 #include <algorithm>
 #include <cmath>

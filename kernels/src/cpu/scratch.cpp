@@ -1,3 +1,4 @@
+// Sizes and allocates the scratch memory of a CPU thread.
 #include "cpu/scratch.hpp"
 
 #include <cstddef>

@@ -1,3 +1,5 @@
+// Device memory of the CUDA runtime: allocation, copies and fills. Allocation and release also work
+// while another stream of the process is captured (RelaxedCapture).
 #include <cuda_runtime.h>
 
 #include <algorithm>

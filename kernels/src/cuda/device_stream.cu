@@ -1,3 +1,5 @@
+// CUDA devices and streams: the current device, identities of streams, timing and
+// synchronisation.
 #include <cuda_runtime.h>
 
 #include <limits>

@@ -1,4 +1,5 @@
-#include "cusparse/csr_rows.hpp"
+// Converts a SegmentMask to CSR rows, row by row.
+#include "csr_rows.hpp"
 
 #include <fmt/format.h>
 

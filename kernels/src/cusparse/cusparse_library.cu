@@ -1,3 +1,5 @@
+// Opens the cuSPARSE library with dlopen and looks up its functions. Each name is opened once
+// per process, under a mutex.
 #include <dlfcn.h>
 #include <sys/stat.h>
 

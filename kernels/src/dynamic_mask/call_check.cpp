@@ -1,3 +1,5 @@
+// Checks a call of Dynamic Mask Attention before anything is computed, and makes the tensors of
+// its parts.
 #include "dynamic_mask/call_check.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Dynamic Mask Attention on the CPU. Rows are selected in parallel; attention then runs over the
+// plan of the kept keys.
 #include "dynamic_mask/host_call.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Capacities of the kv worklist of a selection, from its shape and w alone.
 #include <algorithm>
 
 #include "dynamic_mask/device_kv_worklist.hpp"

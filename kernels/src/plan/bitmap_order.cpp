@@ -1,4 +1,6 @@
-#include "plan/bitmap_order.hpp"
+// Transposes bitmaps to the order of a backend, 8 x 8 bits at a time. The planner calls it once
+// per stored bitmap.
+#include "bitmap_order.hpp"
 
 #include <array>
 

@@ -1,4 +1,5 @@
-#include "plan/entry_accumulators.hpp"
+// Assigns accumulator rows to pairs of entries of a kv worklist, for deterministic calls.
+#include "entry_sums.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,5 @@
-#include "plan/full_mask.hpp"
+// Makes the mask that allows every pair: the segments of a closed-form mask without bounds.
+#include "full_mask.hpp"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,5 @@
-#include "plan/validate_kv_index_lists.hpp"
+// Validates kv index lists and kv permutations of a plan.
+#include "validate_lists.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-#include "plan/validate_splits.hpp"
+// Validates that items cover the tile rows of a plan exactly once.
+#include "validate_splits.hpp"
 
 #include <fmt/format.h>
 

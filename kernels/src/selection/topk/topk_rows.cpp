@@ -1,4 +1,5 @@
-#include "selection/topk/topk_rows.hpp"
+// Prepares and checks the rows of a selection on the host, and converts its results to masks.
+#include "zoh/topk_rows.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,10 @@
 // The warps that feed the computing warpgroups of the backward kernel (the first warpgroup). One
 // thread (UnitLoader) issues the copies of K, V, Q and dO to shared memory. Two warps make mask
 // fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes the
-// next unit (128 keys of a KV head), looks up listed keys, zeroes rows past a length, and in
-// deterministic calls adds dQ in accumulation order. Masks are made before loads, because the
-// loading thread skips steps without a cell.
+// next unit (128 keys of a KV head), looks up listed keys and zeroes rows past a length. In
+// deterministic calls it also adds dQ in accumulation order, and in ordinary calls it may clear
+// accumulators ahead (backward_zeros.cuh). Masks are made before loads, because the loading thread
+// skips steps without a cell.
 //
 // The file is long, so that everything these warps hand to each other is read in one place.
 #pragma once

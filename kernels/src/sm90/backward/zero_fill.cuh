@@ -9,9 +9,10 @@
 // a block has a unit of the current row. The loading thread begins no step of a row before all its
 // chunks are done. This is safe, and it terminates:
 //
-// - Bulk copies write the zeros. Their thread waits for the writes and then counts with release.
-//   The loading thread acquires, and every thread that adds to accumulators waits for data that it
-//   loads. Fences between accesses of the async proxy and others are on both sides.
+// - Bulk copies write the zeros. The thread that issues them waits for the writes and then counts
+//   with release. The loading thread acquires, and every thread that adds to accumulators waits for
+//   data that the loading thread loads. Fences between accesses of the async proxy and others are on
+//   both sides.
 // - Chunks are taken and written without waiting for another block. A block whose unit waits for a
 //   row takes chunks of that row itself until none is left. The blocks that took the others wait
 //   for nothing.

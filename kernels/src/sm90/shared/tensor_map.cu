@@ -1,3 +1,4 @@
+// Encodes TMA tensor maps with the driver's function.
 #include <cuda_runtime.h>
 
 #include <atomic>
