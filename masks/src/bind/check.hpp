@@ -1,5 +1,4 @@
-// What binding knows of an expression once its tables are known: types, and on what each node
-// depends.
+// Type checks of an expression whose tables are known, and the dependencies of each node.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +16,12 @@ namespace fdma {
 struct NodeFacts {
   bool is_reachable = false;       ///< from the root
   bool is_condition = false;       ///< else an integer
-  bool is_argument = false;        ///< a whole table, side or inf: read by its named mask only
+  bool is_argument = false;        ///< a whole table, side or inf: only its named mask reads it
   bool mentions_cell = false;      ///< q, k, pos or a named mask
   bool mentions_loop = false;      ///< a loop variable that is free in the node
   bool is_scalar = false;          ///< one value per (batch, head), made of simple operators
-  bool varies = false;             ///< scalar: mentions b or h (lengths apart)
-  std::int64_t tree_size = 1;      ///< operators if every sharing is written out; saturates
+  bool varies = false;             ///< scalar that mentions b or h (lengths not considered)
+  std::int64_t tree_size = 1;      ///< operators if nothing were shared; saturates
   const NameForm* form = nullptr;  ///< named masks
 };
 
@@ -38,20 +37,21 @@ struct CheckedExpr {
   const NodeFacts& fact(ExprId id) const { return facts[static_cast<std::size_t>(id)]; }
 };
 
-/// Per node whether the root is made of it.
+/// For each node, whether it can be reached from the root.
 std::vector<bool> reachable_nodes(const MaskExpr& expr);
 
-/// Dimensions of a named mask's tables without an extent for batch elements in front.
+/// Number of dimensions of a named mask's tables, without an extent for batch elements in front.
 int rank_without_batch(MaskForm form);
 
 /// Names of the tables that nodes reachable from the root mention, sorted.
 std::vector<std::string> mentioned_tables(const MaskExpr& expr);
 
-/// unsupported if the expression mentions topk, whose tables no other check would understand.
+/// unsupported if the expression mentions topk, because no other check knows its tables.
 Result<void> check_supported(const MaskExpr& expr);
 
 /// Errors      invalid_argument: an integer where a condition belongs or the reverse, a boolean
-///             table as an integer; shape_mismatch: indices that are not one per dimension;
+///             table as an integer
+///             shape_mismatch: indices that are not one per dimension
 ///             internal: an expression that neither parser nor builder makes
 Result<CheckedExpr> check_expr(const MaskExpr& expr, const BoundTables& tables);
 

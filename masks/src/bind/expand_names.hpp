@@ -1,4 +1,4 @@
-// Named masks as ordinary programs: one function per row of DESIGN.md's table of names.
+// Named masks as ordinary programs: one function per named mask of docs/spec-language.md.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace fdma {
 
-/// The batch element and head that a program is made for.
+/// The batch element and head that a program is for.
 struct BoundPair {
   std::int64_t b;
   std::int64_t h;
@@ -20,12 +20,12 @@ struct BoundPair {
   std::int64_t kv_len;
 };
 
-/// A named mask with its arguments read, ready to be written out at any q and k.
+/// A named mask whose arguments were read, ready to be expanded at any q and k.
 struct NameInstance {
   MaskForm form = MaskForm::none;
   std::vector<IrId> numbers;  ///< integer arguments in order; -1 for inf
   std::vector<TableRef> tables;
-  std::vector<std::int64_t> values;  ///< derived numbers, by form
+  std::vector<std::int64_t> values;  ///< derived numbers; the form defines their meaning
   bool is_left = false;
 };
 
@@ -39,8 +39,8 @@ class LoopIds {
   std::vector<std::pair<std::int64_t, std::int64_t>> known_;
 };
 
-/// Prepares and writes out the named masks of one expression. Tables derived for a batch element
-/// are kept for its other heads.
+/// Prepares and expands the named masks of one expression. Tables derived for a batch element are
+/// kept for its other heads.
 class NameExpander {
  public:
   NameExpander(const CheckedExpr& checked, const BoundTables& tables, const MaskShape& shape,
@@ -53,9 +53,10 @@ class NameExpander {
         loops_(loops),
         kept_(checked.facts.size()) {}
 
-  /// Reads the arguments of a named node; `numbers` are its integer arguments (-1 for inf) for this
+  /// Reads the arguments of a named node. `numbers` are its integer arguments (-1 for inf) for this
   /// pair.
-  /// Errors      invalid_argument, shape_mismatch: what DESIGN.md section 1 forbids
+  ///
+  /// Errors      invalid_argument, shape_mismatch: arguments that docs/spec-language.md forbids
   Result<NameInstance> prepare(ExprId id, std::vector<IrId> numbers, const BoundPair& pair);
 
   /// The mask at query row q and key k, inside `loop_depth` loops.
@@ -63,7 +64,7 @@ class NameExpander {
               std::int64_t loop_depth);
 
  private:
-  /// What a node's derived tables were made from, and they.
+  /// The tables derived for a node, and their sources.
   struct Kept {
     bool is_known = false;
     const void* data[2] = {nullptr, nullptr};

@@ -1,4 +1,4 @@
-// One expression made into the program of one (batch, head) pair.
+// Turns an expression into the program of one (batch, head) pair.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace fdma {
 
-/// Walks a checked expression and builds programs; reusable from pair to pair.
+/// Walks a checked expression and builds programs; one object serves many pairs.
 class Instantiator {
  public:
   Instantiator(const CheckedExpr& checked, const BoundTables& tables, const MaskShape& shape);
@@ -27,17 +27,17 @@ class Instantiator {
   Result<IrProgram> make(const BoundPair& pair);
 
  private:
-  /// Where a node is evaluated: at(..) moves q and k, loops bind variables.
+  /// The place where a node is evaluated: at(..) moves q and k, loops bind variables.
   struct Place {
     IrId q, k;
     std::int32_t loops;  ///< innermost binding, -1: none
   };
-  /// A loop variable and what stands for it: a constant, or a loop node.
+  /// A loop variable and its value: a constant, or a loop node.
   struct Binding {
     std::int32_t outer;
     std::string_view symbol;
     IrId value;
-    std::int64_t loop_depth;  ///< loops left as loops, this one included
+    std::int64_t loop_depth;  ///< loops that stay loops, including this one
   };
   struct Work {
     ExprId node;
@@ -45,7 +45,7 @@ class Instantiator {
   };
 
   Result<void> walk(ExprId root);
-  /// The value of a node at a place, or -1 after putting what is missing on the stack.
+  /// The value of a node at a place, or -1 after the missing operands were put on the stack.
   Result<IrId> try_evaluate(const Work& work);
   IrId need(ExprId node, std::int32_t place);
   std::int32_t place_of(ExprId node, std::int32_t place);
@@ -66,7 +66,7 @@ class Instantiator {
 
   const CheckedExpr& checked_;
   const BoundTables& tables_;
-  std::int64_t max_nodes_;  ///< of one program, before dead ones are dropped
+  std::int64_t max_nodes_;  ///< limit of one program, before dead nodes are dropped
   TableStore store_;
   IrBuilder builder_;
   LoopIds loop_ids_;
@@ -78,7 +78,7 @@ class Instantiator {
   std::map<std::tuple<IrId, IrId, std::int32_t>, std::int32_t> place_ids_;
   std::vector<Binding> bindings_;
   std::map<std::tuple<std::int32_t, std::string_view, IrId>, std::int32_t> binding_ids_;
-  std::vector<IrId> at_cell_;                          // values at place 0, -1: none yet
+  std::vector<IrId> at_cell_;                          // values at place 0; -1: none yet
   std::unordered_map<std::uint64_t, IrId> elsewhere_;  // values at other places
   std::vector<Work> stack_;
   std::vector<IrId> operands_;

@@ -1,4 +1,4 @@
-// Whether a mask was written for one batch element or head at a time.
+// Whether a mask was written with b or h, that is for each batch element or head.
 #pragma once
 
 #include "fdma/masks/mask_expr.hpp"
@@ -6,15 +6,15 @@
 
 namespace fdma {
 
-/// What BlockMask::is_per_batch and is_per_head of the compiled mask are.
+/// The values of BlockMask::is_per_batch and is_per_head for the compiled mask.
 struct WrittenWith {
   bool batch = false;
   bool head = false;
 };
 
-/// True for what the expression mentions, b and h, and for tables of named masks that have an
-/// extent for batch elements or heads, whatever it is: padding(lengths=@t) is k < t[b]. The table
-/// of bits is a mask itself, whose extents of 1 serve all, and scores of one KV head do, too.
+/// True for b and h that the expression mentions, and for tables of named masks that have an extent
+/// for batch elements or heads, whatever its value: padding(lengths=@t) is k < t[b]. The table of
+/// `bits` is a mask itself, so its extents of 1 serve all; so do scores of one KV head.
 WrittenWith written_with(const MaskExpr& expr, const Tables& tables);
 
 }  // namespace fdma

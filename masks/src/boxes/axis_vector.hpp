@@ -9,14 +9,16 @@
 
 namespace fdma::box {
 
-/// Number of positions of an axis: q_len, kv_len, or one per diagonal; 1 for Axis::none. Diagonal i
-/// holds the cells with k - q = i - (q_len - 1), so that the diagonals of a row ascend with k.
+/// Number of positions of an axis: q_len, kv_len, or the number of diagonals; 1 for Axis::none.
+/// Diagonal i holds the cells with k - q = i - (q_len - 1), so the diagonals of a row ascend with
+/// k.
 std::int64_t axis_length(const BoxProgram& program, Axis axis);
 
 /// Values of an integer node along an axis.
 ///
-/// Shapes      values [length + 256], zero past length; undefined: a bit per position (one word
-///             more than needed), or empty if all are defined
+/// Shapes      values: [length + 256], zero past length
+///             undefined: a bit per position (one word more than needed), or empty if all positions
+///             are defined
 struct IntegerVector {
   std::int64_t length = 0;
   std::vector<std::int64_t> values;
@@ -32,8 +34,8 @@ struct IntegerVector {
 
 /// Outcomes of a condition along an axis.
 ///
-/// Shapes      is_true and is_false: a bit per position, at least kRowSlackBytes longer, zero past
-///             the length; is_false is empty if every position is defined
+/// Shapes      is_true, is_false: a bit per position, at least kRowSlackBytes longer, zero past the
+///             length; is_false is empty if every position is defined
 struct ConditionVector {
   std::int64_t length = 0;
   std::vector<std::uint64_t> is_true;
@@ -44,11 +46,11 @@ struct ConditionVector {
   Outcomes range(std::int64_t begin, std::int64_t end) const;
 };
 
-/// Evaluates a node that varies along `axis` at most. Cost: O(length * nodes).
+/// Evaluates a node that varies along at most `axis`. Cost: O(length * nodes).
 IntegerVector integer_vector(const BoxProgram& program, IrId id, Axis axis);
 ConditionVector condition_vector(const BoxProgram& program, IrId id, Axis axis);
 
-/// As integer_vector along the node's own axis, but one for all who have it at a time.
+/// As integer_vector along the node's own axis; users at the same time share one vector.
 std::shared_ptr<const IntegerVector> shared_integer_vector(const BoxProgram& program, IrId id);
 
 }  // namespace fdma::box

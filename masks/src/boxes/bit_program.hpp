@@ -13,16 +13,17 @@ namespace fdma::box {
 /// The logic of a program over its atoms.
 ///
 /// Example     `causal & t[q] == t[k]`: two atoms (a diagonal and a comparison) and one `and`
-/// Planes      where nothing can be undefined one plane is computed and the other is its complement
+/// Planes      where nothing can be undefined, one plane is computed and the other one is its
+///             complement
 /// Cost        a row costs its comparisons (about 100 ns per 8192 keys) plus 20 ns per operator;
-///             constant rows and operands fold
+///             constant rows and operands are folded
 class BitProgram {
  public:
-  /// Prepares all atoms. `program` must outlive this object and gains nodes. If its meter has
-  /// stopped the work meanwhile, the object must not be used.
+  /// Prepares all atoms. `program` must outlive this object and gains nodes. If the meter of the
+  /// program has stopped the work meanwhile, this object must not be used.
   BitProgram(BoxProgram& program, BlockShape block);
 
-  /// What one thread needs to run the program.
+  /// The memory that one thread needs to run the program.
   class Worker {
    public:
     explicit Worker(const BitProgram& program);
@@ -35,21 +36,21 @@ class BitProgram {
     std::vector<Outcomes> outcomes_;
   };
 
-  /// Most words that a block of a row may have.
+  /// The most words that a block of a row may have.
   std::int64_t max_words() const { return max_words_; }
   bool may_be_undefined() const { return ops_.back().is_partial; }
-  /// The cells of a block of a row; bits past kv_len are arbitrary. Planes hold until the next
+  /// The cells of a block of a row. Bits past kv_len are arbitrary. Planes are valid until the next
   /// call.
   Planes row(const RowBlock& block, Worker& worker) const;
-  /// Which outcomes occur in a box of tiles; may name more than do.
+  /// The outcomes that occur in a box of tiles, and perhaps others.
   Outcomes outcomes(const TileBox& box, Worker& worker) const;
-  /// repeats[q] is 1 where row q equals row q - 1 for certain.
+  /// repeats[q] is 1 only where row q certainly equals row q - 1.
   std::vector<std::uint8_t> repeated_rows() const;
 
  private:
   struct Op {
-    IrOp op;          ///< boolean stands for an atom
-    bool is_partial;  ///< may be undefined
+    IrOp op;          ///< `boolean` stands for an atom
+    bool is_partial;  ///< the result may be undefined
     std::int32_t atom;
     std::int32_t operands[3];
     std::int32_t buffer;  ///< first of its own buffers

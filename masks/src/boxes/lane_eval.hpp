@@ -1,5 +1,5 @@
-// Evaluates expressions for up to 256 cells at once: the general way, for vectors of per-query,
-// per-key and per-diagonal values and for cells that no faster form covers.
+// Evaluates expressions for up to 256 cells at once. This is the general way, for vectors of
+// per-query, per-key and per-diagonal values and for cells that no faster form covers.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,25 @@ namespace fdma::box {
 
 /// Evaluates some nodes of a program lane by lane, in three-valued logic.
 ///
-/// Example     LaneEvaluator lanes(program, outputs, inputs);  lanes.values(input)[i] = ...;
-///             lanes.run(200);  lanes.true_bits(output)[0] & 1
-/// Inputs      nodes whose lanes the caller provides (q and k always are, where they are reached);
-///             what lies below them is not evaluated
+/// Example     LaneEvaluator lanes(program, outputs, inputs);
+///             lanes.values(input)[i] = ...;
+///             lanes.run(200);
+///             lanes.true_bits(output)[0] & 1
+/// Inputs      nodes whose lanes the caller provides (q and k always are inputs where they are
+///             reached); nodes below an input are not evaluated
 /// Undefined   integers: a bit per lane in undefined_bits; conditions: neither true nor false
-/// Cost        about 0.3 ns per lane and node; table lookups, divisions and nodes that may overflow
-///             more. Loops count their evaluations on a meter; once it has stopped the work, run
+/// Cost        about 0.3 ns per lane and node; more for table lookups, divisions and nodes that may
+///             overflow
+///             loops count their evaluations on a meter; once it has stopped the work, run returns
+///             early and the lanes mean nothing
 ///             returns early and what it leaves means nothing.
 class LaneEvaluator {
  public:
   static constexpr int kLanes = 256;
   static constexpr int kWords = kLanes / 64;
 
-  /// `meter` may be null; `num_runs` says how many runs of as many lanes are about to come, at
-  /// least: a loop that cannot end within what the meter has left for these is stopped early.
+  /// `meter` may be null. `num_runs` is a lower bound of the number of runs to come, of as many
+  /// lanes: a loop that cannot end within what the meter has left for these runs is stopped early.
   LaneEvaluator(const BoxProgram& program, std::span<const IrId> outputs,
                 std::span<const IrId> inputs, WorkMeter* meter, std::int64_t num_runs);
   LaneEvaluator(const LaneEvaluator&) = delete;
@@ -40,7 +44,7 @@ class LaneEvaluator {
   std::uint64_t* undefined_bits(IrId id) { return slot(id).own_first; }
   std::uint64_t* true_bits(IrId id) { return slot(id).own_first; }
   std::uint64_t* false_bits(IrId id) { return slot(id).own_second; }
-  /// Makes an integer input read elsewhere: at least 64 * ceil(lanes / 64) values.
+  /// Makes an integer input read from `values`, at least 64 * ceil(lanes / 64) of them.
   void set_values(IrId id, const std::int64_t* values) { slot(id).values = values; }
   /// Sets all lanes of q, k or another integer input, or of a condition input.
   void fill(IrId id, std::int64_t value, bool is_undefined);
@@ -51,7 +55,7 @@ class LaneEvaluator {
   /// Evaluates lanes [0, num_lanes).
   void run(int num_lanes);
 
-  /// Why lane 0 of a node is undefined after run(1), for example "division by 0".
+  /// The reason why lane 0 of a node is undefined after run(1), for example "division by 0".
   std::string culprit(IrId id);
 
  private:
@@ -81,9 +85,9 @@ class LaneEvaluator {
   const BoxProgram& program_;
   WorkMeter* const meter_;
   const double num_runs_;
-  double outer_turns_ = 1;  ///< turns that the loops around the one in hand have left, multiplied
+  double outer_turns_ = 1;  ///< product of the turns left in the loops around the current one
   std::int64_t work_ = 0;   ///< evaluations in loops, by all runs
-  std::int64_t work_counted_ = 0;  ///< of these, what the meter knows
+  std::int64_t work_counted_ = 0;  ///< those of work_ that the meter has counted
   std::vector<IrId> steps_;
   std::unordered_map<IrId, std::vector<IrId>> bodies_;  ///< steps of each loop's body
   std::vector<std::int32_t> slot_index_;                ///< by node, -1 outside the cone

@@ -1,5 +1,5 @@
-// A program as the box engine uses it: loops unrolled, constants folded, and for every node what it
-// depends on and which values it can have.
+// The program as the box engine uses it: loops unrolled, constants folded, and for every node its
+// dependencies and the range of its values.
 #pragma once
 
 #include <cstdint>
@@ -17,45 +17,45 @@ namespace fdma::box {
 
 struct IntegerVector;
 
-/// What a node's value varies with.
+/// The variables that a node's value depends on.
 inline constexpr std::uint8_t kOnQ = 1;
 inline constexpr std::uint8_t kOnK = 2;
 
-/// What is known of one node for all cells of the mask.
+/// Facts about one node that hold for all cells of the mask.
 struct NodeFacts {
   std::uint8_t depends = 0;  ///< kOnQ | kOnK
   bool is_open = false;      ///< mentions the variable of an enclosing loop
-  /// The value is the same at (q, k) and (q + 1, k + 1), so that it is a function of k - q.
+  /// The value is the same at (q, k) and (q + 1, k + 1); it is thus a function of k - q.
   bool is_diagonal = false;
   /// Equal to slope_q * q + slope_k * k + offset at every cell.
   bool is_linear = false;
   std::int64_t slope_q = 0;
   std::int64_t slope_k = 0;
-  int loop_depth = 0;  ///< most loops on a path below, this node included
+  int loop_depth = 0;  ///< most loops on a path below the node, including it
   BoxValue range;      ///< over all cells (and all values of enclosing loops)
 };
 
-/// Deepest nesting of any / all: of loops that stay loops, and of variables that one node mentions.
+/// Deepest nesting of any / all that stay loops, and most loop variables that one node mentions.
 inline constexpr int kMaxLoopDepth = 256;
 
-/// How a closed node is best stored: as one number, per query, per key, per diagonal, or not at
+/// The best way to store a closed node: as one number, per query, per key, per diagonal, or not at
 /// all.
 enum class Axis : std::uint8_t { none, query, key, diagonal, cell };
 
 class BoxProgram {
  public:
-  /// Prepares a program, which must outlive this object, as must the meter; without one nothing
-  /// stops the work. Cost: O(nodes, loops unrolled), plus a scan of each integer table.
+  /// Prepares a program. It must outlive this object, and so must the meter; without a meter
+  /// nothing stops the work. Cost: O(nodes, loops unrolled), plus a scan of each integer table.
   explicit BoxProgram(const IrProgram& source, WorkMeter* meter = nullptr);
 
-  /// What evaluating the program may still do; null: all it needs.
+  /// The meter of the work that evaluation may still do; null: no limit.
   WorkMeter* meter() const { return meter_; }
   bool must_stop() const { return meter_ != nullptr && meter_->must_stop(); }
   bool has_stopped() const { return meter_ != nullptr && meter_->has_stopped(); }
-  /// Bytes that the row caches of all atoms may still take, together.
+  /// Bytes that the row caches of all atoms together may still take.
   std::int64_t cache_bytes_left() const { return cache_bytes_left_; }
   void take_cache_bytes(std::int64_t bytes) const { cache_bytes_left_ -= bytes; }
-  /// Where shared_integer_vector (axis_vector.hpp) finds what it made for a node: one thread only.
+  /// The place where shared_integer_vector (axis_vector.hpp) keeps its result; for one thread only.
   std::weak_ptr<const IntegerVector>& known_vector(IrId id) const { return vectors_[id]; }
 
   std::int64_t q_len() const { return q_len_; }
@@ -69,12 +69,12 @@ class BoxProgram {
   const NodeFacts& facts(IrId id) const { return facts_[static_cast<std::size_t>(id)]; }
   Axis axis(IrId id) const;
   const TableRanges& tables() const { return tables_; }
-  /// True if any / all nest deeper than the engine follows; the program must not be used then.
+  /// True if any / all nest deeper than the engine follows. The program must not be used then.
   bool is_too_nested() const { return is_too_nested_; }
-  /// The loop variables that a node mentions and that no loop below it binds, ascending.
+  /// The loop variables that a node mentions and no loop below it binds, ascending.
   std::span<const std::int64_t> open_loops(IrId id) const;
 
-  /// The node with this operator, children and value: folded, or an equal one that exists, or new.
+  /// A node with this operator, children and value: folded, an equal one that exists, or a new one.
   IrId intern(IrNode node);
   IrId intern_constant(std::int64_t value);
 

@@ -1,4 +1,4 @@
-// Atoms: the conditions that a program's logic combines, each able to give any row as bits.
+// Atoms: the conditions that a program's logic combines. Each can give any row as bits.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fdma::box {
 
-/// A bit row that may be complemented: bits ^ flip. Without bits it is constant: flip everywhere.
+/// A bit row that may be complemented: bits ^ flip. Without bits it is constant, with value flip.
 struct Plane {
   const std::uint8_t* bits = nullptr;
   std::uint64_t flip = 0;
@@ -28,7 +28,7 @@ inline Plane plane_of(const std::uint64_t* words) {
   return {reinterpret_cast<const std::uint8_t*>(words), 0};
 }
 
-/// Where a condition is certainly true and certainly false; neither where it is undefined.
+/// The cells where a condition is certainly true and certainly false; it is undefined in neither.
 struct Planes {
   Plane is_true;
   Plane is_false;
@@ -49,7 +49,8 @@ struct TileBox {
   std::int64_t index;
 };
 
-/// What one thread needs to evaluate an atom; planes may point into it until the next row.
+/// The memory that one thread needs to evaluate an atom. Planes may point into it until the next
+/// row.
 class AtomScratch {
  public:
   virtual ~AtomScratch() = default;
@@ -58,14 +59,14 @@ class AtomScratch {
 class RowAtom {
  public:
   virtual ~RowAtom() = default;
-  /// True if some cell may be undefined; then is_false is not just the complement of is_true.
+  /// True if some cell may be undefined; is_false is then not the complement of is_true.
   virtual bool may_be_undefined() const = 0;
-  /// `max_words` bounds the blocks that will be asked for.
+  /// `max_words` is the most words of the blocks that will be asked for.
   virtual std::unique_ptr<AtomScratch> make_scratch(std::int64_t max_words) const = 0;
-  /// The cells of a block. Bits past kv_len are arbitrary. The planes hold until the next call with
-  /// the same scratch.
+  /// The cells of a block. Bits past kv_len are arbitrary. The planes are valid until the next call
+  /// with the same scratch.
   virtual Planes row(const RowBlock& block, AtomScratch& scratch) const = 0;
-  /// Which outcomes occur in a box; may name more than do.
+  /// The outcomes that occur in a box, and perhaps others.
   virtual Outcomes outcomes(const TileBox& box, AtomScratch& scratch) const = 0;
   /// Sets changed[q] where row q may differ from row q - 1.
   virtual void mark_changes(std::vector<std::uint8_t>& changed) const = 0;
@@ -73,10 +74,11 @@ class RowAtom {
 
 /// The atom of a closed condition node whose axis is not `cell`.
 std::unique_ptr<RowAtom> make_axis_atom(const BoxProgram& program, IrId id, BlockShape block);
-/// Comparison of a per-query with a per-key value; null if the node is no such comparison. May add
-/// nodes to the program.
+/// A comparison of a per-query with a per-key value; null if the node is no such comparison. May
+/// add nodes to the program.
 std::unique_ptr<RowAtom> make_compare_atom(BoxProgram& program, IrId id, BlockShape block);
-/// Boolean table whose indices depend on the query or on the key each; null if it is none.
+/// A boolean table each of whose indices depends on the query or on the key only; null for other
+/// nodes.
 std::unique_ptr<RowAtom> make_table_atom(const BoxProgram& program, IrId id, BlockShape block);
 /// Any closed condition node.
 std::unique_ptr<RowAtom> make_cell_atom(const BoxProgram& program, IrId id, BlockShape block);

@@ -1,7 +1,7 @@
-// Rows of cells as bits, and the few vector kernels that make and combine them.
+// Rows of cells as bits, and the vector kernels that make and combine them.
 //
 // Bit k of a row lies in byte k / 8, least significant first: 64-bit words in little-endian memory.
-// Operands are byte pointers, so that a row may start at any byte of a longer bit string.
+// Operands are byte pointers because a row may start at any byte of a longer bit string.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@ static_assert(std::endian::native == std::endian::little, "bit rows are stored l
 /// Bytes that a kernel may read past the last word of an operand.
 inline constexpr int kRowSlackBytes = 64;
 
-/// The kernels, chosen once for the processor at hand. `words` counts 64-bit words; outputs do not
-/// overlap inputs.
+/// The kernels, chosen once for this machine's processor. `words` counts 64-bit words. Outputs do
+/// not overlap inputs.
 struct RowKernels {
   /// out = (a ^ flip_a) & (b ^ flip_b).
   void (*and_rows)(std::uint64_t* out, const std::uint8_t* a, std::uint64_t flip_a,
@@ -65,8 +65,8 @@ std::span<const RowKernels* const> all_row_kernels();
 bool any_bit(const std::uint64_t* words, std::int64_t begin, std::int64_t end);
 bool all_bits(const std::uint64_t* words, std::int64_t begin, std::int64_t end);
 
-/// Copies `num_bits` bits from bit `begin` of `words` to bit 0 of `out`, whose last word is filled
-/// up with zeros. Reads one word past the end at most.
+/// Copies `num_bits` bits from bit `begin` of `words` to bit 0 of `out`; the last word of `out` is
+/// filled with zeros. Reads at most one word past the end.
 void copy_bits(std::uint64_t* out, const std::uint64_t* words, std::int64_t begin,
                std::int64_t num_bits);
 

@@ -11,13 +11,13 @@
 
 namespace fdma::box {
 
-/// Numbers the distinct tuples of a matrix [num_rows, width], by first occurrence. Stops and
-/// returns an empty vector when there are more than `limit`.
+/// Numbers the distinct tuples of a matrix [num_rows, width] by first occurrence. Stops and returns
+/// an empty vector when there are more than `limit`.
 std::vector<std::uint32_t> number_distinct(std::span<const std::int64_t> matrix, std::int64_t width,
                                            std::int64_t limit, std::int64_t& num_distinct);
 
-/// Whole rows by id, filled when first asked for. A thread that asks for a row while another fills
-/// it gets nothing and computes what it needs itself: nobody waits.
+/// Whole rows by id, filled when first asked for. A thread that asks for a row while another one
+/// fills it gets nothing and computes the row itself, so nobody waits.
 class RowCache {
  public:
   RowCache() = default;
@@ -25,8 +25,8 @@ class RowCache {
 
   bool empty() const { return ids_.empty(); }
   std::uint32_t id(std::int64_t q) const { return ids_[static_cast<std::size_t>(q)]; }
-  /// The row of query q; `fill(words)` writes all its words if it is new. Null if another thread is
-  /// at it.
+  /// The row of query q. `fill(words)` writes all its words if it is new. Null while another thread
+  /// fills it.
   template <class Fill>
   const std::uint64_t* get(std::int64_t q, Fill fill) const {
     const std::uint32_t at = id(q);
@@ -48,12 +48,12 @@ class RowCache {
   std::unique_ptr<std::atomic<std::uint8_t>[]> states_;
 };
 
-/// How many ids a cache may have: so that it saves most rows, and stays within `max_bytes`.
+/// The most ids that a cache may have, so that it saves most rows and stays within `max_bytes`.
 std::int64_t cache_limit(std::int64_t num_rows, std::int64_t bytes_per_row, std::int64_t share,
                          std::int64_t max_bytes);
 
-/// A cache of whole rows by one number per query, where they repeat often enough (`share`, as
-/// above) and the program has as many bytes left for its caches; else an empty one.
+/// A cache of whole rows by one number per query, where rows repeat often enough (`share`, as
+/// above) and the program has enough bytes left for its caches; otherwise an empty one.
 RowCache make_row_cache(const BoxProgram& program, std::span<const std::int64_t> row_numbers,
                         std::int64_t share, std::int64_t max_bytes);
 

@@ -1,4 +1,4 @@
-// A bit string from any bit of which a row can be read at a byte address.
+// A bit string in which a row that begins at any bit can be read at a byte address.
 #pragma once
 
 #include <bit>

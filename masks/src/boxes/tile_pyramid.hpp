@@ -9,14 +9,14 @@
 
 namespace fdma::box {
 
-/// Level l, entry i bounds the positions of tiles [i << l, (i + 1) << l). The top level has one
-/// entry.
+/// Bounds by level: entry i of level l bounds the positions of tiles [i << l, (i + 1) << l). The
+/// top level has one entry.
 template <class Value>
 class TilePyramid {
  public:
   TilePyramid() = default;
-  /// `leaf(begin, end)` bounds positions [begin, end); `join` unites two bounds. Only the leaves
-  /// are kept if `num_levels` is 1.
+  /// `leaf(begin, end)` bounds positions [begin, end); `join` unites two bounds. If `num_levels` is
+  /// 1, only the leaves are kept.
   template <class Leaf, class Join>
   TilePyramid(std::int64_t length, std::int64_t tile, int num_levels, Leaf leaf, Join join) {
     const std::int64_t num_tiles = ceil_div(length, tile);

@@ -1,4 +1,4 @@
-// What one run of the interval engine may cost before box form is the better one.
+// The budget of steps of one run of the interval engine; beyond it box form is the better one.
 #pragma once
 
 #include <cstddef>
@@ -7,21 +7,21 @@
 
 namespace fdma {
 
-/// Counts steps: pieces looked at, bounds merged, intervals stored.
+/// Counts steps: pieces visited, bounds merged, intervals stored.
 ///
 /// Example     if (!effort.spend(left.size() + right.size())) return std::nullopt;
-/// Cost        an addition; every kStepsBetweenQuestions steps (some milliseconds) the meter is
-/// asked
+/// Cost        one addition; every kStepsBetweenQuestions steps (some milliseconds) the meter is
+///             asked
 class IntervalEffort {
  public:
-  /// Some ten seconds; masks that interval form is good for take a thousandth of it.
+  /// Some ten seconds. Masks that suit interval form take a thousandth of it.
   static constexpr std::size_t kMaxSteps = std::size_t{1} << 31;
   static constexpr std::size_t kStepsBetweenQuestions = std::size_t{1} << 20;
 
-  /// `meter` may be null: nothing is asked.
+  /// `meter` may be null; then nothing is asked.
   explicit IntervalEffort(WorkMeter* meter = nullptr) : meter_(meter) {}
 
-  /// False if the engine is to give up: too many steps, or the work was stopped.
+  /// False if the engine must give up: too many steps, or the work was stopped.
   bool spend(std::size_t steps) {
     steps_ += steps;
     return steps_ < next_question_ || ask();

@@ -12,8 +12,8 @@
 
 namespace fdma {
 
-/// Rows [row_begin, row_end) by columns [col_begin, col_end). "Rows" are queries or keys: the
-/// interval engine works either way round.
+/// Rows [row_begin, row_end) by columns [col_begin, col_end). "Rows" are queries or keys, because
+/// the interval engine works either way round.
 struct Rectangle {
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -22,9 +22,9 @@ struct Rectangle {
   bool is_empty() const { return row_begin >= row_end || col_begin >= col_end; }
 };
 
-/// Cells as RowBands holds them: bands ascend and are disjoint; in each row of a band its intervals
-/// are not empty and ascend with at least one cell between neighbours; bands without intervals are
-/// left out.
+/// Cells as in RowBands: bands ascend and are disjoint; in each row of a band its intervals are not
+/// empty and ascend with at least one cell between neighbours; there are no bands without
+/// intervals.
 class Region {
  public:
   static Region rectangle(const Rectangle& cells);
@@ -33,16 +33,16 @@ class Region {
   std::span<const AffineInterval> intervals(const RowBand& band) const {
     return {intervals_.data() + band.first_interval, static_cast<std::size_t>(band.num_intervals)};
   }
-  /// False once there are more intervals per band than this form is good for. To be asked after
+  /// False once there are more intervals per band than this form is good for. Must be asked after
   /// every band, so that a region never takes more than the budget and one band.
   bool is_within_budget() const;
-  /// Intervals that one more band may have.
+  /// The most intervals that one more band may have.
   std::size_t most_intervals() const;
 
-  /// Makes room for as many bands of one interval each.
+  /// Reserves memory for this number of bands of one interval each.
   void reserve(std::size_t num_bands);
-  /// Appends a band after the last one; it joins the last band where one set of intervals describes
-  /// both.
+  /// Appends a band after the last one, or extends the last one where one set of intervals
+  /// describes both.
   void append(std::int64_t row_begin, std::int64_t row_end,
               std::span<const AffineInterval> intervals);
   void append(const Region& other, const RowBand& band) {
@@ -61,17 +61,17 @@ class Region {
 
 enum class SetOp { intersection, unite, difference, symmetric_difference };
 
-/// The cells of `a` op `b`. Empty if the result would take more than the engine's budget of pieces,
-/// or if the effort is spent.
+/// The cells of `a` op `b`. Empty if the result would exceed the engine's budget of pieces, or if
+/// the effort is spent.
 std::optional<Region> combine(const Region& a, const Region& b, SetOp op, IntervalEffort& effort);
 
 /// The cells (x, y) of `domain` with  row_sign * rows(x) + col_sign * cols(y) < limit; signs are 1
-/// or -1. Empty if that is not a union of few linear intervals per row, if a piece inside the
+/// or -1. Empty if these are not a union of few linear intervals per row, if a piece inside the
 /// domain is undefined, or if the effort is spent.
 std::optional<Region> less_region(const Piecewise& rows, int row_sign, const Piecewise& cols,
                                   int col_sign, std::int64_t limit, const Rectangle& domain,
                                   IntervalEffort& effort);
-/// Likewise for  row_sign * rows(x) + col_sign * cols(y) == value.
+/// As above for  row_sign * rows(x) + col_sign * cols(y) == value.
 std::optional<Region> equal_region(const Piecewise& rows, int row_sign, const Piecewise& cols,
                                    int col_sign, std::int64_t value, const Rectangle& domain,
                                    IntervalEffort& effort);

@@ -1,5 +1,5 @@
-// Builds programs node by node: equal nodes are one node, and every node is simplified as it is
-// made (simplify.hpp says to what form), so that one pass in evaluation order suffices.
+// Builds programs node by node. Equal nodes are one node, and every node is simplified when it is
+// made (simplify.hpp has the resulting form), so one pass in evaluation order suffices.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace fdma {
 
-/// A table with what the builder wants to know about it.
+/// A table with the facts that the builder needs.
 struct PreparedTable {
   IrTable table;
   NodeRange range;         ///< of its entries
@@ -23,11 +23,11 @@ struct PreparedTable {
 };
 using TableRef = std::shared_ptr<const PreparedTable>;
 
-/// Prepares tables once each: the slices of one bind are shared by its programs.
+/// Prepares each table once. The slices of one bind are shared by its programs.
 class TableStore {
  public:
-  /// Finds runs (1-dimensional tables whose runs take at most a sixteenth of their entries become
-  /// run tables) and the range. Tables with the same storage and extents are prepared once.
+  /// Finds the range and the runs: a 1-dimensional table whose runs take at most a sixteenth of its
+  /// entries becomes a run table. Tables with the same storage and extents are prepared once.
   TableRef prepare(const IrTable& table);
 
  private:
@@ -42,31 +42,31 @@ class TableStore {
 class IrBuilder {
  public:
   explicit IrBuilder(TableStore& store);
-  /// Forgets all nodes and begins a program of these lengths.
+  /// Drops all nodes and begins a program of these lengths.
   void reset(std::int64_t q_len, std::int64_t kv_len);
 
   IrId constant(std::int64_t value);
   IrId boolean(bool value);
   IrId q() const { return q_; }
   IrId k() const { return k_; }
-  /// The variable of a loop over [0, bound), bound > 0. One id must always come with one bound.
+  /// The variable of a loop over [0, bound), bound > 0. One id must always have the same bound.
   IrId loop(std::int64_t id, std::int64_t bound);
   /// lookup, or test for boolean tables; one index per dimension.
   IrId lookup(const TableRef& table, std::span<const IrId> indices);
   /// Any operator of one to three operands except the ones above and the quantifiers.
   IrId make(IrOp op, IrId a, IrId b = -1, IrId c = -1);
-  /// any_of or all_of over [0, bound), in which the body's loop node has this id. A bound that is
-  /// always undefined gives a condition that is.
+  /// any_of or all_of over [0, bound); the loop node in the body has this id. A bound that is
+  /// always undefined gives an always undefined condition.
   IrId quantifier(IrOp op, std::int64_t loop_id, IrId bound, IrId body);
 
-  // By value: making a node moves the others.
+  // By value, because making a node moves the others.
   IrNode node(IrId id) const { return nodes_[static_cast<std::size_t>(id)]; }
   NodeRange range(IrId id) const { return info_[static_cast<std::size_t>(id)].range; }
   std::uint8_t mentions(IrId id) const { return info_[static_cast<std::size_t>(id)].mentions; }
   bool is_constant(IrId id) const { return node(id).op == IrOp::constant; }
   std::int64_t num_nodes() const { return static_cast<std::int64_t>(nodes_.size()); }
 
-  /// The canonical program of a condition: what the root needs, in post-order.
+  /// The canonical program of a condition: the nodes that the root needs, in post-order.
   IrProgram finish(IrId root) const;
 
  private:
@@ -132,8 +132,8 @@ class IrBuilder {
   std::vector<std::int32_t> index_;  ///< open addressing: node ids, -1 where free
   std::vector<TableRef> tables_;
   IrId q_ = -1, k_ = -1;
-  int sum_depth_ = 0;    ///< comparisons that separating made anew, one inside the other
-  int split_depth_ = 0;  ///< comparisons that were split into two, one inside the other
+  int sum_depth_ = 0;    ///< current nesting of comparisons that were made again by separating
+  int split_depth_ = 0;  ///< current nesting of comparisons that were split into two
 };
 
 }  // namespace fdma

@@ -1,14 +1,14 @@
-// What the nodes of a program can be over a box of cells: interval arithmetic with a flag for
-// undefined cells.
+// The possible values of the nodes of a program over a box of cells: interval arithmetic with a
+// flag for undefined cells.
 //
 // Idea. Every node gets the smallest and largest value that it can take on the cells of a box where
-// it is defined, and whether some cell of the box may leave it undefined. Operands are taken as
-// independent, so ranges may be too wide (q - q over [0, 8) gives [-7, 7]) but never too narrow; on
+// it is defined, and whether it may be undefined on some cell of the box. Operands are taken as
+// independent, so ranges may be too wide (q - q over [0, 8) gives [-7, 7]) but never too narrow. On
 // a box of one cell they are exact, except inside any / all, where the loop variable stands for all
 // its values at once. Logic follows the three-valued rules: `false & undefined` is false, so a
-// guard that is false over the whole box makes what it guards harmless.
+// guard that is false over the whole box makes the guarded part harmless.
 //
-// Cost. One pass over the nodes per box, a few nanoseconds a node plus one TableBounds query per
+// Cost. One pass over the nodes per box: a few nanoseconds a node and one TableBounds query per
 // table node.
 #pragma once
 
@@ -23,8 +23,9 @@ namespace fdma {
 
 /// The range of a node over a box.
 ///
-/// Integers    lo, hi: bounds of the defined values; conditions: 0 is false and 1 is true.
-/// Invariants  lo > hi (always as lo = 1, hi = 0): no cell has a defined value
+/// Integers    lo, hi: bounds of the defined values
+/// Conditions  0 is false and 1 is true
+/// Invariants  lo > hi (always lo = 1, hi = 0) means that no cell has a defined value
 struct NodeRange {
   std::int64_t lo = 1;
   std::int64_t hi = 0;
@@ -47,14 +48,14 @@ struct CellBox {
   std::int64_t k_end;
 };
 
-/// Answers how large the entries of a part of a table are. Override to use pyramids; the default
-/// answers for the whole table, computed at the first question.
+/// Bounds of the entries of a part of a table. Override to use pyramids; the default answers for
+/// the whole table, which it scans at the first question.
 class TableBounds {
  public:
   explicit TableBounds(const IrProgram& program);
   virtual ~TableBounds() = default;
-  /// lo and hi of the entries with begin[d] <= index d < end[d] for each d below the rank (a
-  /// non-empty box inside the extents); may be wider than the entries, never narrower.
+  /// lo and hi of the entries with begin[d] <= index d < end[d] for each d below the rank, a
+  /// non-empty box inside the extents. They may be wider than the entries, never narrower.
   virtual NodeRange bounds(std::int32_t table, const std::int64_t* begin, const std::int64_t* end);
 
  private:
@@ -63,16 +64,16 @@ class TableBounds {
   std::vector<bool> is_known_;
 };
 
-/// Smallest and largest entry of a table; booleans are 0 and 1. Cost: one pass, O(runs) for runs;
-/// large tables of rank 2 and above get their dtype's limits instead.
+/// Smallest and largest entry of a table; booleans are 0 and 1. Cost: one pass, O(runs) for runs.
+/// Large tables of rank 2 and above get the limits of their dtype instead.
 NodeRange table_range(const IrTable& table);
 
-/// The range of one node from those of its children; for lookup and test the entries of the whole
-/// table are in `table_entries`. For q, k and loop: their own range is what `variable` holds.
+/// The range of one node from those of its children. For lookup and test, `table_entries` is the
+/// range of the whole table. For q, k and loop, `variable` is their own range.
 NodeRange node_range(const IrNode& node, const NodeRange* children, const NodeRange& variable,
                      const IrTable* table, const NodeRange& table_entries);
 
-/// Which variables a node mentions.
+/// The variables that a node mentions.
 enum Mentions : std::uint8_t { kMentionsQ = 1, kMentionsK = 2, kMentionsLoop = 4 };
 /// One mask of Mentions per node.
 std::vector<std::uint8_t> node_mentions(const IrProgram& program);
@@ -80,7 +81,7 @@ std::vector<std::uint8_t> node_mentions(const IrProgram& program);
 /// Ranges of all nodes of a program, box by box. Not thread-safe; one analysis a thread.
 class RangeAnalysis {
  public:
-  /// `bounds`: null for whole tables; must outlive the analysis, like the program.
+  /// `bounds` may be null, which means whole tables. It and the program must outlive the analysis.
   explicit RangeAnalysis(const IrProgram& program, TableBounds* bounds = nullptr);
   /// One range per node; valid until the next call.
   std::span<const NodeRange> evaluate(const CellBox& box);
@@ -95,9 +96,9 @@ class RangeAnalysis {
   std::vector<std::int64_t> loop_bound_;  // per node: bound of a loop node's loop
 };
 
-/// True if ranges prove that no cell of the program is undefined: boxes that are not settled are
-/// bisected, first by rows only, then by keys only, then along the longer side, up to `max_boxes`
-/// boxes each. False says nothing.
+/// True if ranges prove that no cell of the program is undefined. Boxes that are not decided are
+/// bisected: first by rows only, then by keys only, then along the longer side, up to `max_boxes`
+/// boxes each. False proves nothing.
 bool proves_defined(const IrProgram& program, int max_boxes = 256, TableBounds* bounds = nullptr);
 
 }  // namespace fdma

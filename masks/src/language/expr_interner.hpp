@@ -1,4 +1,4 @@
-// Structurally equal nodes as one.
+// Merges structurally equal nodes.
 #pragma once
 
 #include <cstdint>

@@ -47,12 +47,14 @@ struct Token {
   std::string problem;
 };
 
-/// Cuts a text into tokens, one at a time. Blanks and comments (# to the end of the line) separate.
+/// Divides a text into tokens, one at a time. Blanks and comments (# to the end of the line)
+/// separate tokens.
 ///
-/// Words for operators come out as their symbols: `and` as ampersand, `not` as tilde and so on.
-/// Common slips (&&, !, single /, decimal points, typographic signs) are `invalid` tokens whose
-/// problem names the remedy.
-/// Cost        linear in the text over all calls; copying a lexer is cheap and looks ahead
+/// Words for operators become their symbols: `and` is ampersand, `not` is tilde and so on. Common
+/// slips (&&, !, single /, decimal points, typographic signs) are `invalid` tokens; their problem
+/// names the remedy.
+///
+/// Cost        linear in the text over all calls; a cheap copy of a lexer can look ahead
 class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {}
@@ -73,10 +75,10 @@ class Lexer {
 
   std::string_view text_;
   std::size_t position_ = 0;
-  std::size_t last_end_ = 0;  ///< of the last token: where `end` is reported
+  std::size_t last_end_ = 0;  ///< end of the last token, where `end` is reported
 };
 
-/// "')'", "'window'", "the end of the text": a token as diagnostics name it.
+/// A token as diagnostics name it: "')'", "'window'", "the end of the text".
 std::string describe(const Token& token);
 
 }  // namespace fdma

@@ -1,21 +1,22 @@
 // The parser of the mask language.
 //
-// Operator precedence parsing with explicit stacks. Text is read once, left to right; the parser is
-// always in one of two states: it expects an operand, or it has just had one. Operands wait on one
-// stack (`operands_`), operators and everything open (groups, calls, indices, loops, the statement)
-// on another (`frames_`). An operator first reduces the frames above it that bind at least as
-// tightly; a closing bracket reduces everything down to what it closes:
+// Operator precedence parsing with explicit stacks. The text is read once, left to right. The
+// parser is always in one of two states: it expects an operand, or it has just had one. Operands
+// wait on one stack (`operands_`), operators and everything open (groups, calls, indices, loops,
+// the statement) on another (`frames_`). An operator first reduces the frames above it that bind at
+// least as tightly. A closing bracket reduces everything down to the frame that it closes:
 //
 //     causal & (q < 5 | k == 0      operands: causal  q<5  k  0      frames: final & ( | ==
 //     .. then ')'                   operands: causal  (q<5 | k==0)   frames: final &
 //
-// A run of comparisons stays on the stack until something looser comes and is then reduced as one
-// chain: a < b < c is (a < b) & (b < c) with b one shared node. No function recurses, so that only
-// memory bounds the depth; every token is handled in amortised constant time.
+// A run of comparisons stays on the stack until a looser operator comes. It is then reduced as one
+// chain: a < b < c is (a < b) & (b < c) with b one shared node. No function recurses, so only
+// memory bounds the depth. Every token takes amortised constant time.
 //
-// Errors do not stop it. A missing operand is replaced by an error operand, a missing operator by a
-// `join` that accepts anything; whatever has an error inside is not complained about again. At most
-// one diagnostic begins at any place, and after kMaxDiagnostics it gives up.
+// The parser goes on after an error. A missing operand is replaced by an error operand, a missing
+// operator by a `join` that accepts anything. An expression with an error inside gives no further
+// errors. At most one diagnostic begins at any place, and after kMaxDiagnostics the parser gives
+// up.
 #pragma once
 
 #include <cstddef>
@@ -38,14 +39,14 @@ class Parser {
   /// Texts above this size are refused.
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
   static constexpr std::size_t kMaxDiagnostics = 20;
-  /// Open operators and brackets.
+  /// Most open operators and brackets.
   static constexpr std::size_t kMaxDepth = std::size_t{1} << 20;
 
   explicit Parser(std::string_view text) : text_(text), lexer_(text) {}
 
   /// The expression, or an empty one if diagnostics() is not empty.
   MaskExpr run();
-  /// What is wrong, in order of place; lines and columns are not filled in.
+  /// The faults, in order of place; lines and columns are not filled in.
   std::vector<Diagnostic> diagnostics() &&;
 
  private:
@@ -64,7 +65,7 @@ class Parser {
     prefix,
     binary,
     comparison,
-    join,  ///< where an operator was missing
+    join,  ///< stands where an operator is missing
   };
   struct Frame {
     FrameKind kind;
@@ -108,7 +109,7 @@ class Parser {
   void push_table();
   void push_word();
 
-  // parser_operators.cpp: what follows an operand
+  // parser_operators.cpp: the tokens after an operand
   void parse_after_operand();
   void push_operator(FrameKind kind, ExprOp op, int precedence);
   void missing_operator();
@@ -162,7 +163,7 @@ class Parser {
     return token_.kind == TokenKind::word && token_.text == word;
   }
   void report(SourceSpan span, std::string message);
-  /// Unless the token before was already reported as invalid.
+  /// Reports nothing if the token before was already reported as invalid.
   void report_syntax(std::string message);
 
   std::string_view text_;

@@ -1,4 +1,4 @@
-// How tightly the operators of the mask language bind.
+// The precedence of the operators of the mask language.
 #pragma once
 
 #include "fdma/masks/mask_expr.hpp"

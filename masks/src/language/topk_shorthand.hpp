@@ -1,4 +1,4 @@
-// M & topk(@scores, w): what the shorthand stands for.
+// The meaning of the short form M & topk(@scores, w).
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 namespace fdma {
 
 /// Replaces a topk without `among` by topk(.., among=rest), where rest is the rest of the top-level
-/// conjunction, and moves the root there. `nodes` holds such a topk as a `named` node with two
-/// children. A diagnostic if one stands anywhere else, or if the conjunction holds several topk.
+/// conjunction, and makes it the root. Such a topk is a `named` node with two children. Returns a
+/// diagnostic if one stands anywhere else, or if the conjunction holds several topk.
 std::optional<Diagnostic> expand_topk_shorthand(std::vector<ExprNode>& nodes, ExprId& root);
 
-/// Removes the nodes that `root` does not reach; the new root.
+/// Removes the nodes that `root` does not reach. Returns the new root.
 ExprId drop_dead_nodes(std::vector<ExprNode>& nodes, ExprId root);
 
 }  // namespace fdma

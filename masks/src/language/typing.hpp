@@ -1,5 +1,5 @@
-// Types of expressions, as far as they are known without tables. The parser and the builder ask the
-// same questions here.
+// Types of expressions, as far as they are known without tables. The parser and the builder share
+// these checks.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,30 @@ enum class ExprType : std::uint8_t {
   condition,
   table,   ///< a table entry: integer or condition, decided when the table is bound
   symbol,  ///< inf, left, right: only as arguments of named masks
-  error,   ///< something already reported
+  error,   ///< the type of a node whose fault was already reported
 };
 
-/// What the parser and the builder know about a node.
+/// Facts of a node that the parser and the builder know.
 struct ExprFacts {
   ExprType type = ExprType::error;
   bool depends_on_cell = false;  ///< on q, k or pos
   bool is_whole_table = false;   ///< @t without indices
-  std::uint64_t free_loops = 0;  ///< loop variables it mentions; bit numbers are the caller's
+  std::uint64_t free_loops = 0;  ///< loop variables that it mentions; the caller numbers the bits
 };
 
 /// A reason why a node is ill-typed.
 struct TypeProblem {
-  int child;  ///< the operand at fault, or -1: the node itself
+  int child;  ///< the operand at fault, or -1 for the node itself
   std::string message;
 };
 
-/// Infers the facts of `node` from those of its children. Loop variables are the caller's: for
-/// `variable` nodes that are none of the cell's, and for the variable that any / all binds, it sets
-/// free_loops itself. An ill-typed node has type `error` and a problem, unless a child has one.
+/// Infers the facts of `node` from those of its children. The caller handles loop variables: it
+/// sets free_loops for `variable` nodes that are not the cell's, and for the variable that any /
+/// all binds. An ill-typed node has type `error` and a problem, unless a child has one.
 ExprFacts infer(const ExprNode& node, std::span<const ExprFacts> children,
                 std::optional<TypeProblem>& problem);
 
-/// True iff `facts` may stand where `wanted` (integer or condition) is needed.
+/// True iff `facts` may be used where `wanted` (integer or condition) is needed.
 bool fits(const ExprFacts& facts, ExprType wanted);
 
 /// The operator as the language writes it: "<=", "min", "any".

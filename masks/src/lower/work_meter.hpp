@@ -1,4 +1,4 @@
-// What one call of lower may still do: whether it was cancelled, and what the loops have cost.
+// The limits of one call of lower: cancellation, and the work of loops.
 #pragma once
 
 #include <atomic>
@@ -10,18 +10,18 @@
 
 namespace fdma {
 
-/// What a lowering that was cancelled ends with.
+/// The error of a cancelled lowering.
 inline Error interrupted() { return {ErrorCode::io, "interrupted"}; }
 
-/// Asked by every engine in its loops.
+/// Every engine asks it in its loops.
 ///
 /// Example     WorkMeter meter(options.max_work, options.is_cancelled);
-///             for (..) { if (meter.must_stop()) break; .. }   if (meter.has_stopped()) return
-///             meter.error();
+///             for (..) { if (meter.must_stop()) break; .. }
+///             if (meter.has_stopped()) return meter.error();
 /// Unit        an evaluation: one operation in the body of a loop (any, all), for one cell, query
-///             row or key, and for one value of the loop's variable. What is not in a loop costs
-///             nothing here: it is bounded by the size of the text and of the mask.
-/// Threads     any may ask and spend; the caller's function is asked as it comes
+///             row or key, and for one value of the loop's variable; work outside loops does not
+///             count, because the size of the text and of the mask bounds it
+/// Threads     any thread may ask and spend; the caller's function is called from that thread
 class WorkMeter {
  public:
   /// `max_work` 0: no limit. `is_cancelled` may be empty.
@@ -30,16 +30,16 @@ class WorkMeter {
   WorkMeter(const WorkMeter&) = delete;
   WorkMeter& operator=(const WorkMeter&) = delete;
 
-  /// Asks whether the caller cancelled; true from when anything stopped the work.
+  /// Asks whether the caller cancelled. True once anything has stopped the work.
   bool must_stop() {
     if (!has_stopped() && is_cancelled_ && is_cancelled_()) stop(State::cancelled);
     return has_stopped();
   }
   bool has_stopped() const { return state_.load(std::memory_order_relaxed) != State::going; }
 
-  /// Counts evaluations of a loop with so many turns; false if the work is to stop.
+  /// Counts evaluations of a loop of `turns` turns. False if the work must stop.
   bool spend(std::int64_t evaluations, std::int64_t turns);
-  /// Stops if `evaluations` more, which a loop of so many turns is about to cost, are not left.
+  /// Stops if fewer than `evaluations` are left, which a loop of `turns` turns is about to take.
   bool expect(double evaluations, std::int64_t turns);
 
   /// Why the work stopped.
@@ -54,7 +54,7 @@ class WorkMeter {
   const std::function<bool()> is_cancelled_;
   std::atomic<std::int64_t> spent_{0};
   std::atomic<State> state_{State::going};
-  std::atomic<std::int64_t> turns_{0};  // of the loop at which the work ended
+  std::atomic<std::int64_t> turns_{0};  // turns of the loop at which the work ended
 };
 
 }  // namespace fdma
