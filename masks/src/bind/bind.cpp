@@ -1,10 +1,10 @@
-// Binding: which (batch, head) pairs share a program, and the programs.
+// Binding: finds which (batch, head) pairs share a program, and makes the programs.
 //
 // A program depends on a pair only through the element's lengths, the tables that are read per
 // element or head, and the values of the subexpressions that mention b or h but no cell. These
-// values are computed for every pair (a few nanoseconds each), and a program is made per distinct
+// values are computed for every pair (a few nanoseconds each), and one program is made per distinct
 // set of them: `q - k < 16 * shl(1, h % 8)` with 2,048 heads makes 8 programs. Programs that turn
-// out equal, tables compared by content, are stored once.
+// out to be equal, with tables compared by content, are stored once.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -70,7 +70,7 @@ class ScalarValues {
   const BoundTables& tables_;
   std::vector<Scalar> values_;
   std::vector<ExprId> scalars_;  // in evaluation order
-  std::vector<ExprId> keys_;     // those that others are made of
+  std::vector<ExprId> keys_;     // those that others are computed from
 };
 
 Scalar arithmetic(IrOp op, Scalar a, Scalar b) {

@@ -12,7 +12,7 @@ namespace fdma {
 namespace {
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
-constexpr std::int64_t kLoopWeight = 8;  // how often a loop body counts in tree_size
+constexpr std::int64_t kLoopWeight = 8;  // factor of a loop body in tree_size
 
 class Checker {
  public:
@@ -42,7 +42,7 @@ class Checker {
     return checked_.fact(node.children[i]);
   }
 
-  // A node that is only ever an argument read whole is not an expression of its own.
+  // Marks nodes that are only arguments read whole; they are no expressions of their own.
   void mark_arguments() {
     const MaskExpr& expr = *checked_.expr;
     std::vector<bool> is_value(checked_.facts.size(), false);
@@ -206,7 +206,7 @@ class Checker {
         break;
       case ExprOp::any_of:
       case ExprOp::all_of:
-        // The bound cannot mention the loop's own variable: parsing sees to that.
+        // The bound cannot mention the loop's own variable; the parser ensures that.
         loops.erase(std::remove(loops.begin(), loops.end(), node.symbol), loops.end());
         own.tree_size = std::min(kLargestSize, own.tree_size * kLoopWeight);
         break;

@@ -170,7 +170,7 @@ Result<IrTable> document_prefixes(const std::string& name, const IrTable& ids,
 Result<TreeOrder> tree_order(const std::string& name, const IrTable& parents) {
   const std::int64_t count = parents.extents[0];
   const auto size = static_cast<std::size_t>(count);
-  // Children as linked lists, in ascending order because nodes are added from the last.
+  // Children are linked lists, in ascending order because nodes are added from the last one.
   std::vector<std::int64_t> first_child(size, -1), next_sibling(size, -1);
   std::int64_t first_root = -1;
   for (std::int64_t x = count - 1; x >= 0; --x) {

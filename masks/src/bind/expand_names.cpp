@@ -1,8 +1,8 @@
-// Named masks written out as programs. Every formula is what a user could have written; where pos
-// is outside the keys, what looks it up in a table is guarded by `0 <= pos & pos < kv_len`, and
-// three-valued logic makes the guard decide. Longer than most files because each name of the table
-// has its case here; expand_names_tables.cpp reads their arguments.
-#include "bind/expand_names.hpp"
+// Named masks written out as programs. Every formula is one that a user could have written. Where
+// pos may lie outside the keys, its look-ups in a table are guarded by `0 <= pos & pos < kv_len`,
+// and three-valued logic makes the guard decide. Longer than most files because each name of the
+// table has its case here; expand_names_tables.cpp reads their arguments.
+#include "expand_names.hpp"
 
 #include <cstddef>
 
@@ -14,7 +14,7 @@ std::int64_t LoopIds::id_of(std::int64_t depth, std::int64_t bound) {
   return static_cast<std::int64_t>(known_.size()) - 1;
 }
 
-// Equal ids that are not negative. With k's id defined one of them need not be looked at.
+// Equal ids that are not negative. Where k's id is defined, the sign of one of them is enough.
 IrId NameExpander::same_document(const TableRef& ids, IrId pos, IrId k, IrId in_keys) {
   const IrId zero = builder_.constant(0);
   const IrId pos_id = entry(ids, pos), k_id = entry(ids, k);
@@ -41,7 +41,7 @@ IrId NameExpander::interval_lists(const NameInstance& mask, IrId index, IrId pos
                              within(begin, position, end));
 }
 
-// Nodes are the last keys; a sees x iff a's interval of the depth-first order holds x's number.
+// Nodes are the last keys. a sees x iff a's interval of the depth-first order holds x's number.
 IrId NameExpander::tree(const NameInstance& mask, IrId pos, IrId k, IrId in_keys) {
   const IrId before = builder_.constant(mask.values[0]);
   const IrId node = minus(k, before), of = minus(pos, before);

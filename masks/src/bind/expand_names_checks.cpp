@@ -1,5 +1,5 @@
-// What the integer arguments of named masks may be. Arguments that are undefined stay so, and make
-// the cells that look at them undefined, except where a shape is computed from them.
+// The allowed values of the integer arguments of named masks. Undefined arguments stay undefined,
+// and make the cells that use them undefined, except where a shape is computed from them.
 #include <fmt/format.h>
 
 #include <array>
@@ -15,12 +15,12 @@ namespace {
 
 Error invalid(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
 
-// The range of one integer argument of a form, and what to write instead of what lies outside.
+// The range of one integer argument of a form, and the hint for values outside it.
 struct NumberRule {
   MaskForm form;
   std::size_t argument;
   std::int64_t least;
-  bool is_bounded;  // by kv_len
+  bool is_bounded;  // at most kv_len
   std::string_view remedy;
 };
 
@@ -51,7 +51,7 @@ Result<void> NameExpander::check_numbers(ExprId id, const BoundPair& pair,
     if (rule.form != mask.form || rule.argument >= mask.numbers.size()) continue;
     const IrId number = mask.numbers[rule.argument];
     if (number < 0) continue;  // inf
-    // The parameters of tiles(@t, m, n) begin with its table.
+    // The first parameter of tiles(@t, m, n) is its table.
     const std::size_t parameter = rule.argument + (mask.form == MaskForm::tiles ? 1 : 0);
     const NameForm& form = *checked_.fact(id).form;
     const std::string use =
@@ -76,7 +76,7 @@ Result<void> NameExpander::check_numbers(ExprId id, const BoundPair& pair,
   return {};
 }
 
-// The canvas of block_diffusion and natten2d must be exactly the keys.
+// Checks that the canvas of block_diffusion and natten2d is exactly the keys.
 Result<void> NameExpander::check_canvas(ExprId id, const BoundPair& pair,
                                         const NameInstance& mask) const {
   const NameForm& form = *checked_.fact(id).form;

@@ -127,8 +127,8 @@ Result<void> NameExpander::read_tables(ExprId id, const BoundPair& pair, NameIns
   }
 }
 
-// Derived tables depend on the sources, which differ from element to element at most, and on
-// kv_len.
+// Makes the derived tables. They depend on kv_len and on the sources, which differ at most from
+// element to element.
 Result<void> NameExpander::derive(ExprId id, const std::vector<IrTable>& sources,
                                   const BoundPair& pair, NameInstance& mask) {
   Kept& kept = kept_[static_cast<std::size_t>(id)];
@@ -191,7 +191,7 @@ Result<void> NameExpander::read_per_element(ExprId id, const BoundPair& pair, Na
   return {};
 }
 
-// The first `rows` x `columns` entries: shares the storage unless at(..) might look at entries
+// The first `rows` x `columns` entries. They share the storage unless at(..) might read entries
 // that the element does not have.
 IrTable NameExpander::cut(IrTable table, std::int64_t rows, std::int64_t columns) const {
   const std::int64_t stride = table.extents[1];

@@ -1,9 +1,9 @@
 // Substitution without recursion. A node is evaluated at a place: the nodes that stand for q and k
-// (at(..) moves them) and for the loop variables around it. Values are remembered per (node,
-// place), after a place has been stripped of what the node does not mention, so that shared parts
-// of an expression are made once. A stack of open work replaces the call stack: a node whose
-// operands are missing puts them on top of itself and is tried again after them.
-#include "bind/instance.hpp"
+// (at(..) moves them) and for the loop variables around it. Values are kept per (node, place); a
+// place is first reduced to what the node mentions, so that shared parts of an expression are made
+// once. A stack of open work replaces the call stack: a node whose operands are missing puts them
+// on top of itself and is tried again after them.
+#include "bind_instance.hpp"
 
 #include <fmt/format.h>
 
@@ -14,12 +14,13 @@
 namespace fdma {
 namespace {
 
-// any / all over a constant range are written out up to this many times ..
+// any / all over a constant range are unrolled up to this many times ..
 constexpr std::int64_t kMostIterations = 64;
-// .. and operators in all; without q and k in the body (a value per pair) up to this many times.
+// .. and up to this many operators in all; without q and k in the body (a value per pair) up to
+// this many times.
 constexpr std::int64_t kMostOperators = 8192;
 constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 18;
-// A program may have this many nodes, or this many times those of the expression.
+// The most nodes of a program; a program of this many times the nodes of the expression is allowed.
 constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;
 constexpr std::int64_t kMostGrowth = 8;
 
@@ -102,8 +103,8 @@ Result<IrProgram> Instantiator::make(const BoundPair& pair) {
   return builder_.finish(*find(root, 0));
 }
 
-// All of them, whether or not a loop without iterations ever evaluates them: what is wrong with
-// their tables does not depend on that.
+// Prepares all named masks, including those that a loop without iterations never evaluates, because
+// faults of their tables do not depend on that.
 Result<void> Instantiator::prepare_names() {
   for (std::size_t id = 0; id < checked_.facts.size(); ++id) {
     const NodeFacts& facts = checked_.facts[id];
@@ -186,8 +187,8 @@ std::int32_t Instantiator::bind_loop(std::int32_t outer, std::string_view symbol
   return known->second;
 }
 
-// The place without what the node does not mention. Loops that stay loops are kept for the named
-// masks inside, whose own loops must not take their ids.
+// The place reduced to what the node mentions. Loops that stay loops are kept for the named masks
+// inside, whose own loops must not take their ids.
 std::int32_t Instantiator::place_of(ExprId node, std::int32_t place) {
   if (place == 0) return 0;
   const NodeFacts& facts = checked_.fact(node);
@@ -294,7 +295,7 @@ Result<IrId> Instantiator::quantifier(const Work& work) {
   return builder_.quantifier(op, loop_id, bound, inside);
 }
 
-// The body for each value of the variable, joined.
+// Joins the body for each value of the variable.
 Result<IrId> Instantiator::written_out(const Work& work, std::int64_t count) {
   const ExprNode& node = checked_.node(work.node);
   const Place place = places_[static_cast<std::size_t>(work.place)];

@@ -1,6 +1,6 @@
-// Atoms that vary along one axis. A query atom makes a row constant; a key atom is the same bit row
-// for every query; a diagonal atom is a window, one bit further left for each query, on one bit
-// string. That string is kept eight times, shifted by 0..7 bits, so that every window starts at a
+// Atoms that vary along one axis. A query atom makes a row constant. A key atom is the same bit row
+// for every query. A diagonal atom is a window on one bit string that moves one bit to the left for
+// each query. That string is kept eight times, shifted by 0..7 bits, so every window starts at a
 // byte and no row needs work of its own.
 #include <algorithm>
 #include <bit>

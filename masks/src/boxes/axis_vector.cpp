@@ -9,15 +9,15 @@
 namespace fdma::box {
 namespace {
 
-/// Batches between two questions whether to go on.
+/// Batches between two calls of must_stop.
 constexpr std::int64_t kBatchesAtOnce = 64;
 
 std::int64_t num_batches(const BoxProgram& program, Axis axis) {
   return ceil_div(axis_length(program, axis), std::int64_t{LaneEvaluator::kLanes});
 }
 
-/// Runs `lanes` over the whole axis; `take(first, count)` reads the outputs of each batch. What is
-/// left of a vector when the work is stopped stays 0.
+/// Runs `lanes` over the whole axis; `take(first, count)` reads the outputs of each batch. When the
+/// work is stopped, the rest of a vector stays 0.
 template <class Take>
 void run_along(const BoxProgram& program, Axis axis, LaneEvaluator& lanes, Take take) {
   const std::int64_t length = axis_length(program, axis);

@@ -1,5 +1,5 @@
 // Compilation walks the conditions from the root. A node that varies along one axis is an atom as a
-// whole; logic above is an operator; any other condition is a comparison, table or cell atom,
+// whole. Logic above atoms is an operator. Any other condition is a comparison, table or cell atom,
 // whichever fits first. Rows then run operator by operator over blocks short enough for all
 // intermediate rows to stay in the cache. Operands fold at run time: `and` with a constant row
 // costs nothing, complements are a flag.
@@ -13,7 +13,7 @@
 namespace fdma::box {
 namespace {
 
-/// Bytes that the intermediate rows of one thread may take together, and the bounds of a block.
+/// The bytes of all intermediate rows of one thread, and the limits of the words of a block.
 constexpr std::int64_t kBufferBytes = std::int64_t{256} << 10;
 constexpr std::int64_t kMaxBlockWords = 512;
 constexpr std::int64_t kMinBlockWords = 8;
@@ -23,8 +23,8 @@ bool is_logic(IrOp op) {
          op == IrOp::logical_not || op == IrOp::where_condition;
 }
 
-/// Throws bad_alloc where the vectors of the atoms cannot fit the machine: allocating them one by
-/// one would end in a killed process rather than in an error.
+/// Throws bad_alloc where the vectors of the atoms cannot fit in memory. If they were allocated one
+/// by one, the system would end the process instead.
 void check_memory(const BoxProgram& program, std::int64_t num_atoms) {
   constexpr double kBytesPerPosition = 16;
   const double needed = kBytesPerPosition * static_cast<double>(num_atoms) *
@@ -54,7 +54,7 @@ Plane xor_planes(const Plane& a, const Plane& b, std::uint64_t* out, std::int64_
   return {reinterpret_cast<const std::uint8_t*>(out), a.flip ^ b.flip};
 }
 
-/// (a & b) | (c & d); uses three buffers of `stride` words.
+/// (a & b) | (c & d). Uses three buffers of `stride` words.
 Plane select_planes(const Plane& a, const Plane& b, const Plane& c, const Plane& d,
                     std::uint64_t* out, std::int64_t stride, std::int64_t words) {
   const Plane left = and_planes(a, b, out, words);
@@ -79,7 +79,7 @@ int BitProgram::num_buffers(const Op& op) {
 }
 
 BitProgram::BitProgram(BoxProgram& program, BlockShape block) : q_len_(program.q_len()) {
-  // Conditions that become operators or atoms, found from the root, then in order of their ids.
+  // The conditions that become operators or atoms: found from the root, then in order of their ids.
   const auto is_operator = [&](IrId id) {
     return is_logic(program.node(id).op) && program.axis(id) == Axis::cell;
   };
@@ -101,7 +101,7 @@ BitProgram::BitProgram(BoxProgram& program, BlockShape block) : q_len_(program.q
                                       [&](IrId id) { return !is_operator(id); }));
   std::vector<std::int32_t> place(is_seen.size(), -1);
   for (const IrId id : found) {
-    if (program.must_stop()) return;  // the caller sees it, and uses nothing of this
+    if (program.must_stop()) return;  // the caller checks this too and uses nothing of the result
     const IrNode node = program.node(id);
     Op op{node.op, false, -1, {-1, -1, -1}, 0};
     if (is_operator(id)) {

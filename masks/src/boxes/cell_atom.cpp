@@ -1,9 +1,9 @@
-// Any condition, evaluated cell by cell in batches of 256 keys: what remains when no faster atom
+// Any condition, evaluated cell by cell in batches of 256 keys, for conditions that no faster atom
 // fits, such as `(q * k) % 7 == 3` or `abs(q // 64 - k // 64) < 3`.
 //
 // The largest parts of the condition that vary along one axis are evaluated once as vectors; only
 // the operators above them run per cell. A row is a function of the tuple of its per-query parts
-// (here q // 64), so that rows are cached by that tuple where tuples repeat, unless something
+// (here q // 64). Rows are therefore cached by that tuple where tuples repeat, unless a part
 // depends on the diagonal.
 #include <algorithm>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kMaxCacheBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kWordsPerBatch = LaneEvaluator::kWords;
-/// Words of a row between two questions whether to go on.
+/// Words of a row between two calls of must_stop.
 constexpr std::int64_t kWordsAtOnce = 256 * kWordsPerBatch;
 
 /// A part that varies along one axis.
@@ -114,10 +114,10 @@ class CellAtom final : public RowAtom {
   }
 
  private:
-  /// A node above the parts: how to bound it from earlier entries.
+  /// A node above the parts, with the way to bound it from earlier entries.
   struct RangeStep {
     IrId id;
-    bool is_fixed;  ///< a loop variable or constant: its global range
+    bool is_fixed;  ///< a loop variable or constant, with its global range
     std::int32_t children[4];
   };
 
@@ -144,7 +144,7 @@ class CellAtom final : public RowAtom {
                                 std::min(kMaxCacheBytes, program_.cache_bytes_left()))));
     std::vector<std::uint32_t> ids(num_rows, 0);
     std::int64_t num_ids = 1;
-    std::vector<std::int64_t> rows;  // of each query: id so far, value, whether it is undefined
+    std::vector<std::int64_t> rows;  // for each query: id so far, value, whether it is undefined
     for (const Part& part : parts_) {
       if (part.axis != Axis::query) continue;
       rows.resize(3 * num_rows);

@@ -3,14 +3,15 @@
 // Separation  Both sides are split into sums of terms that depend on the query or on the key only:
 //             `q - t[k] < u[q] + 5` becomes `-t[k] < u[q] + 5 - q`. Terms are gathered only through
 //             additions and subtractions that cannot overflow. `abs(q // 64 - k // 64) < 3` is no
-//             such sum: a cell atom takes it.
-// Form        `key <= bound` or `key == value`, perhaps inverted; keys stored in the narrowest
+//             such sum; a cell atom handles it.
+// Form        `key <= bound` or `key == value`, perhaps inverted. Keys are stored in the narrowest
 //             integer type that holds them.
-// Rows        By the first that fits: constant where the bound lies outside the keys' range; keys
-//             that ascend make every row a prefix or an interval, which is a window on a constant
-//             bit string; a cached row if few bounds are distinct; else one vector comparison
-//             (8192 16-bit keys: about 100 ns), skipped if the row before had the same bound.
-// Undefined   A row whose number is undefined is undefined; undefined keys clear both planes.
+// Rows        The first that fits is taken: a constant where the bound lies outside the keys'
+//             range; a window on a constant bit string where keys ascend, since every row is then a
+//             prefix or an interval; a cached row if few bounds are distinct; else one vector
+//             comparison (8192 16-bit keys: about 100 ns), skipped if the row before had the same
+//             bound.
+// Undefined   A row whose number is undefined is undefined. Undefined keys clear both planes.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -48,7 +49,7 @@ bool gather_terms(const BoxProgram& program, IrId id, bool is_negative, Separabl
     } else {
       const IrNode& node = program.node(at);
       if (node.op != IrOp::add && node.op != IrOp::sub) return false;
-      // The operator itself must not overflow: undefined operands are seen in the terms.
+      // The operator itself must not overflow. Undefined operands show in the terms.
       const BoxValue& a = program.facts(node.children[0]).range;
       const BoxValue& b = program.facts(node.children[1]).range;
       for (const BoxValue* side : {&a, &b}) {
@@ -62,7 +63,7 @@ bool gather_terms(const BoxProgram& program, IrId id, bool is_negative, Separabl
   return true;
 }
 
-/// The node of the sum of terms; nothing if it could overflow.
+/// The node of the sum of terms; empty if it could overflow.
 std::optional<IrId> sum_node(BoxProgram& program, const std::vector<std::pair<IrId, bool>>& terms) {
   if (terms.size() == 1 && !terms[0].second) return terms[0].first;
   std::int64_t magnitude = 0;
@@ -96,7 +97,7 @@ template <class T>
 NarrowKeys narrow_to(const IntegerVector& keys) {
   std::vector<T> out(static_cast<std::size_t>((keys.length + 63) / 64 * 64));
   for (std::size_t i = 0; i < static_cast<std::size_t>(keys.length); ++i) {
-    out[i] = static_cast<T>(keys.values[i]);  // undefined keys may wrap: they are masked
+    out[i] = static_cast<T>(keys.values[i]);  // undefined keys may wrap, because they are masked
   }
   return out;
 }
@@ -147,8 +148,8 @@ void equal_to(std::uint64_t* out, const std::vector<std::int64_t>& keys, std::in
 
 class CompareAtom final : public RowAtom {
  public:
-  /// Key `relation` query, where relation is at_most or equal, inverted or not; `is_strict` takes
-  /// one from the query's number first.
+  /// Key `relation` query, where relation is at_most or equal, perhaps inverted. `is_strict`
+  /// subtracts one from the query's number first.
   CompareAtom(const BoxProgram& program, IrId key, IrId query, bool is_equal, bool is_strict,
               bool is_inverted, BlockShape block)
       : is_equal_(is_equal), is_strict_(is_strict), is_inverted_(is_inverted) {
@@ -225,7 +226,7 @@ class CompareAtom final : public RowAtom {
     std::vector<std::uint64_t> holds;
     std::vector<std::uint64_t> is_true;
     std::vector<std::uint64_t> is_false;
-    std::int64_t value = 0;  ///< what `holds` was computed for
+    std::int64_t value = 0;  ///< the value that `holds` was computed for
     std::int64_t first_word = -1;
     std::int64_t num_words = 0;
   };
@@ -239,7 +240,7 @@ class CompareAtom final : public RowAtom {
     return plane_of(out.data());
   }
 
-  /// Where the keys of a block meet the (not inverted) relation with a defined query number.
+  /// The keys of a block that have the relation (not inverted) to a defined query number.
   Plane holds_at(std::int64_t value, const RowBlock& block, Scratch& scratch) const {
     if (!all_keys_.may_be(kInteger)) return kNone;
     if (is_strict_) {
@@ -318,7 +319,7 @@ class CompareAtom final : public RowAtom {
     return counts_[static_cast<std::size_t>(value - all_keys_.lo)];
   }
 
-  /// Keys [0, count), as seen from a block.
+  /// Keys [0, count), relative to a block.
   Plane prefix(std::int64_t count, const RowBlock& block) const {
     const std::int64_t first = 64 * block.first_word;
     if (count <= first) return kNone;
@@ -368,13 +369,13 @@ std::unique_ptr<RowAtom> make_compare_atom(BoxProgram& program, IrId id, BlockSh
   const bool is_equal = node.op == IrOp::equal || node.op == IrOp::not_equal;
   if (!is_equal && node.op != IrOp::less && node.op != IrOp::less_equal) return nullptr;
 
-  // left - right, with the key's terms on the left and the query's negated on the right.
+  // Computes left - right, with the key's terms on the left and the query's, negated, on the right.
   SeparableSum sum;
   if (!gather_terms(program, node.children[0], false, sum) ||
       !gather_terms(program, node.children[1], true, sum)) {
     return nullptr;
   }
-  // Prefer the form in which the key's first term is positive: it then needs no new vector.
+  // The form in which the key's first term is positive is preferred: it needs no new vector.
   const bool is_swapped = !sum.key_terms.empty() && sum.key_terms[0].second;
   for (auto& [term, negative] : sum.key_terms) negative = negative != is_swapped;
   for (auto& [term, negative] : sum.query_terms) negative = negative == is_swapped;
@@ -382,7 +383,7 @@ std::unique_ptr<RowAtom> make_compare_atom(BoxProgram& program, IrId id, BlockSh
   const auto query = sum_node(program, sum.query_terms);
   if (!key || !query) return nullptr;
 
-  // key < query (not swapped) or query < key, and so on.
+  // key < query (not swapped), or query < key, and likewise for the other relations.
   bool is_strict = false;
   bool is_inverted = node.op == IrOp::not_equal;
   if (node.op == IrOp::less) {

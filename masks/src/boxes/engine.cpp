@@ -2,29 +2,31 @@
 //
 // Method
 //  1. Prepare (box_program): unroll loops, fold constants, find what each node depends on.
-//  2. Compile (bit_program): the conditions become atoms that can give any row as bits (axis_atoms,
-//     compare_atom, table_atom, cell_atom) and logic over 64-bit words.
-//  3. Per tile row, prune: bounds of all atoms over boxes of 2^l tiles (tile_pyramid) decide boxes
-//     that are wholly true or wholly false and defined; the rest is halved down to single tiles.
-//  4. Evaluate the rows of what is left, in blocks of words, with running `and` and `or` over the
-//     rows, which classify the tiles as full, empty or partial. A row whose inputs equal those of
-//     the row above is copied.
+//  2. Compile (bit_program): turn the conditions into atoms that can give any row as bits
+//     (axis_atoms, compare_atom, table_atom, cell_atom) and logic over 64-bit words.
+//  3. Prune each tile row: bounds of all atoms over boxes of 2^l tiles (tile_pyramid) decide boxes
+//     that are wholly true or wholly false and defined; other boxes are halved down to single
+//     tiles.
+//  4. Evaluate the rows of the undecided tiles in blocks of words. A running `and` and `or` over
+//  the
+//     rows classify the tiles as full, empty or partial. A row whose inputs equal those of the row
+//     above is copied.
 //  5. Feed the tile row to SegmentBuilder, which stores the canonical form.
 //
 // Fits        `(q // 5) % 7 == (k // 5) % 7 & causal`: seven distinct rows and one diagonal string;
 //             each row is one AND.
 // Does not    `(q * k) % 7 == 3`: every cell is interpreted.
-// Undefined   Programs that the bounds prove defined carry one bit plane. Others carry two (true,
-//             false); a cell in neither is undefined, and the first one in row-major order is
-//             evaluated once more to name the culprit.
-// Cost        time: O(tile rows * log(tile columns) + cells of undecided tiles / 64 * operators);
-//             memory: vectors of O(q_len + kv_len) an atom, caches of rows (96 MiB at most), the
-//             result, and panels of undecided tiles: two a thread, but no more than four where
-//             they would take over 96 MiB together
-// Stops       the meter (work_meter.hpp) is asked every few rows and, in loops, every few million
-//             evaluations
-// Threads     tile rows are evaluated in parallel and fed in order, so that the result does not
-//             depend on their number.
+// Undefined   Programs that the bounds prove defined have one bit plane. Others have two (true,
+//             false). A cell in neither is undefined; the first one in row-major order is evaluated
+//             once more to name the cause.
+// Cost        time: O(tile rows * log(tile columns) + cells of undecided tiles / 64 * operators)
+//             memory: vectors of O(q_len + kv_len) an atom; caches of rows (96 MiB at most); the
+//             result; panels of undecided tiles, two a thread, but no more than four where two a
+//             thread would take over 96 MiB together
+// Stops       The meter (work_meter.hpp) is asked every few rows and, in loops, every few million
+//             evaluations.
+// Threads     Tile rows are evaluated in parallel and fed in order, so the result does not depend
+//             on the number of threads.
 #include <fmt/format.h>
 #include <tbb/enumerable_thread_specific.h>
 #include <tbb/info.h>
@@ -58,12 +60,12 @@ using box::Planes;
 using box::RowBlock;
 using box::TileBox;
 
-/// Decided tiles between undecided ones that are evaluated along rather than split a stretch.
+/// The most decided tiles between undecided ones that are evaluated too, rather than cut a range.
 constexpr std::int32_t kMaxGap = 2;
-/// Rows of a block of words between two questions whether to go on; boxes of tiles, likewise.
+/// Rows of a block of words, or boxes of tiles, between two calls of must_stop.
 constexpr std::int64_t kRowsAtOnce = 16;
 constexpr std::int64_t kBoxesAtOnce = 256;
-/// Bytes that the panels of all threads may take together, if there are more than a few.
+/// The most bytes that the panels of all threads take together, if there are more than a few.
 constexpr std::int64_t kMaxPanelBytes = std::int64_t{96} << 20;
 constexpr std::int64_t kFewPanels = 4;
 
@@ -81,7 +83,7 @@ struct Stretch {
   std::int64_t offset;  ///< words from the start of a panel row
 };
 
-/// One tile row: its classified tiles, and the bits of the undecided stretches row by row.
+/// One tile row: its classified tiles, and the bits of its undecided ranges row by row.
 struct Panel {
   std::int32_t tile_row = 0;
   std::vector<TileRange> ranges;
@@ -121,9 +123,9 @@ class Lowering {
 
   std::int32_t num_tile_rows() const { return num_tile_rows_; }
   const BitProgram& program() const { return program_; }
-  /// True from when the meter stopped the work; panels evaluated since then may be incomplete.
+  /// True once the meter has stopped the work. Panels evaluated since then may be incomplete.
   bool has_stopped() const { return meter_.has_stopped(); }
-  /// Bytes of a panel all of whose tiles are undecided.
+  /// Bytes of a panel whose tiles are all undecided.
   std::int64_t max_panel_bytes() const { return block_.block_q * (kv_len_ / 8 + 192); }
 
   void evaluate(std::int32_t tile_row, Panel& panel, Worker& worker) const {
@@ -195,7 +197,7 @@ class Lowering {
     }
   }
 
-  /// Joins undecided tiles to stretches of whole words and gives them room in the panel.
+  /// Joins undecided tiles to ranges of whole words and gives the ranges places in the panel.
   void plan_stretches(Panel& panel, const Worker& worker) const {
     for (std::int32_t tile = 0; tile < num_tile_cols_; ++tile) {
       if (worker.classes[static_cast<std::size_t>(tile)] != TileClass::undecided) continue;
@@ -213,11 +215,11 @@ class Lowering {
     std::int64_t num_words = 0;
     for (Stretch& stretch : panel.stretches) {
       stretch.offset = num_words;
-      // Room for a whole last tile, past the last word of the row if need be.
+      // Reserves a whole last tile, past the last word of the row if need be.
       num_words +=
           ceil_div(std::int64_t{stretch.end_tile} * block_.block_kv, 64) - stretch.first_word;
     }
-    // A stride that is no power of two keeps the rows of a tile in different cache sets.
+    // A stride that is no power of two puts the rows of a tile into different cache sets.
     panel.stride = num_words == 0 ? 0 : num_words + 8 + (num_words % 16 == 8 ? 8 : 0);
     const std::int64_t size = panel.stride * rows_of(panel.tile_row);
     if (static_cast<std::int64_t>(panel.words.size()) < size) {
@@ -273,7 +275,7 @@ class Lowering {
     std::fill_n(plane.flip == 0 ? every : some, words, plane.flip);
   }
 
-  /// Notes the first undefined cell of a block if it comes before the one known.
+  /// Notes the first undefined cell of a block if it comes before the one noted so far.
   void check_defined(const Planes& planes, const RowBlock& block, Panel& panel) const {
     if (planes.is_true == planes.is_false.complement()) return;
     const auto word_of = [](const Plane& plane, std::int64_t w) {
@@ -333,8 +335,8 @@ class Lowering {
   WorkMeter& meter_;
 };
 
-/// Evaluates all tile rows and feeds them in order; stops at the first undefined cell, or where the
-/// lowering has.
+/// Evaluates all tile rows and feeds them in order. Stops at the first undefined cell, or when the
+/// meter has stopped the work.
 std::optional<Cell> run(const Lowering& lowering, int num_threads, SegmentBuilder& builder) {
   std::optional<Cell> undefined;
   const auto feed = [&](const Panel& panel) {

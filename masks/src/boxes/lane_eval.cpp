@@ -1,7 +1,7 @@
-// The steps are the nodes of the outputs' cone in order, so that children come first. A loop is one
-// step; the nodes that mention its variable, and no variable of a loop further in, form its body,
-// run once per value. Values of undefined lanes are arbitrary but harmless: divisors, shifts and
-// table indices are checked lane by lane unless the facts prove them good for every cell.
+// The steps are the nodes of the outputs' cone in order, so children come first. A loop is one
+// step. The nodes that mention its variable, and no variable of an inner loop, form its body, which
+// runs once per value. Values of undefined lanes are arbitrary but harmless: divisors, shifts and
+// table indices are checked lane by lane unless the facts prove them valid for every cell.
 //
 // Longer than most files: one kernel per operator, all in one place.
 #include "boxes/lane_eval.hpp"
@@ -18,11 +18,11 @@
 namespace fdma::box {
 namespace {
 
-/// Integers up to here divide exactly in doubles: the quotient's rounding error stays below the
+/// Integers up to this divide exactly in doubles: the rounding error of the quotient is below its
 /// distance to the next integer.
 constexpr std::int64_t kExactDouble = std::int64_t{1} << 51;
-/// Evaluations between two questions to the meter, some milliseconds, and those after which the
-/// turns of a loop so far say what the others will cost.
+/// Evaluations between two calls of the meter, some milliseconds. After as many, the turns of a
+/// loop so far predict the cost of the others.
 constexpr std::int64_t kWorkBetweenQuestions = std::int64_t{1} << 22;
 constexpr std::int64_t kTrialWork = std::int64_t{1} << 24;
 
@@ -196,7 +196,7 @@ void LaneEvaluator::integer_step(const IrNode& node, Slot& out, bool is_checked)
   const auto each = [&](auto function) {
     for (int i = 0; i < n; ++i) to[i] = function(x[i], y[i]);
   };
-  // Operators that are always defined, and the others where the facts say so.
+  // Operators that are always defined, and others where the facts say that they are.
   switch (node.op) {
     case IrOp::min:
       return each([](std::int64_t p, std::int64_t q) { return p < q ? p : q; });
@@ -336,7 +336,7 @@ void LaneEvaluator::lookup_step(IrId id, const IrNode& node, Slot& out) {
   if (count == 0) {
     std::fill_n(to, n, 0);
   } else if (table.is_runs()) {
-    // Indices mostly ascend: stay in the run of the lane before where possible.
+    // Indices mostly ascend, so the run of the lane before is tried first.
     std::size_t run = 0;
     for (int i = 0; i < n; ++i) {
       const std::int64_t at = flat[i];
@@ -450,7 +450,7 @@ void LaneEvaluator::set_variable(IrId loop, std::int64_t value) {
   }
 }
 
-// Counts work of a loop; false once the meter has stopped all work.
+// Counts the work of a loop. False once the meter has stopped all work.
 bool LaneEvaluator::spend(std::int64_t evaluations, std::int64_t turns) {
   work_ += evaluations;
   if (meter_ == nullptr) return true;
@@ -460,7 +460,7 @@ bool LaneEvaluator::spend(std::int64_t evaluations, std::int64_t turns) {
 }
 
 void LaneEvaluator::loop_step(IrId id, const IrNode& node, Slot& out) {
-  // The bound is a number: BoxProgram replaces loops with an undefined bound.
+  // The bound is a number, because BoxProgram replaces loops with an undefined bound.
   const bool is_any = node.op == IrOp::any_of;
   const std::vector<IrId>& body = bodies_.at(id);
   const std::int64_t bound = program_.node(node.children[0]).value;
@@ -506,7 +506,7 @@ std::string LaneEvaluator::culprit(IrId id) {
   for (;;) {
     const IrNode& node = program_.node(id);
     if (is_loop(node.op)) {
-      // Some value of the variable leaves the body undefined: run up to the first.
+      // Some value of the variable leaves the body undefined; this runs up to the first such value.
       const std::int64_t bound = program_.node(node.children[0]).value;
       for (std::int64_t i = 0; i < bound; ++i) {
         set_variable(id, i);

@@ -1,16 +1,16 @@
-// Preparation in one pass, children first: every node of the source is interned here, which folds
-// constants, merges equal nodes and derives the facts below; a loop becomes a chain of its body's
-// copies, one per value of the variable.
+// Preparation in one pass, children first. Every node of the source is interned here, which folds
+// constants, merges equal nodes and derives the facts below. A loop becomes a chain of copies of
+// its body, one per value of the variable.
 //
-// Unrolling   any(i in 4 : b[i, k] <= q & q < e[i, k]) turns into eight comparisons of a per-key
-//             vector with a per-query number, which is what the engine is fast at; as a loop it
-//             would be interpreted per cell. Only the nodes that mention the variable are copied.
-//             Loops whose copies exceed the budget stay loops.
+// Unrolling   any(i in 4 : b[i, k] <= q & q < e[i, k]) becomes eight comparisons of a per-key
+//             vector with a per-query number, at which the engine is fast; a loop would be
+//             interpreted per cell. Only the nodes that mention the variable are copied. Loops
+//             whose copies exceed the budget stay loops.
 // Diagonal    `q - k < 32` and `k <= q` depend on k - q only. A node is diagonal if its children
 //             are, or if it compares linear forms whose difference moves with k - q. Linear forms
-//             are followed only where no overflow is possible, so that nothing undefined is lost.
-// Open nodes  mention the variable of a loop that was kept; they have a value only inside it.
-#include "boxes/program.hpp"
+//             are followed only where no overflow is possible, so that no undefined cell is lost.
+// Open nodes  They mention the variable of a loop that was kept, and have a value only inside it.
+#include "box_program.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@
 namespace fdma::box {
 namespace {
 
-/// Nodes that unrolling may add to one program.
+/// The most nodes that unrolling may add to one program.
 constexpr std::int64_t kUnrollBudget = std::int64_t{1} << 16;
 
 IrNode make(IrOp op, std::initializer_list<IrId> children, std::int64_t value = 0) {
@@ -58,7 +58,7 @@ BoxProgram::BoxProgram(const IrProgram& source, WorkMeter* meter)
   for (const IrNode& node : source.nodes) {
     if (node.op == IrOp::lookup) tables_.range(node.value);
   }
-  // Bounds of loops mention no cell, so that folding alone gives their values.
+  // Bounds of loops mention no cell, so folding alone gives their values.
   std::vector<IrId> mapped(source.nodes.size(), -1);
   for (const IrNode& node : source.nodes) {
     if (!is_loop(node.op)) continue;
@@ -228,8 +228,8 @@ NodeFacts BoxProgram::derive(const IrNode& n) {
     children[c] = child.range;
   }
   const auto linear = [&](std::int64_t slope_q, std::int64_t slope_k) {
-    // Slopes stay far from 64 bits: a form that meets the range check has small ones unless a
-    // length is 1, and then a wrapped slope must not pass for a diagonal.
+    // Slopes stay far from 64 bits. A form that passes the range check has small slopes unless a
+    // length is 1; a wrapped slope must not pass for a diagonal then.
     constexpr std::int64_t kMaxSlope = std::int64_t{1} << 40;
     if (out.range.may_be(kUndefined) || std::max(slope_q, slope_k) > kMaxSlope ||
         std::min(slope_q, slope_k) < -kMaxSlope) {
@@ -297,7 +297,7 @@ IrId BoxProgram::unroll(const IrNode& loop) {
   const IrId body = loop.children[1];
   const auto boolean = [&](bool value) { return intern(make(IrOp::boolean, {}, value ? 1 : 0)); };
   if (node(bound).op != IrOp::constant) {
-    // Every bound folds to a number unless it is undefined, and then so is the loop.
+    // Every bound folds to a number unless it is undefined; the loop is undefined then, too.
     return intern(make(IrOp::less, {bound, bound}));
   }
   const std::int64_t count = node(bound).value;

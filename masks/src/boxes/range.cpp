@@ -1,8 +1,9 @@
-// Interval arithmetic with undefinedness. Each operator gets the exact hull where its corners give
-// it (sums, products, quotients, shifts) and a safe superset elsewhere (bit operators, remainders
-// over several periods). An operand that may be undefined makes the result possibly undefined; the
-// interval covers the defined values only, so that `k - 3000` below a guard still has tight bounds.
-#include "boxes/range.hpp"
+// Interval arithmetic with undefinedness. Each operator gives the exact hull where its corners are
+// enough (sums, products, quotients, shifts) and a safe superset elsewhere (bit operators,
+// remainders over several periods). An operand that may be undefined makes the result possibly
+// undefined. The interval covers the defined values only, so `k - 3000` behind a guard still has
+// tight bounds.
+#include "box_range.hpp"
 
 #include <algorithm>
 #include <array>
@@ -17,10 +18,10 @@ __extension__ typedef __int128 Wide;
 
 constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
-/// Table corners up to this many entries are looked at one by one.
+/// Table corners of up to this many entries are read one by one.
 constexpr std::int64_t kMaxEnumeratedEntries = 64;
 
-/// The part of [lo, hi] that 64 bits hold; what lies outside is overflow.
+/// The part of [lo, hi] that fits in 64 bits; the rest is overflow.
 BoxValue clip(Wide lo, Wide hi, unsigned outcomes) {
   if (lo < kLowest || hi > kHighest) outcomes |= kUndefined;
   if (lo > kHighest || hi < kLowest) return {0, -1, kUndefined};
@@ -33,8 +34,8 @@ BoxValue hull(std::initializer_list<Wide> corners, unsigned outcomes) {
   return clip(std::min(corners), std::max(corners), outcomes);
 }
 
-/// Bounds of bit_or and bit_xor, and of bit_and on negative numbers: the least power-of-two range
-/// that holds both operands.
+/// Bounds of bit_or and bit_xor, and of bit_and on negative numbers: the smallest power-of-two
+/// range that holds both operands.
 BoxValue bit_hull(const BoxValue& a, const BoxValue& b, unsigned outcomes) {
   const auto magnitude = [](std::int64_t x) { return static_cast<std::uint64_t>(x < 0 ? ~x : x); };
   const std::uint64_t all = magnitude(a.lo) | magnitude(a.hi) | magnitude(b.lo) | magnitude(b.hi);
@@ -321,7 +322,7 @@ BoxValue range_of(const IrNode& node, const BoxValue* c, const TableRanges& tabl
       return BoxValue::condition(where_outcomes(c[0].outcomes, c[1].outcomes, c[2].outcomes));
     case IrOp::any_of:
     case IrOp::all_of: {
-      // The bound is one number, or undefined. A body that can only have one outcome gives it.
+      // The bound is one number, or undefined. A body that can have only one outcome gives it.
       const auto neutral = static_cast<unsigned>(node.op == IrOp::any_of ? kFalse : kTrue);
       unsigned outcomes = c[0].outcomes & kUndefined;
       if (c[0].may_be(kInteger)) {

@@ -1,5 +1,5 @@
 // Kernels in three versions: portable, AVX2, AVX-512 (BW, VL, DQ). The logic of and / xor / store
-// is written once and compiled for each instruction set; comparisons use the instruction set's own
+// is written once and compiled for each instruction set. Comparisons use the instruction set's own
 // way to turn lanes into bits (mask registers, or sign bits gathered by movemask). A row of 8192
 // cells is 1 KiB: an AND of two rows takes about 20 ns, a comparison of 8192 16-bit keys about 100
 // ns.
@@ -23,7 +23,7 @@ inline std::uint64_t load_word(const std::uint8_t* row, std::int64_t word) {
   return value;
 }
 
-// Bodies of the kernels that compilers vectorise by themselves.
+// The bodies of kernels that compilers vectorise by themselves.
 #define FDMA_BOX_LOGIC_KERNELS(suffix, attribute)                                         \
   attribute void and_rows_##suffix(std::uint64_t* __restrict out, const std::uint8_t* a,  \
                                    std::uint64_t flip_a, const std::uint8_t* b,           \
@@ -127,7 +127,7 @@ FDMA_BOX_AVX2 inline std::uint64_t longs_to_bits(__m256i lanes) {
   return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(lanes)));
 }
 
-// One kernel per lane width: `lanes(at)` compares one vector of values, `flip` inverts the result.
+// One kernel per lane width. `lanes(at)` compares one vector of values, `flip` inverts the result.
 #define FDMA_BOX_AVX2_SCALAR(name, T, broadcast, compare, flip)                                \
   FDMA_BOX_AVX2 void name(std::uint64_t* out, const T* values, T scalar, std::int64_t words) { \
     const __m256i other = broadcast(scalar);                                                   \
@@ -202,8 +202,9 @@ constexpr RowKernels kAvx2{
 
 FDMA_BOX_AVX512 inline __m512i load_512(const void* at) { return _mm512_loadu_si512(at); }
 
-// Masks are stored as they are, a part of the word each. Widened to 64 bits and combined in
-// registers, GCC 12 can spill one as 32 bits and read it back as 64 (seen under ThreadSanitizer).
+// Masks are stored separately, each as a part of the word. If they were widened to 64 bits and
+// combined in registers, GCC 12 could spill one as 32 bits and read it back as 64 (seen under
+// ThreadSanitizer).
 template <class Mask>
 FDMA_BOX_AVX512 inline void store_lanes(std::uint64_t* word, int lane, Mask mask) {
   std::memcpy(reinterpret_cast<unsigned char*>(word) + lane / 8, &mask, sizeof mask);

@@ -1,10 +1,10 @@
-// A boolean table of one to four dimensions whose indices depend on the query or on the key each:
-// tiles(@t, m, n), bits(@t), @seen[q, k - 3000].
+// A boolean table of one to four dimensions each of whose indices depends on the query or on the
+// key only: tiles(@t, m, n), bits(@t), @seen[q, k - 3000].
 //
-// The flat index splits into a part per query and a part per key, so that a row is one row of the
-// table spread by the key part: packed 64 bytes at a time where that part counts upwards by one,
-// filled run by run where it is constant over long stretches (k // 64), gathered otherwise. Rows
-// are cached by query part where few are distinct.
+// The flat index splits into a part per query and a part per key, so a row of cells is one row of
+// the table spread by the key part. It is packed 64 bytes at a time where that part counts up by
+// one, filled run by run where the part has long constant runs (k // 64), and gathered otherwise.
+// Rows are cached by query part where few are distinct.
 #include <algorithm>
 #include <cstring>
 
@@ -17,13 +17,13 @@ namespace fdma::box {
 namespace {
 
 constexpr std::int64_t kMaxCacheBytes = std::int64_t{64} << 20;
-/// Shortest average run for which filling beats gathering.
+/// The shortest average run for which filling is faster than gathering.
 constexpr std::int64_t kMinRun = 8;
 
-/// The part of the flat index that one axis gives, with the positions where it is outside.
+/// The part of the flat index that one axis gives, with the positions where it is out of range.
 struct IndexPart {
   std::vector<std::int64_t> offsets;
-  std::vector<std::uint64_t> undefined;  ///< empty if none
+  std::vector<std::uint64_t> undefined;  ///< empty if all positions are defined
 };
 
 class TableAtom final : public RowAtom {
@@ -59,7 +59,7 @@ class TableAtom final : public RowAtom {
           make_pyramid(vector, is_key ? block.block_kv : block.block_q, is_key ? kAllLevels : 1);
       stride *= table.extents[d];
     }
-    // Undefined positions read entry 0 of the table, if it has one, and are masked.
+    // Undefined positions read entry 0 of the table, if there is one, and are masked.
     clear_undefined(queries_);
     clear_undefined(keys_);
     defined_keys_ = keys_.undefined;
@@ -201,7 +201,7 @@ class TableAtom final : public RowAtom {
   IndexPart keys_;
   bool is_key_[4] = {};
   TilePyramid<BoxValue> ranges_[4];
-  std::vector<std::uint64_t> defined_keys_;  ///< empty if all are
+  std::vector<std::uint64_t> defined_keys_;  ///< empty if all keys are defined
   bool is_ramp_ = false;
   std::vector<std::int32_t> run_begins_;  ///< empty if runs are short
   RowCache cache_;

@@ -1,28 +1,29 @@
 // Interval form: masks that are, per query row, a union of a few key intervals (or, per key, of
 // query intervals).
 //
-// In canonical form (simplify.hpp) a comparison that separates has a side that mentions only k and
-// a side that mentions only q. Either is a Piecewise, a function that is linear on a few pieces,
-// and a pair of pieces meets in a trapezoid of cells: k <= q + 5 is a half plane, k // 64 == q //
+// In canonical form (simplify.hpp) a comparison that separates has one side that mentions only k
+// and one that mentions only q. Each side is a Piecewise, a function that is linear on a few
+// pieces. A pair of pieces gives a trapezoid of cells: k <= q + 5 is a half plane, k // 64 == q //
 // 64 a row of squares, t[k] == t[q] with contiguous ids one square per document. Unions,
-// intersections and complements of trapezoids stay such sets (region.hpp), so the whole expression
-// is evaluated symbolically, at a cost of the number of pieces and not of cells. A conjunction
-// evaluates its later operands only inside the hull of each band of the earlier ones: within one
-// document, `prefix` is one interval and not one per document; and a guard in front keeps a lookup
-// inside its table.
+// intersections and complements of trapezoids are again such sets (region.hpp), so the whole
+// expression is evaluated symbolically, at a cost that follows the number of pieces and not of
+// cells. A conjunction evaluates its later operands only inside the hull of each band of the
+// earlier ones. Within one document, `prefix` is thus one interval and not one per document, and a
+// guard in front keeps a lookup inside its table.
 //
-// The rows of the bands are queries; if that does not work, keys, which then gives the column table
-// at once (cache eviction: k <= q & q < @end[k] is one query interval per key, but up to kv_len / 2
-// key intervals per query).
+// The rows of the bands are queries. If that does not work they are keys, which gives the column
+// table at once (cache eviction: k <= q & q < @end[k] is one query interval per key, but up to
+// kv_len / 2 key intervals per query).
 //
 // Fits        causal & documents(lengths=@t) & window(512): two bands a document
 // Does not    (q - k) % 4 == 0 (too many intervals per row); @seen[q // 64, k // 64] (does not
-// separate): box form takes those Declines    also wherever a cell might be undefined: box form
-// finds the cell, or proves that there is none
-//
-// Memory      what grows has a budget that is asked before it grows further: the intervals of a
-//             region, the pieces of all functions together, the intervals of all keys. What is over
-//             it is a mask for box form, as is one that takes too many steps (effort.hpp).
+//             separate); box form handles these
+// Declines    also wherever a cell might be undefined; box form then finds the cell, or proves that
+//             there is none
+// Memory      Everything that grows has a budget that is checked first: the intervals of a region,
+//             the pieces of all functions together, the intervals of all keys. A mask beyond a
+//             budget is left to box form, and so is one that takes too many steps
+//             (interval_effort.hpp).
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -38,26 +39,27 @@
 namespace fdma {
 namespace {
 
-constexpr int kMaxDepth = 200;  // nesting of unlike logical operators: bounds the recursion
+constexpr int kMaxDepth = 200;  // nesting of different logical operators; bounds the recursion
 constexpr std::size_t kLightWeight =
-    8;  // pieces up to which a condition is evaluated once for all bands
+    8;  // a condition of at most this many pieces is evaluated once for all bands
 constexpr std::size_t kMaxHeavyBands =
-    8192;  // bands up to which a heavier one is evaluated inside each
-// Pieces that the functions kept may have together (24 bytes each), and so many more for each query
-// row and key; query intervals of all keys (8 bytes), likewise.
+    8192;  // a heavier one is evaluated inside each band if there are at most this many
+// The most pieces of all kept functions together (24 bytes each), with an addition for each query
+// row and key; likewise query intervals of all keys (8 bytes each).
 constexpr std::size_t kFreePieces = std::size_t{1} << 20;
 constexpr std::size_t kPiecesPerPosition = 6;
 constexpr std::size_t kFreeColumnIntervals = std::size_t{1} << 20;
 constexpr std::size_t kColumnIntervalsPerKey = 16;
 
-// What both orientations share: the function of every node that mentions one variable only.
+// The part that both orientations share: the function of every node that mentions one variable
+// only.
 struct Analysis {
   const IrProgram& program;
   std::vector<std::uint8_t> mentions;
   // Null for nodes that mention both variables, and for those that only other functions need.
   std::vector<PiecewisePtr> functions;
-  std::vector<std::size_t> weights;  // pieces that evaluating a condition looks at
-  std::vector<int> depths;           // of nested unlike logical operators
+  std::vector<std::size_t> weights;  // pieces that are visited to evaluate a condition
+  std::vector<int> depths;           // of nested different logical operators
 
   explicit Analysis(const IrProgram& p) : program(p) {}
 };
@@ -72,7 +74,7 @@ bool is_logical(IrOp op) {
 
 constexpr std::uint8_t kBoth = kMentionsQ | kMentionsK;
 
-// True iff every node is one that this engine can express; looks at no table.
+// True iff this engine can express every node. Reads no table.
 bool has_interval_shape(const IrProgram& program, const std::vector<std::uint8_t>& mentions) {
   for (std::size_t i = 0; i < program.nodes.size(); ++i) {
     const IrNode& node = program.nodes[i];
@@ -91,7 +93,7 @@ bool has_interval_shape(const IrProgram& program, const std::vector<std::uint8_t
   return true;
 }
 
-// The last node that reads the function of each node; the end for those that regions are made of.
+// The last node that reads the function of each node; the end for nodes that regions are made of.
 std::vector<std::size_t> last_readers(const Analysis& a) {
   const IrProgram& program = a.program;
   const std::size_t size = program.nodes.size();
@@ -118,7 +120,7 @@ bool analyse(Analysis& a, IntervalEffort& effort) {
   const std::vector<std::size_t> last_reader = last_readers(a);
   const std::size_t max_pieces =
       kFreePieces + kPiecesPerPosition * static_cast<std::size_t>(program.q_len + program.kv_len);
-  std::size_t num_pieces = 0;  // of the functions kept
+  std::size_t num_pieces = 0;  // of the kept functions
   const auto constant_on = [&](std::int64_t n, const IrNode& node) {
     return std::make_shared<const Piecewise>(Piecewise::constant(n, node.value));
   };
@@ -127,7 +129,7 @@ bool analyse(Analysis& a, IntervalEffort& effort) {
     const auto child = [&](int c) { return static_cast<std::size_t>(node.children[c]); };
     if (a.mentions[i] == kBoth) {
       for (int c = 0; c < node.num_children; ++c) {
-        // Chains of one of these operators are taken as a whole.
+        // A chain of one of these operators is evaluated as a whole.
         const bool is_chain = program.nodes[child(c)].op == node.op &&
                               (node.op == IrOp::logical_and || node.op == IrOp::logical_or ||
                                node.op == IrOp::logical_xor);
@@ -196,7 +198,7 @@ class RegionEvaluator {
  private:
   std::uint8_t mentions(IrId id) const { return a_.mentions[static_cast<std::size_t>(id)]; }
 
-  // The cells of `domain` where condition `id` (its negation, if `negate`) holds.
+  // The cells of `domain` where condition `id` holds, or its negation if `negate`.
   std::optional<Region> evaluate(IrId id, bool negate, const Rectangle& domain) {
     if (domain.is_empty()) return Region{};
     if (!effort_.spend(1)) return std::nullopt;
@@ -231,7 +233,7 @@ class RegionEvaluator {
     }
   }
 
-  // A condition on the row or on the column alone: its function is 1 where it holds.
+  // A condition on the row or on the column alone. Its function is 1 where it holds.
   std::optional<Region> evaluate_single(IrId id, bool negate, const Rectangle& domain) {
     const Piecewise& function = *a_.functions[static_cast<std::size_t>(id)];
     const bool is_row = mentions(id) == row_bit_;
@@ -241,7 +243,7 @@ class RegionEvaluator {
 
   std::optional<Region> evaluate_comparison(const IrNode& node, bool negate,
                                             const Rectangle& domain) {
-    // a < b is a - b < 0; not (a < b) is b - a < 1; and so on.
+    // a < b is a - b < 0; not (a < b) is b - a < 1; likewise the other comparisons.
     const bool a_is_row = mentions(node.children[0]) == row_bit_;
     const Piecewise& a = *a_.functions[static_cast<std::size_t>(node.children[0])];
     const Piecewise& b = *a_.functions[static_cast<std::size_t>(node.children[1])];
@@ -258,7 +260,7 @@ class RegionEvaluator {
                        effort_);
   }
 
-  // The operands of a chain of one logical operator, those that are cheapest to evaluate first.
+  // The operands of a chain of one logical operator, the cheapest to evaluate first.
   std::vector<IrId> operands_of(IrId id) const {
     const IrOp op = program_.node(id).op;
     std::vector<IrId> pending{id}, operands;
@@ -326,9 +328,9 @@ class RegionEvaluator {
     return any;
   }
 
-  // A chain of `xor`, its operands joined in pairs: those that occur twice cancel out.
+  // A chain of `xor`, with its operands joined in pairs. Operands that occur twice cancel out.
   std::optional<Region> exclusion(IrId id, bool negate, const Rectangle& domain) {
-    std::map<IrId, bool, std::greater<>> is_odd{{id, true}};  // of those still to be taken apart
+    std::map<IrId, bool, std::greater<>> is_odd{{id, true}};  // of nodes still to be taken apart
     std::vector<std::pair<int, Region>> joined;               // 2^first operands each, descending
     while (!is_odd.empty()) {
       const auto [next, odd] = *is_odd.begin();
@@ -372,7 +374,7 @@ class RegionEvaluator {
   const Piecewise zero_cols_;
 };
 
-// Keys whose intervals are found at a time: their bands stay in the cache.
+// Keys whose intervals are found at a time, so that their bands stay in the cache.
 constexpr std::int64_t kKeysPerChunk = 8192;
 
 // The mask as query intervals per key.

@@ -10,7 +10,7 @@ namespace fdma {
 namespace {
 
 constexpr std::size_t kMaxSpare = std::size_t{1}
-                                  << 16;  // pieces that a finished function may waste
+                                  << 16;  // unused pieces that a finished function may hold
 
 }  // namespace
 
@@ -59,7 +59,7 @@ bool Piecewise::append(LinearPiece piece) {
 }
 
 void Piecewise::finish() {
-  // Room that was never filled is not worth a copy unless it is large.
+  // Unused memory is worth a copy only if there is much of it.
   if (pieces_.capacity() > pieces_.size() + pieces_.size() / 4 + kMaxSpare) pieces_.shrink_to_fit();
   is_step_function_ = is_nondecreasing_ = is_nonincreasing_ = true;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -111,7 +111,7 @@ bool walk(const std::vector<PiecewisePtr>& functions, Visit&& visit) {
   return true;
 }
 
-// First x of [begin, end) at which d0 + slope * x >= 0, for slope > 0; end if none.
+// The first x of [begin, end) with d0 + slope * x >= 0, for slope > 0; end if there is none.
 std::int64_t first_nonnegative(std::int64_t d0, std::int64_t slope, std::int64_t begin,
                                std::int64_t end) {
   return std::clamp(ceil_quotient(-d0, slope), begin, end);
@@ -143,10 +143,10 @@ class Applier {
     return constant(begin, end, value);
   }
 
-  // 1 where d0 + slope * x >= 0, else 0 (negated: the reverse).
+  // Appends 1 where d0 + slope * x >= 0, else 0; the reverse if negated.
   bool sign(std::int64_t begin, std::int64_t end, std::int64_t d0, std::int64_t slope,
             bool negate) {
-    std::int64_t border;  // values before and after it differ
+    std::int64_t border;  // values before it and from it on differ
     bool before;
     if (slope == 0) {
       border = end;
@@ -179,7 +179,7 @@ class Applier {
   bool divide(IrOp op, std::int64_t begin, std::int64_t end, const LinearPiece& a, std::int64_t d) {
     for (std::int64_t x = begin; x < end;) {
       const std::int64_t value = a.at(x), quotient = floor_quotient(value, d);
-      std::int64_t next = end;  // first x with another quotient
+      std::int64_t next = end;  // the first x with another quotient
       if (a.slope > 0) {
         next = first_nonnegative(a.base - (quotient + 1) * d, a.slope, x, end);
       } else if (a.slope < 0) {
@@ -283,7 +283,7 @@ bool scan_table(const T* data, std::int64_t shift, std::int64_t begin, std::int6
   return true;
 }
 
-// Entries [begin + shift, end + shift) of a 1-dimensional table, which exist.
+// Reads entries [begin + shift, end + shift) of a 1-dimensional table; all of them exist.
 bool scan(const IrTable& table, std::int64_t shift, std::int64_t begin, std::int64_t end,
           Applier& out) {
   if (table.is_runs()) {

@@ -1,7 +1,7 @@
 // Set algebra on bands.
 //
 // Two sets are combined band by band. Where two linear bounds of a common band cross, the band is
-// cut, so that in each part the bounds come in one order; one merge of the two sorted lists at the
+// cut, so that in each part the bounds have one order. One merge of the two sorted lists at the
 // first row then holds for all rows of the part. Example: [0, q + 1) and [5, 9) over rows [0, 20)
 // is cut at rows 4, 5, 8 and 9.
 #include "intervals/region.hpp"
@@ -13,8 +13,8 @@
 namespace fdma {
 namespace {
 
-// The budget of a region: many intervals are fine if they are spread over as many bands (one or a
-// few per row), a few bands of many intervals too; beyond that bitmaps are the better form.
+// The budget of a region. Many intervals are fine if they are spread over as many bands (one or a
+// few per row), and so are a few bands of many intervals; beyond that bitmaps are the better form.
 constexpr std::size_t kFreeIntervals = std::size_t{1} << 15;
 constexpr std::size_t kIntervalsPerBand = 8;
 constexpr std::size_t kMaxPairs = std::size_t{1} << 14;
@@ -141,7 +141,7 @@ class Combiner {
     while (a != a_end || b != b_end) {
       if (a == a_end && op_ != SetOp::unite && op_ != SetOp::symmetric_difference) break;
       if (b == b_end && op_ == SetOp::intersection) break;
-      // The next stretch of rows in which each side has one band or none.
+      // The next range of rows in which each side has one band or none.
       std::int64_t begin = INT64_MAX;
       if (a != a_end) begin = std::min<std::int64_t>(begin, a->q_begin);
       if (b != b_end) begin = std::min<std::int64_t>(begin, b->q_begin);
@@ -200,7 +200,7 @@ class Combiner {
     return out_.is_within_budget();
   }
 
-  // Rows at which the order of a bound of `left` and one of `right` changes.
+  // Finds the rows at which the order of a bound of `left` and one of `right` changes.
   bool find_cuts(std::int64_t begin, std::int64_t end, std::span<const AffineInterval> left,
                  std::span<const AffineInterval> right) {
     const auto has_one_slope = [](std::span<const AffineInterval> list, std::int32_t slope) {
@@ -251,7 +251,7 @@ class Combiner {
     return false;
   }
 
-  // merged_ = left op right at `row`, in the linear form of the bounds that remain.
+  // Sets merged_ to left op right at `row`, in the linear form of the bounds that remain.
   void merge(std::int64_t row, std::span<const AffineInterval> left,
              std::span<const AffineInterval> right) {
     merged_.clear();

@@ -1,11 +1,15 @@
 // Relations of a function of the row and a function of the column, as regions.
 //
-// Row piece by row piece. A constant piece leaves a condition on the column alone: one bound where
-// the column function is linear or rises or falls throughout, else a look at each of its pieces. A
-// linear row piece against one linear column piece is a half plane (k <= q + 5); against a step
-// function the columns change only at a few rows, its thresholds. Equality of two step functions is
-// a join by value: t[k] == t[q] finds, for each stretch of equal ids among the rows, the stretches
-// of that id among the columns.
+// The relation is solved row piece by row piece:
+//  - A constant row piece leaves a condition on the column alone. That is one bound where the
+//  column
+//    function is linear or monotone, and otherwise a visit of each of its pieces.
+//  - A linear row piece against one linear column piece is a half plane (k <= q + 5).
+//  - A linear row piece against a step function changes the columns only at a few rows, its
+//    thresholds.
+//  - Equality of two step functions is a join by value: t[k] == t[q] finds, for each run of equal
+//  ids
+//    among the rows, the runs of that id among the columns.
 #include <algorithm>
 #include <cstdlib>
 
@@ -14,9 +18,9 @@
 namespace fdma {
 namespace {
 
-// Work that one relation may cost before interval form gives up.
+// The most work of one relation before interval form gives up.
 constexpr std::size_t kMaxWork = std::size_t{1} << 22;
-// Pieces of a function between two looks at how many columns were found.
+// Pieces of a function between two checks of the number of columns found.
 constexpr std::size_t kPiecesAtOnce = 4096;
 
 AffineInterval constant_interval(std::int64_t begin, std::int64_t end) {
@@ -57,7 +61,7 @@ class RelationSolver {
     });
   }
 
-  // Both sides step functions: a join by value.
+  // A join by value, where both sides are step functions.
   std::optional<Region> equal_join() {
     if (!is_defined_) return std::nullopt;
     const auto& order = cols_.by_value();
@@ -97,7 +101,7 @@ class RelationSolver {
     return std::move(out_);
   }
 
-  // Adds columns [begin, end) of the domain to found_, after those before.
+  // Adds columns [begin, end) of the domain to found_, after those found before.
   void add_columns(std::int64_t begin, std::int64_t end) {
     begin = std::max(begin, domain_.col_begin);
     end = std::min(end, domain_.col_end);
@@ -119,13 +123,13 @@ class RelationSolver {
     return work_ <= kMaxWork && effort_.spend(work);
   }
 
-  // Rows [begin, end): columns with col_sign * cols(y) < t.
+  // For rows [begin, end), the columns with col_sign * cols(y) < t.
   bool less_constant(std::int64_t begin, std::int64_t end, std::int64_t t) {
     find_columns_below(t);
     return failed_ ? false : append(begin, end);
   }
 
-  // found_ = columns of the domain with col_sign * cols(y) < t.
+  // Sets found_ to the columns of the domain with col_sign * cols(y) < t.
   void find_columns_below(std::int64_t t) {
     found_.clear();
     const auto& pieces = cols_.pieces();
@@ -163,7 +167,7 @@ class RelationSolver {
     }
   }
 
-  // Rows [begin, end) with a linear row part, one linear column piece.
+  // Rows [begin, end) where the row part is linear and there is one linear column piece.
   bool less_linear(std::int64_t begin, std::int64_t end, const LinearPiece& m) {
     return less_linear(begin, end, m, cols_.pieces()[first_col_], out_);
   }
@@ -189,7 +193,7 @@ class RelationSolver {
     }
     if (ms % ns != 0 || std::abs(ms / ns) > INT32_MAX / 2)
       return less_by_row(begin, end, m, p, out);
-    // y < hi or y >= lo, unbounded on the other side; cut to the domain by intersection.
+    // y < hi or y >= lo, without a bound on the other side; intersection clips it to the domain.
     const auto slope = static_cast<std::int32_t>(-ms / ns);
     AffineInterval half;
     if (ns > 0) {
@@ -209,7 +213,7 @@ class RelationSolver {
     return true;
   }
 
-  // Bounds that are not linear in the row (2 * k < q): row by row.
+  // Goes row by row where bounds are not linear in the row (2 * k < q).
   bool less_by_row(std::int64_t begin, std::int64_t end, const LinearPiece& m, const LinearPiece& p,
                    Region& out) {
     if (!spend(static_cast<std::size_t>(end - begin))) return false;
@@ -251,7 +255,7 @@ class RelationSolver {
     return true;
   }
 
-  // Few pieces on both sides, some linear: piece by piece.
+  // Goes piece by piece where both sides have few pieces, some of them linear.
   bool less_union(std::int64_t begin, std::int64_t end, const LinearPiece& m) {
     if (last_col_ - first_col_ > 64) return false;
     Region all;

@@ -17,8 +17,8 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-// The runs of count > 0 entries; false as soon as there are more than `limit`. Entries are compared
-// in chunks, which vectorises.
+// Finds the runs of count > 0 entries. False as soon as there are more than `limit`. Entries are
+// compared in chunks, which vectorises.
 template <class T>
 bool collect_runs(const T* entries, std::int64_t count, std::size_t limit, IrTable& table) {
   constexpr std::int64_t kChunk = 256;
@@ -62,7 +62,7 @@ bool collect_runs(const IrTable& table, std::size_t limit, IrTable& runs) {
   }
 }
 
-// Turns a dense 1-dimensional table into runs if they are long enough.
+// Turns a dense 1-dimensional table into runs if its runs are long enough.
 void find_runs(IrTable& table) {
   const std::int64_t count = table.extents[0];
   if (table.rank != 1 || table.is_runs() || count < kLeastRunTable) return;
@@ -76,8 +76,8 @@ void find_runs(IrTable& table) {
   table.owner = nullptr;
 }
 
-// Slices of one table share the name before the bracket: equal programs of two batch elements must
-// not be told apart by it.
+// Slices of one table share the name before the bracket, so that equal programs of two batch
+// elements have equal hashes.
 std::uint64_t sample_hash(const IrTable& table) {
   std::uint64_t hash = mix(17, static_cast<std::uint64_t>(table.rank));
   for (const char c : table.name.substr(0, table.name.find('[')))
@@ -267,8 +267,8 @@ IrId IrBuilder::lookup(const TableRef& table, std::span<const IrId> indices) {
   return intern(made);
 }
 
-// Variables first, then by operator and structure, constants last. Ties between different nodes of
-// one hash go to the older node.
+// Variables come first, then nodes by operator and structure, constants last. Among different nodes
+// of one hash the older one comes first.
 bool IrBuilder::precedes(IrId a, IrId b) const {
   const auto rank = [&](IrId id) {
     const IrOp op = node(id).op;

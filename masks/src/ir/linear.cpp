@@ -2,14 +2,15 @@
 //
 // A sum is a list of terms factor * atom and a constant, where an atom is any node that is not
 // itself a sum. Sums are taken apart only through nodes that ranges prove free of overflow
-// (is_exact), and put together only if the same proof succeeds for every partial sum; otherwise the
-// expression stays as it was written. So taking apart never changes which cells are undefined,
-// provided that no atom that may be undefined cancels out (settle refuses that).
+// (is_exact). They are put together only if the same proof succeeds for every partial sum;
+// otherwise the expression stays as it was written. Taking apart therefore never changes which
+// cells are undefined, provided that no atom that may be undefined cancels out (settle refuses
+// that).
 //
 // Comparisons then move every term that mentions k to one side and the rest to the other:
 //     q + 3 - k < 5      k - q + 2 > 0      q - 1 <= k       all become      q + -1 <= k
-// (simplify.hpp gives the exact shape). What is not a sum is brought there first: |x| <= c becomes
-// two comparisons, (q - k) % n == r compares two remainders, min and max that mix q and k split.
+// (simplify.hpp has the exact shape). Other forms are first turned into sums: |x| <= c becomes two
+// comparisons, (q - k) % n == r compares two remainders, min and max that mix q and k are split.
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -53,7 +54,7 @@ struct IrBuilder::Sum {
   }
 };
 
-// Adds factor * node to a sum. False if it has too many terms or factors.
+// Adds factor * node to a sum. False if the sum has too many terms or factors are too large.
 bool IrBuilder::collect(IrId id, std::int64_t factor, Sum& into) const {
   constexpr int kMaxOpen = 4 * kMaxTerms;
   Term open[kMaxOpen];
@@ -95,7 +96,8 @@ bool IrBuilder::collect(IrId id, std::int64_t factor, Sum& into) const {
   return true;
 }
 
-// Drops terms that cancelled and orders the rest. False if a term that may be undefined cancelled.
+// Drops terms that cancelled and orders the others. False if a term that may be undefined
+// cancelled.
 bool IrBuilder::settle(Sum& sum) const {
   int kept = 0;
   for (int i = 0; i < sum.num_terms; ++i) {
@@ -170,7 +172,7 @@ IrId IrBuilder::product(IrId a, IrId b) {
   return made >= 0 ? made : written;
 }
 
-// |x|: the sign of a sum is chosen so that its first term is positive.
+// |x|, with the sign of a sum chosen so that its first term is positive.
 IrId IrBuilder::absolute(IrId a) {
   const NodeRange r = range(a);
   if (!r.has_values()) return raw(IrOp::abs, a);
@@ -199,7 +201,7 @@ IrId IrBuilder::compare(IrOp op, IrId a, IrId b) {
   return written;
 }
 
-// int(c) against a constant is c, its negation, or decided.
+// int(c) against a constant is c, its negation, or a constant.
 IrId IrBuilder::compare_from_bool(IrOp op, IrId a, IrId b) {
   const bool is_left = node(a).op == IrOp::from_bool;
   const IrId flag = is_left ? a : b, other = is_left ? b : a;
@@ -216,7 +218,7 @@ IrId IrBuilder::compare_from_bool(IrOp op, IrId a, IrId b) {
   return outcome(1) ? c : negation(c);
 }
 
-// |x| <= y is  x <= y & -y <= x;  y <= |x| is  y <= x | x <= -y;  and so on.
+// |x| <= y is  x <= y & -y <= x;  y <= |x| is  y <= x | x <= -y;  likewise the other comparisons.
 IrId IrBuilder::compare_abs(IrOp op, IrId a, IrId b) {
   const bool is_left = node(a).op == IrOp::abs;
   const IrId size = is_left ? a : b, y = is_left ? b : a;
@@ -245,8 +247,8 @@ IrId IrBuilder::compare_abs(IrOp op, IrId a, IrId b) {
   return made;
 }
 
-// min(q, k) < c is  q < c | k < c. Only where q and k are mixed: a min of q alone is one value per
-// row, and better left whole.
+// min(q, k) < c is  q < c | k < c. This applies only where q and k are mixed; a min of q alone is
+// one value per row and stays whole.
 IrId IrBuilder::compare_extremum(IrOp op, IrId a, IrId b) {
   if ((op != IrOp::less && op != IrOp::less_equal) || split_depth_ >= kMaxSplitDepth) return -1;
   const auto is_mixed_extremum = [&](IrId id) {
@@ -296,8 +298,9 @@ IrId IrBuilder::compare_remainder(IrOp op, IrId a, IrId b) {
   return compare(op, left_remainder, right_remainder);
 }
 
-// a & b or a | b for two inequalities of the same terms: sum + c <= 0 and sum + d <= 0 are one of
-// them; sum + c <= 0 and -sum + d <= 0 may exclude each other, or leave nothing out. -1 otherwise.
+// a & b or a | b for two inequalities of the same terms. sum + c <= 0 and sum + d <= 0 become one
+// of the two; sum + c <= 0 and -sum + d <= 0 may exclude each other, or cover every cell. Otherwise
+// -1.
 IrId IrBuilder::merge_inequalities(IrOp op, IrId a, IrId b) {
   Sum sums[2];
   for (int i = 0; i < 2; ++i) {
@@ -347,7 +350,7 @@ IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
   const auto of_k = [](const IrBuilder& builder, IrId id) {
     return (builder.mentions(id) & kMentionsK) != 0;
   };
-  // main: the terms of k, or all if there are none; rest: the other side, with the constant.
+  // main: the terms of k, or all terms if there are none. rest: the other side, with the constant.
   const bool has_keys = std::any_of(difference.terms, difference.terms + difference.num_terms,
                                     [&](const Term& term) { return of_k(*this, term.atom); });
   Sum main = difference, rest;
@@ -357,7 +360,7 @@ IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
     rest = difference.part(of_k, *this, false);
   }
   rest.constant = difference.constant;
-  // main + rest <= 0 (or == 0): main <= -rest, or rest <= -main if main begins with a minus.
+  // main + rest <= 0 (or == 0) is main <= -rest, or rest <= -main if main begins with a minus.
   const bool main_is_left = main.terms[0].factor > 0;
   if (main_is_left)
     rest.negate();
@@ -372,7 +375,7 @@ IrId IrBuilder::compare_sums(IrOp op, IrId a, IrId b) {
   if (main_id < 0 || rest_id < 0) return -1;
   const bool main_is_first = main_is_left || !is_inequality;
   const IrId left = main_is_first ? main_id : rest_id, right = main_is_first ? rest_id : main_id;
-  // What was a term may now stand alone, |x| of 2 * |x| say: the other rules get their turn.
+  // A term may now stand alone (|x| of 2 * |x|), so the other rules are tried again.
   const bool is_settled = (result == op && left == a && right == b) || sum_depth_ >= kMaxSplitDepth;
   if (is_settled) return raw(result, left, right);
   ++sum_depth_;

@@ -6,7 +6,7 @@
 
 namespace fdma {
 
-// a & b, a | b: with `stop` the value that decides (false for &, true for |).
+// a & b or a | b. `stop` is the value that decides (false for &, true for |).
 IrId IrBuilder::conjunction(IrOp op, IrId a, IrId b) {
   const bool stop = op == IrOp::logical_or;
   const IrOp dual = stop ? IrOp::logical_and : IrOp::logical_or;
@@ -51,8 +51,8 @@ IrId IrBuilder::exclusive_or(IrId a, IrId b) {
   return is_negated ? negation(made) : made;
 }
 
-// A negated comparison is the opposite comparison: what is undefined stays so. Operands are in
-// canonical form already, and so is the opposite but for its constant.
+// A negated comparison is the opposite comparison; undefined cells stay undefined. The operands are
+// in canonical form already, and so is the opposite except for its constant.
 IrId IrBuilder::negation(IrId a) {
   const IrNode inner = node(a);
   switch (inner.op) {
@@ -73,8 +73,8 @@ IrId IrBuilder::negation(IrId a) {
   }
 }
 
-// where(c, a, b). With c defined it is made of and, or, not where a branch is constant; with c
-// undefined `where` is undefined, and `c & a` need not be.
+// where(c, a, b). If c is defined and a branch is constant, it is made of and, or, not. If c is
+// undefined, `where` is undefined, but `c & a` may be defined.
 IrId IrBuilder::condition_choice(IrId c, IrId a, IrId b) {
   if (node(c).op == IrOp::boolean) return node(c).value != 0 ? a : b;
   if (node(c).op == IrOp::logical_not) {

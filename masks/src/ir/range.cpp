@@ -18,7 +18,7 @@ constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 // Tables of rank 2 and above with more entries than this are not scanned for their range.
 constexpr std::int64_t kLargestScan = std::int64_t{1} << 20;
 
-// [lo, hi] cut to 64 bits; what is cut away is undefined (overflow).
+// [lo, hi] clipped to 64 bits. The part beyond is undefined (overflow).
 NodeRange cut(Wide lo, Wide hi, bool may_be_undefined) {
   NodeRange range;
   range.may_be_undefined = may_be_undefined || lo < kMin || hi > kMax;
@@ -56,7 +56,7 @@ NodeRange remainder(const NodeRange& a, NodeRange b, bool may_be_undefined) {
   return {0, hi, may_be_undefined};
 }
 
-// Powers of two for shift counts [n.lo, n.hi], cut to 0..62; empty if no count is valid.
+// Powers of two for shift counts [n.lo, n.hi], clipped to 0..62. Empty if no count is valid.
 NodeRange powers(const NodeRange& n, bool& may_be_undefined) {
   may_be_undefined |= n.lo < 0 || n.hi > box::kMaxShift;
   const std::int64_t lo = std::max<std::int64_t>(n.lo, 0);
@@ -176,7 +176,7 @@ NodeRange where_range(const NodeRange& c, const NodeRange& a, const NodeRange& b
   return result;
 }
 
-// The part of each index that lies inside the table; false if none does.
+// The part of each index that lies inside the table. False if no index does.
 bool inside_indices(const IrTable& table, const NodeRange* indices, std::int64_t* begin,
                     std::int64_t* end, bool& may_be_undefined) {
   for (int d = 0; d < table.rank; ++d) {
@@ -350,7 +350,7 @@ RangeAnalysis::RangeAnalysis(const IrProgram& program, TableBounds* bounds)
     own_bounds_ = std::make_unique<TableBounds>(program);
     bounds_ = own_bounds_.get();
   }
-  // Loops that share an id may differ in their bound only before simplification: the largest holds.
+  // Before simplification, loops that share an id may differ in their bound; the largest holds.
   std::vector<std::int64_t> bound_of;
   const auto bound_slot = [&](std::int64_t id) -> std::int64_t& {
     if (static_cast<std::size_t>(id) >= bound_of.size())
@@ -436,7 +436,7 @@ bool proves_defined(const IrProgram& program, int max_boxes, TableBounds* bounds
   if (program.q_len == 0 || program.kv_len == 0) return true;
   RangeAnalysis analysis(program, bounds);
   const CellBox domain = {0, program.q_len, 0, program.kv_len};
-  // Guards are mostly rows (pos >= 0) or keys (k < c): cutting across them only multiplies boxes.
+  // Guards are mostly on rows (pos >= 0) or keys (k < c); cuts across them only multiply boxes.
   for (const Split split : {Split::rows, Split::keys, Split::longer})
     if (proves_by_bisection(analysis, domain, split, max_boxes)) return true;
   return false;

@@ -11,7 +11,7 @@
 namespace fdma {
 namespace {
 
-// The largest bound of the loops of each id: what a loop node's range follows from.
+// The largest bound of the loops of each id, from which the range of a loop node follows.
 std::vector<std::int64_t> loop_bounds(const IrProgram& program) {
   std::vector<std::int64_t> bounds;
   for (const IrNode& node : program.nodes) {

@@ -1,7 +1,7 @@
 // build: from the builder's shared nodes to a checked MaskExpr.
 //
-// One walk lists the nodes with operands first; one pass over the list infers types as the parser
-// does and keeps the loops in order. C++'s types leave few ways to be wrong, but a loop variable is
+// One walk lists the nodes with operands first. One pass over the list infers types as the parser
+// does and keeps the loops in order. The types of C++ exclude most faults, but a loop variable is
 // only a name until its loop is built around it.
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ std::vector<ExprNode> list_nodes(const BuilderNodePtr& root) {
   return nodes;
 }
 
-// What the checks know of a node beside its type: loops inside it, and how deep they nest.
+// The facts of a node beside its type that the checks need: the loops inside it and their depth.
 struct Loops {
   std::uint64_t bound = 0;
   int depth = 0;

@@ -15,7 +15,7 @@ BuilderNodePtr table_node(std::string name) {
   return make_node(ExprOp::table, {}, 0, std::move(name));
 }
 
-// A named mask; arguments in the order of the form's parameters.
+// A named mask, with arguments in the order of the form's parameters.
 BoolExpr named(std::string_view name, MaskForm form, std::vector<BuilderNodePtr> arguments) {
   for (const NameForm& candidate : forms_of(name)) {
     if (candidate.form != form) continue;
@@ -30,8 +30,8 @@ BoolExpr named(std::string_view name, MaskForm form, std::vector<BuilderNodePtr>
 
 }  // namespace
 
-// Chains of operands can be a million nodes long: the last owner of a node takes its operands over
-// instead of letting their destructors nest.
+// Chains of operands can be a million nodes long. The last owner of a node therefore takes its
+// operands over instead of letting their destructors nest.
 BuilderNode::~BuilderNode() {
   std::vector<BuilderNodePtr> dying = std::move(operands);
   while (!dying.empty()) {

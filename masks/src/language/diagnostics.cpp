@@ -1,10 +1,10 @@
-// Diagnostics: where they are, and how they look.
+// Diagnostics: their places and their text.
 //
 //     mask.spec:2:10: error: unknown name 'windw'; did you mean window?
 //       causal & windw(4)
 //                ^~~~~
 //
-// Columns count code points. Of a long line only the part around the caret is shown.
+// Columns count code points. Only the part of a long line around the caret is shown.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,8 @@ void locate(std::string_view text, std::vector<Diagnostic>& diagnostics) {
   }
 }
 
-// Control bytes and broken UTF-8 would garble a terminal: each becomes '?'. Tabs become a blank.
+// Each control byte and each broken UTF-8 byte becomes '?', since it would garble a terminal. Tabs
+// become a blank.
 std::string printable(std::string_view text) {
   std::string shown;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -1,4 +1,6 @@
-// Questions about expressions: equality, what they mention, the dump.
+// Queries of expressions: equality, names mentioned, the dump.
+#include "fdma/masks/mask_expr.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>

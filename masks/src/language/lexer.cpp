@@ -15,7 +15,7 @@ bool is_word_part(char c) { return is_word_start(c) || is_digit(c); }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Bytes of the UTF-8 sequence at the front of `text`; 1 for a byte that begins none.
+// The bytes of the UTF-8 sequence at the front of `text`; 1 for a byte that begins no sequence.
 std::size_t sequence_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const std::size_t wanted = lead >= 0xF0 && lead < 0xF8 ? 4
@@ -185,7 +185,7 @@ Token Lexer::symbol(std::size_t begin) {
   }
 }
 
-// A run of characters that begin no token is one problem, not many.
+// Consecutive characters that begin no token are one problem, not many.
 Token Lexer::unknown_characters(std::size_t begin) {
   for (const auto& [sign, remedy] : kTypographic)
     if (text_.substr(begin).starts_with(sign))

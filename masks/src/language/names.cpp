@@ -1,4 +1,4 @@
-// The table of names. To add a name: a MaskForm, a row here, its section in docs/spec-language.md
+// The table of names. A new name needs a MaskForm, a row here, its section in docs/spec-language.md
 // (a test insists), its case in the binder and in tests/reference/oracle_named.cpp.
 #include <algorithm>
 #include <array>

@@ -101,7 +101,7 @@ MaskExpr Parser::run() {
   while (!is_done_) {
     if (token_.kind == TokenKind::invalid) {
       report(token_.span, token_.problem);
-      // Like a number or a table, an invalid one of these stands for an operand.
+      // An invalid token of these stands for an operand, like a number or a table.
       constexpr std::string_view kOperandStarts = "@'\"0123456789";
       const bool is_value =
           !token_.text.empty() && kOperandStarts.find(token_.text[0]) != std::string_view::npos;
@@ -172,7 +172,7 @@ void Parser::end_let() {
   operands_.pop_back();
 }
 
-// Closes what is open, reporting the innermost, down to the statement.
+// Closes what is open down to the statement, and reports the innermost.
 void Parser::close_open_brackets() {
   std::size_t num_open = 0;
   std::int32_t innermost = -1;
@@ -181,7 +181,7 @@ void Parser::close_open_brackets() {
     const Frame frame = frames_.back();
     if (frame.kind == FrameKind::let_value || frame.kind == FrameKind::final_value) break;
     if (num_open++ == 0) innermost = frame.position;
-    // From here on the frames are only taken away: what they hold has an error inside.
+    // From here on frames are only removed; the operands in them have an error inside.
     if (frame.kind == FrameKind::call) {
       operands_.resize(calls_.back().first_operand);
       arguments_.resize(calls_.back().first_argument);
@@ -204,7 +204,7 @@ void Parser::close_open_brackets() {
                                      bracket, num_open - 1));
 }
 
-// At ';' or at a `let` that should have had one before it.
+// Called at ';', or at a `let` that should have had one before it.
 void Parser::end_statement() {
   close_open_brackets();
   if (frames_.back().kind == FrameKind::let_value) {

@@ -1,4 +1,4 @@
-// The part of the parser that knows names: variables, named masks, functions, any and all.
+// The part of the parser that handles names: variables, named masks, functions, any and all.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -208,7 +208,7 @@ Parser::Operand Parser::make_call_node(const Call& call, const NameForm& form,
   return add_node(std::move(node), span, spans);
 }
 
-// Why no form takes these arguments: the first argument that fits none, or else their number.
+// Reports why no form takes these arguments: the first argument that fits none, or their number.
 void Parser::explain_mismatch(const Call& call, SourceSpan span) {
   const std::span<const NameForm> forms = forms_of(call.name);
   std::vector<std::string_view> keywords;
@@ -257,7 +257,7 @@ void Parser::explain_mismatch(const Call& call, SourceSpan span) {
 
 // ---- any, all
 
-// At the word; its header is `( name in`.
+// Called at the word; the header of the loop is `( name in`.
 void Parser::begin_loop() {
   const Token word = token_;
   Lexer ahead = lexer_;

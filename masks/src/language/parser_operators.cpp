@@ -1,5 +1,5 @@
-// The part of the parser that comes after an operand: operators, closing brackets, and the
-// reductions that they cause.
+// The part of the parser after an operand: operators, closing brackets, and the reductions that
+// they cause.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -81,7 +81,7 @@ void Parser::parse_after_operand() {
 }
 
 void Parser::push_operator(FrameKind kind, ExprOp op, int precedence) {
-  // Comparisons stay side by side on the stack: they are reduced together, as a chain.
+  // Comparisons stay side by side on the stack, because they are reduced together, as a chain.
   reduce_above(kind == FrameKind::comparison ? precedence + 1 : precedence);
   push_frame(kind, op, token_.span.begin);
   advance();

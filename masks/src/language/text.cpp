@@ -1,16 +1,16 @@
 // An expression as text.
 //
-// Equal subexpressions are first made one node (expr_interner.hpp), so that the text depends on the
-// structure only. A node that is used more than once, is not tiny and mentions no loop variable is
-// written once, as a `let`; everything else is written where it stands, with parentheses only where
-// the precedences of docs/spec-language.md need them. A conjunction of comparisons that share their
+// Equal subexpressions are first merged into one node (expr_interner.hpp), so the text depends on
+// the structure only. A node that is used more than once, is not tiny and mentions no loop variable
+// is written once, as a `let`. Everything else is written in place, with parentheses only where the
+// precedences of docs/spec-language.md need them. A conjunction of comparisons that share their
 // inner operands is written as the chain that it came from:
 //
 //     0 <= q - k & q - k < 4                         0 <= q - k < 4
 //     q // 9 % 2 == 0 | q // 9 % 2 == k              let x1 = q // 9 % 2; x1 == 0 | x1 == k
 //
-// The lets keep the text linear in the nodes; inside loop bodies the chains do so for whatever came
-// from a text, because there chains are the only way to share.
+// The lets keep the text linear in the nodes. Inside loop bodies the chains do so for every mask
+// that came from a text, because chains are the only way to share nodes there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 namespace fdma {
 namespace {
 
-constexpr std::int64_t kSmallestLet = 4;  ///< nodes, written out
+constexpr std::int64_t kSmallestLet = 4;  ///< nodes, all written out
 
 bool is_comparison(ExprOp op) { return precedence_of(op) == kCompare; }
 
@@ -56,7 +56,7 @@ class Writer {
   }
 
  private:
-  // What is still to be written: a node, or (id -1) plain text.
+  // A piece still to be written: a node, or (id -1) plain text.
   struct Task {
     ExprId id;
     int least_precedence;
@@ -79,7 +79,7 @@ class Writer {
   void expand_call(const ExprNode& n);
   void text_task(std::string text) { tasks_.push_back({-1, 0, std::move(text)}); }
   void node_task(ExprId id, int least_precedence) { tasks_.push_back({id, least_precedence, {}}); }
-  // Tasks are pushed in reading order and then reversed, for the stack is read from its end.
+  // Tasks are pushed in reading order and then reversed, because the stack is read from its end.
   template <class Fill>
   void in_order(Fill fill) {
     const auto first = static_cast<std::ptrdiff_t>(tasks_.size());
@@ -133,8 +133,8 @@ void Writer::measure() {
   std::sort(taken_.begin(), taken_.end());
 }
 
-// A conjunction is a chain link if its right side is a comparison that goes on where the left side,
-// a comparison or a chain, ended, and neither will be a let.
+// A conjunction is a chain link if its right side is a comparison that begins with the operand with
+// which the left side, a comparison or a chain, ends, and neither side will be a let.
 void Writer::choose_chains() {
   const auto may_be_let = [&](ExprId id) {
     const auto i = static_cast<std::size_t>(id);
@@ -155,7 +155,7 @@ void Writer::choose_chains() {
 }
 
 void Writer::choose_lets() {
-  // A chain writes the operand that its links share once.
+  // A chain writes the operand that two links share once.
   for (ExprId id = 0; id < num_nodes(); ++id)
     if (is_chain(id)) --uses_[static_cast<std::size_t>(node(node(id).children[1]).children[0])];
   is_let_.assign(size_.size(), false);

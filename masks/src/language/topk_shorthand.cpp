@@ -1,5 +1,5 @@
-// The top-level conjunction is the tree of `&` nodes at the root. With members M1 .. Mn of which
-// exactly one is a topk, and that one has no `among`, the root becomes
+// The top-level conjunction is the tree of `&` nodes at the root. If exactly one of its members
+// M1 .. Mn is a topk, and that one has no `among`, the root becomes
 // topk(scores, w, among=M1 & .. & Mn without it). Example: `causal & topk(@s, 64) & window(512)` is
 // `topk(@s, 64, among=causal & window(512))`. Not an example: `causal | topk(@s, 64)`.
 #include "language/topk_shorthand.hpp"
@@ -14,7 +14,7 @@ namespace {
 bool is_topk(const ExprNode& node) { return node.op == ExprOp::named && node.symbol == "topk"; }
 bool lacks_among(const ExprNode& node) { return is_topk(node) && node.children.size() == 2; }
 
-// Marks what `root` reaches; children come before their parents, so one pass down suffices.
+// Marks the nodes that `root` reaches. Children come before their parents, so one pass is enough.
 std::vector<bool> reachable(const std::vector<ExprNode>& nodes, ExprId root) {
   std::vector<bool> is_live(nodes.size(), false);
   is_live[static_cast<std::size_t>(root)] = true;
@@ -38,7 +38,7 @@ std::optional<Diagnostic> expand_topk_shorthand(std::vector<ExprNode>& nodes, Ex
   const auto node = [&](ExprId id) -> const ExprNode& {
     return nodes[static_cast<std::size_t>(id)];
   };
-  // A member or conjunction met twice (by let) counts once: a & a is a.
+  // A member or conjunction met twice (by let) counts once, because a & a is a.
   std::vector<ExprId> members, open = {root};
   std::vector<bool> is_met(nodes.size(), false);
   while (!open.empty()) {

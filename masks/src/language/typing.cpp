@@ -69,7 +69,7 @@ class Inference {
   void need_all(ExprType wanted) {
     for (std::size_t i = 0; i < children_.size(); ++i) need(i, wanted);
   }
-  // Two values of one type; the type of both.
+  // Checks that two values have one type. Returns that type.
   ExprType need_same(std::size_t x, std::size_t y, const char* what) {
     const ExprType a = children_[x].type, b = children_[y].type;
     for (const std::size_t child : {x, y})
@@ -111,7 +111,7 @@ void Inference::check_named() {
   facts_.depends_on_cell = true;
   const NameForm* form = form_of(node_);
   if (form == nullptr) {
-    // topk without among, until the parser has moved the rest of the conjunction into it
+    // A topk without `among`, until the parser has moved the rest of the conjunction into it.
     const std::span<const NameForm> forms = forms_of(node_.symbol);
     if (forms.size() == 1 && node_.children.size() <= forms[0].parameters.size()) form = &forms[0];
   }

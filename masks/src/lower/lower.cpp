@@ -97,7 +97,8 @@ Result<BlockMask> compile(const MaskExpr& expr, const Tables& tables, const Mask
       FDMA_TRY(selected.mask, lower(ir, options));
     }
     selected.mask->spec = expr.text();
-    // As the user wrote it: what topk became has tables by element and head of its own.
+    // Taken from the expression of the user: the tables of a replaced topk differ by element and
+    // head.
     const WrittenWith marks = written_with(expr, tables);
     selected.mask->is_per_batch = marks.batch;
     selected.mask->is_per_head = marks.head;

@@ -1,14 +1,15 @@
-// Nodes are walked from the leaves to the root; each condition has a closed form or none, and the
-// root's is taken if its cells are those of the compiled mask.
+// Nodes are walked from the leaves to the root. Each condition has a closed form or none. The form
+// of the root is taken if its cells are those of the compiled mask.
 //
 // A form is documents & padding & (k < prefix | window), where a window is k <= pos + right &
-// (k >= pos - left | k < sink). Conjunctions and disjunctions of two forms are one only sometimes;
-// what is not written here has none:
-//   window & window        right, left: the smaller; sinks only where one has no left bound, or
-//                          both are equal
-//   (prefix | window) & k <= pos + right      the prefix becomes a sink, if right is not beyond
-//                          that of the window
-//   prefix | window        as it is; two windows with one right bound: left, sink: the larger
+// (k >= pos - left | k < sink). These conjunctions and disjunctions of two forms are a form; all
+// others have none:
+//   window & window                       the smaller right and left; sinks only where one has no
+//                                         left bound, or both are equal
+//   (prefix | window) & k <= pos + right  the prefix becomes a sink, if right is not beyond that of
+//                                         the window
+//   prefix | window                       as it stands
+//   window | window                       with one right bound: the larger left and sink
 // With documents or padding a disjunction has a form where both sides have the same.
 #include "fdma/masks/parametric_form.hpp"
 
@@ -40,10 +41,10 @@ struct Window {
 
 struct Form {
   std::int64_t prefix = 0;
-  std::optional<Window> window;  // none: only the prefix is seen
+  std::optional<Window> window;  // empty: only the prefix is seen
   std::int64_t kv_begin = 0;
   std::int64_t kv_end = kUnbounded;
-  std::vector<std::int64_t> documents;  // borders, or none
+  std::vector<std::int64_t> documents;  // borders; empty: no documents
 
   bool has_same_bounds(const Form& other) const {
     return kv_begin == other.kv_begin && kv_end == other.kv_end && documents == other.documents;
@@ -162,7 +163,7 @@ class FormReader {
         if (!node.children.empty()) return std::nullopt;
         const IrTable& table = tables_.whole(node.symbol);
         if (table.rank == 0) return table.at(0);
-        // prefix(@t), padding(lengths=@t): one value for each batch element.
+        // prefix(@t) and padding(lengths=@t) have one value for each batch element.
         const bool is_per_element = table.rank == 1 && table.extents[0] == shape_.num_batches;
         return is_per_element ? std::optional(table.at(b_)) : std::nullopt;
       }
@@ -301,7 +302,7 @@ ParametricMask mask_of(const Form& form, std::int64_t q_len, std::int64_t kv_len
   return mask;
 }
 
-// The masks of all groups by the words, or none.
+// The masks of all groups from the words of the expression, or none.
 std::optional<std::vector<ParametricMask>> by_words(const BlockMask& compiled, const MaskExpr& expr,
                                                     const Tables& tables) {
   const MaskShape& shape = compiled.shape;
@@ -315,7 +316,7 @@ std::optional<std::vector<ParametricMask>> by_words(const BlockMask& compiled, c
     for (std::int64_t h = 0; h < shape.num_heads; ++h) {
       std::optional<ParametricMask>& of_group =
           masks[static_cast<std::size_t>(compiled.group(b, h))];
-      // Elements may share their cells and not the words.
+      // Batch elements may share their cells but not the words.
       if (of_group && *of_group != mask) return std::nullopt;
       of_group = mask;
     }

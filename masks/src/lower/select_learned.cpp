@@ -1,14 +1,15 @@
-// A topk is a mask of query intervals per key once its scores are known, and such a mask can be
-// written in the language. So expressions with topk are compiled in two steps: `among` of each topk
-// is compiled like any mask and its keys are selected (select_topk); then the node becomes
+// Once its scores are known, a topk is a mask of query intervals per key, and the language can
+// write such a mask. Expressions with topk are therefore compiled in two steps. First `among` of
+// each topk is compiled like any mask and its keys are selected (select_topk). Then the node
+// becomes one of
 //
-//   intervals(begin=@[topk 0].begin, end=@[topk 0].end)                       one selection for all
-//   any(i in n : @[topk 0].begin[b, h, i, k] <= q & q < @[topk 0].end[..])    one per batch and
-//   head
+//   intervals(begin=@[topk 0].begin, end=@[topk 0].end)
+//   any(i in n : @[topk 0].begin[b, h, i, k] <= q & q < @[topk 0].end[..])
 //
-// with names that no user can write. Where the whole mask is one topk, which is what the shorthand
-// makes of `causal & topk(@scores, w)`, the selection already is the compiled mask.
-#include "lower/select_learned.hpp"
+// the first for one selection for all, the second for one selection per batch and head, with names
+// that no user can write. Where the whole mask is one topk, which the short form makes of
+// `causal & topk(@scores, w)`, the selection already is the compiled mask.
+#include "select_learned.hpp"
 
 #include <fmt/format.h>
 
@@ -101,7 +102,7 @@ Result<Scores> read_scores(const std::string& use, const std::string& name, cons
   return scores;
 }
 
-// What one topk selected: distinct selections and which of them a (batch, head) pair has.
+// The result of one topk: distinct selections, and the one that each (batch, head) pair has.
 struct Selection {
   std::vector<ColumnIntervals> columns;
   std::vector<std::int32_t> of_pair;
@@ -160,8 +161,7 @@ class LearnedSelector {
     fdma::in_arena(options_.num_threads, work);
   }
 
-  // The mask with root `root`, without the nodes that it does not reach; spans are those of the
-  // text.
+  // The mask with root `root`, without the nodes that it does not reach. Spans refer to the text.
   MaskExpr subexpression(ExprId root) const {
     std::vector<ExprNode> nodes(nodes_.begin(), nodes_.begin() + root + 1);
     root = drop_dead_nodes(nodes, root);
@@ -186,8 +186,9 @@ class LearnedSelector {
     return {};
   }
 
-  // The number of keys to keep, by (batch, head). Only w's place among 1 .. kv_len matters, and
-  // that is the number of keys k with k < w: what the language can say, compilation can evaluate.
+  // The number of keys to keep, by (batch, head). Only the rank of w among 1 .. kv_len matters, and
+  // that is the number of keys k with k < w. The language can express that, so compilation
+  // evaluates it.
   Result<std::vector<std::int64_t>> read_widths(ExprId id, const std::string& use) {
     const ExprNode& node = nodes_[static_cast<std::size_t>(id)];
     const auto num_pairs = static_cast<std::size_t>(shape_.num_batches * shape_.num_heads);
@@ -281,7 +282,7 @@ class LearnedSelector {
     return selection;
   }
 
-  // A mask of its own has no loop around it.
+  // Refuses loop variables, because `among` as a mask of its own has no loop around it.
   static Result<void> check_variables(const MaskExpr& among, const std::string& use) {
     static constexpr std::array<std::string_view, 9> kKnown{"q",      "k",   "b",   "h",   "q_len",
                                                             "kv_len", "pos", "inf", "left"};
@@ -302,7 +303,7 @@ class LearnedSelector {
     return {};
   }
 
-  // True from when the caller cancelled.
+  // True once the caller has cancelled.
   bool must_stop(std::atomic<bool>& is_stopped) const {
     if (!is_stopped && options_.is_cancelled && options_.is_cancelled()) is_stopped = true;
     return is_stopped;
