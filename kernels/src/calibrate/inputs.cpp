@@ -1,5 +1,5 @@
 // Shapes and values of the tensors that calibration runs with.
-#include "calibrate_inputs.hpp"
+#include "calibrate/inputs.hpp"
 
 #include <algorithm>
 #include <cmath>

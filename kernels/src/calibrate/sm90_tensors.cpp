@@ -1,5 +1,5 @@
 // Allocates and fills the tensors of a calibration on the GPU.
-#include "calibrate_sm90_tensors.hpp"
+#include "calibrate/sm90_tensors.hpp"
 
 #include <algorithm>
 #include <cmath>

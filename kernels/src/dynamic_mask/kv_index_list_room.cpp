@@ -1,6 +1,6 @@
 // Counts, per tile row, the keys that a mask shows and the entries that a selection of w keys
 // may need, in one sweep over queries.
-#include "dynamic_mask/list_room.hpp"
+#include "dynamic_mask/kv_index_list_room.hpp"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Assigns accumulator rows to pairs of entries of a kv worklist, for deterministic calls.
-#include "entry_sums.hpp"
+#include "plan/entry_accumulators.hpp"
 
 #include <algorithm>
 #include <cstddef>

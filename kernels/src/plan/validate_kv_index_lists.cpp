@@ -1,5 +1,5 @@
 // Validates kv index lists and kv permutations of a plan.
-#include "validate_lists.hpp"
+#include "plan/validate_kv_index_lists.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 // place is first reduced to what the node mentions, so that shared parts of an expression are made
 // once. A stack of open work replaces the call stack: a node whose operands are missing puts them
 // on top of itself and is tried again after them.
-#include "bind_instance.hpp"
+#include "bind/instance.hpp"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 //             are, or if it compares linear forms whose difference moves with k - q. Linear forms
 //             are followed only where no overflow is possible, so that no undefined cell is lost.
 // Open nodes  They mention the variable of a loop that was kept, and have a value only inside it.
-#include "box_program.hpp"
+#include "boxes/program.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -3,7 +3,7 @@
 // remainders over several periods). An operand that may be undefined makes the result possibly
 // undefined. The interval covers the defined values only, so `k - 3000` behind a guard still has
 // tight bounds.
-#include "box_range.hpp"
+#include "boxes/range.hpp"
 
 #include <algorithm>
 #include <array>

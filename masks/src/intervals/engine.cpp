@@ -23,7 +23,7 @@
 // Memory      Everything that grows has a budget that is checked first: the intervals of a region,
 //             the pieces of all functions together, the intervals of all keys. A mask beyond a
 //             budget is left to box form, and so is one that takes too many steps
-//             (interval_effort.hpp).
+//             (effort.hpp).
 #include <algorithm>
 #include <functional>
 #include <map>

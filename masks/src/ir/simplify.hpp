@@ -1,5 +1,5 @@
-// Simplification of programs to one canonical form. The rules are in ir_builder.cpp (values),
-// ir_linear.cpp (comparisons of sums) and ir_logic.cpp (conditions).
+// Simplification of programs to one canonical form. The rules are in ir/builder.cpp (values),
+// linear.cpp (comparisons of sums) and logic.cpp (conditions).
 //
 // No rule changes the value of the root at any cell, nor the set of undefined cells.
 //

@@ -1,6 +1,4 @@
 // Queries of expressions: equality, names mentioned, the dump.
-#include "fdma/masks/mask_expr.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -9,14 +9,14 @@
 
 namespace fdma {
 
-/// Interval form (interval_engine.cpp). The result is empty, and box form then decides, if the
+/// Interval form (intervals/engine.cpp). The result is empty, and box form then decides, if the
 /// program is not a union of few intervals per row or column, if these take more than the engine's
 /// budgets of memory and steps, or if the engine cannot prove every cell defined. It is also empty
 /// where the meter stopped the work.
 std::optional<SegmentMask> lower_intervals(const IrProgram& program, BlockShape block,
                                            WorkMeter& meter);
 
-/// Box form (box_engine.cpp), for any program. Errors: invalid_argument that names an undefined
+/// Box form (boxes/engine.cpp), for any program. Errors: invalid_argument that names an undefined
 /// cell and its cause; the error with which the meter stopped the work.
 Result<SegmentMask> lower_boxes(const IrProgram& program, BlockShape block, int num_threads,
                                 WorkMeter& meter);

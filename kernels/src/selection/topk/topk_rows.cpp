@@ -1,5 +1,5 @@
 // Prepares and checks the rows of a selection on the host, and converts its results to masks.
-#include "zoh/topk_rows.hpp"
+#include "selection/topk/topk_rows.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 // fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes the
 // next unit (128 keys of a KV head), looks up listed keys and zeroes rows past a length. In
 // deterministic calls it also adds dQ in accumulation order, and in ordinary calls it may clear
-// accumulators ahead (backward_zeros.cuh). Masks are made before loads, because the loading thread
+// accumulators ahead (zero_fill.cuh). Masks are made before loads, because the loading thread
 // skips steps without a cell.
 //
 // The file is long, so that everything these warps hand to each other is read in one place.
