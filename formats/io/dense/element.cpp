@@ -1,6 +1,8 @@
 // Values become bits 64 at a time in two steps that compilers vectorise. The first step makes a
 // byte 0 or 1 per value and accumulates "neither". The second turns eight bytes into eight bits by
 // one multiplication, which moves bit 0 of byte i to bit 56 + i.
+#include "io/dense/element.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +10,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-
-#include "dense_element.hpp"
 
 namespace fdma::io {
 namespace {

@@ -3,7 +3,7 @@
 // chunk (4), the filter mask (4), an 8-byte coordinate for each dimension, and one more coordinate,
 // which is 0. Child i holds the chunks from key i up to, not including, key i + 1. On level 0 it is
 // the chunk of key i itself.
-#include "chunk_tree.hpp"
+#include "io/hdf5/chunk_tree.hpp"
 
 #include <fmt/format.h>
 

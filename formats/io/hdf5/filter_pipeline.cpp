@@ -6,7 +6,7 @@
 // output's end it goes on byte by byte. A mask of 256 KiB may compress to 300 bytes, and 40 of
 // these stand for an eighth of the mask. Both ends therefore get padding, and the sizes are checked
 // afterwards: such masks decode at 19 GB/s instead of 4 GB/s.
-#include "filter_pipeline.hpp"
+#include "io/hdf5/filter_pipeline.hpp"
 
 #include <fmt/format.h>
 #include <libdeflate.h>

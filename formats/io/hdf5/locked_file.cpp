@@ -1,7 +1,7 @@
 // A writer replaces the file by another one, and with it the file that the next writer waits for. A
 // program that gets the lock therefore checks that the path still leads to the file that it has
 // locked, and otherwise starts again.
-#include "locked_file.hpp"
+#include "io/hdf5/locked_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

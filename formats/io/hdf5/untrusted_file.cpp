@@ -2,7 +2,7 @@
 // (external link) whose contents would then come in as its own. Here every component is looked up
 // with H5Lget_info first; only hard links are opened, and the text of a soft link replaces its
 // component.
-#include "untrusted_file.hpp"
+#include "io/hdf5/untrusted_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

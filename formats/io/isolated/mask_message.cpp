@@ -1,6 +1,6 @@
 // Both ends are one build of this program, so there is no version and no byte order. The file may
 // have taken control of the sender, so nothing that it sends is trusted.
-#include "mask_message.hpp"
+#include "io/isolated/mask_message.hpp"
 
 #include <fmt/format.h>
 

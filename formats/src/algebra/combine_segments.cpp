@@ -5,7 +5,7 @@
 // not many more query intervals than the table, it is also listed by keys, and two ascending lists
 // of borders are merged for every key. Otherwise (for example every second key under an eviction)
 // listing it would cost far more than its bitmaps, and the masks are combined tile by tile.
-#include "combine_segments.hpp"
+#include "algebra/combine_segments.hpp"
 
 #include <algorithm>
 

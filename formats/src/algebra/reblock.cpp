@@ -11,7 +11,7 @@
 // cells. All of this works on lists of ranges, so that empty and full ranges cost nothing however
 // wide. Example: causal, 64 x 64 to 128 x 128: two source rows give full [0, 128 i), touched
 // [0, 128 (i + 1)), and one tile to gather.
-#include "reblock.hpp"
+#include "algebra/reblock.hpp"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 //
 // Longer than most files: the pieces, the known tiles, and the partial segments that the builder
 // asks about share the state of the current tile row.
-#include "tile_layers.hpp"
+#include "algebra/tile_layers.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -5,7 +5,7 @@
 // maximum of constants and of pos + constant. The choice may change only where a moving bound meets
 // a constant. Between two such rows everything moves linearly, so one band describes it. A document
 // has at most eight such meetings, whatever its length.
-#include "parametric_rows.hpp"
+#include "encodings/parametric_rows.hpp"
 
 #include <algorithm>
 #include <vector>

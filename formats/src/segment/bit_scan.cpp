@@ -2,7 +2,7 @@
 // written once and compiled for plain x86-64, for machines with popcnt, and for AVX-512 with vector
 // popcounts. The fastest one that runs here is chosen once. Rows narrower than a word take a slower
 // loop.
-#include "bit_scan.hpp"
+#include "segment/bit_scan.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 // Checks a backward call. Its inputs are checked like those of the forward call that it belongs to.
 // Then the gradients are checked, which have the shapes of their tensors.
-#include "backward_call.hpp"
+#include "call/backward_call.hpp"
 
 #include <fmt/format.h>
 

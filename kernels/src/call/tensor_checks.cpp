@@ -1,5 +1,5 @@
 // Checks of one tensor of a call. Each error names the tensor, what was expected and what came.
-#include "tensor_checks.hpp"
+#include "call/tensor_checks.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Converts a SegmentMask to CSR rows, row by row.
-#include "csr_rows.hpp"
+#include "cusparse/csr_rows.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // Transposes bitmaps to the order of a backend, 8 x 8 bits at a time. The planner calls it once
 // per stored bitmap.
-#include "bitmap_order.hpp"
+#include "plan/bitmap_order.hpp"
 
 #include <array>
 

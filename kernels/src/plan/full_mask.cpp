@@ -1,5 +1,5 @@
 // Makes the mask that allows every pair: the segments of a closed-form mask without bounds.
-#include "full_mask.hpp"
+#include "plan/full_mask.hpp"
 
 #include <utility>
 #include <vector>

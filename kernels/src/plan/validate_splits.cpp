@@ -1,5 +1,5 @@
 // Validates that items cover the tile rows of a plan exactly once.
-#include "validate_splits.hpp"
+#include "plan/validate_splits.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // pos may lie outside the keys, its look-ups in a table are guarded by `0 <= pos & pos < kv_len`,
 // and three-valued logic makes the guard decide. Longer than most files because each name of the
 // table has its case here; expand_names_tables.cpp reads their arguments.
-#include "expand_names.hpp"
+#include "bind/expand_names.hpp"
 
 #include <cstddef>
 

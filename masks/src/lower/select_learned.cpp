@@ -9,7 +9,7 @@
 // the first for one selection for all, the second for one selection per batch and head, with names
 // that no user can write. Where the whole mask is one topk, which the short form makes of
 // `causal & topk(@scores, w)`, the selection already is the compiled mask.
-#include "select_learned.hpp"
+#include "lower/select_learned.hpp"
 
 #include <fmt/format.h>
 
