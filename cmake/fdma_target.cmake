@@ -21,16 +21,28 @@ function(fdma_compile_options target)
 endfunction()
 
 # fdma_united(<list> <name>): with FDMA_UNITED, the sources of the list become fewer that include them (united_sources.py), in
-# the folder united/<name> of the build. Made anew where a source changes, since what goes together may.
+# the folder united/<name> of the build. Made anew where a source changes, since what goes together may. Those of
+# FDMA_UNITED_APART stay alone.
 function(fdma_united list name)
   if(NOT FDMA_UNITED OR NOT ${list})
     return()
   endif()
   set(script ${PROJECT_SOURCE_DIR}/cmake/united_sources.py)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${script} ${${list}})
-  execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${PROJECT_BINARY_DIR}/united/${name} ${${list}}
+  set(together)
+  set(apart)
+  foreach(source ${${list}})
+    get_filename_component(path ${source} ABSOLUTE)
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${path})
+    if(path IN_LIST FDMA_UNITED_APART)
+      list(APPEND apart ${source})
+    else()
+      list(APPEND together ${source})
+    endif()
+  endforeach()
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${PROJECT_BINARY_DIR}/united/${name} ${together}
     OUTPUT_VARIABLE united COMMAND_ERROR_IS_FATAL ANY)
-  set(${list} ${united} PARENT_SCOPE)
+  set(${list} ${united} ${apart} PARENT_SCOPE)
 endfunction()
 
 # fdma_library(<name> INCLUDE dir SOURCES ... [LINK fdma::a ...] [PRIVATE_LINK lib ...])

@@ -7,6 +7,7 @@ option(FDMA_BUILD_PYTHON "Build the Python package fdma (needs the Python packag
 option(FDMA_INSTALL "Create install rules: headers, libraries, the CMake package, the tool" ${PROJECT_IS_TOP_LEVEL})
 option(FDMA_WERROR "Treat compiler warnings as errors" OFF)
 option(FDMA_UNITED "Compile sources together, several at once: less time for the whole, more after a change" OFF)
+set(FDMA_UNITED_APART "" CACHE STRING "With FDMA_UNITED: sources that are compiled alone, as paths in the source tree")
 set(FDMA_SANITIZE "" CACHE STRING "Sanitizers for everything built here, for example address,undefined")
 set(FDMA_CUDA AUTO CACHE STRING "CUDA sources: AUTO (where nvcc is found), ON (an error without nvcc), OFF")
 set_property(CACHE FDMA_CUDA PROPERTY STRINGS AUTO ON OFF)
