@@ -67,9 +67,9 @@ function(fdma_sm90_instances variable)
           list(APPEND launches "launch_backward<${T}, ${dim}, ${dim}, true, Gradients::shifts, ${is_listed}>")
           set(name backward)
           if(is_listed)
-            set(name listed)
+            set(name worklist)
           endif()
-          fdma_sm90_instance(${name}_${dim}_${type} sm90/backward_kernel.cuh BackwardParams ${launches})
+          fdma_sm90_instance(${name}_${dim}_${type} sm90/backward/kernel.cuh BackwardParams ${launches})
         endforeach()
       else()
         set(gathers false)
@@ -82,7 +82,7 @@ function(fdma_sm90_instances variable)
         if(NOT dim EQUAL dim_v)
           set(dims ${dim}_${dim_v})
         endif()
-        fdma_sm90_instance(${name}_${dims}_${type} sm90/forward_kernel.cuh ForwardParams
+        fdma_sm90_instance(${name}_${dims}_${type} sm90/forward/kernel.cuh ForwardParams
           "launch_forward<${T}, ${dim}, ${dim_v}, false, ${gathers}>" "launch_forward<${T}, ${dim}, ${dim_v}, true, ${gathers}>")
       endif()
     endforeach()
@@ -96,8 +96,8 @@ function(fdma_sm90_instances variable)
   if(left_out)
     message(STATUS "FDMA: some kernels of sm_90a are left out (FDMA_SM90_INSTANCES), calls that need them fail")
     file(CONFIGURE OUTPUT ${file} @ONLY CONTENT "// Made by kernels/src/sm90/instances.cmake: instances that are not compiled.
-#include \"sm90/backward_kernels.hpp\"
-#include \"sm90/forward_kernels.hpp\"
+#include \"sm90/backward/kernels.hpp\"
+#include \"sm90/forward/kernels.hpp\"
 
 namespace fdma::sm90 {
 
