@@ -21,9 +21,9 @@ namespace {
 /// Integers up to this divide exactly in doubles: the rounding error of the quotient is below its
 /// distance to the next integer.
 constexpr std::int64_t kExactDouble = std::int64_t{1} << 51;
-/// Evaluations between two calls of the meter, some milliseconds. After as many, the turns of a
-/// loop so far predict the cost of the others.
+/// Evaluations between two calls of the meter, some milliseconds.
 constexpr std::int64_t kWorkBetweenQuestions = std::int64_t{1} << 22;
+/// Evaluations after which the turns of a loop so far predict the cost of the others.
 constexpr std::int64_t kTrialWork = std::int64_t{1} << 24;
 
 bool is_loop(IrOp op) { return op == IrOp::any_of || op == IrOp::all_of; }
