@@ -65,7 +65,8 @@ class MaskWriter {
     write_attribute(group.get(), "kv_offset", mask.origin.kv_offset);
     write_attribute(group.get(), "batch_offset", mask.origin.batch_offset);
     write_attribute(group.get(), "head_offset", mask.origin.head_offset);
-    // The attributes mean nothing for masks of several, which older readers can thus read.
+    // The attributes mean nothing for masks of several elements (heads). They are left out there,
+    // so that older readers can read these masks.
     if (mask.is_per_batch && mask.shape.num_batches == 1) {
       write_attribute(group.get(), kPerBatchName, std::int64_t{1});
     }

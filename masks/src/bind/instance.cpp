@@ -16,11 +16,11 @@ namespace {
 
 // any / all over a constant range are unrolled up to this many times ..
 constexpr std::int64_t kMostIterations = 64;
-// .. and up to this many operators in all; without q and k in the body (a value per pair) up to
-// this many times.
+// .. and up to this many operators in all.
 constexpr std::int64_t kMostOperators = 8192;
+// Without q and k in the body (a value per pair) they are unrolled up to this many times.
 constexpr std::int64_t kMostScalarIterations = std::int64_t{1} << 18;
-// The most nodes of a program; a program of this many times the nodes of the expression is allowed.
+// The most nodes of a program. It may also have kMostGrowth times the nodes of the expression.
 constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;
 constexpr std::int64_t kMostGrowth = 8;
 

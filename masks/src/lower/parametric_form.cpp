@@ -4,6 +4,7 @@
 // A form is documents & padding & (k < prefix | window), where a window is k <= pos + right &
 // (k >= pos - left | k < sink). These conjunctions and disjunctions of two forms are a form; all
 // others have none:
+//   prefix & prefix                       the smaller prefix
 //   window & window                       the smaller right and left; sinks only where one has no
 //                                         left bound, or both are equal
 //   (prefix | window) & k <= pos + right  the prefix becomes a sink, if right is not beyond that of

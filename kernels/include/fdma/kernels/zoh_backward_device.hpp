@@ -12,8 +12,10 @@ namespace fdma {
 /// Bytes of workspace of zoh_scores_backward for any dtypes and addresses, at least 256 B: the size
 /// of the scores, plus up to 32 sums of ddt_proj in float32 (one sum where ddt_proj has 132 or more
 /// tiles of 128 x 32). Where each head sees its own values, it is at least the sums of 660 thread
-/// blocks, up to 5.2 MiB. With 128K keys and 32 heads of 128 elements it is 16.1 MiB and 20.1 MiB;
-/// the values then take 1 GiB in 16 bits.
+/// blocks, up to 5.2 MiB.
+///
+/// Example     128K keys, 32 heads of 128 elements, whose values take 1 GiB in 16 bits: 16.1 MiB,
+///             with the wide dt_proj 20.1 MiB
 std::int64_t zoh_backward_workspace_bytes(const ZohShape& shape);
 
 /// zoh_scores_backward (zoh_backward.hpp) of device tensors, in the order of `stream`. It returns
