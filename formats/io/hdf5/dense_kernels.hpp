@@ -38,7 +38,6 @@ struct PackBox {
 /// all belong to the box (or the last ones of the row, see ends_row) are stored. The other words,
 /// which several threads may share, must be 0 before the first box that touches them; they take its
 /// bits atomically.
-/// atomically.
 bool pack_rows(const ValueRule& rule, const PackBox& box);
 
 /// The result of pack_rows for one value: 1 keeps, 0 drops, -1 is neither. The same for any target.

@@ -16,7 +16,6 @@ namespace fdma::io {
 /// The lock is on a byte that no file has, by fcntl and for this open file (F_OFD_SETLKW), so that
 /// it does not meet HDF5's own lock, which is by flock. Python's fdma.save takes the same lock. On
 /// file systems that cannot lock, files are used without.
-/// systems that cannot lock are used without.
 class LockedFile {
  public:
   /// Waits for the lock; the caller must hold no other one. Empty if there is no file. Errors: io

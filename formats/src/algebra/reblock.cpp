@@ -93,7 +93,6 @@ class Reblocking {
 
   // True if the current tile row holds the cells of the one before: the same source segments, cut
   // in the same way.
-  // in the same way.
   bool repeats() {
     const Cut cut{q_begin_ % source_.block.block_q, q_end_ - q_begin_};
     const bool is_same =

@@ -25,7 +25,6 @@ namespace fdma::box {
 ///             overflow
 ///             loops count their evaluations on a meter; once it has stopped the work, run returns
 ///             early and the lanes mean nothing
-///             returns early and what it leaves means nothing.
 class LaneEvaluator {
  public:
   static constexpr int kLanes = 256;

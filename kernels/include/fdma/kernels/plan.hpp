@@ -8,7 +8,6 @@
 // Backward plans are plans of the transposed mask: their rows are keys and their columns queries. A
 // work tile is then a key tile of a query head and its tiles are query tiles. What this file says
 // of rows and columns holds for both directions (AttentionPlan::mask_tile, row_len, column_len).
-// rows and columns holds of both (AttentionPlan::mask_tile, row_len, column_len).
 #pragma once
 
 #include <cstdint>

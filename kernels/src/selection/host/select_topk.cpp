@@ -17,7 +17,6 @@
 // Example (one interval a key)  causal, documents, prefixes: keys appear one by one and disappear
 //                               all together.
 // Example (several)             a window: whenever a key leaves, a worse one may come back.
-// back.
 #include "fdma/select/select_topk.hpp"
 
 #include <fmt/format.h>
