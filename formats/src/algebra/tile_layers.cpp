@@ -37,7 +37,7 @@ struct KnownTile {
   std::uint64_t hash;
   std::int32_t bitmap;  // interned, or -1
   std::int32_t cells;   // tiles with equal cells have the same number
-  std::int64_t strip;  // the strip in which its words were last written, to row_words_ from `at` on
+  std::int64_t strip;   // strip_ when its words were last written, to row_words_ from `at` on
   std::size_t at;
 };
 
@@ -268,8 +268,8 @@ class LayerCombination {
     return tile.is_last_col ? kv_len_ % block_.block_kv : block_.block_kv;
   }
 
-  // The cells of a tile, written once in a strip. Valid until the words of another tile are asked
-  // for.
+  // The cells of a tile, written once for the tile rows that are appended together. Valid until the
+  // words of another tile are asked for.
   const std::uint64_t* words_of(KnownTile& tile) {
     if (tile.strip != strip_) {
       tile.strip = strip_;
@@ -325,7 +325,7 @@ class LayerCombination {
     }
   }
 
-  // True if the width of a piece of the stretch changes from row to row.
+  // True if the width of one of these adjacent pieces changes from row to row.
   static bool is_growing(std::span<const Piece> stretch) {
     return std::any_of(stretch.begin(), stretch.end(),
                        [](const Piece& piece) { return piece.first.step != piece.end.step; });
@@ -555,7 +555,7 @@ class LayerCombination {
   bool is_last_row_ = false;
   std::vector<std::vector<Piece>> pieces_;  // by residue of the tile row
   std::vector<TileSegment> segments_;
-  std::int64_t strip_ = 0;
+  std::int64_t strip_ = 0;  // number of the tile rows that are appended together, from the top
   std::vector<std::uint64_t> row_words_, existing_;
   std::vector<const std::uint64_t*> stretch_words_;
 };

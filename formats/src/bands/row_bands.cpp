@@ -468,7 +468,7 @@ class BandLowering {
       return lowering_.bitmaps_.data() + n * static_cast<std::size_t>(lowering_.words_per_bitmap_);
     }
 
-    // Writes the cells of a tile after those written before for this stretch.
+    // Writes the cells of a tile after those already written for this partial segment.
     const std::uint64_t* write_new(std::int64_t tile) {
       const auto size = static_cast<std::size_t>(lowering_.words_per_bitmap_);
       written_.push_back(tile);

@@ -186,7 +186,7 @@ class SegmentBuilder {
   PayloadIndex seen_;  // hashes of the bitmaps of all partial tiles so far, stored or not
   // State of the current tile row:
   std::vector<TileSegment> row_segments_, moved_;
-  std::vector<std::uint64_t> scratch_;  // bitmaps of the partial stretch, tile after tile
+  std::vector<std::uint64_t> scratch_;  // bitmaps of the partial segment, tile after tile
   std::vector<BitmapRun> runs_;
   std::vector<std::uint64_t> run_keys_;  // hash and length of each maximal run of equal hashes
   std::vector<std::int64_t> panel_offsets_;
