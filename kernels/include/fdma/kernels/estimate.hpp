@@ -145,9 +145,11 @@ struct SavingsReport {
   double wasted_share = 0;
   double speedup = 1;  ///< dense.time_us / masked.time_us
 
-  std::vector<FormatSize> formats;    ///< by MaskFormat
-  std::int64_t dense_bit_bytes = 0;   ///< a dense tensor, one bit a cell, for each distinct mask
-  std::int64_t dense_bool_bytes = 0;  ///< the same, one byte a cell; below, one float32 a cell
+  std::vector<FormatSize> formats;  ///< by MaskFormat
+  /// A dense tensor over the batch elements and heads of the mask, with one bit, one byte or one
+  /// float32 a cell.
+  std::int64_t dense_bit_bytes = 0;
+  std::int64_t dense_bool_bytes = 0;
   std::int64_t dense_float_bytes = 0;
   MaskFormat best_format = MaskFormat::segment;  ///< fewest bytes; ties by MaskFormat
   std::vector<Candidate> candidates;             ///< fastest first, those without a time last
