@@ -42,7 +42,7 @@ enum class IrOp : std::uint8_t {
   less,
   less_equal,
   equal,
-  not_equal,  ///< of integers, as the three above (a > b is written b < a)
+  not_equal,  ///< these four compare integers (a > b is written b < a)
   logical_and,
   logical_or,
   logical_xor,
@@ -90,7 +90,8 @@ struct IrTable {
 /// The mask of one (batch, head) pair, or of all pairs that share it, as a function of q in
 /// [0, q_len) and k in [0, kv_len).
 ///
-/// Invariants  children precede parents; there are no dead nodes; structurally equal nodes are one
+/// Invariants  children precede parents; there are no dead nodes; structurally equal
+///             nodes are one node
 ///             b, h, q_len and kv_len are constants, pos is q + (kv_len - q_len)
 ///             simplified (simplify.hpp) and so canonical: equal expressions bound to equal tables
 ///             and lengths give equal programs
@@ -124,8 +125,8 @@ struct MaskIr {
 /// Cost        O(nodes) per (batch, head) pair that differs, O(table) where a name derives a table
 Result<MaskIr> bind(const MaskExpr& expr, const Tables& tables, const MaskShape& shape);
 
-/// One line per node: "%3 = less_equal %2 %0". Tables are shown as name, extents and dtype (runs:
-/// and their count).
+/// One line per node: "%3 = less_equal %2 %0". Tables are shown as name, extents and dtype (for
+/// runs also their count).
 std::string dump(const MaskIr& ir);
 std::string dump(const IrProgram& program);
 

@@ -66,7 +66,7 @@
 // shared, and inside at(..) it is evaluated at the new indices.
 //
 // Corner cases (the oracle under tests/reference follows this to the letter)
-// -----------------------------------------------------------------------------------
+// --------------------------------------------------------------------------
 // A named mask equals the expression in its row of docs/spec-language.md, evaluated by the ordinary
 // three-valued rules, at() included. Look-ups of pos in a table are guarded by
 // `0 <= pos & pos < kv_len &`. Look-ups of k and of the raw q are not guarded: they are undefined
