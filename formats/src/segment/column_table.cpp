@@ -6,7 +6,7 @@
 // bitmap and panel. Listing the intervals needs all rows, but only of partial tiles. In equal tile
 // rows after the first, the same keys change in each row, so they are visited once: a mask of 2^31
 // query rows of which nearly all are empty costs no more than a short one.
-#include "column_table.hpp"
+#include "segment/column_table.hpp"
 
 #include <algorithm>
 #include <bit>
