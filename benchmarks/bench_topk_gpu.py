@@ -3,7 +3,7 @@
     python3 bench_topk_gpu.py <folder of fdma> <result.json> [--rows PATTERN] [--max-seconds N] ..
 
 A row is one shape, width w and order of scores. The whole call (fdma's DynamicMaskAttention: scores
-from v, selection, gather lists or none, attention with the scores as bias) and each of its stages
+from v, selection, kv index lists or none, attention with the scores as bias) and each of its stages
 are timed in turn by CUDA events, the GPU kept busy while the host prepares; medians. `plain` is
 attention over the same keys without a bias, as other kernels are measured. Rows of up to 64K tokens
 have 64K tokens in all, so many batch elements. Beside them: cuDNN's scaled_dot_product_attention,

@@ -300,7 +300,7 @@ class AttentionPlan:
     def nbytes(self) -> int: ...
     @property
     def counts(self) -> dict[str, int]:
-        """Tiles and gather chunks over all items."""
+        """Tiles and index tiles over all items."""
 
     def __str__(self) -> str: ...
 

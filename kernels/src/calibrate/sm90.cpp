@@ -132,7 +132,7 @@ class KernelCalibration {
         longest([](const EvenCall& call) { return call.of(PlanSegmentKind::full); }), long_calls,
         tiles_of(kernel)));
     if (costs.tile.can_gather()) {
-      FDMA_TRY_VOID(time_long_calls(longest([](const EvenCall& call) { return call.chunks; }),
+      FDMA_TRY_VOID(time_long_calls(longest([](const EvenCall& call) { return call.index_tiles; }),
                                     long_calls, chunks_of(kernel)));
     }
     std::this_thread::sleep_for(kLongRest);

@@ -60,15 +60,17 @@ SharesAndLoss fit_shares(const std::vector<LongCall>& calls, std::size_t num_ker
   return fit;
 }
 
-StepCosts fit_chunks(const std::vector<EvenCall>& calls, const EvenCosts& costs) {
-  const auto has_less = [](const EvenCall& call) { return call.chunk_tiles < call.chunks; };
+StepCosts fit_index_tiles(const std::vector<EvenCall>& calls, const EvenCosts& costs) {
+  const auto has_less = [](const EvenCall& call) {
+    return call.full_index_tiles < call.index_tiles;
+  };
   const bool has_parts = std::any_of(calls.begin(), calls.end(), has_less);
   std::vector<Measurement> measurements;
   for (const EvenCall& call : calls) {
-    const double chunks_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
-    if (call.chunks <= 0 || chunks_us <= 0) continue;
-    Measurement each{{call.chunks}, chunks_us};
-    if (has_parts) each.amounts.push_back(call.chunk_tiles);
+    const double index_tiles_us = call.us - costs.launch_us - call.items * costs.tile.item_us;
+    if (call.index_tiles <= 0 || index_tiles_us <= 0) continue;
+    Measurement each{{call.index_tiles}, index_tiles_us};
+    if (has_parts) each.amounts.push_back(call.full_index_tiles);
     measurements.push_back(std::move(each));
   }
   if (measurements.empty()) return {};
@@ -88,24 +90,24 @@ EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_parti
   call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
   call.of(PlanSegmentKind::columns) = share * static_cast<double>(plan.counts.column_tiles);
   call.is_all_partial = is_all_partial;
-  if (plan.gather_lists.empty()) return call;
+  if (plan.kv_index_lists.empty()) return call;
   const WorkCounter counter(plan, plan.tile.block_q, false);
-  StepWork chunks;
+  StepWork index_tiles;
   for (const WorkItem& item : plan.items) {
     const StepWork each = counter.of(item).of(PlanSegmentKind::gather);
-    chunks.tiles += each.tiles;
-    chunks.cells += each.cells;
+    index_tiles.tiles += each.tiles;
+    index_tiles.cells += each.cells;
   }
-  call.chunks = share * static_cast<double>(chunks.tiles);
-  call.chunk_tiles =
-      share * static_cast<double>(chunks.cells) / (plan.tile.block_q * plan.tile.block_kv);
+  call.index_tiles = share * static_cast<double>(index_tiles.tiles);
+  call.full_index_tiles =
+      share * static_cast<double>(index_tiles.cells) / (plan.tile.block_q * plan.tile.block_kv);
   return call;
 }
 
 EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
   std::vector<Measurement> measurements;
   for (const EvenCall& call : calls) {
-    if (call.is_all_partial || call.chunks > 0) continue;
+    if (call.is_all_partial || call.index_tiles > 0) continue;
     Measurement each{{1, call.items}, call.us};
     each.amounts.insert(each.amounts.end(), call.tiles.begin(), call.tiles.end());
     measurements.push_back(std::move(each));
@@ -138,7 +140,7 @@ EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile) {
     steps_of(costs.tile, static_cast<std::size_t>(most - call.tiles.begin())).tile_us =
         tiles_us / partial_tiles;
   }
-  costs.tile.gather = fit_chunks(calls, costs);
+  costs.tile.gather = fit_index_tiles(calls, costs);
   return costs;
 }
 

@@ -15,8 +15,8 @@ namespace fdma {
 struct EvenCall {
   double items = 0;
   std::array<double, 4> tiles{};  ///< by PlanSegmentKind, without gather
-  double chunks = 0;              ///< index tiles
-  double chunk_tiles = 0;         ///< keys that these compute, in tiles
+  double index_tiles = 0;         ///< index tiles
+  double full_index_tiles = 0;    ///< keys that these compute, in tiles
   /// Every tile is partial and of one kind, so making masks may take longer than the computation.
   bool is_all_partial = false;
   double us = 0;

@@ -334,12 +334,12 @@ class TileWalk {
   }
 
   void append_list(const TileStep& step) {
-    const GatherList& list = plan_.gather_lists[static_cast<std::size_t>(step.payload)];
+    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.payload)];
     const std::int64_t begin = std::int64_t{step.tile} * tile_.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, list.num_entries);
     for (std::int64_t i = begin; i < end; ++i) {
-      const GatherEntry& entry =
-          plan_.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
+      const KvIndexEntry& entry =
+          plan_.kv_index_entries[static_cast<std::size_t>(list.first_entry + i)];
       append_interval(entry.key, entry.row_begin, entry.row_end);
     }
   }

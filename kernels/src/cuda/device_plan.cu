@@ -63,7 +63,7 @@ std::vector<int2> lengths_of(const AttentionShape& shape) {
 }
 
 // Splits the entries of kv index lists into keys and, as bytes, rows.
-void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int32_t>& keys,
+void split_entries(const std::vector<KvIndexEntry>& entries, std::vector<std::int32_t>& keys,
                    std::vector<uchar2>& rows) {
   keys.resize(entries.size());
   rows.resize(entries.size());
@@ -75,11 +75,11 @@ void split_entries(const std::vector<GatherEntry>& entries, std::vector<std::int
 }
 
 // Lists of a plan share no index tiles.
-std::vector<sm90::GatherListOnDevice> lists_on_device(const std::vector<GatherList>& lists) {
-  std::vector<sm90::GatherListOnDevice> on_device;
+std::vector<sm90::KvIndexListOnDevice> lists_on_device(const std::vector<KvIndexList>& lists) {
+  std::vector<sm90::KvIndexListOnDevice> on_device;
   on_device.reserve(lists.size());
-  for (const GatherList& list : lists) {
-    on_device.push_back({sm90::GatherListOnDevice::place_of(list.first_entry, 0, 0),
+  for (const KvIndexList& list : lists) {
+    on_device.push_back({sm90::KvIndexListOnDevice::place_of(list.first_entry, 0, 0),
                          list.num_entries, list.num_full});
   }
   return on_device;
@@ -177,15 +177,15 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int32_t most_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
   if (impl->is_gathering && most_dim > sm90::kMaxGatherDim) {
     return Error{ErrorCode::unsupported,
-                 "upload: head_dim of a plan with gather lists: expected at most " +
+                 "upload: head_dim of a plan with kv index lists: expected at most " +
                      std::to_string(sm90::kMaxGatherDim) + ", got " + std::to_string(most_dim) +
                      "; make the plan with columns = scan"};
   }
   const std::vector<int2> lengths = lengths_of(plan.shape);
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
-  split_entries(plan.gather_entries, keys, rows);
-  const std::vector<sm90::GatherListOnDevice> device_lists = lists_on_device(plan.gather_lists);
+  split_entries(plan.kv_index_entries, keys, rows);
+  const std::vector<sm90::KvIndexListOnDevice> device_lists = lists_on_device(plan.kv_index_lists);
   const std::vector<WorkItem> device_items = items_on_device(plan);
   Packing packing;
   const std::int64_t items = packing.add(device_items);
@@ -200,7 +200,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t formulas = packing.add(plan.formulas);
   const std::int64_t borders = packing.add(plan.borders);
   const std::int64_t lengths_at = packing.add(lengths);
-  const std::int64_t gather_lists = packing.add(device_lists);
+  const std::int64_t kv_index_lists = packing.add(device_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
   const std::int64_t key_orders = packing.add(plan.key_orders);
@@ -249,8 +249,8 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   arrays.formulas = reinterpret_cast<const MaskFormula*>(base + formulas);
   arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
   arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
-  if (!plan.gather_lists.empty()) {
-    impl->gather = {reinterpret_cast<const sm90::GatherListOnDevice*>(base + gather_lists),
+  if (!plan.kv_index_lists.empty()) {
+    impl->gather = {reinterpret_cast<const sm90::KvIndexListOnDevice*>(base + kv_index_lists),
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
   }

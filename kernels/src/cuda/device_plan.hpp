@@ -44,12 +44,12 @@ struct PlanArrays {
   bool walks_down;   ///< walks items of deterministic calls from their last tile to the first
 };
 
-/// A kv index list (GatherList) on the device. Its first index tiles, of 128 entries that all rows
+/// A kv index list (KvIndexList) on the device. Its first index tiles, of 128 entries that all rows
 /// see, may be shared with a list before it. Entry i is entry first_entry + i of the arrays, except
 /// that for i < num_shared its key is `distance` entries before that. The three numbers are packed
 /// into one word, as the kernel keeps them, because it has no register for more. Lists of split
 /// rows share nothing.
-struct alignas(16) GatherListOnDevice {
+struct alignas(16) KvIndexListOnDevice {
   static constexpr int kEntryBits = 36, kChunkBits = 7;
   static constexpr std::int32_t kMaxShared = 128 * ((1 << kChunkBits) - 1);
   /// Above the largest distance. Like distances it is a multiple of 8.
@@ -74,9 +74,9 @@ struct alignas(16) GatherListOnDevice {
 /// The number of index tiles (128 keys) that an item reads follows from its list (num_entries,
 /// which may be 0). The segment's end_tile, and with it WorkItem::num_tiles, is an upper bound.
 /// Keys are below the kv_len of the batch element.
-struct GatherArrays {
-  const GatherListOnDevice* lists;  ///< indexed by payload of the segment
-  const std::int32_t* keys;         ///< of each entry
+struct KvIndexArrays {
+  const KvIndexListOnDevice* lists;  ///< indexed by payload of the segment
+  const std::int32_t* keys;          ///< of each entry
   /// {row_begin, row_end} of each entry, in queries of the tile; those of a list's first num_full
   /// entries are not read.
   const uchar2* rows;
@@ -124,10 +124,10 @@ struct DevicePlan::Impl {
   std::int32_t max_partials = 0;  ///< of a tile row
   std::int64_t num_partials = 0;
   sm90::PlanArrays arrays{};
-  bool is_gathering = false;    ///< the plan's own segments include some of kind gather
-  sm90::GatherArrays gather{};  ///< null where the lists are made on the device
-  bool is_listed = false;       ///< a backward plan over listed keys, without items
-  bool is_ordered = false;      ///< uploaded for deterministic calls
+  bool is_gathering = false;     ///< the plan's own segments include some of kind gather
+  sm90::KvIndexArrays gather{};  ///< null where the lists are made on the device
+  bool is_listed = false;        ///< a backward plan over listed keys, without items
+  bool is_ordered = false;       ///< uploaded for deterministic calls
   sm90::KeyListsOnDevice lists;
   sm90::KeyOrdersOnDevice orders;
   /// Backward: items are grouped by KV head, and each KV head has some for each multiprocessor

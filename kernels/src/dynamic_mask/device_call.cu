@@ -131,7 +131,7 @@ class Sm90Call final : public DeviceCall {
                                     is_gather ? lists_workspace_bytes(num_rows_, kv_len_) : 0));
     if (is_gather) {
       layout_.lists = take(num_rows_ * num_tiles_ *
-                           static_cast<std::int64_t>(sizeof(sm90::GatherListOnDevice)));
+                           static_cast<std::int64_t>(sizeof(sm90::KvIndexListOnDevice)));
       layout_.keys = take(num_entries_ * 4);
       layout_.rows = take(num_entries_ * static_cast<std::int64_t>(sizeof(RowRange)));
     }
@@ -197,7 +197,7 @@ class Sm90Call final : public DeviceCall {
     call.block_q = block_q_;
     call.batch_entries = batch_entries(most_entries_, block_q_);
     call.workspace = base + layout_.scratch;
-    call.lists = reinterpret_cast<sm90::GatherListOnDevice*>(base + layout_.lists);
+    call.lists = reinterpret_cast<sm90::KvIndexListOnDevice*>(base + layout_.lists);
     call.keys = reinterpret_cast<std::int32_t*>(base + layout_.keys);
     call.rows = reinterpret_cast<RowRange*>(base + layout_.rows);
     call.status = status;
@@ -211,10 +211,10 @@ class Sm90Call final : public DeviceCall {
     if (reading_ == SelectionReading::all) {
       return attention_forward(plan_, tensors, workspace, stream, options);
     }
-    sm90::GatherArrays made{};
+    sm90::KvIndexArrays made{};
     const bool is_gather = reading_ == SelectionReading::gather;
     if (is_gather) {
-      made.lists = reinterpret_cast<const sm90::GatherListOnDevice*>(base + layout_.lists);
+      made.lists = reinterpret_cast<const sm90::KvIndexListOnDevice*>(base + layout_.lists);
       made.keys = reinterpret_cast<const std::int32_t*>(base + layout_.keys);
       made.rows = reinterpret_cast<const uchar2*>(base + layout_.rows);
     } else {

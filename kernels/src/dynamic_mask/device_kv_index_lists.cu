@@ -9,7 +9,7 @@
 //                     own. Keys that all rows see come first, then those that some rows see.
 // Neighbouring tiles keep nearly the same keys. Keys that all rows of a group see, or all rows of
 // four of its tiles, are written once, in whole index tiles of 128. The lists of the tiles refer to
-// them (GatherListOnDevice) and hold their remaining keys themselves. Sharing among sixteen or
+// them (KvIndexListOnDevice) and hold their remaining keys themselves. Sharing among sixteen or
 // among four is chosen such that fewer keys are written. A group with more live keys than shared
 // memory holds takes them in batches, twice, and its tiles share nothing.
 //
@@ -144,10 +144,10 @@ class TileList {
     const int last = (is_of_all ? num_tiles : min(first + kFew, num_tiles)) - 1;
     const std::int64_t* const rooms = shared_.first_entries + first;
     if (first == last ||
-        rooms[last - first + 1] - rooms[0] >= sm90::GatherListOnDevice::kEndDistance) {
+        rooms[last - first + 1] - rooms[0] >= sm90::KvIndexListOnDevice::kEndDistance) {
       return;
     }
-    int room = sm90::GatherListOnDevice::kMaxShared;
+    int room = sm90::KvIndexListOnDevice::kMaxShared;
     if (lane_ <= last - first) room = min(room, static_cast<int>(rooms[lane_ + 1] - rooms[lane_]));
     room = __reduce_min_sync(~0u, room);
     const int of_four = counts[kGroupTiles + bit_ / kFew];
@@ -207,8 +207,8 @@ class TileList {
         static_cast<std::int64_t>((keys_ - address_of(0)) / sizeof(std::int32_t));
     const std::int64_t distance = first_entry - shared_.first_entries[common_.first_tile];
     call_.lists[index] = {
-        sm90::GatherListOnDevice::place_of(first_entry, is_sharing ? common_.num_keys : 0,
-                                           is_sharing ? distance : 0),
+        sm90::KvIndexListOnDevice::place_of(first_entry, is_sharing ? common_.num_keys : 0,
+                                            is_sharing ? distance : 0),
         min(next_.part, room()), min(next_.full, room())};
     if (next_.part > room() && call_.status != nullptr) atomicOr(call_.status, kListTooLong);
   }
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kCutThreads, 3) cut_lists(const __grid_constan
   }
 }
 static_assert(kGroupTiles == kCutWarps);
-static_assert(kSingleBatch <= sm90::GatherListOnDevice::kMaxShared);
+static_assert(kSingleBatch <= sm90::KvIndexListOnDevice::kMaxShared);
 
 std::int64_t row_keys_of(std::int64_t kv_len) {
   return ceil_div(kv_len, std::int64_t{kItems}) * kItems;

@@ -38,11 +38,11 @@ struct ListsCall {
   const std::int64_t* first_entries = nullptr;
   void* workspace = nullptr;  ///< lists_workspace_bytes, 16-aligned
 
-  sm90::GatherListOnDevice* lists = nullptr;  ///< [num_rows, num_tiles]
-  std::int32_t* keys = nullptr;               ///< [entries]
-  RowRange* rows = nullptr;                   ///< [entries]; set for keys that not all rows see
-  std::uint32_t* status = nullptr;            ///< or null; receives kListTooLong by OR
-  std::int32_t* counter = nullptr;            ///< or null; set to 0, as attention needs it
+  sm90::KvIndexListOnDevice* lists = nullptr;  ///< [num_rows, num_tiles]
+  std::int32_t* keys = nullptr;                ///< [entries]
+  RowRange* rows = nullptr;                    ///< [entries]; set for keys that not all rows see
+  std::uint32_t* status = nullptr;             ///< or null; receives kListTooLong by OR
+  std::int32_t* counter = nullptr;             ///< or null; set to 0, as attention needs it
 };
 
 /// The batch size for tiles that hold at most `most_entries` keys each: all live keys of a group
@@ -53,7 +53,7 @@ std::int32_t batch_entries(std::int64_t most_entries, std::int32_t block_q);
 std::int64_t lists_workspace_bytes(std::int64_t num_rows, std::int64_t kv_len);
 
 /// Makes every list. Keys that all rows of the tile see come first (num_full), and among these
-/// first the whole index tiles that it shares with other tiles of its group (GatherListOnDevice).
+/// first the whole index tiles that it shares with other tiles of its group (KvIndexListOnDevice).
 /// Each part ascends by key. The result is the same in every run. It takes two launches and does
 /// not wait.
 ///

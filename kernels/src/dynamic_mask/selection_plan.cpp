@@ -119,9 +119,9 @@ struct RowSegment {
 RowSegment segment_of(const TileRoom& room, SelectionReading reading, std::int64_t row,
                       std::int64_t list) {
   if (reading == SelectionReading::gather) {
-    const auto chunks =
+    const auto index_tiles =
         static_cast<std::int32_t>(ceil_div(room.num_entries, std::int64_t{kSm90TileKeys}));
-    return {{0, chunks, 0, 0, PlanSegmentKind::gather, static_cast<std::int32_t>(list)},
+    return {{0, index_tiles, 0, 0, PlanSegmentKind::gather, static_cast<std::int32_t>(list)},
             room.num_entries};
   }
   const auto first = room.keys.begin / kSm90TileKeys;

@@ -230,9 +230,9 @@ class Estimator {
         entries += (rows.end - 1) / costs.tile.block_q - rows.begin / costs.tile.block_q + 1;
       }
     }
-    const std::int64_t bytes = entries * static_cast<std::int64_t>(sizeof(GatherEntry));
-    if (bytes <= options_.max_gather_bytes) return {};
-    return fmt::format("gather lists would take {} bytes", bytes);
+    const std::int64_t bytes = entries * static_cast<std::int64_t>(sizeof(KvIndexEntry));
+    if (bytes <= options_.max_kv_index_bytes) return {};
+    return fmt::format("kv index lists would take {} bytes", bytes);
   }
 
   /// A kv permutation gathers the keys that it leaves scattered.

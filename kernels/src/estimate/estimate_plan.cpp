@@ -136,12 +136,13 @@ double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
 double sustained_slowdown(const KernelCosts& kernel, const TileCosts& costs, const PlanWork& work,
                           double busy_us) {
   if (busy_us <= 0) return kernel.sustained_slowdown;
-  const StepWork& chunks = work.of(PlanSegmentKind::gather);
+  const StepWork& index_tiles = work.of(PlanSegmentKind::gather);
   const double tile_cells = static_cast<double>(costs.tile.block_q) * costs.tile.block_kv;
-  const double chunks_us = static_cast<double>(chunks.tiles) * costs.gather.tile_us +
-                           static_cast<double>(chunks.cells) / tile_cells * costs.gather.compute_us;
+  const double index_tiles_us =
+      static_cast<double>(index_tiles.tiles) * costs.gather.tile_us +
+      static_cast<double>(index_tiles.cells) / tile_cells * costs.gather.compute_us;
   return kernel.sustained_slowdown +
-         chunks_us / busy_us * (kernel.gather_slowdown - kernel.sustained_slowdown);
+         index_tiles_us / busy_us * (kernel.gather_slowdown - kernel.sustained_slowdown);
 }
 
 void slow_down(Schedule& schedule, double factor) {
@@ -194,9 +195,9 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
                         head_dim_of_costs(plan.shape, plan.direction, profile.backend)));
   const BlockShape tile{plan.heads_per_tile * plan.tile.block_q, plan.tile.block_kv};
   FDMA_TRY(const TileCosts costs, costs_of_tile(kernel, tile, profile.name));
-  if (!plan.gather_lists.empty() && !costs.can_gather()) {
+  if (!plan.kv_index_lists.empty() && !costs.can_gather()) {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("plan: has gather lists, but the {} kernel of device profile '{}' "
+                 fmt::format("plan: has kv index lists, but the {} kernel of device profile '{}' "
                              "does not gather; make it with columns = scan",
                              to_string(plan.direction), profile.name)};
   }

@@ -85,7 +85,7 @@ std::int64_t gathered_entries(const AttentionPlan& plan, const WorkItem& item) {
   const PlanSegment& last =
       plan.segments[static_cast<std::size_t>(item.first_segment + item.num_segments - 1)];
   return last.kind == PlanSegmentKind::gather
-             ? plan.gather_lists[static_cast<std::size_t>(last.payload)].num_entries
+             ? plan.kv_index_lists[static_cast<std::size_t>(last.payload)].num_entries
              : 0;
 }
 

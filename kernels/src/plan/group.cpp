@@ -46,7 +46,8 @@ class RowAppender {
   // Fills out[row] for the tile rows that are among `rows`.
   void run(const std::vector<bool>& rows, std::span<const std::int32_t> keys,
            std::vector<PlannedRow>& out) {
-    const std::vector<std::int32_t> lists = append_gather_lists(mask_, regions_, rows, keys, plan_);
+    const std::vector<std::int32_t> lists =
+        append_kv_index_lists(mask_, regions_, rows, keys, plan_);
     for (const TileRun& run : mask_.runs) {
       std::int32_t shared = -1;
       std::int32_t num_shared = 0;
@@ -110,7 +111,8 @@ class RowAppender {
         begin = stop;
       }
     }
-    const std::int32_t num_entries = plan_.gather_lists[static_cast<std::size_t>(list)].num_entries;
+    const std::int32_t num_entries =
+        plan_.kv_index_lists[static_cast<std::size_t>(list)].num_entries;
     plan_.segments.push_back(
         {0, static_cast<std::int32_t>(ceil_div(num_entries, mask_.block.block_kv)), 0, 0,
          PlanSegmentKind::gather, list});

@@ -74,9 +74,9 @@ class GroupsPlanner {
         costs_(region_costs(plan.backend)),
         ways_(ways_of(plan, options.columns)),
         uses_(group_uses(mask, plan.shape)),
-        max_gather_bytes_(options.columns == ColumnMode::automatic
-                              ? options.max_gather_bytes
-                              : std::numeric_limits<std::int64_t>::max()) {}
+        max_kv_index_bytes_(options.columns == ColumnMode::automatic
+                                ? options.max_kv_index_bytes
+                                : std::numeric_limits<std::int64_t>::max()) {}
 
   Result<std::vector<PlannedGroup>> run() {
     std::vector<GroupChoice> choices;
@@ -153,7 +153,7 @@ class GroupsPlanner {
 
   Result<void> append(GroupChoice& choice) {
     const std::int64_t bytes = gather_bytes(choice);
-    if (bytes > 0 && gather_bytes_ + bytes > max_gather_bytes_) {
+    if (bytes > 0 && gather_bytes_ + bytes > max_kv_index_bytes_) {
       choice = choose(std::move(choice.mask), {ColumnMode::scan, ColumnMode::scan}, false);
     } else {
       gather_bytes_ += bytes;
@@ -170,7 +170,7 @@ class GroupsPlanner {
       const Regions& regions = is_ordered ? choice.ordered_regions : choice.regions;
       entries += regions.rows[row].num_gathered;
     }
-    return entries * static_cast<std::int64_t>(sizeof(GatherEntry));
+    return entries * static_cast<std::int64_t>(sizeof(KvIndexEntry));
   }
 
   // Sets the kv permutation of every (b, KV head).
@@ -193,7 +193,7 @@ class GroupsPlanner {
   RegionCosts costs_;
   Ways ways_;
   std::vector<GroupUse> uses_;
-  std::int64_t max_gather_bytes_;
+  std::int64_t max_kv_index_bytes_;
   std::int64_t gather_bytes_ = 0;
   std::vector<PlannedGroup> planned_;
 };

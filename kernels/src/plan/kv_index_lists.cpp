@@ -31,7 +31,7 @@ class ListBuilder {
       if (rows[r] && regions_.rows[r].num_gathered > 0) add_list(row);
     }
     if (list_rows_.empty()) return list_of_row_;
-    plan_.gather_entries.resize(static_cast<std::size_t>(next_entry_));
+    plan_.kv_index_entries.resize(static_cast<std::size_t>(next_entry_));
     for (const std::int32_t row : list_rows_) next_.push_back(list(row).first_entry);
     // The table holds the cells of every tile
     const bool has_table = !mask_.column_offsets.empty();
@@ -46,26 +46,26 @@ class ListBuilder {
  private:
   void add_list(std::int32_t row) {
     if (list_rows_.empty()) {
-      first_list_ = plan_.gather_lists.size();
-      next_entry_ = static_cast<std::int64_t>(plan_.gather_entries.size());
+      first_list_ = plan_.kv_index_lists.size();
+      next_entry_ = static_cast<std::int64_t>(plan_.kv_index_entries.size());
     }
     const std::int64_t num_entries = regions_.rows[static_cast<std::size_t>(row)].num_gathered;
     list_of_row_[static_cast<std::size_t>(row)] =
-        static_cast<std::int32_t>(plan_.gather_lists.size());
-    plan_.gather_lists.push_back({next_entry_, static_cast<std::int32_t>(num_entries), 0});
-    next_entry_ += ceil_div(num_entries, kGatherAlignment) * kGatherAlignment;
+        static_cast<std::int32_t>(plan_.kv_index_lists.size());
+    plan_.kv_index_lists.push_back({next_entry_, static_cast<std::int32_t>(num_entries), 0});
+    next_entry_ += ceil_div(num_entries, kKvIndexAlignment) * kKvIndexAlignment;
     list_rows_.push_back(row);
   }
 
-  GatherList& list(std::int32_t row) {
+  KvIndexList& list(std::int32_t row) {
     return plan_
-        .gather_lists[static_cast<std::size_t>(list_of_row_[static_cast<std::size_t>(row)])];
+        .kv_index_lists[static_cast<std::size_t>(list_of_row_[static_cast<std::size_t>(row)])];
   }
   std::int32_t key_of(std::int64_t key) const {
     return keys_.empty() ? static_cast<std::int32_t>(key) : keys_[static_cast<std::size_t>(key)];
   }
   void add_entry(std::size_t i, std::int64_t key, std::int64_t row_begin, std::int64_t row_end) {
-    plan_.gather_entries[static_cast<std::size_t>(next_[i]++)] = {
+    plan_.kv_index_entries[static_cast<std::size_t>(next_[i]++)] = {
         key_of(key), static_cast<std::uint16_t>(row_begin), static_cast<std::uint16_t>(row_end)};
   }
 
@@ -107,16 +107,16 @@ class ListBuilder {
   }
 
   void finish_list(std::size_t i, bool is_sorted) {
-    GatherList& out = plan_.gather_lists[first_list_ + i];
+    KvIndexList& out = plan_.kv_index_lists[first_list_ + i];
     const auto rows_here = static_cast<std::uint16_t>(std::min<std::int64_t>(
         mask_.block.block_q, mask_.q_len - std::int64_t{list_rows_[i]} * mask_.block.block_q));
-    const auto begin = plan_.gather_entries.begin() + out.first_entry;
+    const auto begin = plan_.kv_index_entries.begin() + out.first_entry;
     const auto end = begin + out.num_entries;
-    const auto is_full = [rows_here](const GatherEntry& entry) {
+    const auto is_full = [rows_here](const KvIndexEntry& entry) {
       return entry.row_begin == 0 && entry.row_end == rows_here;
     };
     if (!is_sorted) {
-      std::sort(begin, end, [](const GatherEntry& a, const GatherEntry& b) {
+      std::sort(begin, end, [](const KvIndexEntry& a, const KvIndexEntry& b) {
         return std::tie(a.key, a.row_begin) < std::tie(b.key, b.row_begin);
       });
     }
@@ -136,10 +136,10 @@ class ListBuilder {
 
 }  // namespace
 
-std::vector<std::int32_t> append_gather_lists(const SegmentMask& mask, const Regions& regions,
-                                              const std::vector<bool>& rows,
-                                              std::span<const std::int32_t> keys,
-                                              AttentionPlan& plan) {
+std::vector<std::int32_t> append_kv_index_lists(const SegmentMask& mask, const Regions& regions,
+                                                const std::vector<bool>& rows,
+                                                std::span<const std::int32_t> keys,
+                                                AttentionPlan& plan) {
   return ListBuilder(mask, regions, keys, plan).run(rows);
 }
 

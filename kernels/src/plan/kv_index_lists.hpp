@@ -20,9 +20,9 @@ namespace fdma {
 ///
 /// Cost: O(keys), the (interval, tile row) pairs of column tables, the cells of other gathered
 /// tiles / 64, and O(entries log entries) where keys do not come in order.
-std::vector<std::int32_t> append_gather_lists(const SegmentMask& mask, const Regions& regions,
-                                              const std::vector<bool>& rows,
-                                              std::span<const std::int32_t> keys,
-                                              AttentionPlan& plan);
+std::vector<std::int32_t> append_kv_index_lists(const SegmentMask& mask, const Regions& regions,
+                                                const std::vector<bool>& rows,
+                                                std::span<const std::int32_t> keys,
+                                                AttentionPlan& plan);
 
 }  // namespace fdma

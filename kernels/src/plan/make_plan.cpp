@@ -76,7 +76,7 @@ Result<void> check_sm90(const AttentionShape& shape, const PlanOptions& options)
 Result<void> check_backward(const PlanOptions& options) {
   if (options.columns == ColumnMode::gather) {
     return Error{ErrorCode::unsupported,
-                 "columns: backward plans have no gather lists; use automatic or scan"};
+                 "columns: backward plans have no kv index lists; use automatic or scan"};
   }
   if (options.columns == ColumnMode::reorder && options.backend == Backend::cpu) {
     return Error{ErrorCode::unsupported,
@@ -97,10 +97,10 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
                  fmt::format("score: expected none or key_bias, got {}", to_string(score.kind))};
   }
   if (options.direction == Direction::backward) FDMA_TRY_VOID(check_backward(options));
-  if (options.max_gather_bytes < 0) {
+  if (options.max_kv_index_bytes < 0) {
     return Error{
         ErrorCode::invalid_argument,
-        fmt::format("max_gather_bytes: expected at least 0, got {}", options.max_gather_bytes)};
+        fmt::format("max_kv_index_bytes: expected at least 0, got {}", options.max_kv_index_bytes)};
   }
   if (options.section_bytes < 0) {
     return Error{ErrorCode::invalid_argument,
@@ -313,9 +313,10 @@ std::int64_t AttentionPlan::size_bytes() const {
   };
   return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
-         bytes(column_intervals) + bytes(gather_lists) + bytes(gather_entries) + bytes(key_orders) +
-         bytes(ordered_keys) + bytes(order_of) + bytes(formulas) + bytes(borders) +
-         bytes(key_lists.keys) + bytes(key_lists.items) + bytes(key_lists.sum_keys);
+         bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
+         bytes(key_orders) + bytes(ordered_keys) + bytes(order_of) + bytes(formulas) +
+         bytes(borders) + bytes(key_lists.keys) + bytes(key_lists.items) +
+         bytes(key_lists.sum_keys);
 }
 
 std::int64_t AttentionPlan::num_items() const {

@@ -125,7 +125,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
     case PlanSegmentKind::columns:
       return fmt::format("columns {} [{}, {})", segment.payload, first, end);
     case PlanSegmentKind::gather: {
-      const GatherList& list = plan.gather_lists[static_cast<std::size_t>(segment.payload)];
+      const KvIndexList& list = plan.kv_index_lists[static_cast<std::size_t>(segment.payload)];
       return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
                          list.num_full);
     }

@@ -130,7 +130,7 @@ Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
 class ItemChecker {
  public:
   explicit ItemChecker(const AttentionPlan& plan)
-      : plan_(plan), tile_(plan.mask_tile()), checked_for_(plan.gather_lists.size()) {
+      : plan_(plan), tile_(plan.mask_tile()), checked_for_(plan.kv_index_lists.size()) {
     for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
       bitmaps_.push_back(extent_of_bitmap(plan, i));
     }
@@ -214,16 +214,16 @@ class ItemChecker {
 
   Result<void> check_gather(const WorkItem& item, const PlanSegment& segment) {
     const auto payload = static_cast<std::size_t>(segment.payload);
-    const GatherList& list = plan_.gather_lists[payload];
+    const KvIndexList& list = plan_.kv_index_lists[payload];
     if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
         segment.end_tile != ceil_div(list.num_entries, tile_.block_kv)) {
-      return wrong(fmt::format("{} entries, but chunks [{}, {})", list.num_entries,
+      return wrong(fmt::format("{} entries, but index tiles [{}, {})", list.num_entries,
                                segment.first_tile, segment.end_tile));
     }
     // Entries name keys of the tensors, whatever the order of the tiles.
     const std::pair checks{num_rows_, plan_.column_len(item.batch)};
     if (checked_for_[payload] != checks) {
-      FDMA_TRY_VOID(check_list(plan_, segment.payload, checks.first, checks.second));
+      FDMA_TRY_VOID(check_kv_index_list(plan_, segment.payload, checks.first, checks.second));
       checked_for_[payload] = checks;
     }
     has_list_ = true;
@@ -237,7 +237,7 @@ class ItemChecker {
                                          plan_.num_bitmaps(),
                                          static_cast<std::int64_t>(panels_.size()),
                                          static_cast<std::int64_t>(plan_.column_tables.size()),
-                                         static_cast<std::int64_t>(plan_.gather_lists.size()),
+                                         static_cast<std::int64_t>(plan_.kv_index_lists.size()),
                                          0,
                                          static_cast<std::int64_t>(plan_.key_orders.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
@@ -250,7 +250,7 @@ class ItemChecker {
     }
     const auto payload = static_cast<std::size_t>(segment.payload);
     if (segment.kind == PlanSegmentKind::order) return enter_order(item, segment);
-    if (has_list_) return wrong("comes after a gather list");
+    if (has_list_) return wrong("comes after a kv index list");
     if (segment.kind == PlanSegmentKind::gather) return check_gather(item, segment);
     const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
     const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
@@ -342,7 +342,7 @@ Result<void> validate(const AttentionPlan& plan) {
     return wrong("split_rows: a backward plan has none");
   }
   FDMA_TRY_VOID(check_arrays(plan));
-  FDMA_TRY_VOID(check_gather_arrays(plan));
+  FDMA_TRY_VOID(check_kv_index_arrays(plan));
   FDMA_TRY_VOID(check_orders(plan));
   RowCover cover(plan);
   FDMA_TRY_VOID(cover.check_split_rows());

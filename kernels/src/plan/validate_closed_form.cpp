@@ -63,8 +63,8 @@ Result<void> validate_formulas(const AttentionPlan& plan) {
   if (!plan.items.empty() || !plan.split_rows.empty() || !plan.segments.empty() ||
       !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
       !plan.column_tables.empty() || !plan.column_offsets.empty() ||
-      !plan.column_intervals.empty() || !plan.gather_lists.empty() ||
-      !plan.gather_entries.empty() || !plan.key_orders.empty() || !plan.ordered_keys.empty() ||
+      !plan.column_intervals.empty() || !plan.kv_index_lists.empty() ||
+      !plan.kv_index_entries.empty() || !plan.key_orders.empty() || !plan.ordered_keys.empty() ||
       !plan.order_of.empty()) {
     return wrong("items: a parametric plan has formulas and borders only");
   }

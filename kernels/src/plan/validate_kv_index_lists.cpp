@@ -63,50 +63,51 @@ Result<void> check_uses(const AttentionPlan& plan, const std::vector<std::int64_
 
 }  // namespace
 
-Result<void> check_gather_arrays(const AttentionPlan& plan) {
-  if (plan.gather_entries.size() % kGatherAlignment != 0) {
-    return wrong(fmt::format("gather_entries: expected a multiple of {}, got {}", kGatherAlignment,
-                             plan.gather_entries.size()));
+Result<void> check_kv_index_arrays(const AttentionPlan& plan) {
+  if (plan.kv_index_entries.size() % kKvIndexAlignment != 0) {
+    return wrong(fmt::format("kv_index_entries: expected a multiple of {}, got {}",
+                             kKvIndexAlignment, plan.kv_index_entries.size()));
   }
-  for (std::size_t i = 0; i < plan.gather_lists.size(); ++i) {
-    const GatherList& list = plan.gather_lists[i];
-    if (list.first_entry < 0 || list.first_entry % kGatherAlignment != 0 || list.num_entries < 0 ||
+  for (std::size_t i = 0; i < plan.kv_index_lists.size(); ++i) {
+    const KvIndexList& list = plan.kv_index_lists[i];
+    if (list.first_entry < 0 || list.first_entry % kKvIndexAlignment != 0 || list.num_entries < 0 ||
         list.num_full < 0 || list.num_full > list.num_entries ||
         list.first_entry + list.num_entries >
-            static_cast<std::int64_t>(plan.gather_entries.size())) {
-      return wrong(fmt::format("gather_lists[{}]: entries {} + {} ({} full) of {}", i,
+            static_cast<std::int64_t>(plan.kv_index_entries.size())) {
+      return wrong(fmt::format("kv_index_lists[{}]: entries {} + {} ({} full) of {}", i,
                                list.first_entry, list.num_entries, list.num_full,
-                               plan.gather_entries.size()));
+                               plan.kv_index_entries.size()));
     }
   }
   return {};
 }
 
-Result<void> check_list(const AttentionPlan& plan, std::int64_t index, std::int64_t num_rows,
-                        std::int64_t kv_len) {
-  const GatherList& list = plan.gather_lists[static_cast<std::size_t>(index)];
+Result<void> check_kv_index_list(const AttentionPlan& plan, std::int64_t index,
+                                 std::int64_t num_rows, std::int64_t kv_len) {
+  const KvIndexList& list = plan.kv_index_lists[static_cast<std::size_t>(index)];
   for (std::int32_t i = 0; i < list.num_entries; ++i) {
-    const GatherEntry& entry = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
+    const KvIndexEntry& entry =
+        plan.kv_index_entries[static_cast<std::size_t>(list.first_entry + i)];
     const bool is_full = entry.row_begin == 0 && entry.row_end == num_rows;
     if (entry.key < 0 || entry.key >= kv_len || entry.row_begin >= entry.row_end ||
         entry.row_end > num_rows || is_full != (i < list.num_full)) {
       return wrong(
-          fmt::format("gather list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
+          fmt::format("kv index list {}, entry {}: key {} rows [{}, {}) of {} keys and {} rows",
                       index, i, entry.key, entry.row_begin, entry.row_end, kv_len, num_rows));
     }
     // Kernels recognise runs of keys by their first and last key.
     if (i == 0 || i == list.num_full) continue;
     const std::int32_t before = (&entry)[-1].key;
     if (entry.key < before || (is_full && entry.key == before)) {
-      return wrong(fmt::format("gather list {}, entry {}: key {} behind key {}", index, i,
+      return wrong(fmt::format("kv index list {}, entry {}: key {} behind key {}", index, i,
                                entry.key, before));
     }
   }
-  for (std::int32_t i = list.num_entries; i % kGatherAlignment != 0; ++i) {
-    const GatherEntry& gap = plan.gather_entries[static_cast<std::size_t>(list.first_entry + i)];
-    if (gap != GatherEntry{}) {
-      return wrong(fmt::format("gather list {}: expected zeros behind entry {}, got key {}", index,
-                               list.num_entries, gap.key));
+  for (std::int32_t i = list.num_entries; i % kKvIndexAlignment != 0; ++i) {
+    const KvIndexEntry& gap = plan.kv_index_entries[static_cast<std::size_t>(list.first_entry + i)];
+    if (gap != KvIndexEntry{}) {
+      return wrong(fmt::format("kv index list {}: expected zeros behind entry {}, got key {}",
+                               index, list.num_entries, gap.key));
     }
   }
   return {};

@@ -376,7 +376,7 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro("direction",
                    [](const AttentionPlan& plan) { return std::string(to_string(plan.direction)); })
       .def_prop_ro("nbytes", &AttentionPlan::size_bytes)
-      .def_prop_ro("counts", &counts_of, "Tiles and gather chunks over all items.")
+      .def_prop_ro("counts", &counts_of, "Tiles and index tiles over all items.")
       .def("__str__", [](const AttentionPlan& plan) { return to_text(plan); });
   module.def(
       "make_plan", &make_attention_plan, nb::arg("mask"), nb::kw_only(),

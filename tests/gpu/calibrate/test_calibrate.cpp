@@ -49,12 +49,12 @@ TEST_F(CalibrateSm90, GivesAWholeProfile) {
   for (const StepCosts& steps : {tile.full, tile.bitmap, tile.rows, tile.columns, tile.gather}) {
     EXPECT_GT(steps.compute_us, 0);
   }
-  // A chunk of gathered keys is a tile that takes longer to come.
+  // An index tile of gathered keys is a tile that takes longer to come.
   const double full_us = tile.full.tile_us + tile.full.compute_us;
-  const double chunk_us = tile.gather.tile_us + tile.gather.compute_us;
+  const double index_tile_us = tile.gather.tile_us + tile.gather.compute_us;
   EXPECT_GT(tile.gather.tile_us, 0);
-  EXPECT_GT(chunk_us, 0.9 * full_us);
-  EXPECT_LT(chunk_us, 2 * full_us);
+  EXPECT_GT(index_tile_us, 0.9 * full_us);
+  EXPECT_LT(index_tile_us, 2 * full_us);
   EXPECT_EQ(*profile_from_json(to_json(*profile)), *profile);
 }
 

@@ -95,7 +95,7 @@ TEST_F(SegmentIteratorOnDevice, WalksThePlansOfTheZooAsTheHostDoes) {
   EXPECT_GT(num_compared, 10000);
 }
 
-TEST_F(SegmentIteratorOnDevice, WalksGatherListsAndItemsWithoutKeysAsTheHostDoes) {
+TEST_F(SegmentIteratorOnDevice, WalksKvIndexListsAndItemsWithoutKeysAsTheHostDoes) {
   std::mt19937 rng(6);
   std::int64_t num_compared = 0;
   for (int trial = 0; trial < 20; ++trial) {

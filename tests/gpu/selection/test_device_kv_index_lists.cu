@@ -1,5 +1,5 @@
-// Gather lists made on the GPU from the queries that keep each key, against lists by definition and
-// against those of the host's plans.
+// KV index lists made on the GPU from the queries that keep each key, against lists by definition
+// and against those of the host's plans.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Case {
 };
 
 struct List {
-  std::vector<GatherEntry> entries;
+  std::vector<KvIndexEntry> entries;
   std::int32_t num_full = 0;
   std::int32_t num_shared = 0;  ///< first entries that are those of another list
   friend bool operator==(const List&, const List&) = default;
@@ -76,14 +76,14 @@ std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
   return values;
 }
 
-// What a list says of its place (GatherListOnDevice), in entries.
+// What a list says of its place (KvIndexListOnDevice), in entries.
 struct Place {
   std::int64_t first_entry, distance;
   std::int32_t num_shared;
 };
-Place place_of(const sm90::GatherListOnDevice& list) {
-  constexpr int kEntryBits = sm90::GatherListOnDevice::kEntryBits;
-  constexpr int kChunkBits = sm90::GatherListOnDevice::kChunkBits;
+Place place_of(const sm90::KvIndexListOnDevice& list) {
+  constexpr int kEntryBits = sm90::KvIndexListOnDevice::kEntryBits;
+  constexpr int kChunkBits = sm90::KvIndexListOnDevice::kChunkBits;
   const std::uint64_t shared = list.place >> kEntryBits;
   return {static_cast<std::int64_t>(list.place & ((std::uint64_t{1} << kEntryBits) - 1)),
           static_cast<std::int64_t>(shared >> kChunkBits) * 8,
@@ -107,7 +107,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   const DeviceArray<std::int64_t> first_entries(first);
   const GuardedBytes workspace(
       static_cast<std::size_t>(lists_workspace_bytes(c.num_rows(), c.kv_len)));
-  const GuardedBytes lists(num_lists * sizeof(sm90::GatherListOnDevice)), keys(num_entries * 4),
+  const GuardedBytes lists(num_lists * sizeof(sm90::KvIndexListOnDevice)), keys(num_entries * 4),
       rows(num_entries * 2);
   const DeviceArray<std::uint32_t> status(std::vector<std::uint32_t>{0});
   const DeviceArray<std::int32_t> counter(std::vector<std::int32_t>{7});
@@ -121,7 +121,7 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   call.batch_entries = c.batch != 0 ? c.batch : batch_entries(room, c.block_q);
   call.first_entries = first_entries.data();
   call.workspace = workspace.as<void>();
-  call.lists = lists.as<sm90::GatherListOnDevice>();
+  call.lists = lists.as<sm90::KvIndexListOnDevice>();
   call.keys = keys.as<std::int32_t>();
   call.rows = rows.as<RowRange>();
   call.status = status.data();
@@ -132,11 +132,11 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   Made made;
   made.status = status.to_host().front();
   workspace.to_host();
-  const auto all_lists = elements_of<sm90::GatherListOnDevice>(lists.to_host());
+  const auto all_lists = elements_of<sm90::KvIndexListOnDevice>(lists.to_host());
   const auto all_keys = elements_of<std::int32_t>(keys.to_host());
   const auto all_rows = elements_of<RowRange>(rows.to_host());
   for (std::size_t i = 0; i < num_lists; ++i) {
-    const sm90::GatherListOnDevice& list = all_lists[i];
+    const sm90::KvIndexListOnDevice& list = all_lists[i];
     const Place place = place_of(list);
     List out{{}, list.num_full, place.num_shared};
     EXPECT_EQ(place.first_entry + place.num_shared, first[i]);
@@ -160,10 +160,10 @@ Made lists_on_gpu(const Case& c, std::int64_t room) {
   return made;
 }
 
-// What tiles have in common comes first, in whole chunks, then the rest of what all rows see: each
-// by key.
+// What tiles have in common comes first, in whole index tiles, then the rest of what all rows see:
+// each by key.
 void put_in_order(List& list) {
-  const auto by_key = [](const GatherEntry& a, const GatherEntry& b) { return a.key < b.key; };
+  const auto by_key = [](const KvIndexEntry& a, const KvIndexEntry& b) { return a.key < b.key; };
   const auto begin = list.entries.begin(), end = begin + list.num_full;
   const auto rest = std::is_sorted_until(begin, end, by_key);
   if (rest != end) EXPECT_EQ((rest - begin) % 128, 0);
@@ -260,7 +260,7 @@ Case long_and_short_lives(std::vector<std::int32_t> q_lens, std::int32_t block_q
   return c;
 }
 
-TEST(DeviceLists, ShareWholeChunks) {
+TEST(DeviceLists, ShareWholeIndexTiles) {
   FDMA_SKIP_WITHOUT_HOPPER();
   for (const int num_long : {0, 1, 127, 128, 129, 255, 256, 257, 1000, 4000}) {
     for (const int num_short : {0, 1, 40, 300}) {
@@ -350,15 +350,15 @@ TEST(DeviceLists, EqualThoseOfTheHostsPlans) {
   }
   const std::vector<TileRoom> rooms = tile_rooms(causal, kWidth, 128);
   Made made = lists_on_gpu(c, 232);
-  ASSERT_EQ(made.lists.size(), plan->gather_lists.size());
+  ASSERT_EQ(made.lists.size(), plan->kv_index_lists.size());
   for (std::size_t i = 0; i < made.lists.size(); ++i) {
-    const GatherList& list = plan->gather_lists[i];
+    const KvIndexList& list = plan->kv_index_lists[i];
     ASSERT_EQ(made.lists[i].num_full, list.num_full);
     put_in_order(made.lists[i]);
     ASSERT_EQ(made.lists[i].entries,
-              std::vector<GatherEntry>(
-                  plan->gather_entries.begin() + list.first_entry,
-                  plan->gather_entries.begin() + list.first_entry + list.num_entries));
+              std::vector<KvIndexEntry>(
+                  plan->kv_index_entries.begin() + list.first_entry,
+                  plan->kv_index_entries.begin() + list.first_entry + list.num_entries));
     EXPECT_LE(list.num_entries, rooms[i].num_entries);
   }
 }

@@ -58,8 +58,8 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
   EXPECT_GT(counts.gather_entries, 0);
 }
 
-// Lists of every length about the edges of chunks, all rows seeing all of them or the last ones
-// some.
+// Lists of every length about the edges of index tiles, all rows seeing all of them or the last
+// ones some.
 TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -87,8 +87,9 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
   }
 }
 
-// What keys of one head leave in shared memory reaches no other, of whose last chunks only the keys
-// of the list are computed: NaN in all keys and values of a head, more than three items a worker.
+// What keys of one head leave in shared memory reaches no other, of whose last index tiles only the
+// keys of the list are computed: NaN in all keys and values of a head, more than three items a
+// worker.
 TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -133,7 +134,7 @@ TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
   }
 }
 
-// Chunks of keys that follow each other, before and behind others, and at the end of the keys.
+// Index tiles of keys that follow each other, before and behind others, and at the end of the keys.
 TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -155,9 +156,9 @@ TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
   }
 }
 
-// More chunks of keys that follow each other than a warp looks up at once, others behind them, with
-// and without several items a row.
-TEST(GatherOnGpu, IsAccurateWhereManyChunksFollowEachOther) {
+// More index tiles of keys that follow each other than a warp looks up at once, others behind them,
+// with and without several items a row.
+TEST(GatherOnGpu, IsAccurateWhereManyIndexTilesFollowEachOther) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const auto cells = [](auto q, auto k) {
@@ -277,27 +278,27 @@ TEST(GatherOnGpu, HasTheSameBitsTwice) {
 }
 
 // Lists in buffers of the caller, shorter than what items and segments say. `num_shared`: keys of a
-// list that lie apart from the others, at most, in whole chunks that all rows see.
+// list that lie apart from the others, at most, in whole index tiles that all rows see.
 std::string check_device_lists(const MaskCase& mask, const TrialChoice& choice, int num_shared) {
   GpuMachine machine;
   AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
   AttentionPlan plan = trial.plan();
-  // What items and segments say is more than the lists have, by a chunk and a half or more.
+  // What items and segments say is more than the lists have, by an index tile and a half or more.
   for (PlanSegment& segment : plan.segments) {
     if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
   }
   for (WorkItem& item : plan.items) item.num_tiles += 2;
-  std::vector<sm90::GatherListOnDevice> lists;
+  std::vector<sm90::KvIndexListOnDevice> lists;
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;
-  const auto add = [&](const GatherEntry& entry) {
+  const auto add = [&](const KvIndexEntry& entry) {
     keys.push_back(entry.key);
     rows.push_back(
         {static_cast<unsigned char>(entry.row_begin), static_cast<unsigned char>(entry.row_end)});
   };
   bool is_any_shared = false;
-  for (const GatherList& list : plan.gather_lists) {
-    const auto begin = plan.gather_entries.begin() + list.first_entry;
+  for (const KvIndexList& list : plan.kv_index_lists) {
+    const auto begin = plan.kv_index_entries.begin() + list.first_entry;
     const std::int32_t shared = std::min(num_shared, list.num_full / 128 * 128);
     is_any_shared |= shared > 0;
     const auto shared_at = static_cast<std::int64_t>(keys.size());
@@ -305,24 +306,24 @@ std::string check_device_lists(const MaskCase& mask, const TrialChoice& choice, 
     for (int i = 0; i < 48; ++i) add({0, 0, 0});
     const std::int64_t first_entry = static_cast<std::int64_t>(keys.size()) - shared;
     lists.push_back(
-        {sm90::GatherListOnDevice::place_of(first_entry, shared, first_entry - shared_at),
+        {sm90::KvIndexListOnDevice::place_of(first_entry, shared, first_entry - shared_at),
          list.num_entries, list.num_full});
     std::for_each(begin + shared, begin + list.num_entries, add);
-    while (keys.size() % kGatherAlignment != 0) add({0, 0, 0});
+    while (keys.size() % kKvIndexAlignment != 0) add({0, 0, 0});
   }
   if (is_any_shared != (num_shared > 0)) return "expected other lists";
-  const gpu_test::DeviceArray<sm90::GatherListOnDevice> d_lists(lists);
+  const gpu_test::DeviceArray<sm90::KvIndexListOnDevice> d_lists(lists);
   const gpu_test::DeviceArray<std::int32_t> d_keys(keys);
   const gpu_test::DeviceArray<uchar2> d_rows(rows);
-  plan.gather_lists.clear();
-  plan.gather_entries.clear();
+  plan.kv_index_lists.clear();
+  plan.kv_index_entries.clear();
   const DevicePlan device_plan = gpu_test::uploaded(plan);
   const gpu_test::Workspace workspace(device_plan);
   const auto refused =
       attention_forward(device_plan, trial.tensors(), workspace.data(), nullptr, trial.options());
   if (refused || refused.error().code != ErrorCode::invalid_argument) return "ran without lists";
   trial.poison(0xff);
-  const sm90::GatherArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
+  const sm90::KvIndexArrays arrays{d_lists.data(), d_keys.data(), d_rows.data(), nullptr};
   const auto ran = sm90::attention_forward_with_lists(
       device_plan, trial.tensors(), workspace.data(), nullptr, trial.options(), arrays);
   if (!ran) return ran.error().message;
@@ -340,7 +341,7 @@ TEST(GatherOnGpu, TakesListsThatAreMadeOnTheDevice) {
 }
 
 // Scattered keys, and a run of them that the copy engine takes.
-TEST(GatherOnGpu, TakesChunksOfOtherLists) {
+TEST(GatherOnGpu, TakesIndexTilesOfOtherLists) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const auto cells = [](auto q, auto k) {
     return k % 3 == 0 || (k > 700 && k < 1400) || (k % 7 == 0 && k < 5 * q);

@@ -1,6 +1,6 @@
 // Attention over keys in the order of their lifetimes, moved before the kernel, against float64:
-// alone and beside gather lists and tiles of the tensors' order, with packed heads, tails, biases,
-// split rows, heads and elements with orders of their own, or with none.
+// alone and beside kv index lists and tiles of the tensors' order, with packed heads, tails,
+// biases, split rows, heads and elements with orders of their own, or with none.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -237,7 +237,7 @@ TEST_P(AttentionLaunch, PlansMoveAndSayWhatTheyAre) {
   EXPECT_EQ(plan.tile(), (BlockShape{128, 128}));
   EXPECT_EQ(plan.device(), 0);
   // Of 8 bytes of an entry of a list 6 go to the device.
-  const auto num_entries = static_cast<std::int64_t>(trial.plan().gather_entries.size());
+  const auto num_entries = static_cast<std::int64_t>(trial.plan().kv_index_entries.size());
   EXPECT_GE(plan.size_bytes(), trial.plan().size_bytes() - 2 * num_entries);
   EXPECT_LE(plan.size_bytes(), trial.plan().size_bytes() + 64 * 1024);
   EXPECT_GT(plan.workspace_bytes(), 0);

@@ -95,7 +95,7 @@ TEST_P(AttentionMaximaOnGpu, RiseByAnyStepInTiles) {
   }
 }
 
-TEST_P(AttentionMaximaOnGpu, RiseByAnyStepInGatheredChunks) {
+TEST_P(AttentionMaximaOnGpu, RiseByAnyStepInIndexTiles) {
   if (GetParam() > 128) GTEST_SKIP() << "heads of this size are not gathered";
   // Every key of a chunk of its own tile, and chunks of two or three tiles with a narrow last one.
   for (const std::int64_t step : {1, 2, 5}) {

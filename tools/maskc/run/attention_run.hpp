@@ -65,7 +65,7 @@ class PlacedPlan {
 std::int64_t allowed_pairs(const BlockMask& mask, const AttentionShape& shape);
 /// "123.4 GFLOP/s", from 10,000 on "12.3 TFLOP/s"
 std::string rate_text(double gflops);
-/// Tiles and gather chunks that the plan walks.
+/// Tiles and index tiles that the plan walks.
 std::int64_t live_tiles(const PlanCounts& counts);
 
 /// "cpu (AVX2)", "sm90 (NVIDIA H200)"

@@ -101,7 +101,7 @@ struct EstimateOptions {
   /// it.
   bool count_all = false;
   /// kv index lists above this size are not built for a comparison.
-  std::int64_t max_gather_bytes = std::int64_t{1} << 30;
+  std::int64_t max_kv_index_bytes = std::int64_t{1} << 30;
 };
 
 /// One way to run the mask.

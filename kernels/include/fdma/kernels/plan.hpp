@@ -103,25 +103,25 @@ struct SplitRow {
 
 /// A key in a kv index list and the rows of the query tile that see it: [row_begin, row_end),
 /// relative to the tile. A key that several row intervals see is listed once for each.
-struct GatherEntry {
+struct KvIndexEntry {
   std::int32_t key;
   std::uint16_t row_begin;
   std::uint16_t row_end;
-  friend bool operator==(const GatherEntry&, const GatherEntry&) = default;
+  friend bool operator==(const KvIndexEntry&, const KvIndexEntry&) = default;
 };
 
 /// Every kv index list begins at a multiple of this number of entries, so that several keys can be
 /// loaded at a time. Zeros (key 0, no rows) fill the gap behind each list.
-inline constexpr std::int64_t kGatherAlignment = 8;
+inline constexpr std::int64_t kKvIndexAlignment = 8;
 
 /// A kv index list: entries [first_entry, first_entry + num_entries) of the plan. The num_full
 /// entries that all rows of the query tile see come first; both parts ascend by key. first_entry is
-/// a multiple of kGatherAlignment.
-struct GatherList {
+/// a multiple of kKvIndexAlignment.
+struct KvIndexList {
   std::int64_t first_entry;
   std::int32_t num_entries;
   std::int32_t num_full;
-  friend bool operator==(const GatherList&, const GatherList&) = default;
+  friend bool operator==(const KvIndexList&, const KvIndexList&) = default;
 };
 
 /// A kv permutation: another order of all or some keys of an element. Its key i is key
@@ -193,7 +193,7 @@ struct PlanOptions {
   BlockShape tile{0, 0};
   ColumnMode columns = ColumnMode::automatic;
   /// The kv index lists that `automatic` makes take at most this; masks beyond it are scanned.
-  std::int64_t max_gather_bytes = std::int64_t{2} << 30;
+  std::int64_t max_kv_index_bytes = std::int64_t{2} << 30;
   /// Bytes of shared cache (heads in L2): KV heads are taken in sets whose keys and values fit, and
   /// work tiles are ordered longest first inside a set.
   std::int64_t section_bytes = std::int64_t{32} << 20;
@@ -266,8 +266,8 @@ struct AttentionPlan {
   std::vector<std::int64_t> column_tables;
   std::vector<std::int64_t> column_offsets;  ///< into column_intervals
   std::vector<Interval> column_intervals;
-  std::vector<GatherList> gather_lists;
-  std::vector<GatherEntry> gather_entries;
+  std::vector<KvIndexList> kv_index_lists;
+  std::vector<KvIndexEntry> kv_index_entries;
   std::vector<KeyOrder> key_orders;
   std::vector<std::int32_t> ordered_keys;
   std::vector<std::int32_t> order_of;  ///< the kv permutation of (b, KV head), or -1

@@ -26,7 +26,7 @@ namespace fdma {
 namespace {
 
 using sm90::ForwardParams;
-using sm90::GatherArrays;
+using sm90::KvIndexArrays;
 
 // A kernel and its tile sizes. The first one that holds a plan's head sizes runs it.
 struct Kernel {
@@ -200,7 +200,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
 
 // `has_counter`: the counter in the workspace is 0, which is how every launch leaves it.
 Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* workspace,
-                 Stream stream, const AttentionOptions& options, const GatherArrays& gather,
+                 Stream stream, const AttentionOptions& options, const KvIndexArrays& gather,
                  bool has_counter = false) {
   const DevicePlan::Impl& impl = plan.impl();
   const AttentionShape& shape = impl.shape;
@@ -210,9 +210,10 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
   FDMA_TRY_VOID(check_residual(tensors));
   if (impl.is_gathering && gather.lists == nullptr) {
-    return Error{ErrorCode::invalid_argument,
-                 "plan: its segments name gather lists that are made on the device, and none came "
-                 "with the call"};
+    return Error{
+        ErrorCode::invalid_argument,
+        "plan: its segments name kv index lists that are made on the device, and none came "
+        "with the call"};
   }
   if (impl.arrays.num_items == 0) return {};
 
@@ -257,7 +258,7 @@ namespace sm90 {
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
                                           void* workspace, Stream stream,
                                           const AttentionOptions& options,
-                                          const GatherArrays& gather, bool has_counter) {
+                                          const KvIndexArrays& gather, bool has_counter) {
   return run(plan, tensors, workspace, stream, options, gather, has_counter);
 }
 

@@ -15,7 +15,7 @@ namespace fdma::sm90 {
 Result<void> attention_forward_with_lists(const DevicePlan& plan, const AttentionTensors& tensors,
                                           void* workspace, Stream stream,
                                           const AttentionOptions& options,
-                                          const GatherArrays& gather, bool has_counter = false);
+                                          const KvIndexArrays& gather, bool has_counter = false);
 
 /// Address of the work-tile counter in the workspace of a forward call.
 std::int32_t* item_counter(void* workspace);

@@ -16,7 +16,7 @@
 // looks up which index tiles are such runs for 32 of an item at once. The keys of an index tile
 // ascend, so its first and its last key suffice.
 //
-// The first index tiles of a list may be shared with another list (GatherListOnDevice): then only
+// The first index tiles of a list may be shared with another list (KvIndexListOnDevice): then only
 // their keys are read.
 #pragma once
 
@@ -38,24 +38,24 @@ struct alignas(16) GatherPart {
   std::int32_t num_entries;  ///< of its index tiles
   std::int32_t num_full;     ///< entries that all rows see: at least this many come first
   std::int32_t last_keys;    ///< keys of its last tile or index tile, in whole units
-  std::uint64_t place;       ///< GatherListOnDevice::place
+  std::uint64_t place;       ///< KvIndexListOnDevice::place
   static constexpr int kLastKeysAt = 12;  ///< bytes
 
   __device__ __forceinline__ std::int64_t first_entry() const {
-    constexpr std::uint64_t kEntries = (std::uint64_t{1} << GatherListOnDevice::kEntryBits) - 1;
+    constexpr std::uint64_t kEntries = (std::uint64_t{1} << KvIndexListOnDevice::kEntryBits) - 1;
     return static_cast<std::int64_t>(place & kEntries);
   }
   /// Offset of the key of an entry, from first_entry on.
   __device__ __forceinline__ int key_place(int entry) const {
-    constexpr int kLowBits = GatherListOnDevice::kEntryBits - 32;
-    constexpr int kChunkBits = GatherListOnDevice::kChunkBits;
+    constexpr int kLowBits = KvIndexListOnDevice::kEntryBits - 32;
+    constexpr int kChunkBits = KvIndexListOnDevice::kChunkBits;
     const auto shared = static_cast<std::uint32_t>(place >> 32) >> kLowBits;
     const int num_shared = static_cast<int>(shared % (1u << kChunkBits)) * kTileKeys;
     return entry - (entry < num_shared ? static_cast<int>(shared >> kChunkBits) * 8 : 0);
   }
 
-  __device__ __forceinline__ bool is_masked(int chunk) const {
-    return (chunk + 1) * kTileKeys > num_full;
+  __device__ __forceinline__ bool is_masked(int index_tile) const {
+    return (index_tile + 1) * kTileKeys > num_full;
   }
 };
 
@@ -113,13 +113,14 @@ __device__ __forceinline__ GatherPart read_gather(std::uint32_t from) {
 /// Example     keys 0 and 2 seen from row 0 and from row 5 on, key 0 up to row 9: toggles 1 at row
 ///             0, 4 at row 5, 1 at row 9; words 1 in rows 0 to 4, 5 up to row 8, then 4
 /// Cost        some 150 instructions, for any number of such keys
-__device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const ForwardParams& p,
-                                                 const GatherPart& part, int chunk, int lane) {
+__device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const ForwardParams& p,
+                                                      const GatherPart& part, int index_tile,
+                                                      int lane) {
   // All loads come first: one after the other they take longer than the products of an index tile.
   std::uint32_t queries[4];
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
-    const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
+    const int entry = index_tile * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
     queries[quad] = 0;
     if (entry >= part.num_full && entry < part.num_entries) {
       queries[quad] = __ldcg(
@@ -135,7 +136,7 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
   std::uint32_t above = 0;  // words of this lane's quad in the row above its first row
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
-    const int entry = chunk * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
+    const int entry = index_tile * kTileKeys + lane / 2 * 8 + lane % 2 + 2 * quad;
     const int begin = static_cast<int>(queries[quad] & 255) << p.plan.pack_shift;
     const int end = entry < part.num_full
                         ? kTileRows
@@ -189,15 +190,16 @@ __device__ __forceinline__ void write_chunk_mask(std::uint32_t slot, const Forwa
 /// once, then their biases: one after the other they take longer than the products of an index
 /// tile.
 template <bool kTerms>
-__device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const ForwardParams& p,
-                                                   const PublishedItem& item,
-                                                   const GatherPart& part, int chunk, int lane) {
+__device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const ForwardParams& p,
+                                                        const PublishedItem& item,
+                                                        const GatherPart& part, int index_tile,
+                                                        int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
   constexpr int kLaneKeys = kTileKeys / kWarpSize;
   const float* bias =
       p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
   const int num_biases = p.key_bias != nullptr ? part.num_entries : 0;
-  const int first = chunk * kTileKeys + lane;
+  const int first = index_tile * kTileKeys + lane;
   int keys[kLaneKeys];
   float values[kLaneKeys];
 #pragma unroll
@@ -225,14 +227,14 @@ __device__ __forceinline__ void write_chunk_biases(std::uint32_t to, const Forwa
 /// Writes the mask fragments and, in the bias kernel, the biases of an index tile. `item_address`
 /// and `gather_address` are where its item is broadcast.
 template <bool kGeneral, bool kTerms>
-__device__ __forceinline__ void write_chunk(std::uint32_t slot, std::uint32_t biases,
-                                            const ForwardParams& p, std::uint32_t item_address,
-                                            std::uint32_t gather_address, int chunk, bool is_masked,
-                                            int lane) {
+__device__ __forceinline__ void write_index_tile(std::uint32_t slot, std::uint32_t biases,
+                                                 const ForwardParams& p, std::uint32_t item_address,
+                                                 std::uint32_t gather_address, int index_tile,
+                                                 bool is_masked, int lane) {
   const GatherPart part = read_gather(gather_address);
-  if (is_masked) write_chunk_mask(slot, p, part, chunk, lane);
+  if (is_masked) write_index_tile_mask(slot, p, part, index_tile, lane);
   if constexpr (kGeneral) {
-    write_chunk_biases<kTerms>(biases, p, read_item(item_address), part, chunk, lane);
+    write_index_tile_biases<kTerms>(biases, p, read_item(item_address), part, index_tile, lane);
   }
 }
 

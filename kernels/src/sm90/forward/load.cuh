@@ -452,13 +452,14 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
     TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
     GatherPart gathered{};
     if constexpr (kGather) gathered = read_gather(item_slot + Layout::kItemGather);
-    int chunk = -gathered.num_tiles;
-    for (int left = item.num_tiles; left > 0; --left, ++chunk) {
+    int index_tile = -gathered.num_tiles;
+    for (int left = item.num_tiles; left > 0; --left, ++index_tile) {
       TileStep step;
       TilePlace place;
-      const bool is_gathered = kGather && chunk >= 0;
+      const bool is_gathered = kGather && index_tile >= 0;
       if (!is_gathered) walk.next(step, place);
-      const bool is_masked = is_gathered ? gathered.is_masked(chunk) : needs_words(step, place);
+      const bool is_masked =
+          is_gathered ? gathered.is_masked(index_tile) : needs_words(step, place);
       const bool has_slot = kGeneral || is_masked;
       const bool is_own = has_slot && turn == mask_warp;
       if (is_own) {
@@ -479,8 +480,9 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
           }
         }
         if (is_gathered) {
-          write_chunk<kGeneral, kTerms>(slot, biases, p, item_slot, item_slot + Layout::kItemGather,
-                                        chunk, is_masked, own_lane);
+          write_index_tile<kGeneral, kTerms>(slot, biases, p, item_slot,
+                                             item_slot + Layout::kItemGather, index_tile, is_masked,
+                                             own_lane);
         } else {
           if (is_masked) {
             write_mask<4, kGather>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,

@@ -42,7 +42,7 @@ struct ForwardParams {
   float* partial_out;  ///< partial results of split rows [partial, 128, head_dim_v]
   float* partial_lse;  ///< [partial, 128]
   // Read by the gathering kernels only.
-  GatherArrays gather;
+  KvIndexArrays gather;
   KeyRows k_gather, v_gather;
   // Keys and values in their permuted order (permute_kv.hpp).
   CUtensorMap moved_k, moved_v;

@@ -70,9 +70,9 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
   for (const OverlapMask& mask : gather_masks()) {
     const AttentionPlan plan = plan_of(mask);
     EXPECT_EQ(plan.items.size() % kWorkers, 0U);
-    ASSERT_EQ(plan.gather_lists.size(), static_cast<std::size_t>(kOverlapTileRows));
-    const GatherList& first = plan.gather_lists.front();
-    for (const GatherList& list : plan.gather_lists) {
+    ASSERT_EQ(plan.kv_index_lists.size(), static_cast<std::size_t>(kOverlapTileRows));
+    const KvIndexList& first = plan.kv_index_lists.front();
+    for (const KvIndexList& list : plan.kv_index_lists) {
       EXPECT_EQ(list.num_entries, first.num_entries);
       EXPECT_EQ(list.num_full, first.num_full);
     }
@@ -80,8 +80,8 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
     EXPECT_EQ(first.num_full, needs_masks ? 3 * first.num_entries / 4 : first.num_entries);
     const EvenCall call = call_of(plan, mask);
     EXPECT_EQ(std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0), 0);
-    EXPECT_DOUBLE_EQ(call.chunks, call.items * plan.items.front().num_tiles);
-    EXPECT_DOUBLE_EQ(call.chunk_tiles, call.items * first.num_entries / 128);
+    EXPECT_DOUBLE_EQ(call.index_tiles, call.items * plan.items.front().num_tiles);
+    EXPECT_DOUBLE_EQ(call.full_index_tiles, call.items * first.num_entries / 128);
     last_keys[needs_masks ? 1 : 0].push_back((first.num_entries - 1) % 128 + 1);
   }
   for (const std::vector<double>& each : last_keys) {
@@ -136,12 +136,12 @@ TEST(FitEvenCalls, FindsWhatTheEstimatorWasGiven) {
   EXPECT_NEAR(fitted.tile.gather.compute_us, exact.gather.compute_us, 1e-3);
 }
 
-TEST(FitEvenCalls, ChunksCostNothingWhereNoCallGathers) {
+TEST(FitEvenCalls, IndexTilesCostNothingWhereNoCallGathers) {
   EXPECT_FALSE(fit_even_calls(calls_of(overlap_masks(), known_device()), kTile).tile.can_gather());
 }
 
-// Kernels of head size 64 compute whole chunks: no call tells what a part of one would save.
-TEST(FitEvenCalls, FindsWhatWholeChunksCost) {
+// Kernels of head size 64 compute whole index tiles: no call tells what a part of one would save.
+TEST(FitEvenCalls, FindsWhatWholeIndexTilesCost) {
   DeviceProfile known = known_device();
   known.kernels[0].head_dim = 64;
   std::vector<OverlapMask> masks = overlap_masks();

@@ -1,4 +1,4 @@
-// Attention on the CPU over masks of few live keys: tiles, gather lists and keys in another order
+// Attention on the CPU over masks of few live keys: tiles, kv index lists and keys in another order
 // give results near those in float64, and the same bits every time.
 #include <gtest/gtest.h>
 

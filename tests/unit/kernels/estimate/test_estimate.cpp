@@ -356,11 +356,11 @@ TEST(Estimate, ComparesTilesAndColumnModesFastestFirst) {
     EXPECT_DOUBLE_EQ(alone.masked.time_us, *candidate.time_us);
     EXPECT_TRUE(alone.candidates.empty());
   }
-  options.max_gather_bytes = 0;
+  options.max_kv_index_bytes = 0;
   const SavingsReport bounded = *estimate(mask.mask, shape, profile, options);
   EXPECT_TRUE(bounded.candidates[3].time_us);
   EXPECT_FALSE(bounded.candidates[4].time_us);
-  EXPECT_THAT(bounded.candidates[4].reason, HasSubstr("gather lists would take"));
+  EXPECT_THAT(bounded.candidates[4].reason, HasSubstr("kv index lists would take"));
   options.direction = Direction::backward;
   const SavingsReport backward = *estimate(mask.mask, shape, profile, options);
   EXPECT_THAT(backward.candidates[2].reason, HasSubstr("does not gather"));

@@ -1,5 +1,5 @@
-// Estimates of gathered chunks: what they cost beside full tiles, what a power limit takes of them,
-// and what of a list's last chunk counts.
+// Estimates of index tiles: what they cost beside full tiles, what a power limit takes of them,
+// and what of a list's last index tile counts.
 #include <gtest/gtest.h>
 
 #include "fdma/formats/convert.hpp"
@@ -42,19 +42,19 @@ AttentionPlan gathering_plan(const BlockMask& mask, const AttentionShape& shape,
   return *make_plan(mask, shape, {score}, options);
 }
 
-TEST(EstimateGather, ChunksOfTheH200sProfileCostMoreThanFullTiles) {
+TEST(EstimateGather, IndexTilesOfTheH200sProfileCostMoreThanFullTiles) {
   const DeviceProfile h200 = *shipped_profile("h200");
   for (const KernelCosts& kernel : h200.kernels) {
     const TileCosts& tile = kernel.tiles.front();
     EXPECT_EQ(tile.can_gather(), kernel.direction == Direction::forward);
     if (!tile.can_gather()) continue;
-    const double chunk_us = tile.gather.tile_us + tile.gather.compute_us;
-    EXPECT_NEAR(chunk_us / tile.full.compute_us, 1.2, 0.05) << kernel.head_dim;
+    const double index_tile_us = tile.gather.tile_us + tile.gather.compute_us;
+    EXPECT_NEAR(index_tile_us / tile.full.compute_us, 1.2, 0.05) << kernel.head_dim;
     EXPECT_LT(kernel.gather_slowdown, kernel.sustained_slowdown) << kernel.head_dim;
   }
 }
 
-TEST(EstimateGather, ThePowerLimitTakesOfTilesAndChunksTheirOwnShares) {
+TEST(EstimateGather, ThePowerLimitTakesOfTilesAndIndexTilesTheirOwnShares) {
   const AttentionPlan plan =
       gathering_plan(scattered(2048, 2048, 4096, 2), shape_of(2048, 6144, 32, 128));
   DeviceProfile device = *shipped_profile("h200");
@@ -75,7 +75,7 @@ TEST(EstimateGather, ThePowerLimitTakesOfTilesAndChunksTheirOwnShares) {
                    found.launch_us + (1 + (0.25 + 0.0625) / 2) * found.schedule.makespan_us);
 }
 
-TEST(EstimateGather, LastChunkOfAListCountsUnitsOf32Keys) {
+TEST(EstimateGather, LastIndexTileOfAListCountsUnitsOf32Keys) {
   // 43 of 128 keys, or 128 + 43.
   const auto cells_of = [](std::int64_t keys, DType dtype, std::int32_t head_dim = 128,
                            ScoreKind score = ScoreKind::none) {

@@ -182,16 +182,17 @@ class ItemCells {
   }
 
   void visit_chunk(const TileStep& step) {
-    if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.gather_lists.size()))
-      return fail(fmt::format("no gather list {}", step.payload));
-    const GatherList& list = plan_.gather_lists[static_cast<std::size_t>(step.payload)];
+    if (step.payload < 0 || step.payload >= static_cast<std::int64_t>(plan_.kv_index_lists.size()))
+      return fail(fmt::format("no kv index list {}", step.payload));
+    const KvIndexList& list = plan_.kv_index_lists[static_cast<std::size_t>(step.payload)];
     const std::int64_t begin = std::int64_t{step.tile} * tile_.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, list.num_entries);
     if (step.tile < 0 || begin >= end)
-      return fail(fmt::format("chunk {} of gather list {} is empty", step.tile, step.payload));
+      return fail(
+          fmt::format("index tile {} of kv index list {} is empty", step.tile, step.payload));
     steps_.gather_entries += end - begin;
     for (std::int64_t i = begin; i < end; ++i) {
-      const GatherEntry* entry = plan_.gather_entries.data() + list.first_entry + i;
+      const KvIndexEntry* entry = plan_.kv_index_entries.data() + list.first_entry + i;
       if (entry->row_begin >= entry->row_end || entry->row_end > tile_.block_q)
         fail(fmt::format("gather entry {} has rows [{}, {})", i, entry->row_begin, entry->row_end));
       const bool is_full = entry->row_begin == 0 && entry->row_end >= num_rows_;

@@ -43,7 +43,7 @@ std::string plan_error(const MaskCase& each, const AttentionShape& shape,
   const auto plan = make_plan(each.mask, shape, {}, options);
   if (!plan) return each.name + ": " + plan.error().message;
   if (const auto valid = validate(*plan); !valid) return each.name + ": " + valid.error().message;
-  if (!plan->split_rows.empty() || plan->heads_per_tile != 1 || !plan->gather_lists.empty())
+  if (!plan->split_rows.empty() || plan->heads_per_tile != 1 || !plan->kv_index_lists.empty())
     return each.name + ": is split, packed or gathers";
   const std::string error = order_error(*plan);
   return error.empty() ? testing::check_plan(*plan, each) : each.name + ": " + error;
@@ -137,7 +137,7 @@ TEST(BackwardPlan, SaysWhatItDoesNotHave) {
   const auto gather = make_plan(each.mask, shape, {}, options);
   ASSERT_FALSE(gather);
   EXPECT_EQ(gather.error().message,
-            "columns: backward plans have no gather lists; use automatic or scan");
+            "columns: backward plans have no kv index lists; use automatic or scan");
 }
 
 // The closed form survives the transposing, and planning costs about what it costs forward.

@@ -261,29 +261,30 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
   const auto gather = make_plan(each.mask, shape, {}, options);
   ASSERT_TRUE(gather);
   ASSERT_GT(gather->counts.gather_chunks, 0);
-  ASSERT_GT(gather->gather_lists[0].num_full, 1);
-  ASSERT_NE(gather->gather_lists[0].num_entries % kGatherAlignment, 0);
+  ASSERT_GT(gather->kv_index_lists[0].num_full, 1);
+  ASSERT_NE(gather->kv_index_lists[0].num_entries % kKvIndexAlignment, 0);
   expect_caught(
       *gather,
-      {{"key", [](auto& p) { p.gather_entries[0].key = 1024; }},
-       {"negative key", [](auto& p) { p.gather_entries[0].key = -1; }},
-       {"row_begin", [](auto& p) { p.gather_entries[0].row_begin = 1; }},
-       {"row_end", [](auto& p) { p.gather_entries[0].row_end = 129; }},
-       {"no rows", [](auto& p) { p.gather_entries[0].row_end = 0; }},
+      {{"key", [](auto& p) { p.kv_index_entries[0].key = 1024; }},
+       {"negative key", [](auto& p) { p.kv_index_entries[0].key = -1; }},
+       {"row_begin", [](auto& p) { p.kv_index_entries[0].row_begin = 1; }},
+       {"row_end", [](auto& p) { p.kv_index_entries[0].row_end = 129; }},
+       {"no rows", [](auto& p) { p.kv_index_entries[0].row_end = 0; }},
        {"descending keys",
-        [](auto& p) { std::swap(p.gather_entries[0].key, p.gather_entries[1].key); }},
-       {"a key twice", [](auto& p) { p.gather_entries[1].key = p.gather_entries[0].key; }},
+        [](auto& p) { std::swap(p.kv_index_entries[0].key, p.kv_index_entries[1].key); }},
+       {"a key twice", [](auto& p) { p.kv_index_entries[1].key = p.kv_index_entries[0].key; }},
        {"an entry in the gap",
         [](auto& p) {
-          p.gather_entries[static_cast<std::size_t>(p.gather_lists[0].num_entries)] = {1, 0, 128};
+          p.kv_index_entries[static_cast<std::size_t>(p.kv_index_lists[0].num_entries)] = {1, 0,
+                                                                                           128};
         }},
-       {"first_entry in the gap", [](auto& p) { p.gather_lists[0].first_entry = 1; }},
-       {"num_full", [](auto& p) { p.gather_lists[0].num_full -= 1; }},
-       {"num_entries of a list", [](auto& p) { p.gather_lists[0].num_entries += 1; }},
-       {"negative num_entries", [](auto& p) { p.gather_lists[0].num_entries = -1; }},
-       {"first_entry", [](auto& p) { p.gather_lists[0].first_entry = 1 << 30; }},
-       {"negative first_entry", [](auto& p) { p.gather_lists[0].first_entry = -1; }},
-       {"an entry less", [](auto& p) { p.gather_entries.pop_back(); }},
+       {"first_entry in the gap", [](auto& p) { p.kv_index_lists[0].first_entry = 1; }},
+       {"num_full", [](auto& p) { p.kv_index_lists[0].num_full -= 1; }},
+       {"num_entries of a list", [](auto& p) { p.kv_index_lists[0].num_entries += 1; }},
+       {"negative num_entries", [](auto& p) { p.kv_index_lists[0].num_entries = -1; }},
+       {"first_entry", [](auto& p) { p.kv_index_lists[0].first_entry = 1 << 30; }},
+       {"negative first_entry", [](auto& p) { p.kv_index_lists[0].first_entry = -1; }},
+       {"an entry less", [](auto& p) { p.kv_index_entries.pop_back(); }},
        {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
        {"counts.gather_entries", [](auto& p) { p.counts.gather_entries += 1; }}});
 

@@ -1,5 +1,5 @@
-// Gather lists and key orders in plans: that they hold the cells of their masks, whatever the mask
-// and the way, and that the way that is taken is the cheap one.
+// KV index lists and key orders in plans: that they hold the cells of their masks, whatever the
+// mask and the way, and that the way that is taken is the cheap one.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -103,7 +103,7 @@ TEST(PlanRegions, ShareListsAndOrdersBetweenHeads) {
       plan_of(mask, shape_of(mask, 1, 1, 1), Backend::cpu, ColumnMode::gather);
   const AttentionPlan many = plan_of(mask, shape, Backend::cpu, ColumnMode::gather);
   EXPECT_GT(one.counts.gather_chunks, 0);
-  EXPECT_EQ(many.gather_entries, one.gather_entries);
+  EXPECT_EQ(many.kv_index_entries, one.kv_index_entries);
   EXPECT_EQ(many.counts.gather_entries, 24 * one.counts.gather_entries);
   const AttentionPlan ordered = plan_of(mask, shape, Backend::cpu, ColumnMode::reorder);
   ASSERT_EQ(ordered.key_orders.size(), 1);
@@ -187,7 +187,7 @@ TEST(PlanRegions, AreNearTheBestWay) {
   }
 }
 
-// Lists that nobody asked for are left out where they would take more than max_gather_bytes.
+// Lists that nobody asked for are left out where they would take more than max_kv_index_bytes.
 TEST(PlanRegions, KeepListsWithinTheirBytes) {
   std::vector<float> scores(3000);
   for (std::size_t k = 0; k < scores.size(); ++k)
@@ -199,23 +199,23 @@ TEST(PlanRegions, KeepListsWithinTheirBytes) {
   const AttentionShape shape = shape_of(mask, 1, 2, 2);
   PlanOptions options;
   const auto bytes = [&] {
-    return static_cast<std::int64_t>(sizeof(GatherEntry)) *
+    return static_cast<std::int64_t>(sizeof(KvIndexEntry)) *
            make_plan(mask.mask, shape, {}, options)->counts.gather_entries;
   };
   options.columns = ColumnMode::gather;
   const std::int64_t all = bytes();
-  options.max_gather_bytes = 0;
+  options.max_kv_index_bytes = 0;
   EXPECT_EQ(bytes(), all);
   options.columns = ColumnMode::automatic;
   EXPECT_EQ(bytes(), 0);
   EXPECT_EQ(testing::check_plan(*make_plan(mask.mask, shape, {}, options), mask), "");
-  options.max_gather_bytes = all;
+  options.max_kv_index_bytes = all;
   const std::int64_t automatic = bytes();
   EXPECT_GT(automatic, 0);
-  options.max_gather_bytes = automatic - 1;
+  options.max_kv_index_bytes = automatic - 1;
   EXPECT_GT(bytes(), 0);
   EXPECT_LT(bytes(), automatic);
-  options.max_gather_bytes = -1;
+  options.max_kv_index_bytes = -1;
   EXPECT_FALSE(make_plan(mask.mask, shape, {}, options));
 }
 
@@ -230,7 +230,7 @@ TEST(PlanRegions, RejectGatheringOfWideHeadsOnSm90) {
     const auto plan = make_plan(mask.mask, shape, {}, options);
     EXPECT_EQ(plan.has_value(), mode != ColumnMode::gather);
     if (plan) {
-      EXPECT_TRUE(plan->gather_lists.empty());
+      EXPECT_TRUE(plan->kv_index_lists.empty());
     }
     shape.head_dim = shape.head_dim_v = 128;
     EXPECT_TRUE(make_plan(mask.mask, shape, {}, options));
@@ -247,7 +247,7 @@ TEST(PlanRegions, VisitFewTilesOfLearnedTopk) {
   const AttentionShape shape = shape_of(mask, 1, 8, 2);
   const AttentionPlan scan = plan_of(mask, shape, Backend::sm90, ColumnMode::scan);
   EXPECT_EQ(num_tiles(scan), 8 * 16 * 17 / 2);
-  // At most 128 + 127 keys live in a tile row: 2 chunks.
+  // At most 128 + 127 keys live in a tile row: 2 index tiles.
   EXPECT_LE(num_tiles(plan_of(mask, shape, Backend::sm90, ColumnMode::gather)), 8 * 16 * 2);
   EXPECT_LT(num_tiles(plan_of(mask, shape, Backend::sm90, ColumnMode::reorder)),
             num_tiles(scan) / 2);

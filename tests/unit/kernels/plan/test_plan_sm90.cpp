@@ -105,7 +105,7 @@ std::string plan_error(const MaskCase& mask, const AttentionShape& shape,
   if (plan->backend != Backend::sm90 || plan->tile.block_kv != 128 ||
       plan->tile.block_q * plan->heads_per_tile != 128)
     return "not a plan of sm90";
-  if (columns == ColumnMode::scan && !plan->gather_lists.empty()) return "gather lists";
+  if (columns == ColumnMode::scan && !plan->kv_index_lists.empty()) return "kv index lists";
   if (const auto valid = validate(*plan); !valid) return mask.name + ": " + valid.error().message;
   return testing::check_plan(*plan, mask);
 }

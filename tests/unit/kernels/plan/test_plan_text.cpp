@@ -35,7 +35,7 @@ TEST(PlanText, ShowsHeaderCountsAndItems) {
 }
 
 // Long thin lifetimes, and rows from 256 on without keys.
-TEST(PlanText, ShowsColumnsGatherListsAndItemsWithoutKeys) {
+TEST(PlanText, ShowsColumnsKvIndexListsAndItemsWithoutKeys) {
   testing::Cells cells(384, 1024);
   for (std::int64_t k = 0; k < 1024; k += 9) {
     for (std::int64_t q = k % 5 * 40; q < 180 + k % 7 * 10; ++q) cells.at(q, k) = 1;
