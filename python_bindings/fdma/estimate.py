@@ -269,7 +269,7 @@ def estimate(
     profile as a dict, or the file of one, as `fdma-maskc calibrate` writes it. tile: query rows and
     keys of the kernel's tiles, one of the profile's; where None its first. columns: how query
     intervals per key (evictions, learned selections) run: every tile is visited, live keys are
-    gathered, or keys reordered by their lifetimes. workers: threads or SMs instead of the
+    gathered, or keys reordered by their live ranges. workers: threads or SMs instead of the
     profile's. count_all: count bitmaps also where more than 65,536 tiles have to be drawn for it.
 
     Raises ValueError for a wrong value and TypeError for a wrong type, naming the argument;

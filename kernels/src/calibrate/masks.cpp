@@ -149,7 +149,7 @@ BlockMask overlap_row_intervals(bool is_all, std::mt19937_64& random) {
 
 /// In partial columns one key in 8 is never live. The others are live from the first row to a
 /// random one, and few of them end in one tile.
-BlockMask overlap_lifetimes(bool is_all, std::mt19937_64& random) {
+BlockMask overlap_live_ranges(bool is_all, std::mt19937_64& random) {
   ColumnIntervals keys;
   keys.q_len = kOverlapRows;
   keys.kv_len = kLongKeys;
@@ -234,7 +234,7 @@ std::vector<OverlapMask> overlap_masks() {
           {overlap_bitmaps(is_all, is_shared, random), PlanSegmentKind::bitmap, is_all});
     }
     masks.push_back({overlap_row_intervals(is_all, random), PlanSegmentKind::rows, is_all});
-    masks.push_back({overlap_lifetimes(is_all, random), PlanSegmentKind::columns, is_all});
+    masks.push_back({overlap_live_ranges(is_all, random), PlanSegmentKind::columns, is_all});
   }
   return masks;
 }

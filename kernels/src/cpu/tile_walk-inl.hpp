@@ -77,7 +77,7 @@ class TileWalk {
         element_(element),
         chunk_(chunk),
         tile_(plan.mask_tile()),
-        order_(plan.key_order(item)),
+        order_(plan.kv_permutation(item)),
         column_len_(order_ != nullptr    ? order_->num_keys
                     : element != nullptr ? element->num_columns
                                          : plan.column_len(item.batch)),
@@ -151,7 +151,7 @@ class TileWalk {
   const FormulaElement* element_;  ///< of a closed-form plan, or null
   Chunk& chunk_;
   const BlockShape tile_;
-  const KeyOrder* order_;  ///< of the columns of tiles; null: the order of the tensors
+  const KvPermutation* order_;  ///< of the columns of tiles; null: the order of the tensors
   const std::int64_t column_len_, row_begin_;
   const std::size_t num_rows_;
 
@@ -161,7 +161,7 @@ class TileWalk {
   std::int64_t row_of(std::int64_t column) const {
     return order_ == nullptr
                ? column
-               : plan_.ordered_keys[static_cast<std::size_t>(order_->first_key + column)];
+               : plan_.permuted_keys[static_cast<std::size_t>(order_->first_key + column)];
   }
   std::uint64_t* writable_bits_of(std::size_t column) {
     return chunk_.row_bits.data() + column * words_per_column_;
@@ -245,7 +245,7 @@ class TileWalk {
       case PlanSegmentKind::gather:
         return append_list(step);
       case PlanSegmentKind::formula:
-      case PlanSegmentKind::order:
+      case PlanSegmentKind::permutation:
         return;
     }
   }

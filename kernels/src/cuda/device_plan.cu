@@ -96,7 +96,7 @@ void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>&
 std::vector<WorkItem> items_on_device(const AttentionPlan& plan) {
   std::vector<WorkItem> items = plan.items;
   for (WorkItem& item : items) {
-    const KeyOrder* order = plan.key_order(item);
+    const KvPermutation* order = plan.kv_permutation(item);
     item.num_entries =
         order == nullptr ? sm90::kTensorKeys : static_cast<std::int32_t>(order->num_keys);
   }
@@ -203,9 +203,9 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t kv_index_lists = packing.add(device_lists);
   const std::int64_t gather_keys = packing.add(keys);
   const std::int64_t gather_rows = packing.add(rows);
-  const std::int64_t key_orders = packing.add(plan.key_orders);
-  const std::int64_t ordered_keys = packing.add(plan.ordered_keys);
-  const std::int64_t order_of = packing.add(plan.order_of);
+  const std::int64_t kv_permutations = packing.add(plan.kv_permutations);
+  const std::int64_t permuted_keys = packing.add(plan.permuted_keys);
+  const std::int64_t permutation_of = packing.add(plan.permutation_of);
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
   VisitOrder order;
   KeyLists ordered_lists;
@@ -254,10 +254,10 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
                     reinterpret_cast<const std::int32_t*>(base + gather_keys),
                     reinterpret_cast<const uchar2*>(base + gather_rows)};
   }
-  impl->orders = {reinterpret_cast<const KeyOrder*>(base + key_orders),
-                  reinterpret_cast<const std::int32_t*>(base + ordered_keys),
-                  reinterpret_cast<const std::int32_t*>(base + order_of), 0};
-  for (const KeyOrder& order : plan.key_orders) {
+  impl->orders = {reinterpret_cast<const KvPermutation*>(base + kv_permutations),
+                  reinterpret_cast<const std::int32_t*>(base + permuted_keys),
+                  reinterpret_cast<const std::int32_t*>(base + permutation_of), 0};
+  for (const KvPermutation& order : plan.kv_permutations) {
     impl->orders.max_keys =
         std::max(impl->orders.max_keys, static_cast<std::int32_t>(order.num_keys));
   }

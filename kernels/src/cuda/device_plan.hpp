@@ -87,12 +87,12 @@ struct KvIndexArrays {
 /// Value of WorkItem::num_entries on the device where tiles count the keys of the tensors.
 inline constexpr std::int32_t kTensorKeys = 0;
 
-/// The kv permutations of a plan (KeyOrder).
-struct KeyOrdersOnDevice {
-  const KeyOrder* orders = nullptr;
-  const std::int32_t* keys = nullptr;      ///< AttentionPlan::ordered_keys
-  const std::int32_t* order_of = nullptr;  ///< [batch * heads_kv]
-  std::int32_t max_keys = 0;               ///< largest order; 0: the plan has no kv permutation
+/// The kv permutations of a plan (KvPermutation).
+struct KvPermutationsOnDevice {
+  const KvPermutation* orders = nullptr;
+  const std::int32_t* keys = nullptr;            ///< AttentionPlan::permuted_keys
+  const std::int32_t* permutation_of = nullptr;  ///< [batch * heads_kv]
+  std::int32_t max_keys = 0;  ///< largest order; 0: the plan has no kv permutation
 };
 
 /// The kv worklist of a backward plan (key_lists.hpp).
@@ -129,7 +129,7 @@ struct DevicePlan::Impl {
   bool is_listed = false;        ///< a backward plan over listed keys, without items
   bool is_ordered = false;       ///< uploaded for deterministic calls
   sm90::KeyListsOnDevice lists;
-  sm90::KeyOrdersOnDevice orders;
+  sm90::KvPermutationsOnDevice orders;
   /// Backward: items are grouped by KV head, and each KV head has some for each multiprocessor
   /// (RowZeros).
   bool is_by_row = false;

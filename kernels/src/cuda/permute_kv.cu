@@ -37,40 +37,40 @@ __device__ __forceinline__ void copy_rows(std::uint8_t* to, const std::uint8_t* 
   }
 }
 
-__global__ void __launch_bounds__(kThreads) move_keys_kernel(const MoveParams p) {
+__global__ void __launch_bounds__(kThreads) permute_kv_kernel(const PermuteParams p) {
   ptx::let_next_grid_start();
   ptx::wait_for_grid_before();
   if (blockIdx.x == 0 && threadIdx.x == 0) *p.counter = 0;
   const int num_rows = p.batch * p.heads_kv;
   const int row = static_cast<int>(blockIdx.x) % num_rows;
   const int first = static_cast<int>(blockIdx.x) / num_rows * kKeys;
-  const int index = p.orders.order_of[row];
+  const int index = p.orders.permutation_of[row];
   if (index < 0) return;
-  const KeyOrder order = p.orders.orders[index];
+  const KvPermutation order = p.orders.orders[index];
   const int num_keys = static_cast<int>(min(order.num_keys - first, std::int64_t{kKeys}));
   if (num_keys <= 0) return;
   const std::int32_t* keys = p.orders.keys + order.first_key + first;
   const int batch = row / p.heads_kv, kv_head = row % p.heads_kv;
   const std::int64_t to = std::int64_t{row} * p.orders.max_keys + first;
-  copy_rows(p.moved_k + to * p.k.row_bytes,
+  copy_rows(p.permuted_k + to * p.k.row_bytes,
             p.k.data + batch * p.k.batch_stride + kv_head * p.k.head_stride, p.k.row_stride,
             p.k.row_bytes, keys, num_keys);
-  copy_rows(p.moved_v + to * p.v.row_bytes,
+  copy_rows(p.permuted_v + to * p.v.row_bytes,
             p.v.data + batch * p.v.batch_stride + kv_head * p.v.head_stride, p.v.row_stride,
             p.v.row_bytes, keys, num_keys);
   if (p.key_bias == nullptr) return;
   const float* bias = p.key_bias + batch * p.bias_batch_stride + kv_head * p.bias_head_stride;
   for (int i = static_cast<int>(threadIdx.x); i < num_keys; i += kThreads) {
-    p.moved_bias[to + i] = __ldcg(bias + keys[i]);
+    p.permuted_bias[to + i] = __ldcg(bias + keys[i]);
   }
 }
 
 }  // namespace
 
-cudaError_t move_keys(const MoveParams& params, cudaStream_t stream) {
+cudaError_t permute_kv(const PermuteParams& params, cudaStream_t stream) {
   const std::int64_t num_blocks = std::int64_t{params.batch} * params.heads_kv *
                                   ceil_div(std::int64_t{params.orders.max_keys}, kKeys);
-  return ptx::launch_overlapping(move_keys_kernel, dim3(static_cast<unsigned>(num_blocks)),
+  return ptx::launch_overlapping(permute_kv_kernel, dim3(static_cast<unsigned>(num_blocks)),
                                  dim3(kThreads), 0, stream, params);
 }
 

@@ -12,23 +12,23 @@
 namespace fdma::sm90 {
 
 /// Arguments of one launch. For row r (a batch element and KV head), key i of its order goes to row
-/// r * orders.max_keys + i of moved_k, moved_v and moved_bias. Rows past an order's keys are left
-/// as they are.
-struct MoveParams {
-  KeyOrdersOnDevice orders;
+/// r * orders.max_keys + i of permuted_k, permuted_v and permuted_bias. Rows past an order's keys
+/// are left as they are.
+struct PermuteParams {
+  KvPermutationsOnDevice orders;
   KeyRows k, v;
   std::int32_t batch, heads_kv;
-  std::uint8_t* moved_k;
-  std::uint8_t* moved_v;
+  std::uint8_t* permuted_k;
+  std::uint8_t* permuted_v;
   const float* key_bias;  ///< or null
   std::int64_t bias_batch_stride, bias_head_stride;
-  float* moved_bias;
+  float* permuted_bias;
   std::int32_t* counter;  ///< set to 0
 };
 
 /// Launches the copy on `stream`. The next kernel may overlap with it.
 ///
 /// Cost  each permuted row is read and written once, at the rate of main memory
-cudaError_t move_keys(const MoveParams& params, cudaStream_t stream);
+cudaError_t permute_kv(const PermuteParams& params, cudaStream_t stream);
 
 }  // namespace fdma::sm90

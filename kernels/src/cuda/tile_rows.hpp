@@ -98,18 +98,18 @@ struct Workspace {
                                                           static_cast<int>(sizeof(TileRow))
                                                     : 0);
     partial_lse = partial_out + partials.out_bytes();
-    moved_k = aligned(partial_out + partials.bytes());
+    permuted_k = aligned(partial_out + partials.bytes());
     const std::int64_t moved =
         plan.shape.batch * plan.shape.heads_kv * std::int64_t{plan.orders.max_keys};
-    moved_v = moved_k + aligned(moved * plan.shape.head_dim * 2);
-    moved_bias = moved_v + aligned(moved * plan.shape.head_dim_v * 2);
-    bytes = moved_bias + aligned(plan.score.kind == ScoreKind::key_bias ? moved * 4 : 0);
+    permuted_v = permuted_k + aligned(moved * plan.shape.head_dim * 2);
+    permuted_bias = permuted_v + aligned(moved * plan.shape.head_dim_v * 2);
+    bytes = permuted_bias + aligned(plan.score.kind == ScoreKind::key_bias ? moved * 4 : 0);
   }
 
   PartialLayout partials;
   std::int64_t tile_rows, partial_out, partial_lse;
-  std::int64_t moved_k, moved_v;  ///< [batch, heads_kv, max_keys, head_dim or head_dim_v]
-  std::int64_t moved_bias;        ///< [batch, heads_kv, max_keys]
+  std::int64_t permuted_k, permuted_v;  ///< [batch, heads_kv, max_keys, head_dim or head_dim_v]
+  std::int64_t permuted_bias;           ///< [batch, heads_kv, max_keys]
   std::int64_t bytes;
 };
 

@@ -3,7 +3,7 @@
 //   1. count_ends    per piece: whether its intervals are cut at the ends of segments, and how many
 //                    parts of them end in each of 1,024 bins of queries
 //   2. place_bins    per row: where the parts of a bin begin, and those of each piece in it
-//   3. place_keys    moves parts to their bins, in the order of keys
+//   3. place_keys    moves parts to their bins, in the permutation of keys
 //   4. order_blocks  sorts blocks of some tiles by the first query; computes for each tile which
 //                    queries see some of its keys and which see all, and for each segment how many
 //                    tiles begin in it

@@ -20,7 +20,7 @@ struct KeyListsRoom {
   std::int64_t kv_len = 0;  ///< of the longest element
   std::int64_t q_len = 0;   ///< of the longest element
   std::int64_t w = 0;       ///< keys that a query keeps at most
-  /// Tiles of 128 queries per segment: one or more steps of lifetime_shift, at most
+  /// Tiles of 128 queries per segment: one or more steps of live_range_shift, at most
   /// kMaxSegmentTiles
   std::int32_t segment_tiles = 0;
   /// Whether additions have an order, so that gradients have the same bits in every run

@@ -12,7 +12,7 @@ struct SeenKey {
   Interval queries;
 };
 
-// The seen keys in key order, in which neither begins nor ends decrease.
+// The seen keys in kv permutation, in which neither begins nor ends decrease.
 std::vector<SeenKey> seen_keys(const ColumnIntervals& among) {
   std::vector<SeenKey> seen;
   for (std::size_t key = 0; key + 1 < among.offsets.size(); ++key) {

@@ -18,7 +18,7 @@ namespace fdma::dynamic_mask {
 inline constexpr int kPieceThreads = 256;
 inline constexpr int kPieceWarps = kPieceThreads / kWarp;
 inline constexpr int kRounds = kPieceKeys / kPieceThreads;  // of a warp, 32 keys each
-inline constexpr int kBins = 1024;                          // steps of lifetime_shift
+inline constexpr int kBins = 1024;                          // steps of live_range_shift
 inline constexpr int kRowThreads = 1024;  // threads of kernels with one block per row
 inline constexpr int kMaxBlockTiles = 8;
 static_assert(kBins == kRowThreads && kMaxBlockTiles == kPieceWarps);
@@ -74,7 +74,7 @@ struct PieceKeys {
         first(static_cast<int>(piece * kPieceKeys) +
               static_cast<int>(threadIdx.x) / kWarp * kRounds * kWarp +
               static_cast<int>(threadIdx.x) % kWarp),
-        shift(lifetime_shift(call.q_lens[row])) {
+        shift(live_range_shift(call.q_lens[row])) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const std::int64_t key = first + i * kWarp;

@@ -204,7 +204,7 @@ class Estimator {
                              SavingsReport& report) {
     Candidate candidate{costs.tile, columns, {}, {}};
     if (columns == ColumnMode::gather) candidate.reason = why_not_gather(hub, costs);
-    if (columns == ColumnMode::reorder) candidate.reason = why_not_reorder(costs);
+    if (columns == ColumnMode::reorder) candidate.reason = why_not_permute(costs);
     if (candidate.reason.empty()) {
       const bool is_scanned = columns == ColumnMode::automatic && !chooses_columns(costs);
       Result<AttentionPlan> plan =
@@ -236,7 +236,7 @@ class Estimator {
   }
 
   /// A kv permutation gathers the keys that it leaves scattered.
-  std::string why_not_reorder(const TileCosts& costs) const {
+  std::string why_not_permute(const TileCosts& costs) const {
     if (chooses_columns(costs)) return "";
     return options_.direction == Direction::backward ? "backward kernels do not reorder keys"
                                                      : "the kernel does not gather";

@@ -243,7 +243,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
                                                  static_cast<std::size_t>(item.q_tile)];
   }
   const std::int64_t row_len = plan_.row_len(item.batch);
-  const KeyOrder* const order = plan_.key_order(item);
+  const KvPermutation* const order = plan_.kv_permutation(item);
   const std::int64_t kv_len = order == nullptr ? plan_.column_len(item.batch) : order->num_keys;
   const std::int64_t block_kv = tile_.block_kv;
   const std::int64_t rows = computed_rows(
@@ -265,7 +265,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   PlanWork work;
   for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
     const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
-    if (segment.kind == PlanSegmentKind::order) continue;
+    if (segment.kind == PlanSegmentKind::permutation) continue;
     std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
     std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
     if (is_part) {
@@ -302,7 +302,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
         steps.cells += rows * gathered_keys(first, end);
         break;
       case PlanSegmentKind::formula:
-      case PlanSegmentKind::order:
+      case PlanSegmentKind::permutation:
         break;
     }
   }

@@ -207,7 +207,7 @@ class OrderSearch {
                       num_visits)};
     }
     if (units_.num_units() == 0) return VisitOrder();
-    VisitOrder order = best_order(num_visits);
+    VisitOrder order = best_permutation(num_visits);
     std::vector<std::int32_t> num_before(at(units_.num_rows() * num_q_tiles_));
     order.first_visits.reserve(order.units.size());
     order.ranks.reserve(at(num_visits));
@@ -282,7 +282,7 @@ class OrderSearch {
     return num_longer;
   }
 
-  VisitOrder best_order(std::int64_t num_visits) const {
+  VisitOrder best_permutation(std::int64_t num_visits) const {
     const std::int64_t heads = units_.heads_in_cache();
     const std::int64_t simulated = std::min(num_heads_, kMostTimesTheHeads * heads);
     const std::int64_t num_steps = num_visits * units_.num_passes();

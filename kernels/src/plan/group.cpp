@@ -73,12 +73,12 @@ class RowAppender {
   }
 
  private:
-  void append_order() {
-    if (order_ >= 0) plan_.segments.push_back({0, 0, 0, 0, PlanSegmentKind::order, order_});
+  void append_permutation() {
+    if (order_ >= 0) plan_.segments.push_back({0, 0, 0, 0, PlanSegmentKind::permutation, order_});
   }
 
   void append_run(const TileRun& run) {
-    append_order();
+    append_permutation();
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
       const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
       plan_.segments.push_back({segment.first_tile, segment.end_tile, segment.step_first,
@@ -90,7 +90,7 @@ class RowAppender {
   void append_row(const TileRun& run, std::int32_t step, std::int32_t list, PlannedRow& out) {
     const std::int32_t row = run.first_row + step * run.row_stride;
     out.first_segment = static_cast<std::int32_t>(plan_.segments.size());
-    append_order();
+    append_permutation();
     for (std::int64_t s = run.first_segment; s < run.first_segment + run.num_segments; ++s) {
       const TileSegment& segment = mask_.segments[static_cast<std::size_t>(s)];
       const std::int32_t first = segment.first_tile + step * segment.step_first;
@@ -214,7 +214,7 @@ class RowAppender {
           counts.gather_entries = regions.num_gathered;
           break;
         case PlanSegmentKind::formula:
-        case PlanSegmentKind::order:
+        case PlanSegmentKind::permutation:
           break;
       }
     }
@@ -236,15 +236,15 @@ Result<PlannedGroup> append_group(const GroupChoice& group, AttentionPlan& plan)
   PlannedGroup planned;
   planned.rows.resize(group.regions.rows.size());
   std::vector<bool> rows(planned.rows.size(), true);
-  if (group.has_order()) {
-    planned.order = static_cast<std::int32_t>(plan.key_orders.size());
+  if (group.has_permutation()) {
+    planned.order = static_cast<std::int32_t>(plan.kv_permutations.size());
     const std::vector<std::int32_t>& keys = group.ordered.keys;
-    plan.key_orders.push_back({static_cast<std::int64_t>(plan.ordered_keys.size()),
-                               static_cast<std::int64_t>(keys.size())});
-    plan.ordered_keys.insert(plan.ordered_keys.end(), keys.begin(), keys.end());
-    RowAppender(group.ordered.mask, group.ordered_regions, planned.order, plan)
-        .run(group.is_ordered, keys, planned.rows);
-    for (std::size_t row = 0; row < rows.size(); ++row) rows[row] = !group.is_ordered[row];
+    plan.kv_permutations.push_back({static_cast<std::int64_t>(plan.permuted_keys.size()),
+                                    static_cast<std::int64_t>(keys.size())});
+    plan.permuted_keys.insert(plan.permuted_keys.end(), keys.begin(), keys.end());
+    RowAppender(group.ordered.mask, group.permuted_regions, planned.order, plan)
+        .run(group.is_permuted, keys, planned.rows);
+    for (std::size_t row = 0; row < rows.size(); ++row) rows[row] = !group.is_permuted[row];
   }
   RowAppender(group.mask, group.regions, -1, plan).run(rows, {}, planned.rows);
   if (plan.segments.size() > std::numeric_limits<std::int32_t>::max()) {

@@ -27,20 +27,20 @@ struct GroupChoice {
   SegmentMask mask;
   Regions regions;  ///< of `mask`
   // Where keys are permuted:
-  OrderedMask ordered;
-  Regions ordered_regions;       ///< of ordered.mask
-  std::vector<bool> is_ordered;  ///< tile rows that are computed in the new order; otherwise empty
+  PermutedMask ordered;
+  Regions permuted_regions;       ///< of ordered.mask
+  std::vector<bool> is_permuted;  ///< tile rows that are computed in the new order; otherwise empty
   double gain = 0;  ///< full tiles that the order saves, with every tile row counted once
 
-  bool has_order() const { return !is_ordered.empty(); }
+  bool has_permutation() const { return !is_permuted.empty(); }
   /// Makes all tile rows computed in the order of the tensors again.
-  void drop_order() { is_ordered.clear(); }
+  void drop_permutation() { is_permuted.clear(); }
 };
 
 /// The rows of a group in a plan.
 struct PlannedGroup {
   std::vector<PlannedRow> rows;
-  std::int32_t order = -1;  ///< index into plan.key_orders
+  std::int32_t order = -1;  ///< index into plan.kv_permutations
 };
 
 /// Appends the segments, bitmaps, panels, tables, lists and the kv permutation of a group to

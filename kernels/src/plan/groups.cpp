@@ -87,9 +87,9 @@ class GroupsPlanner {
       FDMA_TRY_VOID(append(choices.back()));
       choices.clear();
     }
-    weigh_orders(choices);
+    weigh_permutations(choices);
     for (GroupChoice& choice : choices) FDMA_TRY_VOID(append(choice));
-    set_orders();
+    set_permutations();
     return std::move(planned_);
   }
 
@@ -110,19 +110,19 @@ class GroupsPlanner {
       group.regions = choose_regions(group.mask, ColumnMode::scan, costs_);
     }
     if (!can_reorder || is_hopeless || group.mask.column_offsets.empty()) return group;
-    group.ordered = order_by_lifetime(group.mask);
-    group.ordered_regions = choose_regions(group.ordered.mask, ways.ordered, costs_);
-    group.is_ordered.resize(group.regions.rows.size());
+    group.ordered = permute_by_live_range(group.mask);
+    group.permuted_regions = choose_regions(group.ordered.mask, ways.ordered, costs_);
+    group.is_permuted.resize(group.regions.rows.size());
     bool is_any = false;
-    for (std::size_t row = 0; row < group.is_ordered.size(); ++row) {
+    for (std::size_t row = 0; row < group.is_permuted.size(); ++row) {
       const double cost = group.regions.rows[row].cost;
-      const double saved = cost - group.ordered_regions.rows[row].cost;
+      const double saved = cost - group.permuted_regions.rows[row].cost;
       const bool is_better = saved > costs_.least_gain * cost;
-      group.is_ordered[row] = ways.is_asked_for || is_better;
+      group.is_permuted[row] = ways.is_asked_for || is_better;
       if (is_better) group.gain += saved;
-      is_any |= group.is_ordered[row];
+      is_any |= group.is_permuted[row];
     }
-    if (!is_any) group.drop_order();
+    if (!is_any) group.drop_permutation();
     return group;
   }
 
@@ -137,18 +137,19 @@ class GroupsPlanner {
   }
 
   // Keys are permuted if all items together gain more than that costs.
-  void weigh_orders(std::vector<GroupChoice>& groups) const {
+  void weigh_permutations(std::vector<GroupChoice>& groups) const {
     const auto items_of_kv_head =
         static_cast<double>(ceil_div(plan_.shape.group_size(), plan_.heads_per_tile));
     double gain = -costs_.moving;
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const double moved = costs_.moved_key * static_cast<double>(groups[g].ordered.keys.size());
+      const double moved = costs_.permuted_key * static_cast<double>(groups[g].ordered.keys.size());
       const double of_kv_head = groups[g].gain * items_of_kv_head - moved;
-      if (of_kv_head <= 0) groups[g].drop_order();
-      if (groups[g].has_order()) gain += of_kv_head * static_cast<double>(uses_[g].num_kv_heads);
+      if (of_kv_head <= 0) groups[g].drop_permutation();
+      if (groups[g].has_permutation())
+        gain += of_kv_head * static_cast<double>(uses_[g].num_kv_heads);
     }
     if (gain > 0) return;
-    for (GroupChoice& group : groups) group.drop_order();
+    for (GroupChoice& group : groups) group.drop_permutation();
   }
 
   Result<void> append(GroupChoice& choice) {
@@ -166,24 +167,24 @@ class GroupsPlanner {
   static std::int64_t gather_bytes(const GroupChoice& choice) {
     std::int64_t entries = 0;
     for (std::size_t row = 0; row < choice.regions.rows.size(); ++row) {
-      const bool is_ordered = choice.has_order() && choice.is_ordered[row];
-      const Regions& regions = is_ordered ? choice.ordered_regions : choice.regions;
+      const bool is_permuted = choice.has_permutation() && choice.is_permuted[row];
+      const Regions& regions = is_permuted ? choice.permuted_regions : choice.regions;
       entries += regions.rows[row].num_gathered;
     }
     return entries * static_cast<std::int64_t>(sizeof(KvIndexEntry));
   }
 
   // Sets the kv permutation of every (b, KV head).
-  void set_orders() {
-    if (plan_.key_orders.empty()) return;
+  void set_permutations() {
+    if (plan_.kv_permutations.empty()) return;
     const AttentionShape& shape = plan_.shape;
     for (std::int64_t b = 0; b < shape.batch; ++b) {
       for (std::int64_t kv = 0; kv < shape.heads_kv; ++kv) {
         const std::int32_t group = group_of(mask_, b, kv * shape.group_size());
         const std::int32_t order = planned_[static_cast<std::size_t>(group)].order;
-        plan_.order_of.push_back(order);
+        plan_.permutation_of.push_back(order);
         if (order < 0) continue;
-        plan_.counts.moved_keys += plan_.key_orders[static_cast<std::size_t>(order)].num_keys;
+        plan_.counts.moved_keys += plan_.kv_permutations[static_cast<std::size_t>(order)].num_keys;
       }
     }
   }

@@ -10,7 +10,7 @@
 namespace fdma {
 
 /// A mask over permuted keys.
-struct OrderedMask {
+struct PermutedMask {
   std::vector<std::int32_t> keys;  ///< the keys that some query sees, in their new order
   SegmentMask mask;                ///< its key i is keys[i]
 };
@@ -22,6 +22,6 @@ struct OrderedMask {
 ///             of them, but in the new order half of the tiles are full or nearly so and the others
 ///             are empty
 /// Cost        O(keys log keys + intervals + tiles); the mask must have a column table
-OrderedMask order_by_lifetime(const SegmentMask& mask);
+PermutedMask permute_by_live_range(const SegmentMask& mask);
 
 }  // namespace fdma

@@ -91,8 +91,8 @@ std::vector<ListedKey> cut_intervals(std::span<const std::int64_t> offsets,
   return keys;
 }
 
-void sort_by_lifetime(std::int64_t q_len, std::vector<ListedKey>& keys) {
-  const std::int32_t shift = lifetime_shift(q_len);
+void sort_by_live_range(std::int64_t q_len, std::vector<ListedKey>& keys) {
+  const std::int32_t shift = live_range_shift(q_len);
   const auto last_step = [shift](const ListedKey& each) { return (each.q_end - 1) >> shift; };
   std::sort(keys.begin(), keys.end(), [&](const ListedKey& a, const ListedKey& b) {
     return std::tuple(last_step(a), a.key, a.q_begin) < std::tuple(last_step(b), b.key, b.q_begin);
@@ -129,7 +129,7 @@ void add_sums(std::size_t num_keys, HeadLists& lists) {
 
 std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len) {
   constexpr std::int32_t kMost = 32, kOfGroup = 64;
-  const std::int32_t step = (1 << lifetime_shift(q_len)) / kListTile;
+  const std::int32_t step = (1 << live_range_shift(q_len)) / kListTile;
   return std::max({std::min(kMost, kOfGroup / group_size), step, 1});
 }
 
@@ -165,7 +165,7 @@ HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Inter
                     std::int64_t q_len, std::int32_t segment, std::int64_t w) {
   HeadLists lists;
   lists.keys = cut_intervals(offsets, intervals, segment, w);
-  sort_by_lifetime(q_len, lists.keys);
+  sort_by_live_range(q_len, lists.keys);
   const auto num_tiles = static_cast<std::int32_t>(lists.keys.size() / kListTile);
   for (std::int32_t tile = 0; tile < num_tiles; ++tile) {
     const auto keys = std::span(lists.keys)

@@ -13,7 +13,7 @@
 namespace fdma {
 
 /// Length of a segment in tiles of queries. What the items of a KV head read of a segment stays in
-/// the cache, and few keys begin and end in it. It is no less than a step of lifetime_shift.
+/// the cache, and few keys begin and end in it. It is no less than a step of live_range_shift.
 std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len);
 
 /// The same where a query is known to see at most `w` keys. Keys are then live for about w queries,
@@ -33,9 +33,9 @@ struct HeadLists {
 /// The worklist of keys of which key k is seen by the queries of intervals[offsets[k] .. [k + 1]),
 /// ascending and below q_len, with at most `w` keys seen by one query. In blocks of keys for which
 /// cuts_piece holds, intervals are cut at multiples of `segment` tiles of queries. All are then
-/// sorted by ((q_end - 1) >> lifetime_shift, key, q_begin), and blocks of order_block_tiles by
+/// sorted by ((q_end - 1) >> live_range_shift, key, q_begin), and blocks of order_block_tiles by
 /// q_begin alone, stably. Each tile is an item. A key that is listed several times has an
-/// accumulator row, which its entries share, and rows follow the order of keys.
+/// accumulator row, which its entries share, and rows follow the permutation of keys.
 ///
 /// Cost        O(entries log entries), with up to q_len / (128 * segment) entries per interval
 HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,

@@ -1,8 +1,8 @@
-// Decides on kv worklists for backward plans. They pay where tiles of the mask in key order have
-// few cells: a key of learned top-k or of random eviction is live in every tile between its begin
-// and its end, but few of its neighbours are. Both ways visit tiles of 128 x 128 at the same speed,
-// so their tile counts are compared. An item of a worklist costs one additional tile, because its
-// keys are loaded and its gradients stored one by one.
+// Decides on kv worklists for backward plans. They pay where tiles of the mask in kv permutation
+// have few cells: a key of learned top-k or of random eviction is live in every tile between its
+// begin and its end, but few of its neighbours are. Both ways visit tiles of 128 x 128 at the same
+// speed, so their tile counts are compared. An item of a worklist costs one additional tile,
+// because its keys are loaded and its gradients stored one by one.
 //
 // Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; sorted
 //             by live range 26,867 are visited, five of six of them full
@@ -68,7 +68,7 @@ ColumnIntervals columns_of_group(const BlockMask& mask, std::int32_t group) {
 
 std::int64_t tiles_of(const KeyItem& item) { return item.end_tile - item.begin_tile; }
 
-// Number of tiles of the mask in key order that have a cell.
+// Number of tiles of the mask in kv permutation that have a cell.
 std::int64_t tiles_of(const ColumnIntervals& columns) {
   const BlockShape tile{kListTile, kListTile};
   const TileCounts counts = count_tiles(segment_from_columns(columns, tile));

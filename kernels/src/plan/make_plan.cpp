@@ -80,7 +80,7 @@ Result<void> check_backward(const PlanOptions& options) {
   }
   if (options.columns == ColumnMode::reorder && options.backend == Backend::cpu) {
     return Error{ErrorCode::unsupported,
-                 "columns: backward plans for cpu have no key orders; use automatic or scan"};
+                 "columns: backward plans for cpu have no kv permutations; use automatic or scan"};
   }
   return {};
 }
@@ -314,7 +314,7 @@ std::int64_t AttentionPlan::size_bytes() const {
   return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
          bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
-         bytes(key_orders) + bytes(ordered_keys) + bytes(order_of) + bytes(formulas) +
+         bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) + bytes(formulas) +
          bytes(borders) + bytes(key_lists.keys) + bytes(key_lists.items) +
          bytes(key_lists.sum_keys);
 }

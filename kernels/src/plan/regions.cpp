@@ -252,7 +252,7 @@ RegionCosts region_costs(Backend backend) {
           .columns = {1.25, 0},
           .gather = 1.18,
           .gather_step = 128,
-          .moved_key = 0.03,
+          .permuted_key = 0.03,
           .moving = 270,
           .least_gain = 0.03,
           .least_mask_gain = 0.15};

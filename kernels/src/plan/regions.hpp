@@ -25,7 +25,7 @@ struct RegionCosts {
   RegionCost full, bitmap, rows, columns;
   double gather = 0;             ///< a tile's worth of the keys of a kv index list
   std::int64_t gather_step = 1;  ///< keys of a list are computed in multiples of this
-  double moved_key = 0;          ///< a key of a kv permutation
+  double permuted_key = 0;       ///< a key of a kv permutation
   double moving = 0;             ///< permuting keys at all
   /// Share of a row's cost that gathering must save, or its tiles stay as they are
   double least_gain = 0;

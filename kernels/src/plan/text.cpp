@@ -129,7 +129,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
       return fmt::format("gather {} ({} keys, {} full)", segment.payload, list.num_entries,
                          list.num_full);
     }
-    case PlanSegmentKind::order:
+    case PlanSegmentKind::permutation:
       return fmt::format("order {}", segment.payload);
     case PlanSegmentKind::formula:
       break;
@@ -158,9 +158,9 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
       plan.counts.full_tiles, plan.counts.bitmap_tiles, plan.counts.row_tiles,
       plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
       plan.counts.gather_entries);
-  if (!plan.key_orders.empty()) {
-    text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.key_orders.size(),
-                        plan.ordered_keys.size(), plan.counts.moved_keys);
+  if (!plan.kv_permutations.empty()) {
+    text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.kv_permutations.size(),
+                        plan.permuted_keys.size(), plan.counts.moved_keys);
   }
   if (plan.is_listed()) {
     text +=

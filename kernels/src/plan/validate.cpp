@@ -201,14 +201,14 @@ class ItemChecker {
     const std::int64_t place =
         std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
     const std::int32_t order =
-        plan_.order_of.empty() ? -1 : plan_.order_of[static_cast<std::size_t>(place)];
-    const PlanSegment expected{0, 0, 0, 0, PlanSegmentKind::order, order};
+        plan_.permutation_of.empty() ? -1 : plan_.permutation_of[static_cast<std::size_t>(place)];
+    const PlanSegment expected{0, 0, 0, 0, PlanSegmentKind::permutation, order};
     if (&segment != &plan_.segments[static_cast<std::size_t>(item.first_segment)] ||
         segment != expected) {
-      return wrong(
-          fmt::format("expected key order {} to be said first, got {}", order, segment.payload));
+      return wrong(fmt::format("expected kv permutation {} to be said first, got {}", order,
+                               segment.payload));
     }
-    kv_len_ = plan_.key_orders[static_cast<std::size_t>(order)].num_keys;
+    kv_len_ = plan_.kv_permutations[static_cast<std::size_t>(order)].num_keys;
     return {};
   }
 
@@ -239,7 +239,7 @@ class ItemChecker {
                                          static_cast<std::int64_t>(plan_.column_tables.size()),
                                          static_cast<std::int64_t>(plan_.kv_index_lists.size()),
                                          0,
-                                         static_cast<std::int64_t>(plan_.key_orders.size())};
+                                         static_cast<std::int64_t>(plan_.kv_permutations.size())};
     const auto kind = static_cast<std::size_t>(segment.kind);
     if (plan_.is_backward() && segment.kind > PlanSegmentKind::columns) {
       return wrong(fmt::format("kind {} in a backward plan", kind));
@@ -249,7 +249,7 @@ class ItemChecker {
       return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
     }
     const auto payload = static_cast<std::size_t>(segment.payload);
-    if (segment.kind == PlanSegmentKind::order) return enter_order(item, segment);
+    if (segment.kind == PlanSegmentKind::permutation) return enter_order(item, segment);
     if (has_list_) return wrong("comes after a kv index list");
     if (segment.kind == PlanSegmentKind::gather) return check_gather(item, segment);
     const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
@@ -288,7 +288,7 @@ class ItemChecker {
         break;
       case PlanSegmentKind::gather:
       case PlanSegmentKind::formula:
-      case PlanSegmentKind::order:
+      case PlanSegmentKind::permutation:
         break;
     }
     if (extent.rows > num_rows_ || first_key + extent.keys > kv_len_) {
@@ -343,7 +343,7 @@ Result<void> validate(const AttentionPlan& plan) {
   }
   FDMA_TRY_VOID(check_arrays(plan));
   FDMA_TRY_VOID(check_kv_index_arrays(plan));
-  FDMA_TRY_VOID(check_orders(plan));
+  FDMA_TRY_VOID(check_permutations(plan));
   RowCover cover(plan);
   FDMA_TRY_VOID(cover.check_split_rows());
   ItemChecker checker(plan);
@@ -354,8 +354,9 @@ Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(cover.finish());
   FDMA_TRY_VOID(check_groups(plan));
   PlanCounts counts = checker.counts();
-  for (const std::int32_t order : plan.order_of) {
-    if (order >= 0) counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
+  for (const std::int32_t order : plan.permutation_of) {
+    if (order >= 0)
+      counts.moved_keys += plan.kv_permutations[static_cast<std::size_t>(order)].num_keys;
   }
   if (counts != plan.counts) {
     return wrong("counts: they differ from those of the items");

@@ -64,8 +64,8 @@ Result<void> validate_formulas(const AttentionPlan& plan) {
       !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
       !plan.column_tables.empty() || !plan.column_offsets.empty() ||
       !plan.column_intervals.empty() || !plan.kv_index_lists.empty() ||
-      !plan.kv_index_entries.empty() || !plan.key_orders.empty() || !plan.ordered_keys.empty() ||
-      !plan.order_of.empty()) {
+      !plan.kv_index_entries.empty() || !plan.kv_permutations.empty() ||
+      !plan.permuted_keys.empty() || !plan.permutation_of.empty()) {
     return wrong("items: a parametric plan has formulas and borders only");
   }
   if (plan.num_splits < 1) {

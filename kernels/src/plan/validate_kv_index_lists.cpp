@@ -12,23 +12,24 @@ namespace {
 Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
 
 // Computes the last key of each kv permutation.
-Result<void> check_each_order(const AttentionPlan& plan, std::vector<std::int64_t>& last_keys) {
+Result<void> check_each_permutation(const AttentionPlan& plan,
+                                    std::vector<std::int64_t>& last_keys) {
   const AttentionShape& shape = plan.shape;
-  const auto num_keys = static_cast<std::int64_t>(plan.ordered_keys.size());
+  const auto num_keys = static_cast<std::int64_t>(plan.permuted_keys.size());
   std::vector<bool> is_there;
-  for (std::size_t i = 0; i < plan.key_orders.size(); ++i) {
-    const KeyOrder& order = plan.key_orders[i];
+  for (std::size_t i = 0; i < plan.kv_permutations.size(); ++i) {
+    const KvPermutation& order = plan.kv_permutations[i];
     if (order.first_key < 0 || order.num_keys < 0 || order.num_keys > num_keys ||
         order.first_key > num_keys - order.num_keys) {
-      return wrong(fmt::format("key_orders[{}]: keys {} + {} of {}", i, order.first_key,
+      return wrong(fmt::format("kv_permutations[{}]: keys {} + {} of {}", i, order.first_key,
                                order.num_keys, num_keys));
     }
     last_keys.push_back(-1);
     is_there.assign(static_cast<std::size_t>(shape.max_kv_len()), false);
     for (std::int64_t k = order.first_key; k < order.first_key + order.num_keys; ++k) {
-      const std::int32_t key = plan.ordered_keys[static_cast<std::size_t>(k)];
+      const std::int32_t key = plan.permuted_keys[static_cast<std::size_t>(k)];
       if (key < 0 || key >= shape.max_kv_len() || is_there[static_cast<std::size_t>(key)]) {
-        return wrong(fmt::format("ordered_keys[{}]: expected another key of {}, got {}", k,
+        return wrong(fmt::format("permuted_keys[{}]: expected another key of {}, got {}", k,
                                  shape.max_kv_len(), key));
       }
       is_there[static_cast<std::size_t>(key)] = true;
@@ -41,15 +42,16 @@ Result<void> check_each_order(const AttentionPlan& plan, std::vector<std::int64_
 // Checks that the keys of a permutation exist in every element that uses it.
 Result<void> check_uses(const AttentionPlan& plan, const std::vector<std::int64_t>& last_keys) {
   const AttentionShape& shape = plan.shape;
-  const auto num_heads = plan.key_orders.empty() ? 0 : shape.batch * shape.heads_kv;
-  if (static_cast<std::int64_t>(plan.order_of.size()) != num_heads) {
-    return wrong(
-        fmt::format("order_of: expected {} entries, got {}", num_heads, plan.order_of.size()));
+  const auto num_heads = plan.kv_permutations.empty() ? 0 : shape.batch * shape.heads_kv;
+  if (static_cast<std::int64_t>(plan.permutation_of.size()) != num_heads) {
+    return wrong(fmt::format("permutation_of: expected {} entries, got {}", num_heads,
+                             plan.permutation_of.size()));
   }
-  for (std::size_t i = 0; i < plan.order_of.size(); ++i) {
-    const std::int32_t order = plan.order_of[i];
-    if (order < -1 || order >= static_cast<std::int32_t>(plan.key_orders.size())) {
-      return wrong(fmt::format("order_of[{}]: {} of {} orders", i, order, plan.key_orders.size()));
+  for (std::size_t i = 0; i < plan.permutation_of.size(); ++i) {
+    const std::int32_t order = plan.permutation_of[i];
+    if (order < -1 || order >= static_cast<std::int32_t>(plan.kv_permutations.size())) {
+      return wrong(fmt::format("permutation_of[{}]: {} of {} permutations", i, order,
+                               plan.kv_permutations.size()));
     }
     if (order < 0) continue;
     const std::int64_t kv_len = shape.kv_len(static_cast<std::int64_t>(i) / shape.heads_kv);
@@ -113,9 +115,9 @@ Result<void> check_kv_index_list(const AttentionPlan& plan, std::int64_t index,
   return {};
 }
 
-Result<void> check_orders(const AttentionPlan& plan) {
+Result<void> check_permutations(const AttentionPlan& plan) {
   std::vector<std::int64_t> last_keys;
-  FDMA_TRY_VOID(check_each_order(plan, last_keys));
+  FDMA_TRY_VOID(check_each_permutation(plan, last_keys));
   return check_uses(plan, last_keys);
 }
 

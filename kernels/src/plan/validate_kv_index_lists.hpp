@@ -18,6 +18,6 @@ Result<void> check_kv_index_list(const AttentionPlan& plan, std::int64_t index,
 
 /// Returns an internal error that names the first wrong permutation. Each names keys of its
 /// elements, none twice, and every (b, KV head) has one of the permutations or none.
-Result<void> check_orders(const AttentionPlan& plan);
+Result<void> check_permutations(const AttentionPlan& plan);
 
 }  // namespace fdma

@@ -99,7 +99,7 @@ TEST_F(SegmentIteratorOnDevice, WalksKvIndexListsAndItemsWithoutKeysAsTheHostDoe
   std::mt19937 rng(6);
   std::int64_t num_compared = 0;
   for (int trial = 0; trial < 20; ++trial) {
-    testing::Cells cells = testing::random_lifetimes(rng, 400, 900, 2);
+    testing::Cells cells = testing::random_live_ranges(rng, 400, 900, 2);
     for (std::int64_t q = 0; q < 130; ++q)
       for (std::int64_t k = 0; k < 900; ++k) cells.at(q, k) = 0;
     const testing::MaskCase each = testing::case_of("lifetimes", cells, {128, 128});

@@ -1,4 +1,4 @@
-// Attention over keys in the order of their lifetimes, moved before the kernel, against float64:
+// Attention over keys in the order of their live ranges, moved before the kernel, against float64:
 // alone and beside kv index lists and tiles of the tensors' order, with packed heads, tails,
 // biases, split rows, heads and elements with orders of their own, or with none.
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ MaskCase eviction(std::int64_t len, std::uint32_t seed) {
 }
 
 // Every mask of scattered keys with types, head sizes, groups of heads and layouts in turn.
-TEST(ReorderOnGpu, IsAsAccurateAsAnExplicitProduct) {
+TEST(KvPermutationOnGpu, IsAsAccurateAsAnExplicitProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   PlanCounts counts;
@@ -83,7 +83,7 @@ TEST(ReorderOnGpu, IsAsAccurateAsAnExplicitProduct) {
 
 // Orders that end anywhere in a tile, whose last tile has keys that all rows see, beside keys that
 // are never seen.
-TEST(ReorderOnGpu, IsAccurateForEveryNumberOfKeys) {
+TEST(KvPermutationOnGpu, IsAccurateForEveryNumberOfKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   for (const std::int64_t num_keys : {1, 127, 128, 129, 200, 256, 257}) {
@@ -109,7 +109,7 @@ TEST(ReorderOnGpu, IsAccurateForEveryNumberOfKeys) {
 }
 
 // What `automatic` makes: early rows in the tensors' order, later ones reordered.
-TEST(ReorderOnGpu, IsAccurateBesideTilesInTheOrderOfTheTensors) {
+TEST(KvPermutationOnGpu, IsAccurateBesideTilesInTheOrderOfTheTensors) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase mask = eviction(2048, 7);
@@ -129,7 +129,7 @@ TEST(ReorderOnGpu, IsAccurateBesideTilesInTheOrderOfTheTensors) {
   }
 }
 
-TEST(ReorderOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
+TEST(KvPermutationOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const std::vector<MaskCase> one = testing::scattered_cases(150, 700, 22);
@@ -148,7 +148,7 @@ TEST(ReorderOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
 }
 
 // A long row whose keys several items share, and heads that share a tile.
-TEST(ReorderOnGpu, IsAccurateWhereRowsAreSplit) {
+TEST(KvPermutationOnGpu, IsAccurateWhereRowsAreSplit) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const auto cells = [](auto q, auto k) { return k % 3 == 0 && (k < 9000 || q % 16 > k % 13); };
@@ -166,7 +166,7 @@ TEST(ReorderOnGpu, IsAccurateWhereRowsAreSplit) {
   }
 }
 
-TEST(ReorderOnGpu, HasTheSameBitsTwice) {
+TEST(KvPermutationOnGpu, HasTheSameBitsTwice) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   for (const MaskCase& mask : testing::scattered_cases(300, 900, 31)) {

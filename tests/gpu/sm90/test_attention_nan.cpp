@@ -36,7 +36,7 @@ MaskCase mask_of_tiles() {
                           {128, 128});
 }
 
-// Per key a lifetime.
+// Per key a live range.
 MaskCase mask_of_columns() {
   return testing::case_of("columns",
                           testing::make_cells(kQLen, kKvLen,

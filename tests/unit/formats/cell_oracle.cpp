@@ -191,7 +191,7 @@ Cells random_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len) {
         return (k + phase * q) % step == 0;
       });
     }
-    case 4: {  // random lifetime per key
+    case 4: {  // random live range per key
       std::vector<Interval> lives;
       for (std::int64_t k = 0; k < kv_len; ++k) {
         const auto begin = static_cast<std::int32_t>(pick(rng, 0, q_len));

@@ -47,7 +47,7 @@ Cells cells_of(const BlockMask& mask, std::int64_t group);
 Cells crop_cells(const Cells& cells, std::int64_t q_begin, std::int64_t q_end,
                  std::int64_t kv_begin, std::int64_t kv_end);
 
-/// A random mask: noise of some density, windows, documents, strides, key lifetimes, or mixtures.
+/// A random mask: noise of some density, windows, documents, strides, key live ranges, or mixtures.
 Cells random_cells(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len);
 BlockShape random_block(std::mt19937& rng);
 std::int64_t pick(std::mt19937& rng, std::int64_t low, std::int64_t high);  // both included

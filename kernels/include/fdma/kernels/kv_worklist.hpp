@@ -15,9 +15,9 @@ inline constexpr std::int32_t kListTile = 128;
 /// Marks a key without fp32 accumulators: its work tile stores its gradients.
 inline constexpr std::int32_t kNoSums = -1;
 
-/// Entries are sorted by (q_end - 1) >> lifetime_shift(q_len), that is in steps of 64 queries or
+/// Entries are sorted by (q_end - 1) >> live_range_shift(q_len), that is in steps of 64 queries or
 /// more, at most 1,024 steps.
-FDMA_HOST_DEVICE inline std::int32_t lifetime_shift(std::int64_t q_len) {
+FDMA_HOST_DEVICE inline std::int32_t live_range_shift(std::int64_t q_len) {
   std::int32_t shift = 6;
   while (((q_len - 1) >> shift) >= 1024) ++shift;
   return shift;

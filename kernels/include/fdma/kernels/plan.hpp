@@ -47,8 +47,9 @@ enum class PlanSegmentKind : std::int32_t {
   columns = 3,  ///< column table number `payload`: query intervals per key, read by the kernel
   gather = 4,   ///< kv index list number `payload`, in index tiles of tile.block_kv entries
   formula = 5,  ///< the cells follow from the plan's closed form; only closed-form plans have it
-  order = 6,    ///< no tiles: the other segments of the work tile count keys in kv permutation
-                ///< number `payload`
+  permutation = 6,  ///< no tiles: the other segments of the work tile count keys in kv
+                    ///< permutation
+                    ///< number `payload`
 };
 
 /// Consecutive tiles of one kind and how they move per step of their run. In the tile row that is i
@@ -125,12 +126,12 @@ struct KvIndexList {
 };
 
 /// A kv permutation: another order of all or some keys of an element. Its key i is key
-/// ordered_keys[first_key + i] of the tensors. Each key occurs at most once. A backend that cannot
+/// permuted_keys[first_key + i] of the tensors. Each key occurs at most once. A backend that cannot
 /// read scattered keys moves their rows of K and V before its kernel runs.
-struct KeyOrder {
+struct KvPermutation {
   std::int64_t first_key;
   std::int64_t num_keys;
-  friend bool operator==(const KeyOrder&, const KeyOrder&) = default;
+  friend bool operator==(const KvPermutation&, const KvPermutation&) = default;
 };
 
 /// How make_plan treats tiles of few live keys, above all those of column intervals (learned top-k,
@@ -268,9 +269,9 @@ struct AttentionPlan {
   std::vector<Interval> column_intervals;
   std::vector<KvIndexList> kv_index_lists;
   std::vector<KvIndexEntry> kv_index_entries;
-  std::vector<KeyOrder> key_orders;
-  std::vector<std::int32_t> ordered_keys;
-  std::vector<std::int32_t> order_of;  ///< the kv permutation of (b, KV head), or -1
+  std::vector<KvPermutation> kv_permutations;
+  std::vector<std::int32_t> permuted_keys;
+  std::vector<std::int32_t> permutation_of;  ///< the kv permutation of (b, KV head), or -1
 
   /// Backward plans for sm90 whose keys are reordered have this in place of work tiles and all
   /// arrays above.
@@ -296,11 +297,11 @@ struct AttentionPlan {
     return is_backward() ? shape.q_len(b) : shape.kv_len(b);
   }
   /// The order in which the tiles of an item count keys; null: that of the tensors.
-  const KeyOrder* key_order(const WorkItem& item) const {
+  const KvPermutation* kv_permutation(const WorkItem& item) const {
     if (item.num_segments == 0) return nullptr;
     const PlanSegment& first = segments[static_cast<std::size_t>(item.first_segment)];
-    return first.kind == PlanSegmentKind::order
-               ? &key_orders[static_cast<std::size_t>(first.payload)]
+    return first.kind == PlanSegmentKind::permutation
+               ? &kv_permutations[static_cast<std::size_t>(first.payload)]
                : nullptr;
   }
   std::int64_t words_per_bitmap() const {

@@ -1,6 +1,6 @@
 // Gradients of ZOH scores on the host. Keys are divided into at most kMaxParts parts, which depend
 // on the shape only. Each part has its own sums for ddt_proj and da_coef; these are added in the
-// order of keys.
+// permutation of keys.
 #include "fdma/select/zoh_backward.hpp"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-// Finds groups of rows in key order and cuts them into pieces. A key that begins where the last
-// group ended begins the next group. A group reaches from its first key to the next group's first
-// key, so that pieces cover every key.
+// Finds groups of rows in kv permutation and cuts them into pieces. A key that begins where the
+// last group ended begins the next group. A group reaches from its first key to the next group's
+// first key, so that pieces cover every key.
 //   longer than a piece   the group has its own pieces, cut from its first key on
 //   short                 the group is packed with its neighbours: a piece of many documents is one
 //                         sort, instead of as many thread blocks as documents

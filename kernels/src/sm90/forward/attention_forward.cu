@@ -124,7 +124,7 @@ Result<void> check_residual(const AttentionTensors& tensors) {
 }
 
 // View of the permuted rows of `tensor`, K or V.
-TensorView moved_view(const TensorView& tensor, std::int64_t max_keys, const void* data) {
+TensorView permuted_view(const TensorView& tensor, std::int64_t max_keys, const void* data) {
   const std::int64_t heads = tensor.extents[2], dim = tensor.extents[3];
   TensorView moved = tensor;
   moved.data = data;
@@ -135,32 +135,34 @@ TensorView moved_view(const TensorView& tensor, std::int64_t max_keys, const voi
 
 // For plans with kv permutations, before the forward kernel: copies the permuted rows. The copying
 // kernel also zeroes the counter, so it replaces the kernel that does.
-Result<void> move_keys(const AttentionTensors& tensors, const AttentionCall& call,
-                       const DevicePlan::Impl& plan, int step_keys, char* workspace, Stream stream,
-                       ForwardParams& params) {
+Result<void> permute_kv(const AttentionTensors& tensors, const AttentionCall& call,
+                        const DevicePlan::Impl& plan, int step_keys, char* workspace, Stream stream,
+                        ForwardParams& params) {
   const sm90::Workspace places(plan);
   const std::int64_t max_keys = plan.orders.max_keys;
-  sm90::MoveParams moved{};
+  sm90::PermuteParams moved{};
   moved.orders = plan.orders;
   moved.k = params.k_gather;
   moved.v = params.v_gather;
   moved.batch = static_cast<std::int32_t>(plan.shape.batch);
   moved.heads_kv = plan.shape.heads_kv;
-  moved.moved_k = reinterpret_cast<std::uint8_t*>(workspace + places.moved_k);
-  moved.moved_v = reinterpret_cast<std::uint8_t*>(workspace + places.moved_v);
+  moved.permuted_k = reinterpret_cast<std::uint8_t*>(workspace + places.permuted_k);
+  moved.permuted_v = reinterpret_cast<std::uint8_t*>(workspace + places.permuted_v);
   moved.key_bias = call.key_bias;
   moved.bias_batch_stride = call.bias_batch_stride;
   moved.bias_head_stride = call.bias_head_stride;
-  moved.moved_bias = reinterpret_cast<float*>(workspace + places.moved_bias);
+  moved.permuted_bias = reinterpret_cast<float*>(workspace + places.permuted_bias);
   moved.counter = params.next_item;
   const sm90::TileBox box{step_keys};
-  FDMA_TRY(params.moved_k,
-           sm90::make_named_map(moved_view(tensors.kv.k, max_keys, moved.moved_k), 1, box, "k"));
-  FDMA_TRY(params.moved_v,
-           sm90::make_named_map(moved_view(tensors.kv.v, max_keys, moved.moved_v), 1, box, "v"));
-  params.moved_bias = moved.moved_bias;
-  params.max_moved_keys = max_keys;
-  return sm90::check_cuda(sm90::move_keys(moved, stream), "launch of the kernel that moves keys");
+  FDMA_TRY(
+      params.permuted_k,
+      sm90::make_named_map(permuted_view(tensors.kv.k, max_keys, moved.permuted_k), 1, box, "k"));
+  FDMA_TRY(
+      params.permuted_v,
+      sm90::make_named_map(permuted_view(tensors.kv.v, max_keys, moved.permuted_v), 1, box, "v"));
+  params.permuted_bias = moved.permuted_bias;
+  params.max_permuted_keys = max_keys;
+  return sm90::check_cuda(sm90::permute_kv(moved, stream), "launch of the kernel that moves keys");
 }
 
 // After the forward kernel: combines the rows whose keys were split.
@@ -239,7 +241,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
                               params.next_item, stream),
         "launch of the kernel that orders tile rows"));
   } else if (impl.orders.max_keys > 0) {
-    FDMA_TRY_VOID(move_keys(tensors, call, impl, kernel.step_keys, base, stream, params));
+    FDMA_TRY_VOID(permute_kv(tensors, call, impl, kernel.step_keys, base, stream, params));
   } else if (!has_counter) {
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
                                    "launch of the kernel that zeroes the counter"));

@@ -296,10 +296,10 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       item.partial = next.partial;
       if (next.num_entries != kTensorKeys) {
         item.kv_len = next.num_entries;
-        item.first_document = kMovedKeys;
+        item.first_document = kPermutedKeys;
       }
     }
-    const bool is_moved = item.first_document == kMovedKeys;
+    const bool is_permuted = item.first_document == kPermutedKeys;
     store_item(slot, item);
     if constexpr (kGather) {
       part = next_part;
@@ -357,7 +357,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
           for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
             ptx::tma_load_5d(
                 base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey,
-                is_moved ? &p.moved_k : &p.k, k_full, panel * kPanelColumns, 0, key_begin,
+                is_permuted ? &p.permuted_k : &p.k, k_full, panel * kPanelColumns, 0, key_begin,
                 item.kv_head, item.batch, ptx::kEvictLast);
           }
         }
@@ -369,7 +369,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
                    is_gathered ? kGathered
                    : has_tail  ? mask_warp
                                : kNoTail,
-                   is_moved ? &p.moved_v : &p.v};
+                   is_permuted ? &p.permuted_v : &p.v};
       }
       if (kGeneral || is_masked) mask_warp = next_mask_warp(mask_warp);
     }
@@ -400,10 +400,11 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
                                              const PublishedItem& item, const TilePlace& place,
                                              int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const bool is_moved = item.first_document == kMovedKeys;
+  const bool is_permuted = item.first_document == kPermutedKeys;
   const float* bias =
-      is_moved ? p.moved_bias + (item.batch * p.plan.heads_kv + item.kv_head) * p.max_moved_keys
-               : p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+      is_permuted
+          ? p.permuted_bias + (item.batch * p.plan.heads_kv + item.kv_head) * p.max_permuted_keys
+          : p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
   for (int i = lane; i < kTileKeys; i += kWarpSize) {
     const int key = place.key_begin + i;
     const float value = p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;

@@ -45,9 +45,9 @@ struct ForwardParams {
   KvIndexArrays gather;
   KeyRows k_gather, v_gather;
   // Keys and values in their permuted order (permute_kv.hpp).
-  CUtensorMap moved_k, moved_v;
-  const float* moved_bias;  ///< [batch, heads_kv, max_moved_keys]
-  std::int64_t max_moved_keys;
+  CUtensorMap permuted_k, permuted_v;
+  const float* permuted_bias;  ///< [batch, heads_kv, max_permuted_keys]
+  std::int64_t max_permuted_keys;
 };
 
 inline constexpr int kTileRows = 128;
@@ -79,7 +79,7 @@ struct alignas(16) PublishedItem {
   std::int32_t first_tile;
   /// Index of its partial result, or kWholeRow
   std::int32_t partial;
-  /// Documents of its rows in closed-form plans. Or kMovedKeys
+  /// Documents of its rows in closed-form plans. Or kPermutedKeys
   std::int32_t first_document, last_document;
   std::int32_t kv_head;
   std::int32_t head_in_group;  ///< head - kv_head * group_size
@@ -88,7 +88,7 @@ struct alignas(16) PublishedItem {
 
 /// In place of a first document (-1 stands for rows before the first document): the tiles count
 /// keys of the kv permutation.
-inline constexpr std::int32_t kMovedKeys = -2;
+inline constexpr std::int32_t kPermutedKeys = -2;
 
 inline constexpr int kMaxBlockBytes = 232448;  ///< of shared memory
 

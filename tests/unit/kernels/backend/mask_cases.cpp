@@ -123,7 +123,7 @@ AttentionShape shape_for(const BlockMask& mask, std::int64_t batch, std::int32_t
   return shape;
 }
 
-Cells random_lifetimes(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len, int most) {
+Cells random_live_ranges(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len, int most) {
   Cells cells(q_len, kv_len);
   for (std::int64_t k = 0; k < kv_len; ++k) {
     std::int64_t q = pick(rng, 0, q_len / 2);

@@ -54,6 +54,6 @@ AttentionShape shape_for(const BlockMask& mask, std::int64_t batch, std::int32_t
                          std::int32_t heads_kv);
 
 /// Column intervals with up to `most` intervals a key, as a random eviction would leave them.
-Cells random_lifetimes(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len, int most);
+Cells random_live_ranges(std::mt19937& rng, std::int64_t q_len, std::int64_t kv_len, int most);
 
 }  // namespace fdma::testing

@@ -60,7 +60,7 @@ std::vector<MaskCase> scattered_cases(std::int64_t q_len, std::int64_t kv_len, s
   add("random eviction", make_cells(q_len, kv_len, [&](auto q, auto k) {
         return k <= q + kv_len - q_len && q < end[static_cast<std::size_t>(k)];
       }));
-  add("keys that return", random_lifetimes(rng, q_len, kv_len, 4));
+  add("keys that return", random_live_ranges(rng, q_len, kv_len, 4));
   add("a tile that returns", make_cells(q_len, kv_len, [&](auto q, auto k) {
         return k % 17 == 3 && (k / 128 != 1 || q < q_len / 3 || q >= q_len / 2);
       }));

@@ -1,4 +1,4 @@
-// Masks of few live keys a tile: what kv index lists and key orders are for.
+// Masks of few live keys a tile: what kv index lists and kv permutations are for.
 #pragma once
 
 #include <cstdint>

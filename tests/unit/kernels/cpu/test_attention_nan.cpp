@@ -23,7 +23,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kQLen = 150, kKvLen = 300;
 
-// Documents, causal, with noise and one lifetime per key in the middle; row 77 is empty.
+// Documents, causal, with noise and one live range per key in the middle; row 77 is empty.
 const MaskCase& mask_of_all_kinds() {
   static const MaskCase mask = [] {
     std::mt19937 rng(1);

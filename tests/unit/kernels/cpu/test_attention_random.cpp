@@ -83,7 +83,7 @@ TEST(AttentionForward, IsAccurateForColumnMasksInEveryMode) {
   std::mt19937 rng(9);
   for (int trial = 0; trial < 12; ++trial) {
     const std::int64_t q_len = pick(rng, 100, 300), kv_len = pick(rng, 200, 700);
-    Cells cells = testing::random_lifetimes(rng, q_len, kv_len, 1 + trial % 4);
+    Cells cells = testing::random_live_ranges(rng, q_len, kv_len, 1 + trial % 4);
     if (trial % 2 == 0) {  // few keys are ever seen
       for (std::int64_t k = 0; k < kv_len; ++k) {
         if (k % 13 == 0) continue;

@@ -269,7 +269,7 @@ TEST(KeyListsRoom, SegmentsSuitTheNumberOfItems) {
   const dynamic_mask::KeyListsRoom small = dynamic_mask::key_lists_room(4, 2048, 2048, 100, 1);
   EXPECT_EQ(small.segment_tiles, 8);  // for want of items
   EXPECT_EQ(small.sum_rows(), 100);
-  // No less than a step of lifetimes, 1,024 queries here.
+  // No less than a step of live ranges, 1,024 queries here.
   EXPECT_EQ(dynamic_mask::key_lists_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
   // With an order: ranks of each item and tile; no more rows of sums, two entries of a key in each,
   // unless keys are cut often.

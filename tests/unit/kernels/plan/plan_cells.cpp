@@ -44,9 +44,9 @@ class ItemCells {
         num_rows_(std::min<std::int64_t>(plan.row_len(item.batch) - q_begin_, tile_.block_q)),
         kv_len_(plan.column_len(item.batch)),
         counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {
-    const KeyOrder* order = plan.key_order(item);
+    const KvPermutation* order = plan.kv_permutation(item);
     if (order == nullptr) return;
-    order_ = plan.ordered_keys.data() + order->first_key;
+    order_ = plan.permuted_keys.data() + order->first_key;
     kv_len_ = order->num_keys;
   }
 
@@ -361,8 +361,9 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
     const std::string error = check_row(plan, row, of_heads, counts);
     if (!error.empty()) return where + error;
   }
-  for (const std::int32_t order : plan.order_of) {
-    if (order >= 0) counts.moved_keys += plan.key_orders[static_cast<std::size_t>(order)].num_keys;
+  for (const std::int32_t order : plan.permutation_of) {
+    if (order >= 0)
+      counts.moved_keys += plan.kv_permutations[static_cast<std::size_t>(order)].num_keys;
   }
   if (!(counts == plan.counts)) return expected.name + ": the counts are not those of the items";
   return {};

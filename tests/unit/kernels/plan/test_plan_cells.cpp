@@ -84,7 +84,8 @@ TEST(MakePlan, HasTheCellsOfColumnMasksInEveryMode) {
   EXPECT_TRUE(rc::check("columns", [](std::uint32_t seed) {
     std::mt19937 rng(seed);
     const std::int64_t q_len = pick(rng, 1, 300), kv_len = pick(rng, 1, 300);
-    Cells cells = testing::random_lifetimes(rng, q_len, kv_len, static_cast<int>(pick(rng, 1, 4)));
+    Cells cells =
+        testing::random_live_ranges(rng, q_len, kv_len, static_cast<int>(pick(rng, 1, 4)));
     if (pick(rng, 0, 1) == 0) {  // thin: few keys are ever seen
       for (std::int64_t k = 0; k < kv_len; ++k) {
         if (pick(rng, 0, 15) == 0) continue;
@@ -106,7 +107,7 @@ TEST(MakePlan, HasTheCellsOfColumnMasksInEveryMode) {
   }));
 }
 
-// With lifetimes that no bitmap or row panel stores in fewer bytes, every kind of column step is
+// With live ranges that no bitmap or row panel stores in fewer bytes, every kind of column step is
 // there: otherwise the tests above could pass without one.
 TEST(MakePlan, ScansOrGathersColumnsAsAsked) {
   std::mt19937 rng(3);

@@ -291,26 +291,27 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
   options.columns = ColumnMode::reorder;
   const auto reorder = make_plan(each.mask, shape, {}, options);
   ASSERT_TRUE(reorder);
-  ASSERT_EQ(reorder->key_orders.size(), 1);
-  expect_caught(*reorder,
-                {{"a key of the order", [](auto& p) { p.ordered_keys[3] = 1024; }},
-                 {"a negative key of the order", [](auto& p) { p.ordered_keys[3] = -1; }},
-                 {"a key twice", [](auto& p) { p.ordered_keys[3] = p.ordered_keys[4]; }},
-                 {"a key less", [](auto& p) { p.ordered_keys.pop_back(); }},
-                 {"first_key", [](auto& p) { p.key_orders[0].first_key = 1; }},
-                 {"negative first_key", [](auto& p) { p.key_orders[0].first_key = -1; }},
-                 {"num_keys", [](auto& p) { p.key_orders[0].num_keys -= 1; }},
-                 {"negative num_keys", [](auto& p) { p.key_orders[0].num_keys = -1; }},
-                 {"no orders", [](auto& p) { p.key_orders.clear(); }},
-                 {"no order of heads", [](auto& p) { p.order_of.clear(); }},
-                 {"order of a head", [](auto& p) { p.order_of[0] = 1; }},
-                 {"negative order of a head", [](auto& p) { p.order_of[0] = -2; }},
-                 {"a head without the order that items have", [](auto& p) { p.order_of[0] = -1; }},
-                 {"the order's segment is not the first",
-                  [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
-                 {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},
-                 {"another order", [](auto& p) { p.segments[0].payload = 1; }},
-                 {"counts.moved_keys", [](auto& p) { p.counts.moved_keys += 1; }}});
+  ASSERT_EQ(reorder->kv_permutations.size(), 1);
+  expect_caught(
+      *reorder,
+      {{"a key of the order", [](auto& p) { p.permuted_keys[3] = 1024; }},
+       {"a negative key of the order", [](auto& p) { p.permuted_keys[3] = -1; }},
+       {"a key twice", [](auto& p) { p.permuted_keys[3] = p.permuted_keys[4]; }},
+       {"a key less", [](auto& p) { p.permuted_keys.pop_back(); }},
+       {"first_key", [](auto& p) { p.kv_permutations[0].first_key = 1; }},
+       {"negative first_key", [](auto& p) { p.kv_permutations[0].first_key = -1; }},
+       {"num_keys", [](auto& p) { p.kv_permutations[0].num_keys -= 1; }},
+       {"negative num_keys", [](auto& p) { p.kv_permutations[0].num_keys = -1; }},
+       {"no orders", [](auto& p) { p.kv_permutations.clear(); }},
+       {"no order of heads", [](auto& p) { p.permutation_of.clear(); }},
+       {"order of a head", [](auto& p) { p.permutation_of[0] = 1; }},
+       {"negative order of a head", [](auto& p) { p.permutation_of[0] = -2; }},
+       {"a head without the order that items have", [](auto& p) { p.permutation_of[0] = -1; }},
+       {"the order's segment is not the first",
+        [](auto& p) { std::swap(p.segments[0], p.segments[1]); }},
+       {"the order's segment has tiles", [](auto& p) { p.segments[0].end_tile = 1; }},
+       {"another order", [](auto& p) { p.segments[0].payload = 1; }},
+       {"counts.moved_keys", [](auto& p) { p.counts.moved_keys += 1; }}});
 }
 
 }  // namespace

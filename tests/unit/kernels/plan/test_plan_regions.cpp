@@ -1,5 +1,5 @@
-// KV index lists and key orders in plans: that they hold the cells of their masks, whatever the
-// mask and the way, and that the way that is taken is the cheap one.
+// KV index lists and kv permutations in plans: that they hold the cells of their masks, whatever
+// the mask and the way, and that the way that is taken is the cheap one.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -106,9 +106,9 @@ TEST(PlanRegions, ShareListsAndOrdersBetweenHeads) {
   EXPECT_EQ(many.kv_index_entries, one.kv_index_entries);
   EXPECT_EQ(many.counts.gather_entries, 24 * one.counts.gather_entries);
   const AttentionPlan ordered = plan_of(mask, shape, Backend::cpu, ColumnMode::reorder);
-  ASSERT_EQ(ordered.key_orders.size(), 1);
-  EXPECT_EQ(ordered.order_of, std::vector<std::int32_t>(6, 0));
-  EXPECT_EQ(ordered.counts.moved_keys, 6 * ordered.key_orders[0].num_keys);
+  ASSERT_EQ(ordered.kv_permutations.size(), 1);
+  EXPECT_EQ(ordered.permutation_of, std::vector<std::int32_t>(6, 0));
+  EXPECT_EQ(ordered.counts.moved_keys, 6 * ordered.kv_permutations[0].num_keys);
 }
 
 TEST(PlanRegions, OrderTheKeysThatAreSeen) {
@@ -116,7 +116,7 @@ TEST(PlanRegions, OrderTheKeysThatAreSeen) {
   for (const MaskCase& mask : testing::scattered_cases(300, 700, 10)) {
     const AttentionPlan plan =
         plan_of(mask, shape_of(mask, 1, 1, 1), Backend::cpu, ColumnMode::reorder);
-    if (plan.key_orders.empty()) continue;
+    if (plan.kv_permutations.empty()) continue;
     ++num_orders;
     std::vector<bool> is_seen(700, false);
     for (std::int64_t q = 0; q < 300; ++q) {
@@ -124,7 +124,7 @@ TEST(PlanRegions, OrderTheKeysThatAreSeen) {
         if (mask.cells[0].get(q, k) != 0) is_seen[static_cast<std::size_t>(k)] = true;
       }
     }
-    for (const std::int32_t key : plan.ordered_keys) {
+    for (const std::int32_t key : plan.permuted_keys) {
       EXPECT_TRUE(is_seen[static_cast<std::size_t>(key)]) << mask.name;
       is_seen[static_cast<std::size_t>(key)] = false;
     }

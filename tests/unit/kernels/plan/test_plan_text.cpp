@@ -34,7 +34,7 @@ TEST(PlanText, ShowsHeaderCountsAndItems) {
             ".. 3 more items\n");
 }
 
-// Long thin lifetimes, and rows from 256 on without keys.
+// Long thin live ranges, and rows from 256 on without keys.
 TEST(PlanText, ShowsColumnsKvIndexListsAndItemsWithoutKeys) {
   testing::Cells cells(384, 1024);
   for (std::int64_t k = 0; k < 1024; k += 9) {

@@ -18,7 +18,7 @@ inline constexpr std::int32_t kOpenEnd = std::numeric_limits<std::int32_t>::max(
 /// The query interval of every key, {0, 0} for none, where `among` belongs to the one-interval
 /// class. Three rules define the class:
 ///   each key is visible to at most one query interval
-///   in key order the begins do not decrease
+///   in kv permutation the begins do not decrease
 ///   intervals that meet end together, at the end of their group of rows
 ///
 /// Example     causal, documents, prefixes and padding at any alignment are members; a window is
