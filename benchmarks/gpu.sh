@@ -18,7 +18,7 @@
 #   masks      benchmarks/bench_python.py: fdma.compile beside FlexAttention's create_block_mask
 #   dense      benchmarks/bench_attention_gpu.py: FDMA beside cuDNN, row by row (--rows chooses)
 #   backward   gradients beside cuDNN's, and what deterministic ones cost; backward_flex: beside FlexAttention's
-#   parametric plans of segments beside plans in parametric form
+#   closed-form plans of segments beside plans in parametric form
 #   programs   FlexAttention's programs for the stages flex, backward_flex and topk, compiled side by side
 #              (flex_programs.py), for each would take seconds of its row
 #   flex       attention beside FlexAttention

@@ -326,7 +326,7 @@ def make_plan(
     num_threads: int = 0,
 ) -> AttentionPlan:
     """
-    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask as a formula: calls may bring lengths and documents. direction='backward' is for attention_backward_call. num_threads make it (0: all) and do not change it.
+    The plan of a mask for tensors of a shape, to be used by many calls of attention. form='parametric' keeps the mask in closed form: calls may bring lengths and documents. direction='backward' is for attention_backward_call. num_threads make it (0: all) and do not change it.
     """
 
 @overload
@@ -348,7 +348,7 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[NewArray, NewArray]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
     """
 
 @overload
@@ -370,7 +370,7 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> NewArray:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
     """
 
 @overload
@@ -392,7 +392,7 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[_Out, NewArray]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
     """
 
 @overload
@@ -414,7 +414,7 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> _Out:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
     """
 
 @overload
@@ -436,7 +436,7 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[NewArray, _Lse]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
     """
 
 @overload
@@ -458,7 +458,7 @@ def attention(
     cu_seqlens: Array | None = None,
 ) -> tuple[_Out, _Lse]:
     """
-    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a parametric plan.
+    softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, documents + 1], int32 and where q is, replace those of a closed-form plan.
     """
 
 def cpu_target() -> str:

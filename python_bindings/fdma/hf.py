@@ -31,7 +31,7 @@ from .interop.cu_seqlens import from_cu_seqlens
 from .interop.hf_host_values import host_value, offset_of
 from .interop.hf_keywords import check_keywords, refuse_dropout
 from .interop.hf_layer_mask import LayerMask
-from .interop.hf_mask_text import formula_of
+from .interop.hf_mask_text import mask_text_of
 from .interop.hf_operators import attention_with_tables, table_mask
 from .interop.hugging_face import from_hf_mask
 from .masks.block_mask import BlockMask
@@ -59,7 +59,7 @@ def mask_function(
 ) -> LayerMask:
     """The mask of a model's layers, as `transformers.masking_utils` asks for it.
 
-    Raises `fdma.TraceError` for a function of the model that is no formula of its indices.
+    Raises `fdma.TraceError` for a function of the model that is no expression of its indices.
 
     >>> import transformers  # the package that this module is for
     >>> from fdma.hf import mask_function
@@ -72,11 +72,11 @@ def mask_function(
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         if padding is not None:
             function = and_masks(function, padding_mask_function(padding))
-        found = formula_of(function, q_length, kv_length, q_offset, kv_offset)
+        found = mask_text_of(function, q_length, kv_length, q_offset, kv_offset)
         if found is not None:
             return LayerMask(found[0], shape, device, tables=found[1])
         _leave_graph(
-            "mask_function: it is no formula of its indices and of tensors that it indexes"
+            "mask_function: it is no expression of its indices and of tensors that it indexes"
         )
     layers: LayerMask = _compiled(mask_function, shape, q_offset, kv_offset, attention_mask, device)
     return layers

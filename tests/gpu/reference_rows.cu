@@ -1,6 +1,6 @@
 // One block a row, in three passes over its keys: logits, exponentials, the product with v. Nothing
-// is clever here: every pass is a loop over keys or columns as the formula has it. Logits are kept
-// in shared memory, those of longer rows in memory.
+// is clever here: every pass is a loop over keys or columns as the closed form has it. Logits are
+// kept in shared memory, those of longer rows in memory.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -12,9 +12,9 @@ namespace {
 
 // Checks an int32 tensor that a call may give; returns its data, or null.
 Result<const std::int32_t*> check_lengths(const TensorView& tensor, const ExpectedTensor& expected,
-                                          Device device, bool is_parametric) {
+                                          Device device, bool is_closed_form) {
   if (tensor.data == nullptr) return static_cast<const std::int32_t*>(nullptr);
-  if (!is_parametric) {
+  if (!is_closed_form) {
     return Error{ErrorCode::unsupported,
                  fmt::format("{}: a plan of segments has its lengths and documents fixed; make the "
                              "plan with form = parametric",
@@ -29,26 +29,27 @@ Result<const std::int32_t*> check_lengths(const TensorView& tensor, const Expect
 }
 
 Result<void> set_lengths(AttentionCall& call, const AttentionShape& shape,
-                         const AttentionTensors& tensors, Device device, bool is_parametric) {
+                         const AttentionTensors& tensors, Device device, bool is_closed_form) {
   constexpr int kNoAxis = kMaxRank;
   const auto lengths = [&](std::string_view name) -> ExpectedTensor {
     return {name, "[batch]", DType::int32, 1, {shape.batch, 1, 1, 1}, kNoAxis};
   };
-  FDMA_TRY(call.q_lens, check_lengths(tensors.q_lens, lengths("q_lens"), device, is_parametric));
-  FDMA_TRY(call.kv_lens, check_lengths(tensors.kv_lens, lengths("kv_lens"), device, is_parametric));
+  FDMA_TRY(call.q_lens, check_lengths(tensors.q_lens, lengths("q_lens"), device, is_closed_form));
+  FDMA_TRY(call.kv_lens,
+           check_lengths(tensors.kv_lens, lengths("kv_lens"), device, is_closed_form));
   const TensorView& borders = tensors.cu_seqlens;
   const bool is_shared = borders.rank < 2;
   ExpectedTensor expected{"cu_seqlens", "[documents + 1]", DType::int32, 1, {2, 1, 1, 1}, 0};
   if (!is_shared) {
     expected = {"cu_seqlens", "[batch, documents + 1]", DType::int32, 2, {shape.batch, 2, 1, 1}, 1};
   }
-  FDMA_TRY(call.cu_seqlens, check_lengths(borders, expected, device, is_parametric));
+  FDMA_TRY(call.cu_seqlens, check_lengths(borders, expected, device, is_closed_form));
   if (call.cu_seqlens == nullptr) return {};
   const std::int64_t num_borders = borders.extents[is_shared ? 0 : 1];
-  if (num_borders > kFormulaMaxLength) {
+  if (num_borders > kClosedFormMaxLength) {
     return Error{ErrorCode::unsupported,
                  fmt::format("cu_seqlens: {} borders, at most {} are supported", num_borders,
-                             kFormulaMaxLength)};
+                             kClosedFormMaxLength)};
   }
   call.num_borders = static_cast<std::int32_t>(num_borders);
   call.cu_seqlens_batch_stride = is_shared ? 0 : num_borders;
@@ -66,7 +67,7 @@ Result<void> check_direction(Direction of_plan, Direction of_call) {
 
 Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
                                    const AttentionTensors& tensors, const AttentionOptions& options,
-                                   Device device, bool is_parametric) {
+                                   Device device, bool is_closed_form) {
   if (tensors.kv.layout != KvLayout::contiguous) {
     return Error{ErrorCode::unsupported, fmt::format("kv: expected layout contiguous, got {}",
                                                      to_string(tensors.kv.layout))};
@@ -128,7 +129,7 @@ Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec&
     call.lse_head_stride = lse.strides[1];
     call.lse_row_stride = lse.strides[2];
   }
-  FDMA_TRY_VOID(set_lengths(call, shape, tensors, device, is_parametric));
+  FDMA_TRY_VOID(set_lengths(call, shape, tensors, device, is_closed_form));
   return call;
 }
 

@@ -31,7 +31,7 @@ struct AttentionCall {
   const std::int32_t* kv_lens = nullptr;     ///< [batch]
   const std::int32_t* cu_seqlens = nullptr;  ///< element b's at b * cu_seqlens_batch_stride
   std::int64_t cu_seqlens_batch_stride = 0;  ///< 0: all elements have the same documents
-  /// Per batch element, where cu_seqlens is given; MaskFormula::first_border does not apply then
+  /// Per batch element, where cu_seqlens is given; ClosedFormMask::first_border does not apply then
   std::int32_t num_borders = 0;
 };
 
@@ -43,10 +43,10 @@ inline float default_softmax_scale(std::int32_t head_dim) {
 }
 
 /// Returns the call, or what is wrong with its tensors: shape_mismatch, invalid_argument,
-/// unsupported. `is_parametric`: the plan takes lengths and documents. Their values are not
+/// unsupported. `is_closed_form`: the plan takes lengths and documents. Their values are not
 /// checked.
 Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec& score,
                                    const AttentionTensors& tensors, const AttentionOptions& options,
-                                   Device device, bool is_parametric = false);
+                                   Device device, bool is_closed_form = false);
 
 }  // namespace fdma

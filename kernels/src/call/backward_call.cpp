@@ -77,14 +77,15 @@ bool sums_keys(RowSums row_sums, const BackwardCall& call, const AttentionShape&
 Result<BackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
                                            const ScoreSpec& score, const BackwardTensors& tensors,
                                            const BackwardOptions& options, Device device,
-                                           bool is_parametric) {
+                                           bool is_closed_form) {
   FDMA_TRY_VOID(check_direction(direction, Direction::backward));
   AttentionOptions forward_options;
   forward_options.softmax_scale = options.softmax_scale;
   forward_options.num_threads = options.num_threads;
   BackwardCall call;
-  FDMA_TRY(static_cast<AttentionCall&>(call), checked_call(shape, score, forward_tensors(tensors),
-                                                           forward_options, device, is_parametric));
+  FDMA_TRY(static_cast<AttentionCall&>(call),
+           checked_call(shape, score, forward_tensors(tensors), forward_options, device,
+                        is_closed_form));
   call.scale =
       options.softmax_scale != 0.0F ? options.softmax_scale : default_softmax_scale(shape.head_dim);
   if (call.lse == nullptr && shape.batch * shape.heads_q * shape.max_q_len() > 0) {

@@ -26,6 +26,6 @@ struct BackwardCall : AttentionCall {
 Result<BackwardCall> checked_backward_call(Direction direction, const AttentionShape& shape,
                                            const ScoreSpec& score, const BackwardTensors& tensors,
                                            const BackwardOptions& options, Device device,
-                                           bool is_parametric = false);
+                                           bool is_closed_form = false);
 
 }  // namespace fdma

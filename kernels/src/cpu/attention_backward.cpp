@@ -185,9 +185,9 @@ void run_all(BackwardRun& run, const BackwardOptions& options) {
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     if (!is_cancelled(options)) prepare_rows(run, batch, head, begin, end);
   });
-  const std::vector<WorkItem> of_formulas =
-      run.elements.empty() ? std::vector<WorkItem>() : formula_items(*run.plan, run.elements);
-  const std::vector<WorkItem>& items = run.elements.empty() ? run.plan->items : of_formulas;
+  const std::vector<WorkItem> of_closed_forms =
+      run.elements.empty() ? std::vector<WorkItem>() : closed_form_items(*run.plan, run.elements);
+  const std::vector<WorkItem>& items = run.elements.empty() ? run.plan->items : of_closed_forms;
   if (run.sums_keys) {
     run_pass(run, items, true, options);
     for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
@@ -217,12 +217,12 @@ Result<void> attention_backward(const AttentionPlan& plan, const BackwardTensors
   }
   FDMA_TRY(const BackwardCall checked,
            checked_backward_call(plan.direction, plan.shape, plan.score, tensors, options,
-                                 Device::cpu, plan.is_parametric()));
-  FDMA_TRY_VOID(check_formula_call(plan, checked));
+                                 Device::cpu, plan.is_closed_form()));
+  FDMA_TRY_VOID(check_closed_form_call(plan, checked));
   FDMA_TRY_VOID(cpu::restrict_targets());
   try {
     cpu::BackwardRun run(checked, plan);
-    if (plan.is_parametric()) run.elements = formula_elements(plan, checked);
+    if (plan.is_closed_form()) run.elements = closed_form_elements(plan, checked);
     in_arena(options.num_threads, [&] { cpu::run_all(run, options); });
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,

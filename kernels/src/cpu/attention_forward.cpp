@@ -75,9 +75,10 @@ std::int64_t cpu_forward_bytes(const AttentionShape& shape, BlockShape tile) {
 namespace {
 
 void run_items(const cpu::Call& call, const AttentionOptions& options) {
-  const std::vector<WorkItem> of_formulas =
-      call.elements.empty() ? std::vector<WorkItem>() : formula_items(*call.plan, call.elements);
-  const std::vector<WorkItem>& items = call.elements.empty() ? call.plan->items : of_formulas;
+  const std::vector<WorkItem> of_closed_forms = call.elements.empty()
+                                                    ? std::vector<WorkItem>()
+                                                    : closed_form_items(*call.plan, call.elements);
+  const std::vector<WorkItem>& items = call.elements.empty() ? call.plan->items : of_closed_forms;
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     cpu::Workspace workspace(call.plan->shape, call.plan->tile);
@@ -111,12 +112,12 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
   }
   FDMA_TRY_VOID(check_direction(plan.direction, Direction::forward));
   FDMA_TRY(const AttentionCall checked, checked_call(plan.shape, plan.score, tensors, options,
-                                                     Device::cpu, plan.is_parametric()));
-  FDMA_TRY_VOID(check_formula_call(plan, checked));
+                                                     Device::cpu, plan.is_closed_form()));
+  FDMA_TRY_VOID(check_closed_form_call(plan, checked));
   FDMA_TRY_VOID(cpu::restrict_targets());
   try {
     cpu::Call call{checked, &plan, {}};
-    if (plan.is_parametric()) call.elements = formula_elements(plan, checked);
+    if (plan.is_closed_form()) call.elements = closed_form_elements(plan, checked);
     run_items(call, options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,

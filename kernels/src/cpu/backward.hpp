@@ -17,7 +17,7 @@ namespace fdma::cpu {
 /// Iterates over the query tiles of an item. `element` is that of a closed-form plan, or null.
 class TileCursor {
  public:
-  TileCursor(const AttentionPlan& plan, const FormulaElement* element, const WorkItem& item)
+  TileCursor(const AttentionPlan& plan, const ClosedFormElement* element, const WorkItem& item)
       : segments_(plan.segments.data(), item) {
     if (element != nullptr) walk_ = walk_of(*element, plan.mask_tile(), item.q_tile);
   }
@@ -34,7 +34,7 @@ class TileCursor {
 
  private:
   SegmentIterator segments_;
-  std::optional<FormulaWalk> walk_;
+  std::optional<ClosedFormWalk> walk_;
 };
 
 /// The accumulation order of items in rows of queries, for dq or for D. Key tiles that see the same
@@ -82,12 +82,12 @@ struct BackwardRun : BackwardCall {
   BackwardRun(const BackwardCall& call, const AttentionPlan& plan);
 
   const AttentionPlan* plan;
-  std::vector<FormulaElement> elements;  ///< of a closed-form plan: one per batch element
+  std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
   Strided dq_sum;
   std::vector<float> exponent, shift, missing, dq_memory;
 
   /// The element of a closed-form plan, or null.
-  const FormulaElement* element(std::int64_t batch) const {
+  const ClosedFormElement* element(std::int64_t batch) const {
     return elements.empty() ? nullptr : &elements[static_cast<std::size_t>(batch)];
   }
   std::int64_t q_len(std::int64_t batch) const {

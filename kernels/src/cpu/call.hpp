@@ -14,7 +14,7 @@ namespace fdma::cpu {
 /// One checked attention call.
 struct Call : AttentionCall {
   const AttentionPlan* plan = nullptr;
-  std::vector<FormulaElement> elements;  ///< of a closed-form plan: one per batch element
+  std::vector<ClosedFormElement> elements;  ///< of a closed-form plan: one per batch element
 };
 
 /// Scratch memory of one thread, float32, sized for the plan's tile and head sizes. Panels are

@@ -70,7 +70,7 @@ template <class Derived>
 class TileWalk {
  protected:
   /// `element` is that of an item of a closed-form plan, or null.
-  TileWalk(const AttentionPlan& plan, const WorkItem& item, const FormulaElement* element,
+  TileWalk(const AttentionPlan& plan, const WorkItem& item, const ClosedFormElement* element,
            Chunk& chunk)
       : plan_(plan),
         item_(item),
@@ -90,7 +90,7 @@ class TileWalk {
   /// Walks all tiles of the item, and flushes the rest of the last chunk.
   void walk() {
     if (element_ != nullptr) {
-      append_formula_tiles();
+      append_closed_form_tiles();
     } else {
       TileStep step;
       for (SegmentIterator it(plan_.segments.data(), item_); it.next(step);) append_tile(step);
@@ -148,7 +148,7 @@ class TileWalk {
 
   const AttentionPlan& plan_;
   const WorkItem& item_;
-  const FormulaElement* element_;  ///< of a closed-form plan, or null
+  const ClosedFormElement* element_;  ///< of a closed-form plan, or null
   Chunk& chunk_;
   const BlockShape tile_;
   const KvPermutation* order_;  ///< of the columns of tiles; null: the order of the tensors
@@ -210,14 +210,14 @@ class TileWalk {
     append_column(column);
   }
 
-  void append_formula_tiles() {
-    FormulaWalk walk = walk_of(*element_, tile_, item_.q_tile);
+  void append_closed_form_tiles() {
+    ClosedFormWalk walk = walk_of(*element_, tile_, item_.q_tile);
     std::int32_t tile = 0;
     for (bool is_full = false; walk.next(tile, is_full);) {
       if (is_full) {
         append_tile({PlanSegmentKind::full, 0, tile, 0});
       } else {
-        append_formula(tile);
+        append_closed_form(tile);
         derived().end_tile(tile);
       }
     }
@@ -244,7 +244,7 @@ class TileWalk {
         return append_table(step, begin, end);
       case PlanSegmentKind::gather:
         return append_list(step);
-      case PlanSegmentKind::formula:
+      case PlanSegmentKind::closed_form:
       case PlanSegmentKind::permutation:
         return;
     }
@@ -282,13 +282,13 @@ class TileWalk {
     append_words(begin, end, column_major);
   }
 
-  void append_formula(std::int32_t tile) {
+  void append_closed_form(std::int32_t tile) {
     const std::int64_t begin = std::int64_t{tile} * tile_.block_kv;
     const std::int64_t end = std::min<std::int64_t>(begin + tile_.block_kv, column_len_);
     std::uint64_t* row_major = begin_rows();
     for (std::size_t r = 0; r < num_rows_; ++r) {
       const auto row = static_cast<std::int32_t>(row_begin_ + static_cast<std::int64_t>(r));
-      for (const FormulaRange& columns : element_->intervals(row)) {
+      for (const ClosedFormRange& columns : element_->intervals(row)) {
         add_columns_to(row_major, static_cast<std::int64_t>(r),
                        std::max<std::int64_t>(columns.begin - begin, 0),
                        std::min<std::int64_t>(columns.end, end) - begin);

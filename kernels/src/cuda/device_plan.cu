@@ -113,7 +113,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   const std::int64_t max_tile_rows = ceil_div(max_rows, plan.mask_tile().block_q);
   std::int64_t num_items = static_cast<std::int64_t>(plan.items.size());
   for (const SplitRow& row : plan.split_rows) impl.num_partials += row.num_partials;
-  if (plan.is_parametric()) {
+  if (plan.is_closed_form()) {
     num_items = shape.batch * max_tile_rows * num_sets * plan.num_splits;
     if (plan.num_splits > 1) impl.num_partials = num_items;
   }
@@ -126,7 +126,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   arrays.block_q = plan.mask_tile().block_q;
   arrays.pack_shift = std::countr_zero(static_cast<std::uint32_t>(plan.heads_per_tile));
   arrays.num_sets = static_cast<std::int32_t>(num_sets / std::max(shape.heads_kv, 1));
-  arrays.num_formulas = static_cast<std::int32_t>(plan.formulas.size());
+  arrays.num_closed_forms = static_cast<std::int32_t>(plan.closed_forms.size());
   arrays.max_tile_rows = static_cast<std::int32_t>(max_tile_rows);
   arrays.heads_kv = shape.heads_kv;
   arrays.section_heads = plan.section_heads;
@@ -135,7 +135,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   for (const SplitRow& row : plan.split_rows) {
     impl.max_partials = std::max(impl.max_partials, row.num_partials);
   }
-  if (plan.is_parametric()) impl.max_partials = plan.num_splits;
+  if (plan.is_closed_form()) impl.max_partials = plan.num_splits;
   return {};
 }
 
@@ -197,7 +197,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t column_offsets = packing.add(plan.column_offsets);
   const std::int64_t column_intervals = packing.add(plan.column_intervals);
   const std::int64_t split_rows = packing.add(plan.split_rows);
-  const std::int64_t formulas = packing.add(plan.formulas);
+  const std::int64_t closed_forms = packing.add(plan.closed_forms);
   const std::int64_t borders = packing.add(plan.borders);
   const std::int64_t lengths_at = packing.add(lengths);
   const std::int64_t kv_index_lists = packing.add(device_lists);
@@ -206,7 +206,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t kv_permutations = packing.add(plan.kv_permutations);
   const std::int64_t permuted_keys = packing.add(plan.permuted_keys);
   const std::int64_t permutation_of = packing.add(plan.permutation_of);
-  const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_parametric();
+  const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_closed_form();
   VisitOrder order;
   KeyLists ordered_lists;
   if (is_ordered) {
@@ -246,7 +246,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   arrays.column_offsets = reinterpret_cast<const std::int64_t*>(base + column_offsets);
   arrays.column_intervals = reinterpret_cast<const Interval*>(base + column_intervals);
   arrays.split_rows = reinterpret_cast<const SplitRow*>(base + split_rows);
-  arrays.formulas = reinterpret_cast<const MaskFormula*>(base + formulas);
+  arrays.closed_forms = reinterpret_cast<const ClosedFormMask*>(base + closed_forms);
   arrays.borders = reinterpret_cast<const std::int32_t*>(base + borders);
   arrays.lengths = reinterpret_cast<const int2*>(base + lengths_at);
   if (!plan.kv_index_lists.empty()) {

@@ -21,7 +21,7 @@ struct PlanArrays {
   const std::int64_t* column_offsets;
   const Interval* column_intervals;
   const SplitRow* split_rows;
-  const MaskFormula* formulas;
+  const ClosedFormMask* closed_forms;
   const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
   // The accumulation order of deterministic calls (accumulation_order.hpp), or null. Over kv worklists
@@ -35,8 +35,8 @@ struct PlanArrays {
   std::int32_t pack_shift;  ///< log2 of the heads that share a tile
   std::int32_t num_sets;    ///< sets of such heads per KV head
   // For closed-form plans.
-  std::int32_t num_formulas;   ///< 0: the plan has items and segments
-  std::int32_t max_tile_rows;  ///< per batch element
+  std::int32_t num_closed_forms;  ///< 0: the plan has items and segments
+  std::int32_t max_tile_rows;     ///< per batch element
   std::int32_t heads_kv;
   std::int32_t section_heads;
   std::int32_t num_splits;

@@ -20,7 +20,7 @@ constexpr int kPerThread = kClasses / kThreads;
 constexpr int kTile = 128;            // rows and columns
 constexpr int kSharedBorders = 4096;  // rows search longer lists in global memory
 
-__device__ void set_tiles(const FormulaWalk& walk, int first_document, int last_document,
+__device__ void set_tiles(const ClosedFormWalk& walk, int first_document, int last_document,
                           TileRowTiles& tiles) {
   tiles.num_tiles = walk.num_tiles();
   tiles.first_document = first_document;
@@ -30,7 +30,7 @@ __device__ void set_tiles(const FormulaWalk& walk, int first_document, int last_
 }
 
 // Tile row `index` of a batch element.
-__device__ TileRow tile_row(const PlanArrays& plan, const ElementFormula& element,
+__device__ TileRow tile_row(const PlanArrays& plan, const ElementClosedForm& element,
                             const int2& lengths, int index) {
   TileRow row{};
   row.tiles.q_tile = index;
@@ -41,25 +41,26 @@ __device__ TileRow tile_row(const PlanArrays& plan, const ElementFormula& elemen
     return row;
   }
   if (plan.is_backward) {
-    const FormulaColumns columns(element.formula, element.borders, lengths.x, lengths.y);
+    const ClosedFormColumns columns(element.closed_form, element.borders, lengths.x, lengths.y);
     const int first = columns.document(begin), last = columns.document(end - 1);
     set_tiles(columns.walk(begin, end, first, last, kTile), first, last, row.tiles);
     row.band = columns.band(begin, begin + kTile, first, last);
     return row;
   }
-  const FormulaRows rows(element.formula, element.borders, lengths.x, lengths.y);
+  const ClosedFormRows rows(element.closed_form, element.borders, lengths.x, lengths.y);
   const int first = rows.document(begin), last = rows.document(end - 1);
-  set_tiles(FormulaWalk(rows, begin, end, first, last, kTile), first, last, row.tiles);
+  set_tiles(ClosedFormWalk(rows, begin, end, first, last, kTile), first, last, row.tiles);
   if (plan.pack_shift == 0) row.band = rows.band(begin, first, last);
   return row;
 }
 
 // The closed-form mask of a batch element, with its borders in shared memory where there is room.
 // All threads call it, and a barrier has to follow.
-__device__ ElementFormula shared_formula(const PlanArrays& plan, const RunTimeLengths& run_time,
-                                         int b, std::int32_t* shared_borders) {
-  ElementFormula element = element_formula(plan, run_time, b);
-  const int num_borders = element.formula.num_borders;
+__device__ ElementClosedForm shared_closed_form(const PlanArrays& plan,
+                                                const RunTimeLengths& run_time, int b,
+                                                std::int32_t* shared_borders) {
+  ElementClosedForm element = element_closed_form(plan, run_time, b);
+  const int num_borders = element.closed_form.num_borders;
   if (num_borders > kSharedBorders) return element;
   for (int i = static_cast<int>(threadIdx.x); i < num_borders; i += kThreads) {
     shared_borders[i] = element.borders[i];
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
   if (reads_tensors) ptx::wait_for_grid_before();
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int2 lengths = lengths_of(plan, run_time, b);
-  const ElementFormula element = shared_formula(plan, run_time, b, shared_borders);
+  const ElementClosedForm element = shared_closed_form(plan, run_time, b, shared_borders);
   const int num_rows = plan.max_tile_rows;
   const int most = ((plan.is_backward ? lengths.x : lengths.y) + kTile - 1) / kTile;
   for (int i = thread; i < kClasses; i += kThreads) counts[i] = 0;
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   const int b = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   if (b == 0 && thread == 0) *counter = 0;
   const int2 lengths = lengths_of(plan, run_time, b);
-  const ElementFormula element = shared_formula(plan, run_time, b, shared_borders);
+  const ElementClosedForm element = shared_closed_form(plan, run_time, b, shared_borders);
   __syncthreads();
   const int num_rows = plan.max_tile_rows;
   TileRow* rows = all_rows + static_cast<std::int64_t>(b) * num_rows;
@@ -159,11 +160,11 @@ __global__ void __launch_bounds__(kThreads)
     if (i < num_rows) rows[is_seen ? before : num_rows - 1 - (i - before)] = row;
     __syncthreads();
   }
-  const FormulaColumns columns(element.formula, element.borders, lengths.x, lengths.y);
+  const ClosedFormColumns columns(element.closed_form, element.borders, lengths.x, lengths.y);
   const int num_far = first_after(
       0, num_seen, [&](int n) { return columns.is_near(rows[n].tiles.q_tile * plan.block_q); });
   const auto stretch = [&](int n) {
-    const FormulaWalk::Stretch& whole = rows[n].tiles.stretches[1];
+    const ClosedFormWalk::Stretch& whole = rows[n].tiles.stretches[1];
     return TurnStretch{whole.first, whole.end};
   };
   for (int tile = thread; tile < num_q_tiles; tile += kThreads) {

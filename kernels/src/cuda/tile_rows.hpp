@@ -29,13 +29,13 @@ struct alignas(16) TileRowTiles {
   std::int32_t q_tile;
   std::int32_t num_tiles;                      ///< or kNoRow
   std::int32_t first_document, last_document;  ///< of its first and last row
-  FormulaWalk::Stretch stretches[2];
+  ClosedFormWalk::Stretch stretches[2];
 };
 
 /// One tile row of a batch element.
 struct alignas(16) TileRow {
   TileRowTiles tiles;
-  FormulaBand band;  ///< of its rows, where heads do not share the tile
+  ClosedFormBand band;  ///< of its rows, where heads do not share the tile
 };
 
 inline constexpr std::int32_t kNoRow = -1;  ///< the whole row lies past the length
@@ -54,35 +54,36 @@ __device__ __forceinline__ int2 lengths_of(const PlanArrays& plan, const RunTime
 }
 
 /// The closed-form mask of a batch element and the address of its borders.
-struct ElementFormula {
-  MaskFormula formula;
+struct ElementClosedForm {
+  ClosedFormMask closed_form;
   const std::int32_t* borders;
 };
-__device__ __forceinline__ ElementFormula element_formula(const PlanArrays& plan,
-                                                          const RunTimeLengths& run_time, int b) {
-  ElementFormula element{plan.formulas[plan.num_formulas == 1 ? 0 : b], nullptr};
-  element.borders = plan.borders + element.formula.first_border;
+__device__ __forceinline__ ElementClosedForm element_closed_form(const PlanArrays& plan,
+                                                                 const RunTimeLengths& run_time,
+                                                                 int b) {
+  ElementClosedForm element{plan.closed_forms[plan.num_closed_forms == 1 ? 0 : b], nullptr};
+  element.borders = plan.borders + element.closed_form.first_border;
   if (run_time.cu_seqlens != nullptr) {
     element.borders = run_time.cu_seqlens + b * run_time.cu_seqlens_batch_stride;
-    element.formula.num_borders = run_time.num_borders;
+    element.closed_form.num_borders = run_time.num_borders;
   }
   return element;
 }
 
 /// The closed-form mask of batch element b for these lengths.
-__device__ __forceinline__ FormulaRows formula_rows(const PlanArrays& plan,
-                                                    const RunTimeLengths& run_time, int b,
-                                                    int q_len, int kv_len) {
-  const ElementFormula element = element_formula(plan, run_time, b);
-  return FormulaRows(element.formula, element.borders, q_len, kv_len);
+__device__ __forceinline__ ClosedFormRows closed_form_rows(const PlanArrays& plan,
+                                                           const RunTimeLengths& run_time, int b,
+                                                           int q_len, int kv_len) {
+  const ElementClosedForm element = element_closed_form(plan, run_time, b);
+  return ClosedFormRows(element.closed_form, element.borders, q_len, kv_len);
 }
 
 /// The same closed-form mask, read by keys.
-__device__ __forceinline__ FormulaColumns formula_columns(const PlanArrays& plan,
-                                                          const RunTimeLengths& run_time, int b,
-                                                          int q_len, int kv_len) {
-  const ElementFormula element = element_formula(plan, run_time, b);
-  return FormulaColumns(element.formula, element.borders, q_len, kv_len);
+__device__ __forceinline__ ClosedFormColumns closed_form_columns(const PlanArrays& plan,
+                                                                 const RunTimeLengths& run_time,
+                                                                 int b, int q_len, int kv_len) {
+  const ElementClosedForm element = element_closed_form(plan, run_time, b);
+  return ClosedFormColumns(element.closed_form, element.borders, q_len, kv_len);
 }
 
 /// Byte offsets in the workspace of one forward launch: the counter of items, the tile rows of a
@@ -93,10 +94,11 @@ struct Workspace {
     constexpr std::int64_t kAlignment = 256;
     const auto aligned = [](std::int64_t size) { return ceil_div(size, kAlignment) * kAlignment; };
     tile_rows = kAlignment;
-    const bool is_parametric = plan.arrays.num_formulas > 0;
-    partial_out = tile_rows + aligned(is_parametric ? plan.shape.batch * plan.arrays.max_tile_rows *
-                                                          static_cast<int>(sizeof(TileRow))
-                                                    : 0);
+    const bool is_closed_form = plan.arrays.num_closed_forms > 0;
+    partial_out =
+        tile_rows + aligned(is_closed_form ? plan.shape.batch * plan.arrays.max_tile_rows *
+                                                 static_cast<int>(sizeof(TileRow))
+                                           : 0);
     partial_lse = partial_out + partials.out_bytes();
     permuted_k = aligned(partial_out + partials.bytes());
     const std::int64_t moved =

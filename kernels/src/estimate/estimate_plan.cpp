@@ -73,9 +73,9 @@ std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& p
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
-  std::vector<WorkItem> of_formula;
-  if (plan.is_parametric()) of_formula = formula_items(plan, formula_elements(plan));
-  const std::vector<WorkItem>& items = plan.is_parametric() ? of_formula : plan.items;
+  std::vector<WorkItem> of_closed_form;
+  if (plan.is_closed_form()) of_closed_form = closed_form_items(plan, closed_form_elements(plan));
+  const std::vector<WorkItem>& items = plan.is_closed_form() ? of_closed_form : plan.items;
   const std::size_t at_once =
       plan.is_backward() ? static_cast<std::size_t>(plan.shape.group_size()) : 1;
   item_us.reserve(items.size() / at_once);

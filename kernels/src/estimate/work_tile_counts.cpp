@@ -97,8 +97,8 @@ WorkCounter::WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bo
       stripe_rows_(std::min(stripe_rows, tile_.block_q)),
       skips_dead_keys_(skips_dead_keys),
       gather_step_(gather_step(plan, skips_dead_keys)) {
-  if (plan_.is_parametric()) {
-    count_formulas();
+  if (plan_.is_closed_form()) {
+    count_closed_forms();
     return;
   }
   if (!skips_dead_keys_) return;
@@ -155,8 +155,8 @@ void WorkCounter::count_panels() {
   }
 }
 
-void WorkCounter::count_formulas() {
-  elements_ = formula_elements(plan_);
+void WorkCounter::count_closed_forms() {
+  elements_ = closed_form_elements(plan_);
   for (std::int32_t b = 0; b < plan_.shape.batch; ++b) {
     first_row_.push_back(row_work_.size());
     const std::int32_t num_rows = elements_[static_cast<std::size_t>(b)].num_rows;
@@ -164,15 +164,15 @@ void WorkCounter::count_formulas() {
       WorkItem row{};
       row.batch = b;
       row.q_tile = i;
-      row_work_.push_back(formula_work(row));
+      row_work_.push_back(closed_form_work(row));
     }
   }
 }
 
 // Work of a whole row, or of the tiles of a part. A tile with a closed-form mask costs what one
 // with a bitmap does, because other threads than the computing ones make its mask fragments.
-PlanWork WorkCounter::formula_work(const WorkItem& item) const {
-  const FormulaElement& element = elements_[static_cast<std::size_t>(item.batch)];
+PlanWork WorkCounter::closed_form_work(const WorkItem& item) const {
+  const ClosedFormElement& element = elements_[static_cast<std::size_t>(item.batch)];
   const std::int32_t q_begin = item.q_tile * tile_.block_q;
   const std::int32_t q_end = std::min(q_begin + tile_.block_q, element.num_rows);
   const std::int32_t block_kv = tile_.block_kv;
@@ -188,7 +188,7 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
     if (!skips_dead_keys_) return rows * block_kv;
     seen.clear();
     for (std::int32_t q = q_begin; q < q_end; ++q) {
-      for (const FormulaRange& keys : element.intervals(q)) {
+      for (const ClosedFormRange& keys : element.intervals(q)) {
         const std::int32_t begin = std::max(keys.begin - tile * block_kv, 0);
         const std::int32_t end = std::min(keys.end - tile * block_kv, block_kv);
         if (begin < end) seen.add_row(q - q_begin, begin, end);
@@ -196,14 +196,14 @@ PlanWork WorkCounter::formula_work(const WorkItem& item) const {
     }
     return seen.num_computed() * stripe_rows_;
   };
-  const FormulaWalk walk = walk_of(element, tile_, item.q_tile);
+  const ClosedFormWalk walk = walk_of(element, tile_, item.q_tile);
   const bool is_part = item.partial != kWholeRow;
   std::int32_t before = 0;  // tiles of segments so far, the item's or not
   PlanWork work;
   StepWork& full = work.of(PlanSegmentKind::full);
   StepWork& partial = work.of(PlanSegmentKind::bitmap);
   for (const int index : {0, 1}) {
-    const FormulaWalk::Stretch& stretch = walk.stretch(index);
+    const ClosedFormWalk::Stretch& stretch = walk.stretch(index);
     const std::int32_t origin = stretch.first - before;
     before += stretch.end - stretch.first;
     const std::int32_t first =
@@ -237,8 +237,8 @@ std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
 }
 
 PlanWork WorkCounter::of(const WorkItem& item) const {
-  if (plan_.is_parametric()) {
-    return item.partial != kWholeRow ? formula_work(item)
+  if (plan_.is_closed_form()) {
+    return item.partial != kWholeRow ? closed_form_work(item)
                                      : row_work_[first_row_[static_cast<std::size_t>(item.batch)] +
                                                  static_cast<std::size_t>(item.q_tile)];
   }
@@ -301,7 +301,7 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
       case PlanSegmentKind::gather:
         steps.cells += rows * gathered_keys(first, end);
         break;
-      case PlanSegmentKind::formula:
+      case PlanSegmentKind::closed_form:
       case PlanSegmentKind::permutation:
         break;
     }

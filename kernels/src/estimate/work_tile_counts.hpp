@@ -23,8 +23,8 @@ class WorkCounter {
   PlanWork of(const WorkItem& item) const;
 
  private:
-  void count_formulas();
-  PlanWork formula_work(const WorkItem& item) const;
+  void count_closed_forms();
+  PlanWork closed_form_work(const WorkItem& item) const;
   void count_bitmaps();
   void count_panels();
   std::int64_t computed_rows(std::int64_t rows) const;
@@ -37,7 +37,7 @@ class WorkCounter {
   std::vector<std::int64_t> bitmap_cells_;  // computed cells of a tile with this bitmap
   std::vector<std::int64_t> panel_cells_;   // computed cells of a whole row panel
   // For closed-form plans.
-  std::vector<FormulaElement> elements_;
+  std::vector<ClosedFormElement> elements_;
   std::vector<std::size_t> first_row_;  // of each batch element in row_work_
   std::vector<PlanWork> row_work_;      // of whole tile rows, the same for all heads
 };

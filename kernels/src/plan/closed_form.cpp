@@ -1,4 +1,4 @@
-// Converts ParametricMask to closed-form masks in 32 bits (MaskFormula) and derives items from
+// Converts ParametricMask to closed-form masks in 32 bits (ClosedFormMask) and derives items from
 // them. A position is taken relative to the last query and the last key (pos_shift), and a bound
 // that only says where the keys end is dropped. Elements that differ only in their lengths then
 // share one closed form, and it keeps its meaning where a call lowers the lengths.
@@ -22,41 +22,41 @@ std::int64_t sets_of_group(const AttentionPlan& plan) {
 
 std::int32_t clamped(std::int64_t value) {
   return static_cast<std::int32_t>(
-      std::clamp<std::int64_t>(value, -kFormulaUnbounded, kFormulaUnbounded));
+      std::clamp<std::int64_t>(value, -kClosedFormUnbounded, kClosedFormUnbounded));
 }
 
 // A batch element's closed-form mask and its documents.
-struct ElementFormula {
-  MaskFormula formula;
+struct ElementClosedForm {
+  ClosedFormMask closed_form;
   std::vector<std::int32_t> borders;
-  friend bool operator==(const ElementFormula&, const ElementFormula&) = default;
+  friend bool operator==(const ElementClosedForm&, const ElementClosedForm&) = default;
 };
 
-Result<ElementFormula> formula_of(const ParametricMask& mask) {
+Result<ElementClosedForm> mask_text_of(const ParametricMask& mask) {
   const std::int64_t shift = mask.pos_offset - (mask.kv_len - mask.q_len);
-  if (std::max(mask.q_len, mask.kv_len) > kFormulaMaxLength || shift < -kFormulaMaxLength ||
-      shift > kFormulaMaxLength) {
+  if (std::max(mask.q_len, mask.kv_len) > kClosedFormMaxLength || shift < -kClosedFormMaxLength ||
+      shift > kClosedFormMaxLength) {
     return Error{ErrorCode::unsupported,
-                 fmt::format("mask: a parametric plan has lengths and offsets up to {}, got {} x "
+                 fmt::format("mask: a closed-form plan has lengths and offsets up to {}, got {} x "
                              "{} and pos_offset {}",
-                             kFormulaMaxLength, mask.q_len, mask.kv_len, mask.pos_offset)};
+                             kClosedFormMaxLength, mask.q_len, mask.kv_len, mask.pos_offset)};
   }
-  ElementFormula result;
-  MaskFormula& formula = result.formula;
-  formula.pos_shift = static_cast<std::int32_t>(shift);
-  formula.left = clamped(mask.left);
-  formula.right = clamped(mask.right);
-  formula.prefix = clamped(mask.prefix);
-  formula.sink = clamped(mask.sink);
-  formula.kv_begin = clamped(mask.kv_begin);
-  if (mask.kv_end < mask.kv_len) formula.kv_end = clamped(mask.kv_end);
+  ElementClosedForm result;
+  ClosedFormMask& closed_form = result.closed_form;
+  closed_form.pos_shift = static_cast<std::int32_t>(shift);
+  closed_form.left = clamped(mask.left);
+  closed_form.right = clamped(mask.right);
+  closed_form.prefix = clamped(mask.prefix);
+  closed_form.sink = clamped(mask.sink);
+  closed_form.kv_begin = clamped(mask.kv_begin);
+  if (mask.kv_end < mask.kv_len) closed_form.kv_end = clamped(mask.kv_end);
   for (const std::int64_t border : mask.cu_seqlens) result.borders.push_back(clamped(border));
-  formula.num_borders = static_cast<std::int32_t>(result.borders.size());
+  closed_form.num_borders = static_cast<std::int32_t>(result.borders.size());
   return result;
 }
 
 // The group in closed form, as it is stored or as derived from its cells.
-Result<ParametricMask> closed_form(const BlockMask& mask, std::int32_t group) {
+Result<ParametricMask> closed_form_of(const BlockMask& mask, std::int32_t group) {
   if (mask.format() == MaskFormat::parametric) {
     return std::get<std::vector<ParametricMask>>(mask.groups)[static_cast<std::size_t>(group)];
   }
@@ -71,7 +71,7 @@ Result<std::int32_t> group_of_element(const BlockMask& mask, std::int64_t b) {
   for (std::int64_t h = 1; h < mask.shape.num_heads; ++h) {
     if (mask.group(b, h) == group) continue;
     return Error{ErrorCode::unsupported,
-                 fmt::format("mask: heads 0 and {} differ, but a parametric plan has one formula "
+                 fmt::format("mask: heads 0 and {} differ, but a closed-form plan has one mask "
                              "for all heads; use form = segments",
                              h)};
   }
@@ -94,45 +94,46 @@ Result<void> check_given(std::string_view name, const std::int32_t* given, std::
 
 }  // namespace
 
-std::vector<FormulaElement> formula_elements(const AttentionPlan& plan, const AttentionCall& call) {
-  std::vector<FormulaElement> elements;
+std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
+                                                    const AttentionCall& call) {
+  std::vector<ClosedFormElement> elements;
   elements.reserve(static_cast<std::size_t>(plan.shape.batch));
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
     const auto q_len =
         call.q_lens != nullptr ? call.q_lens[b] : static_cast<std::int32_t>(plan.shape.q_len(b));
     const auto kv_len =
         call.kv_lens != nullptr ? call.kv_lens[b] : static_cast<std::int32_t>(plan.shape.kv_len(b));
-    MaskFormula formula =
-        plan.formulas[plan.formulas.size() == 1 ? 0 : static_cast<std::size_t>(b)];
-    const std::int32_t* borders = plan.borders.data() + formula.first_border;
+    ClosedFormMask closed_form =
+        plan.closed_forms[plan.closed_forms.size() == 1 ? 0 : static_cast<std::size_t>(b)];
+    const std::int32_t* borders = plan.borders.data() + closed_form.first_border;
     if (call.cu_seqlens != nullptr) {
-      formula.num_borders = call.num_borders;
+      closed_form.num_borders = call.num_borders;
       borders = call.cu_seqlens + b * call.cu_seqlens_batch_stride;
     }
     const bool is_backward = plan.is_backward();
     elements.push_back({is_backward ? kv_len : q_len, is_backward ? q_len : kv_len,
-                        FormulaRows(formula, borders, q_len, kv_len),
-                        FormulaColumns(formula, borders, q_len, kv_len), is_backward});
+                        ClosedFormRows(closed_form, borders, q_len, kv_len),
+                        ClosedFormColumns(closed_form, borders, q_len, kv_len), is_backward});
   }
   return elements;
 }
 
-std::array<FormulaRange, 2> FormulaElement::intervals(std::int32_t row) const {
-  if (is_backward) return {FormulaRange{0, 0}, by_key.queries(row)};
-  const FormulaRange bounds = by_query.bounds(by_query.document(row));
+std::array<ClosedFormRange, 2> ClosedFormElement::intervals(std::int32_t row) const {
+  if (is_backward) return {ClosedFormRange{0, 0}, by_key.queries(row)};
+  const ClosedFormRange bounds = by_query.bounds(by_query.document(row));
   return {by_query.near_keys(row, bounds), by_query.band_keys(row, bounds)};
 }
 
-FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t tile_row) {
+ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::int64_t tile_row) {
   const auto begin = static_cast<std::int32_t>(tile_row * tile.block_q);
   const std::int32_t end = std::min(begin + tile.block_q, element.num_rows);
   if (element.is_backward) return element.by_key.walk(begin, end, tile.block_kv);
-  const FormulaRows& rows = element.by_query;
+  const ClosedFormRows& rows = element.by_query;
   return {rows, begin, end, rows.document(begin), rows.document(end - 1), tile.block_kv};
 }
 
-std::vector<WorkItem> formula_items(const AttentionPlan& plan,
-                                    const std::vector<FormulaElement>& elements) {
+std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
+                                        const std::vector<ClosedFormElement>& elements) {
   const AttentionShape& shape = plan.shape;
   const std::int32_t group_size = shape.group_size();
   struct Row {
@@ -142,7 +143,7 @@ std::vector<WorkItem> formula_items(const AttentionPlan& plan,
   std::vector<WorkItem> items;
   std::vector<Row> rows;
   for (std::int32_t b = 0; b < shape.batch; ++b) {
-    const FormulaElement& element = elements[static_cast<std::size_t>(b)];
+    const ClosedFormElement& element = elements[static_cast<std::size_t>(b)];
     rows.clear();
     for (std::int32_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
       rows.push_back({i, walk_of(element, plan.mask_tile(), i).num_tiles()});
@@ -168,7 +169,7 @@ std::vector<WorkItem> formula_items(const AttentionPlan& plan,
   return items;
 }
 
-std::int64_t count_formula_items(const AttentionPlan& plan) {
+std::int64_t count_closed_form_items(const AttentionPlan& plan) {
   std::int64_t rows = 0;
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
     rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q);
@@ -176,11 +177,11 @@ std::int64_t count_formula_items(const AttentionPlan& plan) {
   return rows * plan.shape.heads_kv * sets_of_group(plan) * plan.num_splits;
 }
 
-PlanCounts count_formula_tiles(const AttentionPlan& plan) {
+PlanCounts count_closed_form_tiles(const AttentionPlan& plan) {
   PlanCounts counts;
-  for (const FormulaElement& element : formula_elements(plan)) {
+  for (const ClosedFormElement& element : closed_form_elements(plan)) {
     for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.mask_tile().block_q); ++i) {
-      const FormulaWalk walk = walk_of(element, plan.mask_tile(), i);
+      const ClosedFormWalk walk = walk_of(element, plan.mask_tile(), i);
       std::int64_t full = 0;
       for (const int index : {0, 1}) full += walk.stretch(index).num_full();
       counts.full_tiles += full;
@@ -195,32 +196,32 @@ PlanCounts count_formula_tiles(const AttentionPlan& plan) {
   return counts;
 }
 
-Result<void> set_formulas(const BlockMask& mask, AttentionPlan& plan) {
-  std::vector<ElementFormula> formulas;
+Result<void> set_closed_forms(const BlockMask& mask, AttentionPlan& plan) {
+  std::vector<ElementClosedForm> closed_forms;
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
     FDMA_TRY(const std::int32_t group, group_of_element(mask, b));
-    FDMA_TRY(const ParametricMask form, closed_form(mask, group));
-    FDMA_TRY(ElementFormula formula, formula_of(form));
-    formulas.push_back(std::move(formula));
+    FDMA_TRY(const ParametricMask form, closed_form_of(mask, group));
+    FDMA_TRY(ElementClosedForm closed_form, mask_text_of(form));
+    closed_forms.push_back(std::move(closed_form));
   }
-  if (std::all_of(formulas.begin(), formulas.end(),
-                  [&](const ElementFormula& each) { return each == formulas.front(); })) {
-    formulas.resize(1);
+  if (std::all_of(closed_forms.begin(), closed_forms.end(),
+                  [&](const ElementClosedForm& each) { return each == closed_forms.front(); })) {
+    closed_forms.resize(1);
   }
-  for (ElementFormula& each : formulas) {
-    each.formula.first_border = static_cast<std::int32_t>(plan.borders.size());
-    plan.formulas.push_back(each.formula);
+  for (ElementClosedForm& each : closed_forms) {
+    each.closed_form.first_border = static_cast<std::int32_t>(plan.borders.size());
+    plan.closed_forms.push_back(each.closed_form);
     plan.borders.insert(plan.borders.end(), each.borders.begin(), each.borders.end());
-    if (plan.borders.size() > kFormulaMaxLength) {
-      return Error{
-          ErrorCode::unsupported,
-          fmt::format("mask: a parametric plan has up to {} document borders", kFormulaMaxLength)};
+    if (plan.borders.size() > kClosedFormMaxLength) {
+      return Error{ErrorCode::unsupported,
+                   fmt::format("mask: a closed-form plan has up to {} document borders",
+                               kClosedFormMaxLength)};
     }
   }
   return {};
 }
 
-Result<void> check_formula_call(const AttentionPlan& plan, const AttentionCall& call) {
+Result<void> check_closed_form_call(const AttentionPlan& plan, const AttentionCall& call) {
   const AttentionShape& shape = plan.shape;
   FDMA_TRY_VOID(check_given("q_lens", call.q_lens, shape.batch,
                             [&](std::int64_t b) { return shape.q_len(b); }));

@@ -19,54 +19,54 @@ namespace fdma {
 /// rows are queries and columns are keys, in a backward plan the other way round.
 ///
 /// Owner       borrows the borders of the plan or of the call
-struct FormulaElement {
+struct ClosedFormElement {
   std::int32_t num_rows;
   std::int32_t num_columns;
-  FormulaRows by_query;
-  FormulaColumns by_key;
+  ClosedFormRows by_query;
+  ClosedFormColumns by_key;
   bool is_backward;
 
   /// The columns that `row` sees: the union of both, each of which may be empty.
-  std::array<FormulaRange, 2> intervals(std::int32_t row) const;
+  std::array<ClosedFormRange, 2> intervals(std::int32_t row) const;
 };
 
 /// The elements of a closed-form plan. If `call` has no lengths and documents of its own, those of
 /// the plan apply.
-std::vector<FormulaElement> formula_elements(const AttentionPlan& plan,
-                                             const AttentionCall& call = {});
+std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
+                                                    const AttentionCall& call = {});
 
 /// The tiles of a tile row of the element, which has rows there. `tile` is the plan's mask_tile.
-FormulaWalk walk_of(const FormulaElement& element, BlockShape tile, std::int64_t tile_row);
+ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::int64_t tile_row);
 
 /// The items of a call, without segments. They are sorted by batch element, then by groups of
 /// section_heads KV heads, then rows with many tiles first. The query heads of a row are adjacent.
-std::vector<WorkItem> formula_items(const AttentionPlan& plan,
-                                    const std::vector<FormulaElement>& elements);
+std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
+                                        const std::vector<ClosedFormElement>& elements);
 
 /// Number of items of a closed-form plan at its own lengths.
-std::int64_t count_formula_items(const AttentionPlan& plan);
+std::int64_t count_closed_form_items(const AttentionPlan& plan);
 
 /// PlanCounts of a closed-form plan at its own lengths. Cost: O(tile rows of all batch elements).
-PlanCounts count_formula_tiles(const AttentionPlan& plan);
+PlanCounts count_closed_form_tiles(const AttentionPlan& plan);
 
 /// Sets the closed-form masks and borders of `plan` from a mask whose groups are parametric or have
 /// cells with a closed form. There is one closed form if all batch elements agree, otherwise one
 /// for each.
 ///
 /// Errors      unsupported: heads with masks of their own, cells without a closed form, lengths or
-///             offsets above kFormulaMaxLength
-Result<void> set_formulas(const BlockMask& mask, AttentionPlan& plan);
+///             offsets above kClosedFormMaxLength
+Result<void> set_closed_forms(const BlockMask& mask, AttentionPlan& plan);
 
 /// invalid_argument unless lengths and documents that a call gives satisfy AttentionTensors. It
 /// reads them, so they have to be in host memory.
-Result<void> check_formula_call(const AttentionPlan& plan, const AttentionCall& call);
+Result<void> check_closed_form_call(const AttentionPlan& plan, const AttentionCall& call);
 
 /// Closed-form mask `index` of the plan as one line of its text.
-std::string formula_text(const AttentionPlan& plan, std::size_t index);
+std::string closed_form_text(const AttentionPlan& plan, std::size_t index);
 /// to_text for a closed-form plan.
-std::string parametric_text(const AttentionPlan& plan, std::int64_t max_formulas);
+std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_closed_forms);
 
 /// validate(plan) for a closed-form plan: an internal error that names what is wrong.
-Result<void> validate_formulas(const AttentionPlan& plan);
+Result<void> validate_closed_form(const AttentionPlan& plan);
 
 }  // namespace fdma

@@ -10,18 +10,18 @@ namespace fdma {
 namespace {
 
 std::string distance_text(std::int32_t distance) {
-  return distance >= kFormulaUnbounded ? "inf" : fmt::format("{}", distance);
+  return distance >= kClosedFormUnbounded ? "inf" : fmt::format("{}", distance);
 }
 
 }  // namespace
 
-std::string formula_text(const AttentionPlan& plan, std::size_t index) {
-  const MaskFormula& f = plan.formulas[index];
+std::string closed_form_text(const AttentionPlan& plan, std::size_t index) {
+  const ClosedFormMask& f = plan.closed_forms[index];
   std::string text =
       fmt::format("pos = q + kv_len - q_len{} left {} right {} prefix {} sink {} keys [{}, {})",
                   f.pos_shift == 0 ? "" : fmt::format(" {:+}", f.pos_shift), distance_text(f.left),
                   distance_text(f.right), f.prefix, f.sink, f.kv_begin,
-                  f.kv_end == kFormulaUnbounded ? "kv_len" : fmt::format("{}", f.kv_end));
+                  f.kv_end == kClosedFormUnbounded ? "kv_len" : fmt::format("{}", f.kv_end));
   if (f.num_borders == 0) return text;
   constexpr std::int32_t kMostShown = 16;
   const auto begin = plan.borders.begin() + f.first_border;
@@ -30,7 +30,7 @@ std::string formula_text(const AttentionPlan& plan, std::size_t index) {
                             f.num_borders > kMostShown ? ",.." : "");
 }
 
-std::string parametric_text(const AttentionPlan& plan, std::int64_t max_formulas) {
+std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_closed_forms) {
   const AttentionShape& shape = plan.shape;
   std::string text = fmt::format(
       "plan {} tile {}x{} score {} form parametric\n"
@@ -44,10 +44,10 @@ std::string parametric_text(const AttentionPlan& plan, std::int64_t max_formulas
       to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
       plan.num_items(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
       plan.counts.formula_tiles, plan.heads_per_tile, plan.num_splits, plan.section_heads);
-  const auto count = static_cast<std::int64_t>(plan.formulas.size());
-  const std::int64_t shown = std::min(max_formulas, count);
+  const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
+  const std::int64_t shown = std::min(max_closed_forms, count);
   for (std::int64_t i = 0; i < shown; ++i) {
-    text += fmt::format("formula {}: {}\n", i, formula_text(plan, static_cast<std::size_t>(i)));
+    text += fmt::format("formula {}: {}\n", i, closed_form_text(plan, static_cast<std::size_t>(i)));
   }
   if (shown < count) text += fmt::format(".. {} more formulas\n", count - shown);
   return text;

@@ -213,7 +213,7 @@ class RowAppender {
           counts.gather_chunks += tiles;
           counts.gather_entries = regions.num_gathered;
           break;
-        case PlanSegmentKind::formula:
+        case PlanSegmentKind::closed_form:
         case PlanSegmentKind::permutation:
           break;
       }

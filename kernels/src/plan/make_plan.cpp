@@ -234,16 +234,16 @@ std::int32_t workers_to_split_for(const PlanOptions& options) {
 }
 
 // A plan that stores the closed form of the mask.
-Result<AttentionPlan> parametric_plan_of(const BlockMask& mask, const AttentionShape& shape,
-                                         const ScoreSpec& score, const PlanOptions& options) {
+Result<AttentionPlan> closed_form_plan_of(const BlockMask& mask, const AttentionShape& shape,
+                                          const ScoreSpec& score, const PlanOptions& options) {
   FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
-  FDMA_TRY_VOID(set_formulas(mask, plan));
+  FDMA_TRY_VOID(set_closed_forms(mask, plan));
   plan.section_heads = static_cast<std::int32_t>(
       std::min<std::int64_t>(section_heads(plan, options.section_bytes), shape.heads_kv));
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
-    plan.num_splits = formula_splits(plan, num_workers);
+    plan.num_splits = closed_form_splits(plan, num_workers);
   }
-  plan.counts = count_formula_tiles(plan);
+  plan.counts = count_closed_form_tiles(plan);
   return plan;
 }
 
@@ -286,7 +286,7 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
   FDMA_TRY_VOID(check_mask(mask, shape));
   try {
     if (options.form == PlanForm::parametric) {
-      return parametric_plan_of(mask, shape, score, options);
+      return closed_form_plan_of(mask, shape, score, options);
     }
     FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
     if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
@@ -314,13 +314,13 @@ std::int64_t AttentionPlan::size_bytes() const {
   return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
          bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
-         bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) + bytes(formulas) +
-         bytes(borders) + bytes(key_lists.keys) + bytes(key_lists.items) +
+         bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) +
+         bytes(closed_forms) + bytes(borders) + bytes(key_lists.keys) + bytes(key_lists.items) +
          bytes(key_lists.sum_keys);
 }
 
 std::int64_t AttentionPlan::num_items() const {
-  if (is_parametric()) return count_formula_items(*this);
+  if (is_closed_form()) return count_closed_form_items(*this);
   return static_cast<std::int64_t>(is_listed() ? key_lists.items.size() : items.size());
 }
 

@@ -194,7 +194,7 @@ Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t ind
 }
 
 double combine_tiles(const AttentionPlan& plan) {
-  if (plan.is_parametric()) {
+  if (plan.is_closed_form()) {
     if (plan.num_splits == 1) return 0;
     std::int64_t num_queries = 0;
     for (std::int64_t b = 0; b < plan.shape.batch; ++b) num_queries += plan.shape.q_len(b);
@@ -211,8 +211,8 @@ double combine_tiles(const AttentionPlan& plan) {
 
 double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
   std::vector<double> costs;
-  if (plan.is_parametric()) {
-    for (const WorkItem& item : formula_items(plan, formula_elements(plan))) {
+  if (plan.is_closed_form()) {
+    for (const WorkItem& item : closed_form_items(plan, closed_form_elements(plan))) {
       costs.push_back(std::max(item.num_tiles, 1) +
                       (item.partial == kWholeRow ? kItem : kSplitItem));
     }
@@ -236,10 +236,10 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
   return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
 }
 
-std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers) {
+std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers) {
   std::int32_t longest = 0;
   std::int64_t num_tiles = 0;  // of one set of heads
-  for (const FormulaElement& element : formula_elements(plan)) {
+  for (const ClosedFormElement& element : closed_form_elements(plan)) {
     for (std::int64_t i = 0; i < ceil_div(element.num_rows, plan.tile.block_q); ++i) {
       const std::int32_t of_row = walk_of(element, plan.tile, i).num_tiles();
       longest = std::max(longest, of_row);
@@ -309,7 +309,7 @@ void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,
 }
 
 std::int64_t num_partials(const AttentionPlan& plan) {
-  if (plan.is_parametric()) {
+  if (plan.is_closed_form()) {
     if (plan.num_splits == 1) return 0;
     const std::int64_t sets = ceil_div(plan.shape.group_size(), plan.heads_per_tile);
     return plan.shape.batch * ceil_div(plan.shape.max_q_len(), plan.tile.block_q) *

@@ -49,7 +49,7 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
 
 /// Number of parts into which each row of a closed-form plan is split, by the same prediction; 1 if
 /// splitting gains less than 3 %.
-std::int32_t formula_splits(const AttentionPlan& plan, std::int32_t num_workers);
+std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers);
 
 /// Splits rows of `plan`, whose items are whole, if that reduces predicted_tiles by at least 3 %;
 /// otherwise leaves the plan as it is. Items of section i, which are [sections[i], sections[i + 1])

@@ -131,7 +131,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
     }
     case PlanSegmentKind::permutation:
       return fmt::format("order {}", segment.payload);
-    case PlanSegmentKind::formula:
+    case PlanSegmentKind::closed_form:
       break;
   }
   return {};
@@ -140,7 +140,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
 }  // namespace
 
 std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
-  if (plan.is_parametric()) return parametric_text(plan, max_items);
+  if (plan.is_closed_form()) return closed_form_text_of(plan, max_items);
   const AttentionShape& shape = plan.shape;
   const KeyLists& lists = plan.key_lists;
   std::string text = fmt::format(

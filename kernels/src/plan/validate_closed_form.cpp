@@ -16,15 +16,15 @@ Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(m
 Result<void> check_field(std::size_t index, std::string_view name, std::int64_t value,
                          std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return {};
-  return wrong(
-      fmt::format("formulas[{}].{}: expected {} to {}, got {}", index, name, least, most, value));
+  return wrong(fmt::format("closed_forms[{}].{}: expected {} to {}, got {}", index, name, least,
+                           most, value));
 }
 
-Result<void> check_formula(const AttentionPlan& plan, std::size_t index) {
-  const MaskFormula& f = plan.formulas[index];
-  const std::int64_t far = kFormulaUnbounded;
+Result<void> check_closed_form(const AttentionPlan& plan, std::size_t index) {
+  const ClosedFormMask& f = plan.closed_forms[index];
+  const std::int64_t far = kClosedFormUnbounded;
   FDMA_TRY_VOID(
-      check_field(index, "pos_shift", f.pos_shift, -kFormulaMaxLength, kFormulaMaxLength));
+      check_field(index, "pos_shift", f.pos_shift, -kClosedFormMaxLength, kClosedFormMaxLength));
   FDMA_TRY_VOID(check_field(index, "left", f.left, -far, far));
   FDMA_TRY_VOID(check_field(index, "right", f.right, -far, far));
   FDMA_TRY_VOID(check_field(index, "prefix", f.prefix, 0, far));
@@ -35,7 +35,8 @@ Result<void> check_formula(const AttentionPlan& plan, std::size_t index) {
   FDMA_TRY_VOID(check_field(index, "first_border", f.first_border, 0, num_borders));
   FDMA_TRY_VOID(check_field(index, "num_borders", f.num_borders, 0, num_borders - f.first_border));
   if (f.num_borders == 1) {
-    return wrong(fmt::format("formulas[{}].num_borders: expected 0 or at least 2, got 1", index));
+    return wrong(
+        fmt::format("closed_forms[{}].num_borders: expected 0 or at least 2, got 1", index));
   }
   for (std::int32_t i = 0; i < f.num_borders; ++i) {
     const std::size_t at = static_cast<std::size_t>(f.first_border) + static_cast<std::size_t>(i);
@@ -49,24 +50,26 @@ Result<void> check_formula(const AttentionPlan& plan, std::size_t index) {
 
 }  // namespace
 
-Result<void> validate_formulas(const AttentionPlan& plan) {
+Result<void> validate_closed_form(const AttentionPlan& plan) {
   const AttentionShape& shape = plan.shape;
-  if (plan.formulas.size() != 1 && static_cast<std::int64_t>(plan.formulas.size()) != shape.batch) {
-    return wrong(fmt::format("formulas: expected 1 or {} (batch), got {}", shape.batch,
-                             plan.formulas.size()));
+  if (plan.closed_forms.size() != 1 &&
+      static_cast<std::int64_t>(plan.closed_forms.size()) != shape.batch) {
+    return wrong(fmt::format("closed_forms: expected 1 or {} (batch), got {}", shape.batch,
+                             plan.closed_forms.size()));
   }
-  if (std::max(shape.max_q_len(), shape.max_kv_len()) > kFormulaMaxLength) {
-    return wrong(fmt::format("shape: expected lengths up to {} in a parametric plan, got {} x {}",
-                             kFormulaMaxLength, shape.max_q_len(), shape.max_kv_len()));
+  if (std::max(shape.max_q_len(), shape.max_kv_len()) > kClosedFormMaxLength) {
+    return wrong(fmt::format("shape: expected lengths up to {} in a closed-form plan, got {} x {}",
+                             kClosedFormMaxLength, shape.max_q_len(), shape.max_kv_len()));
   }
-  for (std::size_t i = 0; i < plan.formulas.size(); ++i) FDMA_TRY_VOID(check_formula(plan, i));
+  for (std::size_t i = 0; i < plan.closed_forms.size(); ++i)
+    FDMA_TRY_VOID(check_closed_form(plan, i));
   if (!plan.items.empty() || !plan.split_rows.empty() || !plan.segments.empty() ||
       !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
       !plan.column_tables.empty() || !plan.column_offsets.empty() ||
       !plan.column_intervals.empty() || !plan.kv_index_lists.empty() ||
       !plan.kv_index_entries.empty() || !plan.kv_permutations.empty() ||
       !plan.permuted_keys.empty() || !plan.permutation_of.empty()) {
-    return wrong("items: a parametric plan has formulas and borders only");
+    return wrong("items: a closed-form plan has masks and borders only");
   }
   if (plan.num_splits < 1) {
     return wrong(fmt::format("num_splits: expected at least 1, got {}", plan.num_splits));
@@ -78,8 +81,8 @@ Result<void> validate_formulas(const AttentionPlan& plan) {
     return wrong(
         fmt::format("section_heads: expected 1 to {}, got {}", shape.heads_kv, plan.section_heads));
   }
-  if (count_formula_tiles(plan) != plan.counts) {
-    return wrong("counts: they differ from those of the formulas");
+  if (count_closed_form_tiles(plan) != plan.counts) {
+    return wrong("counts: they differ from those of the masks");
   }
   return {};
 }

@@ -19,8 +19,8 @@ class ListChecker {
 
   Result<void> run() {
     if (plan_.backend != Backend::sm90 || !plan_.is_backward() || !plan_.items.empty() ||
-        plan_.is_parametric()) {
-      return wrong("key_lists: expected a backward plan for sm90 without items or formulas");
+        plan_.is_closed_form()) {
+      return wrong("key_lists: expected a backward plan for sm90 without items or closed forms");
     }
     if (lists_.keys.size() % static_cast<std::size_t>(kListTile) != 0) {
       return wrong(

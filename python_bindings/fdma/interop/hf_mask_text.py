@@ -18,71 +18,71 @@ from torch.overrides import TorchFunctionMode
 __all__: list[str] = []
 
 
-class NoFormulaError(Exception):
+class NoMaskTextError(Exception):
     """A mask function does something that has no text."""
 
 
 def _word(value: Any) -> str:
-    if isinstance(value, Formula):
+    if isinstance(value, MaskText):
         return value.text
     if isinstance(value, int):
         return str(int(value))
-    raise NoFormulaError
+    raise NoMaskTextError
 
 
-class Formula:
+class MaskText:
     """An index, a number or a condition of a mask function, as a text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def _with(self, sign: str, other: Any) -> Formula:
-        return Formula(f"({self.text} {sign} {_word(other)})")
+    def _with(self, sign: str, other: Any) -> MaskText:
+        return MaskText(f"({self.text} {sign} {_word(other)})")
 
-    def __add__(self, other: Any) -> Formula:
+    def __add__(self, other: Any) -> MaskText:
         return self._with("+", other)
 
-    def __sub__(self, other: Any) -> Formula:
+    def __sub__(self, other: Any) -> MaskText:
         return self._with("-", other)
 
-    def __floordiv__(self, other: Any) -> Formula:
+    def __floordiv__(self, other: Any) -> MaskText:
         return self._with("//", other)
 
-    def __mod__(self, other: Any) -> Formula:
+    def __mod__(self, other: Any) -> MaskText:
         return self._with("%", other)
 
-    def __lt__(self, other: Any) -> Formula:
+    def __lt__(self, other: Any) -> MaskText:
         return self._with("<", other)
 
-    def __le__(self, other: Any) -> Formula:
+    def __le__(self, other: Any) -> MaskText:
         return self._with("<=", other)
 
-    def __gt__(self, other: Any) -> Formula:
+    def __gt__(self, other: Any) -> MaskText:
         return self._with(">", other)
 
-    def __ge__(self, other: Any) -> Formula:
+    def __ge__(self, other: Any) -> MaskText:
         return self._with(">=", other)
 
-    def __eq__(self, other: Any) -> Formula:  # type: ignore[override]
+    def __eq__(self, other: Any) -> MaskText:  # type: ignore[override]
         return self._with("==", other)
 
-    def __ne__(self, other: Any) -> Formula:  # type: ignore[override]
+    def __ne__(self, other: Any) -> MaskText:  # type: ignore[override]
         return self._with("!=", other)
 
-    def __and__(self, other: Any) -> Formula:
+    def __and__(self, other: Any) -> MaskText:
         return self._with("&", other)
 
-    def __or__(self, other: Any) -> Formula:
+    def __or__(self, other: Any) -> MaskText:
         return self._with("|", other)
 
-    def __abs__(self) -> Formula:
-        return Formula(f"abs({self.text})")
+    def __abs__(self) -> MaskText:
+        return MaskText(f"abs({self.text})")
 
-    def __invert__(self) -> Formula:
-        return Formula(f"(~{self.text})")
+    def __invert__(self) -> MaskText:
+        return MaskText(f"(~{self.text})")
 
     def __bool__(self) -> bool:
-        raise NoFormulaError
+        raise NoMaskTextError
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -90,14 +90,14 @@ class Formula:
 
     device = None
 
-    def to(self, *_: Any, **__: Any) -> Formula:
+    def to(self, *_: Any, **__: Any) -> MaskText:
         return self
 
-    def new_ones(self, *_: Any, **__: Any) -> Formula:
-        return Formula("true")
+    def new_ones(self, *_: Any, **__: Any) -> MaskText:
+        return MaskText("true")
 
-    def new_zeros(self, *_: Any, **__: Any) -> Formula:
-        return Formula("false")
+    def new_zeros(self, *_: Any, **__: Any) -> MaskText:
+        return MaskText("false")
 
 
 class _Tables:
@@ -129,15 +129,15 @@ class _Lookups(TorchFunctionMode):  # type: ignore[misc]
         if function is torch.Tensor.to or function is torch.Tensor.device.__get__:
             return function(*args, **(kwargs or {}))
         if function is not torch.Tensor.__getitem__:
-            raise NoFormulaError
+            raise NoMaskTextError
         tensor, index = args
         words = [_word(part) for part in (index if isinstance(index, tuple) else (index,))]
         if len(words) != tensor.ndim or tensor.is_floating_point():
-            raise NoFormulaError
-        return Formula(f"{self.tables.name(tensor)}[{', '.join(words)}]")
+            raise NoMaskTextError
+        return MaskText(f"{self.tables.name(tensor)}[{', '.join(words)}]")
 
 
-def formula_of(
+def mask_text_of(
     function: Callable[..., Any], q_length: int, kv_length: int, q_offset: Any, kv_offset: int
 ) -> tuple[str, list[Any]] | None:
     """The text of a mask function and its tables, or None where it has no text.
@@ -147,18 +147,18 @@ def formula_of(
     are one for all heads: a function is asked for head 0.
     """
     tables = _Tables()
-    q, k = Formula("q"), Formula("k")
+    q, k = MaskText("q"), MaskText("k")
     if isinstance(q_offset, torch.Tensor):
-        q = q + Formula(tables.name(q_offset))
+        q = q + MaskText(tables.name(q_offset))
     elif q_offset or kv_offset:
         is_last = q_offset - kv_offset == kv_length - q_length
-        q = Formula("pos") if is_last else q
+        q = MaskText("pos") if is_last else q
         q_at = kv_offset if is_last else q_offset
         q = q + q_at if q_at else q
     if kv_offset:
         k = k + kv_offset
     try:
         with _Lookups(tables):
-            return str(function(Formula("b"), Formula("0"), q, k).text), tables.copies
-    except (NoFormulaError, AttributeError, TypeError):
+            return str(function(MaskText("b"), MaskText("0"), q, k).text), tables.copies
+    except (NoMaskTextError, AttributeError, TypeError):
         return None

@@ -171,7 +171,7 @@ CallArrays given_arrays(nb::handle q, nb::handle k, nb::handle v,
   return arrays;
 }
 
-/// What a call of a parametric plan brings; None: the plan's own.
+/// What a call of a closed-form plan brings; None: the plan's own.
 struct CallLengths {
   std::optional<nb::object> q_lens, kv_lens, cu_seqlens;
 };
@@ -370,8 +370,8 @@ void bind_attention(nb::module_& module) {
           "Query tiles whose keys are split over several items.")
       .def_prop_ro("form",
                    [](const AttentionPlan& plan) {
-                     return std::string(to_string(plan.is_parametric() ? PlanForm::parametric
-                                                                       : PlanForm::segments));
+                     return std::string(to_string(plan.is_closed_form() ? PlanForm::parametric
+                                                                        : PlanForm::segments));
                    })
       .def_prop_ro("direction",
                    [](const AttentionPlan& plan) { return std::string(to_string(plan.direction)); })
@@ -387,7 +387,7 @@ void bind_attention(nb::module_& module) {
       nb::arg("split") = "automatic", nb::arg("pack") = "automatic", nb::arg("num_workers") = 0,
       nb::arg("form") = "segments", nb::arg("direction") = "forward", nb::arg("num_threads") = 0,
       "The plan of a mask for tensors of a shape, to be used by many calls of attention. "
-      "form='parametric' keeps the mask as a formula: calls may bring lengths and "
+      "form='parametric' keeps the mask in closed form: calls may bring lengths and "
       "documents. direction='backward' is for attention_backward_call. num_threads make "
       "it (0: all) and do not change it.");
   module.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask"),
@@ -398,7 +398,7 @@ void bind_attention(nb::module_& module) {
              nb::arg("cu_seqlens") = nb::none(),
              "softmax(softmax_scale * q k^T + key_bias, masked) v by a BlockMask, an AttentionPlan "
              "or a DevicePlan. q_lens, kv_lens [batch] and cu_seqlens [documents + 1] or [batch, "
-             "documents + 1], int32 and where q is, replace those of a parametric plan.");
+             "documents + 1], int32 and where q is, replace those of a closed-form plan.");
   module.def("cpu_target", &cpu_target, "The instruction set that the CPU backend runs with here.");
   module.def(
       "available_backends",

@@ -36,7 +36,7 @@ struct Problem {
   std::int32_t heads_kv = 2;
   std::int32_t heads_per_tile = 1;
   std::int32_t num_partials = 4;  ///< of a row; in a list one or two fewer here and there
-  bool is_grid = false;           ///< rows of a parametric plan
+  bool is_grid = false;           ///< rows of a closed-form plan
   bool is_bfloat16 = true;
   bool wants_lse = true;
   double lse_scale = 3;

@@ -1,5 +1,5 @@
-// What parametric plans of either direction make on the device: tile rows in their order, and the
-// mask words of tiles, against the formulas on the host, at lengths and documents of a call.
+// What closed-form plans of either direction make on the device: tile rows in their order, and the
+// mask words of tiles, against the closed forms on the host, at lengths and documents of a call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,15 +62,15 @@ __global__ void make_words(const Params p, const sm90::TileRow* rows, const Mask
   __syncwarp();
   const sm90::TilePlace place{item.q_begin, at.column_tile * sm90::kTileKeys, item.kv_len};
   sm90::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&item), band_address,
-                      TileStep{PlanSegmentKind::formula, 0, at.column_tile, 0}, place, lane);
+                      TileStep{PlanSegmentKind::closed_form, 0, at.column_tile, 0}, place, lane);
   __syncwarp();
   for (int i = lane; i < 512; i += 32) words[512 * blockIdx.x + i] = slot[i];
 }
 
 // Cells of tile rows that exist, on the host.
-bool host_cell(const FormulaElement& element, std::int32_t row, std::int32_t column) {
+bool host_cell(const ClosedFormElement& element, std::int32_t row, std::int32_t column) {
   const auto intervals = element.intervals(row);
-  return std::any_of(intervals.begin(), intervals.end(), [&](const FormulaRange& each) {
+  return std::any_of(intervals.begin(), intervals.end(), [&](const ClosedFormRange& each) {
     return each.begin <= column && column < each.end;
   });
 }
@@ -78,10 +78,10 @@ bool host_cell(const FormulaElement& element, std::int32_t row, std::int32_t col
 template <bool kIsTransposed>
 std::string word_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLengths& lengths,
                        const DeviceArray<sm90::TileRow>& rows,
-                       const std::vector<FormulaElement>& elements) {
+                       const std::vector<ClosedFormElement>& elements) {
   std::vector<MaskedTile> tiles;
   for (std::int32_t b = 0; b < static_cast<std::int32_t>(elements.size()); ++b) {
-    const FormulaElement& element = elements[static_cast<std::size_t>(b)];
+    const ClosedFormElement& element = elements[static_cast<std::size_t>(b)];
     for (std::int32_t i = 0; i * arrays.block_q < element.num_rows; ++i) {
       for (std::int32_t j = 0; j * 128 < element.num_columns; ++j) tiles.push_back({b, i, j});
     }
@@ -95,7 +95,7 @@ std::string word_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLength
   const std::vector<std::uint32_t> got = words.to_host();
   for (std::size_t t = 0; t < tiles.size(); ++t) {
     const MaskedTile& at = tiles[t];
-    const FormulaElement& element = elements[static_cast<std::size_t>(at.batch)];
+    const ClosedFormElement& element = elements[static_cast<std::size_t>(at.batch)];
     for (int i = 0; i < 512; ++i) {
       for (int bit = 0; bit < 32; ++bit) {
         const sm90::Cell cell = sm90::mask_cell(i / 2 % 128, i % 2, bit);
@@ -117,11 +117,11 @@ std::string word_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLength
 
 // Each tile row once, with the host's tiles; longest first, up to the classes of the sort.
 std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::TileRow>& rows,
-                      const std::vector<FormulaElement>& elements, BlockShape tile) {
+                      const std::vector<ClosedFormElement>& elements, BlockShape tile) {
   for (std::size_t b = 0; b < elements.size(); ++b) {
-    const FormulaElement& element = elements[b];
+    const ClosedFormElement& element = elements[b];
     std::vector<bool> is_there(static_cast<std::size_t>(arrays.max_tile_rows));
-    std::int32_t previous = kFormulaMaxLength;
+    std::int32_t previous = kClosedFormMaxLength;
     for (std::int32_t i = 0; i < arrays.max_tile_rows; ++i) {
       const sm90::TileRowTiles& got = rows[b * is_there.size() + static_cast<std::size_t>(i)].tiles;
       const std::string where = "batch " + std::to_string(b) + " tile row " +
@@ -135,10 +135,10 @@ std::string row_error(const sm90::PlanArrays& arrays, const std::vector<sm90::Ti
         if (got.num_tiles != sm90::kNoRow) return where + ": is there";
         continue;
       }
-      const FormulaWalk walk = walk_of(element, tile, got.q_tile);
+      const ClosedFormWalk walk = walk_of(element, tile, got.q_tile);
       if (got.num_tiles != walk.num_tiles()) return where + ": another number of tiles";
       for (const int index : {0, 1}) {
-        const FormulaWalk::Stretch &a = got.stretches[index], &c = walk.stretch(index);
+        const ClosedFormWalk::Stretch &a = got.stretches[index], &c = walk.stretch(index);
         if (std::tie(a.first, a.end) != std::tie(c.first, c.end) || a.num_full() != c.num_full()) {
           return where + ": another stretch";
         }
@@ -197,7 +197,7 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
     gpu_test::require(sm90::order_tile_rows(arrays, lengths, static_cast<int>(shape.batch),
                                             rows.data(), counter.data(), nullptr),
                       "order_tile_rows");
-    const std::vector<FormulaElement> elements = formula_elements(*plan, call);
+    const std::vector<ClosedFormElement> elements = closed_form_elements(*plan, call);
     ASSERT_EQ(row_error(arrays, rows.to_host(), elements, plan->mask_tile()), "") << seed;
     ASSERT_EQ(is_backward ? word_error<true>(arrays, lengths, rows, elements)
                           : word_error<false>(arrays, lengths, rows, elements),

@@ -130,7 +130,7 @@ TEST(AttentionBackwardOnGpu, IsAccurateWithManyUnitsForEachBlock) {
   }
 }
 
-// By formulas, that is: key tiles are ordered and masked on the device.
+// By closed forms, that is: key tiles are ordered and masked on the device.
 TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -142,7 +142,7 @@ TEST(AttentionBackwardOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
   }
 }
 
-// The order of additions follows from the formula, lengths and documents of each call.
+// The order of additions follows from the closed form, lengths and documents of each call.
 TEST(AttentionBackwardOnGpu, GivesTheSameBitsEveryRunByFormulas) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;

@@ -1,4 +1,4 @@
-// Attention on the GPU by parametric plans: the reference's results and the bits of plans of
+// Attention on the GPU by closed-form plans: the reference's results and the bits of plans of
 // segments; lengths and documents that change from call to call and between replays of a graph.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ using testing::pick;
 using testing::RandomCall;
 using testing::TrialChoice;
 
-AttentionPlan parametric_plan(const BlockMask& mask, const AttentionShape& shape, ScoreSpec score) {
+AttentionPlan closed_form_plan(const BlockMask& mask, const AttentionShape& shape,
+                               ScoreSpec score) {
   PlanOptions options;
   options.backend = Backend::sm90;
   options.form = PlanForm::parametric;
@@ -124,8 +125,8 @@ TEST(ParametricAttentionOnGpu, FollowsTheLengthsAndDocumentsOfEachCall) {
           testing::case_at_call(fmt::format("seed {}", seed), form, random.elements);
       AttentionTrial trial(machine, expected, {batch, 4, 2}, choice);
       const DevicePlan plan =
-          uploaded(parametric_plan(testing::block_mask_of(form),
-                                   planned_shape(trial.plan().shape, form), trial.plan().score));
+          uploaded(closed_form_plan(testing::block_mask_of(form),
+                                    planned_shape(trial.plan().shape, form), trial.plan().score));
       const Workspace workspace(plan);
       const CallTensors given = on_device(random, is_shared ? 0 : batch);
       AttentionTensors tensors = trial.tensors();
@@ -163,7 +164,7 @@ TEST(ParametricAttentionOnGpu, FollowsLengthsThatChangeBetweenReplaysOfAGraph) {
     const MaskCase expected = testing::case_at_call("replay", form, call.elements);
     AttentionTrial trial(machine, expected, {kBatch, 4, 2}, choice);
     const DevicePlan plan = uploaded(
-        parametric_plan(testing::block_mask_of(form), planned_shape(trial.plan().shape, form), {}),
+        closed_form_plan(testing::block_mask_of(form), planned_shape(trial.plan().shape, form), {}),
         stream.get());
     const Workspace workspace(plan);
     AttentionTensors tensors = trial.tensors();

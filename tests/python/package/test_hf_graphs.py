@@ -16,7 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 hf: Any = importlib.import_module("fdma.hf")
 masks: Any = importlib.import_module("transformers.masking_utils")
-formula: Any = importlib.import_module("fdma.interop.hf_mask_text")
+mask_text: Any = importlib.import_module("fdma.interop.hf_mask_text")
 from test_hf import SIZES, gemma, llama, mistral, padding, pair, prompt  # noqa: E402
 
 
@@ -186,11 +186,11 @@ def test_formulas_are_the_functions(offsets: tuple[int, int]) -> None:
         masks.or_masks(masks.causal_mask_function, masks.blockwise_overlay(ids)),
         masks.packed_sequence_compatibility_function(masks.causal_mask_function, positions, ids),
     ):
-        text, tables = formula.formula_of(function, q_length, kv_length, *offsets)
+        text, tables = mask_text.mask_text_of(function, q_length, kv_length, *offsets)
         expected = hf.mask_function(2, q_length, kv_length, *offsets, function).mask
         got = importlib.import_module("fdma.interop.hf_operators").table_mask(
             text, tables, 2, q_length, kv_length
         )
         assert got == expected, text
-    causal = formula.formula_of(masks.causal_mask_function, 1, 9, 8, 0)
+    causal = mask_text.mask_text_of(masks.causal_mask_function, 1, 9, 8, 0)
     assert causal == ("(k <= pos)", [])

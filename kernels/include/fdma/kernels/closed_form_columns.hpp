@@ -1,4 +1,4 @@
-// FormulaColumns: a closed-form mask read key by key, for gradients of keys. Host and device run
+// ClosedFormColumns: a closed-form mask read key by key, for gradients of keys. Host and device run
 // the same code.
 //
 // The closed form (closed_form_mask.hpp) gives a key some queries of its document:
@@ -22,39 +22,41 @@
 
 namespace fdma {
 
-/// A closed form with the lengths of one batch element and its borders, as FormulaRows.
-class FormulaColumns {
+/// A closed form with the lengths of one batch element and its borders, as ClosedFormRows.
+class ClosedFormColumns {
  public:
-  FDMA_HOST_DEVICE FormulaColumns(const MaskFormula& formula, const std::int32_t* borders,
-                                  std::int32_t q_len, std::int32_t kv_len)
-      : formula_(formula),
+  FDMA_HOST_DEVICE ClosedFormColumns(const ClosedFormMask& closed_form, const std::int32_t* borders,
+                                     std::int32_t q_len, std::int32_t kv_len)
+      : closed_form_(closed_form),
         borders_(borders),
         q_len_(q_len),
         kv_len_(kv_len),
-        shift_(kv_len - q_len + formula.pos_shift) {}
+        shift_(kv_len - q_len + closed_form.pos_shift) {}
 
   /// The keys of [k_begin, k_end) that padding and length leave.
-  FDMA_HOST_DEVICE FormulaRange keys(std::int32_t k_begin, std::int32_t k_end) const {
-    std::int32_t end = formula_.kv_end < kv_len_ ? formula_.kv_end : kv_len_;
+  FDMA_HOST_DEVICE ClosedFormRange keys(std::int32_t k_begin, std::int32_t k_end) const {
+    std::int32_t end = closed_form_.kv_end < kv_len_ ? closed_form_.kv_end : kv_len_;
     if (k_end < end) end = k_end;
-    return {k_begin > formula_.kv_begin ? k_begin : formula_.kv_begin, end};
+    return {k_begin > closed_form_.kv_begin ? k_begin : closed_form_.kv_begin, end};
   }
 
   /// The document of key k; 0 without documents.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t k) const {
-    return formula_.num_borders == 0 ? 0 : formula_document(borders_, formula_.num_borders, k);
+    return closed_form_.num_borders == 0
+               ? 0
+               : closed_form_document(borders_, closed_form_.num_borders, k);
   }
   /// As above, for a key between two whose documents are known.
   FDMA_HOST_DEVICE std::int32_t document(std::int32_t k, std::int32_t first,
                                          std::int32_t last) const {
-    return formula_document(borders_, k, first, last);
+    return closed_form_document(borders_, k, first, last);
   }
 
   /// The queries of a document.
-  FDMA_HOST_DEVICE FormulaRange bounds(std::int32_t document) const {
-    FormulaRange queries{0, q_len_};
-    if (formula_.num_borders > 0) {
-      const std::int32_t last = formula_.num_borders - 1;
+  FDMA_HOST_DEVICE ClosedFormRange bounds(std::int32_t document) const {
+    ClosedFormRange queries{0, q_len_};
+    if (closed_form_.num_borders > 0) {
+      const std::int32_t last = closed_form_.num_borders - 1;
       const std::int32_t begin = borders_[document < 0 ? 0 : document] - shift_;
       const std::int32_t end =
           document < 0 || document >= last ? begin : borders_[document + 1] - shift_;
@@ -65,11 +67,11 @@ class FormulaColumns {
   }
 
   /// The queries that see key k; `bounds` are those of its document.
-  FDMA_HOST_DEVICE FormulaRange queries(std::int32_t k, FormulaRange bounds) const {
+  FDMA_HOST_DEVICE ClosedFormRange queries(std::int32_t k, ClosedFormRange bounds) const {
     if (keys(k, k + 1).is_empty()) return {0, 0};
     return {begin(k, bounds), end(k, bounds)};
   }
-  FDMA_HOST_DEVICE FormulaRange queries(std::int32_t k) const {
+  FDMA_HOST_DEVICE ClosedFormRange queries(std::int32_t k) const {
     return queries(k, bounds(document(k)));
   }
 
@@ -77,20 +79,22 @@ class FormulaColumns {
   /// all of these keys, the keys lie on one side of the ends of prefix and sink, and they are of
   /// one document or of two that follow each other. `first` and `last` are the documents of the
   /// first and the last key.
-  FDMA_HOST_DEVICE FormulaBand band(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
-                                    std::int32_t last) const {
-    FormulaBand band{};
-    const FormulaRange left_by_padding = keys(k_begin, k_end);
+  FDMA_HOST_DEVICE ClosedFormBand band(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
+                                       std::int32_t last) const {
+    ClosedFormBand band{};
+    const ClosedFormRange left_by_padding = keys(k_begin, k_end);
     const auto is_divided = [&](std::int32_t at) { return k_begin < at && at < k_end; };
     if (left_by_padding.begin > k_begin || left_by_padding.end < k_end ||
-        is_divided(formula_.prefix) || is_divided(near_end()) || last > first + 1) {
+        is_divided(closed_form_.prefix) || is_divided(near_end()) || last > first + 1) {
       return band;
     }
-    band.begin = k_begin < formula_.prefix ? -kFormulaUnbounded : k_begin - formula_.right - shift_;
-    band.end = k_begin < near_end() ? kFormulaUnbounded : k_begin + formula_.left + 1 - shift_;
+    band.begin = k_begin < closed_form_.prefix ? -kClosedFormUnbounded
+                                               : k_begin - closed_form_.right - shift_;
+    band.end =
+        k_begin < near_end() ? kClosedFormUnbounded : k_begin + closed_form_.left + 1 - shift_;
     band.first = bounds(first);
     band.last = last == first ? band.first : bounds(last);
-    band.last_row = last == first ? kFormulaUnbounded : borders_[last] - k_begin;
+    band.last_row = last == first ? kClosedFormUnbounded : borders_[last] - k_begin;
     band.is_valid = 1;
     return band;
   }
@@ -101,22 +105,24 @@ class FormulaColumns {
   /// The query tiles of keys [k_begin, k_end), k_begin < k_end <= kv_len, ascending. Tiles that are
   /// left out are empty, tiles in the middle are full. `first` and `last` are the documents of the
   /// first and the last key.
-  FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
-                                    std::int32_t last, std::int32_t block_q) const {
-    const FormulaRange left_by_padding = keys(k_begin, k_end);
-    FormulaRange any{0, 0}, all{0, q_len_};
+  FDMA_HOST_DEVICE ClosedFormWalk walk(std::int32_t k_begin, std::int32_t k_end, std::int32_t first,
+                                       std::int32_t last, std::int32_t block_q) const {
+    const ClosedFormRange left_by_padding = keys(k_begin, k_end);
+    ClosedFormRange any{0, 0}, all{0, q_len_};
     if (left_by_padding.begin > k_begin || left_by_padding.end < k_end) all.end = 0;
     const std::int32_t near = near_end();
     const auto add = [&](std::int32_t part_begin, std::int32_t part_end) {
       if (part_begin >= part_end) return;
-      const FormulaRange first_bounds = bounds(document(part_begin, first, last)),
-                         last_bounds = bounds(document(part_end - 1, first, last));
-      const FormulaRange part_any{begin(part_begin, first_bounds), end(part_end - 1, last_bounds)};
-      const FormulaRange part_all{begin(part_end - 1, last_bounds), end(part_begin, first_bounds)};
+      const ClosedFormRange first_bounds = bounds(document(part_begin, first, last)),
+                            last_bounds = bounds(document(part_end - 1, first, last));
+      const ClosedFormRange part_any{begin(part_begin, first_bounds),
+                                     end(part_end - 1, last_bounds)};
+      const ClosedFormRange part_all{begin(part_end - 1, last_bounds),
+                                     end(part_begin, first_bounds)};
       if (part_all.begin > all.begin) all.begin = part_all.begin;
       if (part_all.end < all.end) all.end = part_all.end;
       const bool is_band = part_begin >= near;
-      if (part_any.is_empty() || (is_band && formula_.left < -formula_.right)) return;
+      if (part_any.is_empty() || (is_band && closed_form_.left < -closed_form_.right)) return;
       if (any.is_empty()) {
         any = part_any;
         return;
@@ -136,26 +142,26 @@ class FormulaColumns {
     return {any, all, q_len_, block_q};
   }
 
-  FDMA_HOST_DEVICE FormulaWalk walk(std::int32_t k_begin, std::int32_t k_end,
-                                    std::int32_t block_q) const {
+  FDMA_HOST_DEVICE ClosedFormWalk walk(std::int32_t k_begin, std::int32_t k_end,
+                                       std::int32_t block_q) const {
     return walk(k_begin, k_end, document(k_begin), document(k_end - 1), block_q);
   }
 
  private:
   /// The end of prefix and sink; every later row of their document sees the keys before it.
   FDMA_HOST_DEVICE std::int32_t near_end() const {
-    return formula_.prefix > formula_.sink ? formula_.prefix : formula_.sink;
+    return closed_form_.prefix > closed_form_.sink ? closed_form_.prefix : closed_form_.sink;
   }
-  FDMA_HOST_DEVICE std::int32_t begin(std::int32_t k, FormulaRange bounds) const {
-    const std::int32_t begin = k - formula_.right - shift_;
-    return k < formula_.prefix || begin < bounds.begin ? bounds.begin : begin;
+  FDMA_HOST_DEVICE std::int32_t begin(std::int32_t k, ClosedFormRange bounds) const {
+    const std::int32_t begin = k - closed_form_.right - shift_;
+    return k < closed_form_.prefix || begin < bounds.begin ? bounds.begin : begin;
   }
-  FDMA_HOST_DEVICE std::int32_t end(std::int32_t k, FormulaRange bounds) const {
-    const std::int32_t end = k + formula_.left + 1 - shift_;
+  FDMA_HOST_DEVICE std::int32_t end(std::int32_t k, ClosedFormRange bounds) const {
+    const std::int32_t end = k + closed_form_.left + 1 - shift_;
     return k < near_end() || end > bounds.end ? bounds.end : end;
   }
 
-  MaskFormula formula_;
+  ClosedFormMask closed_form_;
   const std::int32_t* borders_;
   std::int32_t q_len_;
   std::int32_t kv_len_;

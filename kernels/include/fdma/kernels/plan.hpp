@@ -46,7 +46,8 @@ enum class PlanSegmentKind : std::int32_t {
   rows = 2,     ///< row panel number `payload`: key intervals per query row, from the first tile
   columns = 3,  ///< column table number `payload`: query intervals per key, read by the kernel
   gather = 4,   ///< kv index list number `payload`, in index tiles of tile.block_kv entries
-  formula = 5,  ///< the cells follow from the plan's closed form; only closed-form plans have it
+  /// the cells follow from the plan's closed form; only closed-form plans have it
+  closed_form = 5,
   permutation = 6,  ///< no tiles: the other segments of the work tile count keys in kv
                     ///< permutation
                     ///< number `payload`
@@ -278,12 +279,12 @@ struct AttentionPlan {
   KeyLists key_lists;
 
   // Closed-form plans have these in place of work tiles and all arrays above.
-  std::vector<MaskFormula> formulas;  ///< one, or one for each batch element; else empty
-  std::vector<std::int32_t> borders;  ///< of documents (MaskFormula::first_border)
-  std::int32_t num_splits = 1;        ///< work tiles of each tile row; keys are split evenly
-  std::int32_t section_heads = 1;     ///< KV heads of a batch element that stay together in L2
+  std::vector<ClosedFormMask> closed_forms;  ///< one, or one for each batch element; else empty
+  std::vector<std::int32_t> borders;         ///< of documents (ClosedFormMask::first_border)
+  std::int32_t num_splits = 1;               ///< work tiles of each tile row; keys are split evenly
+  std::int32_t section_heads = 1;  ///< KV heads of a batch element that stay together in L2
 
-  bool is_parametric() const { return !formulas.empty(); }
+  bool is_closed_form() const { return !closed_forms.empty(); }
   bool is_listed() const { return !key_lists.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
   /// Rows and columns of a tile as work tiles walk it: queries and keys; backward keys and queries.
@@ -310,7 +311,7 @@ struct AttentionPlan {
   std::int64_t num_bitmaps() const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
   }
-  /// Those of `items`; of a parametric plan those that its own lengths make.
+  /// Those of `items`; of a closed-form plan those that its own lengths make.
   std::int64_t num_items() const;
   /// Bytes of all arrays.
   std::int64_t size_bytes() const;
@@ -333,8 +334,8 @@ struct AttentionPlan {
 ///
 /// Errors      invalid_argument, shape_mismatch, out_of_memory
 ///             unsupported: a backend, layout or score, by name; for closed-form plans, masks that
-///             differ by head, have no closed form or exceed kFormulaMaxLength; for backward plans,
-///             kv index lists and kv permutations
+///             differ by head, have no closed form or exceed kClosedFormMaxLength; for backward
+///             plans, kv index lists and kv permutations
 /// Cost        O(work tiles * log(work tiles) + segments), and the tiles of one re-blocking where
 ///             mask.block is not the tile
 ///             kv index lists: their entries + keys * log(keys)

@@ -305,7 +305,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   const AttentionShape& shape = impl.shape;
   FDMA_TRY(const BackwardCall call,
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
-                                 impl.arrays.num_formulas > 0));
+                                 impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.out, "out"));
   if (tensors.out_residual.data != nullptr) {
@@ -318,8 +318,8 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   if (options.deterministic && lists != nullptr && lists->ranks == nullptr) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
-  const bool is_parametric = impl.arrays.num_formulas > 0;  // the order is made in each call
-  if (options.deterministic && lists == nullptr && !is_parametric && !impl.is_ordered) {
+  const bool is_closed_form = impl.arrays.num_closed_forms > 0;  // the order is made in each call
+  if (options.deterministic && lists == nullptr && !is_closed_form && !impl.is_ordered) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
 
@@ -338,7 +338,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   params.walks_down = options.deterministic && impl.arrays.walks_down;
   auto* const zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
   TurnOffsets* turn_offsets = nullptr;
-  if (is_parametric) {
+  if (is_closed_form) {
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
     if (options.deterministic) {
       turn_offsets = reinterpret_cast<TurnOffsets*>(base + places.turn_offsets);

@@ -259,14 +259,15 @@ __device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32
   store_words2(slot + ItemAt::kNumTiles, row->tiles.num_tiles, first_key);
   store_words2(slot + ItemAt::kStep, 0, 0);
   if (p.turns != nullptr) {
-    const FormulaColumns columns = formula_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
+    const ClosedFormColumns columns =
+        closed_form_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
     store_word(slot + ItemAt::kHeadInGroup,
                2 * load_word(slot + ItemAt::kFirstDocument) + (columns.is_near(first_key) ? 1 : 0));
   }
   store_word(slot + ItemAt::kFirstDocument, row->tiles.first_document);
   int num_segments = 0;
 #pragma unroll 1
-  for (const FormulaWalk::Stretch& stretch : row->tiles.stretches) {
+  for (const ClosedFormWalk::Stretch& stretch : row->tiles.stretches) {
     store_stretch(slot + Layout::kItemSegments, stretch, num_segments);
   }
   store_words2(slot + ItemAt::kFirstSegment, kOwnSegments, num_segments);
@@ -340,7 +341,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         store_word(base + Layout::kServed + 4, static_cast<int>(item_ring.count + 1));
         if constexpr (kListed) {
           publish_listed(p, item, index);
-        } else if (p.plan.num_formulas > 0) {
+        } else if (p.plan.num_closed_forms > 0) {
           publish_row<Layout>(p, item, index);
         } else {
           publish_item(p, item, index);
@@ -597,7 +598,7 @@ class UnitLoader {
     int rank;
     if (kListed) {
       rank = __ldcg(p.lists.ranks + visit + tile);
-    } else if (p.plan.num_formulas > 0) {
+    } else if (p.plan.num_closed_forms > 0) {
       const auto* offsets = reinterpret_cast<const std::int32_t*>(p.turn_offsets);
       const int place =
           load_word(item_slot() + ItemAt::kBatch) * (p.places.padded_q_len / kTileKeys) + tile;

@@ -196,7 +196,7 @@ struct BackwardLayout {
   static constexpr int kMaskSlots = 2 * kMaskWarps;
   static constexpr int kItemSlots = 2;
   static constexpr int kItemBand = 64;
-  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(FormulaBand));
+  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(ClosedFormBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kRequestSlots = 4;

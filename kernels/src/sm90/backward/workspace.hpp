@@ -36,13 +36,13 @@ struct BackwardWorkspace {
     dbias_sums = add(plan.lists.num_sums * 4);
     zero_counters = add(
         plan.is_by_row ? shape.batch * shape.heads_kv * static_cast<int>(sizeof(ZeroCounters)) : 0);
-    const bool is_parametric = plan.arrays.num_formulas > 0;
-    tile_rows = add(is_parametric ? shape.batch * plan.arrays.max_tile_rows *
-                                        static_cast<int>(sizeof(TileRow))
-                                  : 0);
-    turn_offsets = add(is_parametric ? shape.batch * (padded_q_len / kTileKeys) *
-                                           static_cast<int>(sizeof(TurnOffsets))
-                                     : 0);
+    const bool is_closed_form = plan.arrays.num_closed_forms > 0;
+    tile_rows = add(is_closed_form ? shape.batch * plan.arrays.max_tile_rows *
+                                         static_cast<int>(sizeof(TileRow))
+                                   : 0);
+    turn_offsets = add(is_closed_form ? shape.batch * (padded_q_len / kTileKeys) *
+                                            static_cast<int>(sizeof(TurnOffsets))
+                                      : 0);
   }
 
   std::int64_t padded_q_len = 0;

@@ -174,7 +174,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   combined.partial_lse = params.partial_lse;
   combined.grid = {arrays.max_tile_rows, arrays.heads_kv * arrays.num_sets, arrays.num_splits};
   combined.num_rows = arrays.num_split_rows;
-  if (arrays.num_formulas == 0) {
+  if (arrays.num_closed_forms == 0) {
     combined.split_rows = arrays.split_rows;
   } else {
     combined.num_rows = arrays.num_items / arrays.num_splits;
@@ -208,7 +208,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   const AttentionShape& shape = impl.shape;
   FDMA_TRY_VOID(check_direction(impl.direction, Direction::forward));
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
-                                                  impl.arrays.num_formulas > 0));
+                                                  impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
   FDMA_TRY_VOID(check_residual(tensors));
   if (impl.is_gathering && gather.lists == nullptr) {
@@ -233,7 +233,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   params.next_item = sm90::item_counter(workspace);
   params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
   params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
-  if (impl.arrays.num_formulas > 0) {
+  if (impl.arrays.num_closed_forms > 0) {
     auto* rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
     params.tile_rows = rows;
     FDMA_TRY_VOID(sm90::check_cuda(

@@ -96,7 +96,7 @@ __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t inde
     item.num_tiles = kNoItem;
     return item;
   }
-  if (kGather || plan.num_formulas == 0) return plan.items[index];
+  if (kGather || plan.num_closed_forms == 0) return plan.items[index];
   const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // per KV head
   const int per_batch = per_head * plan.heads_kv;
   item.batch = index / per_batch;
@@ -150,8 +150,8 @@ __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTil
 }
 
 /// Writes the segments of a run of tiles to `to` after `count` others, and counts them.
-__device__ __forceinline__ void store_stretch(std::uint32_t to, const FormulaWalk::Stretch& stretch,
-                                              int& count) {
+__device__ __forceinline__ void store_stretch(std::uint32_t to,
+                                              const ClosedFormWalk::Stretch& stretch, int& count) {
   const auto store = [&](int first, int end, PlanSegmentKind kind) {
     if (first >= end) return;
     const std::uint32_t at = to + count * static_cast<int>(sizeof(PlanSegment));
@@ -165,16 +165,16 @@ __device__ __forceinline__ void store_stretch(std::uint32_t to, const FormulaWal
   };
   const int full_first = min(max(stretch.full_first, stretch.first), stretch.end);
   const int full_end = min(max(stretch.full_end, full_first), stretch.end);
-  store(stretch.first, full_first, PlanSegmentKind::formula);
+  store(stretch.first, full_first, PlanSegmentKind::closed_form);
   store(full_first, full_end, PlanSegmentKind::full);
-  store(full_end, stretch.end, PlanSegmentKind::formula);
+  store(full_end, stretch.end, PlanSegmentKind::closed_form);
 }
 
 /// Writes the segments of a tile row behind its item; returns their number.
 __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
   int count = 0;
 #pragma unroll
-  for (const FormulaWalk::Stretch& stretch : row.stretches) store_stretch(to, stretch, count);
+  for (const ClosedFormWalk::Stretch& stretch : row.stretches) store_stretch(to, stretch, count);
   return count;
 }
 

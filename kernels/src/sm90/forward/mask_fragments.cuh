@@ -143,12 +143,12 @@ __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays&
 }
 
 /// Stores and loads a band in shared memory.
-__device__ __forceinline__ void store_band(std::uint32_t address, const FormulaBand& band) {
+__device__ __forceinline__ void store_band(std::uint32_t address, const ClosedFormBand& band) {
   store_words(address, make_uint4(band.begin, band.end, band.first.begin, band.first.end));
   store_words(address + 16,
               make_uint4(band.last.begin, band.last.end, band.last_row, band.is_valid));
 }
-__device__ __forceinline__ FormulaBand load_band(std::uint32_t address) {
+__device__ __forceinline__ ClosedFormBand load_band(std::uint32_t address) {
   const uint4 a = load_words(address), b = load_words(address + 16);
   return {static_cast<int>(a.x),
           static_cast<int>(a.y),
@@ -159,7 +159,7 @@ __device__ __forceinline__ FormulaBand load_band(std::uint32_t address) {
 }
 
 /// Writes the intervals of each row of a band, with columns counted from `first_column`.
-__device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand& band,
+__device__ __forceinline__ void write_band(std::uint32_t slot, const ClosedFormBand& band,
                                            int first_column, int lane) {
   const BandWords band_words(band, first_column, lane);
 #pragma unroll
@@ -174,15 +174,15 @@ __device__ __forceinline__ void write_band(std::uint32_t slot, const FormulaBand
 /// Writes the queries of each row (a key) by the closed form of a backward plan, for rows that are
 /// not a band. The lengths of its items are exchanged: q_len counts keys, kv_len counts queries.
 template <class Params>
-__device__ __forceinline__ void write_formula_columns(std::uint32_t slot, const Params& p,
-                                                      const PublishedItem& item,
-                                                      const TilePlace& place, int lane) {
-  const FormulaColumns columns =
-      formula_columns(p.plan, p.lengths, item.batch, item.kv_len, item.q_len);
+__device__ __forceinline__ void write_closed_form_columns(std::uint32_t slot, const Params& p,
+                                                          const PublishedItem& item,
+                                                          const TilePlace& place, int lane) {
+  const ClosedFormColumns columns =
+      closed_form_columns(p.plan, p.lengths, item.batch, item.kv_len, item.q_len);
   for (int row = lane; row < kTileRows; row += kWarpSize) {
     const int key = item.q_begin + row;
     const int document = columns.document(key, item.first_document, item.last_document);
-    const FormulaRange queries = columns.queries(key, columns.bounds(document));
+    const ClosedFormRange queries = columns.queries(key, columns.bounds(document));
     std::uint32_t words[4] = {0, 0, 0, 0};
     add_keys(words, queries.begin - place.key_begin, queries.end - place.key_begin);
     store_row_words(slot, row, words);
@@ -192,24 +192,25 @@ __device__ __forceinline__ void write_formula_columns(std::uint32_t slot, const 
 /// Writes the keys of each row by the closed form of a closed-form plan, for rows that are not a
 /// band.
 template <class Params>
-__device__ __forceinline__ void write_formula(std::uint32_t slot, const Params& p,
-                                              const PublishedItem& item, const TilePlace& place,
-                                              int lane) {
-  const FormulaRows rows = formula_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
-  const FormulaRange first_bounds = rows.bounds(item.first_document),
-                     last_bounds = rows.bounds(item.last_document);
+__device__ __forceinline__ void write_closed_form(std::uint32_t slot, const Params& p,
+                                                  const PublishedItem& item, const TilePlace& place,
+                                                  int lane) {
+  const ClosedFormRows rows =
+      closed_form_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
+  const ClosedFormRange first_bounds = rows.bounds(item.first_document),
+                        last_bounds = rows.bounds(item.last_document);
 #pragma unroll 2
   for (int row = lane; row < kTileRows; row += kWarpSize) {
     const int q = min(item.q_begin + (row >> p.plan.pack_shift), item.q_len - 1);
     const int document = rows.document(q, item.first_document, item.last_document);
-    const FormulaRange bounds = document == item.first_document  ? first_bounds
-                                : document == item.last_document ? last_bounds
-                                                                 : rows.bounds(document);
-    const FormulaRange band = rows.band_keys(q, bounds);
+    const ClosedFormRange bounds = document == item.first_document  ? first_bounds
+                                   : document == item.last_document ? last_bounds
+                                                                    : rows.bounds(document);
+    const ClosedFormRange band = rows.band_keys(q, bounds);
     std::uint32_t words[4] = {0, 0, 0, 0};
     add_keys(words, band.begin - place.key_begin, band.end - place.key_begin);
     if (rows.has_near_keys()) {
-      const FormulaRange near = rows.near_keys(q, bounds);
+      const ClosedFormRange near = rows.near_keys(q, bounds);
       add_keys(words, near.begin - place.key_begin, near.end - place.key_begin);
     }
     store_row_words(slot, row, words);
@@ -312,15 +313,15 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
       write_bitmap<kQuads>(slot, p.plan.bitmaps + std::int64_t{step.payload} * kWordQuads, limit,
                            lane);
       return;
-    case PlanSegmentKind::formula: {
+    case PlanSegmentKind::closed_form: {
       if constexpr (!kGather) {
-        const FormulaBand band = load_band(band_address);
+        const ClosedFormBand band = load_band(band_address);
         if (band.is_valid != 0) {
           write_band(slot, band, place.key_begin, lane);
         } else if constexpr (Params::kIsTransposed) {
-          write_formula_columns(slot, p, read_item(item_address), place, lane);
+          write_closed_form_columns(slot, p, read_item(item_address), place, lane);
         } else {
-          write_formula(slot, p, read_item(item_address), place, lane);
+          write_closed_form(slot, p, read_item(item_address), place, lane);
         }
       }
       return;

@@ -116,10 +116,10 @@ struct ForwardLayout {
   static constexpr int kStages = kDimQk == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 3 * kMaskWarps;
   static constexpr int kItemSlots = 2;
-  /// Layout of an item slot: PublishedItem, then in closed-form plans FormulaBand and segments.
+  /// Layout of an item slot: PublishedItem, then in closed-form plans ClosedFormBand and segments.
   static constexpr int kItemBand = 64;
   static constexpr int kItemGather = kItemBand;  ///< in the same place, in gathering kernels
-  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(FormulaBand));
+  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(ClosedFormBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kPanelBytesQ = kHalfRows * 128;  ///< one panel of a half

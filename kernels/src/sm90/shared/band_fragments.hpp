@@ -1,5 +1,5 @@
-// Mask fragments of a tile (fragment.hpp: mask_cell) whose rows are a FormulaBand: the words that
-// one lane of a warp makes. These are pure functions, the same on host and device. write_band
+// Mask fragments of a tile (fragment.hpp: mask_cell) whose rows are a ClosedFormBand: the words
+// that one lane of a warp makes. These are pure functions, the same on host and device. write_band
 // (mask_fragments.cuh) calls them.
 //
 // The words lie in pieces of 16 bytes, each for two neighbouring threads: rows r and r + 8 of two
@@ -21,7 +21,7 @@ class BandWords {
   static constexpr int kPieces = 4;  ///< of each lane
 
   /// `band` is valid; `first_column` is column 0 of the tile.
-  FDMA_HOST_DEVICE BandWords(const FormulaBand& band, int first_column, int lane)
+  FDMA_HOST_DEVICE BandWords(const ClosedFormBand& band, int first_column, int lane)
       : row_(lane / 16 * 16 + lane % 16 / 2), last_row_(band.last_row) {
     constexpr int kColumns = 128, kRows = 128;
     has_begin_ = band.begin + kRows - 1 > first_column;
@@ -51,7 +51,7 @@ class BandWords {
   }
 
  private:
-  FDMA_HOST_DEVICE static void set_bounds(const FormulaRange& bounds, int first_column,
+  FDMA_HOST_DEVICE static void set_bounds(const ClosedFormRange& bounds, int first_column,
                                           int lane_column, std::uint32_t (&words)[2]) {
     words[0] = words[1] = ~0u;
     if (bounds.begin <= first_column && bounds.end >= first_column + 128) return;

@@ -1,4 +1,4 @@
-// Backward calls of parametric plans whose lengths and documents are those of the call.
+// Backward calls of closed-form plans whose lengths and documents are those of the call.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ BlockMask block_mask_of(const ParametricMask& mask);
 /// Causal masks, windows, prefixes, sinks, padding, documents and mixtures over these lengths.
 std::vector<ParametricMask> plain_forms(std::int64_t q_len, std::int64_t kv_len);
 
-/// Anything that a parametric plan takes, up to these lengths.
+/// Anything that a closed-form plan takes, up to these lengths.
 ParametricMask random_form(std::mt19937& rng, std::int64_t max_q_len, std::int64_t max_kv_len);
 
 /// Lengths and documents that a call brings, at random: num_borders > 0 for each element, or one

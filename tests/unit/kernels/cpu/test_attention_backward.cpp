@@ -137,7 +137,7 @@ TEST(AttentionBackward, IsAccurateForRandomMasksOfEveryKindOfSegment) {
   EXPECT_GT(counts.empty_items, 0);
 }
 
-// The masks of the zoo that have a closed form, by formulas in place of segments.
+// The masks of the zoo that have a closed form, by closed forms in place of segments.
 TEST(AttentionBackward, IsAccurateByFormulas) {
   std::size_t number = 0;
   for (int index : {0, 1, 2, 3, 4}) {

@@ -1,4 +1,4 @@
-// Attention by parametric plans: the reference's results, the bits of plans of segments, and
+// Attention by closed-form plans: the reference's results, the bits of plans of segments, and
 // lengths and documents that change from call to call.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -20,8 +20,8 @@ using ::testing::HasSubstr;
 using testing::MaskCase;
 using testing::pick;
 
-AttentionPlan parametric_plan(const BlockMask& mask, const AttentionShape& shape,
-                              BlockShape tile = {0, 0}, ScoreSpec score = {}) {
+AttentionPlan closed_form_plan(const BlockMask& mask, const AttentionShape& shape,
+                               BlockShape tile = {0, 0}, ScoreSpec score = {}) {
   PlanOptions options;
   options.form = PlanForm::parametric;
   options.tile = tile;
@@ -46,14 +46,14 @@ TensorView ints(const std::vector<std::int32_t>& values, std::int64_t rows = 0) 
   return make_contiguous_view(values.data(), DType::int32, 2, extents);
 }
 
-TEST(ParametricPlan, ComputesWhatPlansOfSegmentsDoBitByBit) {
+TEST(ClosedFormPlan, ComputesWhatPlansOfSegmentsDoBitByBit) {
   for (const auto& [q_len, kv_len] : {std::pair{300, 300}, {171, 290}, {290, 171}, {1, 400}}) {
     for (const ParametricMask& form : testing::plain_forms(q_len, kv_len)) {
       const BlockMask mask = testing::block_mask_of(form);
       const MaskCase each = testing::case_of("plain", testing::cells_of(form), {16, 16});
       const AttentionShape shape = small_shape(mask, 2, 4, 2);
       AttentionCase attention(shape, {}, {});
-      ASSERT_TRUE(attention.run(parametric_plan(mask, shape)));
+      ASSERT_TRUE(attention.run(closed_form_plan(mask, shape)));
       EXPECT_EQ(attention.compare(each), "");
       const std::vector<unsigned char> bytes = attention.result_bytes();
       ASSERT_TRUE(attention.run(*make_plan(mask, shape)));
@@ -63,7 +63,7 @@ TEST(ParametricPlan, ComputesWhatPlansOfSegmentsDoBitByBit) {
 }
 
 // A mask of another format has the closed form of its cells.
-TEST(ParametricPlan, TakesMasksOfEveryFormat) {
+TEST(ClosedFormPlan, TakesMasksOfEveryFormat) {
   for (const ParametricMask& form : testing::plain_forms(150, 170)) {
     const MaskCase each = testing::case_of("cells", testing::cells_of(form), {32, 32});
     for (int format = 0; format < 6; ++format) {
@@ -71,13 +71,13 @@ TEST(ParametricPlan, TakesMasksOfEveryFormat) {
       ASSERT_TRUE(mask) << mask.error().message;
       const AttentionShape shape = small_shape(*mask, 1);
       AttentionCase attention(shape, {}, {});
-      ASSERT_TRUE(attention.run(parametric_plan(*mask, shape, {64, 32})));
+      ASSERT_TRUE(attention.run(closed_form_plan(*mask, shape, {64, 32})));
       EXPECT_EQ(attention.compare(each), "") << format;
     }
   }
 }
 
-TEST(ParametricPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
+TEST(ClosedFormPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
   for (std::uint32_t seed = 0; seed < 120; ++seed) {
     std::mt19937 rng(seed);
     const ParametricMask form = testing::random_form(rng, 150, 200);
@@ -86,7 +86,7 @@ TEST(ParametricPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
     const bool has_bias = pick(rng, 0, 3) == 0;
     const ScoreSpec score{has_bias ? ScoreKind::key_bias : ScoreKind::none};
     const AttentionShape planned = small_shape(mask, batch, 4, 2);
-    const AttentionPlan plan = parametric_plan(mask, planned, testing::random_block(rng), score);
+    const AttentionPlan plan = closed_form_plan(mask, planned, testing::random_block(rng), score);
     const bool has_documents = pick(rng, 0, 1) == 0, is_shared = pick(rng, 0, 1) == 0;
     const std::int64_t num_borders = pick(rng, 2, 6);
     for (int call = 0; call < 3; ++call) {
@@ -105,13 +105,13 @@ TEST(ParametricPlan, FollowsTheLengthsAndDocumentsOfEachCall) {
       attention.lse().fill(0xff);
       const auto ran = attention_forward(plan, tensors, {});
       ASSERT_TRUE(ran) << ran.error().message;
-      ASSERT_EQ(attention.compare(expected), "") << formula_text(plan, 0);
+      ASSERT_EQ(attention.compare(expected), "") << closed_form_text(plan, 0);
     }
   }
 }
 
 // Decode: one plan for up to 600 keys; the window goes along with the length, sinks stay.
-TEST(ParametricPlan, MovesAWindowWithTheLengthOfTheKeys) {
+TEST(ClosedFormPlan, MovesAWindowWithTheLengthOfTheKeys) {
   ParametricMask form;
   form.q_len = 1;
   form.kv_len = form.kv_end = 600;
@@ -120,8 +120,8 @@ TEST(ParametricPlan, MovesAWindowWithTheLengthOfTheKeys) {
   form.right = 0;
   form.sink = 4;
   const BlockMask mask = testing::block_mask_of(form);
-  const AttentionPlan plan = parametric_plan(mask, small_shape(mask, 3));
-  EXPECT_EQ(plan.size_bytes(), static_cast<std::int64_t>(sizeof(MaskFormula)) + 8);
+  const AttentionPlan plan = closed_form_plan(mask, small_shape(mask, 3));
+  EXPECT_EQ(plan.size_bytes(), static_cast<std::int64_t>(sizeof(ClosedFormMask)) + 8);
   const std::vector<std::int32_t> q_lens{1, 1, 1}, kv_lens{600, 1, 250};
   const MaskCase expected = testing::case_at_call("decode", form, {{1, 600}, {1, 1}, {1, 250}});
   EXPECT_EQ(std::count(expected.cells[2].values.begin(), expected.cells[2].values.end(), 1), 104);
@@ -137,11 +137,11 @@ TEST(ParametricPlan, MovesAWindowWithTheLengthOfTheKeys) {
   EXPECT_EQ(attention.compare(expected), "");
 }
 
-TEST(ParametricPlan, RejectsLengthsAndDocumentsThatItCannotHave) {
+TEST(ClosedFormPlan, RejectsLengthsAndDocumentsThatItCannotHave) {
   const ParametricMask form = testing::plain_forms(40, 50)[1];
   const BlockMask mask = testing::block_mask_of(form);
   const AttentionShape shape = small_shape(mask, 2);
-  const AttentionPlan plan = parametric_plan(mask, shape);
+  const AttentionPlan plan = closed_form_plan(mask, shape);
   AttentionCase attention(shape, {}, {});
   const auto expect_error = [&](const AttentionPlan& of, ErrorCode code, const char* text,
                                 auto&& change) {

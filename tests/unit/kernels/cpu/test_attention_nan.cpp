@@ -1,8 +1,8 @@
 // NaN and infinity: where dense attention takes them, and nowhere else.
 //
-// Each test puts one bad number into inputs that are good, and compares with the float64 formula in
-// every element: NaN where that is NaN, close where it is not. The mask has bitmap, row, column and
-// full tiles, so that keys that a row does not see lie in the tiles that it computes.
+// Each test puts one bad number into inputs that are good, and compares with the float64 closed
+// form in every element: NaN where that is NaN, close where it is not. The mask has bitmap, row,
+// column and full tiles, so that keys that a row does not see lie in the tiles that it computes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ AttentionShape shape_of_mask() {
   return shape;
 }
 
-// How many rows of the last run have a NaN, and what differs from the float64 formula.
+// How many rows of the last run have a NaN, and what differs from the float64 closed form.
 struct NanReport {
   int num_rows = 0;
   std::string error;

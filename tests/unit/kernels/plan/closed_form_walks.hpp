@@ -1,5 +1,5 @@
-// Formulas with lengths of a call, and what is asked of a walk over tiles whichever way the mask is
-// read: by queries (FormulaRows) or by keys (FormulaColumns).
+// Closed forms with lengths of a call, and what is asked of a walk over tiles whichever way the
+// mask is read: by queries (ClosedFormRows) or by keys (ClosedFormColumns).
 #pragma once
 
 #include <fmt/format.h>
@@ -15,42 +15,44 @@
 
 namespace fdma::testing {
 
-/// A formula, its borders and the lengths of a call.
-struct FormulaCase {
-  MaskFormula formula;
+/// A closed form, its borders and the lengths of a call.
+struct ClosedFormCase {
+  ClosedFormMask closed_form;
   std::vector<std::int32_t> borders;
   std::int32_t q_len = 0;
   std::int32_t kv_len = 0;
 
-  FormulaRows rows() const { return {formula, borders.data(), q_len, kv_len}; }
+  ClosedFormRows rows() const { return {closed_form, borders.data(), q_len, kv_len}; }
 
   /// ParametricMask's words, in 64 bits.
   bool sees(std::int64_t q, std::int64_t k) const {
-    const std::int64_t pos = q + kv_len - q_len + formula.pos_shift;
+    const std::int64_t pos = q + kv_len - q_len + closed_form.pos_shift;
     bool is_in_document = borders.empty();
     for (std::size_t d = 0; d + 1 < borders.size(); ++d) {
       is_in_document = is_in_document || (borders[d] <= pos && pos < borders[d + 1] &&
                                           borders[d] <= k && k < borders[d + 1]);
     }
-    return k >= formula.kv_begin && k < std::min(formula.kv_end, kv_len) && is_in_document &&
-           (k < formula.prefix ||
-            (k <= pos + formula.right && (k >= pos - formula.left || k < formula.sink)));
+    return k >= closed_form.kv_begin && k < std::min(closed_form.kv_end, kv_len) &&
+           is_in_document &&
+           (k < closed_form.prefix || (k <= pos + closed_form.right &&
+                                       (k >= pos - closed_form.left || k < closed_form.sink)));
   }
 
   std::string text() const {
     return fmt::format(
         "q_len {} kv_len {} pos_shift {} left {} right {} prefix {} sink {} kv [{}, {}) borders {}",
-        q_len, kv_len, formula.pos_shift, formula.left, formula.right, formula.prefix, formula.sink,
-        formula.kv_begin, formula.kv_end, fmt::join(borders, ","));
+        q_len, kv_len, closed_form.pos_shift, closed_form.left, closed_form.right,
+        closed_form.prefix, closed_form.sink, closed_form.kv_begin, closed_form.kv_end,
+        fmt::join(borders, ","));
   }
 };
 
 /// Causal masks, windows, prefixes, padding and an empty mask, one by one; without lengths.
-std::vector<FormulaCase> plain_formulas();
+std::vector<ClosedFormCase> plain_closed_forms();
 
-class RandomFormula {
+class RandomClosedForm {
  public:
-  explicit RandomFormula(std::uint32_t seed) : random_(seed) {}
+  explicit RandomClosedForm(std::uint32_t seed) : random_(seed) {}
 
   std::int32_t pick(std::int32_t low, std::int32_t high) {  // both included
     return std::uniform_int_distribution<std::int32_t>(low, high)(random_);
@@ -58,9 +60,9 @@ class RandomFormula {
   bool one_in(std::int32_t n) { return pick(1, n) == 1; }
 
   /// Planned for up to `most` rows and keys; the call's lengths are lower as often as not.
-  FormulaCase make(std::int32_t most);
+  ClosedFormCase make(std::int32_t most);
   /// Packed documents over the same queries and keys, up to 90.
-  FormulaCase make_documents();
+  ClosedFormCase make_documents();
 
  private:
   std::mt19937 random_;
@@ -72,7 +74,7 @@ struct VisitedTile {
   friend bool operator==(const VisitedTile&, const VisitedTile&) = default;
 };
 
-inline std::vector<VisitedTile> tiles_of(FormulaWalk walk) {
+inline std::vector<VisitedTile> tiles_of(ClosedFormWalk walk) {
   std::vector<VisitedTile> tiles;
   std::int32_t tile = -1;
   bool is_full = false;
@@ -101,7 +103,7 @@ std::string walk_error(const Side& side, std::int32_t block_rows, std::int32_t b
     }
     const std::string wrong_band = side.band_error(begin, end);
     if (!wrong_band.empty()) return fail(wrong_band);
-    const FormulaWalk walk = side.walk(begin, end, block_columns);
+    const ClosedFormWalk walk = side.walk(begin, end, block_columns);
     const std::vector<VisitedTile> visited = tiles_of(walk);
     if (static_cast<std::size_t>(walk.num_tiles()) != visited.size()) {
       return fail(
@@ -139,7 +141,7 @@ std::string walk_error(const Side& side, std::int32_t block_rows, std::int32_t b
     }
     for (std::int32_t count = 0; count <= walk.num_tiles(); ++count) {
       for (std::int32_t taken = 0; taken <= std::min(count, 1); ++taken) {
-        FormulaWalk skipped = walk;
+        ClosedFormWalk skipped = walk;
         std::int32_t tile = 0;
         bool is_full = false;
         if (taken == 1) skipped.next(tile, is_full);

@@ -1,4 +1,4 @@
-// Turns of deterministic calls of parametric plans against a count of who comes before.
+// Turns of deterministic calls of closed-form plans against a count of who comes before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,14 +14,14 @@
 namespace fdma {
 namespace {
 
-using testing::FormulaCase;
-using testing::RandomFormula;
+using testing::ClosedFormCase;
+using testing::RandomClosedForm;
 
 // What is wrong with the turns of key tiles of block_kv keys at query tiles of block_q; counts
 // those that have to wait.
-std::string turns_error(const FormulaCase& each, std::int32_t block_kv, std::int32_t block_q,
+std::string turns_error(const ClosedFormCase& each, std::int32_t block_kv, std::int32_t block_q,
                         int& num_waiting) {
-  const FormulaColumns columns(each.formula, each.borders.data(), each.q_len, each.kv_len);
+  const ClosedFormColumns columns(each.closed_form, each.borders.data(), each.q_len, each.kv_len);
   const auto num_q_tiles = static_cast<std::int32_t>(ceil_div(each.q_len, block_q));
   const auto num_kv_tiles = static_cast<std::int32_t>(ceil_div(each.kv_len, block_kv));
   std::vector<TurnStretch> stretches;
@@ -29,7 +29,7 @@ std::string turns_error(const FormulaCase& each, std::int32_t block_kv, std::int
   std::int32_t num_far = 0;
   for (std::int32_t tile = num_kv_tiles - 1; tile >= 0; --tile) {
     const std::int32_t begin = tile * block_kv, end = std::min(begin + block_kv, each.kv_len);
-    const FormulaWalk walk = columns.walk(begin, end, block_q);
+    const ClosedFormWalk walk = columns.walk(begin, end, block_q);
     if (walk.num_tiles() == 0) continue;
     stretches.push_back({walk.stretch(1).first, walk.stretch(1).end});
     is_near.push_back(columns.is_near(begin));
@@ -69,8 +69,8 @@ TEST(FormulaTurns, CountWhoComesBefore) {
 TEST(FormulaTurns, AreThoseOfRandomFormulas) {
   int num_waiting = 0;
   for (std::uint32_t seed = 0; seed < 12000; ++seed) {
-    RandomFormula random(seed);
-    const FormulaCase each = random.make(60);
+    RandomClosedForm random(seed);
+    const ClosedFormCase each = random.make(60);
     const std::int32_t block_kv = std::int32_t{1} << random.pick(0, 4);
     const std::int32_t block_q = std::int32_t{1} << random.pick(0, 4);
     ASSERT_EQ(turns_error(each, block_kv, block_q, num_waiting), "") << "seed " << seed;
@@ -78,10 +78,10 @@ TEST(FormulaTurns, AreThoseOfRandomFormulas) {
   EXPECT_GT(num_waiting, 12000);
 }
 
-// All formulas of small integers over all small lengths, without documents and with two.
+// All closed forms of small integers over all small lengths, without documents and with two.
 TEST(FormulaTurns, AreThoseOfEverySmallFormula) {
-  constexpr std::int32_t kFar = kFormulaUnbounded;
-  FormulaCase each;
+  constexpr std::int32_t kFar = kClosedFormUnbounded;
+  ClosedFormCase each;
   int num_waiting = 0;
   for (each.q_len = 1; each.q_len <= 5; ++each.q_len) {
     for (each.kv_len = 1; each.kv_len <= 6; ++each.kv_len) {
@@ -91,16 +91,16 @@ TEST(FormulaTurns, AreThoseOfEverySmallFormula) {
             for (const std::int32_t sink : {0, 1, 3}) {
               for (const std::int32_t kv_begin : {0, 2}) {
                 for (const std::int32_t border : {-1, 1, 3}) {
-                  each.formula = {};
-                  each.formula.left = left;
-                  each.formula.right = right;
-                  each.formula.prefix = prefix;
-                  each.formula.sink = sink;
-                  each.formula.kv_begin = kv_begin;
-                  each.formula.kv_end = kFar;
+                  each.closed_form = {};
+                  each.closed_form.left = left;
+                  each.closed_form.right = right;
+                  each.closed_form.prefix = prefix;
+                  each.closed_form.sink = sink;
+                  each.closed_form.kv_begin = kv_begin;
+                  each.closed_form.kv_end = kFar;
                   each.borders.clear();
                   if (border >= 0) each.borders = {0, border, border + 2};
-                  each.formula.num_borders = static_cast<std::int32_t>(each.borders.size());
+                  each.closed_form.num_borders = static_cast<std::int32_t>(each.borders.size());
                   for (const std::int32_t block : {1, 2}) {
                     ASSERT_EQ(turns_error(each, block, 1, num_waiting), "") << each.text();
                   }

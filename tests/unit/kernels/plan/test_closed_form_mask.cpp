@@ -1,5 +1,5 @@
-// MaskFormula against the definition of ParametricMask, cell by cell: what a walk visits, what it
-// calls full, and the keys of each row, also for lengths lower than those of the mask.
+// ClosedFormMask against the definition of ParametricMask, cell by cell: what a walk visits, what
+// it calls full, and the keys of each row, also for lengths lower than those of the mask.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 namespace fdma {
 namespace {
 
-using testing::FormulaCase;
-using testing::RandomFormula;
+using testing::ClosedFormCase;
+using testing::RandomClosedForm;
 using testing::tiles_of;
 using testing::VisitedTile;
 using testing::walk_error;
@@ -23,15 +23,15 @@ using testing::walk_error;
 // A case read by queries (closed_form_walks.hpp: Side).
 class QuerySide {
  public:
-  explicit QuerySide(const FormulaCase& each)
-      : case_(each), rows_(each.formula, each.borders.data(), each.q_len, each.kv_len) {}
+  explicit QuerySide(const ClosedFormCase& each)
+      : case_(each), rows_(each.closed_form, each.borders.data(), each.q_len, each.kv_len) {}
 
   std::int32_t num_rows() const { return case_.q_len; }
   std::int32_t num_columns() const { return case_.kv_len; }
   bool sees(std::int32_t q, std::int32_t k) const { return case_.sees(q, k); }
   std::string text() const { return case_.text(); }
 
-  FormulaWalk walk(std::int32_t begin, std::int32_t end, std::int32_t block_kv) const {
+  ClosedFormWalk walk(std::int32_t begin, std::int32_t end, std::int32_t block_kv) const {
     return {rows_, begin, end, rows_.document(begin), rows_.document(end - 1), block_kv};
   }
 
@@ -40,8 +40,8 @@ class QuerySide {
     if (rows_.document(q, rows_.document(begin), rows_.document(end - 1)) != document) {
       return fmt::format("row {}: not of document {}", q, document);
     }
-    const FormulaRange bounds = rows_.bounds(document);
-    const FormulaRange near = rows_.near_keys(q, bounds), band = rows_.band_keys(q, bounds);
+    const ClosedFormRange bounds = rows_.bounds(document);
+    const ClosedFormRange near = rows_.near_keys(q, bounds), band = rows_.band_keys(q, bounds);
     for (std::int32_t k = -3; k < case_.kv_len + 3; ++k) {
       const bool is_seen = (near.begin <= k && k < near.end) || (band.begin <= k && k < band.end);
       const bool exists = k >= 0 && k < case_.kv_len;
@@ -52,12 +52,12 @@ class QuerySide {
 
   std::string band_error(std::int32_t begin, std::int32_t end) const {
     const std::int32_t first = rows_.document(begin), last = rows_.document(end - 1);
-    const FormulaBand band = rows_.band(begin, first, last);
+    const ClosedFormBand band = rows_.band(begin, first, last);
     if (band.is_valid == 0) {
       return rows_.has_near_keys() || last - first > 1 ? std::string() : "no band";
     }
     for (std::int32_t q = begin; q < end; ++q) {
-      const FormulaRange keys = band[q - begin];
+      const ClosedFormRange keys = band[q - begin];
       for (std::int32_t k = 0; k < case_.kv_len; ++k) {
         if ((keys.begin <= k && k < keys.end) != sees(q, k)) {
           return fmt::format("band: row {}, key {}", q, k);
@@ -68,28 +68,28 @@ class QuerySide {
   }
 
  private:
-  const FormulaCase& case_;
-  FormulaRows rows_;
+  const ClosedFormCase& case_;
+  ClosedFormRows rows_;
 };
 
-TEST(FormulaWalk, VisitsEveryTrueCellAndCallsFullWhatIsFull) {
+TEST(ClosedFormWalk, VisitsEveryTrueCellAndCallsFullWhatIsFull) {
   for (std::uint32_t seed = 0; seed < 6000; ++seed) {
-    RandomFormula random(seed);
-    const FormulaCase each = random.make(60);
+    RandomClosedForm random(seed);
+    const ClosedFormCase each = random.make(60);
     const std::int32_t block_q = std::int32_t{1} << random.pick(0, 5);
     const std::int32_t block_kv = std::int32_t{1} << random.pick(1, 5);
     ASSERT_EQ(walk_error(QuerySide(each), block_q, block_kv, false), "") << "seed " << seed;
   }
   for (std::uint32_t seed = 0; seed < 40; ++seed) {
-    const FormulaCase each = RandomFormula(seed).make(500);
+    const ClosedFormCase each = RandomClosedForm(seed).make(500);
     ASSERT_EQ(walk_error(QuerySide(each), 128, 128, false), "") << "seed " << seed;
   }
 }
 
 // Causal masks, windows, prefixes, sinks and documents alone: every length, nothing visited in
 // vain.
-TEST(FormulaWalk, IsTightForPlainMasks) {
-  for (FormulaCase each : testing::plain_formulas()) {
+TEST(ClosedFormWalk, IsTightForPlainMasks) {
+  for (ClosedFormCase each : testing::plain_closed_forms()) {
     for (each.q_len = 1; each.q_len <= 40; each.q_len += 3) {
       for (each.kv_len = 0; each.kv_len <= 72; ++each.kv_len) {
         for (const std::int32_t block_kv : {8, 16}) {
@@ -101,51 +101,51 @@ TEST(FormulaWalk, IsTightForPlainMasks) {
 }
 
 // A sink and a window apart: two stretches, full between their edges.
-TEST(FormulaWalk, HasTwoStretchesForASinkAndAWindow) {
-  FormulaCase each;
+TEST(ClosedFormWalk, HasTwoStretchesForASinkAndAWindow) {
+  ClosedFormCase each;
   each.q_len = each.kv_len = 4096;
-  each.formula.left = 1023;
-  each.formula.right = 0;
-  each.formula.sink = 256;
+  each.closed_form.left = 1023;
+  each.closed_form.right = 0;
+  each.closed_form.sink = 256;
   std::vector<VisitedTile> expected{{0, true}, {1, true}, {22, false}, {23, true}, {24, true}};
   for (std::int32_t tile = 25; tile < 30; ++tile) expected.push_back({tile, true});
   expected.push_back({30, false});
   EXPECT_EQ(tiles_of(QuerySide(each).walk(30 * 128, 31 * 128, 128)), expected);
 }
 
-TEST(FormulaWalk, IsTightForDocuments) {
+TEST(ClosedFormWalk, IsTightForDocuments) {
   for (std::uint32_t seed = 0; seed < 1500; ++seed) {
-    const FormulaCase each = RandomFormula(seed).make_documents();
+    const ClosedFormCase each = RandomClosedForm(seed).make_documents();
     ASSERT_EQ(walk_error(QuerySide(each), 16, 16, true), "") << "seed " << seed;
   }
 }
 
-// At the ends of what formulas may hold nothing overflows: the definition is asked in 64 bits.
-TEST(MaskFormula, HoldsExtremeValues) {
-  constexpr std::int32_t kMost = kFormulaMaxLength, kFar = kFormulaUnbounded;
+// At the ends of what closed forms may hold nothing overflows: the definition is asked in 64 bits.
+TEST(ClosedFormMask, HoldsExtremeValues) {
+  constexpr std::int32_t kMost = kClosedFormMaxLength, kFar = kClosedFormUnbounded;
   for (const std::int32_t q_len : {1, 200, kMost}) {
     for (const std::int32_t kv_len : {0, 1, 300, kMost}) {
       for (const std::int32_t pos_shift : {-kMost, 0, kMost}) {
         for (const std::int32_t left : {-kFar, -kMost, 0, kMost, kFar}) {
           for (const std::int32_t right : {-kFar, -kMost, 0, kMost, kFar}) {
             for (const std::int32_t first_border : {-kFar, 0}) {
-              FormulaCase each;
+              ClosedFormCase each;
               each.q_len = q_len;
               each.kv_len = kv_len;
-              each.formula.pos_shift = pos_shift;
-              each.formula.left = left;
-              each.formula.right = right;
-              each.formula.sink = left == 0 ? kMost : 0;
-              each.formula.prefix = right == 0 ? 100 : 0;
+              each.closed_form.pos_shift = pos_shift;
+              each.closed_form.left = left;
+              each.closed_form.right = right;
+              each.closed_form.sink = left == 0 ? kMost : 0;
+              each.closed_form.prefix = right == 0 ? 100 : 0;
               if (pos_shift == 0) {
                 each.borders = {first_border, 150, kMost, kFar};
-                each.formula.num_borders = 4;
+                each.closed_form.num_borders = 4;
               }
-              const FormulaRows rows = each.rows();
+              const ClosedFormRows rows = each.rows();
               for (const std::int32_t q : {0, q_len / 2, q_len - 1}) {
-                const FormulaRange bounds = rows.bounds(rows.document(q));
-                const FormulaRange near = rows.near_keys(q, bounds);
-                const FormulaRange band = rows.band_keys(q, bounds);
+                const ClosedFormRange bounds = rows.bounds(rows.document(q));
+                const ClosedFormRange near = rows.near_keys(q, bounds);
+                const ClosedFormRange band = rows.band_keys(q, bounds);
                 for (const std::int32_t k : {0, 99, 100, 150, 299, kMost / 2, kMost - 1}) {
                   if (k >= kv_len) continue;
                   const bool is_seen =
@@ -155,10 +155,10 @@ TEST(MaskFormula, HoldsExtremeValues) {
               }
               // A walk over the last rows stays inside the keys.
               const std::int32_t q_begin = std::max(0, q_len - 128);
-              const FormulaWalk walk = QuerySide(each).walk(q_begin, q_len, 128);
+              const ClosedFormWalk walk = QuerySide(each).walk(q_begin, q_len, 128);
               const std::int32_t num_tiles = (kv_len + 127) / 128;
               for (const int index : {0, 1}) {
-                const FormulaWalk::Stretch& stretch = walk.stretch(index);
+                const ClosedFormWalk::Stretch& stretch = walk.stretch(index);
                 ASSERT_LE(0, stretch.first) << each.text();
                 ASSERT_LE(stretch.first, stretch.end) << each.text();
                 ASSERT_LE(stretch.end, std::max(num_tiles, stretch.first)) << each.text();

@@ -1,4 +1,4 @@
-// Parametric plans: their formulas, counts, text, estimates, and what is refused.
+// Closed-form plans: their closed forms, counts, text, estimates, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,11 +24,11 @@ PlanOptions parametric() {
   return options;
 }
 
-// What queries see of keys, from the formula of an element of either direction.
-testing::Cells cells_of_element(const FormulaElement& element) {
+// What queries see of keys, from the closed form of an element of either direction.
+testing::Cells cells_of_element(const ClosedFormElement& element) {
   const auto sees = [&](std::int64_t row, std::int64_t column) {
     const auto intervals = element.intervals(static_cast<std::int32_t>(row));
-    return std::any_of(intervals.begin(), intervals.end(), [&](const FormulaRange& each) {
+    return std::any_of(intervals.begin(), intervals.end(), [&](const ClosedFormRange& each) {
       return each.begin <= column && column < each.end;
     });
   };
@@ -39,7 +39,7 @@ testing::Cells cells_of_element(const FormulaElement& element) {
   return testing::make_cells(element.num_rows, element.num_columns, sees);
 }
 
-TEST(MakeParametricPlan, HasTheCellsOfItsMask) {
+TEST(MakeClosedFormPlan, HasTheCellsOfItsMask) {
   for (std::uint32_t seed = 0; seed < 400; ++seed) {
     std::mt19937 rng(seed);
     ParametricMask form = testing::random_form(rng, 120, 120);
@@ -57,16 +57,16 @@ TEST(MakeParametricPlan, HasTheCellsOfItsMask) {
       const auto plan = make_plan(mask, testing::shape_for(mask, 2, 2, 1), {}, options);
       ASSERT_TRUE(plan) << plan.error().message;
       ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
-      ASSERT_EQ(plan->formulas.size(), 1u);
-      for (const FormulaElement& element : formula_elements(*plan)) {
-        ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << formula_text(*plan, 0);
+      ASSERT_EQ(plan->closed_forms.size(), 1u);
+      for (const ClosedFormElement& element : closed_form_elements(*plan)) {
+        ASSERT_EQ(cells_of_element(element), testing::cells_of(form)) << closed_form_text(*plan, 0);
       }
     }
   }
 }
 
-// Elements that differ in their lengths alone share a formula; others have one each.
-TEST(MakeParametricPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
+// Elements that differ in their lengths alone share a closed form; others have one each.
+TEST(MakeClosedFormPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
   const auto mask_of = [](std::int64_t left_of_last) {
     std::vector<MaskCase> cases;
     for (const std::int64_t len : {90, 70, 50}) {
@@ -76,12 +76,12 @@ TEST(MakeParametricPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
     }
     return testing::combined("", 3, 1, cases, {16, 16}).mask;
   };
-  for (const auto& [left, num_formulas] : {std::pair{20, 1u}, {10, 3u}}) {
+  for (const auto& [left, num_closed_forms] : {std::pair{20, 1u}, {10, 3u}}) {
     const BlockMask mask = mask_of(left);
     const auto plan = make_plan(mask, testing::shape_for(mask, 3, 1, 1), {}, parametric());
     ASSERT_TRUE(plan) << plan.error().message;
-    EXPECT_EQ(plan->formulas.size(), num_formulas);
-    const std::vector<FormulaElement> elements = formula_elements(*plan);
+    EXPECT_EQ(plan->closed_forms.size(), num_closed_forms);
+    const std::vector<ClosedFormElement> elements = closed_form_elements(*plan);
     for (std::size_t b = 0; b < 3; ++b) {
       const std::int64_t len = mask.shape.q_lens[b];
       ParametricMask form = testing::plain_forms(len, len)[1];
@@ -91,7 +91,7 @@ TEST(MakeParametricPlan, SharesAFormulaWhereElementsDifferInLengthOnly) {
   }
 }
 
-TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
+TEST(MakeClosedFormPlan, CountsTilesAndOrdersItemsLongestFirst) {
   ParametricMask form = testing::plain_forms(512, 512)[1];
   const BlockMask mask = testing::block_mask_of(form);
   AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
@@ -105,7 +105,7 @@ TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
   EXPECT_EQ(plan->counts, counts);
   EXPECT_EQ(plan->num_items(), 32);
   EXPECT_TRUE(plan->items.empty());
-  const std::vector<WorkItem> items = formula_items(*plan, formula_elements(*plan));
+  const std::vector<WorkItem> items = closed_form_items(*plan, closed_form_elements(*plan));
   ASSERT_EQ(items.size(), 32u);
   for (std::int32_t i = 0; i < 32; ++i) {
     const WorkItem& item = items[static_cast<std::size_t>(i)];
@@ -117,7 +117,7 @@ TEST(MakeParametricPlan, CountsTilesAndOrdersItemsLongestFirst) {
 }
 
 // The first keys of a causal mask have most queries; heads of a group stay together.
-TEST(MakeParametricPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
+TEST(MakeClosedFormPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(512, 384)[1]);
   AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
@@ -135,7 +135,7 @@ TEST(MakeParametricPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   counts.formula_tiles = 8 * 3;
   EXPECT_EQ(plan->counts, counts);
   EXPECT_EQ(plan->num_items(), 24);
-  const std::vector<WorkItem> items = formula_items(*plan, formula_elements(*plan));
+  const std::vector<WorkItem> items = closed_form_items(*plan, closed_form_elements(*plan));
   ASSERT_EQ(items.size(), 24u);
   for (std::int32_t i = 0; i < 24; ++i) {
     const WorkItem& item = items[static_cast<std::size_t>(i)];
@@ -147,7 +147,7 @@ TEST(MakeParametricPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
 }
 
 // Few long rows are cut for 132 workers, many are not.
-TEST(MakeParametricPlan, SplitsRowsOfDecodeForSm90) {
+TEST(MakeClosedFormPlan, SplitsRowsOfDecodeForSm90) {
   const auto plan_of = [](std::int64_t q_len, std::int64_t kv_len, std::int64_t batch) {
     const BlockMask mask = testing::block_mask_of(testing::plain_forms(q_len, kv_len)[1]);
     AttentionShape shape = testing::shape_for(mask, batch, 32, 4);
@@ -166,7 +166,7 @@ TEST(MakeParametricPlan, SplitsRowsOfDecodeForSm90) {
   EXPECT_EQ(decode.num_items(), 4 * 32);
   EXPECT_EQ(num_partials(decode), 4 * 32);
   std::int64_t num_tiles = 0;
-  for (const WorkItem& item : formula_items(decode, formula_elements(decode))) {
+  for (const WorkItem& item : closed_form_items(decode, closed_form_elements(decode))) {
     EXPECT_EQ(item.first_tile, num_tiles % 1024);
     num_tiles += item.num_tiles;
   }
@@ -174,7 +174,7 @@ TEST(MakeParametricPlan, SplitsRowsOfDecodeForSm90) {
   EXPECT_EQ(plan_of(8192, 8192, 4).num_splits, 1);
 }
 
-TEST(MakeParametricPlan, HasItsText) {
+TEST(MakeClosedFormPlan, HasItsText) {
   ParametricMask form = testing::plain_forms(300, 400)[9];
   form.pos_offset += 3;
   form.kv_begin = 5;
@@ -193,7 +193,7 @@ TEST(MakeParametricPlan, HasItsText) {
             "keys [5, kv_len) documents 5 at 0,80,80,133,300,400\n");
 }
 
-TEST(MakeParametricPlan, RejectsWhatHasNoFormula) {
+TEST(MakeClosedFormPlan, RejectsWhatHasNoFormula) {
   const auto expect_error = [](const BlockMask& mask, std::int32_t heads, const char* text) {
     const auto plan = make_plan(mask, testing::shape_for(mask, 1, heads, 1), {}, parametric());
     ASSERT_FALSE(plan) << text;
@@ -242,13 +242,14 @@ TEST(ValidatePlan, RejectsWrongFormulas) {
     EXPECT_EQ(valid.error().code, ErrorCode::internal);
     EXPECT_THAT(valid.error().message, HasSubstr(text));
   };
-  expect_wrong("formulas[0].left", [](auto& p) { p.formulas[0].left = kFormulaUnbounded + 1; });
-  expect_wrong("formulas[0].sink", [](auto& p) { p.formulas[0].sink = -1; });
-  expect_wrong("formulas[0].pos_shift", [](auto& p) { p.formulas[0].pos_shift = 1 << 29; });
-  expect_wrong("formulas[0].num_borders", [](auto& p) { p.formulas[0].num_borders = 1; });
-  expect_wrong("formulas[0].num_borders", [](auto& p) { p.formulas[0].first_border = 1; });
+  expect_wrong("closed_forms[0].left",
+               [](auto& p) { p.closed_forms[0].left = kClosedFormUnbounded + 1; });
+  expect_wrong("closed_forms[0].sink", [](auto& p) { p.closed_forms[0].sink = -1; });
+  expect_wrong("closed_forms[0].pos_shift", [](auto& p) { p.closed_forms[0].pos_shift = 1 << 29; });
+  expect_wrong("closed_forms[0].num_borders", [](auto& p) { p.closed_forms[0].num_borders = 1; });
+  expect_wrong("closed_forms[0].num_borders", [](auto& p) { p.closed_forms[0].first_border = 1; });
   expect_wrong("borders[2]", [](auto& p) { p.borders[2] = 0; });
-  expect_wrong("formulas: expected", [](auto& p) { p.formulas.resize(2); });
+  expect_wrong("closed_forms: expected", [](auto& p) { p.closed_forms.resize(2); });
   expect_wrong("items", [](auto& p) { p.items.resize(1); });
   expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
   expect_wrong("section_heads", [](auto& p) { p.section_heads = 3; });
@@ -292,13 +293,13 @@ TEST(EstimatePlan, PredictsTheSameForBothForms) {
           const AttentionPlan segments = *make_plan(mask, shape, {}, options);
           const auto of_segments = estimate_plan(segments, profile);
           options.form = PlanForm::parametric;
-          const auto of_formulas = estimate_plan(*make_plan(mask, shape, {}, options), profile);
-          ASSERT_TRUE(of_segments && of_formulas);
-          EXPECT_EQ(of_formulas->work.tiles(), of_segments->work.tiles());
+          const auto of_closed_forms = estimate_plan(*make_plan(mask, shape, {}, options), profile);
+          ASSERT_TRUE(of_segments && of_closed_forms);
+          EXPECT_EQ(of_closed_forms->work.tiles(), of_segments->work.tiles());
           // Of tiles of column intervals only live keys are counted, not which rows see them.
           if (segments.counts.column_tiles > 0 && skips_dead_keys) continue;
-          EXPECT_EQ(of_formulas->work.cells(), of_segments->work.cells());
-          EXPECT_NEAR(of_formulas->time_us / of_segments->time_us, 1, 1e-9);
+          EXPECT_EQ(of_closed_forms->work.cells(), of_segments->work.cells());
+          EXPECT_NEAR(of_closed_forms->time_us / of_segments->time_us, 1, 1e-9);
         }
       }
     }
@@ -311,7 +312,7 @@ TEST(EstimatePlan, CountsPartsOfARow) {
   const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, parametric());
   for (const bool skips_dead_keys : {false, true}) {
     const WorkCounter counter(plan, 64, skips_dead_keys);
-    for (const WorkItem& item : formula_items(plan, formula_elements(plan))) {
+    for (const WorkItem& item : closed_form_items(plan, closed_form_elements(plan))) {
       const PlanWork whole = counter.of(item);
       EXPECT_EQ(whole.tiles(), item.num_tiles);
       PlanWork sum;

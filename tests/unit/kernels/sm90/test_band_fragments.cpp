@@ -15,7 +15,7 @@ namespace {
 constexpr int kRows = 128, kWarpgroup = 128;
 
 // Two words for each of 256 threads, as kernels store them.
-std::array<std::uint32_t, 512> words_of(const FormulaBand& band, int first_column) {
+std::array<std::uint32_t, 512> words_of(const ClosedFormBand& band, int first_column) {
   std::array<std::uint32_t, 512> all{};
   for (int lane = 0; lane < 32; ++lane) {
     const sm90::BandWords band_words(band, first_column, lane);
@@ -29,14 +29,14 @@ std::array<std::uint32_t, 512> words_of(const FormulaBand& band, int first_colum
 }
 
 // The first cell that is wrong; empty if none is.
-std::string cell_error(const FormulaBand& band, int first_column) {
+std::string cell_error(const ClosedFormBand& band, int first_column) {
   const auto words = words_of(band, first_column);
   for (int thread = 0; thread < 2 * kWarpgroup; ++thread) {
     for (int word = 0; word < 2; ++word) {
       for (int bit = 0; bit < 32; ++bit) {
         const sm90::Cell cell = sm90::mask_cell(thread % kWarpgroup, word, bit);
         const int row = thread / kWarpgroup * 64 + cell.row;
-        const FormulaRange keys = band[row];
+        const ClosedFormRange keys = band[row];
         const int column = first_column + cell.col;
         const bool is_set = (words[static_cast<std::size_t>(2 * thread + word)] >> bit & 1) != 0;
         if (is_set == (keys.begin <= column && column < keys.end)) continue;
@@ -58,13 +58,13 @@ TEST(BandWords, AreTheIntervalsOfRandomBands) {
   for (int trial = 0; trial < 4000; ++trial) {
     const int first_column = 128 * pick(0, 3);
     const auto bound = [&] { return first_column + pick(-150, 300); };
-    FormulaBand band{};
+    ClosedFormBand band{};
     band.is_valid = 1;
-    band.begin = pick(0, 2) == 0 ? -kFormulaUnbounded : first_column + pick(-260, 150);
-    band.end = pick(0, 2) == 0 ? kFormulaUnbounded : first_column + pick(-150, 150);
+    band.begin = pick(0, 2) == 0 ? -kClosedFormUnbounded : first_column + pick(-260, 150);
+    band.end = pick(0, 2) == 0 ? kClosedFormUnbounded : first_column + pick(-150, 150);
     band.first = {pick(0, 2) == 0 ? 0 : bound(), pick(0, 2) == 0 ? 600 : bound()};
-    band.last = pick(0, 1) == 0 ? band.first : FormulaRange{bound(), bound()};
-    band.last_row = pick(0, 2) == 0 ? kFormulaUnbounded : pick(-3, kRows + 3);
+    band.last = pick(0, 1) == 0 ? band.first : ClosedFormRange{bound(), bound()};
+    band.last_row = pick(0, 2) == 0 ? kClosedFormUnbounded : pick(-3, kRows + 3);
     ASSERT_EQ(cell_error(band, first_column), "") << trial;
   }
 }
@@ -72,18 +72,18 @@ TEST(BandWords, AreTheIntervalsOfRandomBands) {
 // Every edge of a causal tile and of a document, one by one.
 TEST(BandWords, CutAtEveryColumn) {
   for (int at = -130; at <= 130; ++at) {
-    ASSERT_EQ(cell_error({-kFormulaUnbounded, 128 + at, {0, 999}, {0, 999}, 999, 1}, 128), "");
-    ASSERT_EQ(cell_error({128 + at, kFormulaUnbounded, {0, 999}, {0, 999}, 999, 1}, 128), "");
+    ASSERT_EQ(cell_error({-kClosedFormUnbounded, 128 + at, {0, 999}, {0, 999}, 999, 1}, 128), "");
+    ASSERT_EQ(cell_error({128 + at, kClosedFormUnbounded, {0, 999}, {0, 999}, 999, 1}, 128), "");
     ASSERT_EQ(cell_error({-999, 999, {128 + at, 300}, {0, 128 - at}, at, 1}, 128), "");
   }
 }
 
-// Positions and distances at the ends of what formulas hold: nothing overflows.
+// Positions and distances at the ends of what closed forms hold: nothing overflows.
 TEST(BandWords, HoldExtremeValues) {
-  constexpr int kFar = kFormulaUnbounded + kFormulaUnbounded / 2 + kFormulaMaxLength;
+  constexpr int kFar = kClosedFormUnbounded + kClosedFormUnbounded / 2 + kClosedFormMaxLength;
   for (const int begin : {-kFar, 0, kFar}) {
     for (const int end : {-kFar, 100, kFar}) {
-      for (const int first_column : {0, kFormulaMaxLength / 128 * 128}) {
+      for (const int first_column : {0, kClosedFormMaxLength / 128 * 128}) {
         ASSERT_EQ(cell_error({begin, end, {0, kFar}, {-kFar, kFar}, 64, 1}, first_column), "");
       }
     }

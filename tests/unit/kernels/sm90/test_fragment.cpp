@@ -1,4 +1,5 @@
-// Layout formulas of sm_90a against what defines them; the hardware's own answer is in tests/gpu.
+// Layout closed forms of sm_90a against what defines them; the hardware's own answer is in
+// tests/gpu.
 #include <gtest/gtest.h>
 
 #include <cstdint>
