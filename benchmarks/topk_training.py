@@ -1,6 +1,6 @@
 """Part `train` of bench_topk_gpu.py: the gradients of Dynamic Mask Attention.
 
-The forward call (scores from v, selection, lists, attention) and the backward call (key lists by
+The forward call (scores from v, selection, lists, attention) and the backward call (kv worklists by
 live range, gradients of attention, gradients of scores) are timed apart and together; beside them
 cuDNN's causal attention, forward and backward, on the same tensors. At sampled queries and keys
 dq, dk, dv and the gradients of scores are compared with float64.

@@ -85,8 +85,8 @@ std::vector<sm90::KvIndexListOnDevice> lists_on_device(const std::vector<KvIndex
   return on_device;
 }
 
-void take_in_order(const std::vector<std::int32_t>& order, std::vector<KeyItem>& items) {
-  std::vector<KeyItem> ordered;
+void take_in_order(const std::vector<std::int32_t>& order, std::vector<KvWorkTile>& items) {
+  std::vector<KvWorkTile> ordered;
   ordered.reserve(items.size());
   for (const std::int32_t i : order) ordered.push_back(items[static_cast<std::size_t>(i)]);
   items = std::move(ordered);
@@ -208,21 +208,21 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t permutation_of = packing.add(plan.permutation_of);
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_closed_form();
   VisitOrder order;
-  KeyLists ordered_lists;
+  KvWorklist ordered_lists;
   if (is_ordered) {
     FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
-    if (plan.is_listed()) {
-      ordered_lists = with_sums_of_pairs(plan.key_lists);
+    if (plan.has_worklist()) {
+      ordered_lists = with_sums_of_pairs(plan.kv_worklist);
       take_in_order(order.units, ordered_lists.items);
       order.units.clear();
     }
   }
-  const KeyLists& lists = is_ordered ? ordered_lists : plan.key_lists;
-  const std::vector<std::int32_t> num_list_items{static_cast<std::int32_t>(lists.items.size())};
+  const KvWorklist& lists = is_ordered ? ordered_lists : plan.kv_worklist;
+  const std::vector<std::int32_t> num_worklist_tiles{static_cast<std::int32_t>(lists.items.size())};
   const std::int64_t listed_keys = packing.add(lists.keys);
   const std::int64_t list_items = packing.add(lists.items);
   const std::int64_t sum_keys = packing.add(lists.sum_keys);
-  const std::int64_t list_sizes = packing.add(num_list_items);
+  const std::int64_t list_sizes = packing.add(num_worklist_tiles);
   const std::int64_t units = packing.add(order.units);
   const std::int64_t first_visits = packing.add(order.first_visits);
   const std::int64_t ranks = packing.add(order.ranks);
@@ -261,13 +261,13 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
     impl->orders.max_keys =
         std::max(impl->orders.max_keys, static_cast<std::int32_t>(order.num_keys));
   }
-  impl->is_listed = plan.is_listed();
-  impl->lists = {reinterpret_cast<const ListedKey*>(base + listed_keys),
-                 reinterpret_cast<const KeyItem*>(base + list_items),
-                 reinterpret_cast<const SumKey*>(base + sum_keys),
-                 reinterpret_cast<const std::int32_t*>(base + list_sizes),
-                 num_list_items.front(),
-                 static_cast<std::int64_t>(lists.sum_keys.size())};
+  impl->has_worklist = plan.has_worklist();
+  impl->worklist = {reinterpret_cast<const WorklistEntry*>(base + listed_keys),
+                    reinterpret_cast<const KvWorkTile*>(base + list_items),
+                    reinterpret_cast<const SumKey*>(base + sum_keys),
+                    reinterpret_cast<const std::int32_t*>(base + list_sizes),
+                    num_worklist_tiles.front(),
+                    static_cast<std::int64_t>(lists.sum_keys.size())};
   impl->is_ordered = options.deterministic;
   impl->is_by_row = plan.is_backward() && is_by_row(plan, impl->num_multiprocessors);
   if (is_ordered) {

@@ -96,9 +96,9 @@ struct KvPermutationsOnDevice {
 };
 
 /// The kv worklist of a backward plan (key_lists.hpp).
-struct KeyListsOnDevice {
-  const ListedKey* keys = nullptr;
-  const KeyItem* items = nullptr;
+struct KvWorklistOnDevice {
+  const WorklistEntry* keys = nullptr;
+  const KvWorkTile* items = nullptr;
   const SumKey* sum_keys = nullptr;
   const std::int32_t* num_items = nullptr;  ///< on the device, for kernels
   std::int32_t max_items = 0;               ///< the same on the host
@@ -126,9 +126,9 @@ struct DevicePlan::Impl {
   sm90::PlanArrays arrays{};
   bool is_gathering = false;     ///< the plan's own segments include some of kind gather
   sm90::KvIndexArrays gather{};  ///< null where the lists are made on the device
-  bool is_listed = false;        ///< a backward plan over listed keys, without items
+  bool has_worklist = false;     ///< a backward plan over worklist keys, without items
   bool is_ordered = false;       ///< uploaded for deterministic calls
-  sm90::KeyListsOnDevice lists;
+  sm90::KvWorklistOnDevice worklist;
   sm90::KvPermutationsOnDevice orders;
   /// Backward: items are grouped by KV head, and each KV head has some for each multiprocessor
   /// (RowZeros).

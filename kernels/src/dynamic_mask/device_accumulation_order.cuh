@@ -1,7 +1,7 @@
 // The items of kv worklists in the order in which they add to dQ, and the ranks of their visits
 // (accumulation_order.hpp). Its two launches replace write_items of device_kv_worklist.cu.
 //
-// Items that begin in a segment of queries are in the order of ListedPlace: those that begin last
+// Items that begin in a segment of queries are in the order of WorklistPlace: those that begin last
 // come first, and among these the ones that end last. The item that reaches a tile first was
 // therefore taken first, and items that begin together finish the segment in the order in which
 // they were taken. Segments of kRowsTogether rows are interleaved, so that few items of a row are
@@ -98,15 +98,15 @@ static __global__ void __launch_bounds__(kPieceThreads)
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < num_here; i += kPieceThreads) {
     const int4 own = unordered[i];
-    const ListedPlace own_place{own.x, own.y, own.z};
+    const WorklistPlace own_place{own.x, own.y, own.z};
     int place = 0;
     for (int j = 0; j < num_here; ++j) {
       const int4 other = unordered[j];
-      if (ListedPlace{other.x, other.y, other.z} < own_place) ++place;
+      if (WorklistPlace{other.x, other.y, other.z} < own_place) ++place;
     }
     const TileRange tile = tiles[own.z];
     const int index = here.item_at(row - first_row, place);
-    KeyItem item{};
+    KvWorkTile item{};
     item.batch = row / call.heads_kv;
     item.kv_head = row % call.heads_kv;
     item.key_tile = row * call.num_tiles + own.z;

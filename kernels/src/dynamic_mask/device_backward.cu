@@ -62,8 +62,8 @@ bool has_short_rows(const AttentionShape& shape) {
 // Whether the main kernel clears accumulators beside its items (RowZeros), for worklists without an
 // order. Those of the next KV head are cleared in time if the items of one head keep all
 // multiprocessors busy.
-bool writes_zeros(const KeyListsRoom& room) {
-  const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kListTile;
+bool writes_zeros(const KvWorklistRoom& room) {
+  const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kWorklistTile;
   return !room.has_order && room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
 }
 
@@ -92,10 +92,10 @@ Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const T
   UploadOptions options;
   options.deterministic = is_all;
   FDMA_TRY(DevicePlan uploaded, upload(plan, stream, options));
-  std::optional<KeyListsRoom> room;
+  std::optional<KvWorklistRoom> room;
   if (!is_all) {
-    room =
-        key_lists_room(rows.num_rows(), shape.max_q_len(), rows.kv_len, spec.w, shape.group_size());
+    room = kv_worklist_room(rows.num_rows(), shape.max_q_len(), rows.kv_len, spec.w,
+                            shape.group_size());
   }
   DeviceBackward made(std::move(uploaded), room);
   BackwardOptions ordinary, deterministic;
@@ -105,8 +105,8 @@ Result<DeviceBackward> DeviceBackward::make(const DynamicMaskSpec& spec, const T
   return Result<DeviceBackward>(std::move(made));
 }
 
-KeyListsRoom DeviceBackward::room(const BackwardOptions& options) const {
-  KeyListsRoom room = *room_;
+KvWorklistRoom DeviceBackward::room(const BackwardOptions& options) const {
+  KvWorklistRoom room = *room_;
   room.has_order = options.deterministic;
   return room;
 }
@@ -124,11 +124,11 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   layout.zoh = take(zoh_bytes(shape));
   layout.attention = take(plan_.workspace_bytes());
   if (!room_) return layout;
-  const KeyListsRoom room = this->room(options);
+  const KvWorklistRoom room = this->room(options);
   const std::int64_t sum_bytes = room.sums_capacity() * sm90::backward_dim(shape) * 4;
   layout.scratch = take(room.workspace_bytes());
-  layout.keys = take(room.keys_capacity() * static_cast<std::int64_t>(sizeof(ListedKey)));
-  layout.items = take(room.items_capacity() * static_cast<std::int64_t>(sizeof(KeyItem)));
+  layout.keys = take(room.keys_capacity() * static_cast<std::int64_t>(sizeof(WorklistEntry)));
+  layout.items = take(room.items_capacity() * static_cast<std::int64_t>(sizeof(KvWorkTile)));
   layout.num_items = take(4);
   layout.sum_keys = take(room.sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
   layout.num_sums = take(room.num_rows * 4);
@@ -172,8 +172,8 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
   }
   const BackwardTensors attention = backward_tensors(spec, tensors, dscores);
   if (room_) {
-    FDMA_TRY_VOID(attend_to_listed(attention, static_cast<const Interval*>(tensors.kept.data),
-                                   q_lens, base, stream, options));
+    FDMA_TRY_VOID(attend_to_worklist(attention, static_cast<const Interval*>(tensors.kept.data),
+                                     q_lens, base, stream, options));
   } else {
     FDMA_TRY_VOID(attention_backward(plan_, attention, base + places.attention, stream, options));
   }
@@ -182,48 +182,49 @@ Result<void> DeviceBackward::run(const DynamicMaskSpec& spec,
                              base + places.zoh, stream);
 }
 
-Result<void> DeviceBackward::attend_to_listed(const BackwardTensors& tensors, const Interval* kept,
-                                              const std::int32_t* q_lens, char* base, Stream stream,
-                                              const BackwardOptions& options) const {
+Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
+                                                const Interval* kept, const std::int32_t* q_lens,
+                                                char* base, Stream stream,
+                                                const BackwardOptions& options) const {
   const Layout& places = layout(options);
-  KeyListsCall call;
+  KvWorklistCall call;
   call.room = room(options);
   call.kept = kept;
   call.q_lens = q_lens;
   call.heads_kv = plan_.shape().heads_kv;
   call.workspace = base + places.scratch;
-  call.keys = reinterpret_cast<ListedKey*>(base + places.keys);
-  call.items = reinterpret_cast<KeyItem*>(base + places.items);
+  call.keys = reinterpret_cast<WorklistEntry*>(base + places.keys);
+  call.items = reinterpret_cast<KvWorkTile*>(base + places.items);
   call.num_items = reinterpret_cast<std::int32_t*>(base + places.num_items);
   call.sum_keys = reinterpret_cast<SumKey*>(base + places.sum_keys);
   call.num_sums = reinterpret_cast<std::int32_t*>(base + places.num_sums);
-  sm90::BackwardLists lists{};
-  lists.keys = call.keys;
-  lists.items = call.items;
-  lists.num_items = call.num_items;
-  lists.max_items = call.room.items_capacity();
-  lists.sums.keys = call.sum_keys;
-  lists.sums.dk = reinterpret_cast<float*>(base + places.dk_sums);
-  lists.sums.dv = reinterpret_cast<float*>(base + places.dv_sums);
-  lists.sums.rows_of_group = call.room.sum_rows();
-  lists.sums.num_rows = call.num_sums;
-  lists.sums.num_groups = static_cast<std::int32_t>(call.room.num_rows);
-  lists.seen = kept;
+  sm90::BackwardWorklist worklist{};
+  worklist.keys = call.keys;
+  worklist.items = call.items;
+  worklist.num_items = call.num_items;
+  worklist.max_items = call.room.items_capacity();
+  worklist.sums.keys = call.sum_keys;
+  worklist.sums.dk = reinterpret_cast<float*>(base + places.dk_sums);
+  worklist.sums.dv = reinterpret_cast<float*>(base + places.dv_sums);
+  worklist.sums.rows_of_group = call.room.sum_rows();
+  worklist.sums.num_rows = call.num_sums;
+  worklist.sums.num_groups = static_cast<std::int32_t>(call.room.num_rows);
+  worklist.seen = kept;
   if (options.deterministic) {
     call.first_ranks = reinterpret_cast<std::int32_t*>(base + places.first_ranks);
     call.ranks = reinterpret_cast<std::int32_t*>(base + places.ranks);
-    lists.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
-    lists.first_ranks = call.first_ranks;
-    lists.ranks = call.ranks;
+    worklist.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
+    worklist.first_ranks = call.first_ranks;
+    worklist.ranks = call.ranks;
   }
   if (writes_zeros(call.room)) {
-    lists.zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
+    worklist.zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
   }
-  FDMA_TRY_VOID(make_key_lists_on_device(call, stream));
+  FDMA_TRY_VOID(make_kv_worklist_on_device(call, stream));
   BackwardOptions chosen = options;
   if (chosen.row_sums == fdma::RowSums::automatic) chosen.row_sums = fdma::RowSums::output;
-  return sm90::attention_backward_with_lists(plan_, tensors, base + places.attention, stream,
-                                             chosen, lists);
+  return sm90::attention_backward_with_worklist(plan_, tensors, base + places.attention, stream,
+                                                chosen, worklist);
 }
 
 }  // namespace fdma::dynamic_mask

@@ -39,19 +39,19 @@ class DeviceBackward {
     std::int64_t bytes = 0;
   };
 
-  DeviceBackward(DevicePlan plan, std::optional<KeyListsRoom> room)
+  DeviceBackward(DevicePlan plan, std::optional<KvWorklistRoom> room)
       : plan_(std::move(plan)), room_(room) {}
-  KeyListsRoom room(const BackwardOptions& options) const;
+  KvWorklistRoom room(const BackwardOptions& options) const;
   Layout make_layout(const DynamicMaskSpec& spec, const BackwardOptions& options) const;
   const Layout& layout(const BackwardOptions& options) const {
     return options.deterministic ? deterministic_layout_ : layout_;
   }
-  Result<void> attend_to_listed(const BackwardTensors& tensors, const Interval* kept,
-                                const std::int32_t* q_lens, char* base, Stream stream,
-                                const BackwardOptions& options) const;
+  Result<void> attend_to_worklist(const BackwardTensors& tensors, const Interval* kept,
+                                  const std::int32_t* q_lens, char* base, Stream stream,
+                                  const BackwardOptions& options) const;
 
-  DevicePlan plan_;                   // of listed calls only its header is read
-  std::optional<KeyListsRoom> room_;  // for listed calls
+  DevicePlan plan_;                     // of listed calls only its header is read
+  std::optional<KvWorklistRoom> room_;  // for listed calls
   Layout layout_, deterministic_layout_;
 };
 

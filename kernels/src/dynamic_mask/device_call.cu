@@ -106,7 +106,7 @@ class Sm90Call final : public DeviceCall {
       if (spec_.drops_zero_scores) FDMA_TRY_VOID(drop_zeros(scores, kept, stream));
     }
     if (runs(DynamicMaskStage::lists) && reading_ == SelectionReading::gather) {
-      FDMA_TRY_VOID(list_keys(kept, base, status, stream));
+      FDMA_TRY_VOID(make_head_worklist(kept, base, status, stream));
     }
     if (!runs(DynamicMaskStage::attention)) return {};
     return attend(attention_tensors(spec_, tensors, scores), kept, base, stream, options.attention);
@@ -185,8 +185,8 @@ class Sm90Call final : public DeviceCall {
                                                  first_entries_bytes());
   }
 
-  Result<void> list_keys(const Interval* kept, char* base, std::uint32_t* status,
-                         Stream stream) const {
+  Result<void> make_head_worklist(const Interval* kept, char* base, std::uint32_t* status,
+                                  Stream stream) const {
     ListsCall call;
     call.kept = kept;
     call.num_rows = num_rows_;

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
     __syncwarp();
     if (rank >= 0) {
       const int earlier = __popc(same & lanes_below(lane));
-      KeyItem item{};
+      KvWorkTile item{};
       item.batch = static_cast<std::int32_t>(row / call.heads_kv);
       item.kv_head = static_cast<std::int32_t>(row % call.heads_kv);
       item.key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
@@ -145,7 +145,7 @@ std::int64_t num_pieces_of(std::int64_t kv_len) { return ceil_div(kv_len, kPiece
 
 // Offsets in the workspace, in bytes.
 struct Places {
-  explicit Places(const KeyListsRoom& room) {
+  explicit Places(const KvWorklistRoom& room) {
     const auto take = [&](std::int64_t size) {
       const std::int64_t at = bytes;
       bytes += ceil_div(size, std::int64_t{16}) * 16;
@@ -154,7 +154,7 @@ struct Places {
     counts = take(room.num_rows * num_pieces_of(room.kv_len) * kBins * 4);
     piece_sums = take(room.num_rows * num_pieces_of(room.kv_len) * 4);
     bin_begins = take(room.num_rows * kBins * 4);
-    num_listed = take(room.num_rows * 4);
+    num_worklist_entries = take(room.num_rows * 4);
     tiles =
         take(room.num_rows * room.tiles_of_row() * static_cast<std::int64_t>(sizeof(TileRange)));
     segment_items = take(room.num_rows * room.num_segments() * 4);
@@ -162,7 +162,7 @@ struct Places {
     unordered = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
     in_order = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
   }
-  std::int64_t counts, piece_sums, bin_begins, num_listed, tiles, segment_items;
+  std::int64_t counts, piece_sums, bin_begins, num_worklist_entries, tiles, segment_items;
   std::int64_t unordered, in_order;
   std::int64_t bytes = 0;
 };
@@ -175,21 +175,21 @@ Result<void> check_launch(const char* kernel) {
 
 }  // namespace
 
-std::int64_t KeyListsRoom::workspace_bytes() const { return Places(*this).bytes; }
+std::int64_t KvWorklistRoom::workspace_bytes() const { return Places(*this).bytes; }
 
-Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
-  const KeyListsRoom& room = call.room;
+Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream stream) {
+  const KvWorklistRoom& room = call.room;
   const std::int64_t num_pieces = num_pieces_of(room.kv_len), num_segments = room.num_segments();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  // All are counted in 32 bits; the main kernel counts listed keys.
+  // All are counted in 32 bits; the main kernel counts worklist keys.
   const std::int64_t count = std::max({room.keys_capacity(), room.num_rows * num_segments,
                                        room.sums_capacity(), room.ranks_capacity()});
   if (count > kMost) {
     return Error{ErrorCode::unsupported,
-                 "key lists: " + std::to_string(room.num_rows) + " rows of " +
+                 "kv worklist: " + std::to_string(room.num_rows) + " rows of " +
                      std::to_string(room.kv_len) + " keys may need " + std::to_string(count) +
-                     (room.has_order ? " listed keys, sums or ranks of deterministic calls"
-                                     : " listed keys or sums") +
+                     (room.has_order ? " worklist entries, sums or ranks of deterministic calls"
+                                     : " worklist entries or sums") +
                      ", expected at most 2^31 - 1"};
   }
   if (room.num_rows == 0 || num_pieces == 0 || num_segments == 0) {
@@ -212,17 +212,17 @@ Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream) {
       static_cast<std::int32_t>(longest_short_life(room.w, room.segment_tiles));
   lists.counts = reinterpret_cast<std::uint32_t*>(base + places.counts);
   lists.bin_begins = reinterpret_cast<std::int32_t*>(base + places.bin_begins);
-  lists.num_listed = reinterpret_cast<std::int32_t*>(base + places.num_listed);
+  lists.num_worklist_entries = reinterpret_cast<std::int32_t*>(base + places.num_worklist_entries);
   lists.piece_sums = reinterpret_cast<std::int32_t*>(base + places.piece_sums);
   lists.tiles = reinterpret_cast<TileRange*>(base + places.tiles);
   lists.segment_items = reinterpret_cast<std::int32_t*>(base + places.segment_items);
-  static_assert(sizeof(ListedKey) == sizeof(int4));
+  static_assert(sizeof(WorklistEntry) == sizeof(int4));
   lists.keys = reinterpret_cast<int4*>(call.keys);
   lists.items = call.items;
   lists.num_items = call.num_items;
   lists.sum_keys = call.sum_keys;
   lists.num_sums = call.num_sums;
-  lists.q_tiles = static_cast<std::int32_t>(ceil_div(room.q_len, std::int64_t{kListTile}));
+  lists.q_tiles = static_cast<std::int32_t>(ceil_div(room.q_len, std::int64_t{kWorklistTile}));
   if (room.has_order) {
     lists.unordered = reinterpret_cast<int4*>(base + places.unordered);
     lists.in_order = reinterpret_cast<int4*>(base + places.in_order);

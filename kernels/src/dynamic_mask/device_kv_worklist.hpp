@@ -15,7 +15,7 @@ namespace fdma::dynamic_mask {
 ///
 /// A key is listed once, and once more for each end of a segment at which it is cut. No more than w
 /// keys are live there, which bounds their number.
-struct KeyListsRoom {
+struct KvWorklistRoom {
   std::int64_t num_rows = 0;
   std::int64_t kv_len = 0;  ///< of the longest element
   std::int64_t q_len = 0;   ///< of the longest element
@@ -27,9 +27,9 @@ struct KeyListsRoom {
   bool has_order = false;
 
   std::int64_t cuts_of_row() const;   ///< upper bound
-  std::int64_t tiles_of_row() const;  ///< tiles of listed keys
+  std::int64_t tiles_of_row() const;  ///< tiles of worklist keys
   std::int64_t num_segments() const;
-  std::int64_t keys_capacity() const;  ///< listed keys of all rows
+  std::int64_t keys_capacity() const;  ///< worklist keys of all rows
   std::int64_t items_capacity() const;
   /// Accumulator rows of a row: its keys that are listed several times. With an order two entries
   /// of a key share one, because the order of two numbers added to 0 does not matter.
@@ -52,40 +52,40 @@ inline constexpr std::int32_t kRowsTogether = 8;
 /// Example     131,072 tokens, w = 2,048, one head in a group: 32 segments of 32 tiles, 63,488
 ///             accumulator rows for each row of scores; drifting scores need 59,125, random ones
 ///             8,174
-KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
-                            std::int64_t w, std::int32_t group_size);
+KvWorklistRoom kv_worklist_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
+                                std::int64_t w, std::int32_t group_size);
 
 /// Arguments; all pointers are to device memory.
-struct KeyListsCall {
-  KeyListsRoom room;
+struct KvWorklistCall {
+  KvWorklistRoom room;
   /// [num_rows, kv_len]; in each row the begins of the kept keys do not decrease; 8-aligned
   const Interval* kept = nullptr;
   const std::int32_t* q_lens = nullptr;  ///< [num_rows]
   std::int32_t heads_kv = 1;
   void* workspace = nullptr;  ///< workspace_bytes, 16-aligned
 
-  ListedKey* keys = nullptr;          ///< [keys_capacity]: tiles_of_row tiles for each row
-  KeyItem* items = nullptr;           ///< [keys_capacity / 128]
+  WorklistEntry* keys = nullptr;      ///< [keys_capacity]: tiles_of_row tiles for each row
+  KvWorkTile* items = nullptr;        ///< [keys_capacity / 128]
   std::int32_t* num_items = nullptr;  ///< one word
   SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row begin at row * sum_rows
   std::int32_t* num_sums = nullptr;   ///< [num_rows]: accumulator rows in use
-  /// With room.has_order, as in KeyListArrays (sm90/backward/params.hpp).
+  /// With room.has_order, as in KvWorklistArrays (sm90/backward/params.hpp).
   std::int32_t* first_ranks = nullptr;  ///< [items_capacity]
   std::int32_t* ranks = nullptr;        ///< [ranks_capacity]
 };
 
-/// Makes the worklists that list_keys (key_lists.hpp) makes; the same in every run. It takes five
-/// launches, or six with an order, and does not wait. If more than w keys are live at the end of a
-/// segment, entries beyond the capacity are left out.
+/// Makes the worklists that make_head_worklist (key_lists.hpp) makes; the same in every run. It
+/// takes five launches, or six with an order, and does not wait. If more than w keys are live at
+/// the end of a segment, entries beyond the capacity are left out.
 ///
 /// With an order, items of kRowsTogether rows are interleaved, segment by segment: the first item
 /// of each row, then the second of each row, and so on (device_accumulation_order.cuh). Each visit has a rank:
 /// the number of items of the row that visit the tile before. Accumulator rows are those of pairs
 /// of entries.
 ///
-/// Errors  unsupported: more than 2^31 - 1 listed keys, sums or ranks; cuda
-/// Cost    8 B read per key, twice; 16 B written and read again per listed key; with an order 4 B
+/// Errors  unsupported: more than 2^31 - 1 worklist entries, sums or ranks; cuda
+/// Cost    8 B read per key, twice; 16 B written and read again per worklist key; with an order 4 B
 ///         per visit, and a look at each pair of items of a segment
-Result<void> make_key_lists_on_device(const KeyListsCall& call, Stream stream);
+Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream stream);
 
 }  // namespace fdma::dynamic_mask

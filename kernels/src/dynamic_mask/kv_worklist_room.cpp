@@ -9,34 +9,36 @@
 namespace fdma::dynamic_mask {
 namespace {
 
-constexpr std::int64_t kTile = kListTile;
+constexpr std::int64_t kTile = kWorklistTile;
 constexpr std::int64_t kItemsOfWorker = 6;  // so that the last ones end at about the same time
 constexpr std::int32_t kLeastSegment = 8;   // tiles: shorter items cost more to begin and to end
 
 }  // namespace
 
-std::int64_t KeyListsRoom::num_segments() const {
+std::int64_t KvWorklistRoom::num_segments() const {
   return ceil_div(ceil_div(q_len, kTile), std::int64_t{std::max(segment_tiles, 1)});
 }
-std::int64_t KeyListsRoom::cuts_of_row() const {
+std::int64_t KvWorklistRoom::cuts_of_row() const {
   return std::min(w, kv_len) * std::max<std::int64_t>(num_segments() - 1, 0);
 }
-std::int64_t KeyListsRoom::tiles_of_row() const { return ceil_div(kv_len + cuts_of_row(), kTile); }
-std::int64_t KeyListsRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
-std::int64_t KeyListsRoom::items_capacity() const { return num_rows * tiles_of_row(); }
-std::int64_t KeyListsRoom::sum_rows() const {
+std::int64_t KvWorklistRoom::tiles_of_row() const {
+  return ceil_div(kv_len + cuts_of_row(), kTile);
+}
+std::int64_t KvWorklistRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
+std::int64_t KvWorklistRoom::items_capacity() const { return num_rows * tiles_of_row(); }
+std::int64_t KvWorklistRoom::sum_rows() const {
   // A key that is cut c times needs 1 row, or with an order half of c + 1 and no more than c.
   const std::int64_t cuts = cuts_of_row();
   return std::min(cuts, kv_len + (has_order ? cuts / 2 : 0));
 }
-std::int64_t KeyListsRoom::sums_capacity() const { return num_rows * sum_rows(); }
-std::int64_t KeyListsRoom::ranks_capacity() const {
+std::int64_t KvWorklistRoom::sums_capacity() const { return num_rows * sum_rows(); }
+std::int64_t KvWorklistRoom::ranks_capacity() const {
   return has_order ? items_capacity() * ceil_div(q_len, kTile) : 0;
 }
 
-KeyListsRoom key_lists_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
-                            std::int64_t w, std::int32_t group_size) {
-  KeyListsRoom room;
+KvWorklistRoom kv_worklist_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
+                                std::int64_t w, std::int32_t group_size) {
+  KvWorklistRoom room;
   room.num_rows = num_rows;
   room.q_len = q_len;
   room.kv_len = kv_len;

@@ -23,7 +23,7 @@ inline constexpr int kRowThreads = 1024;  // threads of kernels with one block p
 inline constexpr int kMaxBlockTiles = 8;
 static_assert(kBins == kRowThreads && kMaxBlockTiles == kPieceWarps);
 
-// A tile of listed keys: its range of queries, in tiles.
+// A tile of worklist keys: its range of queries, in tiles.
 struct __align__(16) TileRange {
   std::int32_t begin, end;            // tiles that see some key
   std::int32_t full_begin, full_end;  // tiles that see all keys
@@ -42,11 +42,11 @@ struct Lists {
   std::uint32_t* counts;     // [rows, pieces, kBins]; later the sums over earlier pieces of the row
   std::int32_t* piece_sums;  // [rows, pieces], accumulator rows; later the sums over earlier pieces
   std::int32_t* bin_begins;  // [rows, kBins]
-  std::int32_t* num_listed;  // [rows]
-  TileRange* tiles;          // [rows, num_tiles]
-  std::int32_t* segment_items;  // [rows, num_segments]
-  int4* keys;                   // ListedKey
-  KeyItem* items;
+  std::int32_t* num_worklist_entries;  // [rows]
+  TileRange* tiles;                    // [rows, num_tiles]
+  std::int32_t* segment_items;         // [rows, num_segments]
+  int4* keys;                          // WorklistEntry
+  KvWorkTile* items;
   std::int32_t* num_items;
   SumKey* sum_keys;
   std::int32_t* num_sums;
@@ -55,11 +55,13 @@ struct Lists {
   int4* in_order;   // the same tiles in order: first and last query, item
   std::int32_t *first_ranks, *ranks;
 
-  __device__ int4* keys_of(std::int64_t row) const { return keys + row * num_tiles * kListTile; }
-  __device__ int tiles_of(std::int64_t row) const {
-    return (num_listed[row] + kListTile - 1) / kListTile;
+  __device__ int4* keys_of(std::int64_t row) const {
+    return keys + row * num_tiles * kWorklistTile;
   }
-  __device__ int segment_queries() const { return segment_tiles * kListTile; }
+  __device__ int tiles_of(std::int64_t row) const {
+    return (num_worklist_entries[row] + kWorklistTile - 1) / kWorklistTile;
+  }
+  __device__ int segment_queries() const { return segment_tiles * kWorklistTile; }
   // Number of accumulator rows of a key that is listed `num_parts` times.
   __device__ int num_sums_of(int num_parts) const {
     return num_parts < 2 ? 0 : ranks == nullptr ? 1 : (num_parts + 1) / 2;
@@ -186,7 +188,7 @@ static __global__ void __launch_bounds__(kRowThreads)
   }
   RowSums sums{warps};
   call.bin_begins[row * kBins + bin] = sums.before(sum);
-  if (bin == 0) call.num_listed[row] = min(sums.all, call.num_tiles * kListTile);
+  if (bin == 0) call.num_worklist_entries[row] = min(sums.all, call.num_tiles * kWorklistTile);
   for (int i = bin; i < call.num_segments; i += kRowThreads) {
     call.segment_items[row * call.num_segments + i] = 0;
   }
@@ -272,7 +274,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
   }
   __syncthreads();
   int4* const out = call.keys_of(keys.row);
-  const int capacity = call.num_tiles * kListTile;
+  const int capacity = call.num_tiles * kWorklistTile;
   for (int i = lane; i - lane < num_kept; i += kWarp) {
     const int key = i < num_kept ? key_at(i) : 0;
     const int2 queries = queries_of(i), segments = segments_of(queries);
@@ -285,10 +287,10 @@ static __global__ void __launch_bounds__(kPieceThreads)
     // Goes segment by segment: parts of a bin come in the order of their keys.
     const int last = __reduce_max_sync(~0u, segments.y);
     for (int s = __reduce_min_sync(~0u, segments.x); s <= last; ++s) {
-      const bool is_listed = segments.x <= s && s <= segments.y;
-      if (!__any_sync(~0u, is_listed)) continue;
+      const bool has_worklist = segments.x <= s && s <= segments.y;
+      if (!__any_sync(~0u, has_worklist)) continue;
       const int2 part = part_of(queries, s);
-      const int bin = is_listed ? (part.y - 1) >> keys.shift : -1;
+      const int bin = has_worklist ? (part.y - 1) >> keys.shift : -1;
       const std::uint32_t same = __match_any_sync(~0u, bin);
       const int at = bin >= 0 ? places[warp][bin] : 0;
       __syncwarp();
@@ -309,19 +311,20 @@ static __global__ void __launch_bounds__(kPieceThreads)
 // A block sorts a block of tiles; a warp has a tile of the result.
 static __global__ void __launch_bounds__(kPieceThreads)
     order_blocks(const __grid_constant__ Lists call, int blocks_of_row) {
-  constexpr int kMaxKeys = kMaxBlockTiles * kListTile;
+  constexpr int kMaxKeys = kMaxBlockTiles * kWorklistTile;
   constexpr int kItemsOfThread = zoh::kSortItems;
-  static_assert(kMaxKeys == kPieceThreads * kItemsOfThread && kListTile == kWarp * kItemsOfThread);
+  static_assert(kMaxKeys == kPieceThreads * kItemsOfThread &&
+                kWorklistTile == kWarp * kItemsOfThread);
   __shared__ zoh::RankStorage<kMaxKeys> storage;
   __shared__ int4 unordered[kMaxKeys];
   const std::int64_t row = blockIdx.x / blocks_of_row;
   const int block_tiles = order_block_tiles(call.tiles_of(row));
   const int first_tile = static_cast<int>(blockIdx.x % blocks_of_row) * block_tiles;
-  const int num_left = call.num_listed[row] - first_tile * kListTile;
+  const int num_left = call.num_worklist_entries[row] - first_tile * kWorklistTile;
   if (num_left <= 0) return;
-  const int size = min(num_left, block_tiles * kListTile);
+  const int size = min(num_left, block_tiles * kWorklistTile);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
-  int4* const keys = call.keys_of(row) + first_tile * kListTile;
+  int4* const keys = call.keys_of(row) + first_tile * kWorklistTile;
   std::uint64_t ranks[kItemsOfThread];  // larger ranks begin earlier, or come first in the list
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
@@ -337,7 +340,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
 
   int min_begin = 0x7FFFFFFF, max_begin = 0, min_end = 0x7FFFFFFF, max_end = 0;
   const int first = thread * kItemsOfThread;
-  const int padded = (size + kListTile - 1) / kListTile * kListTile;
+  const int padded = (size + kWorklistTile - 1) / kWorklistTile * kWorklistTile;
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
     if (first + i >= padded) continue;
@@ -351,18 +354,20 @@ static __global__ void __launch_bounds__(kPieceThreads)
     }
     keys[first + i] = key;
   }
-  if (warp * kListTile >= size) return;
+  if (warp * kWorklistTile >= size) return;
   min_begin = __reduce_min_sync(~0u, min_begin);
   max_begin = __reduce_max_sync(~0u, max_begin);
   min_end = __reduce_min_sync(~0u, min_end);
   max_end = __reduce_max_sync(~0u, max_end);
   if (lane != 0) return;
   const int q_len = call.q_lens[row];
-  const auto tiles_up_to = [](int queries) { return (queries + kListTile - 1) / kListTile; };
-  TileRange tile{min_begin / kListTile, tiles_up_to(max_end), tiles_up_to(max_begin), 0};
+  const auto tiles_up_to = [](int queries) {
+    return (queries + kWorklistTile - 1) / kWorklistTile;
+  };
+  TileRange tile{min_begin / kWorklistTile, tiles_up_to(max_end), tiles_up_to(max_begin), 0};
   // The last tile of queries may end before its 128th query.
-  tile.full_end = min_end == q_len ? tiles_up_to(q_len) : min_end / kListTile;
-  if (tile.full_begin >= tile.full_end || (warp + 1) * kListTile > size) {
+  tile.full_end = min_end == q_len ? tiles_up_to(q_len) : min_end / kWorklistTile;
+  if (tile.full_begin >= tile.full_end || (warp + 1) * kWorklistTile > size) {
     tile.full_begin = tile.full_end = tile.begin;
   }
   call.tiles[row * call.num_tiles + first_tile + warp] = tile;

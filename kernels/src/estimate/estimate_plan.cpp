@@ -45,13 +45,13 @@ void add(PlanWork& sum, const PlanWork& work) {
 
 /// Times for kv worklists: every tile is computed whole, and what the items of a segment read stays
 /// in the cache.
-std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& costs,
-                                 bool overlaps_masks, PlanWork& total) {
-  const std::int64_t tile_cells = std::int64_t{kListTile} * kListTile;
+std::vector<double> worklist_times(const AttentionPlan& plan, const TileCosts& costs,
+                                   bool overlaps_masks, PlanWork& total) {
+  const std::int64_t tile_cells = std::int64_t{kWorklistTile} * kWorklistTile;
   const std::int64_t group_size = plan.shape.group_size();
   std::vector<double> item_us;
-  item_us.reserve(plan.key_lists.items.size());
-  for (const KeyItem& item : plan.key_lists.items) {
+  item_us.reserve(plan.kv_worklist.items.size());
+  for (const KvWorkTile& item : plan.kv_worklist.items) {
     PlanWork work;
     StepWork& full = work.of(PlanSegmentKind::full);
     StepWork& rows = work.of(PlanSegmentKind::rows);
@@ -69,7 +69,7 @@ std::vector<double> listed_times(const AttentionPlan& plan, const TileCosts& cos
 /// adjacent.
 std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& profile,
                                const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
-  if (plan.is_listed()) return listed_times(plan, costs, overlaps_masks, total);
+  if (plan.has_worklist()) return worklist_times(plan, costs, overlaps_masks, total);
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;

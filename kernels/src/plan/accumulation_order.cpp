@@ -27,7 +27,7 @@
 // done, occurs once.
 //
 // Items of kv worklists are walked up. Those that begin in a segment of queries are in the order of
-// ListedPlace: the first item of each head, then the second of each head, and so on. Segments are
+// WorklistPlace: the first item of each head, then the second of each head, and so on. Segments are
 // short, so that more heads fit in the cache.
 //
 // Example: 32,768 tokens, 8 heads, 132 workers. The numbers are the work of workers that never
@@ -128,16 +128,17 @@ class ItemUnits {
 
 // The units of a kv worklist. Rows number query heads. A unit visits the row of the first query
 // head of a KV head for all of them, and walks its tiles once for each, in as many passes.
-class ListedUnits {
+class WorklistUnits {
  public:
-  explicit ListedUnits(const AttentionPlan& plan) : plan_(plan), segment_(listed_segment(plan)) {
+  explicit WorklistUnits(const AttentionPlan& plan)
+      : plan_(plan), segment_(worklist_segment(plan)) {
     const std::int64_t num_segments =
-        ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kListTile);
+        ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kWorklistTile);
     std::vector<std::int32_t> num_before(at(num_rows() * num_segments));
     std::vector<std::int32_t> units(at(num_units()));
     std::iota(units.begin(), units.end(), 0);
     const auto place_of = [&](std::int32_t unit) {
-      return ListedPlace{item(unit).begin_tile, item(unit).end_tile, item(unit).key_tile};
+      return WorklistPlace{item(unit).begin_tile, item(unit).end_tile, item(unit).key_tile};
     };
     std::stable_sort(units.begin(), units.end(),
                      [&](std::int32_t a, std::int32_t b) { return place_of(a) < place_of(b); });
@@ -148,7 +149,9 @@ class ListedUnits {
     }
   }
 
-  std::int64_t num_units() const { return static_cast<std::int64_t>(plan_.key_lists.items.size()); }
+  std::int64_t num_units() const {
+    return static_cast<std::int64_t>(plan_.kv_worklist.items.size());
+  }
   std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
   std::int64_t kv_row(std::int32_t unit) const {
     return std::int64_t{item(unit).batch} * plan_.shape.heads_kv + item(unit).kv_head;
@@ -158,11 +161,11 @@ class ListedUnits {
   }
   std::int64_t num_visits() const {
     std::int64_t sum = 0;
-    for (const KeyItem& each : plan_.key_lists.items) sum += each.end_tile - each.begin_tile;
+    for (const KvWorkTile& each : plan_.kv_worklist.items) sum += each.end_tile - each.begin_tile;
     return sum;
   }
   std::int64_t heads_in_cache() const {
-    const std::int64_t head_bytes = std::int64_t{segment_} * kListTile * column_bytes(plan_);
+    const std::int64_t head_bytes = std::int64_t{segment_} * kWorklistTile * column_bytes(plan_);
     return std::max<std::int64_t>(1, PlanOptions().section_bytes / head_bytes);
   }
   int num_passes() const { return plan_.shape.group_size(); }
@@ -177,7 +180,7 @@ class ListedUnits {
   }
 
  private:
-  const KeyItem& item(std::int32_t unit) const { return plan_.key_lists.items[at(unit)]; }
+  const KvWorkTile& item(std::int32_t unit) const { return plan_.kv_worklist.items[at(unit)]; }
 
   const AttentionPlan& plan_;
   std::int32_t segment_;
@@ -316,8 +319,8 @@ class OrderSearch {
 }  // namespace
 
 Result<VisitOrder> visit_order(const AttentionPlan& plan, int num_workers) {
-  return plan.is_listed() ? OrderSearch<ListedUnits>(plan, num_workers).run()
-                          : OrderSearch<ItemUnits>(plan, num_workers).run();
+  return plan.has_worklist() ? OrderSearch<WorklistUnits>(plan, num_workers).run()
+                             : OrderSearch<ItemUnits>(plan, num_workers).run();
 }
 
 }  // namespace fdma

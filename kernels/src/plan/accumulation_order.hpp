@@ -15,7 +15,7 @@ namespace fdma {
 /// alike.
 ///
 /// Shapes      units [num_items / group_size], unit u is items [u * group_size, ..), or
-///             [key_lists.items]; first_visits: of each entry of units, its first entry of ranks;
+///             [kv_worklist.items]; first_visits: of each entry of units, its first entry of ranks;
 ///             ranks [visits]: how many entries of units before this one visit the same query tile
 ///             of the same head
 /// Invariants  a unit waits only for units before it in `units`, so blocks that take units in this

@@ -17,10 +17,10 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 using OldRows = std::vector<std::int32_t>;
 
 // Assigns rows to pairs of entries of tiles [first, end).
-OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& keys) {
+OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<WorklistEntry>& keys) {
   std::vector<std::pair<std::int32_t, std::int32_t>> entries;  // old row, entry
-  for (std::int32_t i = first * kListTile; i < end * kListTile; ++i) {
-    const ListedKey& each = keys[at(i)];
+  for (std::int32_t i = first * kWorklistTile; i < end * kWorklistTile; ++i) {
+    const WorklistEntry& each = keys[at(i)];
     if (each.key >= 0 && each.sum_row != kNoSums) entries.emplace_back(each.sum_row, i);
   }
   std::sort(entries.begin(), entries.end());
@@ -36,18 +36,18 @@ OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<ListedKey>& 
 
 }  // namespace
 
-KeyLists with_sums_of_pairs(const KeyLists& lists) {
-  KeyLists result = lists;
+KvWorklist with_sums_of_pairs(const KvWorklist& lists) {
+  KvWorklist result = lists;
   result.sum_keys.clear();
   std::map<std::int32_t, OldRows> rows_of_tile;  // by the first tile of a list
   for (std::size_t i = 0; i < lists.items.size();) {
     // Items of a KV head are together.
-    const KeyItem& head = lists.items[i];
+    const KvWorkTile& head = lists.items[i];
     std::size_t end = i;
     std::int32_t first_tile = head.key_tile, end_tile = first_tile;
     std::int32_t old_sum = kNoSums;
     for (; end < lists.items.size(); ++end) {
-      const KeyItem& item = lists.items[end];
+      const KvWorkTile& item = lists.items[end];
       if (item.batch != head.batch || item.kv_head != head.kv_head) break;
       first_tile = std::min(first_tile, item.key_tile);
       end_tile = std::max(end_tile, item.key_tile + 1);

@@ -12,6 +12,6 @@ namespace fdma {
 ///
 /// Invariants  a tile of keys is in one item of a KV head
 /// Cost        O(keys + items + rows)
-KeyLists with_sums_of_pairs(const KeyLists& lists);
+KvWorklist with_sums_of_pairs(const KvWorklist& lists);
 
 }  // namespace fdma

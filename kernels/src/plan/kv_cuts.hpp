@@ -14,7 +14,7 @@ inline constexpr std::int32_t kCutPiece = 2048;
 /// An interval of more queries than this is long, where a query sees at most `w` keys. If every key
 /// were live equally long, it would be live for w queries. `segment` is in tiles.
 FDMA_HOST_DEVICE inline std::int64_t longest_short_life(std::int64_t w, std::int32_t segment) {
-  const std::int64_t longer = w + w / 2, queries = std::int64_t{segment} * kListTile;
+  const std::int64_t longer = w + w / 2, queries = std::int64_t{segment} * kWorklistTile;
   return longer < queries ? longer : queries;
 }
 

@@ -33,35 +33,36 @@ struct Tiles {
 };
 
 // The tiles from the first to the last in which some of the keys are live.
-Tiles hull_of(std::span<const ListedKey> keys) {
+Tiles hull_of(std::span<const WorklistEntry> keys) {
   std::int32_t begin = keys.front().q_begin, end = keys.front().q_end;
-  for (const ListedKey& each : keys) {
+  for (const WorklistEntry& each : keys) {
     if (each.key < 0) continue;
     begin = std::min(begin, each.q_begin);
     end = std::max(end, each.q_end);
   }
-  return {begin / kListTile, static_cast<std::int32_t>(ceil_div(end, kListTile))};
+  return {begin / kWorklistTile, static_cast<std::int32_t>(ceil_div(end, kWorklistTile))};
 }
 
 // The tiles of queries that all see all keys; the range may be reversed.
-Tiles full_of(std::span<const ListedKey> keys, std::int64_t q_len) {
-  Tiles full{0, static_cast<std::int32_t>(ceil_div(q_len, kListTile))};
-  for (const ListedKey& each : keys) {
+Tiles full_of(std::span<const WorklistEntry> keys, std::int64_t q_len) {
+  Tiles full{0, static_cast<std::int32_t>(ceil_div(q_len, kWorklistTile))};
+  for (const WorklistEntry& each : keys) {
     if (each.key < 0) return {0, 0};
-    full.begin = std::max(full.begin, static_cast<std::int32_t>(ceil_div(each.q_begin, kListTile)));
-    if (each.q_end < q_len) full.end = std::min(full.end, each.q_end / kListTile);
+    full.begin =
+        std::max(full.begin, static_cast<std::int32_t>(ceil_div(each.q_begin, kWorklistTile)));
+    if (each.q_end < q_len) full.end = std::min(full.end, each.q_end / kWorklistTile);
   }
   return full;
 }
 
-// Listed keys without accumulator rows, with the intervals cut.
-std::vector<ListedKey> cut_intervals(std::span<const std::int64_t> offsets,
-                                     std::span<const Interval> intervals, std::int32_t segment,
-                                     std::int64_t w) {
+// Worklist keys without accumulator rows, with the intervals cut.
+std::vector<WorklistEntry> cut_intervals(std::span<const std::int64_t> offsets,
+                                         std::span<const Interval> intervals, std::int32_t segment,
+                                         std::int64_t w) {
   const std::int64_t longest = longest_short_life(w, segment);
-  const std::int64_t segment_queries = std::int64_t{segment} * kListTile;
+  const std::int64_t segment_queries = std::int64_t{segment} * kWorklistTile;
   const std::size_t num_keys = offsets.empty() ? 0 : offsets.size() - 1;
-  std::vector<ListedKey> keys;
+  std::vector<WorklistEntry> keys;
   keys.reserve(intervals.size());
   for (std::size_t first = 0; first < num_keys; first += kCutPiece) {
     const std::size_t last = std::min(first + kCutPiece, num_keys);
@@ -91,36 +92,37 @@ std::vector<ListedKey> cut_intervals(std::span<const std::int64_t> offsets,
   return keys;
 }
 
-void sort_by_live_range(std::int64_t q_len, std::vector<ListedKey>& keys) {
+void sort_by_live_range(std::int64_t q_len, std::vector<WorklistEntry>& keys) {
   const std::int32_t shift = live_range_shift(q_len);
-  const auto last_step = [shift](const ListedKey& each) { return (each.q_end - 1) >> shift; };
-  std::sort(keys.begin(), keys.end(), [&](const ListedKey& a, const ListedKey& b) {
+  const auto last_step = [shift](const WorklistEntry& each) { return (each.q_end - 1) >> shift; };
+  std::sort(keys.begin(), keys.end(), [&](const WorklistEntry& a, const WorklistEntry& b) {
     return std::tuple(last_step(a), a.key, a.q_begin) < std::tuple(last_step(b), b.key, b.q_begin);
   });
-  const std::int64_t num_tiles = ceil_div(static_cast<std::int64_t>(keys.size()), kListTile);
+  const std::int64_t num_tiles = ceil_div(static_cast<std::int64_t>(keys.size()), kWorklistTile);
   const auto block =
-      static_cast<std::size_t>(std::int64_t{order_block_tiles(num_tiles)} * kListTile);
+      static_cast<std::size_t>(std::int64_t{order_block_tiles(num_tiles)} * kWorklistTile);
   for (std::size_t i = 0; i < keys.size(); i += block) {
     const std::size_t end = std::min(i + block, keys.size());
-    std::stable_sort(keys.begin() + static_cast<std::ptrdiff_t>(i),
-                     keys.begin() + static_cast<std::ptrdiff_t>(end),
-                     [](const ListedKey& a, const ListedKey& b) { return a.q_begin < b.q_begin; });
+    std::stable_sort(
+        keys.begin() + static_cast<std::ptrdiff_t>(i),
+        keys.begin() + static_cast<std::ptrdiff_t>(end),
+        [](const WorklistEntry& a, const WorklistEntry& b) { return a.q_begin < b.q_begin; });
   }
-  keys.resize(static_cast<std::size_t>(num_tiles * kListTile), {-1, 0, 0, kNoSums});
+  keys.resize(static_cast<std::size_t>(num_tiles * kWorklistTile), {-1, 0, 0, kNoSums});
 }
 
 // Adds accumulator rows for keys that are listed several times.
-void add_sums(std::size_t num_keys, HeadLists& lists) {
-  std::vector<std::int32_t> num_listed(num_keys, 0), rows(num_keys, kNoSums);
-  for (const ListedKey& each : lists.keys) {
-    if (each.key >= 0) ++num_listed[static_cast<std::size_t>(each.key)];
+void add_sums(std::size_t num_keys, HeadWorklist& lists) {
+  std::vector<std::int32_t> num_worklist_entries(num_keys, 0), rows(num_keys, kNoSums);
+  for (const WorklistEntry& each : lists.keys) {
+    if (each.key >= 0) ++num_worklist_entries[static_cast<std::size_t>(each.key)];
   }
   for (std::size_t key = 0; key < num_keys; ++key) {
-    if (num_listed[key] < 2) continue;
+    if (num_worklist_entries[key] < 2) continue;
     rows[key] = static_cast<std::int32_t>(lists.sum_keys.size());
     lists.sum_keys.push_back(static_cast<std::int32_t>(key));
   }
-  for (ListedKey& each : lists.keys) {
+  for (WorklistEntry& each : lists.keys) {
     if (each.key >= 0) each.sum_row = rows[static_cast<std::size_t>(each.key)];
   }
 }
@@ -129,7 +131,7 @@ void add_sums(std::size_t num_keys, HeadLists& lists) {
 
 std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len) {
   constexpr std::int32_t kMost = 32, kOfGroup = 64;
-  const std::int32_t step = (1 << live_range_shift(q_len)) / kListTile;
+  const std::int32_t step = (1 << live_range_shift(q_len)) / kWorklistTile;
   return std::max({std::min(kMost, kOfGroup / group_size), step, 1});
 }
 
@@ -143,7 +145,7 @@ std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w) {
   const std::int32_t width = std::max(shape.head_dim, shape.head_dim_v) > 128 ? 2 : 1;
   std::int32_t segment = segment_tiles(shape.group_size(), shape.max_q_len());
   while (2 * segment * shape.group_size() * width <= most &&
-         std::int64_t{segment} * kListTile * 3 / 2 <= w) {
+         std::int64_t{segment} * kWorklistTile * 3 / 2 <= w) {
     segment *= 2;
   }
   return segment;
@@ -161,41 +163,42 @@ std::int64_t most_seen(std::span<const Interval> intervals, std::int64_t q_len) 
   return most;
 }
 
-HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,
-                    std::int64_t q_len, std::int32_t segment, std::int64_t w) {
-  HeadLists lists;
+HeadWorklist make_head_worklist(std::span<const std::int64_t> offsets,
+                                std::span<const Interval> intervals, std::int64_t q_len,
+                                std::int32_t segment, std::int64_t w) {
+  HeadWorklist lists;
   lists.keys = cut_intervals(offsets, intervals, segment, w);
   sort_by_live_range(q_len, lists.keys);
-  const auto num_tiles = static_cast<std::int32_t>(lists.keys.size() / kListTile);
+  const auto num_tiles = static_cast<std::int32_t>(lists.keys.size() / kWorklistTile);
   for (std::int32_t tile = 0; tile < num_tiles; ++tile) {
     const auto keys = std::span(lists.keys)
-                          .subspan(static_cast<std::size_t>(tile) * kListTile,
-                                   static_cast<std::size_t>(kListTile));
+                          .subspan(static_cast<std::size_t>(tile) * kWorklistTile,
+                                   static_cast<std::size_t>(kWorklistTile));
     const Tiles hull = hull_of(keys), full = full_of(keys, q_len);
     const bool has_full = full.begin < full.end;
     lists.items.push_back({0, 0, tile, 0, hull.begin, hull.end, has_full ? full.begin : hull.begin,
                            has_full ? full.end : hull.begin});
   }
-  const auto order_of = [segment](const KeyItem& item) {
+  const auto order_of = [segment](const KvWorkTile& item) {
     return std::tuple(item.begin_tile / segment,
                       -std::min(item.end_tile - item.begin_tile, segment), item.key_tile);
   };
   std::sort(lists.items.begin(), lists.items.end(),
-            [&](const KeyItem& a, const KeyItem& b) { return order_of(a) < order_of(b); });
+            [&](const KvWorkTile& a, const KvWorkTile& b) { return order_of(a) < order_of(b); });
   add_sums(offsets.empty() ? 0 : offsets.size() - 1, lists);
   return lists;
 }
 
-std::int32_t append_keys(const HeadLists& lists, KeyLists& to) {
-  const auto first_tile = static_cast<std::int32_t>(to.keys.size() / kListTile);
+std::int32_t append_keys(const HeadWorklist& lists, KvWorklist& to) {
+  const auto first_tile = static_cast<std::int32_t>(to.keys.size() / kWorklistTile);
   to.keys.insert(to.keys.end(), lists.keys.begin(), lists.keys.end());
   return first_tile;
 }
 
-void append_items(const HeadLists& lists, std::int32_t first_tile, std::int32_t batch,
-                  std::int32_t kv_head, std::int32_t heads_kv, KeyLists& to) {
+void append_items(const HeadWorklist& lists, std::int32_t first_tile, std::int32_t batch,
+                  std::int32_t kv_head, std::int32_t heads_kv, KvWorklist& to) {
   const auto first_sum = static_cast<std::int32_t>(to.sum_keys.size());
-  for (KeyItem item : lists.items) {
+  for (KvWorkTile item : lists.items) {
     item.batch = batch;
     item.kv_head = kv_head;
     item.key_tile += first_tile;

@@ -23,11 +23,11 @@ std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w);
 
 /// The worklist of one KV head. Its items have batch and kv_head 0 and count key tiles and
 /// accumulator rows from 0 on.
-struct HeadLists {
-  std::vector<ListedKey> keys;
-  std::vector<KeyItem> items;
+struct HeadWorklist {
+  std::vector<WorklistEntry> keys;
+  std::vector<KvWorkTile> items;
   std::vector<std::int32_t> sum_keys;  ///< the key of each accumulator row
-  friend bool operator==(const HeadLists&, const HeadLists&) = default;
+  friend bool operator==(const HeadWorklist&, const HeadWorklist&) = default;
 };
 
 /// The worklist of keys of which key k is seen by the queries of intervals[offsets[k] .. [k + 1]),
@@ -38,18 +38,19 @@ struct HeadLists {
 /// accumulator row, which its entries share, and rows follow the permutation of keys.
 ///
 /// Cost        O(entries log entries), with up to q_len / (128 * segment) entries per interval
-HeadLists list_keys(std::span<const std::int64_t> offsets, std::span<const Interval> intervals,
-                    std::int64_t q_len, std::int32_t segment, std::int64_t w);
+HeadWorklist make_head_worklist(std::span<const std::int64_t> offsets,
+                                std::span<const Interval> intervals, std::int64_t q_len,
+                                std::int32_t segment, std::int64_t w);
 
 /// The largest number of keys that one query sees: `w` of these intervals.
 std::int64_t most_seen(std::span<const Interval> intervals, std::int64_t q_len);
 
 /// Appends the keys of worklists, which any number of KV heads may use. Returns their first tile
 /// for append_items.
-std::int32_t append_keys(const HeadLists& lists, KeyLists& to);
+std::int32_t append_keys(const HeadWorklist& lists, KvWorklist& to);
 
 /// Appends the items of KV head `kv_head` of `batch` and the keys of their accumulator rows.
-void append_items(const HeadLists& lists, std::int32_t first_tile, std::int32_t batch,
-                  std::int32_t kv_head, std::int32_t heads_kv, KeyLists& to);
+void append_items(const HeadWorklist& lists, std::int32_t first_tile, std::int32_t batch,
+                  std::int32_t kv_head, std::int32_t heads_kv, KvWorklist& to);
 
 }  // namespace fdma

@@ -63,14 +63,14 @@ ColumnIntervals columns_of_group(const BlockMask& mask, std::int32_t group) {
   if (const auto* segments = std::get_if<std::vector<SegmentMask>>(&mask.groups)) {
     return columns_from_segment((*segments)[g]);
   }
-  return columns_from_segment(segment_of_group(mask, group, {kListTile, kListTile}));
+  return columns_from_segment(segment_of_group(mask, group, {kWorklistTile, kWorklistTile}));
 }
 
-std::int64_t tiles_of(const KeyItem& item) { return item.end_tile - item.begin_tile; }
+std::int64_t tiles_of(const KvWorkTile& item) { return item.end_tile - item.begin_tile; }
 
 // Number of tiles of the mask in kv permutation that have a cell.
 std::int64_t tiles_of(const ColumnIntervals& columns) {
-  const BlockShape tile{kListTile, kListTile};
+  const BlockShape tile{kWorklistTile, kWorklistTile};
   const TileCounts counts = count_tiles(segment_from_columns(columns, tile));
   return counts.full + counts.partial;
 }
@@ -101,7 +101,7 @@ class ListsPlanner {
     std::int64_t visited = 0, listed = 0, num_items = 0, num_sums = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
-      if (!group.is_listed) {
+      if (!group.has_worklist) {
         list(group);
         num_keys += static_cast<std::int64_t>(group.lists.keys.size());
       }
@@ -115,12 +115,12 @@ class ListsPlanner {
     if (const std::int64_t count = std::max({num_items, num_sums, num_keys});
         count > std::numeric_limits<std::int32_t>::max()) {
       return Error{ErrorCode::unsupported,
-                   fmt::format("mask: {} listed keys, items or sums, but a plan holds at most "
+                   fmt::format("mask: {} worklist entries, items or sums, but a plan holds at most "
                                "2^31 - 1; make it with columns = scan",
                                count)};
     }
     place(*group_of_head);
-    plan_.counts = count_key_lists(plan_);
+    plan_.counts = count_kv_worklist(plan_);
     return true;
   }
 
@@ -128,29 +128,30 @@ class ListsPlanner {
   struct Group {
     std::optional<ColumnIntervals> columns;
     std::int64_t w = 0;  // keys that one query sees, at most
-    bool is_listed = false;
-    HeadLists lists;
+    bool has_worklist = false;
+    HeadWorklist lists;
     std::int64_t visited = 0, listed = 0;  // tiles
     std::int32_t first_tile = -1;
   };
 
   void list(Group& group) const {
     const ColumnIntervals& columns = *group.columns;
-    group.lists = list_keys(columns.offsets, columns.intervals, columns.q_len, segment_, group.w);
-    group.is_listed = true;
+    group.lists =
+        make_head_worklist(columns.offsets, columns.intervals, columns.q_len, segment_, group.w);
+    group.has_worklist = true;
     if (is_asked_for_) return;
     group.visited = tiles_of(columns);
-    for (const KeyItem& item : group.lists.items) group.listed += tiles_of(item) + kItemTiles;
+    for (const KvWorkTile& item : group.lists.items) group.listed += tiles_of(item) + kItemTiles;
   }
 
   void place(const std::vector<std::int32_t>& group_of_head) {
     const std::int32_t heads_kv = plan_.shape.heads_kv;
     for (std::size_t i = 0; i < group_of_head.size(); ++i) {
       Group& group = groups_[static_cast<std::size_t>(group_of_head[i])];
-      if (group.first_tile < 0) group.first_tile = append_keys(group.lists, plan_.key_lists);
+      if (group.first_tile < 0) group.first_tile = append_keys(group.lists, plan_.kv_worklist);
       const auto row = static_cast<std::int32_t>(i);
       append_items(group.lists, group.first_tile, row / heads_kv, row % heads_kv, heads_kv,
-                   plan_.key_lists);
+                   plan_.kv_worklist);
     }
   }
 
@@ -163,39 +164,39 @@ class ListsPlanner {
 
 }  // namespace
 
-PlanCounts count_key_lists(const AttentionPlan& plan) {
+PlanCounts count_kv_worklist(const AttentionPlan& plan) {
   PlanCounts counts;
   const std::int64_t group_size = plan.shape.group_size();
-  for (const KeyItem& item : plan.key_lists.items) {
+  for (const KvWorkTile& item : plan.kv_worklist.items) {
     const std::int64_t full = item.full_end - item.full_begin;
     counts.full_tiles += group_size * full;
     counts.row_tiles += group_size * (tiles_of(item) - full);
   }
   // A key is counted with its first item.
   std::vector<std::pair<std::int32_t, std::int32_t>> tiles;
-  for (const KeyItem& item : plan.key_lists.items) {
+  for (const KvWorkTile& item : plan.kv_worklist.items) {
     tiles.emplace_back(item.batch * plan.shape.heads_kv + item.kv_head, item.key_tile);
   }
   std::sort(tiles.begin(), tiles.end());
   tiles.erase(std::unique(tiles.begin(), tiles.end()), tiles.end());
   for (const auto& [row, tile] : tiles) {
-    const auto first = plan.key_lists.keys.begin() + std::ptrdiff_t{tile} * kListTile;
-    counts.moved_keys += std::count_if(first, first + kListTile,
-                                       [](const ListedKey& each) { return each.key >= 0; });
+    const auto first = plan.kv_worklist.keys.begin() + std::ptrdiff_t{tile} * kWorklistTile;
+    counts.moved_keys += std::count_if(first, first + kWorklistTile,
+                                       [](const WorklistEntry& each) { return each.key >= 0; });
   }
   return counts;
 }
 
-std::int32_t listed_segment(const AttentionPlan& plan) {
-  const KeyLists& lists = plan.key_lists;
+std::int32_t worklist_segment(const AttentionPlan& plan) {
+  const KvWorklist& lists = plan.kv_worklist;
   std::set<std::int32_t> known;  // first tiles of lists
   std::int64_t w = 0;
   for (std::size_t i = 0; i < lists.items.size();) {
-    const KeyItem& head = lists.items[i];
+    const KvWorkTile& head = lists.items[i];
     std::size_t end = i;
     std::int32_t first_tile = head.key_tile;
     for (; end < lists.items.size(); ++end) {
-      const KeyItem& item = lists.items[end];
+      const KvWorkTile& item = lists.items[end];
       if (item.batch != head.batch || item.kv_head != head.kv_head) break;
       first_tile = std::min(first_tile, item.key_tile);
     }
@@ -205,8 +206,9 @@ std::int32_t listed_segment(const AttentionPlan& plan) {
     }
     std::vector<Interval> intervals;
     for (; i < end; ++i) {
-      const auto first = lists.keys.begin() + std::ptrdiff_t{lists.items[i].key_tile} * kListTile;
-      std::for_each(first, first + kListTile, [&](const ListedKey& each) {
+      const auto first =
+          lists.keys.begin() + std::ptrdiff_t{lists.items[i].key_tile} * kWorklistTile;
+      std::for_each(first, first + kWorklistTile, [&](const WorklistEntry& each) {
         intervals.push_back({each.q_begin, each.q_end});
       });
     }
@@ -215,8 +217,8 @@ std::int32_t listed_segment(const AttentionPlan& plan) {
   return segment_tiles(plan.shape, w);
 }
 
-Result<bool> plan_key_lists(const BlockMask& mask, const PlanOptions& options,
-                            AttentionPlan& plan) {
+Result<bool> plan_kv_worklist(const BlockMask& mask, const PlanOptions& options,
+                              AttentionPlan& plan) {
   return ListsPlanner(mask, options, plan).run();
 }
 

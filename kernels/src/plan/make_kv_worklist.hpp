@@ -7,20 +7,22 @@
 
 namespace fdma {
 
-/// Sets plan.key_lists and the counts if options.columns = reorder asks for it or, where the
+/// Sets plan.kv_worklist and the counts if options.columns = reorder asks for it or, where the
 /// planner decides, if it is predicted to pay; returns whether it did. `mask` is the mask itself,
 /// not the transposed one. It never does where query heads of a KV head have different masks.
 ///
-/// Errors  unsupported: more than 2^31 - 1 listed keys, items or sums
-Result<bool> plan_key_lists(const BlockMask& mask, const PlanOptions& options, AttentionPlan& plan);
+/// Errors  unsupported: more than 2^31 - 1 worklist entries, items or sums
+Result<bool> plan_kv_worklist(const BlockMask& mask, const PlanOptions& options,
+                              AttentionPlan& plan);
 
-/// The tiles that the items of plan.key_lists visit, for all heads.
-PlanCounts count_key_lists(const AttentionPlan& plan);
+/// The tiles that the items of plan.kv_worklist visit, for all heads.
+PlanCounts count_kv_worklist(const AttentionPlan& plan);
 
-/// Length in tiles of the segments of queries at which plan.key_lists are cut.
-std::int32_t listed_segment(const AttentionPlan& plan);
+/// Length in tiles of the segments of queries at which plan.kv_worklist are cut.
+std::int32_t worklist_segment(const AttentionPlan& plan);
 
-/// Returns an internal error that names the first entry of plan.key_lists that breaks an invariant.
-Result<void> validate_key_lists(const AttentionPlan& plan);
+/// Returns an internal error that names the first entry of plan.kv_worklist that breaks an
+/// invariant.
+Result<void> validate_kv_worklist(const AttentionPlan& plan);
 
 }  // namespace fdma

@@ -291,8 +291,8 @@ Result<AttentionPlan> plan_here(const BlockMask& mask, const AttentionShape& sha
     FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
     if (!plan.is_backward()) return plan_of(mask, std::move(plan), options);
     if (plan.backend == Backend::sm90 && options.columns != ColumnMode::scan) {
-      FDMA_TRY(const bool is_listed, plan_key_lists(mask, options, plan));
-      if (is_listed) return plan;
+      FDMA_TRY(const bool has_worklist, plan_kv_worklist(mask, options, plan));
+      if (has_worklist) return plan;
     }
     SetAlgebraOptions rows_are_keys;
     rows_are_keys.block = plan.mask_tile();
@@ -315,13 +315,13 @@ std::int64_t AttentionPlan::size_bytes() const {
          bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
          bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
          bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) +
-         bytes(closed_forms) + bytes(borders) + bytes(key_lists.keys) + bytes(key_lists.items) +
-         bytes(key_lists.sum_keys);
+         bytes(closed_forms) + bytes(borders) + bytes(kv_worklist.keys) + bytes(kv_worklist.items) +
+         bytes(kv_worklist.sum_keys);
 }
 
 std::int64_t AttentionPlan::num_items() const {
   if (is_closed_form()) return count_closed_form_items(*this);
-  return static_cast<std::int64_t>(is_listed() ? key_lists.items.size() : items.size());
+  return static_cast<std::int64_t>(has_worklist() ? kv_worklist.items.size() : items.size());
 }
 
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,

@@ -105,7 +105,7 @@ std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
   return text;
 }
 
-std::string listed_text(std::int64_t index, const KeyItem& item) {
+std::string worklist_text(std::int64_t index, const KvWorkTile& item) {
   return fmt::format("item {}: batch {} kv_head {} key_tile {}: tiles [{}, {}), full [{}, {})\n",
                      index, item.batch, item.kv_head, item.key_tile, item.begin_tile, item.end_tile,
                      item.full_begin, item.full_end);
@@ -142,7 +142,7 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
 std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
   if (plan.is_closed_form()) return closed_form_text_of(plan, max_items);
   const AttentionShape& shape = plan.shape;
-  const KeyLists& lists = plan.key_lists;
+  const KvWorklist& lists = plan.kv_worklist;
   std::string text = fmt::format(
       "plan {}{} tile {}x{}{} score {}\n"
       "shape batch {} heads {}/{} q_len {} kv_len {} head_dim {}/{} dtypes {} {} {} -> {}\n"
@@ -162,10 +162,10 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
     text += fmt::format("key orders {} ({} keys), keys moved {}\n", plan.kv_permutations.size(),
                         plan.permuted_keys.size(), plan.counts.moved_keys);
   }
-  if (plan.is_listed()) {
+  if (plan.has_worklist()) {
     text +=
         fmt::format("listed keys {} in tiles of {}, sums {}, keys moved {}\n", lists.keys.size(),
-                    kListTile, lists.sum_keys.size(), plan.counts.moved_keys);
+                    kWorklistTile, lists.sum_keys.size(), plan.counts.moved_keys);
   }
   if (!plan.split_rows.empty()) {
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
@@ -173,8 +173,8 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
   }
   const std::int64_t shown = std::min(max_items, plan.num_items());
   for (std::int64_t i = 0; i < shown; ++i) {
-    if (plan.is_listed()) {
-      text += listed_text(i, lists.items[static_cast<std::size_t>(i)]);
+    if (plan.has_worklist()) {
+      text += worklist_text(i, lists.items[static_cast<std::size_t>(i)]);
       continue;
     }
     const WorkItem& item = plan.items[static_cast<std::size_t>(i)];

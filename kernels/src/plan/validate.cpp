@@ -337,7 +337,7 @@ Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(validate(plan.tile));
   FDMA_TRY_VOID(check_heads_per_tile(plan));
   if (plan.is_closed_form()) return validate_closed_form(plan);
-  if (plan.is_listed()) return validate_key_lists(plan);
+  if (plan.has_worklist()) return validate_kv_worklist(plan);
   if (plan.is_backward() && !plan.split_rows.empty()) {
     return wrong("split_rows: a backward plan has none");
   }

@@ -15,21 +15,21 @@ Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(m
 
 class ListChecker {
  public:
-  explicit ListChecker(const AttentionPlan& plan) : plan_(plan), lists_(plan.key_lists) {}
+  explicit ListChecker(const AttentionPlan& plan) : plan_(plan), lists_(plan.kv_worklist) {}
 
   Result<void> run() {
     if (plan_.backend != Backend::sm90 || !plan_.is_backward() || !plan_.items.empty() ||
         plan_.is_closed_form()) {
-      return wrong("key_lists: expected a backward plan for sm90 without items or closed forms");
+      return wrong("kv_worklist: expected a backward plan for sm90 without items or closed forms");
     }
-    if (lists_.keys.size() % static_cast<std::size_t>(kListTile) != 0) {
-      return wrong(
-          fmt::format("key_lists.keys: {} is no multiple of {}", lists_.keys.size(), kListTile));
+    if (lists_.keys.size() % static_cast<std::size_t>(kWorklistTile) != 0) {
+      return wrong(fmt::format("kv_worklist.keys: {} is no multiple of {}", lists_.keys.size(),
+                               kWorklistTile));
     }
     FDMA_TRY_VOID(check_keys());
     for (std::size_t i = 0; i < lists_.items.size(); ++i) FDMA_TRY_VOID(check_item(i));
     FDMA_TRY_VOID(check_parts());
-    if (count_key_lists(plan_) != plan_.counts) {
+    if (count_kv_worklist(plan_) != plan_.counts) {
       return wrong("counts: they differ from those of the lists");
     }
     return {};
@@ -39,42 +39,42 @@ class ListChecker {
   Result<void> check_keys() const {
     const std::int64_t q_len = plan_.shape.max_q_len(), kv_len = plan_.shape.max_kv_len();
     for (std::size_t i = 0; i < lists_.keys.size(); ++i) {
-      const ListedKey& each = lists_.keys[i];
-      const bool is_padding = each == ListedKey{-1, 0, 0, kNoSums};
+      const WorklistEntry& each = lists_.keys[i];
+      const bool is_padding = each == WorklistEntry{-1, 0, 0, kNoSums};
       if (is_padding || (each.key >= 0 && each.key < kv_len && each.q_begin >= 0 &&
                          each.q_begin < each.q_end && each.q_end <= q_len)) {
         continue;
       }
-      return wrong(fmt::format("key_lists.keys[{}]: key {} of {}, queries [{}, {}) of {}", i,
+      return wrong(fmt::format("kv_worklist.keys[{}]: key {} of {}, queries [{}, {}) of {}", i,
                                each.key, kv_len, each.q_begin, each.q_end, q_len));
     }
     return {};
   }
 
   Result<void> check_item(std::size_t index) {
-    const KeyItem& item = lists_.items[index];
+    const KvWorkTile& item = lists_.items[index];
     const AttentionShape& shape = plan_.shape;
     const auto fail = [index](const std::string& message) {
-      return wrong(fmt::format("key_lists.items[{}]: {}", index, message));
+      return wrong(fmt::format("kv_worklist.items[{}]: {}", index, message));
     };
     if (item.batch < 0 || item.batch >= shape.batch || item.kv_head < 0 ||
         item.kv_head >= shape.heads_kv || item.key_tile < 0 ||
-        item.key_tile >= static_cast<std::int64_t>(lists_.keys.size()) / kListTile) {
+        item.key_tile >= static_cast<std::int64_t>(lists_.keys.size()) / kWorklistTile) {
       return fail(fmt::format("batch {} kv_head {} key_tile {} is outside the shape", item.batch,
                               item.kv_head, item.key_tile));
     }
     const std::int64_t q_len = shape.q_len(item.batch), kv_len = shape.kv_len(item.batch);
     if (item.begin_tile < 0 || item.begin_tile >= item.end_tile ||
-        item.end_tile > ceil_div(q_len, kListTile) || item.full_begin < item.begin_tile ||
+        item.end_tile > ceil_div(q_len, kWorklistTile) || item.full_begin < item.begin_tile ||
         item.full_begin > item.full_end || item.full_end > item.end_tile) {
       return fail(fmt::format("tiles [{}, {}), full [{}, {})", item.begin_tile, item.end_tile,
                               item.full_begin, item.full_end));
     }
     const std::int32_t kv_row = item.batch * shape.heads_kv + item.kv_head;
-    const std::int64_t full_from = std::int64_t{item.full_begin} * kListTile;
-    const std::int64_t full_to = std::min(std::int64_t{item.full_end} * kListTile, q_len);
-    for (std::int32_t i = 0; i < kListTile; ++i) {
-      const ListedKey& each = key_of(item, i);
+    const std::int64_t full_from = std::int64_t{item.full_begin} * kWorklistTile;
+    const std::int64_t full_to = std::min(std::int64_t{item.full_end} * kWorklistTile, q_len);
+    for (std::int32_t i = 0; i < kWorklistTile; ++i) {
+      const WorklistEntry& each = key_of(item, i);
       if (each.key >= kv_len || each.q_end > q_len) {
         return fail(
             fmt::format("key {} of {}, queries to {} of {}", each.key, kv_len, each.q_end, q_len));
@@ -97,37 +97,39 @@ class ListChecker {
   // Checks that items of a tile of keys are consecutive and hold all queries of its keys, and that
   // keys without accumulators are in one item.
   Result<void> check_parts() const {
-    std::vector<const KeyItem*> items;
-    for (const KeyItem& item : lists_.items) items.push_back(&item);
-    const auto tile_of = [](const KeyItem& item) {
+    std::vector<const KvWorkTile*> items;
+    for (const KvWorkTile& item : lists_.items) items.push_back(&item);
+    const auto tile_of = [](const KvWorkTile& item) {
       return std::tie(item.batch, item.kv_head, item.key_tile);
     };
-    std::sort(items.begin(), items.end(), [&](const KeyItem* a, const KeyItem* b) {
+    std::sort(items.begin(), items.end(), [&](const KvWorkTile* a, const KvWorkTile* b) {
       return std::tuple(tile_of(*a), a->begin_tile) < std::tuple(tile_of(*b), b->begin_tile);
     });
     std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, bool>> listed;
     for (std::size_t i = 0; i < items.size();) {
-      const KeyItem& first = *items[i];
+      const KvWorkTile& first = *items[i];
       std::int32_t end_tile = first.end_tile;
       std::size_t next = i + 1;
       for (; next < items.size() && tile_of(*items[next]) == tile_of(first); ++next) {
         if (items[next]->begin_tile != end_tile) {
-          return wrong(fmt::format("key_lists: items of key tile {} end at {}, begin at {}",
+          return wrong(fmt::format("kv_worklist: items of key tile {} end at {}, begin at {}",
                                    first.key_tile, end_tile, items[next]->begin_tile));
         }
         end_tile = items[next]->end_tile;
       }
-      for (std::int32_t k = 0; k < kListTile; ++k) {
-        const ListedKey& each = key_of(first, k);
+      for (std::int32_t k = 0; k < kWorklistTile; ++k) {
+        const WorklistEntry& each = key_of(first, k);
         if (each.key < 0) continue;
-        if (each.q_begin < first.begin_tile * kListTile || each.q_end > end_tile * kListTile) {
-          return wrong(fmt::format("key_lists: key {} is seen by [{}, {}), its items hold [{}, {})",
-                                   each.key, each.q_begin, each.q_end, first.begin_tile * kListTile,
-                                   end_tile * kListTile));
+        if (each.q_begin < first.begin_tile * kWorklistTile ||
+            each.q_end > end_tile * kWorklistTile) {
+          return wrong(
+              fmt::format("kv_worklist: key {} is seen by [{}, {}), its items hold [{}, {})",
+                          each.key, each.q_begin, each.q_end, first.begin_tile * kWorklistTile,
+                          end_tile * kWorklistTile));
         }
         if (next - i > 1 && !has_sums(first, each)) {
           return wrong(
-              fmt::format("key_lists: key {} has no sums, but {} items", each.key, next - i));
+              fmt::format("kv_worklist: key {} has no sums, but {} items", each.key, next - i));
         }
         listed.emplace_back(first.batch, first.kv_head, each.key, has_sums(first, each));
       }
@@ -141,24 +143,24 @@ class ListChecker {
         });
     if (twice == listed.end()) return {};
     return wrong(
-        fmt::format("key_lists: key {} has no sums, but is listed twice", std::get<2>(*twice)));
+        fmt::format("kv_worklist: key {} has no sums, but is listed twice", std::get<2>(*twice)));
   }
 
-  const ListedKey& key_of(const KeyItem& item, std::int32_t i) const {
+  const WorklistEntry& key_of(const KvWorkTile& item, std::int32_t i) const {
     return lists_
-        .keys[static_cast<std::size_t>(item.key_tile) * static_cast<std::size_t>(kListTile) +
+        .keys[static_cast<std::size_t>(item.key_tile) * static_cast<std::size_t>(kWorklistTile) +
               static_cast<std::size_t>(i)];
   }
-  static bool has_sums(const KeyItem& item, const ListedKey& key) {
+  static bool has_sums(const KvWorkTile& item, const WorklistEntry& key) {
     return key.key >= 0 && item.first_sum >= 0 && key.sum_row >= 0;
   }
 
   const AttentionPlan& plan_;
-  const KeyLists& lists_;
+  const KvWorklist& lists_;
 };
 
 }  // namespace
 
-Result<void> validate_key_lists(const AttentionPlan& plan) { return ListChecker(plan).run(); }
+Result<void> validate_kv_worklist(const AttentionPlan& plan) { return ListChecker(plan).run(); }
 
 }  // namespace fdma

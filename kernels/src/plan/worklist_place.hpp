@@ -11,10 +11,10 @@ namespace fdma {
 /// Items that begin last come first: when other items reach their tiles, they have added or are
 /// done. Among items that begin together, most of them at the begin of the segment, those that end
 /// last come first: the others are done early and wait for none that goes on.
-struct ListedPlace {
+struct WorklistPlace {
   std::int32_t begin_tile, end_tile, key_tile;
 
-  friend FDMA_HOST_DEVICE bool operator<(const ListedPlace& a, const ListedPlace& b) {
+  friend FDMA_HOST_DEVICE bool operator<(const WorklistPlace& a, const WorklistPlace& b) {
     if (a.begin_tile != b.begin_tile) return a.begin_tile > b.begin_tile;
     if (a.end_tile != b.end_tile) return a.end_tile > b.end_tile;
     return a.key_tile < b.key_tile;

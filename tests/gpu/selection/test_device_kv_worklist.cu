@@ -1,4 +1,4 @@
-// Key-major lists made on the GPU: bit by bit those of the host, with and without an order of
+// KV worklists made on the GPU: bit by bit those of the host, with and without an order of
 // additions.
 #include <gtest/gtest.h>
 
@@ -43,8 +43,8 @@ struct Case {
     }
     return most;
   }
-  KeyListsRoom room() const {
-    KeyListsRoom room;
+  KvWorklistRoom room() const {
+    KvWorklistRoom room;
     room.num_rows = num_rows();
     room.kv_len = kv_len;
     room.q_len = *std::max_element(q_lens.begin(), q_lens.end());
@@ -55,7 +55,7 @@ struct Case {
   }
 };
 
-HeadLists expected_row(const Case& c, std::int64_t row) {
+HeadWorklist expected_row(const Case& c, std::int64_t row) {
   std::vector<std::int64_t> offsets{0};
   std::vector<Interval> intervals;
   for (std::int64_t key = 0; key < c.kv_len; ++key) {
@@ -63,8 +63,8 @@ HeadLists expected_row(const Case& c, std::int64_t row) {
     if (queries.begin < queries.end) intervals.push_back(queries);
     offsets.push_back(static_cast<std::int64_t>(intervals.size()));
   }
-  return list_keys(offsets, intervals, c.q_lens[static_cast<std::size_t>(row)], c.segment,
-                   c.room().w);
+  return make_head_worklist(offsets, intervals, c.q_lens[static_cast<std::size_t>(row)], c.segment,
+                            c.room().w);
 }
 
 template <class T>
@@ -77,27 +77,27 @@ std::vector<T> elements_of(const std::vector<std::uint8_t>& bytes) {
 // What the device makes.
 struct Made {
   explicit Made(const Case& c) {
-    const KeyListsRoom room = c.room();
+    const KvWorklistRoom room = c.room();
     const DeviceArray<Interval> d_kept(c.kept);
     const DeviceArray<std::int32_t> d_q_lens(c.q_lens);
     const auto size = [](std::int64_t count, std::size_t each) {
       return static_cast<std::size_t>(count) * each;
     };
     const GuardedBytes workspace(size(room.workspace_bytes(), 1));
-    const GuardedBytes d_keys(size(room.keys_capacity(), sizeof(ListedKey)));
-    const GuardedBytes d_items(size(room.items_capacity(), sizeof(KeyItem)));
+    const GuardedBytes d_keys(size(room.keys_capacity(), sizeof(WorklistEntry)));
+    const GuardedBytes d_items(size(room.items_capacity(), sizeof(KvWorkTile)));
     const GuardedBytes d_sum_keys(size(room.sums_capacity(), sizeof(SumKey)));
     const GuardedBytes d_num_items(4), d_num_sums(size(room.num_rows, 4));
     const GuardedBytes d_first_ranks(size(room.has_order ? room.items_capacity() : 0, 4));
     const GuardedBytes d_ranks(size(room.ranks_capacity(), 4));
-    KeyListsCall call;
+    KvWorklistCall call;
     call.room = room;
     call.kept = d_kept.data();
     call.q_lens = d_q_lens.data();
     call.heads_kv = c.heads_kv;
     call.workspace = workspace.as<void>();
-    call.keys = d_keys.as<ListedKey>();
-    call.items = d_items.as<KeyItem>();
+    call.keys = d_keys.as<WorklistEntry>();
+    call.items = d_items.as<KvWorkTile>();
     call.num_items = d_num_items.as<std::int32_t>();
     call.sum_keys = d_sum_keys.as<SumKey>();
     call.num_sums = d_num_sums.as<std::int32_t>();
@@ -105,40 +105,42 @@ struct Made {
       call.first_ranks = d_first_ranks.as<std::int32_t>();
       call.ranks = d_ranks.as<std::int32_t>();
     }
-    const Result<void> done = make_key_lists_on_device(call, nullptr);
+    const Result<void> done = make_kv_worklist_on_device(call, nullptr);
     EXPECT_TRUE(done) << done.error().message;
     workspace.to_host();
-    keys = elements_of<ListedKey>(d_keys.to_host());
-    items = elements_of<KeyItem>(d_items.to_host());
+    keys = elements_of<WorklistEntry>(d_keys.to_host());
+    items = elements_of<KvWorkTile>(d_items.to_host());
     sum_keys = elements_of<SumKey>(d_sum_keys.to_host());
     num_sums = elements_of<std::int32_t>(d_num_sums.to_host());
     num_items = elements_of<std::int32_t>(d_num_items.to_host()).front();
     first_ranks = elements_of<std::int32_t>(d_first_ranks.to_host());
     ranks = elements_of<std::int32_t>(d_ranks.to_host());
   }
-  std::vector<ListedKey> keys;
-  std::vector<KeyItem> items;
+  std::vector<WorklistEntry> keys;
+  std::vector<KvWorkTile> items;
   std::vector<SumKey> sum_keys;
   std::vector<std::int32_t> num_sums, first_ranks, ranks;
   std::int32_t num_items = 0;
 };
 
 // Two entries of a key share a row of sums.
-HeadLists with_pairs(const HeadLists& lists) {
-  KeyLists of_head;
+HeadWorklist with_pairs(const HeadWorklist& lists) {
+  KvWorklist of_head;
   append_items(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
   of_head = with_sums_of_pairs(of_head);
-  HeadLists pairs{of_head.keys, lists.items, {}};
+  HeadWorklist pairs{of_head.keys, lists.items, {}};
   for (const SumKey& each : of_head.sum_keys) pairs.sum_keys.push_back(each.key);
   return pairs;
 }
 
 // Of some rows together: segment by segment, of each row those that begin last first, of these
 // those that end last; the first of each row, the second of each row and so on.
-void put_in_turn(const Case& c, std::vector<KeyItem>& items) {
-  const auto row_of = [&](const KeyItem& item) { return item.batch * c.heads_kv + item.kv_head; };
-  std::sort(items.begin(), items.end(), [&](const KeyItem& a, const KeyItem& b) {
-    const auto key_of = [&](const KeyItem& item) {
+void put_in_turn(const Case& c, std::vector<KvWorkTile>& items) {
+  const auto row_of = [&](const KvWorkTile& item) {
+    return item.batch * c.heads_kv + item.kv_head;
+  };
+  std::sort(items.begin(), items.end(), [&](const KvWorkTile& a, const KvWorkTile& b) {
+    const auto key_of = [&](const KvWorkTile& item) {
       return std::tuple(row_of(item), item.begin_tile / c.segment, -item.begin_tile, -item.end_tile,
                         item.key_tile);
     };
@@ -146,9 +148,9 @@ void put_in_turn(const Case& c, std::vector<KeyItem>& items) {
   });
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::vector<
-      std::pair<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, KeyItem>>
+      std::pair<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, KvWorkTile>>
       placed;
-  for (const KeyItem& item : items) {
+  for (const KvWorkTile& item : items) {
     const std::int32_t row = row_of(item), segment = item.begin_tile / c.segment;
     const std::int32_t place = num_before[{row, segment}]++;
     placed.push_back({{row / kRowsTogether, segment, place, row}, item});
@@ -162,7 +164,7 @@ void put_in_turn(const Case& c, std::vector<KeyItem>& items) {
 void expect_ranks(const Made& made) {
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   for (std::size_t i = 0; i < static_cast<std::size_t>(made.num_items); ++i) {
-    const KeyItem& item = made.items[i];
+    const KvWorkTile& item = made.items[i];
     for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
       const std::int32_t expected = num_before[{item.batch, item.kv_head, tile}]++;
       const auto visit = static_cast<std::size_t>(made.first_ranks[i] + tile - item.begin_tile);
@@ -173,20 +175,20 @@ void expect_ranks(const Made& made) {
 }
 
 void expect_lists_as_asked(const Case& c) {
-  const KeyListsRoom room = c.room();
+  const KvWorklistRoom room = c.room();
   const Made made(c);
-  std::vector<KeyItem> expected_items;
+  std::vector<KvWorkTile> expected_items;
   for (std::int64_t row = 0; row < c.num_rows(); ++row) {
-    const HeadLists plain = expected_row(c, row);
-    const HeadLists expected = c.has_order ? with_pairs(plain) : plain;
-    const auto first = static_cast<std::size_t>(row * room.tiles_of_row()) * kListTile;
+    const HeadWorklist plain = expected_row(c, row);
+    const HeadWorklist expected = c.has_order ? with_pairs(plain) : plain;
+    const auto first = static_cast<std::size_t>(row * room.tiles_of_row()) * kWorklistTile;
     for (std::size_t i = 0; i < expected.keys.size(); ++i) {
-      const ListedKey &got = made.keys[first + i], &want = expected.keys[i];
+      const WorklistEntry &got = made.keys[first + i], &want = expected.keys[i];
       ASSERT_EQ(got, want) << "row " << row << ", listed key " << i << ": " << got.key << " ["
                            << got.q_begin << ", " << got.q_end << "), expected " << want.key << " ["
                            << want.q_begin << ", " << want.q_end << ")";
     }
-    for (KeyItem item : expected.items) {
+    for (KvWorkTile item : expected.items) {
       item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
       item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
       item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
@@ -205,7 +207,7 @@ void expect_lists_as_asked(const Case& c) {
   ASSERT_EQ(made.num_items, static_cast<std::int32_t>(expected_items.size()));
   if (c.has_order) put_in_turn(c, expected_items);
   for (std::size_t i = 0; i < expected_items.size(); ++i) {
-    const KeyItem &got = made.items[i], &want = expected_items[i];
+    const KvWorkTile &got = made.items[i], &want = expected_items[i];
     ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
                          << got.begin_tile << ", " << got.end_tile << ") full [" << got.full_begin
                          << ", " << got.full_end << ") sums " << got.first_sum
@@ -225,7 +227,7 @@ void expect_lists(Case c) {
   }
 }
 
-TEST(DeviceKeyLists, EqualThoseOfTheHost) {
+TEST(DeviceKvWorklist, EqualThoseOfTheHost) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(1);
   for (const auto& [kv_len, q_len] : std::vector<std::pair<std::int64_t, std::int32_t>>{
@@ -247,7 +249,7 @@ TEST(DeviceKeyLists, EqualThoseOfTheHost) {
   }
 }
 
-TEST(DeviceKeyLists, PiecesOfKeysAreCutOrNot) {
+TEST(DeviceKvWorklist, PiecesOfKeysAreCutOrNot) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(2);
   Case c;
@@ -267,7 +269,7 @@ TEST(DeviceKeyLists, PiecesOfKeysAreCutOrNot) {
 }
 
 // More keys live at a time than was said: what does not fit is left out, nothing else is touched.
-TEST(DeviceKeyLists, EntriesBeyondTheRoomAreLeftOut) {
+TEST(DeviceKvWorklist, EntriesBeyondTheRoomAreLeftOut) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(4);
   Case c = gpu_test::random_rows<Case>(random, 20000, 10000, 2, 9000, 1);
@@ -283,7 +285,7 @@ TEST(DeviceKeyLists, EntriesBeyondTheRoomAreLeftOut) {
 }
 
 // More rows than lie side by side, of different lengths.
-TEST(DeviceKeyLists, ManyRows) {
+TEST(DeviceKvWorklist, ManyRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(6);
   Case c = gpu_test::random_rows<Case>(random, 5000, 6000, 2 * kRowsTogether + 3, 5000, 2);
@@ -303,7 +305,7 @@ TEST(DeviceKeyLists, ManyRows) {
   }
 }
 
-TEST(DeviceKeyLists, NobodyKeepsAKey) {
+TEST(DeviceKvWorklist, NobodyKeepsAKey) {
   FDMA_SKIP_WITHOUT_HOPPER();
   Case c;
   c.kv_len = 3000;
@@ -312,7 +314,7 @@ TEST(DeviceKeyLists, NobodyKeepsAKey) {
   expect_lists(c);
 }
 
-TEST(DeviceKeyLists, ManyTilesAndManySegments) {
+TEST(DeviceKvWorklist, ManyTilesAndManySegments) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(3);
   Case c = gpu_test::random_rows<Case>(random, 400'000, 400'000, 1, 3000, 1);
@@ -323,7 +325,7 @@ TEST(DeviceKeyLists, ManyTilesAndManySegments) {
   expect_lists(c);
 }
 
-TEST(DeviceKeyLists, KeysThatEndTogether) {
+TEST(DeviceKvWorklist, KeysThatEndTogether) {
   FDMA_SKIP_WITHOUT_HOPPER();
   // A prefix that everybody keeps, and documents that begin and end inside tiles.
   Case c;
@@ -338,7 +340,7 @@ TEST(DeviceKeyLists, KeysThatEndTogether) {
 }
 
 // The room that a selection is given is enough.
-TEST(DeviceKeyLists, RoomSufficesForSelections) {
+TEST(DeviceKvWorklist, RoomSufficesForSelections) {
   FDMA_SKIP_WITHOUT_HOPPER();
   constexpr std::int64_t kLength = 30000, kWidth = 500;
   ColumnIntervals causal{kLength, kLength, {0}, {}};
@@ -363,29 +365,31 @@ TEST(DeviceKeyLists, RoomSufficesForSelections) {
       c.kept.push_back(is_kept ? kept->intervals[static_cast<std::size_t>(kept->offsets[key])]
                                : Interval{0, 0});
     }
-    const KeyListsRoom room = key_lists_room(1, kLength, kLength, kWidth, 1);
+    const KvWorklistRoom room = kv_worklist_room(1, kLength, kLength, kWidth, 1);
     c.segment = room.segment_tiles;
     c.w = room.w;
     expect_lists(c);
   }
 }
 
-TEST(DeviceKeyLists, RejectsWhatIsNotCountedIn32Bits) {
+TEST(DeviceKvWorklist, RejectsWhatIsNotCountedIn32Bits) {
   const auto expect_error = [](std::int64_t num_rows, bool has_order, const char* message) {
-    KeyListsCall call;
-    call.room = key_lists_room(num_rows, 1 << 18, 1 << 18, 2048, 1);
+    KvWorklistCall call;
+    call.room = kv_worklist_room(num_rows, 1 << 18, 1 << 18, 2048, 1);
     call.room.has_order = has_order;
-    const Result<void> made = make_key_lists_on_device(call, nullptr);
+    const Result<void> made = make_kv_worklist_on_device(call, nullptr);
     ASSERT_FALSE(made);
     EXPECT_EQ(made.error().code, ErrorCode::unsupported);
     EXPECT_EQ(made.error().message, message);
   };
-  expect_error(8192, false,
-               "key lists: 8192 rows of 262144 keys may need 3204448256 listed keys or sums, "
-               "expected at most 2^31 - 1");
-  expect_error(1024, true,
-               "key lists: 1024 rows of 262144 keys may need 6408896512 listed keys, sums or ranks "
-               "of deterministic calls, expected at most 2^31 - 1");
+  expect_error(
+      8192, false,
+      "kv worklist: 8192 rows of 262144 keys may need 3204448256 worklist entries or sums, "
+      "expected at most 2^31 - 1");
+  expect_error(
+      1024, true,
+      "kv worklist: 1024 rows of 262144 keys may need 6408896512 worklist entries, sums or ranks "
+      "of deterministic calls, expected at most 2^31 - 1");
 }
 
 }  // namespace

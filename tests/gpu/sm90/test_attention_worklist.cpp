@@ -1,4 +1,4 @@
-// Gradients over listed keys on the GPU against float64: learned top-k with scores of all kinds,
+// Gradients over worklist keys on the GPU against float64: learned top-k with scores of all kinds,
 // eviction, keys that die and come back, keys that nothing sees, tiles that are cut at segments of
 // queries, tails, groups of heads, biases and every head size.
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::string listed_error(GpuMachine& machine, const MaskCase& mask, const TrialH
                          const TrialChoice& choice, const BackwardChoice& backward = listed()) {
   BackwardTrial trial(machine, mask, heads, choice, backward);
   const AttentionPlan& plan = trial.plan();
-  if (!plan.is_listed() && plan.counts.full_tiles + plan.counts.bitmap_tiles > 0) {
+  if (!plan.has_worklist() && plan.counts.full_tiles + plan.counts.bitmap_tiles > 0) {
     return mask.name + ": is not listed";
   }
   const auto ran = trial.run();
@@ -44,7 +44,7 @@ std::string listed_error(GpuMachine& machine, const MaskCase& mask, const TrialH
 }
 
 // Every mask of scattered keys with types, head sizes, groups of heads and layouts in turn.
-TEST(BackwardOverListedKeys, IsAsAccurateAsAnExplicitProduct) {
+TEST(BackwardOverKvWorklist, IsAsAccurateAsAnExplicitProduct) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   std::uint64_t seed = 1;
@@ -71,7 +71,7 @@ TEST(BackwardOverListedKeys, IsAsAccurateAsAnExplicitProduct) {
 }
 
 // Tiles of keys that live in several segments of queries: gradients are added up in float32.
-TEST(BackwardOverListedKeys, AddsUpWhatSegmentsOfQueriesGive) {
+TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase masks[] = {
@@ -91,7 +91,7 @@ TEST(BackwardOverListedKeys, AddsUpWhatSegmentsOfQueriesGive) {
       choice.head_dim = head_dim;
       choice.has_bias = head_dim == 128;
       BackwardTrial trial(machine, mask, {1, 16, 1}, choice, listed());
-      EXPECT_FALSE(trial.plan().key_lists.sum_keys.empty());
+      EXPECT_FALSE(trial.plan().kv_worklist.sum_keys.empty());
       const auto ran = trial.run();
       ASSERT_TRUE(ran) << ran.error().message;
       EXPECT_EQ(trial.check(), "") << head_dim;
@@ -100,7 +100,7 @@ TEST(BackwardOverListedKeys, AddsUpWhatSegmentsOfQueriesGive) {
 }
 
 // More units than blocks.
-TEST(BackwardOverListedKeys, IsAccurateWithManyUnitsForEachBlock) {
+TEST(BackwardOverKvWorklist, IsAccurateWithManyUnitsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase mask = testing::case_of(
@@ -116,7 +116,7 @@ TEST(BackwardOverListedKeys, IsAccurateWithManyUnitsForEachBlock) {
   }
 }
 
-TEST(BackwardOverListedKeys, IsCapturedIntoAGraphAndReplayed) {
+TEST(BackwardOverKvWorklist, IsCapturedIntoAGraphAndReplayed) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase mask = testing::case_of(
@@ -127,7 +127,7 @@ TEST(BackwardOverListedKeys, IsCapturedIntoAGraphAndReplayed) {
   TrialChoice choice;
   choice.has_bias = true;
   BackwardTrial trial(machine, mask, {1, 4, 2}, choice, listed());
-  ASSERT_TRUE(trial.plan().is_listed());
+  ASSERT_TRUE(trial.plan().has_worklist());
   const OwnedStream stream;
   const DevicePlan plan = uploaded(trial.plan(), stream.get());
   const Workspace workspace(plan);
@@ -149,7 +149,7 @@ TEST(BackwardOverListedKeys, IsCapturedIntoAGraphAndReplayed) {
 
 // Of lists whose keys come back, and are added up entry by entry, too; with a bias, whose gradient
 // has sums of its own; in groups of heads.
-TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
+TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   std::vector<MaskCase> masks;
@@ -166,7 +166,7 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       testing::make_cells(700, 600,
                           [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
       {128, 128}));
-  int num_listed = 0;
+  int num_worklist_entries = 0;
   std::size_t num_sums = 0;
   for (std::size_t i = 0; i < masks.size(); ++i) {
     for (const std::int32_t head_dim : {64, 128, 256}) {
@@ -178,8 +178,8 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       backward.deterministic = true;
       const TrialHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
       BackwardTrial trial(machine, masks[i], heads[i % std::size(heads)], choice, backward);
-      num_listed += trial.plan().is_listed() ? 1 : 0;
-      num_sums += trial.plan().key_lists.sum_keys.size();
+      num_worklist_entries += trial.plan().has_worklist() ? 1 : 0;
+      num_sums += trial.plan().kv_worklist.sum_keys.size();
       std::vector<unsigned char> bytes;
       for (const unsigned char poison : {0xff, 0x00, 0x41}) {
         const auto ran = trial.run(poison);
@@ -190,11 +190,11 @@ TEST(BackwardOverListedKeys, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       EXPECT_EQ(trial.check(), "") << head_dim;
     }
   }
-  EXPECT_GT(num_listed, 6);
+  EXPECT_GT(num_worklist_entries, 6);
   EXPECT_GT(num_sums, 0U);
 }
 
-TEST(BackwardOverListedKeys, WantsAnOrderForDeterministicCalls) {
+TEST(BackwardOverKvWorklist, WantsAnOrderForDeterministicCalls) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase mask = testing::case_of(

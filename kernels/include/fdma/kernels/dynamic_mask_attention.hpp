@@ -184,8 +184,8 @@ class DynamicMaskAttention {
 
   /// Bytes of workspace of one backward call with these options; 0 on the host, or without
   /// has_gradients. Deterministic calls need more: 4 bytes for each pair of a work tile of 128
-  /// listed keys and a tile of 128 queries. Where keys live long they also need up to half as many
-  /// rows of fp32 accumulators again for each end of a segment (device_kv_worklist.hpp).
+  /// worklist keys and a tile of 128 queries. Where keys live long they also need up to half as
+  /// many rows of fp32 accumulators again for each end of a segment (device_kv_worklist.hpp).
   std::int64_t backward_workspace_bytes(const BackwardOptions& options = {}) const;
 
   /// The gradients of a call with the same tensors and the same selection. A selection has no

@@ -1,4 +1,4 @@
-// KeyLists: the kv worklist of a backward call whose mask has column intervals. It lists the keys
+// KvWorklist: the kv worklist of a backward call whose mask has column intervals. It lists the keys
 // that are ever seen, in the order of their live ranges.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace fdma {
 
-/// The number of listed keys in a key tile, and of queries in a query tile.
-inline constexpr std::int32_t kListTile = 128;
+/// The number of worklist keys in a key tile, and of queries in a query tile.
+inline constexpr std::int32_t kWorklistTile = 128;
 
 /// Marks a key without fp32 accumulators: its work tile stores its gradients.
 inline constexpr std::int32_t kNoSums = -1;
@@ -32,22 +32,22 @@ FDMA_HOST_DEVICE inline std::int32_t order_block_tiles(std::int64_t num_tiles) {
 /// A key and the queries [q_begin, q_end) that see it, relative to the batch element. A key of
 /// several intervals, or of one interval that is cut, is listed once for each. Key -1 without
 /// queries fills the last tile of an order.
-struct alignas(16) ListedKey {
+struct alignas(16) WorklistEntry {
   std::int32_t key;
   std::int32_t q_begin;
   std::int32_t q_end;
   /// Row of the fp32 accumulators that its work tiles add gradients to, counted from
-  /// KeyItem::first_sum; or kNoSums.
+  /// KvWorkTile::first_sum; or kNoSums.
   std::int32_t sum_row;
-  friend bool operator==(const ListedKey&, const ListedKey&) = default;
+  friend bool operator==(const WorklistEntry&, const WorklistEntry&) = default;
 };
 
-/// A work tile: 128 listed keys of a KV head against the queries of all of its query heads in tiles
-/// [begin_tile, end_tile), computed without a break.
-struct alignas(16) KeyItem {
+/// A work tile: 128 worklist keys of a KV head against the queries of all of its query heads in
+/// tiles [begin_tile, end_tile), computed without a break.
+struct alignas(16) KvWorkTile {
   std::int32_t batch;
   std::int32_t kv_head;
-  std::int32_t key_tile;  ///< listed keys [128 * key_tile, .. + 128)
+  std::int32_t key_tile;  ///< worklist keys [128 * key_tile, .. + 128)
   /// First row of the fp32 accumulators of its keys, or kNoSums. Keys without accumulators are in
   /// no other work tile; this one stores their gradients.
   std::int32_t first_sum;
@@ -55,7 +55,7 @@ struct alignas(16) KeyItem {
   std::int32_t end_tile;
   std::int32_t full_begin;  ///< tiles in which all 128 keys are seen by every existing query;
   std::int32_t full_end;    ///< none: both are begin_tile
-  friend bool operator==(const KeyItem&, const KeyItem&) = default;
+  friend bool operator==(const KvWorkTile&, const KvWorkTile&) = default;
 };
 
 /// The key whose gradients a row of fp32 accumulators holds; key -1: none.
@@ -69,16 +69,16 @@ struct alignas(8) SumKey {
 ///
 /// Example     learned top-k, 131,072 keys, w = 2,048, random scores: 10,474 keys of a head are
 ///             ever seen, in 73,960 entries; 82 % of the query tiles are full
-/// Invariants  the number of keys is a multiple of kListTile
+/// Invariants  the number of keys is a multiple of kWorklistTile
 ///             work tiles of a KV head are together, by segments of queries, and longest first in a
 ///             segment
 ///             a key without accumulators is in one work tile
-struct KeyLists {
-  std::vector<ListedKey> keys;
-  std::vector<KeyItem> items;
+struct KvWorklist {
+  std::vector<WorklistEntry> keys;
+  std::vector<KvWorkTile> items;
   std::vector<SumKey> sum_keys;
   bool empty() const { return items.empty() && keys.empty(); }
-  friend bool operator==(const KeyLists&, const KeyLists&) = default;
+  friend bool operator==(const KvWorklist&, const KvWorklist&) = default;
 };
 
 }  // namespace fdma

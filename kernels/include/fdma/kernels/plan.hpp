@@ -276,7 +276,7 @@ struct AttentionPlan {
 
   /// Backward plans for sm90 whose keys are reordered have this in place of work tiles and all
   /// arrays above.
-  KeyLists key_lists;
+  KvWorklist kv_worklist;
 
   // Closed-form plans have these in place of work tiles and all arrays above.
   std::vector<ClosedFormMask> closed_forms;  ///< one, or one for each batch element; else empty
@@ -285,7 +285,7 @@ struct AttentionPlan {
   std::int32_t section_heads = 1;  ///< KV heads of a batch element that stay together in L2
 
   bool is_closed_form() const { return !closed_forms.empty(); }
-  bool is_listed() const { return !key_lists.empty(); }
+  bool has_worklist() const { return !kv_worklist.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
   /// Rows and columns of a tile as work tiles walk it: queries and keys; backward keys and queries.
   BlockShape mask_tile() const {

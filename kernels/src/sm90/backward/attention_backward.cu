@@ -2,7 +2,7 @@
 // three kernels. The first prepares lse and deltas of each query, the main one computes dK and dV
 // and accumulates dQ, and the last one stores dQ.
 //
-// Over listed keys, kernels before and after these handle the gradients that the main kernel does
+// Over worklist keys, kernels before and after these handle the gradients that the main kernel does
 // not write (key_gradients.hpp). The main kernel zeroes most accumulators itself where KV heads
 // have units for all multiprocessors (RowZeros). With RowSums::keys two more kernels follow the
 // first: an instance of the main kernel that sums rows of dS (the correction pass of the exact
@@ -43,27 +43,27 @@ struct Kernel {
   Launch launches[2];  // the second may be null
 };
 
-template <class T, bool kGeneral, bool kListed, int kDim>
+template <class T, bool kGeneral, bool kWorklist, int kDim>
 constexpr Kernel kernel() {
   constexpr int kStepQueries = sm90::BackwardLayout<kDim, kDim>::kStepQueries;
-  constexpr auto kShifts = sm90::launch_backward<T, kDim, kDim, true, Gradients::shifts, kListed>;
+  constexpr auto kShifts = sm90::launch_backward<T, kDim, kDim, true, Gradients::shifts, kWorklist>;
   if constexpr (kDim > 128) {
     return {kDim,
             kStepQueries,
             kShifts,
-            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values, kListed>,
-             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys, kListed>}};
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::values, kWorklist>,
+             sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::keys, kWorklist>}};
   } else {
     return {kDim,
             kStepQueries,
             kShifts,
-            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all, kListed>, nullptr}};
+            {sm90::launch_backward<T, kDim, kDim, kGeneral, Gradients::all, kWorklist>, nullptr}};
   }
 }
 
-template <class T, bool kGeneral, bool kListed>
+template <class T, bool kGeneral, bool kWorklist>
 constexpr Kernel kKernels[] = {
-#define FDMA_SM90_BACKWARD(dim) kernel<T, kGeneral, kListed, dim>(),
+#define FDMA_SM90_BACKWARD(dim) kernel<T, kGeneral, kWorklist, dim>(),
 #include "sm90/instances.def"
 };
 
@@ -74,8 +74,8 @@ static_assert(std::equal(std::begin(sm90::kBackwardDims), std::end(sm90::kBackwa
                          [](int dim, const Kernel& each) { return dim == each.dim; }));
 
 template <class T>
-const Kernel& kernel_for(int dim, bool is_general, bool is_listed) {
-  const auto& kernels = is_listed
+const Kernel& kernel_for(int dim, bool is_general, bool has_worklist) {
+  const auto& kernels = has_worklist
                             ? (is_general ? kKernels<T, true, true> : kKernels<T, false, true>)
                             : (is_general ? kKernels<T, true, false> : kKernels<T, false, false>);
   return *std::find_if(std::begin(kernels), std::end(kernels) - 1,
@@ -164,7 +164,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
 // Parameters of the kernels that handle the gradients that the main kernel does not write.
 sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const AttentionShape& shape,
                                             const BackwardParams& params, int dim,
-                                            const sm90::BackwardLists& lists) {
+                                            const sm90::BackwardWorklist& worklist) {
   sm90::KeyGradientParams keys{};
   keys.dk = params.dk;
   keys.dv = params.dv;
@@ -177,17 +177,17 @@ sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const Atte
   keys.heads_kv = shape.heads_kv;
   keys.head_dim = shape.head_dim;
   keys.head_dim_v = shape.head_dim_v;
-  keys.seen = lists.seen;
-  keys.sums = lists.sums;
+  keys.seen = worklist.seen;
+  keys.sums = worklist.sums;
   keys.sums.dim_qk = keys.sums.dim_v = dim;
   keys.scale = call.scale;
   return keys;
 }
 
 // An upper bound of the units of a launch.
-int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardLists* lists) {
-  if (lists == nullptr) return plan.arrays.num_items / plan.shape.group_size();
-  return static_cast<int>(std::min<std::int64_t>(lists->max_items, plan.num_multiprocessors));
+int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* worklist) {
+  if (worklist == nullptr) return plan.arrays.num_items / plan.shape.group_size();
+  return static_cast<int>(std::min<std::int64_t>(worklist->max_items, plan.num_multiprocessors));
 }
 
 // Decides whether the main kernel zeroes the accumulators of all KV heads but the first, and zeroes
@@ -220,34 +220,35 @@ Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_
 template <class T>
 Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params,
-                    const sm90::BackwardLists* lists, TurnOffsets* turn_offsets,
+                    const sm90::BackwardWorklist* worklist, TurnOffsets* turn_offsets,
                     sm90::ZeroCounters* zero_counters, Stream stream) {
   const AttentionShape& shape = plan.shape;
-  const int num_units = num_units_of(plan, lists);
+  const int num_units = num_units_of(plan, worklist);
   const int dim = sm90::backward_dim(shape);
   const bool is_general = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
                           (params.turns != nullptr && dim > sm90::kMaxBulkDim);
-  const Kernel& kernel = kernel_for<T>(dim, is_general, lists != nullptr);
+  const Kernel& kernel = kernel_for<T>(dim, is_general, worklist != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
   }
   set_gradients(call, shape, params);
   sm90::KeyGradientParams keys{};
-  if (lists != nullptr) {
-    params.lists = {lists->keys,
-                    lists->items,
-                    lists->num_items,
-                    lists->sums.dk,
-                    lists->sums.dv,
-                    lists->sums.dbias,
-                    sm90::key_rows(tensors.kv.k),
-                    sm90::key_rows(tensors.kv.v),
-                    lists->first_ranks,
-                    lists->ranks};
-    keys = key_gradient_params(call, shape, params, kernel.dim, *lists);
+  if (worklist != nullptr) {
+    params.worklist = {worklist->keys,
+                       worklist->items,
+                       worklist->num_items,
+                       worklist->sums.dk,
+                       worklist->sums.dv,
+                       worklist->sums.dbias,
+                       sm90::key_rows(tensors.kv.k),
+                       sm90::key_rows(tensors.kv.v),
+                       worklist->first_ranks,
+                       worklist->ranks};
+    keys = key_gradient_params(call, shape, params, kernel.dim, *worklist);
     if (num_units > 0) {
-      const sm90::RowZeros zeros{lists->zero_counters, lists->sums.num_rows,
-                                 lists->sums.rows_of_group, lists->sums.num_groups, shape.heads_kv};
+      const sm90::RowZeros zeros{worklist->zero_counters, worklist->sums.num_rows,
+                                 worklist->sums.rows_of_group, worklist->sums.num_groups,
+                                 shape.heads_kv};
       FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
     }
     sm90::KeyGradientParams zeroed = keys;
@@ -295,13 +296,14 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
   if (!has_queries) return {};
   FDMA_TRY_VOID(sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
                                  "launch of the kernel that stores dq"));
-  if (lists == nullptr) return {};
+  if (worklist == nullptr) return {};
   return sm90::check_cuda(sm90::store_key_gradients<T>(keys, stream),
                           "launch of the kernel that stores dk and dv");
 }
 
 Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, void* workspace,
-                 Stream stream, const BackwardOptions& options, const sm90::BackwardLists* lists) {
+                 Stream stream, const BackwardOptions& options,
+                 const sm90::BackwardWorklist* worklist) {
   const AttentionShape& shape = impl.shape;
   FDMA_TRY(const BackwardCall call,
            checked_backward_call(impl.direction, shape, impl.score, tensors, options, Device::cuda,
@@ -315,11 +317,11 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
-  if (options.deterministic && lists != nullptr && lists->ranks == nullptr) {
+  if (options.deterministic && worklist != nullptr && worklist->ranks == nullptr) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
   const bool is_closed_form = impl.arrays.num_closed_forms > 0;  // the order is made in each call
-  if (options.deterministic && lists == nullptr && !is_closed_form && !impl.is_ordered) {
+  if (options.deterministic && worklist == nullptr && !is_closed_form && !impl.is_ordered) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
 
@@ -346,32 +348,32 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
     params.turn_offsets = turn_offsets;
   }
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, tensors, params, lists, turn_offsets,
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, worklist, turn_offsets,
                                      zero_counters, stream)
-             : launch<__half>(impl, call, tensors, params, lists, turn_offsets, zero_counters,
+             : launch<__half>(impl, call, tensors, params, worklist, turn_offsets, zero_counters,
                               stream);
 }
 
 // The kv worklist of an uploaded plan, with its accumulators in the workspace.
-sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
-  const sm90::KeyListsOnDevice& lists = plan.lists;
+sm90::BackwardWorklist lists_of(const DevicePlan::Impl& plan, void* workspace) {
+  const sm90::KvWorklistOnDevice& worklist = plan.worklist;
   const sm90::BackwardWorkspace places(plan);
   char* const base = static_cast<char*>(workspace);
   const int dim = sm90::backward_dim(plan.shape);
   const sm90::KeySums sums{
-      lists.sum_keys,
+      worklist.sum_keys,
       reinterpret_cast<float*>(base + places.dk_sums),
       reinterpret_cast<float*>(base + places.dv_sums),
       plan.is_ordered ? reinterpret_cast<float*>(base + places.dbias_sums) : nullptr,
-      lists.num_sums,
+      worklist.num_sums,
       nullptr,
       1,
       dim,
       dim};
-  return {lists.keys,
-          lists.items,
-          lists.num_items,
-          lists.max_items,
+  return {worklist.keys,
+          worklist.items,
+          worklist.num_items,
+          worklist.max_items,
           sums,
           plan.is_ordered ? plan.arrays.first_visits : nullptr,
           plan.is_ordered ? plan.arrays.ranks : nullptr,
@@ -384,16 +386,16 @@ sm90::BackwardLists lists_of(const DevicePlan::Impl& plan, void* workspace) {
 Result<void> attention_backward(const DevicePlan& plan, const BackwardTensors& tensors,
                                 void* workspace, Stream stream, const BackwardOptions& options) {
   const DevicePlan::Impl& impl = plan.impl();
-  if (!impl.is_listed) return run(impl, tensors, workspace, stream, options, nullptr);
-  const sm90::BackwardLists lists = lists_of(impl, workspace);
-  return run(impl, tensors, workspace, stream, options, &lists);
+  if (!impl.has_worklist) return run(impl, tensors, workspace, stream, options, nullptr);
+  const sm90::BackwardWorklist worklist = lists_of(impl, workspace);
+  return run(impl, tensors, workspace, stream, options, &worklist);
 }
 
-Result<void> sm90::attention_backward_with_lists(const DevicePlan& plan,
-                                                 const BackwardTensors& tensors, void* workspace,
-                                                 Stream stream, const BackwardOptions& options,
-                                                 const BackwardLists& lists) {
-  return run(plan.impl(), tensors, workspace, stream, options, &lists);
+Result<void> sm90::attention_backward_with_worklist(const DevicePlan& plan,
+                                                    const BackwardTensors& tensors, void* workspace,
+                                                    Stream stream, const BackwardOptions& options,
+                                                    const BackwardWorklist& worklist) {
+  return run(plan.impl(), tensors, workspace, stream, options, &worklist);
 }
 
 std::int64_t DevicePlan::workspace_bytes() const {

@@ -1,4 +1,4 @@
-// attention_backward for callers inside the library that make key lists on the device.
+// attention_backward for callers inside the library that make kv worklists on the device.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,17 @@
 
 namespace fdma::sm90 {
 
-/// Lists of a launch over listed keys (plan/kv_worklist.hpp) in device memory, written before it runs.
-struct BackwardLists {
-  const ListedKey* keys;
-  const KeyItem* items;           ///< in the order in which blocks take them
+/// Lists of a launch over worklist keys (plan/kv_worklist.hpp) in device memory, written before it
+/// runs.
+struct BackwardWorklist {
+  const WorklistEntry* keys;
+  const KvWorkTile* items;        ///< in the order in which blocks take them
   const std::int32_t* num_items;  ///< one word
   std::int64_t max_items;         ///< an upper bound of *num_items
   /// dim_qk and dim_v are backward_dim of the shape; memory of the call
   KeySums sums;
-  /// For deterministic calls (KeyListArrays), or null. The sums then have rows of dbias, and no row
-  /// has more than two entries.
+  /// For deterministic calls (KvWorklistArrays), or null. The sums then have rows of dbias, and no
+  /// row has more than two entries.
   const std::int32_t* first_ranks;
   const std::int32_t* ranks;
   /// KeyGradientParams::seen, with the longest kv_len of the shape.
@@ -31,9 +32,9 @@ struct BackwardLists {
 /// backward plan is read: shape, score, lengths.
 ///
 /// Errors  those of attention_backward; unsupported: options.deterministic without ranks
-Result<void> attention_backward_with_lists(const DevicePlan& plan, const BackwardTensors& tensors,
-                                           void* workspace, Stream stream,
-                                           const BackwardOptions& options,
-                                           const BackwardLists& lists);
+Result<void> attention_backward_with_worklist(const DevicePlan& plan,
+                                              const BackwardTensors& tensors, void* workspace,
+                                              Stream stream, const BackwardOptions& options,
+                                              const BackwardWorklist& worklist);
 
 }  // namespace fdma::sm90

@@ -38,7 +38,7 @@ namespace fdma::sm90 {
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 
 /// Computes units until there are none. Called by all threads of one of two warpgroups.
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
 __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
                                               int group) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   constexpr bool kHasKeys = kHasScores && !kAddsRows;           // computes dK and dQ
   constexpr bool kHasValues = kGradients == Gradients::all || kGradients == Gradients::values;
   constexpr bool kAlternates = Layout::kAlternates;
-  constexpr int kHeld = kHeldSteps<Layout, kListed>;          // k16 steps of K in registers
+  constexpr int kHeld = kHeldSteps<Layout, kWorklist>;        // k16 steps of K in registers
   constexpr bool kPacksLate = kSplitsRows || kGeneral;        // packs P late: registers are few
   constexpr int kSumParts = (kSumColumns<kDimQk> + 63) / 64;  // number of parts of dQ
   constexpr int kPartColumns = kSumColumns<kDimQk> / kSumParts;
@@ -194,7 +194,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     sums_parity ^= 1;  // these are read until all threads have come to the next barrier
   };
 
-  // Over listed keys: the keys of unit `units` in shared memory.
+  // Over worklist keys: the keys of unit `units` in shared memory.
   [[maybe_unused]] CountedRing<Layout::kKeySlots> units;
   const auto entries = [&] {
     return base + Layout::kEntries + units.stage() * Layout::kEntryBytes;
@@ -206,8 +206,10 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     ptx::mbarrier_wait(base + Layout::kKvEmpty, ~units.count & 1, "compute: K and V empty");
     const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * kWarpRows;
     const int2 place = load_words2(entries() + 8 * Layout::kUnitKeys);
-    copy_listed_rows<Layout::kPanelsQk>(base + Layout::kK, p.lists.k, place, entries(), row, lane);
-    copy_listed_rows<Layout::kPanelsV>(base + Layout::kV, p.lists.v, place, entries(), row, lane);
+    copy_worklist_rows<Layout::kPanelsQk>(base + Layout::kK, p.worklist.k, place, entries(), row,
+                                          lane);
+    copy_worklist_rows<Layout::kPanelsV>(base + Layout::kV, p.worklist.v, place, entries(), row,
+                                         lane);
     ptx::copies_commit();
   };
   // Waits until those copies have landed, and signals them.
@@ -218,7 +220,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     release(base + Layout::kKFull);
   };
   // Stores or adds the gradients of a unit's keys. The next unit's keys are copied meanwhile.
-  [[maybe_unused]] const auto give_listed = [&](const uint4& unit, bool is_last) {
+  [[maybe_unused]] const auto set_worklist_row = [&](const uint4& unit, bool is_last) {
     const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
     const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
     if (batch < 0) return;  // a block without units
@@ -228,12 +230,14 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     units.advance();
     if (!is_last) bring_keys();
     if constexpr (kHasValues) {
-      give_listed_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
-                                 p.lists.dv_sums, dv, 1.0f, keys, first_sum, p.head_dim_v, lane);
+      set_worklist_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
+                                  p.worklist.dv_sums, dv, 1.0f, keys, first_sum, p.head_dim_v,
+                                  lane);
     }
     if constexpr (kHasKeys) {
-      give_listed_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
-                                  p.lists.dk_sums, dk, p.scale, keys, first_sum, p.head_dim, lane);
+      set_worklist_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
+                                   p.worklist.dk_sums, dk, p.scale, keys, first_sum, p.head_dim,
+                                   lane);
     }
     if constexpr (kGeneral && kHasKeys) {
       const float2 sums = load_pair(bias_sums());
@@ -243,8 +247,9 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
-          const bool has_sums = p.lists.dbias_sums != nullptr && first_sum >= 0 && keys[i].y >= 0;
-          atomicAdd(has_sums ? p.lists.dbias_sums + (first_sum + keys[i].y)
+          const bool has_sums =
+              p.worklist.dbias_sums != nullptr && first_sum >= 0 && keys[i].y >= 0;
+          atomicAdd(has_sums ? p.worklist.dbias_sums + (first_sum + keys[i].y)
                              : p.dkey_bias + batch * p.dbias_batch_stride +
                                    kv_head * p.dbias_head_stride + keys[i].x,
                     sum);
@@ -253,7 +258,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
   };
 
-  if constexpr (kListed) {
+  if constexpr (kWorklist) {
     wait_for_step();
     if (static_cast<int>(unit_at(ring.stage).x) >= 0) bring_keys();
   }
@@ -263,9 +268,9 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 #pragma unroll
     for (float& x : dv) x = 0.0f;
     if constexpr (kGeneral) store_pair(bias_sums(), 0.0f, 0.0f);
-    if constexpr (kListed) hand_on_keys();
+    if constexpr (kWorklist) hand_on_keys();
     ptx::mbarrier_wait(base + Layout::kKFull, phases & 1, "compute: K full");
-    if constexpr (!kListed) {
+    if constexpr (!kWorklist) {
       ptx::mbarrier_wait(base + Layout::kVFull, phases & 1, "compute: V full");
     }
     [[maybe_unused]] std::uint32_t held_k[kHeld > 0 ? kHeld : 1][4];
@@ -344,7 +349,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       ptx::wgmma_wait<kHasScores ? 1 : 0>();
       ptx::pin_registers(s);
       [[maybe_unused]] float bias[2] = {0.0f, 0.0f};
-      if constexpr (kGeneral && kListed) {
+      if constexpr (kGeneral && kWorklist) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           bias[i] =
@@ -538,8 +543,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     release(base + Layout::kKvEmpty);
     ring.advance();
     is_done = (step.x & kStepEndsAll) != 0;
-    if constexpr (kListed) {
-      give_listed(unit, is_done);
+    if constexpr (kWorklist) {
+      set_worklist_row(unit, is_done);
     } else {
       const int lane = lane_now();
       const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),

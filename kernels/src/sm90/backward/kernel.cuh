@@ -1,6 +1,6 @@
 // The main backward kernel and its launch: persistent blocks of three warpgroups. The instance
 // files include it and instantiate launch_backward. The first warpgroup loads (sm90/backward/load.cuh,
-// over listed keys with worklist.cuh), the others compute (sm90/backward/compute.cuh). Each role
+// over worklist keys with worklist.cuh), the others compute (sm90/backward/compute.cuh). Each role
 // reallocates registers with setmaxnreg.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace fdma::sm90 {
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
 __global__ void __launch_bounds__(kForwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       }
     };
     constexpr int kStages = Layout::kStages;
-    init(Layout::kKFull, 1, kListed ? kComputeWarps : 1);
+    init(Layout::kKFull, 1, kWorklist ? kComputeWarps : 1);
     init(Layout::kVFull, 1, 1);
     init(Layout::kKvEmpty, 1, kComputeWarps);
     init(Layout::kQFull, kStages, 1);
@@ -54,34 +54,34 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
   }
   __syncthreads();
   if (ptx::warp_index() < 4) {
-    ptx::give_registers<kBackwardLoadRegisters<kGradients, Layout, kListed>>();
+    ptx::give_registers<kBackwardLoadRegisters<kGradients, Layout, kWorklist>>();
     const int warp = ptx::warp_index(), lane = ptx::thread_index() % 32;
     // The loading thread comes first in the source: then ptxas keeps its counters in uniform
     // registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
-        UnitLoader<Layout, kGeneral, kListed, kWritesZeros<Layout, kGradients>>(p, base).run();
+        UnitLoader<Layout, kGeneral, kWorklist, kWritesZeros<Layout, kGradients>>(p, base).run();
       }
     } else if (warp == kServeWarp) {
-      serve_requests<Layout, kListed, kWritesZeros<Layout, kGradients>>(p, base, lane);
-    } else if constexpr (kListed) {
+      serve_requests<Layout, kWorklist, kWritesZeros<Layout, kGradients>>(p, base, lane);
+    } else if constexpr (kWorklist) {
       make_listed_masks<Layout>(p, base, warp, lane);
     } else {
       make_unit_masks<Layout>(p, base, warp);
     }
   } else {
-    ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kListed>>();
-    compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kListed>(p, base,
-                                                                   ptx::warp_index() / 4 - 1);
+    ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kWorklist>>();
+    compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>(p, base,
+                                                                     ptx::warp_index() / 4 - 1);
   }
 }
 
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed>
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
       kWritesZeros<Layout, kGradients> ? Layout::kBytesWithZeros : Layout::kBytes;
-  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kListed>;
+  const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;

@@ -62,9 +62,10 @@ cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream
 /// scale, and above kMaxBulkDim the accumulation order of a deterministic call. The other one is
 /// faster.
 ///
-/// Gradients::shifts exists only for the bias kernel. With kListed the kernel runs over listed keys
-/// (BackwardParams::lists) in place of the items of a plan.
-template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kListed = false>
+/// Gradients::shifts exists only for the bias kernel. With kWorklist the kernel runs over worklist
+/// keys (BackwardParams::lists) in place of the items of a plan.
+template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients,
+          bool kWorklist = false>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);
 
 }  // namespace fdma::sm90

@@ -118,7 +118,7 @@ __device__ __forceinline__ int first_column_of(int lane) {
   return lane / 4 * 16 + lane % 2 * 8 + lane / 2 % 2 * 4;
 }
 
-/// Turns four consecutive accumulators (listed_sum_place) into four consecutive columns.
+/// Turns four consecutive accumulators (worklist_sum_place) into four consecutive columns.
 __device__ __forceinline__ float4 exchange_columns(const float4& x, int lane) {
   const bool is_odd = lane % 2 != 0;
   const float a = __shfl_xor_sync(~0u, is_odd ? x.x : x.z, 1);

@@ -1,5 +1,5 @@
-// Kernels before and after the main kernel of a launch over listed keys. They zero the gradients of
-// keys that are not listed, and store the gradients that the main kernel has accumulated in
+// Kernels before and after the main kernel of a launch over worklist keys. They zero the gradients
+// of keys that are not listed, and store the gradients that the main kernel has accumulated in
 // float32.
 #pragma once
 

@@ -1,7 +1,7 @@
 // The warps that feed the computing warpgroups of the backward kernel (the first warpgroup). One
 // thread (UnitLoader) issues the copies of K, V, Q and dO to shared memory. Two warps make mask
 // fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes the
-// next unit (128 keys of a KV head), looks up listed keys and zeroes rows past a length. In
+// next unit (128 keys of a KV head), looks up worklist keys and zeroes rows past a length. In
 // deterministic calls it also adds dQ in accumulation order, and in ordinary calls it may clear
 // accumulators ahead (zero_fill.cuh). Masks are made before loads, because the loading thread
 // skips steps without a cell.
@@ -289,7 +289,7 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
 
 /// Broadcasts a first unit, then executes the requests of UnitLoader and adds dQ in accumulation
 /// order. One warp.
-template <class Layout, bool kListed, bool kZeros>
+template <class Layout, bool kWorklist, bool kZeros>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
   // The grid before sets the unit counter and orders tile rows
@@ -339,15 +339,15 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         const int index = static_cast<int>(is_first ? blockIdx.x : gridDim.x) +
                           (is_first ? 0 : atomicAdd(p.next_unit, 1));
         store_word(base + Layout::kServed + 4, static_cast<int>(item_ring.count + 1));
-        if constexpr (kListed) {
-          publish_listed(p, item, index);
+        if constexpr (kWorklist) {
+          publish_worklist_entry(p, item, index);
         } else if (p.plan.num_closed_forms > 0) {
           publish_row<Layout>(p, item, index);
         } else {
           publish_item(p, item, index);
         }
         const int count = load_word(base + Layout::kServed + 4) - 1;
-        if (!kListed && writes_zeros()) {
+        if (!kWorklist && writes_zeros()) {
           const std::uint32_t taken =
               base + Layout::kItem + count % Layout::kItemSlots * Layout::kItemSlotBytes;
           if (load_word(taken + ItemAt::kNumTiles) != kNoItem) {
@@ -362,7 +362,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         if (writes_zeros()) zeros.begin(lane);
         continue;
       }
-    } else if (kListed && request.x == kRequestKeys) {
+    } else if (kWorklist && request.x == kRequestKeys) {
       CountedRing<Layout::kKeySlots> key_ring;
       key_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 8));
       look_up_keys<Layout>(p,
@@ -400,7 +400,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
 }
 
 /// Loads what each broadcast unit needs. One thread.
-template <class Layout, bool kGeneral, bool kListed, bool kZeros>
+template <class Layout, bool kGeneral, bool kWorklist, bool kZeros>
 class UnitLoader {
  public:
   __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
@@ -425,7 +425,7 @@ class UnitLoader {
   // Tiles before the end of a unit at which the next unit is requested
   static constexpr int kLateTiles = 3;
   /// Words of a broadcast unit: its next visit of a query tile (in a closed-form plan row_turn,
-  /// over listed keys the begin of its ranks), and the rank of the query tile in hand.
+  /// over worklist keys the begin of its ranks), and the rank of the query tile in hand.
   static constexpr std::uint32_t kVisit = ItemAt::kHeadInGroup, kRank = ItemAt::kNumHeads;
 
   __device__ __forceinline__ bool takes_turns() const {
@@ -492,7 +492,7 @@ class UnitLoader {
 
   __device__ __forceinline__ void load_keys() {
     const PublishedItem unit = unit_in_hand();
-    if constexpr (kListed) {
+    if constexpr (kWorklist) {
       request(kRequestKeys, 0, 0, 0, item_slot());
       ptx::mbarrier_arrive(request_barrier_);
       return;
@@ -520,9 +520,9 @@ class UnitLoader {
 
   /// Loads the tiles of one query head.
   __device__ __forceinline__ void load_queries(int g) {
-    const PublishedItem part = kListed ? unit_in_hand() : part_of(p.plan, item_slot(), g);
+    const PublishedItem part = kWorklist ? unit_in_hand() : part_of(p.plan, item_slot(), g);
     auto walk = [&] {
-      if constexpr (kListed) {
+      if constexpr (kWorklist) {
         return ListedTiles(part);
       } else {
         return UnitTiles(segments_of<Layout>(p.plan, part, item_slot()), part, p.walks_down);
@@ -539,7 +539,7 @@ class UnitLoader {
       if (n >= part.num_tiles) break;
       TileStep step;
       TilePlace place;
-      if constexpr (kListed) {
+      if constexpr (kWorklist) {
         walk.next(step, place);
       } else {
         walk.next(step, place, p.walks_down);
@@ -596,8 +596,8 @@ class UnitLoader {
   __device__ __forceinline__ void find_rank(int tile) const {
     const int visit = load_word(item_slot() + kVisit);
     int rank;
-    if (kListed) {
-      rank = __ldcg(p.lists.ranks + visit + tile);
+    if (kWorklist) {
+      rank = __ldcg(p.worklist.ranks + visit + tile);
     } else if (p.plan.num_closed_forms > 0) {
       const auto* offsets = reinterpret_cast<const std::int32_t*>(p.turn_offsets);
       const int place =
@@ -623,7 +623,7 @@ class UnitLoader {
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
     store_words(to, make_uint4(flags, mask, sum_tile, rank));
     store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin,
-                                    kListed ? unit.partial : unit.q_len));
+                                    kWorklist ? unit.partial : unit.q_len));
   }
 
   /// Loads Q, dO, lse and deltas of the queries from `query` on.
@@ -675,14 +675,14 @@ class UnitLoader {
     ring_.advance();
   }
 
-  /// In a closed-form plan keys past the lengths of a call are no units, and key lists may be
+  /// In a closed-form plan keys past the lengths of a call are no units, and kv worklists may be
   /// short, so a block may find no unit. It then tells the computing warps of one unit without
   /// keys, which is the last.
   __device__ __forceinline__ void end_without_units() {
     PublishedItem nothing{};
-    if constexpr (kListed) nothing.batch = -1;
+    if constexpr (kWorklist) nothing.batch = -1;
     store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0, 0);
-    if constexpr (!kListed) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
+    if constexpr (!kWorklist) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }
 

@@ -57,17 +57,17 @@ FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
          column % kSumColumns<kDim> / 8 * kSumLanes + thread % 32 * 4;
 }
 
-/// The kv worklist of a launch over listed keys (key_lists.hpp) in device memory. An uploaded plan
-/// holds it, or kernels before the launch make it.
+/// The kv worklist of a launch over worklist keys (key_lists.hpp) in device memory. An uploaded
+/// plan holds it, or kernels before the launch make it.
 ///
 /// If a key has a row of fp32 accumulators, its gradients (dk without the softmax scale) are added
 /// to row first_sum + sum_row, which is zero at launch or cleared by RowZeros. For other keys the
 /// rows of dk and dv are written, and dkey_bias if it is wanted. Rows of keys that are not listed
 /// are not touched. Kernels before and after the launch zero them and move accumulators to dk and
 /// dv. dkey_bias is zeroed before and added to in place, unless it has accumulators.
-struct KeyListArrays {
-  const ListedKey* keys;
-  const KeyItem* items;           ///< in the order in which blocks take them
+struct KvWorklistArrays {
+  const WorklistEntry* keys;
+  const KvWorkTile* items;        ///< in the order in which blocks take them
   const std::int32_t* num_items;  ///< may be 0
   float* dk_sums;                 ///< [rows, kDimQk]
   float* dv_sums;                 ///< [rows, kDimV]
@@ -87,10 +87,10 @@ struct alignas(8) ZeroCounters {
 
 /// Zero fill by the main kernel (zero_fill.cuh), in ordinary calls over units that are grouped
 /// by KV head (a row: batch * heads_kv + kv_head), with rows in ascending order. The accumulators
-/// of dQ and of listed keys then need not be zero at launch, except those of the first row.
+/// of dQ and of worklist keys then need not be zero at launch, except those of the first row.
 struct RowZeros {
   ZeroCounters* counters;  ///< [num_rows], 0 at launch; or null: accumulators are zero
-  /// [num_rows]: accumulator rows of listed keys; or null: none
+  /// [num_rows]: accumulator rows of worklist keys; or null: none
   const std::int32_t* num_sums;
   std::int64_t sums_of_row;  ///< distance from the accumulators of one KV head to the next
   std::int32_t num_rows;
@@ -123,7 +123,7 @@ struct BackwardParams {
   std::int32_t* turns;
   const TurnOffsets* turn_offsets;  ///< of a closed-form plan: [batch, padded_q_len / kTileKeys]
   bool walks_down;                  ///< walks items from the last query tile to the first
-  KeyListArrays lists;  ///< read only by the kernels over listed keys, which read no plan
+  KvWorklistArrays worklist;  ///< read only by the kernels over worklist keys, which read no plan
   RowZeros zeros;
 };
 
@@ -143,7 +143,7 @@ struct alignas(16) BackwardStep {
   std::int32_t rank;      ///< deterministic calls: its rank in the accumulation order of dQ
   std::int32_t batch, kv_head;
   std::int32_t key_begin;  ///< the first key, or its index in the list
-  std::int32_t kv_len;     ///< over listed keys KeyItem::first_sum
+  std::int32_t kv_len;     ///< over worklist keys KvWorkTile::first_sum
 };
 inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last step that reads these mask words
 inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< the second half of the words' columns
@@ -169,8 +169,8 @@ inline constexpr std::uint32_t kTurnIsEmpty = 1u << 30;
 /// 1 in the first round of the ring, then alternating
 inline constexpr std::uint32_t kTurnLap = 1u << 31;
 
-/// In place of a tile: take the next unit; there are no more units; look up the listed keys of the
-/// unit at address `full`.
+/// In place of a tile: take the next unit; there are no more units; look up the worklist keys of
+/// the unit at address `full`.
 inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
 
 inline constexpr int kLoadWarp = 2, kServeWarp = 3;  ///< of the first warpgroup
@@ -239,7 +239,7 @@ struct BackwardLayout {
   /// queries.
   static constexpr int kBiasSums =
       kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
-  /// Over listed keys, for successive units: key and sum_row of each, then batch and KV head;
+  /// Over worklist keys, for successive units: key and sum_row of each, then batch and KV head;
   /// biases times log2(e). When a slot is written, at most the end of the unit two before has not
   /// been reached.
   static constexpr int kKeySlots = 4;
@@ -251,7 +251,7 @@ struct BackwardLayout {
   static constexpr int kTurns = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
   static constexpr int kNumTurns = kTurns + 8 * kTurnSlots;
   static constexpr int kTaken = kNumTurns + 8;  ///< state of TurnTaker
-  /// Counters of the helper warp: requests, units, units of listed keys.
+  /// Counters of the helper warp: requests, units, units of worklist keys.
   static constexpr int kServed = kNumTurns + 16;
   /// The loading thread's last KV head whose accumulators are known to be zero; then the state of
   /// ZeroWriter.
@@ -276,7 +276,7 @@ struct BackwardLayout {
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
   static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
   static constexpr int kSumsEmpty = kSumsFull + 8;
-  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over listed keys: one for each slot
+  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over worklist keys: one for each slot
   static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
 
   static constexpr int kAlignment = 1024;
@@ -305,17 +305,17 @@ using LayoutFor = std::conditional_t<kGradients == Gradients::shifts, ShiftLayou
                                      BackwardLayout<kDimQk, kDimV>>;
 
 /// k16 steps of K that a launch keeps in registers, and the registers of a loading and of a
-/// computing thread: 65536 for 384 threads. The helper warp of listed keys needs more than 24
+/// computing thread: 65536 for 384 threads. The helper warp of worklist keys needs more than 24
 /// registers.
-template <class Layout, bool kListed>
-inline constexpr int kHeldSteps = Layout::kHoldsKeys && !kListed ? 4 : 0;
-template <Gradients kGradients, class Layout, bool kListed>
+template <class Layout, bool kWorklist>
+inline constexpr int kHeldSteps = Layout::kHoldsKeys && !kWorklist ? 4 : 0;
+template <Gradients kGradients, class Layout, bool kWorklist>
 inline constexpr int kBackwardLoadRegisters =
     // Kernels for shifts keep no gradients in registers, and their loading thread also finds ranks.
-    kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, kListed>;
-template <Gradients kGradients, class Layout, bool kListed>
+    kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, kWorklist>;
+template <Gradients kGradients, class Layout, bool kWorklist>
 inline constexpr int kBackwardComputeRegisters =
-    (504 - kBackwardLoadRegisters<kGradients, Layout, kListed>) / 2;
+    (504 - kBackwardLoadRegisters<kGradients, Layout, kWorklist>) / 2;
 
 /// Named barriers. kScoreBarrier: the computing warpgroups have written dS (where they alternate
 /// two barriers, one for each warpgroup that waits). kTurnBarrier: two, for the dQ semaphore.

@@ -1,5 +1,5 @@
 // The parts of the main backward kernel that replace the walk over a plan where a kv worklist gives
-// the keys (key_lists.hpp). A unit is a KeyItem.
+// the keys (key_lists.hpp). A unit is a KvWorkTile.
 //
 // The rows of K and V of a unit are scattered, so the computing warps copy them, 16 bytes per
 // thread and copy. They do so before they add dV and dK of the last unit to memory through the same
@@ -23,9 +23,9 @@ namespace fdma::sm90 {
 
 inline constexpr int kWarpRows = 16;  ///< rows of a tile that belong to one computing warp
 
-/// A listed key as words: key, q_begin, q_end, sum_row. It is loaded past L1, because kernels
+/// A worklist key as words: key, q_begin, q_end, sum_row. It is loaded past L1, because kernels
 /// before this one may have made it.
-__device__ __forceinline__ int4 read_listed(const ListedKey* key) {
+__device__ __forceinline__ int4 read_worklist_entry(const WorklistEntry* key) {
   return __ldcg(reinterpret_cast<const int4*>(key));
 }
 
@@ -34,11 +34,12 @@ __device__ __forceinline__ int4 read_listed(const ListedKey* key) {
 /// partial is first_sum, first_segment the first tile, step and first_tile bound the full tiles.
 /// q_len is set so that no key is past the end.
 template <class Params>
-__device__ __forceinline__ void publish_listed(const Params& p, std::uint32_t slot, int index) {
+__device__ __forceinline__ void publish_worklist_entry(const Params& p, std::uint32_t slot,
+                                                       int index) {
   PublishedItem unit{};
   unit.num_tiles = kNoItem;
-  if (index < __ldcg(p.lists.num_items)) {
-    const int4* item = reinterpret_cast<const int4*>(p.lists.items + index);
+  if (index < __ldcg(p.worklist.num_items)) {
+    const int4* item = reinterpret_cast<const int4*>(p.worklist.items + index);
     const int4 place = __ldcg(item), tiles = __ldcg(item + 1);
     unit.batch = place.x;
     unit.kv_head = place.y;
@@ -52,7 +53,7 @@ __device__ __forceinline__ void publish_listed(const Params& p, std::uint32_t sl
     unit.step = tiles.z;
     unit.first_tile = tiles.w;
     // Counted from tile 0.
-    if (p.turns != nullptr) unit.head_in_group = __ldcg(p.lists.first_ranks + index) - tiles.x;
+    if (p.turns != nullptr) unit.head_in_group = __ldcg(p.worklist.first_ranks + index) - tiles.x;
   }
   store_item(slot, unit);
 }
@@ -95,7 +96,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
     int begins[kLaneKeys], ends[kLaneKeys];
 #pragma unroll
     for (int i = 0; i < kLaneKeys; ++i) {
-      const int4 key = read_listed(p.lists.keys + unit.q_begin + lane + i * kWarpSize);
+      const int4 key = read_worklist_entry(p.worklist.keys + unit.q_begin + lane + i * kWarpSize);
       begins[i] = key.y;
       ends[i] = key.z;
     }
@@ -148,7 +149,7 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
   int4 keys[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    keys[i] = read_listed(p.lists.keys + unit.q_begin + i * kWarpSize + lane);
+    keys[i] = read_worklist_entry(p.worklist.keys + unit.q_begin + i * kWarpSize + lane);
   }
   const float* from =
       p.key_bias + unit.batch * p.bias_batch_stride + unit.kv_head * p.bias_head_stride;
@@ -162,11 +163,13 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
   if (lane == 0) store_words2(entries + 8 * Layout::kUnitKeys, unit.batch, unit.kv_head);
 }
 
-/// Starts copying 16 rows of listed keys to the rows from `first_row` on of a tile. In round n lane
-/// l copies 16 bytes of each panel of row 4 n + l / 8. Rows that do not exist are zeros. One warp.
+/// Starts copying 16 rows of worklist keys to the rows from `first_row` on of a tile. In round n
+/// lane l copies 16 bytes of each panel of row 4 n + l / 8. Rows that do not exist are zeros. One
+/// warp.
 template <int kPanels>
-__device__ __forceinline__ void copy_listed_rows(std::uint32_t to, const KeyRows& rows, int2 place,
-                                                 std::uint32_t entries, int first_row, int lane) {
+__device__ __forceinline__ void copy_worklist_rows(std::uint32_t to, const KeyRows& rows,
+                                                   int2 place, std::uint32_t entries, int first_row,
+                                                   int lane) {
   constexpr int kRowLanes = kPanelRowBytes / 16, kRoundRows = kWarpSize / kRowLanes;
   const int piece = lane % kRowLanes;
   const std::uint8_t* from = rows.data + place.x * rows.batch_stride + place.y * rows.head_stride;

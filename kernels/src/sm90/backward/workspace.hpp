@@ -12,7 +12,7 @@ namespace fdma::sm90 {
 
 /// Byte offsets from its begin, multiples of 256: the counter of units, lse and deltas of every
 /// query and the correction of deltas, the dQ semaphore of deterministic calls, the fp32
-/// accumulators of dQ, those of dK and dV of listed keys and of their biases, the tile rows of a
+/// accumulators of dQ, those of dK and dV of worklist keys and of their biases, the tile rows of a
 /// closed-form plan and the turn offsets of its query tiles.
 struct BackwardWorkspace {
   explicit BackwardWorkspace(const DevicePlan::Impl& plan) {
@@ -31,9 +31,9 @@ struct BackwardWorkspace {
     missing = add(rows * 2 * 4);
     turns = add(rows / kSumRows * 2 * 2 * 4);
     dq_sums = add(rows * backward_dim(shape) * 4);
-    dk_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
-    dv_sums = add(plan.lists.num_sums * backward_dim(shape) * 4);
-    dbias_sums = add(plan.lists.num_sums * 4);
+    dk_sums = add(plan.worklist.num_sums * backward_dim(shape) * 4);
+    dv_sums = add(plan.worklist.num_sums * backward_dim(shape) * 4);
+    dbias_sums = add(plan.worklist.num_sums * 4);
     zero_counters = add(
         plan.is_by_row ? shape.batch * shape.heads_kv * static_cast<int>(sizeof(ZeroCounters)) : 0);
     const bool is_closed_form = plan.arrays.num_closed_forms > 0;

@@ -1,4 +1,4 @@
-// Zero fill of the fp32 accumulators of dQ and of listed keys. Helper warps of the main kernel
+// Zero fill of the fp32 accumulators of dQ and of worklist keys. Helper warps of the main kernel
 // clear the accumulators of the next KV head while the current one is computed. The kernel is bound
 // by the tensor cores, so this costs little (RowZeros). It is used over lists that device kernels
 // made, and over items of a plan that are grouped by KV head, if there are some for each
@@ -37,7 +37,7 @@ __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-inline constexpr int kZeroRows = 64;  ///< rows of accumulators of listed keys in a chunk
+inline constexpr int kZeroRows = 64;  ///< rows of accumulators of worklist keys in a chunk
 
 __device__ __forceinline__ int query_chunks(const BackwardParams& p) {
   return p.group_size * (p.places.padded_q_len / kTileKeys);
@@ -120,8 +120,8 @@ class ZeroWriter {
       const int num_rows = min(__ldg(p_.zeros.num_sums + row) - first, kZeroRows);
       if (num_rows <= 0) return false;
       const std::int64_t at = row * p_.zeros.sums_of_row + first;
-      write_rows(p_.lists.dk_sums + at * Layout::kDimQk, num_rows * Layout::kDimQk * 4);
-      write_rows(p_.lists.dv_sums + at * Layout::kDimV, num_rows * Layout::kDimV * 4);
+      write_rows(p_.worklist.dk_sums + at * Layout::kDimQk, num_rows * Layout::kDimQk * 4);
+      write_rows(p_.worklist.dv_sums + at * Layout::kDimV, num_rows * Layout::kDimV * 4);
     }
     ptx::bulk_commit();
     return true;

@@ -31,9 +31,9 @@ class HeadCells {
 
 }  // namespace
 
-std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expected) {
+std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expected) {
   const AttentionShape& shape = plan.shape;
-  const KeyLists& lists = plan.key_lists;
+  const KvWorklist& lists = plan.kv_worklist;
   std::vector<HeadCells> heads;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     for (std::int32_t kv = 0; kv < shape.heads_kv; ++kv) {
@@ -43,23 +43,24 @@ std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expecte
   std::map<std::pair<std::int32_t, std::int32_t>, int> items_of_key;  // by KV head and key
   std::set<std::pair<std::int32_t, std::int32_t>> summed;
   std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
-  const std::int32_t segment = listed_segment(plan);
+  const std::int32_t segment = worklist_segment(plan);
   for (std::size_t i = 0; i < lists.items.size(); ++i) {
-    const KeyItem& item = lists.items[i];
+    const KvWorkTile& item = lists.items[i];
     const std::string where = fmt::format("{}: item {}: ", expected.name, i);
     const std::int32_t kv_row = item.batch * shape.heads_kv + item.kv_head;
     const std::tuple order{kv_row, item.begin_tile / segment,
                            -std::min(item.end_tile - item.begin_tile, segment), item.key_tile};
     if (order <= previous) return where + "is not in order";
     previous = order;
-    for (std::int32_t k = 0; k < kListTile; ++k) {
-      const ListedKey& each =
-          lists.keys[static_cast<std::size_t>(item.key_tile) * kListTile + static_cast<size_t>(k)];
+    for (std::int32_t k = 0; k < kWorklistTile; ++k) {
+      const WorklistEntry& each =
+          lists.keys[static_cast<std::size_t>(item.key_tile) * kWorklistTile +
+                     static_cast<size_t>(k)];
       if (each.key < 0) continue;
       ++items_of_key[{kv_row, each.key}];
       if (item.first_sum >= 0 && each.sum_row >= 0) summed.insert({kv_row, each.key});
-      const std::int32_t begin = std::max(each.q_begin, item.begin_tile * kListTile);
-      const std::int32_t end = std::min(each.q_end, item.end_tile * kListTile);
+      const std::int32_t begin = std::max(each.q_begin, item.begin_tile * kWorklistTile);
+      const std::int32_t end = std::min(each.q_end, item.end_tile * kWorklistTile);
       for (std::int32_t q = begin; q < end; ++q) {
         heads[static_cast<std::size_t>(kv_row)].add(q, each.key);
       }

@@ -1,4 +1,4 @@
-// What a backward plan over listed keys computes, by the documented meaning of its lists.
+// What a backward plan over worklist keys computes, by the documented meaning of its lists.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace fdma::testing {
 
-/// The first thing wrong with `plan`, one of key lists, as a plan of `expected`; empty if nothing
-/// is: its items hold every cell of every KV head once and no other, the same for all of its query
-/// heads; cells of full tiles are true; items come by KV head and segment, in it longest first;
-/// sums are those of keys that several items have, or entries.
-std::string check_listed_plan(const AttentionPlan& plan, const MaskCase& expected);
+/// The first thing wrong with `plan`, one of kv worklists, as a plan of `expected`; empty if
+/// nothing is: its items hold every cell of every KV head once and no other, the same for all of
+/// its query heads; cells of full tiles are true; items come by KV head and segment, in it longest
+/// first; sums are those of keys that several items have, or entries.
+std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expected);
 
 }  // namespace fdma::testing

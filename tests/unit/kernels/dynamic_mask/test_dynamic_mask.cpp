@@ -258,29 +258,29 @@ TEST(DynamicMaskAttention, BackwardNamesTheTensorThatIsWrong) {
   EXPECT_THAT(error(*made), HasSubstr("dt_proj: expected dt_proj and a_coef of the forward call"));
 }
 
-TEST(KeyListsRoom, SegmentsSuitTheNumberOfItems) {
-  const dynamic_mask::KeyListsRoom large =
-      dynamic_mask::key_lists_room(32, 131072, 131072, 2048, 1);
+TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
+  const dynamic_mask::KvWorklistRoom large =
+      dynamic_mask::kv_worklist_room(32, 131072, 131072, 2048, 1);
   EXPECT_EQ(large.segment_tiles, 32);
   EXPECT_EQ(large.num_segments(), 32);
   EXPECT_EQ(large.sum_rows(), 31 * 2048);
   EXPECT_EQ(large.items_capacity(), 32 * (1024 + 31 * 16));
-  EXPECT_EQ(dynamic_mask::key_lists_room(8, 131072, 131072, 2048, 4).segment_tiles, 16);
-  const dynamic_mask::KeyListsRoom small = dynamic_mask::key_lists_room(4, 2048, 2048, 100, 1);
+  EXPECT_EQ(dynamic_mask::kv_worklist_room(8, 131072, 131072, 2048, 4).segment_tiles, 16);
+  const dynamic_mask::KvWorklistRoom small = dynamic_mask::kv_worklist_room(4, 2048, 2048, 100, 1);
   EXPECT_EQ(small.segment_tiles, 8);  // for want of items
   EXPECT_EQ(small.sum_rows(), 100);
   // No less than a step of live ranges, 1,024 queries here.
-  EXPECT_EQ(dynamic_mask::key_lists_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
+  EXPECT_EQ(dynamic_mask::kv_worklist_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
   // With an order: ranks of each item and tile; no more rows of sums, two entries of a key in each,
   // unless keys are cut often.
-  dynamic_mask::KeyListsRoom ordered = large;
+  dynamic_mask::KvWorklistRoom ordered = large;
   ordered.has_order = true;
   EXPECT_EQ(large.ranks_capacity(), 0);
   EXPECT_EQ(ordered.ranks_capacity(), large.items_capacity() * 1024);
   EXPECT_EQ(ordered.sum_rows(), large.sum_rows());
   ordered.w = 16384;
   EXPECT_EQ(ordered.sum_rows(), 131072 + 31 * 16384 / 2);
-  const dynamic_mask::KeyListsRoom none = dynamic_mask::key_lists_room(1, 0, 0, 5, 1);
+  const dynamic_mask::KvWorklistRoom none = dynamic_mask::kv_worklist_room(1, 0, 0, 5, 1);
   EXPECT_EQ(none.keys_capacity() + none.items_capacity() + none.sums_capacity(), 0);
 }
 

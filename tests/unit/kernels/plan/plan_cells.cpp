@@ -300,7 +300,7 @@ std::string check_row(const AttentionPlan& plan, const RowItems& row,
 }  // namespace
 
 std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
-  if (plan.is_listed()) return check_listed_plan(plan, expected);
+  if (plan.has_worklist()) return check_worklist_plan(plan, expected);
   const AttentionShape& shape = plan.shape;
   const std::int32_t group = shape.group_size();
   std::map<RowKey, RowItems> rows;

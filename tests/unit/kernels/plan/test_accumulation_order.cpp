@@ -153,19 +153,19 @@ TEST(VisitOrder, OfKeyListsRanksEveryVisitByTheItemsBefore) {
                           [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
       {128, 128});
   const AttentionPlan plan = plan_of(mask, 2, 6, 3, ColumnMode::reorder);
-  ASSERT_TRUE(plan.is_listed());
+  ASSERT_TRUE(plan.has_worklist());
   const auto made = visit_order(plan, 8);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> sorted = made->units;
   std::sort(sorted.begin(), sorted.end());
-  ASSERT_EQ(sorted.size(), plan.key_lists.items.size());
+  ASSERT_EQ(sorted.size(), plan.kv_worklist.items.size());
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::size_t visit = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
     EXPECT_EQ(made->first_visits[i], static_cast<std::int32_t>(visit));
-    const KeyItem& item = plan.key_lists.items[static_cast<std::size_t>(made->units[i])];
+    const KvWorkTile& item = plan.kv_worklist.items[static_cast<std::size_t>(made->units[i])];
     for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
       ASSERT_LT(visit, made->ranks.size());
       EXPECT_EQ(made->ranks[visit++], (num_before[{item.batch, item.kv_head, tile}]++));

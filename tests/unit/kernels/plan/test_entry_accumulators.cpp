@@ -16,12 +16,13 @@ using Rows = std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>;
 
 // How many entries add to the sums of each key of a KV head, and that they say whose they are, and
 // no more than `most` to a row.
-Rows entries_of_keys(const KeyLists& lists, int most) {
+Rows entries_of_keys(const KvWorklist& lists, int most) {
   Rows counts;
   std::map<std::int32_t, int> rows;
-  for (const KeyItem& item : lists.items) {
-    for (std::int32_t i = 0; i < kListTile; ++i) {
-      const ListedKey& each = lists.keys[static_cast<std::size_t>(item.key_tile * kListTile + i)];
+  for (const KvWorkTile& item : lists.items) {
+    for (std::int32_t i = 0; i < kWorklistTile; ++i) {
+      const WorklistEntry& each =
+          lists.keys[static_cast<std::size_t>(item.key_tile * kWorklistTile + i)];
       if (each.key < 0 || each.sum_row == kNoSums || item.first_sum == kNoSums) continue;
       const std::int32_t row = item.first_sum + each.sum_row;
       const SumKey& sum = lists.sum_keys[static_cast<std::size_t>(row)];
@@ -47,10 +48,10 @@ TEST(EntrySums, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
   AttentionShape shape = testing::shape_for(mask.mask, 2, 4, 2);
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
   const auto plan = make_plan(mask.mask, shape, {}, options);
-  ASSERT_TRUE(plan && plan->is_listed() && !plan->key_lists.sum_keys.empty());
-  const KeyLists lists = with_sums_of_pairs(plan->key_lists);
+  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.sum_keys.empty());
+  const KvWorklist lists = with_sums_of_pairs(plan->kv_worklist);
   Rows counts = entries_of_keys(lists, 2);
-  EXPECT_EQ(counts, entries_of_keys(plan->key_lists, 700));
+  EXPECT_EQ(counts, entries_of_keys(plan->kv_worklist, 700));
   // Rows of a key follow each other, and there are no others.
   Rows rows;
   std::pair<std::int32_t, std::int32_t> before{-1, -1};

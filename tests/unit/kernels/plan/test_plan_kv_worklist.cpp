@@ -1,5 +1,5 @@
-// Backward plans over listed keys: the cells of scattered masks, what is full, cut and summed, and
-// when the planner makes them.
+// Backward plans over worklist keys: the cells of scattered masks, what is full, cut and summed,
+// and when the planner makes them.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -24,7 +24,7 @@ namespace {
 using testing::MaskCase;
 using testing::pick;
 
-PlanOptions listed_options(ColumnMode columns = ColumnMode::reorder) {
+PlanOptions worklist_options(ColumnMode columns = ColumnMode::reorder) {
   PlanOptions options;
   options.backend = Backend::sm90;
   options.direction = Direction::backward;
@@ -40,13 +40,13 @@ AttentionShape shape_for(const BlockMask& mask, std::int64_t batch, std::int32_t
 }
 
 std::string plan_error(const MaskCase& each, const AttentionShape& shape) {
-  const auto plan = make_plan(each.mask, shape, {}, listed_options());
+  const auto plan = make_plan(each.mask, shape, {}, worklist_options());
   if (!plan) return each.name + ": " + plan.error().message;
   if (const auto valid = validate(*plan); !valid) return each.name + ": " + valid.error().message;
   return testing::check_plan(*plan, each);  // a mask without cells has no lists
 }
 
-TEST(KeyListPlan, HasTheCellsOfScatteredMasks) {
+TEST(KvWorklistPlan, HasTheCellsOfScatteredMasks) {
   std::uint32_t seed = 1;
   for (const auto& [q_len, kv_len] :
        {std::pair{300, 500}, {257, 1003}, {640, 640}, {1, 900}, {129, 1}}) {
@@ -57,7 +57,7 @@ TEST(KeyListPlan, HasTheCellsOfScatteredMasks) {
 }
 
 // Several segments of queries, keys of several intervals in them.
-TEST(KeyListPlan, CutsTilesOfKeysAtSegmentsOfQueries) {
+TEST(KvWorklistPlan, CutsTilesOfKeysAtSegmentsOfQueries) {
   const MaskCase each = testing::case_of(
       "long",
       testing::make_cells(2300, 300,
@@ -68,7 +68,7 @@ TEST(KeyListPlan, CutsTilesOfKeysAtSegmentsOfQueries) {
   }
 }
 
-TEST(KeyListPlan, HasTheCellsOfRandomMasksOfSeveralHeads) {
+TEST(KvWorklistPlan, HasTheCellsOfRandomMasksOfSeveralHeads) {
   EXPECT_TRUE(rc::check("plans", [](std::uint32_t seed) {
     std::mt19937 rng(seed);
     const std::int64_t batch = pick(rng, 1, 3), group = pick(rng, 1, 3), heads = pick(rng, 1, 2);
@@ -78,7 +78,7 @@ TEST(KeyListPlan, HasTheCellsOfRandomMasksOfSeveralHeads) {
     const AttentionShape shape =
         shape_for(each.mask, batch, static_cast<std::int32_t>(group * heads),
                   static_cast<std::int32_t>(heads));
-    const auto plan = make_plan(each.mask, shape, {}, listed_options());
+    const auto plan = make_plan(each.mask, shape, {}, worklist_options());
     RC_ASSERT(plan);
     const auto valid = validate(*plan);
     if (!valid) RC_FAIL(valid.error().message);
@@ -87,41 +87,41 @@ TEST(KeyListPlan, HasTheCellsOfRandomMasksOfSeveralHeads) {
   }));
 }
 
-TEST(ListKeys, SortsByTheLastQueryAndInBlocksByTheFirst) {
+TEST(HeadWorklists, SortsByTheLastQueryAndInBlocksByTheFirst) {
   // Keys 0 to 2 live in steps of 64 queries that end apart, key 3 is never seen.
   const std::int64_t offsets[] = {0, 1, 2, 3, 3};
   const Interval intervals[] = {{200, 300}, {0, 70}, {10, 60}};
-  const HeadLists lists = list_keys(offsets, intervals, 300, 64, 2);
+  const HeadWorklist lists = make_head_worklist(offsets, intervals, 300, 64, 2);
   ASSERT_EQ(lists.keys.size(), 128U);
-  EXPECT_EQ(lists.keys[0], (ListedKey{1, 0, 70, kNoSums}));
-  EXPECT_EQ(lists.keys[1], (ListedKey{2, 10, 60, kNoSums}));
-  EXPECT_EQ(lists.keys[2], (ListedKey{0, 200, 300, kNoSums}));
-  EXPECT_EQ(lists.keys[3], (ListedKey{-1, 0, 0, kNoSums}));
+  EXPECT_EQ(lists.keys[0], (WorklistEntry{1, 0, 70, kNoSums}));
+  EXPECT_EQ(lists.keys[1], (WorklistEntry{2, 10, 60, kNoSums}));
+  EXPECT_EQ(lists.keys[2], (WorklistEntry{0, 200, 300, kNoSums}));
+  EXPECT_EQ(lists.keys[3], (WorklistEntry{-1, 0, 0, kNoSums}));
   ASSERT_EQ(lists.items.size(), 1U);
-  EXPECT_EQ(lists.items[0], (KeyItem{0, 0, 0, 0, 0, 3, 0, 0}));
+  EXPECT_EQ(lists.items[0], (KvWorkTile{0, 0, 0, 0, 0, 3, 0, 0}));
   EXPECT_TRUE(lists.sum_keys.empty());
 }
 
-TEST(ListKeys, CutsWhatLivesLongAndGivesItSums) {
+TEST(HeadWorklists, CutsWhatLivesLongAndGivesItSums) {
   std::vector<std::int64_t> offsets{0};
   std::vector<Interval> intervals;
   for (std::int32_t k = 0; k < 128; ++k) {
     intervals.push_back({k, 600});
     offsets.push_back(k + 1);
   }
-  const HeadLists lists = list_keys(offsets, intervals, 600, 2, 128);
-  const KeyItem expected[] = {
+  const HeadWorklist lists = make_head_worklist(offsets, intervals, 600, 2, 128);
+  const KvWorkTile expected[] = {
       {0, 0, 0, 0, 0, 2, 1, 2}, {0, 0, 1, 0, 2, 4, 2, 4}, {0, 0, 2, 0, 4, 5, 4, 5}};
   ASSERT_EQ(lists.items.size(), std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) EXPECT_EQ(lists.items[i], expected[i]) << i;
   ASSERT_EQ(lists.sum_keys.size(), 128U);
   EXPECT_EQ(lists.sum_keys[5], 5);
-  EXPECT_EQ(lists.keys[5], (ListedKey{5, 5, 256, 5}));
-  EXPECT_EQ(lists.keys[128 + 5], (ListedKey{5, 256, 512, 5}));
-  EXPECT_EQ(lists.keys[256 + 5], (ListedKey{5, 512, 600, 5}));
+  EXPECT_EQ(lists.keys[5], (WorklistEntry{5, 5, 256, 5}));
+  EXPECT_EQ(lists.keys[128 + 5], (WorklistEntry{5, 256, 512, 5}));
+  EXPECT_EQ(lists.keys[256 + 5], (WorklistEntry{5, 512, 600, 5}));
 }
 
-TEST(ListKeys, LeavesKeysWholeThatEndAsTheyBegin) {
+TEST(HeadWorklists, LeavesKeysWholeThatEndAsTheyBegin) {
   std::vector<std::int64_t> offsets{0};
   std::vector<Interval> intervals;
   for (std::int32_t k = 0; k < 6000; ++k) {
@@ -129,25 +129,25 @@ TEST(ListKeys, LeavesKeysWholeThatEndAsTheyBegin) {
     offsets.push_back(k + 1);
   }
   EXPECT_EQ(most_seen(intervals, 6000), 500);
-  const HeadLists lists = list_keys(offsets, intervals, 6000, 8, 500);
+  const HeadWorklist lists = make_head_worklist(offsets, intervals, 6000, 8, 500);
   EXPECT_TRUE(lists.sum_keys.empty());
   EXPECT_EQ(lists.items.size(), 47U);
   // Of the second piece every eighth lives longer.
   for (std::int32_t k = 2048; k < 4096; k += 8) {
     intervals[static_cast<std::size_t>(k)].end = k + 751;
   }
-  const HeadLists cut = list_keys(offsets, intervals, 6000, 8, 500);
+  const HeadWorklist cut = make_head_worklist(offsets, intervals, 6000, 8, 500);
   ASSERT_FALSE(cut.sum_keys.empty());
   EXPECT_EQ(cut.sum_keys.front(), 2328);  // the first that the end of a segment, 3,072, cuts
   EXPECT_EQ(cut.sum_keys.back(), 4095);
   intervals[2048].end = 2048 + 750;  // one less
-  EXPECT_TRUE(list_keys(offsets, intervals, 6000, 8, 500).sum_keys.empty());
+  EXPECT_TRUE(make_head_worklist(offsets, intervals, 6000, 8, 500).sum_keys.empty());
 }
 
-TEST(ListKeys, GivesOneRowOfSumsToAKeyOfSeveralIntervals) {
+TEST(HeadWorklists, GivesOneRowOfSumsToAKeyOfSeveralIntervals) {
   const std::int64_t offsets[] = {0, 2, 3};
   const Interval intervals[] = {{0, 10}, {900, 950}, {0, 1000}};
-  const HeadLists lists = list_keys(offsets, intervals, 1000, 64, 1000);
+  const HeadWorklist lists = make_head_worklist(offsets, intervals, 1000, 64, 1000);
   EXPECT_EQ(lists.sum_keys, std::vector<std::int32_t>{0});
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(lists.keys[i].sum_row, lists.keys[i].key == 0 ? 0 : kNoSums);
@@ -213,7 +213,7 @@ BlockMask random_eviction(std::int32_t n) {
 }
 
 // Of two masks, one for each of two KV heads, the longer-lived keys say how long segments are.
-TEST(KeyListPlan, HasOneLengthOfSegments) {
+TEST(KvWorklistPlan, HasOneLengthOfSegments) {
   constexpr std::int32_t kLength = 16384;
   const auto ending = [](std::int32_t life) {
     ColumnIntervals columns;
@@ -233,12 +233,12 @@ TEST(KeyListPlan, HasOneLengthOfSegments) {
   mask.shape.q_lens = mask.shape.kv_lens = {kLength};
   mask.group_of = {0, 1};
   mask.groups = std::vector<ColumnIntervals>{ending(1000), ending(8000)};
-  const auto plan = make_plan(mask, shape_for(mask, 1, 2, 2), {}, listed_options());
+  const auto plan = make_plan(mask, shape_for(mask, 1, 2, 2), {}, worklist_options());
   ASSERT_TRUE(plan);
   ASSERT_TRUE(validate(*plan));
-  EXPECT_EQ(listed_segment(*plan), 64);
+  EXPECT_EQ(worklist_segment(*plan), 64);
   std::vector<std::int32_t> longest(2);
-  for (const KeyItem& item : plan->key_lists.items) {
+  for (const KvWorkTile& item : plan->kv_worklist.items) {
     std::int32_t& most = longest[static_cast<std::size_t>(item.kv_head)];
     most = std::max(most, item.end_tile - item.begin_tile);
     EXPECT_EQ(item.begin_tile / 64, (item.end_tile - 1) / 64);
@@ -247,21 +247,22 @@ TEST(KeyListPlan, HasOneLengthOfSegments) {
   EXPECT_GT(longest[1], 48);
 }
 
-TEST(KeyListPlan, IsMadeWhereItIsPredictedToPay) {
-  const auto is_listed = [](const BlockMask& mask, std::int32_t heads_q, ColumnMode columns) {
-    const auto plan = make_plan(mask, shape_for(mask, 1, heads_q, 1), {}, listed_options(columns));
+TEST(KvWorklistPlan, IsMadeWhereItIsPredictedToPay) {
+  const auto has_worklist = [](const BlockMask& mask, std::int32_t heads_q, ColumnMode columns) {
+    const auto plan =
+        make_plan(mask, shape_for(mask, 1, heads_q, 1), {}, worklist_options(columns));
     EXPECT_TRUE(plan) << plan.error().message;
-    return plan && plan->is_listed();
+    return plan && plan->has_worklist();
   };
   constexpr ColumnMode kAutomatic = ColumnMode::automatic;
-  EXPECT_FALSE(is_listed(compiled("causal", 4096), 2, kAutomatic));
-  EXPECT_FALSE(is_listed(compiled("causal & window(256, 0)", 4096), 2, kAutomatic));
+  EXPECT_FALSE(has_worklist(compiled("causal", 4096), 2, kAutomatic));
+  EXPECT_FALSE(has_worklist(compiled("causal & window(256, 0)", 4096), 2, kAutomatic));
   const BlockMask eviction = random_eviction(32768);
-  EXPECT_TRUE(is_listed(eviction, 2, kAutomatic));
-  EXPECT_FALSE(is_listed(eviction, 2, ColumnMode::scan));
+  EXPECT_TRUE(has_worklist(eviction, 2, kAutomatic));
+  EXPECT_FALSE(has_worklist(eviction, 2, ColumnMode::scan));
 }
 
-TEST(KeyListPlan, IsNotMadeWhereHeadsOfAKvHeadDiffer) {
+TEST(KvWorklistPlan, IsNotMadeWhereHeadsOfAKvHeadDiffer) {
   std::vector<MaskCase> heads;
   for (const std::int64_t stride : {3, 5}) {
     heads.push_back(testing::case_of(
@@ -270,48 +271,48 @@ TEST(KeyListPlan, IsNotMadeWhereHeadsOfAKvHeadDiffer) {
         {128, 128}));
   }
   const MaskCase each = testing::combined("per head", 1, 2, heads, {128, 128});
-  const auto shared = make_plan(each.mask, shape_for(each.mask, 1, 2, 1), {}, listed_options());
+  const auto shared = make_plan(each.mask, shape_for(each.mask, 1, 2, 1), {}, worklist_options());
   ASSERT_TRUE(shared);
-  EXPECT_FALSE(shared->is_listed());
-  const auto apart = make_plan(each.mask, shape_for(each.mask, 1, 2, 2), {}, listed_options());
+  EXPECT_FALSE(shared->has_worklist());
+  const auto apart = make_plan(each.mask, shape_for(each.mask, 1, 2, 2), {}, worklist_options());
   ASSERT_TRUE(apart);
-  EXPECT_TRUE(apart->is_listed());
+  EXPECT_TRUE(apart->has_worklist());
   EXPECT_EQ(testing::check_plan(*apart, each), "");
 }
 
-TEST(KeyListPlan, RejectsListsThatLeaveTheirArrays) {
+TEST(KvWorklistPlan, RejectsListsThatLeaveTheirArrays) {
   const MaskCase each = testing::case_of(
       "", testing::make_cells(400, 300, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
-  const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 64, 1), {}, listed_options());
-  ASSERT_TRUE(plan && plan->is_listed() && !plan->key_lists.sum_keys.empty());
-  const std::function<void(KeyLists&)> changes[] = {
-      [](KeyLists& lists) { lists.keys[0].key = 300; },
-      [](KeyLists& lists) { lists.keys[0].q_end = 401; },
-      [](KeyLists& lists) { lists.keys.pop_back(); },
-      [](KeyLists& lists) { lists.items[0].key_tile = 2; },
-      [](KeyLists& lists) { lists.items[0].kv_head = 1; },
-      [](KeyLists& lists) { lists.items[0].end_tile = 5; },
-      [](KeyLists& lists) { lists.items[0].full_end = lists.items[0].end_tile + 1; },
-      [](KeyLists& lists) { lists.items.pop_back(); },
-      [](KeyLists& lists) { lists.sum_keys[0].key = 7; },
-      [](KeyLists& lists) { lists.sum_keys.clear(); },
-      [](KeyLists& lists) { lists.keys[1].sum_row = kNoSums; },
+  const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 64, 1), {}, worklist_options());
+  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.sum_keys.empty());
+  const std::function<void(KvWorklist&)> changes[] = {
+      [](KvWorklist& lists) { lists.keys[0].key = 300; },
+      [](KvWorklist& lists) { lists.keys[0].q_end = 401; },
+      [](KvWorklist& lists) { lists.keys.pop_back(); },
+      [](KvWorklist& lists) { lists.items[0].key_tile = 2; },
+      [](KvWorklist& lists) { lists.items[0].kv_head = 1; },
+      [](KvWorklist& lists) { lists.items[0].end_tile = 5; },
+      [](KvWorklist& lists) { lists.items[0].full_end = lists.items[0].end_tile + 1; },
+      [](KvWorklist& lists) { lists.items.pop_back(); },
+      [](KvWorklist& lists) { lists.sum_keys[0].key = 7; },
+      [](KvWorklist& lists) { lists.sum_keys.clear(); },
+      [](KvWorklist& lists) { lists.keys[1].sum_row = kNoSums; },
   };
   for (std::size_t i = 0; i < std::size(changes); ++i) {
     AttentionPlan broken = *plan;
-    changes[i](broken.key_lists);
+    changes[i](broken.kv_worklist);
     const auto valid = validate(broken);
     ASSERT_FALSE(valid) << i;
     EXPECT_EQ(valid.error().code, ErrorCode::internal) << i;
   }
 }
 
-TEST(KeyListPlan, SaysItsListsInItsText) {
+TEST(KvWorklistPlan, SaysItsListsInItsText) {
   const MaskCase each = testing::case_of(
       "", testing::make_cells(200, 200, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
-  const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 2, 1), {}, listed_options());
+  const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 2, 1), {}, worklist_options());
   ASSERT_TRUE(plan);
   const std::string text = to_text(*plan, 1);
   EXPECT_NE(text.find("listed keys 128 in tiles of 128, sums 0, keys moved 100\n"),

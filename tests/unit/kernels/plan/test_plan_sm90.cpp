@@ -259,10 +259,10 @@ TEST(Backends, AreParsedByTheirNames) {
 TEST(Backends, AreThoseThatCheckBackendAccepts) {
   const std::vector<Backend> available = available_backends();
   for (const Backend backend : {Backend::cpu, Backend::sm90, Backend::sm80}) {
-    const bool is_listed =
+    const bool has_worklist =
         std::find(available.begin(), available.end(), backend) != available.end();
     const auto checked = check_backend(backend);
-    EXPECT_EQ(checked.has_value(), is_listed) << to_string(backend);
+    EXPECT_EQ(checked.has_value(), has_worklist) << to_string(backend);
     if (!checked) {
       EXPECT_EQ(checked.error().code, ErrorCode::unsupported);
       EXPECT_THAT(checked.error().message, HasSubstr(std::string(to_string(backend))));
