@@ -212,7 +212,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   if (is_ordered) {
     FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
     if (plan.has_worklist()) {
-      ordered_lists = with_sums_of_pairs(plan.kv_worklist);
+      ordered_lists = with_accum_of_pairs(plan.kv_worklist);
       take_in_order(order.units, ordered_lists.items);
       order.units.clear();
     }
@@ -221,7 +221,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::vector<std::int32_t> num_worklist_tiles{static_cast<std::int32_t>(lists.items.size())};
   const std::int64_t listed_keys = packing.add(lists.keys);
   const std::int64_t list_items = packing.add(lists.items);
-  const std::int64_t sum_keys = packing.add(lists.sum_keys);
+  const std::int64_t accum_keys = packing.add(lists.accum_keys);
   const std::int64_t list_sizes = packing.add(num_worklist_tiles);
   const std::int64_t units = packing.add(order.units);
   const std::int64_t first_visits = packing.add(order.first_visits);
@@ -264,10 +264,10 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   impl->has_worklist = plan.has_worklist();
   impl->worklist = {reinterpret_cast<const WorklistEntry*>(base + listed_keys),
                     reinterpret_cast<const KvWorkTile*>(base + list_items),
-                    reinterpret_cast<const SumKey*>(base + sum_keys),
+                    reinterpret_cast<const AccumKey*>(base + accum_keys),
                     reinterpret_cast<const std::int32_t*>(base + list_sizes),
                     num_worklist_tiles.front(),
-                    static_cast<std::int64_t>(lists.sum_keys.size())};
+                    static_cast<std::int64_t>(lists.accum_keys.size())};
   impl->is_ordered = options.deterministic;
   impl->is_by_row = plan.is_backward() && is_by_row(plan, impl->num_multiprocessors);
   if (is_ordered) {

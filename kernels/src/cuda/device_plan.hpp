@@ -99,10 +99,10 @@ struct KvPermutationsOnDevice {
 struct KvWorklistOnDevice {
   const WorklistEntry* keys = nullptr;
   const KvWorkTile* items = nullptr;
-  const SumKey* sum_keys = nullptr;
+  const AccumKey* accum_keys = nullptr;
   const std::int32_t* num_items = nullptr;  ///< on the device, for kernels
   std::int32_t max_items = 0;               ///< the same on the host
-  std::int64_t num_sums = 0;
+  std::int64_t num_accum_rows = 0;
 };
 
 /// Head sizes, of keys and of values, that the gathering kernels take.
@@ -131,7 +131,7 @@ struct DevicePlan::Impl {
   sm90::KvWorklistOnDevice worklist;
   sm90::KvPermutationsOnDevice orders;
   /// Backward: items are grouped by KV head, and each KV head has some for each multiprocessor
-  /// (RowZeros).
+  /// (ZeroFill).
   bool is_by_row = false;
 
   Impl() = default;

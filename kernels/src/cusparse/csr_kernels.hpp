@@ -25,7 +25,7 @@ struct Rows {
 };
 
 /// Copies rows, rounding to the type of `to` (float32, float16, bfloat16) where it is narrower. If
-/// `from.data` is null, it writes zeros.
+/// `from.data` is null, it fills with zeros.
 cudaError_t copy_rows(const Rows& from, const Rows& to, std::int64_t num_rows,
                       std::int64_t num_columns, cudaStream_t stream);
 

@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
     item.batch = row / call.heads_kv;
     item.kv_head = row % call.heads_kv;
     item.key_tile = row * call.num_tiles + own.z;
-    item.first_sum = row * call.sum_rows;
+    item.first_accum_row = row * call.sum_rows;
     item.begin_tile = tile.begin;
     item.end_tile = tile.end;
     item.full_begin = tile.full_begin;

@@ -59,10 +59,10 @@ bool has_short_rows(const AttentionShape& shape) {
                      [&](std::int64_t kv_len) { return kv_len < shape.max_kv_len(); });
 }
 
-// Whether the main kernel clears accumulators beside its items (RowZeros), for worklists without an
+// Whether the main kernel clears accumulators beside its items (ZeroFill), for worklists without an
 // order. Those of the next KV head are cleared in time if the items of one head keep all
 // multiprocessors busy.
-bool writes_zeros(const KvWorklistRoom& room) {
+bool has_zero_fill(const KvWorklistRoom& room) {
   const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kWorklistTile;
   return !room.has_order && room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
 }
@@ -125,21 +125,21 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   layout.attention = take(plan_.workspace_bytes());
   if (!room_) return layout;
   const KvWorklistRoom room = this->room(options);
-  const std::int64_t sum_bytes = room.sums_capacity() * sm90::backward_dim(shape) * 4;
+  const std::int64_t sum_bytes = room.accum_capacity() * sm90::backward_dim(shape) * 4;
   layout.scratch = take(room.workspace_bytes());
   layout.keys = take(room.keys_capacity() * static_cast<std::int64_t>(sizeof(WorklistEntry)));
   layout.items = take(room.items_capacity() * static_cast<std::int64_t>(sizeof(KvWorkTile)));
   layout.num_items = take(4);
-  layout.sum_keys = take(room.sums_capacity() * static_cast<std::int64_t>(sizeof(SumKey)));
-  layout.num_sums = take(room.num_rows * 4);
-  if (writes_zeros(room)) {
+  layout.accum_keys = take(room.accum_capacity() * static_cast<std::int64_t>(sizeof(AccumKey)));
+  layout.num_accum_rows = take(room.num_rows * 4);
+  if (has_zero_fill(room)) {
     layout.zero_counters =
-        take(room.num_rows * static_cast<std::int64_t>(sizeof(sm90::ZeroCounters)));
+        take(room.num_rows * static_cast<std::int64_t>(sizeof(sm90::ZeroFillCounters)));
   }
-  layout.dk_sums = take(sum_bytes);
-  layout.dv_sums = take(sum_bytes);
+  layout.dk_accum = take(sum_bytes);
+  layout.dv_accum = take(sum_bytes);
   if (!room.has_order) return layout;
-  layout.dbias_sums = take(room.sums_capacity() * 4);
+  layout.dbias_accum = take(room.accum_capacity() * 4);
   layout.first_ranks = take(room.items_capacity() * 4);
   layout.ranks = take(room.ranks_capacity() * 4);
   return layout;
@@ -196,29 +196,29 @@ Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
   call.keys = reinterpret_cast<WorklistEntry*>(base + places.keys);
   call.items = reinterpret_cast<KvWorkTile*>(base + places.items);
   call.num_items = reinterpret_cast<std::int32_t*>(base + places.num_items);
-  call.sum_keys = reinterpret_cast<SumKey*>(base + places.sum_keys);
-  call.num_sums = reinterpret_cast<std::int32_t*>(base + places.num_sums);
+  call.accum_keys = reinterpret_cast<AccumKey*>(base + places.accum_keys);
+  call.num_accum_rows = reinterpret_cast<std::int32_t*>(base + places.num_accum_rows);
   sm90::BackwardWorklist worklist{};
   worklist.keys = call.keys;
   worklist.items = call.items;
   worklist.num_items = call.num_items;
   worklist.max_items = call.room.items_capacity();
-  worklist.sums.keys = call.sum_keys;
-  worklist.sums.dk = reinterpret_cast<float*>(base + places.dk_sums);
-  worklist.sums.dv = reinterpret_cast<float*>(base + places.dv_sums);
+  worklist.sums.keys = call.accum_keys;
+  worklist.sums.dk = reinterpret_cast<float*>(base + places.dk_accum);
+  worklist.sums.dv = reinterpret_cast<float*>(base + places.dv_accum);
   worklist.sums.rows_of_group = call.room.sum_rows();
-  worklist.sums.num_rows = call.num_sums;
+  worklist.sums.num_rows = call.num_accum_rows;
   worklist.sums.num_groups = static_cast<std::int32_t>(call.room.num_rows);
   worklist.seen = kept;
   if (options.deterministic) {
     call.first_ranks = reinterpret_cast<std::int32_t*>(base + places.first_ranks);
     call.ranks = reinterpret_cast<std::int32_t*>(base + places.ranks);
-    worklist.sums.dbias = reinterpret_cast<float*>(base + places.dbias_sums);
+    worklist.sums.dbias = reinterpret_cast<float*>(base + places.dbias_accum);
     worklist.first_ranks = call.first_ranks;
     worklist.ranks = call.ranks;
   }
-  if (writes_zeros(call.room)) {
-    worklist.zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
+  if (has_zero_fill(call.room)) {
+    worklist.zero_counters = reinterpret_cast<sm90::ZeroFillCounters*>(base + places.zero_counters);
   }
   FDMA_TRY_VOID(make_kv_worklist_on_device(call, stream));
   BackwardOptions chosen = options;

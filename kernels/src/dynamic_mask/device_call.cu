@@ -103,7 +103,7 @@ class Sm90Call final : public DeviceCall {
     const bool is_selecting = reading_ != SelectionReading::all || tensors.kept.data != nullptr;
     if (runs(DynamicMaskStage::selection) && is_selecting) {
       FDMA_TRY_VOID(topk_.select(scores, kept, base + layout_.scratch, status, stream));
-      if (spec_.drops_zero_scores) FDMA_TRY_VOID(drop_zeros(scores, kept, stream));
+      if (spec_.drops_zero_scores) FDMA_TRY_VOID(drop_zero_fill(scores, kept, stream));
     }
     if (runs(DynamicMaskStage::lists) && reading_ == SelectionReading::gather) {
       FDMA_TRY_VOID(make_head_worklist(kept, base, status, stream));
@@ -167,7 +167,7 @@ class Sm90Call final : public DeviceCall {
     return {};
   }
 
-  Result<void> drop_zeros(const TensorView& scores, Interval* kept, Stream stream) const {
+  Result<void> drop_zero_fill(const TensorView& scores, Interval* kept, Stream stream) const {
     const std::int64_t num_keys = num_rows_ * kv_len_;
     if (num_keys == 0) return {};
     const auto num_blocks = static_cast<unsigned>(ceil_div(num_keys, std::int64_t{kDropThreads}));

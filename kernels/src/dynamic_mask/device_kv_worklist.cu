@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
       item.batch = static_cast<std::int32_t>(row / call.heads_kv);
       item.kv_head = static_cast<std::int32_t>(row % call.heads_kv);
       item.key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
-      item.first_sum = static_cast<std::int32_t>(row * call.sum_rows);
+      item.first_accum_row = static_cast<std::int32_t>(row * call.sum_rows);
       item.begin_tile = tile.begin;
       item.end_tile = tile.end;
       item.full_begin = tile.full_begin;
@@ -183,7 +183,7 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   // All are counted in 32 bits; the main kernel counts worklist keys.
   const std::int64_t count = std::max({room.keys_capacity(), room.num_rows * num_segments,
-                                       room.sums_capacity(), room.ranks_capacity()});
+                                       room.accum_capacity(), room.ranks_capacity()});
   if (count > kMost) {
     return Error{ErrorCode::unsupported,
                  "kv worklist: " + std::to_string(room.num_rows) + " rows of " +
@@ -220,8 +220,8 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   lists.keys = reinterpret_cast<int4*>(call.keys);
   lists.items = call.items;
   lists.num_items = call.num_items;
-  lists.sum_keys = call.sum_keys;
-  lists.num_sums = call.num_sums;
+  lists.accum_keys = call.accum_keys;
+  lists.num_accum_rows = call.num_accum_rows;
   lists.q_tiles = static_cast<std::int32_t>(ceil_div(room.q_len, std::int64_t{kWorklistTile}));
   if (room.has_order) {
     lists.unordered = reinterpret_cast<int4*>(base + places.unordered);

@@ -34,7 +34,7 @@ struct KvWorklistRoom {
   /// Accumulator rows of a row: its keys that are listed several times. With an order two entries
   /// of a key share one, because the order of two numbers added to 0 does not matter.
   std::int64_t sum_rows() const;
-  std::int64_t sums_capacity() const;  ///< accumulator rows of all rows
+  std::int64_t accum_capacity() const;  ///< accumulator rows of all rows
   /// Each item may visit every tile of queries; 0: no order
   std::int64_t ranks_capacity() const;
   std::int64_t workspace_bytes() const;
@@ -67,8 +67,9 @@ struct KvWorklistCall {
   WorklistEntry* keys = nullptr;      ///< [keys_capacity]: tiles_of_row tiles for each row
   KvWorkTile* items = nullptr;        ///< [keys_capacity / 128]
   std::int32_t* num_items = nullptr;  ///< one word
-  SumKey* sum_keys = nullptr;         ///< [sums_capacity]: those of a row begin at row * sum_rows
-  std::int32_t* num_sums = nullptr;   ///< [num_rows]: accumulator rows in use
+  /// [accum_capacity]: those of a row begin at row * sum_rows
+  AccumKey* accum_keys = nullptr;
+  std::int32_t* num_accum_rows = nullptr;  ///< [num_rows]: accumulator rows in use
   /// With room.has_order, as in KvWorklistArrays (sm90/backward/params.hpp).
   std::int32_t* first_ranks = nullptr;  ///< [items_capacity]
   std::int32_t* ranks = nullptr;        ///< [ranks_capacity]

@@ -48,8 +48,8 @@ struct Lists {
   int4* keys;                          // WorklistEntry
   KvWorkTile* items;
   std::int32_t* num_items;
-  SumKey* sum_keys;
-  std::int32_t* num_sums;
+  AccumKey* accum_keys;
+  std::int32_t* num_accum_rows;
   // With an accumulation order, otherwise null.
   int4* unordered;  // [rows, num_tiles], the tiles of each segment: first and last query, tile
   int4* in_order;   // the same tiles in order: first and last query, item
@@ -63,7 +63,7 @@ struct Lists {
   }
   __device__ int segment_queries() const { return segment_tiles * kWorklistTile; }
   // Number of accumulator rows of a key that is listed `num_parts` times.
-  __device__ int num_sums_of(int num_parts) const {
+  __device__ int num_accum_rows_of(int num_parts) const {
     return num_parts < 2 ? 0 : ranks == nullptr ? 1 : (num_parts + 1) / 2;
   }
 };
@@ -116,32 +116,32 @@ static __global__ void __launch_bounds__(kPieceThreads)
   const PieceKeys keys(call);
   const bool cuts = keys.cuts(call, warps);
   const int segment = call.segment_queries();
-  int num_sums = 0;
+  int num_accum_rows = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
     if (!keys.is_kept(i)) continue;
     const int last = keys.queries[i].y - 1;
     const int first_end = (keys.queries[i].x / segment + 1) * segment;
     if (cuts && first_end <= last) {
-      num_sums += call.num_sums_of(last / segment - first_end / segment + 2);
+      num_accum_rows += call.num_accum_rows_of(last / segment - first_end / segment + 2);
       for (int end = first_end; end <= last; end += segment) {
         atomicAdd(counts + ((end - 1) >> keys.shift), 1u);
       }
     }
     atomicAdd(counts + (last >> keys.shift), 1u);
   }
-  num_sums = __reduce_add_sync(~0u, num_sums);
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = num_sums;
+  num_accum_rows = __reduce_add_sync(~0u, num_accum_rows);
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = num_accum_rows;
   __syncthreads();
   std::uint32_t* const out = call.counts + std::int64_t{blockIdx.x} * kBins;
   for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) {
     out[bin] = counts[bin];
   }
   if (threadIdx.x == 0) {
-    num_sums = 0;
+    num_accum_rows = 0;
 #pragma unroll
-    for (const int each : warps) num_sums += each;
-    call.piece_sums[blockIdx.x] = num_sums;
+    for (const int each : warps) num_accum_rows += each;
+    call.piece_sums[blockIdx.x] = num_accum_rows;
   }
 }
 
@@ -192,15 +192,15 @@ static __global__ void __launch_bounds__(kRowThreads)
   for (int i = bin; i < call.num_segments; i += kRowThreads) {
     call.segment_items[row * call.num_segments + i] = 0;
   }
-  int num_sums = 0;
+  int num_accum_rows = 0;
   for (std::uint32_t first = 0; first < call.num_pieces; first += kRowThreads) {
     const std::uint32_t piece = first + threadIdx.x;
     std::int32_t* const of_piece = call.piece_sums + row * call.num_pieces + piece;
-    const int before = num_sums + sums.before(piece < call.num_pieces ? *of_piece : 0);
+    const int before = num_accum_rows + sums.before(piece < call.num_pieces ? *of_piece : 0);
     if (piece < call.num_pieces) *of_piece = before;
-    num_sums += sums.all;
+    num_accum_rows += sums.all;
   }
-  if (bin == 0) call.num_sums[row] = min(num_sums, call.sum_rows);
+  if (bin == 0) call.num_accum_rows[row] = min(num_accum_rows, call.sum_rows);
 }
 
 static __global__ void __launch_bounds__(kPieceThreads)
@@ -246,22 +246,22 @@ static __global__ void __launch_bounds__(kPieceThreads)
     return make_int2(cuts ? max(queries.x, s * segment) : queries.x,
                      min(queries.y, (s + 1) * segment));
   };
-  const auto num_sums_of = [&](const int2& segments) {
-    return segments.x < segments.y ? call.num_sums_of(segments.y - segments.x + 1) : 0;
+  const auto num_accum_rows_of = [&](const int2& segments) {
+    return segments.x < segments.y ? call.num_accum_rows_of(segments.y - segments.x + 1) : 0;
   };
-  int num_sums = 0;
+  int num_accum_rows = 0;
   for (int i = lane; i - lane < num_kept; i += kWarp) {
     const int2 queries = queries_of(i), segments = segments_of(queries);
-    num_sums += num_sums_of(segments);
+    num_accum_rows += num_accum_rows_of(segments);
     for (int s = segments.x; s <= segments.y; ++s) {
       atomicAdd(&places[warp][(part_of(queries, s).y - 1) >> keys.shift], 1);
     }
   }
-  num_sums = __reduce_add_sync(~0u, num_sums);
-  if (lane == 0) warps[warp] = num_sums;
+  num_accum_rows = __reduce_add_sync(~0u, num_accum_rows);
+  if (lane == 0) warps[warp] = num_accum_rows;
   __syncthreads();
-  int sum_row = call.piece_sums[blockIdx.x];
-  for (int i = 0; i < warp; ++i) sum_row += warps[i];
+  int accum_row = call.piece_sums[blockIdx.x];
+  for (int i = 0; i < warp; ++i) accum_row += warps[i];
   for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kPieceThreads) {
     int at = call.bin_begins[keys.row * kBins + bin] +
              static_cast<int>(call.counts[std::int64_t{blockIdx.x} * kBins + bin]);
@@ -278,12 +278,12 @@ static __global__ void __launch_bounds__(kPieceThreads)
   for (int i = lane; i - lane < num_kept; i += kWarp) {
     const int key = i < num_kept ? key_at(i) : 0;
     const int2 queries = queries_of(i), segments = segments_of(queries);
-    const int num_rows = num_sums_of(segments), rows_up_to = ptx::sum_up_to(num_rows, lane);
-    const int first_sum = sum_row + rows_up_to - num_rows;
-    for (int at = first_sum; at < min(first_sum + num_rows, call.sum_rows); ++at) {
-      call.sum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};
+    const int num_rows = num_accum_rows_of(segments), rows_up_to = ptx::sum_up_to(num_rows, lane);
+    const int first_accum_row = accum_row + rows_up_to - num_rows;
+    for (int at = first_accum_row; at < min(first_accum_row + num_rows, call.sum_rows); ++at) {
+      call.accum_keys[keys.row * call.sum_rows + at] = {static_cast<std::int32_t>(keys.row), key};
     }
-    sum_row += __shfl_sync(~0u, rows_up_to, kWarp - 1);
+    accum_row += __shfl_sync(~0u, rows_up_to, kWarp - 1);
     // Goes segment by segment: parts of a bin come in the order of their keys.
     const int last = __reduce_max_sync(~0u, segments.y);
     for (int s = __reduce_min_sync(~0u, segments.x); s <= last; ++s) {
@@ -296,10 +296,10 @@ static __global__ void __launch_bounds__(kPieceThreads)
       __syncwarp();
       if (bin >= 0) {
         const int before = __popc(same & lanes_below(lane));
-        const int sums = first_sum + (call.ranks == nullptr ? 0 : (s - segments.x) / 2);
-        const bool has_sums = num_rows > 0 && sums < call.sum_rows;
+        const int sums = first_accum_row + (call.ranks == nullptr ? 0 : (s - segments.x) / 2);
+        const bool has_accum = num_rows > 0 && sums < call.sum_rows;
         if (at + before < capacity) {
-          out[at + before] = make_int4(key, part.x, part.y, has_sums ? sums : kNoSums);
+          out[at + before] = make_int4(key, part.x, part.y, has_accum ? sums : kNoAccum);
         }
         if (before == 0) places[warp][bin] = at + __popc(same);
       }
@@ -344,7 +344,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
     if (first + i >= padded) continue;
-    int4 key = make_int4(-1, 0, 0, kNoSums);
+    int4 key = make_int4(-1, 0, 0, kNoAccum);
     if (first + i < size) {
       key = unordered[~static_cast<std::uint32_t>(ranks[i])];
       min_begin = min(min_begin, key.y);

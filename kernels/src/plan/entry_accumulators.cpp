@@ -13,7 +13,7 @@ namespace {
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // The old row of each new accumulator row, for the lists that begin at one tile, counted from
-// first_sum.
+// first_accum_row.
 using OldRows = std::vector<std::int32_t>;
 
 // Assigns rows to pairs of entries of tiles [first, end).
@@ -21,7 +21,7 @@ OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<WorklistEntr
   std::vector<std::pair<std::int32_t, std::int32_t>> entries;  // old row, entry
   for (std::int32_t i = first * kWorklistTile; i < end * kWorklistTile; ++i) {
     const WorklistEntry& each = keys[at(i)];
-    if (each.key >= 0 && each.sum_row != kNoSums) entries.emplace_back(each.sum_row, i);
+    if (each.key >= 0 && each.accum_row != kNoAccum) entries.emplace_back(each.accum_row, i);
   }
   std::sort(entries.begin(), entries.end());
   OldRows rows;
@@ -29,43 +29,44 @@ OldRows give_rows(std::int32_t first, std::int32_t end, std::vector<WorklistEntr
   for (const auto& [old_row, entry] : entries) {
     is_second = !is_second && !rows.empty() && rows.back() == old_row;
     if (!is_second) rows.push_back(old_row);
-    keys[at(entry)].sum_row = static_cast<std::int32_t>(rows.size()) - 1;
+    keys[at(entry)].accum_row = static_cast<std::int32_t>(rows.size()) - 1;
   }
   return rows;
 }
 
 }  // namespace
 
-KvWorklist with_sums_of_pairs(const KvWorklist& lists) {
+KvWorklist with_accum_of_pairs(const KvWorklist& lists) {
   KvWorklist result = lists;
-  result.sum_keys.clear();
+  result.accum_keys.clear();
   std::map<std::int32_t, OldRows> rows_of_tile;  // by the first tile of a list
   for (std::size_t i = 0; i < lists.items.size();) {
     // Items of a KV head are together.
     const KvWorkTile& head = lists.items[i];
     std::size_t end = i;
     std::int32_t first_tile = head.key_tile, end_tile = first_tile;
-    std::int32_t old_sum = kNoSums;
+    std::int32_t old_sum = kNoAccum;
     for (; end < lists.items.size(); ++end) {
       const KvWorkTile& item = lists.items[end];
       if (item.batch != head.batch || item.kv_head != head.kv_head) break;
       first_tile = std::min(first_tile, item.key_tile);
       end_tile = std::max(end_tile, item.key_tile + 1);
-      if (item.first_sum != kNoSums) old_sum = item.first_sum;
+      if (item.first_accum_row != kNoAccum) old_sum = item.first_accum_row;
     }
-    const auto first_sum = static_cast<std::int32_t>(result.sum_keys.size());
-    if (old_sum != kNoSums) {
+    const auto first_accum_row = static_cast<std::int32_t>(result.accum_keys.size());
+    if (old_sum != kNoAccum) {
       auto known = rows_of_tile.find(first_tile);
       if (known == rows_of_tile.end()) {
         known =
             rows_of_tile.emplace(first_tile, give_rows(first_tile, end_tile, result.keys)).first;
       }
       for (const std::int32_t row : known->second) {
-        result.sum_keys.push_back(lists.sum_keys[at(std::int64_t{old_sum} + row)]);
+        result.accum_keys.push_back(lists.accum_keys[at(std::int64_t{old_sum} + row)]);
       }
     }
     for (; i < end; ++i) {
-      if (result.items[i].first_sum != kNoSums) result.items[i].first_sum = first_sum;
+      if (result.items[i].first_accum_row != kNoAccum)
+        result.items[i].first_accum_row = first_accum_row;
     }
   }
   return result;

@@ -83,10 +83,10 @@ std::vector<WorklistEntry> cut_intervals(std::span<const std::int64_t> offsets,
     each([&](std::int32_t key, Interval queries) {
       while (cuts && queries.begin / segment_queries != (queries.end - 1) / segment_queries) {
         const std::int64_t end = (queries.begin / segment_queries + 1) * segment_queries;
-        keys.push_back({key, queries.begin, static_cast<std::int32_t>(end), kNoSums});
+        keys.push_back({key, queries.begin, static_cast<std::int32_t>(end), kNoAccum});
         queries.begin = static_cast<std::int32_t>(end);
       }
-      keys.push_back({key, queries.begin, queries.end, kNoSums});
+      keys.push_back({key, queries.begin, queries.end, kNoAccum});
     });
   }
   return keys;
@@ -108,22 +108,22 @@ void sort_by_live_range(std::int64_t q_len, std::vector<WorklistEntry>& keys) {
         keys.begin() + static_cast<std::ptrdiff_t>(end),
         [](const WorklistEntry& a, const WorklistEntry& b) { return a.q_begin < b.q_begin; });
   }
-  keys.resize(static_cast<std::size_t>(num_tiles * kWorklistTile), {-1, 0, 0, kNoSums});
+  keys.resize(static_cast<std::size_t>(num_tiles * kWorklistTile), {-1, 0, 0, kNoAccum});
 }
 
 // Adds accumulator rows for keys that are listed several times.
 void add_sums(std::size_t num_keys, HeadWorklist& lists) {
-  std::vector<std::int32_t> num_worklist_entries(num_keys, 0), rows(num_keys, kNoSums);
+  std::vector<std::int32_t> num_worklist_entries(num_keys, 0), rows(num_keys, kNoAccum);
   for (const WorklistEntry& each : lists.keys) {
     if (each.key >= 0) ++num_worklist_entries[static_cast<std::size_t>(each.key)];
   }
   for (std::size_t key = 0; key < num_keys; ++key) {
     if (num_worklist_entries[key] < 2) continue;
-    rows[key] = static_cast<std::int32_t>(lists.sum_keys.size());
-    lists.sum_keys.push_back(static_cast<std::int32_t>(key));
+    rows[key] = static_cast<std::int32_t>(lists.accum_keys.size());
+    lists.accum_keys.push_back(static_cast<std::int32_t>(key));
   }
   for (WorklistEntry& each : lists.keys) {
-    if (each.key >= 0) each.sum_row = rows[static_cast<std::size_t>(each.key)];
+    if (each.key >= 0) each.accum_row = rows[static_cast<std::size_t>(each.key)];
   }
 }
 
@@ -197,16 +197,16 @@ std::int32_t append_keys(const HeadWorklist& lists, KvWorklist& to) {
 
 void append_items(const HeadWorklist& lists, std::int32_t first_tile, std::int32_t batch,
                   std::int32_t kv_head, std::int32_t heads_kv, KvWorklist& to) {
-  const auto first_sum = static_cast<std::int32_t>(to.sum_keys.size());
+  const auto first_accum_row = static_cast<std::int32_t>(to.accum_keys.size());
   for (KvWorkTile item : lists.items) {
     item.batch = batch;
     item.kv_head = kv_head;
     item.key_tile += first_tile;
-    if (item.first_sum != kNoSums) item.first_sum += first_sum;
+    if (item.first_accum_row != kNoAccum) item.first_accum_row += first_accum_row;
     to.items.push_back(item);
   }
-  for (const std::int32_t key : lists.sum_keys) {
-    to.sum_keys.push_back({batch * heads_kv + kv_head, key});
+  for (const std::int32_t key : lists.accum_keys) {
+    to.accum_keys.push_back({batch * heads_kv + kv_head, key});
   }
 }
 

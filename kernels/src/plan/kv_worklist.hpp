@@ -26,7 +26,7 @@ std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w);
 struct HeadWorklist {
   std::vector<WorklistEntry> keys;
   std::vector<KvWorkTile> items;
-  std::vector<std::int32_t> sum_keys;  ///< the key of each accumulator row
+  std::vector<std::int32_t> accum_keys;  ///< the key of each accumulator row
   friend bool operator==(const HeadWorklist&, const HeadWorklist&) = default;
 };
 

@@ -98,7 +98,7 @@ class ListsPlanner {
       }
     }
     segment_ = segment_tiles(shape, w);
-    std::int64_t visited = 0, listed = 0, num_items = 0, num_sums = 0, num_keys = 0;
+    std::int64_t visited = 0, listed = 0, num_items = 0, num_accum_rows = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
       if (!group.has_worklist) {
@@ -108,11 +108,11 @@ class ListsPlanner {
       visited += group.visited;
       listed += group.listed;
       num_items += static_cast<std::int64_t>(group.lists.items.size());
-      num_sums += static_cast<std::int64_t>(group.lists.sum_keys.size());
+      num_accum_rows += static_cast<std::int64_t>(group.lists.accum_keys.size());
     }
     const double most = (1 - kLeastGain) * static_cast<double>(visited);
     if (num_items == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) return false;
-    if (const std::int64_t count = std::max({num_items, num_sums, num_keys});
+    if (const std::int64_t count = std::max({num_items, num_accum_rows, num_keys});
         count > std::numeric_limits<std::int32_t>::max()) {
       return Error{ErrorCode::unsupported,
                    fmt::format("mask: {} worklist entries, items or sums, but a plan holds at most "

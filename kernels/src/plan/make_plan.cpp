@@ -316,7 +316,7 @@ std::int64_t AttentionPlan::size_bytes() const {
          bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
          bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) +
          bytes(closed_forms) + bytes(borders) + bytes(kv_worklist.keys) + bytes(kv_worklist.items) +
-         bytes(kv_worklist.sum_keys);
+         bytes(kv_worklist.accum_keys);
 }
 
 std::int64_t AttentionPlan::num_items() const {

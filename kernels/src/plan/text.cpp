@@ -165,7 +165,7 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
   if (plan.has_worklist()) {
     text +=
         fmt::format("listed keys {} in tiles of {}, sums {}, keys moved {}\n", lists.keys.size(),
-                    kWorklistTile, lists.sum_keys.size(), plan.counts.moved_keys);
+                    kWorklistTile, lists.accum_keys.size(), plan.counts.moved_keys);
   }
   if (!plan.split_rows.empty()) {
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),

@@ -40,7 +40,7 @@ class ListChecker {
     const std::int64_t q_len = plan_.shape.max_q_len(), kv_len = plan_.shape.max_kv_len();
     for (std::size_t i = 0; i < lists_.keys.size(); ++i) {
       const WorklistEntry& each = lists_.keys[i];
-      const bool is_padding = each == WorklistEntry{-1, 0, 0, kNoSums};
+      const bool is_padding = each == WorklistEntry{-1, 0, 0, kNoAccum};
       if (is_padding || (each.key >= 0 && each.key < kv_len && each.q_begin >= 0 &&
                          each.q_begin < each.q_end && each.q_end <= q_len)) {
         continue;
@@ -83,12 +83,12 @@ class ListChecker {
         return fail(fmt::format("key {} is seen by [{}, {}), not by all of its full tiles",
                                 each.key, each.q_begin, each.q_end));
       }
-      if (!has_sums(item, each)) continue;
-      const std::int64_t row = std::int64_t{item.first_sum} + each.sum_row;
-      if (row >= static_cast<std::int64_t>(lists_.sum_keys.size()) ||
-          lists_.sum_keys[static_cast<std::size_t>(row)] != SumKey{kv_row, each.key}) {
+      if (!has_accum(item, each)) continue;
+      const std::int64_t row = std::int64_t{item.first_accum_row} + each.accum_row;
+      if (row >= static_cast<std::int64_t>(lists_.accum_keys.size()) ||
+          lists_.accum_keys[static_cast<std::size_t>(row)] != AccumKey{kv_row, each.key}) {
         return fail(fmt::format("key {}: sum {} of {} is not its own", each.key, row,
-                                lists_.sum_keys.size()));
+                                lists_.accum_keys.size()));
       }
     }
     return {};
@@ -127,11 +127,11 @@ class ListChecker {
                           each.key, each.q_begin, each.q_end, first.begin_tile * kWorklistTile,
                           end_tile * kWorklistTile));
         }
-        if (next - i > 1 && !has_sums(first, each)) {
+        if (next - i > 1 && !has_accum(first, each)) {
           return wrong(
               fmt::format("kv_worklist: key {} has no sums, but {} items", each.key, next - i));
         }
-        listed.emplace_back(first.batch, first.kv_head, each.key, has_sums(first, each));
+        listed.emplace_back(first.batch, first.kv_head, each.key, has_accum(first, each));
       }
       i = next;
     }
@@ -151,8 +151,8 @@ class ListChecker {
         .keys[static_cast<std::size_t>(item.key_tile) * static_cast<std::size_t>(kWorklistTile) +
               static_cast<std::size_t>(i)];
   }
-  static bool has_sums(const KvWorkTile& item, const WorklistEntry& key) {
-    return key.key >= 0 && item.first_sum >= 0 && key.sum_row >= 0;
+  static bool has_accum(const KvWorkTile& item, const WorklistEntry& key) {
+    return key.key >= 0 && item.first_accum_row >= 0 && key.accum_row >= 0;
   }
 
   const AttentionPlan& plan_;

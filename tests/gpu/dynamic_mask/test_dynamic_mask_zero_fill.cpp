@@ -1,7 +1,7 @@
-// Backward calls of Dynamic Mask Attention whose main kernel writes zeros of sums itself, beside
-// those with an order, for which kernels before it do: the same gradients, whatever is in memory.
-// The kernel does so for several KV heads where steps of 1,024 queries times tiles of w keys are
-// 132 at least.
+// Backward calls of Dynamic Mask Attention whose main kernel writes zero fill of the fp32
+// accumulators itself, beside those with an order, for which kernels before it do: the same
+// gradients, whatever is in memory. The kernel does so for several KV heads where steps of 1,024
+// queries times tiles of w keys are 132 at least.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Each wgmma wrapper against a product on the host. Elements are small integers, so that 16-bit
-// inputs and float32 sums are exact and results must be equal.
+// inputs and fp32 accumulators are exact and results must be equal.
 #include <algorithm>
 #include <cstdint>
 #include <random>

@@ -86,7 +86,7 @@ struct Made {
     const GuardedBytes workspace(size(room.workspace_bytes(), 1));
     const GuardedBytes d_keys(size(room.keys_capacity(), sizeof(WorklistEntry)));
     const GuardedBytes d_items(size(room.items_capacity(), sizeof(KvWorkTile)));
-    const GuardedBytes d_sum_keys(size(room.sums_capacity(), sizeof(SumKey)));
+    const GuardedBytes d_sum_keys(size(room.accum_capacity(), sizeof(AccumKey)));
     const GuardedBytes d_num_items(4), d_num_sums(size(room.num_rows, 4));
     const GuardedBytes d_first_ranks(size(room.has_order ? room.items_capacity() : 0, 4));
     const GuardedBytes d_ranks(size(room.ranks_capacity(), 4));
@@ -99,8 +99,8 @@ struct Made {
     call.keys = d_keys.as<WorklistEntry>();
     call.items = d_items.as<KvWorkTile>();
     call.num_items = d_num_items.as<std::int32_t>();
-    call.sum_keys = d_sum_keys.as<SumKey>();
-    call.num_sums = d_num_sums.as<std::int32_t>();
+    call.accum_keys = d_sum_keys.as<AccumKey>();
+    call.num_accum_rows = d_num_sums.as<std::int32_t>();
     if (room.has_order) {
       call.first_ranks = d_first_ranks.as<std::int32_t>();
       call.ranks = d_ranks.as<std::int32_t>();
@@ -110,16 +110,16 @@ struct Made {
     workspace.to_host();
     keys = elements_of<WorklistEntry>(d_keys.to_host());
     items = elements_of<KvWorkTile>(d_items.to_host());
-    sum_keys = elements_of<SumKey>(d_sum_keys.to_host());
-    num_sums = elements_of<std::int32_t>(d_num_sums.to_host());
+    accum_keys = elements_of<AccumKey>(d_sum_keys.to_host());
+    num_accum_rows = elements_of<std::int32_t>(d_num_sums.to_host());
     num_items = elements_of<std::int32_t>(d_num_items.to_host()).front();
     first_ranks = elements_of<std::int32_t>(d_first_ranks.to_host());
     ranks = elements_of<std::int32_t>(d_ranks.to_host());
   }
   std::vector<WorklistEntry> keys;
   std::vector<KvWorkTile> items;
-  std::vector<SumKey> sum_keys;
-  std::vector<std::int32_t> num_sums, first_ranks, ranks;
+  std::vector<AccumKey> accum_keys;
+  std::vector<std::int32_t> num_accum_rows, first_ranks, ranks;
   std::int32_t num_items = 0;
 };
 
@@ -127,9 +127,9 @@ struct Made {
 HeadWorklist with_pairs(const HeadWorklist& lists) {
   KvWorklist of_head;
   append_items(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
-  of_head = with_sums_of_pairs(of_head);
+  of_head = with_accum_of_pairs(of_head);
   HeadWorklist pairs{of_head.keys, lists.items, {}};
-  for (const SumKey& each : of_head.sum_keys) pairs.sum_keys.push_back(each.key);
+  for (const AccumKey& each : of_head.accum_keys) pairs.accum_keys.push_back(each.key);
   return pairs;
 }
 
@@ -192,15 +192,15 @@ void expect_lists_as_asked(const Case& c) {
       item.batch = static_cast<std::int32_t>(row) / c.heads_kv;
       item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
       item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
-      item.first_sum += static_cast<std::int32_t>(row * room.sum_rows());
+      item.first_accum_row += static_cast<std::int32_t>(row * room.sum_rows());
       expected_items.push_back(item);
     }
-    ASSERT_EQ(made.num_sums[static_cast<std::size_t>(row)],
-              static_cast<std::int32_t>(expected.sum_keys.size()))
+    ASSERT_EQ(made.num_accum_rows[static_cast<std::size_t>(row)],
+              static_cast<std::int32_t>(expected.accum_keys.size()))
         << "row " << row;
-    for (std::size_t i = 0; i < expected.sum_keys.size(); ++i) {
-      const SumKey want{static_cast<std::int32_t>(row), expected.sum_keys[i]};
-      ASSERT_EQ(made.sum_keys[static_cast<std::size_t>(row * room.sum_rows()) + i], want)
+    for (std::size_t i = 0; i < expected.accum_keys.size(); ++i) {
+      const AccumKey want{static_cast<std::int32_t>(row), expected.accum_keys[i]};
+      ASSERT_EQ(made.accum_keys[static_cast<std::size_t>(row * room.sum_rows()) + i], want)
           << "row " << row << ", row of sums " << i;
     }
   }
@@ -210,10 +210,10 @@ void expect_lists_as_asked(const Case& c) {
     const KvWorkTile &got = made.items[i], &want = expected_items[i];
     ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
                          << got.begin_tile << ", " << got.end_tile << ") full [" << got.full_begin
-                         << ", " << got.full_end << ") sums " << got.first_sum
+                         << ", " << got.full_end << ") sums " << got.first_accum_row
                          << ", expected key tile " << want.key_tile << " [" << want.begin_tile
                          << ", " << want.end_tile << ") full [" << want.full_begin << ", "
-                         << want.full_end << ") sums " << want.first_sum;
+                         << want.full_end << ") sums " << want.first_accum_row;
   }
   if (c.has_order) expect_ranks(made);
 }
@@ -278,7 +278,8 @@ TEST(DeviceKvWorklist, EntriesBeyondTheRoomAreLeftOut) {
   for (const bool has_order : {false, true}) {
     c.has_order = has_order;
     const Made made(c);
-    for (const std::int32_t num_sums : made.num_sums) EXPECT_EQ(num_sums, c.room().sum_rows());
+    for (const std::int32_t num_accum_rows : made.num_accum_rows)
+      EXPECT_EQ(num_accum_rows, c.room().sum_rows());
     EXPECT_EQ(made.num_items, c.room().items_capacity());
     if (has_order) expect_ranks(made);
   }

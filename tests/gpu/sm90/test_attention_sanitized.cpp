@@ -1,7 +1,7 @@
 // Few and small trials for compute-sanitizer, whose tools slow a kernel down a hundredfold: every
 // kind of segment, gathered and reordered keys, tails, key bias, both head sizes; gradients of the
-// same, in order or not, over worklist keys, with row sums of keys and residuals. References are
-// computed on the host, so that attention is the only kernel.
+// same, in order or not, over worklist keys, with row accumulators of keys and residuals.
+// References are computed on the host, so that attention is the only kernel.
 #include <gtest/gtest.h>
 
 #include "backend/backend_backward_case.hpp"
@@ -124,7 +124,7 @@ TEST(AttentionSanitized, GradientsOverListedKeys) {
       backward.columns = ColumnMode::reorder;
       backward.deterministic = is_deterministic;
       testing::BackwardTrial trial(machine, mask, {1, 16, 1}, choice, backward);
-      EXPECT_FALSE(trial.plan().kv_worklist.sum_keys.empty());
+      EXPECT_FALSE(trial.plan().kv_worklist.accum_keys.empty());
       const auto ran = trial.run();
       ASSERT_TRUE(ran) << ran.error().message;
       EXPECT_EQ(trial.check(), "") << head_dim;

@@ -91,7 +91,7 @@ TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
       choice.head_dim = head_dim;
       choice.has_bias = head_dim == 128;
       BackwardTrial trial(machine, mask, {1, 16, 1}, choice, listed());
-      EXPECT_FALSE(trial.plan().kv_worklist.sum_keys.empty());
+      EXPECT_FALSE(trial.plan().kv_worklist.accum_keys.empty());
       const auto ran = trial.run();
       ASSERT_TRUE(ran) << ran.error().message;
       EXPECT_EQ(trial.check(), "") << head_dim;
@@ -167,7 +167,7 @@ TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
                           [](auto q, auto k) { return k <= q && q < k + 40 + k * 61 % 500; }),
       {128, 128}));
   int num_worklist_entries = 0;
-  std::size_t num_sums = 0;
+  std::size_t num_accum_rows = 0;
   for (std::size_t i = 0; i < masks.size(); ++i) {
     for (const std::int32_t head_dim : {64, 128, 256}) {
       TrialChoice choice;
@@ -179,7 +179,7 @@ TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
       const TrialHeads heads[] = {{1, 12, 12}, {1, 16, 2}, {2, 6, 2}};
       BackwardTrial trial(machine, masks[i], heads[i % std::size(heads)], choice, backward);
       num_worklist_entries += trial.plan().has_worklist() ? 1 : 0;
-      num_sums += trial.plan().kv_worklist.sum_keys.size();
+      num_accum_rows += trial.plan().kv_worklist.accum_keys.size();
       std::vector<unsigned char> bytes;
       for (const unsigned char poison : {0xff, 0x00, 0x41}) {
         const auto ran = trial.run(poison);
@@ -191,7 +191,7 @@ TEST(BackwardOverKvWorklist, GivesTheSameBitsEveryRunWhereThatIsAskedFor) {
     }
   }
   EXPECT_GT(num_worklist_entries, 6);
-  EXPECT_GT(num_sums, 0U);
+  EXPECT_GT(num_accum_rows, 0U);
 }
 
 TEST(BackwardOverKvWorklist, WantsAnOrderForDeterministicCalls) {

@@ -1,7 +1,7 @@
-// Backward calls by plans of items whose main kernel writes zeros of sums itself (RowZeros): KV
-// heads of more units than there are multiprocessors, one after the other. Blocks write zeros of
-// the next head's sums while they compute, and wait for those of theirs. That they did is read from
-// the workspace.
+// Backward calls by plans of items whose main kernel writes zero fill of the fp32 accumulators
+// itself (ZeroFill): KV heads of more units than there are multiprocessors, one after the other.
+// Blocks write zeros of the next head's sums while they compute, and wait for those of theirs. That
+// they did is read from the workspace.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -65,7 +65,7 @@ class Calls {
     const AttentionShape& shape = plan_.shape();
     const sm90::BackwardWorkspace places(plan_.impl());
     ASSERT_TRUE(plan_.impl().is_by_row);
-    std::vector<sm90::ZeroCounters> counters(
+    std::vector<sm90::ZeroFillCounters> counters(
         static_cast<std::size_t>(shape.batch * shape.heads_kv));
     require(cudaMemcpy(counters.data(),
                        static_cast<const char*>(workspace_.data()) + places.zero_counters,

@@ -13,7 +13,7 @@ namespace fdma {
 inline constexpr std::int32_t kWorklistTile = 128;
 
 /// Marks a key without fp32 accumulators: its work tile stores its gradients.
-inline constexpr std::int32_t kNoSums = -1;
+inline constexpr std::int32_t kNoAccum = -1;
 
 /// Entries are sorted by (q_end - 1) >> live_range_shift(q_len), that is in steps of 64 queries or
 /// more, at most 1,024 steps.
@@ -37,8 +37,8 @@ struct alignas(16) WorklistEntry {
   std::int32_t q_begin;
   std::int32_t q_end;
   /// Row of the fp32 accumulators that its work tiles add gradients to, counted from
-  /// KvWorkTile::first_sum; or kNoSums.
-  std::int32_t sum_row;
+  /// KvWorkTile::first_accum_row; or kNoAccum.
+  std::int32_t accum_row;
   friend bool operator==(const WorklistEntry&, const WorklistEntry&) = default;
 };
 
@@ -48,9 +48,9 @@ struct alignas(16) KvWorkTile {
   std::int32_t batch;
   std::int32_t kv_head;
   std::int32_t key_tile;  ///< worklist keys [128 * key_tile, .. + 128)
-  /// First row of the fp32 accumulators of its keys, or kNoSums. Keys without accumulators are in
+  /// First row of the fp32 accumulators of its keys, or kNoAccum. Keys without accumulators are in
   /// no other work tile; this one stores their gradients.
-  std::int32_t first_sum;
+  std::int32_t first_accum_row;
   std::int32_t begin_tile;  ///< of 128 queries, not empty; tiles in between may have no cell
   std::int32_t end_tile;
   std::int32_t full_begin;  ///< tiles in which all 128 keys are seen by every existing query;
@@ -59,10 +59,10 @@ struct alignas(16) KvWorkTile {
 };
 
 /// The key whose gradients a row of fp32 accumulators holds; key -1: none.
-struct alignas(8) SumKey {
+struct alignas(8) AccumKey {
   std::int32_t kv_row;  ///< batch * heads_kv + kv_head
   std::int32_t key;
-  friend bool operator==(const SumKey&, const SumKey&) = default;
+  friend bool operator==(const AccumKey&, const AccumKey&) = default;
 };
 
 /// The kv worklists of all KV heads; equal ones are stored once.
@@ -76,7 +76,7 @@ struct alignas(8) SumKey {
 struct KvWorklist {
   std::vector<WorklistEntry> keys;
   std::vector<KvWorkTile> items;
-  std::vector<SumKey> sum_keys;
+  std::vector<AccumKey> accum_keys;
   bool empty() const { return items.empty() && keys.empty(); }
   friend bool operator==(const KvWorklist&, const KvWorklist&) = default;
 };

@@ -4,7 +4,7 @@
 //
 // Over worklist keys, kernels before and after these handle the gradients that the main kernel does
 // not write (key_gradients.hpp). The main kernel zeroes most accumulators itself where KV heads
-// have units for all multiprocessors (RowZeros). With RowSums::keys two more kernels follow the
+// have units for all multiprocessors (ZeroFill). With RowSums::keys two more kernels follow the
 // first: an instance of the main kernel that sums rows of dS (the correction pass of the exact
 // delta), and one that adds the sums to D.
 #include <cuda_runtime.h>
@@ -155,7 +155,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
   // The main kernel clears the others
-  const bool is_first_zeroed = params.zeros.counters != nullptr;
+  const bool is_first_zeroed = params.zero_fill.counters != nullptr;
   queries.zeroed_heads = is_first_zeroed ? params.group_size : params.places.heads_q;
   queries.zeroed_elements = is_first_zeroed ? 1 : queries.batch;
   return queries;
@@ -192,16 +192,16 @@ int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* wor
 
 // Decides whether the main kernel zeroes the accumulators of all KV heads but the first, and zeroes
 // their counters.
-Result<void> set_zeros(const sm90::RowZeros& zeros, const BackwardCall& call, int dim,
+Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call, int dim,
                        BackwardParams& params, Stream stream) {
-  if (zeros.counters == nullptr || params.turns != nullptr || call.sums_keys ||
+  if (zero_fill.counters == nullptr || params.turns != nullptr || call.sums_keys ||
       dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
     return {};
   }
-  params.zeros = zeros;
+  params.zero_fill = zero_fill;
   return sm90::check_cuda(
-      cudaMemsetAsync(zeros.counters, 0,
-                      static_cast<std::size_t>(zeros.num_rows) * sizeof(sm90::ZeroCounters),
+      cudaMemsetAsync(zero_fill.counters, 0,
+                      static_cast<std::size_t>(zero_fill.num_rows) * sizeof(sm90::ZeroFillCounters),
                       stream),
       "cudaMemsetAsync");
 }
@@ -221,7 +221,7 @@ template <class T>
 Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params,
                     const sm90::BackwardWorklist* worklist, TurnOffsets* turn_offsets,
-                    sm90::ZeroCounters* zero_counters, Stream stream) {
+                    sm90::ZeroFillCounters* zero_counters, Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
   const int dim = sm90::backward_dim(shape);
@@ -246,20 +246,20 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                        worklist->ranks};
     keys = key_gradient_params(call, shape, params, kernel.dim, *worklist);
     if (num_units > 0) {
-      const sm90::RowZeros zeros{worklist->zero_counters, worklist->sums.num_rows,
-                                 worklist->sums.rows_of_group, worklist->sums.num_groups,
-                                 shape.heads_kv};
-      FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
+      const sm90::ZeroFill zero_fill{worklist->zero_counters, worklist->sums.num_rows,
+                                     worklist->sums.rows_of_group, worklist->sums.num_groups,
+                                     shape.heads_kv};
+      FDMA_TRY_VOID(set_zeros(zero_fill, call, kernel.dim, params, stream));
     }
     sm90::KeyGradientParams zeroed = keys;
-    if (params.zeros.counters != nullptr) zeroed.sums.num_groups = 1;
+    if (params.zero_fill.counters != nullptr) zeroed.sums.num_groups = 1;
     FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_key_gradients(zeroed, stream),
                                    "launch of the kernels that zero gradients"));
   } else if (plan.is_by_row) {
-    const sm90::RowZeros zeros{zero_counters, nullptr, 0,
-                               static_cast<std::int32_t>(shape.batch) * shape.heads_kv,
-                               shape.heads_kv};
-    FDMA_TRY_VOID(set_zeros(zeros, call, kernel.dim, params, stream));
+    const sm90::ZeroFill zero_fill{zero_counters, nullptr, 0,
+                                   static_cast<std::int32_t>(shape.batch) * shape.heads_kv,
+                                   shape.heads_kv};
+    FDMA_TRY_VOID(set_zeros(zero_fill, call, kernel.dim, params, stream));
   }
   const QueryParams queries = query_params(call, shape, params, kernel.dim);
   const bool has_queries = params.places.padded_q_len > 0;
@@ -333,12 +333,13 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   params.places = {reinterpret_cast<float*>(base + places.lse_log2),
                    reinterpret_cast<float*>(base + places.deltas),
                    reinterpret_cast<float*>(base + places.missing),
-                   reinterpret_cast<float*>(base + places.dq_sums),
+                   reinterpret_cast<float*>(base + places.dq_accum),
                    shape.heads_q,
                    static_cast<std::int32_t>(places.padded_q_len)};
   if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
   params.walks_down = options.deterministic && impl.arrays.walks_down;
-  auto* const zero_counters = reinterpret_cast<sm90::ZeroCounters*>(base + places.zero_counters);
+  auto* const zero_counters =
+      reinterpret_cast<sm90::ZeroFillCounters*>(base + places.zero_counters);
   TurnOffsets* turn_offsets = nullptr;
   if (is_closed_form) {
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
@@ -360,12 +361,12 @@ sm90::BackwardWorklist lists_of(const DevicePlan::Impl& plan, void* workspace) {
   const sm90::BackwardWorkspace places(plan);
   char* const base = static_cast<char*>(workspace);
   const int dim = sm90::backward_dim(plan.shape);
-  const sm90::KeySums sums{
-      worklist.sum_keys,
-      reinterpret_cast<float*>(base + places.dk_sums),
-      reinterpret_cast<float*>(base + places.dv_sums),
-      plan.is_ordered ? reinterpret_cast<float*>(base + places.dbias_sums) : nullptr,
-      worklist.num_sums,
+  const sm90::KvAccum sums{
+      worklist.accum_keys,
+      reinterpret_cast<float*>(base + places.dk_accum),
+      reinterpret_cast<float*>(base + places.dv_accum),
+      plan.is_ordered ? reinterpret_cast<float*>(base + places.dbias_accum) : nullptr,
+      worklist.num_accum_rows,
       nullptr,
       1,
       dim,

@@ -16,7 +16,7 @@ struct BackwardWorklist {
   const std::int32_t* num_items;  ///< one word
   std::int64_t max_items;         ///< an upper bound of *num_items
   /// dim_qk and dim_v are backward_dim of the shape; memory of the call
-  KeySums sums;
+  KvAccum sums;
   /// For deterministic calls (KvWorklistArrays), or null. The sums then have rows of dbias, and no
   /// row has more than two entries.
   const std::int32_t* first_ranks;
@@ -24,8 +24,8 @@ struct BackwardWorklist {
   /// KeyGradientParams::seen, with the longest kv_len of the shape.
   const Interval* seen;
   /// Memory for a counter for each group of sums, which is a KV head, or null. With it the main
-  /// kernel of an ordinary call may clear the accumulators itself (RowZeros).
-  ZeroCounters* zero_counters;
+  /// kernel of an ordinary call may clear the accumulators itself (ZeroFill).
+  ZeroFillCounters* zero_counters;
 };
 
 /// Runs attention_backward (fdma/kernels/device_plan.hpp) over `lists`. Only the header of the

@@ -52,7 +52,7 @@ struct PrepareLayout {
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = kThreads / kLanes * kRows;
   static constexpr int kShare = kLanes / kRows;  ///< lanes that end with the sum of a row
-  static constexpr int kZeroVectors = 2048;      ///< of 16 bytes, per block that writes zeros
+  static constexpr int kZeroVectors = 2048;      ///< of 16 bytes, per block that fills with zeros
   static_assert(kTileKeys % kBlockRows == 0 && kTileKeys * kDim / 4 % kZeroVectors == 0);
 };
 
@@ -84,10 +84,11 @@ __device__ __forceinline__ void load_rows(const RowsView& rows, int batch, int h
 
 /// Zeroes a block's part of the accumulators of zeroed_heads of a batch element.
 template <int kDim>
-__device__ __forceinline__ void zero_sums(const QueryPlaces& places, int batch, int block) {
+__device__ __forceinline__ void zero_accum(const QueryPlaces& places, int batch, int block) {
   using Layout = PrepareLayout<kDim>;
-  auto* const sums = reinterpret_cast<float4*>(places.dq_sums + places.first_row(batch, 0) * kDim) +
-                     std::int64_t{block} * Layout::kZeroVectors + threadIdx.x;
+  auto* const sums =
+      reinterpret_cast<float4*>(places.dq_accum + places.first_row(batch, 0) * kDim) +
+      std::int64_t{block} * Layout::kZeroVectors + threadIdx.x;
 #pragma unroll
   for (int i = 0; i < Layout::kZeroVectors; i += Layout::kThreads) {
     sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
 #pragma unroll 1
     for (int batch = static_cast<int>(blockIdx.y); batch < p.zeroed_elements;
          batch += static_cast<int>(gridDim.y)) {
-      zero_sums<kDim>(p.places, batch, static_cast<int>(blockIdx.x));
+      zero_accum<kDim>(p.places, batch, static_cast<int>(blockIdx.x));
     }
     return;
   }
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads) store_kernel(const QueryPar
     const int q_len = length_of(p, batch);
     if (first_row >= q_len) continue;
     const std::int64_t at = p.places.first_row(batch, head) + first_row;
-    const float* sums = p.places.dq_sums + at * kDim;
+    const float* sums = p.places.dq_accum + at * kDim;
     float x[kDim / 2];
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {

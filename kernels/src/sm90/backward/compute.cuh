@@ -82,7 +82,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   ptx::Ring<kStages> ring;
   std::uint32_t phases = 0;  // bit 0: parity of units, bit 1: parity of dQ sums
   const auto bias_sums = [&] {
-    return base + Layout::kBiasSums + 8 * (group * kWarpgroupThreads + thread_now());
+    return base + Layout::kBiasAccum + 8 * (group * kWarpgroupThreads + thread_now());
   };
   const auto release = [&](std::uint32_t barrier) {
     ptx::mbarrier_arrive_warp(barrier, lane_now());
@@ -143,40 +143,40 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
   };
   // Otherwise TMA adds dQ (dq_semaphore.cuh), for each warp its part.
-  constexpr int kWarpSumBytes = Layout::kSumBytes / Layout::kSumWarps;
-  const auto sum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
+  constexpr int kWarpDqAccumBytes = Layout::kDqAccumBytes / Layout::kDqAccumWarps;
+  const auto dq_accum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
   const auto takes_turns = [&] { return p.turns != nullptr; };
   const auto wait_until_copied = [&] {
     if (lane_now() == 0) ptx::bulk_wait_read<0>();
     __syncwarp();
   };
-  const auto wait_for_sums = [&] {
+  const auto wait_for_accum = [&] {
     if (takes_turns()) {
-      ptx::mbarrier_wait(base + Layout::kSumsEmpty, phases >> 1, "compute: sums empty");
+      ptx::mbarrier_wait(base + Layout::kDqAccumEmpty, phases >> 1, "compute: sums empty");
     } else {
       wait_until_copied();
     }
   };
   const auto add_sums = [&](const uint4& step) {
     if (takes_turns()) {
-      release(base + Layout::kSumsFull);
+      release(base + Layout::kDqAccumFull);
     } else if (lane_now() == 0) {
-      ptx::bulk_reduce_add(p.places.dq_sums +
-                               std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
-                               sum_warp() * (kWarpSumBytes / 4),
-                           base + Layout::kSums + sum_warp() * kWarpSumBytes, kWarpSumBytes);
+      ptx::bulk_reduce_add(
+          p.places.dq_accum + std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+              dq_accum_warp() * (kWarpDqAccumBytes / 4),
+          base + Layout::kDqAccum + dq_accum_warp() * kWarpDqAccumBytes, kWarpDqAccumBytes);
       ptx::bulk_commit();
     }
   };
 
   // Sums dS of a step over this warpgroup's keys and adds it to QueryPlaces::missing, the
   // correction of D for the step's queries.
-  [[maybe_unused]] std::uint32_t sums_parity = 0;
+  [[maybe_unused]] std::uint32_t accum_parity = 0;
   [[maybe_unused]] const auto add_up_rows = [&](int stage, std::uint32_t sum_tile,
                                                 const float(&probabilities)[kQueries / 2],
                                                 const float(&dp)[kQueries / 2]) {
     constexpr std::uint32_t kBytes = kGroupSumBytes<kQueries>;
-    const std::uint32_t row_sums = base + Layout::kScores + (2 * group + sums_parity) * kBytes;
+    const std::uint32_t row_sums = base + Layout::kScores + (2 * group + accum_parity) * kBytes;
     const int thread = thread_now();
     store_warp_sums<kQueries>(
         probabilities, dp, base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8,
@@ -191,7 +191,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     __syncwarp();
     release(base + Layout::kQEmpty + 8 * stage);
     release(base + Layout::kOEmpty + 8 * stage);
-    sums_parity ^= 1;  // these are read until all threads have come to the next barrier
+    accum_parity ^= 1;  // these are read until all threads have come to the next barrier
   };
 
   // Over worklist keys: the keys of unit `units` in shared memory.
@@ -221,7 +221,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   };
   // Stores or adds the gradients of a unit's keys. The next unit's keys are copied meanwhile.
   [[maybe_unused]] const auto set_worklist_row = [&](const uint4& unit, bool is_last) {
-    const int lane = lane_now(), first_sum = static_cast<int>(unit.w);
+    const int lane = lane_now(), first_accum_row = static_cast<int>(unit.w);
     const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
     if (batch < 0) return;  // a block without units
     int2 keys[2];
@@ -231,13 +231,13 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     if (!is_last) bring_keys();
     if constexpr (kHasValues) {
       set_worklist_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
-                                  p.worklist.dv_sums, dv, 1.0f, keys, first_sum, p.head_dim_v,
-                                  lane);
+                                  p.worklist.dv_accum, dv, 1.0f, keys, first_accum_row,
+                                  p.head_dim_v, lane);
     }
     if constexpr (kHasKeys) {
       set_worklist_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
-                                   p.worklist.dk_sums, dk, p.scale, keys, first_sum, p.head_dim,
-                                   lane);
+                                   p.worklist.dk_accum, dk, p.scale, keys, first_accum_row,
+                                   p.head_dim, lane);
     }
     if constexpr (kGeneral && kHasKeys) {
       const float2 sums = load_pair(bias_sums());
@@ -247,11 +247,11 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (p.dkey_bias != nullptr && lane % 4 == 0 && keys[i].x >= 0) {
-          const bool has_sums =
-              p.worklist.dbias_sums != nullptr && first_sum >= 0 && keys[i].y >= 0;
-          atomicAdd(has_sums ? p.worklist.dbias_sums + (first_sum + keys[i].y)
-                             : p.dkey_bias + batch * p.dbias_batch_stride +
-                                   kv_head * p.dbias_head_stride + keys[i].x,
+          const bool has_accum =
+              p.worklist.dbias_accum != nullptr && first_accum_row >= 0 && keys[i].y >= 0;
+          atomicAdd(has_accum ? p.worklist.dbias_accum + (first_accum_row + keys[i].y)
+                              : p.dkey_bias + batch * p.dbias_batch_stride +
+                                    kv_head * p.dbias_head_stride + keys[i].x,
                     sum);
         }
       }
@@ -487,7 +487,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           ptx::named_barrier_sync(kScoreBarrier + (kAlternates ? scores_at : 0), kComputeThreads);
           issue_dq(0);
           issue_dk();
-          if constexpr (Layout::kAddsInBulk) wait_for_sums();
+          if constexpr (Layout::kAddsInBulk) wait_for_accum();
           ptx::wgmma_wait<1>();
           ptx::pin_registers(dq);
           if constexpr (!kAlternates) release(base + Layout::kOEmpty + 8 * stage);
@@ -500,13 +500,13 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
               ptx::pin_registers(dq);
             }
             if constexpr (Layout::kAddsInBulk) {
-              put_sums(base + Layout::kSums + sum_warp() * kWarpSumBytes +
-                           part * (kWarpSumBytes / kSumParts),
-                       dq, lane_now());
+              put_accum(base + Layout::kDqAccum + dq_accum_warp() * kWarpDqAccumBytes +
+                            part * (kWarpDqAccumBytes / kSumParts),
+                        dq, lane_now());
               continue;
             }
             float* sums =
-                p.places.dq_sums + std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
+                p.places.dq_accum + std::int64_t{static_cast<int>(step.z)} * (kSumRows * kDimQk) +
                 sum_place<kDimQk>(thread_now(), group * kSumColumns<kDimQk> + part * kPartColumns);
 #pragma unroll
             for (int i = 0; i < kPartColumns / 8; ++i) {

@@ -68,7 +68,7 @@ __device__ __forceinline__ std::uint32_t turn_lap(std::uint32_t number) {
 
 /// Stores a warp's part of dQ of a step from accumulator registers to shared memory.
 template <int kCount>
-__device__ __forceinline__ void put_sums(std::uint32_t to, const float (&dq)[kCount], int lane) {
+__device__ __forceinline__ void put_accum(std::uint32_t to, const float (&dq)[kCount], int lane) {
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {
     asm volatile(
@@ -90,7 +90,7 @@ class TurnTaker {
     const int2 state = load_words2(base_ + Layout::kTaken);
     num_taken_ = static_cast<std::uint32_t>(state.x);
     is_turn_ = (state.y & 1) != 0;
-    sums_phase_ = static_cast<std::uint32_t>(state.y) >> 1;
+    accum_phase_ = static_cast<std::uint32_t>(state.y) >> 1;
     step_ = load_step();
   }
   /// Called before the next object is made.
@@ -98,7 +98,7 @@ class TurnTaker {
     __syncwarp();  // all have read the old state
     if (lane == 0) {
       store_words2(base_ + Layout::kTaken, static_cast<int>(num_taken_),
-                   static_cast<int>(sums_phase_ << 1) | (is_turn_ ? 1 : 0));
+                   static_cast<int>(accum_phase_ << 1) | (is_turn_ ? 1 : 0));
     }
     __syncwarp();
   }
@@ -126,13 +126,13 @@ class TurnTaker {
       go_on();
       return true;
     }
-    if (!ptx::mbarrier_try_wait(base_ + Layout::kSumsFull, sums_phase_)) return true;
-    ptx::bulk_reduce_add(p_.places.dq_sums + std::int64_t{sum_tile} * (kSumRows * Layout::kDimQk),
-                         base_ + Layout::kSums, Layout::kSumBytes);
+    if (!ptx::mbarrier_try_wait(base_ + Layout::kDqAccumFull, accum_phase_)) return true;
+    ptx::bulk_reduce_add(p_.places.dq_accum + std::int64_t{sum_tile} * (kSumRows * Layout::kDimQk),
+                         base_ + Layout::kDqAccum, Layout::kDqAccumBytes);
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
-    ptx::mbarrier_arrive(base_ + Layout::kSumsEmpty);
-    sums_phase_ ^= 1;
+    ptx::mbarrier_arrive(base_ + Layout::kDqAccumEmpty);
+    accum_phase_ ^= 1;
     go_on();
     // The counter of the next step is read while this step is added.
     std::int32_t turn = 0;
@@ -168,9 +168,9 @@ class TurnTaker {
   const BackwardParams& p_;
   const std::uint32_t base_;
   std::uint32_t num_taken_;
-  uint2 step_;                // the next one
-  std::uint32_t sums_phase_;  // of the step's dQ
-  bool is_turn_;              // the rank of the step is reached
+  uint2 step_;                 // the next one
+  std::uint32_t accum_phase_;  // of the step's dQ
+  bool is_turn_;               // the rank of the step is reached
 };
 
 }  // namespace fdma::sm90

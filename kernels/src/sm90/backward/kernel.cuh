@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
     }
     init(Layout::kKeysFull, Layout::kKeySlots, 1);
-    init(Layout::kSumsFull, 1, Layout::kSumWarps);
-    ptx::mbarrier_init(base + Layout::kSumsEmpty, 1);
-    for (int at = Layout::kTurns; at <= Layout::kZeroState; at += 16) {
+    init(Layout::kDqAccumFull, 1, Layout::kDqAccumWarps);
+    ptx::mbarrier_init(base + Layout::kDqAccumEmpty, 1);
+    for (int at = Layout::kTurns; at <= Layout::kZeroFillState; at += 16) {
       store_words(base + at, make_uint4(0, 0, 0, 0));
     }
     ptx::mbarrier_init_fence();
@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     // registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
-        UnitLoader<Layout, kGeneral, kWorklist, kWritesZeros<Layout, kGradients>>(p, base).run();
+        UnitLoader<Layout, kGeneral, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base).run();
       }
     } else if (warp == kServeWarp) {
-      serve_requests<Layout, kWorklist, kWritesZeros<Layout, kGradients>>(p, base, lane);
+      serve_requests<Layout, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base, lane);
     } else if constexpr (kWorklist) {
       make_listed_masks<Layout>(p, base, warp, lane);
     } else {
@@ -80,7 +80,7 @@ template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, b
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream) {
   using Layout = BackwardLayout<kDimQk, kDimV>;
   constexpr int kBytes =
-      kWritesZeros<Layout, kGradients> ? Layout::kBytesWithZeros : Layout::kBytes;
+      kHasZeroFill<Layout, kGradients> ? Layout::kBytesWithZeroFill : Layout::kBytes;
   const auto kernel = backward_kernel<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

@@ -34,7 +34,7 @@ struct QueryParams {
   float scale;
   /// Accumulators that are set to 0: those of the first heads of the first batch elements. That is
   /// all of them, or those of the first KV head of the first element, which are to be zero at
-  /// launch (RowZeros).
+  /// launch (ZeroFill).
   std::int32_t zeroed_heads, zeroed_elements;
 
   FDMA_HOST_DEVICE std::int64_t num_rows() const {
@@ -45,7 +45,7 @@ struct QueryParams {
 /// Unit counters: of two launches of the main kernel, and of the shifts
 inline constexpr int kNumCounters = 3;
 
-/// Writes lse_log2 and deltas, clears dq_sums where that is wanted and the counters; missing =
+/// Writes lse_log2 and deltas, clears dq_accum where that is wanted and the counters; missing =
 /// -dlse.
 template <class T>
 cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream);
@@ -53,7 +53,7 @@ cudaError_t prepare_queries(const QueryParams& params, cudaStream_t stream);
 /// deltas += missing.
 cudaError_t add_missing(const QueryParams& params, cudaStream_t stream);
 
-/// dq = dq_sums * scale, for the rows below the length.
+/// dq = dq_accum * scale, for the rows below the length.
 template <class T>
 cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream);
 

@@ -85,13 +85,13 @@ __global__ void __launch_bounds__(kThreads)
   zero_rows(p.dv, batch, head, first_key, p.head_dim_v, keys, num_keys);
 }
 
-__device__ __forceinline__ std::int64_t rows_in_use(const KeySums& sums, int group) {
+__device__ __forceinline__ std::int64_t rows_in_use(const KvAccum& sums, int group) {
   return sums.num_rows != nullptr ? sums.num_rows[group] : sums.rows_of_group;
 }
 
 // Each group has some blocks, which stride over its rows.
 __global__ void __launch_bounds__(kThreads)
-    zero_sums(const __grid_constant__ KeySums sums, int blocks_of_group) {
+    zero_accum(const __grid_constant__ KvAccum sums, int blocks_of_group) {
   const int group = static_cast<int>(blockIdx.x) / blocks_of_group;
   const int block = static_cast<int>(blockIdx.x) % blocks_of_group;
   const std::int64_t num_rows = rows_in_use(sums, group), first = group * sums.rows_of_group;
@@ -118,7 +118,7 @@ __device__ __forceinline__ int first_column_of(int lane) {
   return lane / 4 * 16 + lane % 2 * 8 + lane / 2 % 2 * 4;
 }
 
-/// Turns four consecutive accumulators (worklist_sum_place) into four consecutive columns.
+/// Turns four consecutive accumulators (worklist_accum_place) into four consecutive columns.
 __device__ __forceinline__ float4 exchange_columns(const float4& x, int lane) {
   const bool is_odd = lane % 2 != 0;
   const float a = __shfl_xor_sync(~0u, is_odd ? x.x : x.z, 1);
@@ -157,16 +157,16 @@ class SumRows {
   __device__ SumRows(const KeyGradientParams& params, std::int64_t first, std::int64_t end,
                      std::int64_t row, int num_rows)
       : p_(params), row_(row), end_(end), lane_(static_cast<int>(threadIdx.x) % kWarpThreads) {
-    const SumKey nobody{-1, -1};
+    const AccumKey nobody{-1, -1};
     const auto key_of = [&](std::int64_t at) {
       return at >= first && at < end ? p_.sums.keys[at] : nobody;
     };
-    const SumKey of = lane_ < num_rows ? key_of(row + lane_) : nobody;
-    const auto is_mine = [&](const SumKey& other) {
+    const AccumKey of = lane_ < num_rows ? key_of(row + lane_) : nobody;
+    const auto is_mine = [&](const AccumKey& other) {
       return of.key >= 0 && other.key == of.key && other.kv_row == of.kv_row;
     };
-    SumKey before{__shfl_up_sync(~0u, of.kv_row, 1), __shfl_up_sync(~0u, of.key, 1)};
-    SumKey after{__shfl_down_sync(~0u, of.kv_row, 1), __shfl_down_sync(~0u, of.key, 1)};
+    AccumKey before{__shfl_up_sync(~0u, of.kv_row, 1), __shfl_up_sync(~0u, of.key, 1)};
+    AccumKey after{__shfl_down_sync(~0u, of.kv_row, 1), __shfl_down_sync(~0u, of.key, 1)};
     if (lane_ == 0) before = key_of(row - 1);
     if (lane_ == num_rows - 1) after = key_of(row + num_rows);
     firsts_ = __ballot_sync(~0u, of.key >= 0 && !is_mine(before));
@@ -224,7 +224,7 @@ class SumRows {
   /// Adds up the consecutive rows of a key and stores the sum. The first row is that of lane
   /// `first`.
   __device__ void add_rows(int first) const {
-    const SumKey of{__shfl_sync(~0u, key_.kv_row, first), __shfl_sync(~0u, key_.key, first)};
+    const AccumKey of{__shfl_sync(~0u, key_.kv_row, first), __shfl_sync(~0u, key_.key, first)};
     const std::int64_t row = row_ + first;
     const auto is_of_key = [&](std::int64_t other) {
       return p_.sums.keys[other].key == of.key && p_.sums.keys[other].kv_row == of.kv_row;
@@ -271,7 +271,7 @@ class SumRows {
   const KeyGradientParams& p_;
   std::int64_t row_, end_;
   int lane_;
-  SumKey key_;
+  AccumKey key_;
   /// Rows that are a key's first; rows followed by another of the same key
   std::uint32_t firsts_, continued_;
   std::int64_t dk_at_, dv_at_, dbias_at_;
@@ -280,8 +280,8 @@ class SumRows {
 // Each group has some blocks, which stride over its rows.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, kStoreBlocks)
-    store_sums(const __grid_constant__ KeyGradientParams p, int blocks_of_group) {
-  const KeySums& sums = p.sums;
+    store_accum(const __grid_constant__ KeyGradientParams p, int blocks_of_group) {
+  const KvAccum& sums = p.sums;
   const int group = static_cast<int>(blockIdx.x) / blocks_of_group;
   const int block = static_cast<int>(blockIdx.x) % blocks_of_group;
   const std::int64_t first = group * sums.rows_of_group, end = first + rows_in_use(sums, group);
@@ -298,12 +298,12 @@ __global__ void __launch_bounds__(kThreads, kStoreBlocks)
   }
 }
 
-int blocks_of_group(const KeySums& sums) {
+int blocks_of_group(const KvAccum& sums) {
   return static_cast<int>(
       std::clamp<std::int64_t>(kSumBlocks / sums.num_groups, 1, sums.rows_of_group));
 }
 
-bool has_sums(const KeySums& sums) { return sums.num_groups > 0 && sums.rows_of_group > 0; }
+bool has_accum(const KvAccum& sums) { return sums.num_groups > 0 && sums.rows_of_group > 0; }
 
 }  // namespace
 
@@ -316,21 +316,21 @@ cudaError_t zero_key_gradients(const KeyGradientParams& params, cudaStream_t str
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
-  if (!has_sums(params.sums)) return cudaSuccess;
+  if (!has_accum(params.sums)) return cudaSuccess;
   const int num_blocks = blocks_of_group(params.sums);
-  zero_sums<<<static_cast<unsigned>(num_blocks * params.sums.num_groups), kThreads, 0, stream>>>(
+  zero_accum<<<static_cast<unsigned>(num_blocks * params.sums.num_groups), kThreads, 0, stream>>>(
       params.sums, num_blocks);
   return cudaGetLastError();
 }
 
 template <class T>
 cudaError_t store_key_gradients(const KeyGradientParams& params, cudaStream_t stream) {
-  if (!has_sums(params.sums)) return cudaSuccess;
+  if (!has_accum(params.sums)) return cudaSuccess;
   const int num_blocks = blocks_of_group(params.sums);
   const int dim = params.sums.dim_qk;
-  const auto kernel = dim == 64    ? store_sums<T, 64>
-                      : dim == 128 ? store_sums<T, 128>
-                                   : store_sums<T, 256>;
+  const auto kernel = dim == 64    ? store_accum<T, 64>
+                      : dim == 128 ? store_accum<T, 128>
+                                   : store_accum<T, 256>;
   kernel<<<static_cast<unsigned>(num_blocks * params.sums.num_groups), kThreads, 0, stream>>>(
       params, num_blocks);
   return cudaGetLastError();

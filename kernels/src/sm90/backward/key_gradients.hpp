@@ -15,9 +15,9 @@ namespace fdma::sm90 {
 
 /// Accumulator rows in groups of equal capacity: one group for each KV head, or one for all. A key
 /// may have several consecutive rows, which are added up in their order.
-struct KeySums {
-  const SumKey* keys;  ///< [num_groups * rows_of_group]
-  float *dk, *dv;      ///< [num_groups * rows_of_group, dim_qk] and [.., dim_v]
+struct KvAccum {
+  const AccumKey* keys;  ///< [num_groups * rows_of_group]
+  float *dk, *dv;        ///< [num_groups * rows_of_group, dim_qk] and [.., dim_v]
   /// [num_groups * rows_of_group], or null: the main kernel adds up the biases
   float* dbias;
   std::int64_t rows_of_group;
@@ -37,7 +37,7 @@ struct KeyGradientParams {
   /// [batch * heads_kv, max_kv_len]: the queries that see each key. A key that some query sees is
   /// listed, and its rows are not zeroed. Null: all rows are zeroed.
   const Interval* seen;
-  KeySums sums;
+  KvAccum sums;
   float scale;  ///< of dk
 };
 

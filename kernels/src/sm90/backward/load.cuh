@@ -289,7 +289,7 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
 
 /// Broadcasts a first unit, then executes the requests of UnitLoader and adds dQ in accumulation
 /// order. One warp.
-template <class Layout, bool kWorklist, bool kZeros>
+template <class Layout, bool kWorklist, bool kZeroFill>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
   // The grid before sets the unit counter and orders tile rows
@@ -301,8 +301,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed));
     return ring;
   };
-  const ZeroWriter<Layout> zeros(p, base);
-  const auto writes_zeros = [&] { return kZeros && p.zeros.counters != nullptr; };
+  const ZeroFillWriter<Layout> zero_fill(p, base);
+  const auto has_zero_fill = [&] { return kZeroFill && p.zero_fill.counters != nullptr; };
   for (;;) {
     CountedRing<Layout::kItemSlots> item_ring;
     item_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 4));
@@ -319,8 +319,8 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         } while (!__all_sync(~0u, ptx::mbarrier_test(full, ring.phase())));
         turns.put_aside(lane);
       } else {
-        while (writes_zeros() && __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase())) &&
-               zeros.advance(lane)) {
+        while (has_zero_fill() && __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase())) &&
+               zero_fill.advance(lane)) {
         }
         ptx::mbarrier_wait(full, ring.phase(), "serve: request full");
       }
@@ -347,19 +347,19 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
           publish_item(p, item, index);
         }
         const int count = load_word(base + Layout::kServed + 4) - 1;
-        if (!kWorklist && writes_zeros()) {
+        if (!kWorklist && has_zero_fill()) {
           const std::uint32_t taken =
               base + Layout::kItem + count % Layout::kItemSlots * Layout::kItemSlotBytes;
           if (load_word(taken + ItemAt::kNumTiles) != kNoItem) {
-            zeros.look_ahead(load_word(taken + ItemAt::kBatch) * p.zeros.heads_kv +
-                             load_word(taken + ItemAt::kKvHead));
+            zero_fill.look_ahead(load_word(taken + ItemAt::kBatch) * p.zero_fill.heads_kv +
+                                 load_word(taken + ItemAt::kKvHead));
           }
         }
         ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * (count % Layout::kItemSlots));
       }
       __syncwarp();
       if (is_first) {
-        if (writes_zeros()) zeros.begin(lane);
+        if (has_zero_fill()) zero_fill.begin(lane);
         continue;
       }
     } else if (kWorklist && request.x == kRequestKeys) {
@@ -372,11 +372,11 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
                            base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
       __syncwarp();
       ptx::mbarrier_arrive_warp(base + Layout::kKeysFull + 8 * key_ring.stage(), lane);
-      if (writes_zeros() && lane == 0) {
+      if (has_zero_fill() && lane == 0) {
         const int2 place =
             load_words2(base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes +
                         8 * Layout::kUnitKeys);
-        zeros.look_ahead(place.x * p.zeros.heads_kv + place.y);
+        zero_fill.look_ahead(place.x * p.zero_fill.heads_kv + place.y);
       }
       if (lane == 0) store_word(base + Layout::kServed + 8, static_cast<int>(key_ring.count + 1));
     } else {
@@ -393,14 +393,14 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     if (lane == 0) store_word(base + Layout::kServed, static_cast<int>(ring.count + 1));
     __syncwarp();
   }
-  if (!writes_zeros()) return;
-  if (lane == 0) zeros.look_at_all();
-  while (zeros.advance(lane)) {
+  if (!has_zero_fill()) return;
+  if (lane == 0) zero_fill.look_at_all();
+  while (zero_fill.advance(lane)) {
   }
 }
 
 /// Loads what each broadcast unit needs. One thread.
-template <class Layout, bool kGeneral, bool kWorklist, bool kZeros>
+template <class Layout, bool kGeneral, bool kWorklist, bool kZeroFill>
 class UnitLoader {
  public:
   __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
@@ -411,7 +411,7 @@ class UnitLoader {
     if (!wait_for_unit()) end_without_units();
     while (wait_for_unit()) {
       load_keys();
-      if (kZeros && p.zeros.counters != nullptr) wait_for_zeros_of_row();
+      if (kZeroFill && p.zero_fill.counters != nullptr) wait_for_zero_fill_of_row();
 #pragma unroll 1
       for (int g = 0; g < p.group_size; ++g) load_queries(g);
       end_unit();
@@ -480,11 +480,11 @@ class UnitLoader {
     return full;
   }
 
-  __device__ __forceinline__ void wait_for_zeros_of_row() const {
+  __device__ __forceinline__ void wait_for_zero_fill_of_row() const {
     const PublishedItem unit = unit_in_hand();
-    const int row = unit.batch * p.zeros.heads_kv + unit.kv_head;
+    const int row = unit.batch * p.zero_fill.heads_kv + unit.kv_head;
     if (row <= load_word(base_ + Layout::kZeroedRow)) return;
-    wait_for_zeros(p, row);
+    wait_for_zero_fill(p, row);
     store_word(base_ + Layout::kZeroedRow, row);
   }
   /// The unit in hand. It is read anew at each use, because it would take too many registers.

@@ -31,7 +31,7 @@ struct QueryPlaces {
   float* deltas;    ///< the same: D
   /// The same, two values per row: the correction of D, with RowSums::keys
   float* missing;
-  float* dq_sums;  ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
+  float* dq_accum;  ///< [batch * heads_q, padded_q_len / 64] tiles of 64 x kDim, below
   std::int32_t heads_q;
   std::int32_t padded_q_len;  ///< a multiple of kTileKeys
 
@@ -61,17 +61,17 @@ FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
 /// plan holds it, or kernels before the launch make it.
 ///
 /// If a key has a row of fp32 accumulators, its gradients (dk without the softmax scale) are added
-/// to row first_sum + sum_row, which is zero at launch or cleared by RowZeros. For other keys the
-/// rows of dk and dv are written, and dkey_bias if it is wanted. Rows of keys that are not listed
-/// are not touched. Kernels before and after the launch zero them and move accumulators to dk and
-/// dv. dkey_bias is zeroed before and added to in place, unless it has accumulators.
+/// to row first_accum_row + accum_row, which is zero at launch or cleared by ZeroFill. For other
+/// keys the rows of dk and dv are written, and dkey_bias if it is wanted. Rows of keys that are not
+/// listed are not touched. Kernels before and after the launch zero them and move accumulators to
+/// dk and dv. dkey_bias is zeroed before and added to in place, unless it has accumulators.
 struct KvWorklistArrays {
   const WorklistEntry* keys;
   const KvWorkTile* items;        ///< in the order in which blocks take them
   const std::int32_t* num_items;  ///< may be 0
-  float* dk_sums;                 ///< [rows, kDimQk]
-  float* dv_sums;                 ///< [rows, kDimV]
-  float* dbias_sums;              ///< [rows], or null: added to dkey_bias at once
+  float* dk_accum;                ///< [rows, kDimQk]
+  float* dv_accum;                ///< [rows, kDimV]
+  float* dbias_accum;             ///< [rows], or null: added to dkey_bias at once
   KeyRows k, v;
   /// Only in deterministic calls: for each item its first entry of ranks, and for each tile that an
   /// item visits the number of earlier items of its KV head that visit the same tile. At most two
@@ -81,18 +81,18 @@ struct KvWorklistArrays {
 };
 
 /// Chunks of a KV head's accumulators: how many are taken to be zeroed, and how many are zero.
-struct alignas(8) ZeroCounters {
+struct alignas(8) ZeroFillCounters {
   std::int32_t next, done;
 };
 
 /// Zero fill by the main kernel (zero_fill.cuh), in ordinary calls over units that are grouped
 /// by KV head (a row: batch * heads_kv + kv_head), with rows in ascending order. The accumulators
 /// of dQ and of worklist keys then need not be zero at launch, except those of the first row.
-struct RowZeros {
-  ZeroCounters* counters;  ///< [num_rows], 0 at launch; or null: accumulators are zero
+struct ZeroFill {
+  ZeroFillCounters* counters;  ///< [num_rows], 0 at launch; or null: accumulators are zero
   /// [num_rows]: accumulator rows of worklist keys; or null: none
-  const std::int32_t* num_sums;
-  std::int64_t sums_of_row;  ///< distance from the accumulators of one KV head to the next
+  const std::int32_t* num_accum_rows;
+  std::int64_t accum_rows_of_head;  ///< distance from the accumulators of one KV head to the next
   std::int32_t num_rows;
   std::int32_t heads_kv;
 };
@@ -124,7 +124,7 @@ struct BackwardParams {
   const TurnOffsets* turn_offsets;  ///< of a closed-form plan: [batch, padded_q_len / kTileKeys]
   bool walks_down;                  ///< walks items from the last query tile to the first
   KvWorklistArrays worklist;  ///< read only by the kernels over worklist keys, which read no plan
-  RowZeros zeros;
+  ZeroFill zero_fill;
 };
 
 /// What a launch of the main kernel computes.
@@ -139,11 +139,11 @@ enum class Gradients : std::uint8_t {
 struct alignas(16) BackwardStep {
   std::int32_t flags;
   std::uint32_t mask;     ///< shared address of its mask fragments, or 0
-  std::int32_t sum_tile;  ///< of dq_sums: the first of the step
+  std::int32_t sum_tile;  ///< of dq_accum: the first of the step
   std::int32_t rank;      ///< deterministic calls: its rank in the accumulation order of dQ
   std::int32_t batch, kv_head;
   std::int32_t key_begin;  ///< the first key, or its index in the list
-  std::int32_t kv_len;     ///< over worklist keys KvWorkTile::first_sum
+  std::int32_t kv_len;     ///< over worklist keys KvWorkTile::first_accum_row
 };
 inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last step that reads these mask words
 inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< the second half of the words' columns
@@ -207,7 +207,8 @@ struct BackwardLayout {
   static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
   /// The warpgroups compute dQ of a step alternately, so neither waits for the other at each step.
   static constexpr bool kAlternates = kAddsInBulk && kStepQueries == 64;
-  static constexpr int kSumWarps = kAlternates ? kComputeWarps / 2 : kComputeWarps;  ///< of a step
+  /// of a step
+  static constexpr int kDqAccumWarps = kAlternates ? kComputeWarps / 2 : kComputeWarps;
   /// Part of K is kept in registers. Otherwise S^T would read both operands from shared memory,
   /// whose bandwidth would bound it.
   static constexpr bool kHoldsKeys = kDimQk == 128 && kDimV == 128;
@@ -217,9 +218,9 @@ struct BackwardLayout {
   static constexpr int kKBytes = kPanelsQk * kPanelBytesKey;
   static constexpr int kVBytes = kPanelsV * kPanelBytesKey;
   static constexpr int kQBytes = kPanelsQk * kPanelBytesQuery;
-  static constexpr int kOBytes = kPanelsV * kPanelBytesQuery;                    ///< of dO
-  static constexpr int kScoreBytes = kStepQueries / 64 * kPanelBytesKey;         ///< of dS
-  static constexpr int kSumBytes = kAddsInBulk ? kStepQueries * kDimQk * 4 : 0;  ///< of dQ
+  static constexpr int kOBytes = kPanelsV * kPanelBytesQuery;                        ///< of dO
+  static constexpr int kScoreBytes = kStepQueries / 64 * kPanelBytesKey;             ///< of dS
+  static constexpr int kDqAccumBytes = kAddsInBulk ? kStepQueries * kDimQk * 4 : 0;  ///< of dQ
   static constexpr int kRowBytes = kStepQueries * 4;  ///< of lse and of deltas each
   static constexpr int kMaskBytes = kTileRows * kTileKeys / 8;
 
@@ -228,8 +229,8 @@ struct BackwardLayout {
   static constexpr int kQ = kV + kVBytes;
   static constexpr int kO = kQ + kStages * kQBytes;
   static constexpr int kScores = kO + kStages * kOBytes;
-  static constexpr int kSums = kScores + kStages * kScoreBytes;
-  static constexpr int kLse = kSums + kSumBytes;
+  static constexpr int kDqAccum = kScores + kStages * kScoreBytes;
+  static constexpr int kLse = kDqAccum + kDqAccumBytes;
   static constexpr int kDeltas = kLse + kStages * kRowBytes;
   static constexpr int kMask = kDeltas + kStages * kRowBytes;
   static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;
@@ -237,14 +238,14 @@ struct BackwardLayout {
   static constexpr int kRequest = kItem + kItemSlots * kItemSlotBytes;
   /// One pair for each computing thread, bias kernel only: dS of its two keys, summed over the
   /// queries.
-  static constexpr int kBiasSums =
+  static constexpr int kBiasAccum =
       kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
-  /// Over worklist keys, for successive units: key and sum_row of each, then batch and KV head;
+  /// Over worklist keys, for successive units: key and accum_row of each, then batch and KV head;
   /// biases times log2(e). When a slot is written, at most the end of the unit two before has not
   /// been reached.
   static constexpr int kKeySlots = 4;
   static constexpr int kEntryBytes = 8 * kUnitKeys + 16, kBiasBytes = 4 * kUnitKeys;
-  static constexpr int kEntries = kBiasSums + 8 * 2 * kWarpgroupThreads;
+  static constexpr int kEntries = kBiasAccum + 8 * 2 * kWarpgroupThreads;
   static constexpr int kBiases = kEntries + kKeySlots * kEntryBytes;
   /// For each mask slot: which quarters have a cell (quarters_with_cells).
   static constexpr int kMaskQuarters = kBiases + kKeySlots * kBiasBytes;
@@ -254,10 +255,10 @@ struct BackwardLayout {
   /// Counters of the helper warp: requests, units, units of worklist keys.
   static constexpr int kServed = kNumTurns + 16;
   /// The loading thread's last KV head whose accumulators are known to be zero; then the state of
-  /// ZeroWriter.
-  static constexpr int kZeroedRow = kServed + 12, kZeroState = kServed + 16;
+  /// ZeroFillWriter.
+  static constexpr int kZeroedRow = kServed + 12, kZeroFillState = kServed + 16;
   /// State of each warp that makes masks, parked while it makes one.
-  static constexpr int kMaskWalks = kZeroState + 16, kMaskWalkBytes = 48;
+  static constexpr int kMaskWalks = kZeroFillState + 16, kMaskWalkBytes = 48;
   static constexpr int kBarriers = kMaskWalks + kMaskWarps * kMaskWalkBytes;
 
   // Barriers, 8 bytes each.
@@ -274,25 +275,25 @@ struct BackwardLayout {
   static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
   static constexpr int kRequestFull = kItemEmpty + 8 * kItemSlots;
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
-  static constexpr int kSumsFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
-  static constexpr int kSumsEmpty = kSumsFull + 8;
-  static constexpr int kKeysFull = kSumsEmpty + 8;  ///< over worklist keys: one for each slot
+  static constexpr int kDqAccumFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
+  static constexpr int kDqAccumEmpty = kDqAccumFull + 8;
+  static constexpr int kKeysFull = kDqAccumEmpty + 8;  ///< over worklist keys: one for each slot
   static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
 
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< requested at launch
-  /// Source of zero fills, where the kernel writes zeros. kBytesWithZeros is requested in place of
-  /// kBytes then.
-  static constexpr int kZeros = (kEnd + 127) / 128 * 128;
-  static constexpr int kZeroBytes = 8192;
-  static constexpr int kBytesWithZeros = kZeros + kZeroBytes + kAlignment;
+  /// Source of zero fills, where the kernel fills with zeros. kBytesWithZeroFill is requested in
+  /// place of kBytes then.
+  static constexpr int kZeroFill = (kEnd + 127) / 128 * 128;
+  static constexpr int kZeroFillBytes = 8192;
+  static constexpr int kBytesWithZeroFill = kZeroFill + kZeroFillBytes + kAlignment;
   static_assert(sizeof(PublishedItem) <= kItemBand && kItem % 16 == 0 && kRequest % 16 == 0);
-  static_assert((kAddsInBulk ? kBytesWithZeros : kBytes) <= 232448, "a block has 227 KB");
+  static_assert((kAddsInBulk ? kBytesWithZeroFill : kBytes) <= 232448, "a block has 227 KB");
 };
 
 /// Whether the kernel can zero accumulators.
 template <class Layout, Gradients kGradients>
-inline constexpr bool kWritesZeros = kGradients == Gradients::all&& Layout::kAddsInBulk;
+inline constexpr bool kHasZeroFill = kGradients == Gradients::all&& Layout::kAddsInBulk;
 
 /// The layout for Gradients::shifts, whose warpgroups wait for their ranks themselves.
 template <int kDimQk, int kDimV>

@@ -60,31 +60,31 @@ __device__ __forceinline__ void store_gradient_rows(const RowsView& to, std::int
 
 /// Offset of column `column` in an accumulator row of worklist keys. The four columns of two
 /// products that a thread has of a row are consecutive (fragment.hpp: accumulator_cell).
-FDMA_HOST_DEVICE constexpr int worklist_sum_place(int column) {
+FDMA_HOST_DEVICE constexpr int worklist_accum_place(int column) {
   return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
 }
 
 /// Delivers both rows of a thread over worklist keys. If a key has an accumulator row, they are
-/// added to it without the factor; otherwise they are written. `keys` holds key and sum_row of the
-/// two rows; `first_sum` is that of the item.
+/// added to it without the factor; otherwise they are written. `keys` holds key and accum_row of
+/// the two rows; `first_accum_row` is that of the item.
 template <class T, int kDim>
 __device__ __forceinline__ void set_worklist_rows(const RowsView& to, std::int64_t element,
                                                   float* sums, const float (&x)[kDim / 2],
                                                   float factor, const int2 (&keys)[2],
-                                                  int first_sum, int head_dim, int lane) {
+                                                  int first_accum_row, int head_dim, int lane) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const bool has_sums = first_sum >= 0 && keys[i].y >= 0, exists = keys[i].x >= 0;
-    if (has_sums && exists) {
-      float* out =
-          sums + std::int64_t{first_sum + keys[i].y} * kDim + worklist_sum_place(lane % 4 * 2);
+    const bool has_accum = first_accum_row >= 0 && keys[i].y >= 0, exists = keys[i].x >= 0;
+    if (has_accum && exists) {
+      float* out = sums + std::int64_t{first_accum_row + keys[i].y} * kDim +
+                   worklist_accum_place(lane % 4 * 2);
 #pragma unroll
       for (int j = 0; j < kDim / 16; ++j) {
         ptx::reduce_add_x4(out + 16 * j, x[8 * j + 2 * i], x[8 * j + 2 * i + 1],
                            x[8 * j + 4 + 2 * i], x[8 * j + 5 + 2 * i]);
       }
     }
-    const bool is_written = exists && !has_sums;
+    const bool is_written = exists && !has_accum;
     if (__any_sync(~0u, is_written)) {
       store_gradient_row<T, kDim>(to, element + max(keys[i].x, 0) * to.row_stride, is_written, x, i,
                                   factor, 0, head_dim, lane);

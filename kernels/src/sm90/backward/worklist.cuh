@@ -23,7 +23,7 @@ namespace fdma::sm90 {
 
 inline constexpr int kWarpRows = 16;  ///< rows of a tile that belong to one computing warp
 
-/// A worklist key as words: key, q_begin, q_end, sum_row. It is loaded past L1, because kernels
+/// A worklist key as words: key, q_begin, q_end, accum_row. It is loaded past L1, because kernels
 /// before this one may have made it.
 __device__ __forceinline__ int4 read_worklist_entry(const WorklistEntry* key) {
   return __ldcg(reinterpret_cast<const int4*>(key));
@@ -31,8 +31,8 @@ __device__ __forceinline__ int4 read_worklist_entry(const WorklistEntry* key) {
 
 /// Broadcasts unit `index`, or kNoItem if there is none. One thread. In PublishedItem q_begin is
 /// here the index of the first key in the list, kv_len the number of queries of the element,
-/// partial is first_sum, first_segment the first tile, step and first_tile bound the full tiles.
-/// q_len is set so that no key is past the end.
+/// partial is first_accum_row, first_segment the first tile, step and first_tile bound the full
+/// tiles. q_len is set so that no key is past the end.
 template <class Params>
 __device__ __forceinline__ void publish_worklist_entry(const Params& p, std::uint32_t slot,
                                                        int index) {

@@ -30,12 +30,13 @@ struct BackwardWorkspace {
     deltas = add(rows * 4);
     missing = add(rows * 2 * 4);
     turns = add(rows / kSumRows * 2 * 2 * 4);
-    dq_sums = add(rows * backward_dim(shape) * 4);
-    dk_sums = add(plan.worklist.num_sums * backward_dim(shape) * 4);
-    dv_sums = add(plan.worklist.num_sums * backward_dim(shape) * 4);
-    dbias_sums = add(plan.worklist.num_sums * 4);
-    zero_counters = add(
-        plan.is_by_row ? shape.batch * shape.heads_kv * static_cast<int>(sizeof(ZeroCounters)) : 0);
+    dq_accum = add(rows * backward_dim(shape) * 4);
+    dk_accum = add(plan.worklist.num_accum_rows * backward_dim(shape) * 4);
+    dv_accum = add(plan.worklist.num_accum_rows * backward_dim(shape) * 4);
+    dbias_accum = add(plan.worklist.num_accum_rows * 4);
+    zero_counters = add(plan.is_by_row ? shape.batch * shape.heads_kv *
+                                             static_cast<int>(sizeof(ZeroFillCounters))
+                                       : 0);
     const bool is_closed_form = plan.arrays.num_closed_forms > 0;
     tile_rows = add(is_closed_form ? shape.batch * plan.arrays.max_tile_rows *
                                          static_cast<int>(sizeof(TileRow))
@@ -46,7 +47,7 @@ struct BackwardWorkspace {
   }
 
   std::int64_t padded_q_len = 0;
-  std::int64_t lse_log2, deltas, missing, turns, dq_sums, dk_sums, dv_sums, dbias_sums;
+  std::int64_t lse_log2, deltas, missing, turns, dq_accum, dk_accum, dv_accum, dbias_accum;
   std::int64_t zero_counters;
   std::int64_t tile_rows, turn_offsets;
   std::int64_t bytes = 0;

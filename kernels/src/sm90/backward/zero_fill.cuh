@@ -1,6 +1,6 @@
 // Zero fill of the fp32 accumulators of dQ and of worklist keys. Helper warps of the main kernel
 // clear the accumulators of the next KV head while the current one is computed. The kernel is bound
-// by the tensor cores, so this costs little (RowZeros). It is used over lists that device kernels
+// by the tensor cores, so this costs little (ZeroFill). It is used over lists that device kernels
 // made, and over items of a plan that are grouped by KV head, if there are some for each
 // multiprocessor.
 //
@@ -37,49 +37,50 @@ __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-inline constexpr int kZeroRows = 64;  ///< rows of accumulators of worklist keys in a chunk
+inline constexpr int kZeroFillRows = 64;  ///< rows of accumulators of worklist keys in a chunk
 
-__device__ __forceinline__ int query_chunks(const BackwardParams& p) {
+__device__ __forceinline__ int query_blocks(const BackwardParams& p) {
   return p.group_size * (p.places.padded_q_len / kTileKeys);
 }
-__device__ __forceinline__ int zero_chunks(const BackwardParams& p, int row) {
-  const int num_sums = p.zeros.num_sums == nullptr ? 0 : __ldg(p.zeros.num_sums + row);
-  return query_chunks(p) + (num_sums + kZeroRows - 1) / kZeroRows;
+__device__ __forceinline__ int zero_fill_blocks(const BackwardParams& p, int row) {
+  const int num_accum_rows =
+      p.zero_fill.num_accum_rows == nullptr ? 0 : __ldg(p.zero_fill.num_accum_rows + row);
+  return query_blocks(p) + (num_accum_rows + kZeroFillRows - 1) / kZeroFillRows;
 }
 
 /// Waits until the accumulators of a row are zero. One thread. The first row is zero since before
 /// the launch.
-__device__ __forceinline__ void wait_for_zeros(const BackwardParams& p, int row) {
+__device__ __forceinline__ void wait_for_zero_fill(const BackwardParams& p, int row) {
   if (row == 0) return;
-  const int count = zero_chunks(p, row);
-  while (read_turn(&p.zeros.counters[row].done) != count) {
+  const int count = zero_fill_blocks(p, row);
+  while (read_turn(&p.zero_fill.counters[row].done) != count) {
   }
   fence_async_global();
 }
 
 /// Writes zeros for one block. One warp calls it, and one lane does most of the work. Its state is
-/// in shared memory (kZeroState): the last row all of whose chunks are taken, the last row whose
-/// chunks may be taken, and the row of the chunk being written or 0.
+/// in shared memory (kZeroFillState): the last row all of whose chunks are taken, the last row
+/// whose chunks may be taken, and the row of the chunk being written or 0.
 template <class Layout>
-class ZeroWriter {
+class ZeroFillWriter {
  public:
-  __device__ __forceinline__ ZeroWriter(const BackwardParams& params, std::uint32_t base)
+  __device__ __forceinline__ ZeroFillWriter(const BackwardParams& params, std::uint32_t base)
       : p_(params), base_(base) {}
 
   /// Called before all else: clears the source of the bulk copies.
   __device__ __forceinline__ void begin(int lane) const {
-    for (int i = lane; i < Layout::kZeroBytes / 16; i += 32) {
-      store_words(base_ + Layout::kZeros + 16 * i, make_uint4(0, 0, 0, 0));
+    for (int i = lane; i < Layout::kZeroFillBytes / 16; i += 32) {
+      store_words(base_ + Layout::kZeroFill + 16 * i, make_uint4(0, 0, 0, 0));
     }
     ptx::fence_async_shared();
     __syncwarp();
   }
   /// Called when a unit of `row` has been taken. One lane.
   __device__ __forceinline__ void look_ahead(int row) const {
-    store_word(base_ + Layout::kZeroState + 4, min(row + 1, p_.zeros.num_rows - 1));
+    store_word(base_ + Layout::kZeroFillState + 4, min(row + 1, p_.zero_fill.num_rows - 1));
   }
   /// Called when there are no more units. One lane.
-  __device__ __forceinline__ void look_at_all() const { look_ahead(p_.zeros.num_rows); }
+  __device__ __forceinline__ void look_at_all() const { look_ahead(p_.zero_fill.num_rows); }
 
   /// Counts the chunk before and takes another; returns false if there is nothing to do. All lanes
   /// call it.
@@ -91,17 +92,17 @@ class ZeroWriter {
 
  private:
   __device__ __forceinline__ bool take() const {
-    const std::uint32_t state = base_ + Layout::kZeroState;
+    const std::uint32_t state = base_ + Layout::kZeroFillState;
     const int written_row = load_word(state + 8);
     if (written_row != 0) {
       ptx::bulk_wait<0>();
       fence_async_global();
-      pass_turn(&p_.zeros.counters[written_row].done);
+      pass_turn(&p_.zero_fill.counters[written_row].done);
       store_word(state + 8, 0);
     }
     const int row = load_word(state) + 1;
     if (row > load_word(state + 4)) return written_row != 0;
-    if (write(row, atomicAdd(&p_.zeros.counters[row].next, 1))) {
+    if (write(row, atomicAdd(&p_.zero_fill.counters[row].next, 1))) {
       store_word(state + 8, row);
     } else {
       store_word(state, row);
@@ -110,27 +111,27 @@ class ZeroWriter {
   }
   /// Starts writing chunk `index` of `row`; returns false if the row has no such chunk.
   __device__ __forceinline__ bool write(int row, int index) const {
-    const int of_queries = query_chunks(p_);
+    const int of_queries = query_blocks(p_);
     if (index < of_queries) {
       const std::int64_t first = (std::int64_t{row} * of_queries + index) * kTileKeys;
-      write_rows(p_.places.dq_sums + first * Layout::kDimQk, kTileKeys * Layout::kDimQk * 4);
+      write_rows(p_.places.dq_accum + first * Layout::kDimQk, kTileKeys * Layout::kDimQk * 4);
     } else {
-      if (p_.zeros.num_sums == nullptr) return false;
-      const int first = (index - of_queries) * kZeroRows;
-      const int num_rows = min(__ldg(p_.zeros.num_sums + row) - first, kZeroRows);
+      if (p_.zero_fill.num_accum_rows == nullptr) return false;
+      const int first = (index - of_queries) * kZeroFillRows;
+      const int num_rows = min(__ldg(p_.zero_fill.num_accum_rows + row) - first, kZeroFillRows);
       if (num_rows <= 0) return false;
-      const std::int64_t at = row * p_.zeros.sums_of_row + first;
-      write_rows(p_.worklist.dk_sums + at * Layout::kDimQk, num_rows * Layout::kDimQk * 4);
-      write_rows(p_.worklist.dv_sums + at * Layout::kDimV, num_rows * Layout::kDimV * 4);
+      const std::int64_t at = row * p_.zero_fill.accum_rows_of_head + first;
+      write_rows(p_.worklist.dk_accum + at * Layout::kDimQk, num_rows * Layout::kDimQk * 4);
+      write_rows(p_.worklist.dv_accum + at * Layout::kDimV, num_rows * Layout::kDimV * 4);
     }
     ptx::bulk_commit();
     return true;
   }
   __device__ __forceinline__ void write_rows(float* to, int bytes) const {
 #pragma unroll 1
-    for (; bytes > 0; bytes -= Layout::kZeroBytes, to += Layout::kZeroBytes / 4) {
-      ptx::bulk_store(to, base_ + Layout::kZeros,
-                      static_cast<std::uint32_t>(min(bytes, Layout::kZeroBytes)));
+    for (; bytes > 0; bytes -= Layout::kZeroFillBytes, to += Layout::kZeroFillBytes / 4) {
+      ptx::bulk_store(to, base_ + Layout::kZeroFill,
+                      static_cast<std::uint32_t>(min(bytes, Layout::kZeroFillBytes)));
     }
   }
 

@@ -58,7 +58,7 @@ std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expec
                      static_cast<size_t>(k)];
       if (each.key < 0) continue;
       ++items_of_key[{kv_row, each.key}];
-      if (item.first_sum >= 0 && each.sum_row >= 0) summed.insert({kv_row, each.key});
+      if (item.first_accum_row >= 0 && each.accum_row >= 0) summed.insert({kv_row, each.key});
       const std::int32_t begin = std::max(each.q_begin, item.begin_tile * kWorklistTile);
       const std::int32_t end = std::min(each.q_end, item.end_tile * kWorklistTile);
       for (std::int32_t q = begin; q < end; ++q) {

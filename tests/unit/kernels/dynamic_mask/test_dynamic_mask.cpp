@@ -271,8 +271,8 @@ TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
   EXPECT_EQ(small.sum_rows(), 100);
   // No less than a step of live ranges, 1,024 queries here.
   EXPECT_EQ(dynamic_mask::kv_worklist_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
-  // With an order: ranks of each item and tile; no more rows of sums, two entries of a key in each,
-  // unless keys are cut often.
+  // With an order: ranks of each item and tile; no more accumulator rows, two entries of a key in
+  // each, unless keys are cut often.
   dynamic_mask::KvWorklistRoom ordered = large;
   ordered.has_order = true;
   EXPECT_EQ(large.ranks_capacity(), 0);
@@ -281,7 +281,7 @@ TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
   ordered.w = 16384;
   EXPECT_EQ(ordered.sum_rows(), 131072 + 31 * 16384 / 2);
   const dynamic_mask::KvWorklistRoom none = dynamic_mask::kv_worklist_room(1, 0, 0, 5, 1);
-  EXPECT_EQ(none.keys_capacity() + none.items_capacity() + none.sums_capacity(), 0);
+  EXPECT_EQ(none.keys_capacity() + none.items_capacity() + none.accum_capacity(), 0);
 }
 
 }  // namespace

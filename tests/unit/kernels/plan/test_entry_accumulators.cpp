@@ -1,5 +1,5 @@
-// Rows of sums of pairs: two entries of a key of several share one, and all add up to those of the
-// plan.
+// Accumulator rows of pairs: two entries of a key of several share one, and all add up to those of
+// the plan.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,9 +23,9 @@ Rows entries_of_keys(const KvWorklist& lists, int most) {
     for (std::int32_t i = 0; i < kWorklistTile; ++i) {
       const WorklistEntry& each =
           lists.keys[static_cast<std::size_t>(item.key_tile * kWorklistTile + i)];
-      if (each.key < 0 || each.sum_row == kNoSums || item.first_sum == kNoSums) continue;
-      const std::int32_t row = item.first_sum + each.sum_row;
-      const SumKey& sum = lists.sum_keys[static_cast<std::size_t>(row)];
+      if (each.key < 0 || each.accum_row == kNoAccum || item.first_accum_row == kNoAccum) continue;
+      const std::int32_t row = item.first_accum_row + each.accum_row;
+      const AccumKey& sum = lists.accum_keys[static_cast<std::size_t>(row)];
       EXPECT_EQ(sum.key, each.key);
       EXPECT_EQ(sum.kv_row, item.batch * 2 + item.kv_head);
       EXPECT_LE(++rows[row], most) << row;
@@ -48,14 +48,14 @@ TEST(EntrySums, GivePairsOfEntriesARowBesideThoseOfTheirKey) {
   AttentionShape shape = testing::shape_for(mask.mask, 2, 4, 2);
   shape.q_dtype = shape.k_dtype = shape.v_dtype = shape.out_dtype = DType::bfloat16;
   const auto plan = make_plan(mask.mask, shape, {}, options);
-  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.sum_keys.empty());
-  const KvWorklist lists = with_sums_of_pairs(plan->kv_worklist);
+  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.accum_keys.empty());
+  const KvWorklist lists = with_accum_of_pairs(plan->kv_worklist);
   Rows counts = entries_of_keys(lists, 2);
   EXPECT_EQ(counts, entries_of_keys(plan->kv_worklist, 700));
   // Rows of a key follow each other, and there are no others.
   Rows rows;
   std::pair<std::int32_t, std::int32_t> before{-1, -1};
-  for (const SumKey& each : lists.sum_keys) {
+  for (const AccumKey& each : lists.accum_keys) {
     const std::pair key{each.kv_row, each.key};
     EXPECT_TRUE(key == before || !rows.contains(key));
     ++rows[key];

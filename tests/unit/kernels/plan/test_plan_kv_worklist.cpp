@@ -93,13 +93,13 @@ TEST(HeadWorklists, SortsByTheLastQueryAndInBlocksByTheFirst) {
   const Interval intervals[] = {{200, 300}, {0, 70}, {10, 60}};
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 300, 64, 2);
   ASSERT_EQ(lists.keys.size(), 128U);
-  EXPECT_EQ(lists.keys[0], (WorklistEntry{1, 0, 70, kNoSums}));
-  EXPECT_EQ(lists.keys[1], (WorklistEntry{2, 10, 60, kNoSums}));
-  EXPECT_EQ(lists.keys[2], (WorklistEntry{0, 200, 300, kNoSums}));
-  EXPECT_EQ(lists.keys[3], (WorklistEntry{-1, 0, 0, kNoSums}));
+  EXPECT_EQ(lists.keys[0], (WorklistEntry{1, 0, 70, kNoAccum}));
+  EXPECT_EQ(lists.keys[1], (WorklistEntry{2, 10, 60, kNoAccum}));
+  EXPECT_EQ(lists.keys[2], (WorklistEntry{0, 200, 300, kNoAccum}));
+  EXPECT_EQ(lists.keys[3], (WorklistEntry{-1, 0, 0, kNoAccum}));
   ASSERT_EQ(lists.items.size(), 1U);
   EXPECT_EQ(lists.items[0], (KvWorkTile{0, 0, 0, 0, 0, 3, 0, 0}));
-  EXPECT_TRUE(lists.sum_keys.empty());
+  EXPECT_TRUE(lists.accum_keys.empty());
 }
 
 TEST(HeadWorklists, CutsWhatLivesLongAndGivesItSums) {
@@ -114,8 +114,8 @@ TEST(HeadWorklists, CutsWhatLivesLongAndGivesItSums) {
       {0, 0, 0, 0, 0, 2, 1, 2}, {0, 0, 1, 0, 2, 4, 2, 4}, {0, 0, 2, 0, 4, 5, 4, 5}};
   ASSERT_EQ(lists.items.size(), std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) EXPECT_EQ(lists.items[i], expected[i]) << i;
-  ASSERT_EQ(lists.sum_keys.size(), 128U);
-  EXPECT_EQ(lists.sum_keys[5], 5);
+  ASSERT_EQ(lists.accum_keys.size(), 128U);
+  EXPECT_EQ(lists.accum_keys[5], 5);
   EXPECT_EQ(lists.keys[5], (WorklistEntry{5, 5, 256, 5}));
   EXPECT_EQ(lists.keys[128 + 5], (WorklistEntry{5, 256, 512, 5}));
   EXPECT_EQ(lists.keys[256 + 5], (WorklistEntry{5, 512, 600, 5}));
@@ -130,27 +130,27 @@ TEST(HeadWorklists, LeavesKeysWholeThatEndAsTheyBegin) {
   }
   EXPECT_EQ(most_seen(intervals, 6000), 500);
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 6000, 8, 500);
-  EXPECT_TRUE(lists.sum_keys.empty());
+  EXPECT_TRUE(lists.accum_keys.empty());
   EXPECT_EQ(lists.items.size(), 47U);
   // Of the second piece every eighth lives longer.
   for (std::int32_t k = 2048; k < 4096; k += 8) {
     intervals[static_cast<std::size_t>(k)].end = k + 751;
   }
   const HeadWorklist cut = make_head_worklist(offsets, intervals, 6000, 8, 500);
-  ASSERT_FALSE(cut.sum_keys.empty());
-  EXPECT_EQ(cut.sum_keys.front(), 2328);  // the first that the end of a segment, 3,072, cuts
-  EXPECT_EQ(cut.sum_keys.back(), 4095);
+  ASSERT_FALSE(cut.accum_keys.empty());
+  EXPECT_EQ(cut.accum_keys.front(), 2328);  // the first that the end of a segment, 3,072, cuts
+  EXPECT_EQ(cut.accum_keys.back(), 4095);
   intervals[2048].end = 2048 + 750;  // one less
-  EXPECT_TRUE(make_head_worklist(offsets, intervals, 6000, 8, 500).sum_keys.empty());
+  EXPECT_TRUE(make_head_worklist(offsets, intervals, 6000, 8, 500).accum_keys.empty());
 }
 
 TEST(HeadWorklists, GivesOneRowOfSumsToAKeyOfSeveralIntervals) {
   const std::int64_t offsets[] = {0, 2, 3};
   const Interval intervals[] = {{0, 10}, {900, 950}, {0, 1000}};
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 1000, 64, 1000);
-  EXPECT_EQ(lists.sum_keys, std::vector<std::int32_t>{0});
+  EXPECT_EQ(lists.accum_keys, std::vector<std::int32_t>{0});
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(lists.keys[i].sum_row, lists.keys[i].key == 0 ? 0 : kNoSums);
+    EXPECT_EQ(lists.keys[i].accum_row, lists.keys[i].key == 0 ? 0 : kNoAccum);
   }
 }
 
@@ -285,7 +285,7 @@ TEST(KvWorklistPlan, RejectsListsThatLeaveTheirArrays) {
       "", testing::make_cells(400, 300, [](auto q, auto k) { return k <= q && k % 2 == 0; }),
       {128, 128});
   const auto plan = make_plan(each.mask, shape_for(each.mask, 1, 64, 1), {}, worklist_options());
-  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.sum_keys.empty());
+  ASSERT_TRUE(plan && plan->has_worklist() && !plan->kv_worklist.accum_keys.empty());
   const std::function<void(KvWorklist&)> changes[] = {
       [](KvWorklist& lists) { lists.keys[0].key = 300; },
       [](KvWorklist& lists) { lists.keys[0].q_end = 401; },
@@ -295,9 +295,9 @@ TEST(KvWorklistPlan, RejectsListsThatLeaveTheirArrays) {
       [](KvWorklist& lists) { lists.items[0].end_tile = 5; },
       [](KvWorklist& lists) { lists.items[0].full_end = lists.items[0].end_tile + 1; },
       [](KvWorklist& lists) { lists.items.pop_back(); },
-      [](KvWorklist& lists) { lists.sum_keys[0].key = 7; },
-      [](KvWorklist& lists) { lists.sum_keys.clear(); },
-      [](KvWorklist& lists) { lists.keys[1].sum_row = kNoSums; },
+      [](KvWorklist& lists) { lists.accum_keys[0].key = 7; },
+      [](KvWorklist& lists) { lists.accum_keys.clear(); },
+      [](KvWorklist& lists) { lists.keys[1].accum_row = kNoAccum; },
   };
   for (std::size_t i = 0; i < std::size(changes); ++i) {
     AttentionPlan broken = *plan;
