@@ -4,7 +4,7 @@
 //
 // A group is the items of a KV head's query heads at one key tile. One thread runs it, so gradients
 // of k, v and bias belong to that thread alone. Gradients of q are sums over key tiles, which are
-// added in accumulation order (QueryTurns).
+// added in accumulation order (DqTickets).
 #include "fdma/kernels/attention_backward.hpp"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace fdma {
 namespace cpu {
 
-QueryTurns::QueryTurns(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
+DqTickets::DqTickets(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
   std::size_t num_places = 0;
   std::int64_t most_tiles = 0;
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
@@ -35,18 +35,18 @@ QueryTurns::QueryTurns(const AttentionPlan& plan) : plan_(plan), max_tickets_(0)
   done_ = std::vector<std::atomic<std::int32_t>>(num_places);
 }
 
-std::size_t QueryTurns::place(const WorkItem& item) const {
+std::size_t DqTickets::place(const WorkItem& item) const {
   const std::int64_t tiles = ceil_div(plan_.shape.q_len(item.batch), plan_.tile.block_q);
   return first_of_batch_[static_cast<std::size_t>(item.batch)] +
          static_cast<std::size_t>(tiles * item.head);
 }
 
-void QueryTurns::draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets) {
+void DqTickets::draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets) {
   std::int32_t* const drawn = drawn_.data() + place(item);
   for (std::int32_t tile = 0; tiles.next(tile);) tickets.push_back(drawn[tile]++);
 }
 
-void QueryTurns::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
+void DqTickets::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
   const std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
   for (std::int32_t now = done.load(std::memory_order_acquire); now != ticket;
        now = done.load(std::memory_order_acquire)) {
@@ -54,7 +54,7 @@ void QueryTurns::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ti
   }
 }
 
-void QueryTurns::finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
+void DqTickets::finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
   std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
   done.store(ticket + 1, std::memory_order_release);
   done.notify_all();
@@ -117,7 +117,7 @@ namespace {
 // Hands out groups in the order of the plan, together with their tickets.
 class GroupQueue {
  public:
-  GroupQueue(const BackwardRun& run, QueryTurns& turns, const std::vector<WorkItem>& items)
+  GroupQueue(const BackwardRun& run, DqTickets& turns, const std::vector<WorkItem>& items)
       : run_(run), turns_(turns), items_(items) {}
 
   /// Returns the first item of the next group, or null. Its tickets replace those in the workspace.
@@ -135,7 +135,7 @@ class GroupQueue {
 
  private:
   const BackwardRun& run_;
-  QueryTurns& turns_;
+  DqTickets& turns_;
   const std::vector<WorkItem>& items_;
   std::mutex mutex_;
   std::size_t next_ = 0;

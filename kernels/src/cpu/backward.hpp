@@ -47,9 +47,9 @@ class TileCursor {
 /// Threads finish what they took, so they never wait in a cycle.
 ///
 /// Cost    8 B per (batch element, query head, query tile)
-class QueryTurns {
+class DqTickets {
  public:
-  explicit QueryTurns(const AttentionPlan& plan);
+  explicit DqTickets(const AttentionPlan& plan);
 
   /// Draws the tickets of `item` in the order in which it walks its tiles, after those of items
   /// taken before it, and appends them. It must not run concurrently with another call. `tickets`
@@ -109,7 +109,7 @@ struct BackwardPass {
   BackwardPass(const AttentionPlan& plan, bool adds_up_rows_here)
       : turns(plan), adds_up_rows(adds_up_rows_here) {}
 
-  QueryTurns turns;
+  DqTickets turns;
   bool adds_up_rows;  ///< sums dS into BackwardRun::missing, and does nothing else
 };
 

@@ -175,14 +175,14 @@ class BackwardItem : TileWalk<BackwardItem> {
         ticket_(ticket) {}
 
   void run() {
-    turns_.next(turn_tile_);
+    turns_.next(dq_tile_);
     walk();
   }
 
  private:
   friend TileWalk<BackwardItem>;
 
-  // ---- accumulation order: turn_tile_ is the first tile whose ticket is not done
+  // ---- accumulation order: dq_tile_ is the first tile whose ticket is not done
 
   void end_tile(std::int32_t) {
     ++num_ended_;
@@ -190,22 +190,22 @@ class BackwardItem : TileWalk<BackwardItem> {
   }
 
   void finish_ended() {
-    while (num_ended_ > 0) finish_turn();
+    while (num_ended_ > 0) finish_dq_addition();
   }
 
-  void wait_for_turn() {
-    if (has_turn_) return;
-    pass_.turns.wait(item_, turn_tile_, *ticket_);
-    has_turn_ = true;
+  void wait_for_dq_semaphore() {
+    if (has_dq_position_) return;
+    pass_.turns.wait(item_, dq_tile_, *ticket_);
+    has_dq_position_ = true;
   }
 
-  void finish_turn() {
-    wait_for_turn();
-    pass_.turns.finish(item_, turn_tile_, *ticket_);
+  void finish_dq_addition() {
+    wait_for_dq_semaphore();
+    pass_.turns.finish(item_, dq_tile_, *ticket_);
     ++ticket_;
     --num_ended_;
-    has_turn_ = false;
-    turns_.next(turn_tile_);
+    has_dq_position_ = false;
+    turns_.next(dq_tile_);
   }
 
   // ---- a chunk
@@ -281,18 +281,18 @@ class BackwardItem : TileWalk<BackwardItem> {
 
   // ---- accumulators of queries
 
-  /// Waits for the tickets of tile `turn_tile_`, which is that of `column` afterwards; earlier
+  /// Waits for the tickets of tile `dq_tile_`, which is that of `column` afterwards; earlier
   /// tiles are marked as done.
-  void wait_for_turn_at(std::int32_t column) {
-    while (turn_tile_ != column / tile_.block_kv) finish_turn();
-    wait_for_turn();
+  void wait_for_dq_semaphore_at(std::int32_t column) {
+    while (dq_tile_ != column / tile_.block_kv) finish_dq_addition();
+    wait_for_dq_semaphore();
   }
 
   /// Sums dS of each of the chunk's columns over keys [first, end).
   void add_to_missing(std::size_t first, std::size_t end) {
     for (std::size_t i = 0; i < num_columns(); ++i) {
       const std::int32_t column = ws_.chunk.columns[i];
-      wait_for_turn_at(column);
+      wait_for_dq_semaphore_at(column);
       run_.missing[first_row_index_ + static_cast<std::size_t>(column)] +=
           sum_of(ws_.ds_rows + i * keys_.stride() + first, end - first);
     }
@@ -341,7 +341,7 @@ class BackwardItem : TileWalk<BackwardItem> {
     const FloatVec scale = hn::Set(tag, run_.scale);
     for (std::size_t i = 0; i < num_columns(); ++i) {
       const std::int32_t column = ws_.chunk.columns[i];
-      wait_for_turn_at(column);
+      wait_for_dq_semaphore_at(column);
       float* sum = writable_row(run_.dq_sum, item_.batch, column, item_.head);
       for (std::size_t d = 0; d < head_dim_;) {
         const Panel panel = panel_of(d, head_dim_);
@@ -363,10 +363,10 @@ class BackwardItem : TileWalk<BackwardItem> {
   BackwardWorkspace& ws_;
   std::size_t head_dim_, head_dim_v_, first_row_index_;
   TileCursor turns_;
-  std::int32_t turn_tile_ = 0;
+  std::int32_t dq_tile_ = 0;
   const std::int32_t*& ticket_;
-  std::int32_t num_ended_ = 0;  ///< tiles from turn_tile_ on whose columns are all appended
-  bool has_turn_ = false;
+  std::int32_t num_ended_ = 0;  ///< tiles from dq_tile_ on whose columns are all appended
+  bool has_dq_position_ = false;
 };
 
 void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkItem* items,

@@ -207,10 +207,10 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t permuted_keys = packing.add(plan.permuted_keys);
   const std::int64_t permutation_of = packing.add(plan.permutation_of);
   const bool is_ordered = options.deterministic && plan.is_backward() && !plan.is_closed_form();
-  VisitOrder order;
+  AccumulationOrder order;
   KvWorklist ordered_lists;
   if (is_ordered) {
-    FDMA_TRY(order, visit_order(plan, impl->num_multiprocessors));
+    FDMA_TRY(order, accumulation_order(plan, impl->num_multiprocessors));
     if (plan.has_worklist()) {
       ordered_lists = with_accum_of_pairs(plan.kv_worklist);
       take_in_order(order.units, ordered_lists.items);
@@ -224,8 +224,8 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   const std::int64_t accum_keys = packing.add(lists.accum_keys);
   const std::int64_t list_sizes = packing.add(num_worklist_tiles);
   const std::int64_t units = packing.add(order.units);
-  const std::int64_t first_visits = packing.add(order.first_visits);
-  const std::int64_t ranks = packing.add(order.ranks);
+  const std::int64_t first_positions = packing.add(order.first_positions);
+  const std::int64_t positions = packing.add(order.positions);
   impl->size_bytes = packing.size();
   FDMA_TRY_VOID(set_counts(plan, *impl));
 
@@ -273,8 +273,8 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   if (is_ordered) {
     arrays.walks_down = order.walks_down;
     arrays.units = reinterpret_cast<const std::int32_t*>(base + units);
-    arrays.first_visits = reinterpret_cast<const std::int32_t*>(base + first_visits);
-    arrays.ranks = reinterpret_cast<const std::int32_t*>(base + ranks);
+    arrays.first_positions = reinterpret_cast<const std::int32_t*>(base + first_positions);
+    arrays.positions = reinterpret_cast<const std::int32_t*>(base + positions);
   }
   return DevicePlan(std::move(impl));
 }

@@ -27,8 +27,8 @@ struct PlanArrays {
   // The accumulation order of deterministic calls (accumulation_order.hpp), or null. Over kv worklists
   // units is empty.
   const std::int32_t* units;
-  const std::int32_t* first_visits;
-  const std::int32_t* ranks;
+  const std::int32_t* first_positions;
+  const std::int32_t* positions;
   std::int32_t num_items;
   std::int32_t num_split_rows;
   std::int32_t block_q;     ///< queries of a tile; backward: keys

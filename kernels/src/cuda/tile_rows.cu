@@ -131,7 +131,8 @@ __global__ void __launch_bounds__(kThreads)
 // offsets of query tiles.
 __global__ void __launch_bounds__(kThreads)
     number_tile_rows_kernel(const PlanArrays plan, const RunTimeLengths run_time, TileRow* all_rows,
-                            TurnOffsets* all_offsets, int num_q_tiles, std::int32_t* counter) {
+                            DqSemaphoreOffsets* all_offsets, int num_q_tiles,
+                            std::int32_t* counter) {
   __shared__ int seen_of_warps[kThreads / 32];
   __shared__ std::int32_t shared_borders[kSharedBorders];
   ptx::let_next_grid_start();
@@ -165,18 +166,18 @@ __global__ void __launch_bounds__(kThreads)
       0, num_seen, [&](int n) { return columns.is_near(rows[n].tiles.q_tile * plan.block_q); });
   const auto stretch = [&](int n) {
     const ClosedFormWalk::Stretch& whole = rows[n].tiles.stretches[1];
-    return TurnStretch{whole.first, whole.end};
+    return DqOrderRun{whole.first, whole.end};
   };
   for (int tile = thread; tile < num_q_tiles; tile += kThreads) {
     all_offsets[static_cast<std::int64_t>(b) * num_q_tiles + tile] =
-        turn_offsets(stretch, num_far, num_seen, tile);
+        dq_semaphore_offsets(stretch, num_far, num_seen, tile);
   }
 }
 
 }  // namespace
 
 cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
-                             TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
+                             TileRow* rows, DqSemaphoreOffsets* offsets, int num_q_tiles,
                              std::int32_t* counter, cudaStream_t stream) {
   return ptx::launch_overlapping(number_tile_rows_kernel, dim3(static_cast<unsigned>(batch)),
                                  dim3(kThreads), 0, stream, plan, lengths, rows, offsets,

@@ -126,7 +126,7 @@ cudaError_t order_tile_rows(const PlanArrays& plan, const RunTimeLengths& length
 /// the former at a query tile follows from n and `offsets` [batch, num_q_tiles]
 /// (closed_form_dq_order.hpp).
 cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengths, int batch,
-                             TileRow* rows, TurnOffsets* offsets, int num_q_tiles,
+                             TileRow* rows, DqSemaphoreOffsets* offsets, int num_q_tiles,
                              std::int32_t* counter, cudaStream_t stream);
 
 /// Zeroes `counter`, for plans with items. It is a kernel, so that the next one may overlap with

@@ -1,4 +1,4 @@
-// The items of kv worklists in the order in which they add to dQ, and the ranks of their visits
+// The items of kv worklists in the order in which they add to dQ, and the positions of their visits
 // (accumulation_order.hpp). Its two launches replace write_items of device_kv_worklist.cu.
 //
 // Items that begin in a segment of queries are in the order of WorklistPlace: those that begin last
@@ -49,7 +49,7 @@ static __device__ int block_sum(int value, int* warps) {
 
 // A block handles a segment of a row.
 static __global__ void __launch_bounds__(kPieceThreads)
-    write_items_in_turn(const __grid_constant__ Lists call) {
+    write_items_in_dq_order(const __grid_constant__ Lists call) {
   __shared__ int warps[kPieceWarps];
   __shared__ SegmentOfRows here;
   __shared__ int num_found;
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
     item.full_begin = tile.full_begin;
     item.full_end = tile.full_end;
     call.items[index] = item;
-    call.first_ranks[index] = index * call.q_tiles + tile.begin;
+    call.first_positions[index] = index * call.q_tiles + tile.begin;
     call.in_order[at + place] = make_int4(tile.begin, tile.end, index, 0);
   }
 }
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(kRankThreads)
             last_segment = (first_tile + kRankThreads - 1) / call.segment_tiles;
   const int num_items = call.tiles_of(row);
   const int4* const in_order = call.in_order + row * call.num_tiles;
-  int rank = 0;
+  int position = 0;
   for (int first = 0; first < num_items; first += kRankThreads) {
     __syncthreads();  // the previous items have been read
     if (first + thread < num_items) items[thread] = in_order[first + thread];
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(kRankThreads)
     for (int i = 0; i < count; ++i) {
       const int4 item = items[i];
       if (tile < item.x || tile >= item.y) continue;
-      call.ranks[item.z * call.q_tiles + tile] = rank++;
+      call.positions[item.z * call.q_tiles + tile] = position++;
     }
   }
 }

@@ -140,8 +140,8 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   layout.dv_accum = take(sum_bytes);
   if (!room.has_order) return layout;
   layout.dbias_accum = take(room.accum_capacity() * 4);
-  layout.first_ranks = take(room.items_capacity() * 4);
-  layout.ranks = take(room.ranks_capacity() * 4);
+  layout.first_positions = take(room.items_capacity() * 4);
+  layout.positions = take(room.positions_capacity() * 4);
   return layout;
 }
 
@@ -211,11 +211,11 @@ Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
   worklist.sums.num_groups = static_cast<std::int32_t>(call.room.num_rows);
   worklist.seen = kept;
   if (options.deterministic) {
-    call.first_ranks = reinterpret_cast<std::int32_t*>(base + places.first_ranks);
-    call.ranks = reinterpret_cast<std::int32_t*>(base + places.ranks);
+    call.first_positions = reinterpret_cast<std::int32_t*>(base + places.first_positions);
+    call.positions = reinterpret_cast<std::int32_t*>(base + places.positions);
     worklist.sums.dbias = reinterpret_cast<float*>(base + places.dbias_accum);
-    worklist.first_ranks = call.first_ranks;
-    worklist.ranks = call.ranks;
+    worklist.first_positions = call.first_positions;
+    worklist.positions = call.positions;
   }
   if (has_zero_fill(call.room)) {
     worklist.zero_counters = reinterpret_cast<sm90::ZeroFillCounters*>(base + places.zero_counters);

@@ -35,7 +35,7 @@ class DeviceBackward {
     std::int64_t scores = 0, zoh = 0, attention = 0;
     std::int64_t scratch = 0, keys = 0, items = 0, num_items = 0;
     std::int64_t accum_keys = 0, num_accum_rows = 0, zero_counters = 0, dk_accum = 0, dv_accum = 0;
-    std::int64_t dbias_accum = 0, first_ranks = 0, ranks = 0;  // for deterministic calls
+    std::int64_t dbias_accum = 0, first_positions = 0, positions = 0;  // for deterministic calls
     std::int64_t bytes = 0;
   };
 

@@ -8,7 +8,7 @@
 //                    queries see some of its keys and which see all, and for each segment how many
 //                    tiles begin in it
 //   5. write_items   per segment of a row: its items, longest first; for worklists with an order
-//                    write_items_in_turn and write_ranks (device_accumulation_order.cuh)
+//                    write_items_in_dq_order and write_ranks (device_accumulation_order.cuh)
 // All counts are added in a fixed order or are integers, so the result is the same in every run.
 //
 // Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 items
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
   const int tiles_of_warp = (num_tiles + kPieceThreads - 1) / kPieceThreads * kWarp;
   const int first = warp * tiles_of_warp + lane, end = (warp + 1) * tiles_of_warp;
   for (int index = first; index < end; index += kWarp) {
-    const int rank = items.rank_of(items.tile_here(index, num_tiles));
-    if (rank >= 0) atomicAdd(&places[warp][rank], 1);
+    const int position = items.rank_of(items.tile_here(index, num_tiles));
+    if (position >= 0) atomicAdd(&places[warp][position], 1);
   }
   __syncthreads();
   if (warp == 0) {
@@ -109,11 +109,11 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
   __syncthreads();
   for (int index = first; index < end; index += kWarp) {
     const TileRange tile = items.tile_here(index, num_tiles);
-    const int rank = items.rank_of(tile);
-    const std::uint32_t same = __match_any_sync(~0u, rank);
-    const int at = rank >= 0 ? places[warp][rank] : 0;
+    const int position = items.rank_of(tile);
+    const std::uint32_t same = __match_any_sync(~0u, position);
+    const int at = position >= 0 ? places[warp][position] : 0;
     __syncwarp();
-    if (rank >= 0) {
+    if (position >= 0) {
       const int earlier = __popc(same & lanes_below(lane));
       KvWorkTile item{};
       item.batch = static_cast<std::int32_t>(row / call.heads_kv);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
       item.full_begin = tile.full_begin;
       item.full_end = tile.full_end;
       call.items[at + earlier] = item;
-      if (earlier == 0) places[warp][rank] = at + __popc(same);
+      if (earlier == 0) places[warp][position] = at + __popc(same);
     }
     __syncwarp();
   }
@@ -183,12 +183,12 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   // All are counted in 32 bits; the main kernel counts worklist keys.
   const std::int64_t count = std::max({room.keys_capacity(), room.num_rows * num_segments,
-                                       room.accum_capacity(), room.ranks_capacity()});
+                                       room.accum_capacity(), room.positions_capacity()});
   if (count > kMost) {
     return Error{ErrorCode::unsupported,
                  "kv worklist: " + std::to_string(room.num_rows) + " rows of " +
                      std::to_string(room.kv_len) + " keys may need " + std::to_string(count) +
-                     (room.has_order ? " worklist entries, sums or ranks of deterministic calls"
+                     (room.has_order ? " worklist entries, sums or positions of deterministic calls"
                                      : " worklist entries or sums") +
                      ", expected at most 2^31 - 1"};
   }
@@ -226,8 +226,8 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   if (room.has_order) {
     lists.unordered = reinterpret_cast<int4*>(base + places.unordered);
     lists.in_order = reinterpret_cast<int4*>(base + places.in_order);
-    lists.first_ranks = call.first_ranks;
-    lists.ranks = call.ranks;
+    lists.first_positions = call.first_positions;
+    lists.positions = call.positions;
   }
 
   const auto num_rows = static_cast<unsigned>(room.num_rows);
@@ -247,8 +247,8 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
     write_items<<<all_segments, kPieceThreads, 0, stream>>>(lists);
     return check_launch("write_items");
   }
-  write_items_in_turn<<<all_segments, kPieceThreads, 0, stream>>>(lists);
-  FDMA_TRY_VOID(check_launch("write_items_in_turn"));
+  write_items_in_dq_order<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("write_items_in_dq_order"));
   const int rank_blocks = ceil_div(lists.q_tiles, kRankThreads);
   write_ranks<<<num_rows* static_cast<unsigned>(rank_blocks), kRankThreads, 0, stream>>>(
       lists, rank_blocks);

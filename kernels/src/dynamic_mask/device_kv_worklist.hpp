@@ -36,7 +36,7 @@ struct KvWorklistRoom {
   std::int64_t sum_rows() const;
   std::int64_t accum_capacity() const;  ///< accumulator rows of all rows
   /// Each item may visit every tile of queries; 0: no order
-  std::int64_t ranks_capacity() const;
+  std::int64_t positions_capacity() const;
   std::int64_t workspace_bytes() const;
 };
 /// Enough for rows of up to 64 million queries.
@@ -71,8 +71,8 @@ struct KvWorklistCall {
   AccumKey* accum_keys = nullptr;
   std::int32_t* num_accum_rows = nullptr;  ///< [num_rows]: accumulator rows in use
   /// With room.has_order, as in KvWorklistArrays (sm90/backward/params.hpp).
-  std::int32_t* first_ranks = nullptr;  ///< [items_capacity]
-  std::int32_t* ranks = nullptr;        ///< [ranks_capacity]
+  std::int32_t* first_positions = nullptr;  ///< [items_capacity]
+  std::int32_t* positions = nullptr;        ///< [positions_capacity]
 };
 
 /// Makes the worklists that make_head_worklist (key_lists.hpp) makes; the same in every run. It
@@ -80,11 +80,11 @@ struct KvWorklistCall {
 /// the end of a segment, entries beyond the capacity are left out.
 ///
 /// With an order, items of kRowsTogether rows are interleaved, segment by segment: the first item
-/// of each row, then the second of each row, and so on (device_accumulation_order.cuh). Each visit has a rank:
-/// the number of items of the row that visit the tile before. Accumulator rows are those of pairs
-/// of entries.
+/// of each row, then the second of each row, and so on (device_accumulation_order.cuh). Each visit
+/// has a position: the number of items of the row that visit the tile before. Accumulator rows are
+/// those of pairs of entries.
 ///
-/// Errors  unsupported: more than 2^31 - 1 worklist entries, sums or ranks; cuda
+/// Errors  unsupported: more than 2^31 - 1 worklist entries, sums or positions; cuda
 /// Cost    8 B read per key, twice; 16 B written and read again per worklist key; with an order 4 B
 ///         per visit, and a look at each pair of items of a segment
 Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream stream);

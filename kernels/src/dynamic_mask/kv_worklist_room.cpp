@@ -32,7 +32,7 @@ std::int64_t KvWorklistRoom::sum_rows() const {
   return std::min(cuts, kv_len + (has_order ? cuts / 2 : 0));
 }
 std::int64_t KvWorklistRoom::accum_capacity() const { return num_rows * sum_rows(); }
-std::int64_t KvWorklistRoom::ranks_capacity() const {
+std::int64_t KvWorklistRoom::positions_capacity() const {
   return has_order ? items_capacity() * ceil_div(q_len, kTile) : 0;
 }
 

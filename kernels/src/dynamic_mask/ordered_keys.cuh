@@ -53,7 +53,7 @@ struct Lists {
   // With an accumulation order, otherwise null.
   int4* unordered;  // [rows, num_tiles], the tiles of each segment: first and last query, tile
   int4* in_order;   // the same tiles in order: first and last query, item
-  std::int32_t *first_ranks, *ranks;
+  std::int32_t *first_positions, *positions;
 
   __device__ int4* keys_of(std::int64_t row) const {
     return keys + row * num_tiles * kWorklistTile;
@@ -64,7 +64,7 @@ struct Lists {
   __device__ int segment_queries() const { return segment_tiles * kWorklistTile; }
   // Number of accumulator rows of a key that is listed `num_parts` times.
   __device__ int num_accum_rows_of(int num_parts) const {
-    return num_parts < 2 ? 0 : ranks == nullptr ? 1 : (num_parts + 1) / 2;
+    return num_parts < 2 ? 0 : positions == nullptr ? 1 : (num_parts + 1) / 2;
   }
 };
 
@@ -296,7 +296,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
       __syncwarp();
       if (bin >= 0) {
         const int before = __popc(same & lanes_below(lane));
-        const int sums = first_accum_row + (call.ranks == nullptr ? 0 : (s - segments.x) / 2);
+        const int sums = first_accum_row + (call.positions == nullptr ? 0 : (s - segments.x) / 2);
         const bool has_accum = num_rows > 0 && sums < call.sum_rows;
         if (at + before < capacity) {
           out[at + before] = make_int4(key, part.x, part.y, has_accum ? sums : kNoAccum);
@@ -325,18 +325,19 @@ static __global__ void __launch_bounds__(kPieceThreads)
   const int size = min(num_left, block_tiles * kWorklistTile);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   int4* const keys = call.keys_of(row) + first_tile * kWorklistTile;
-  std::uint64_t ranks[kItemsOfThread];  // larger ranks begin earlier, or come first in the list
+  std::uint64_t
+      positions[kItemsOfThread];  // larger positions begin earlier, or come first in the list
 #pragma unroll
   for (int i = 0; i < kItemsOfThread; ++i) {
     const int at = i * kPieceThreads + thread;
-    ranks[i] = 0;
+    positions[i] = 0;
     if (at >= size) continue;
     unordered[at] = keys[at];
-    ranks[i] = std::uint64_t{~static_cast<std::uint32_t>(unordered[at].y)} << 32 |
-               ~static_cast<std::uint32_t>(at);
+    positions[i] = std::uint64_t{~static_cast<std::uint32_t>(unordered[at].y)} << 32 |
+                   ~static_cast<std::uint32_t>(at);
   }
   __syncthreads();
-  zoh::sort_piece(storage, ranks);
+  zoh::sort_piece(storage, positions);
 
   int min_begin = 0x7FFFFFFF, max_begin = 0, min_end = 0x7FFFFFFF, max_end = 0;
   const int first = thread * kItemsOfThread;
@@ -346,7 +347,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
     if (first + i >= padded) continue;
     int4 key = make_int4(-1, 0, 0, kNoAccum);
     if (first + i < size) {
-      key = unordered[~static_cast<std::uint32_t>(ranks[i])];
+      key = unordered[~static_cast<std::uint32_t>(positions[i])];
       min_begin = min(min_begin, key.y);
       max_begin = max(max_begin, key.y);
       min_end = min(min_end, key.z);

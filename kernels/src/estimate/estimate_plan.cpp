@@ -116,14 +116,14 @@ double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
 /// the order is always the same, and a pass over the keys is 2 of the 5 products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
-  constexpr double kTurns = 0.04;
+  constexpr double kDqPositions = 0.04;
   constexpr double kKeyPass = 0.5;
   constexpr double kWideKeyPass = 0.35;  // head sizes above 128
   constexpr double kKeyPassOnCpu = 0.4;
   if (!plan.is_backward()) return 0;
   const bool is_cpu = profile.backend == Backend::cpu;
   double share = 0;
-  if (extras.is_deterministic && !is_cpu) share += kTurns;
+  if (extras.is_deterministic && !is_cpu) share += kDqPositions;
   if (extras.sums_keys) {
     const bool is_wide = head_dim_of_costs(plan.shape, plan.direction, profile.backend) > 128;
     share += is_cpu ? kKeyPassOnCpu : is_wide ? kWideKeyPass : kKeyPass;

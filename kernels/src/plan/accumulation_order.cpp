@@ -60,14 +60,14 @@ constexpr double kCostOfTwiceTheHeads = 1.03;
 constexpr int kMostTimesTheHeads = 4;
 // Walking down must gain more than the possible error of the simulation.
 constexpr double kCostOfWalkingDown = 1.03;
-constexpr std::int64_t kMaxSimulatedVisits = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxSimulatedPositions = std::int64_t{1} << 22;
 // In units of a tile's time: beginning a unit; the delay until others see an addition; the time
 // that a dQ waits at no cost.
-constexpr double kUnitCost = 1.0, kTurnCost = 0.5, kSlack = 0.5;
+constexpr double kUnitCost = 1.0, kWaitCost = 0.5, kSlack = 0.5;
 // Below this head size a tile takes less time and an addition the same. Measured on an H200 with
 // head_dim 64, 32,768 tokens, 8 heads: two heads up and down, causal, 5.68 and 6.21 ms; documents
 // with two, four and eight heads up, 1.67, 1.51 and 1.38 ms.
-constexpr double kDimOfTurnCost = 128;
+constexpr double kDimOfWaitCost = 128;
 constexpr int kLongestStay = 4096;  // longest stay that is counted exactly
 constexpr int kGapsOfTile = 4;
 // Mean cost of a visit whose tile has left the cache, in units of a tile's time. Units that read
@@ -96,7 +96,7 @@ class ItemUnits {
     const std::int32_t tile = first_item(unit).q_tile;
     return is_down ? tile : -tile;
   }
-  std::int64_t num_visits() const {
+  std::int64_t num_positions() const {
     std::int64_t sum = 0;
     for (const WorkItem& item : plan_.items) sum += item.num_tiles;
     return sum;
@@ -159,7 +159,7 @@ class WorklistUnits {
   auto place(std::int32_t unit, bool /*is_down*/) const {
     return std::tuple(item(unit).begin_tile / segment_, places_[at(unit)]);
   }
-  std::int64_t num_visits() const {
+  std::int64_t num_positions() const {
     std::int64_t sum = 0;
     for (const KvWorkTile& each : plan_.kv_worklist.items) sum += each.end_tile - each.begin_tile;
     return sum;
@@ -198,34 +198,34 @@ class OrderSearch {
         rows_of_head_(num_heads_ > 0 ? units_.num_rows() / num_heads_ : 0),
         tiles_in_cache_(static_cast<double>(PlanOptions().section_bytes * rows_of_head_) /
                         static_cast<double>(column_bytes(plan) * plan.tile.block_q)),
-        turn_cost_(kTurnCost * std::max(1.0, kDimOfTurnCost / sm90::backward_dim(plan.shape))),
+        wait_cost_(kWaitCost * std::max(1.0, kDimOfWaitCost / sm90::backward_dim(plan.shape))),
         num_workers_(num_workers) {}
 
-  Result<VisitOrder> run() const {
-    const std::int64_t num_visits = units_.num_visits();
-    if (num_visits > std::numeric_limits<std::int32_t>::max()) {
+  Result<AccumulationOrder> run() const {
+    const std::int64_t num_positions = units_.num_positions();
+    if (num_positions > std::numeric_limits<std::int32_t>::max()) {
       return Error{
           ErrorCode::unsupported,
           fmt::format("deterministic: the plan visits {} tiles, at most 2^31 - 1 can be ranked",
-                      num_visits)};
+                      num_positions)};
     }
-    if (units_.num_units() == 0) return VisitOrder();
-    VisitOrder order = best_permutation(num_visits);
+    if (units_.num_units() == 0) return AccumulationOrder();
+    AccumulationOrder order = best_permutation(num_positions);
     std::vector<std::int32_t> num_before(at(units_.num_rows() * num_q_tiles_));
-    order.first_visits.reserve(order.units.size());
-    order.ranks.reserve(at(num_visits));
+    order.first_positions.reserve(order.units.size());
+    order.positions.reserve(at(num_positions));
     for (const std::int32_t unit : order.units) {
-      order.first_visits.push_back(static_cast<std::int32_t>(order.ranks.size()));
+      order.first_positions.push_back(static_cast<std::int32_t>(order.positions.size()));
       units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
-        order.ranks.push_back(num_before[at(row * num_q_tiles_ + tile)]++);
+        order.positions.push_back(num_before[at(row * num_q_tiles_ + tile)]++);
       });
     }
-    return Result<VisitOrder>(std::move(order));
+    return Result<AccumulationOrder>(std::move(order));
   }
 
  private:
-  VisitOrder ordered(std::int64_t heads_at_once, bool is_down) const {
-    VisitOrder order;
+  AccumulationOrder ordered(std::int64_t heads_at_once, bool is_down) const {
+    AccumulationOrder order;
     order.walks_down = is_down;
     order.units.resize(at(units_.num_units()));
     std::iota(order.units.begin(), order.units.end(), 0);
@@ -239,9 +239,9 @@ class OrderSearch {
 
   // Time that workers take for the units of `num_heads` KV heads out of many, simulated on the
   // first ones.
-  double simulated_time(const VisitOrder& order, std::int64_t num_heads) const {
+  double simulated_time(const AccumulationOrder& order, std::int64_t num_heads) const {
     // For each query tile: when the next addition may be made.
-    std::vector<double> turns(at(num_heads * rows_of_head_ * num_q_tiles_));
+    std::vector<double> dq_semaphores(at(num_heads * rows_of_head_ * num_q_tiles_));
     // Histogram of times between visits of a tile, in fractions of a tile's time.
     std::vector<std::int64_t> gaps(kLongestStay * kGapsOfTile);
     std::priority_queue<double, std::vector<double>, std::greater<>> workers(
@@ -254,14 +254,14 @@ class OrderSearch {
       workers.pop();
       for (int pass = 0; pass < units_.num_passes(); ++pass) {
         units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
-          double& turn = turns[at((row + pass) * num_q_tiles_ + tile)];
+          double& dq_position = dq_semaphores[at((row + pass) * num_q_tiles_ + tile)];
           computed = std::max(computed + 1, added + kSlack);
-          added = std::max(computed, turn);
-          if (turn > 0) {
-            const double gap = kGapsOfTile * (added - turn + turn_cost_);
+          added = std::max(computed, dq_position);
+          if (dq_position > 0) {
+            const double gap = kGapsOfTile * (added - dq_position + wait_cost_);
             ++gaps[std::min(static_cast<std::size_t>(gap), gaps.size() - 1)];
           }
-          turn = added + turn_cost_;
+          dq_position = added + wait_cost_;
         });
       }
       const double done = std::max(computed, added);
@@ -285,19 +285,19 @@ class OrderSearch {
     return num_longer;
   }
 
-  VisitOrder best_permutation(std::int64_t num_visits) const {
+  AccumulationOrder best_permutation(std::int64_t num_positions) const {
     const std::int64_t heads = units_.heads_in_cache();
     const std::int64_t simulated = std::min(num_heads_, kMostTimesTheHeads * heads);
-    const std::int64_t num_steps = num_visits * units_.num_passes();
-    if (num_steps / num_heads_ * simulated > kMaxSimulatedVisits) return ordered(heads, false);
-    VisitOrder best;
+    const std::int64_t num_steps = num_positions * units_.num_passes();
+    if (num_steps / num_heads_ * simulated > kMaxSimulatedPositions) return ordered(heads, false);
+    AccumulationOrder best;
     double least = std::numeric_limits<double>::infinity();
     for (const bool is_down : {false, true}) {
       if (is_down && !Units::kMayWalkDown) continue;
       double cost = is_down ? kCostOfWalkingDown : 1;
       for (std::int64_t times = 1; times <= kMostTimesTheHeads; times *= 2) {
         if (times > 1 && times / 2 * heads >= num_heads_) break;
-        VisitOrder order = ordered(times * heads, is_down);
+        AccumulationOrder order = ordered(times * heads, is_down);
         const double time = cost * simulated_time(order, simulated);
         cost *= kCostOfTwiceTheHeads;
         if (time < least) {
@@ -312,13 +312,13 @@ class OrderSearch {
   Units units_;
   std::int64_t num_q_tiles_, num_heads_, rows_of_head_;
   double tiles_in_cache_;
-  double turn_cost_;
+  double wait_cost_;
   int num_workers_;
 };
 
 }  // namespace
 
-Result<VisitOrder> visit_order(const AttentionPlan& plan, int num_workers) {
+Result<AccumulationOrder> accumulation_order(const AttentionPlan& plan, int num_workers) {
   return plan.has_worklist() ? OrderSearch<WorklistUnits>(plan, num_workers).run()
                              : OrderSearch<ItemUnits>(plan, num_workers).run();
 }

@@ -15,15 +15,15 @@ namespace fdma {
 /// alike.
 ///
 /// Shapes      units [num_items / group_size], unit u is items [u * group_size, ..), or
-///             [kv_worklist.items]; first_visits: of each entry of units, its first entry of ranks;
-///             ranks [visits]: how many entries of units before this one visit the same query tile
-///             of the same head
+///             [kv_worklist.items]; first_positions: of each entry of units, its first entry of
+///             positions; positions [visits]: how many entries of units before this one visit the
+///             same query tile of the same head
 /// Invariants  a unit waits only for units before it in `units`, so blocks that take units in this
 ///             order never wait for each other in a cycle, however few they are
-struct VisitOrder {
+struct AccumulationOrder {
   std::vector<std::int32_t> units;
-  std::vector<std::int32_t> first_visits;
-  std::vector<std::int32_t> ranks;
+  std::vector<std::int32_t> first_positions;
+  std::vector<std::int32_t> positions;
   bool walks_down = false;  ///< items are walked from the last query tile to the first
 };
 
@@ -34,6 +34,6 @@ struct VisitOrder {
 ///
 /// Errors  unsupported: 2^31 visits or more
 /// Cost    O(units log units + visits); 4 bytes a visit
-Result<VisitOrder> visit_order(const AttentionPlan& plan, int num_workers);
+Result<AccumulationOrder> accumulation_order(const AttentionPlan& plan, int num_workers);
 
 }  // namespace fdma

@@ -22,13 +22,13 @@
 namespace fdma {
 
 /// Added to the number of a key tile, an offset gives its rank at a query tile that it visits.
-struct alignas(8) TurnOffsets {
+struct alignas(8) DqSemaphoreOffsets {
   std::int32_t far;
   std::int32_t near;
 };
 
 /// The query tiles [first, end) that a key tile visits.
-struct TurnStretch {
+struct DqOrderRun {
   std::int32_t first;
   std::int32_t end;
 };
@@ -51,8 +51,10 @@ FDMA_HOST_DEVICE std::int32_t first_after(std::int32_t begin, std::int32_t end,
 /// The offsets of query tile `tile`. stretch(n) are the query tiles of number n. Far numbers are
 /// below `num_far`, near ones from there up to `num_tiles`.
 template <class StretchOf>
-FDMA_HOST_DEVICE TurnOffsets turn_offsets(const StretchOf& stretch, std::int32_t num_far,
-                                          std::int32_t num_tiles, std::int32_t tile) {
+FDMA_HOST_DEVICE DqSemaphoreOffsets dq_semaphore_offsets(const StretchOf& stretch,
+                                                         std::int32_t num_far,
+                                                         std::int32_t num_tiles,
+                                                         std::int32_t tile) {
   const auto begins = [&](std::int32_t n) { return stretch(n).first <= tile; };
   const auto has_ended = [&](std::int32_t n) { return stretch(n).end <= tile; };
   const std::int32_t far_begin = first_after(0, num_far, begins);

@@ -88,8 +88,8 @@ struct Made {
     const GuardedBytes d_items(size(room.items_capacity(), sizeof(KvWorkTile)));
     const GuardedBytes d_sum_keys(size(room.accum_capacity(), sizeof(AccumKey)));
     const GuardedBytes d_num_items(4), d_num_sums(size(room.num_rows, 4));
-    const GuardedBytes d_first_ranks(size(room.has_order ? room.items_capacity() : 0, 4));
-    const GuardedBytes d_ranks(size(room.ranks_capacity(), 4));
+    const GuardedBytes d_first_positions(size(room.has_order ? room.items_capacity() : 0, 4));
+    const GuardedBytes d_ranks(size(room.positions_capacity(), 4));
     KvWorklistCall call;
     call.room = room;
     call.kept = d_kept.data();
@@ -102,8 +102,8 @@ struct Made {
     call.accum_keys = d_sum_keys.as<AccumKey>();
     call.num_accum_rows = d_num_sums.as<std::int32_t>();
     if (room.has_order) {
-      call.first_ranks = d_first_ranks.as<std::int32_t>();
-      call.ranks = d_ranks.as<std::int32_t>();
+      call.first_positions = d_first_positions.as<std::int32_t>();
+      call.positions = d_ranks.as<std::int32_t>();
     }
     const Result<void> done = make_kv_worklist_on_device(call, nullptr);
     EXPECT_TRUE(done) << done.error().message;
@@ -113,13 +113,13 @@ struct Made {
     accum_keys = elements_of<AccumKey>(d_sum_keys.to_host());
     num_accum_rows = elements_of<std::int32_t>(d_num_sums.to_host());
     num_items = elements_of<std::int32_t>(d_num_items.to_host()).front();
-    first_ranks = elements_of<std::int32_t>(d_first_ranks.to_host());
-    ranks = elements_of<std::int32_t>(d_ranks.to_host());
+    first_positions = elements_of<std::int32_t>(d_first_positions.to_host());
+    positions = elements_of<std::int32_t>(d_ranks.to_host());
   }
   std::vector<WorklistEntry> keys;
   std::vector<KvWorkTile> items;
   std::vector<AccumKey> accum_keys;
-  std::vector<std::int32_t> num_accum_rows, first_ranks, ranks;
+  std::vector<std::int32_t> num_accum_rows, first_positions, positions;
   std::int32_t num_items = 0;
 };
 
@@ -167,9 +167,9 @@ void expect_ranks(const Made& made) {
     const KvWorkTile& item = made.items[i];
     for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
       const std::int32_t expected = num_before[{item.batch, item.kv_head, tile}]++;
-      const auto visit = static_cast<std::size_t>(made.first_ranks[i] + tile - item.begin_tile);
-      ASSERT_LT(visit, made.ranks.size());
-      ASSERT_EQ(made.ranks[visit], expected) << "item " << i << " at tile " << tile;
+      const auto visit = static_cast<std::size_t>(made.first_positions[i] + tile - item.begin_tile);
+      ASSERT_LT(visit, made.positions.size());
+      ASSERT_EQ(made.positions[visit], expected) << "item " << i << " at tile " << tile;
     }
   }
 }
@@ -387,10 +387,10 @@ TEST(DeviceKvWorklist, RejectsWhatIsNotCountedIn32Bits) {
       8192, false,
       "kv worklist: 8192 rows of 262144 keys may need 3204448256 worklist entries or sums, "
       "expected at most 2^31 - 1");
-  expect_error(
-      1024, true,
-      "kv worklist: 1024 rows of 262144 keys may need 6408896512 worklist entries, sums or ranks "
-      "of deterministic calls, expected at most 2^31 - 1");
+  expect_error(1024, true,
+               "kv worklist: 1024 rows of 262144 keys may need 6408896512 worklist entries, sums "
+               "or positions "
+               "of deterministic calls, expected at most 2^31 - 1");
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.dlse_row_stride = call.dlse_row_stride;
   queries.sums_keys = call.sums_keys;
   queries.next_units = params.next_unit;
-  queries.turns = params.turns;
+  queries.dq_semaphores = params.dq_semaphores;
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
   // The main kernel clears the others
@@ -194,7 +194,7 @@ int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* wor
 // their counters.
 Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call, int dim,
                        BackwardParams& params, Stream stream) {
-  if (zero_fill.counters == nullptr || params.turns != nullptr || call.sums_keys ||
+  if (zero_fill.counters == nullptr || params.dq_semaphores != nullptr || call.sums_keys ||
       dim > sm90::kMaxBulkDim || params.places.padded_q_len == 0) {
     return {};
   }
@@ -210,7 +210,8 @@ Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call
 Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
                            const QueryParams& queries, Stream stream) {
   params.next_unit += sm90::kNumCounters - 1;
-  if (params.turns != nullptr) params.turns += queries.num_rows() / sm90::kSumRows * 2;
+  if (params.dq_semaphores != nullptr)
+    params.dq_semaphores += queries.num_rows() / sm90::kSumRows * 2;
   FDMA_TRY_VOID(sm90::check_cuda(kernel.shifts(params, num_blocks, stream),
                                  "launch of the kernel that adds up rows"));
   return sm90::check_cuda(sm90::add_missing(queries, stream),
@@ -220,13 +221,14 @@ Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_
 template <class T>
 Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                     const BackwardTensors& tensors, BackwardParams& params,
-                    const sm90::BackwardWorklist* worklist, TurnOffsets* turn_offsets,
-                    sm90::ZeroFillCounters* zero_counters, Stream stream) {
+                    const sm90::BackwardWorklist* worklist,
+                    DqSemaphoreOffsets* dq_semaphore_offsets, sm90::ZeroFillCounters* zero_counters,
+                    Stream stream) {
   const AttentionShape& shape = plan.shape;
   const int num_units = num_units_of(plan, worklist);
   const int dim = sm90::backward_dim(shape);
   const bool is_general = call.key_bias != nullptr || !(call.scale_log2 > 0.0f) ||
-                          (params.turns != nullptr && dim > sm90::kMaxBulkDim);
+                          (params.dq_semaphores != nullptr && dim > sm90::kMaxBulkDim);
   const Kernel& kernel = kernel_for<T>(dim, is_general, worklist != nullptr);
   if (num_units > 0) {
     FDMA_TRY_VOID(set_inputs(tensors, call, shape.group_size(), kernel.step_queries, params));
@@ -242,8 +244,8 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                        worklist->sums.dbias,
                        sm90::key_rows(tensors.kv.k),
                        sm90::key_rows(tensors.kv.v),
-                       worklist->first_ranks,
-                       worklist->ranks};
+                       worklist->first_positions,
+                       worklist->positions};
     keys = key_gradient_params(call, shape, params, kernel.dim, *worklist);
     if (num_units > 0) {
       const sm90::ZeroFill zero_fill{worklist->zero_counters, worklist->sums.num_rows,
@@ -266,10 +268,10 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
   if (params.tile_rows != nullptr && num_units > 0) {
     const auto batch = static_cast<int>(shape.batch);
     FDMA_TRY_VOID(sm90::check_cuda(
-        turn_offsets != nullptr
-            ? sm90::number_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
-                                     turn_offsets, params.places.padded_q_len / sm90::kTileKeys,
-                                     params.next_unit, stream)
+        dq_semaphore_offsets != nullptr
+            ? sm90::number_tile_rows(
+                  plan.arrays, params.lengths, batch, params.tile_rows, dq_semaphore_offsets,
+                  params.places.padded_q_len / sm90::kTileKeys, params.next_unit, stream)
             : sm90::order_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
                                     params.next_unit, stream),
         "launch of the kernel that orders tile rows"));
@@ -317,7 +319,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dk.view(), "dk"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dv.view(), "dv"));
-  if (options.deterministic && worklist != nullptr && worklist->ranks == nullptr) {
+  if (options.deterministic && worklist != nullptr && worklist->positions == nullptr) {
     return Error{ErrorCode::unsupported, kWithoutOrder};
   }
   const bool is_closed_form = impl.arrays.num_closed_forms > 0;  // the order is made in each call
@@ -336,23 +338,25 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
                    reinterpret_cast<float*>(base + places.dq_accum),
                    shape.heads_q,
                    static_cast<std::int32_t>(places.padded_q_len)};
-  if (options.deterministic) params.turns = reinterpret_cast<std::int32_t*>(base + places.turns);
+  if (options.deterministic)
+    params.dq_semaphores = reinterpret_cast<std::int32_t*>(base + places.dq_semaphores);
   params.walks_down = options.deterministic && impl.arrays.walks_down;
   auto* const zero_counters =
       reinterpret_cast<sm90::ZeroFillCounters*>(base + places.zero_counters);
-  TurnOffsets* turn_offsets = nullptr;
+  DqSemaphoreOffsets* dq_semaphore_offsets = nullptr;
   if (is_closed_form) {
     params.tile_rows = reinterpret_cast<sm90::TileRow*>(base + places.tile_rows);
     if (options.deterministic) {
-      turn_offsets = reinterpret_cast<TurnOffsets*>(base + places.turn_offsets);
+      dq_semaphore_offsets =
+          reinterpret_cast<DqSemaphoreOffsets*>(base + places.dq_semaphore_offsets);
     }
-    params.turn_offsets = turn_offsets;
+    params.dq_semaphore_offsets = dq_semaphore_offsets;
   }
   return shape.q_dtype == DType::bfloat16
-             ? launch<__nv_bfloat16>(impl, call, tensors, params, worklist, turn_offsets,
+             ? launch<__nv_bfloat16>(impl, call, tensors, params, worklist, dq_semaphore_offsets,
                                      zero_counters, stream)
-             : launch<__half>(impl, call, tensors, params, worklist, turn_offsets, zero_counters,
-                              stream);
+             : launch<__half>(impl, call, tensors, params, worklist, dq_semaphore_offsets,
+                              zero_counters, stream);
 }
 
 // The kv worklist of an uploaded plan, with its accumulators in the workspace.
@@ -376,8 +380,8 @@ sm90::BackwardWorklist lists_of(const DevicePlan::Impl& plan, void* workspace) {
           worklist.num_items,
           worklist.max_items,
           sums,
-          plan.is_ordered ? plan.arrays.first_visits : nullptr,
-          plan.is_ordered ? plan.arrays.ranks : nullptr,
+          plan.is_ordered ? plan.arrays.first_positions : nullptr,
+          plan.is_ordered ? plan.arrays.positions : nullptr,
           nullptr,
           nullptr};
 }

@@ -19,8 +19,8 @@ struct BackwardWorklist {
   KvAccum sums;
   /// For deterministic calls (KvWorklistArrays), or null. The sums then have rows of dbias, and no
   /// row has more than two entries.
-  const std::int32_t* first_ranks;
-  const std::int32_t* ranks;
+  const std::int32_t* first_positions;
+  const std::int32_t* positions;
   /// KeyGradientParams::seen, with the longest kv_len of the shape.
   const Interval* seen;
   /// Memory for a counter for each group of sums, which is a KV head, or null. With it the main

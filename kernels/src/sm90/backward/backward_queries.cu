@@ -161,9 +161,9 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
     if (p.sums_keys) {
       reinterpret_cast<float2*>(p.places.missing)[at] = make_float2(is_dead ? 0.0f : -dlse, 0.0f);
     }
-    if (p.turns != nullptr && row % kSumRows == 0) {
-      int2* const turns = reinterpret_cast<int2*>(p.turns) + at / kSumRows;
-      turns[0] = turns[p.num_rows() / kSumRows] = make_int2(0, 0);
+    if (p.dq_semaphores != nullptr && row % kSumRows == 0) {
+      int2* const dq_semaphores = reinterpret_cast<int2*>(p.dq_semaphores) + at / kSumRows;
+      dq_semaphores[0] = dq_semaphores[p.num_rows() / kSumRows] = make_int2(0, 0);
     }
   }
 }

@@ -112,7 +112,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     return group * kHalfRows + accumulator_cell(thread, 0).row;
   };
 
-  // Where dQ is added from registers: deterministic calls wait for the unit's rank.
+  // Where dQ is added from registers: deterministic calls wait for the unit's position.
   const auto step_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
   };
@@ -125,40 +125,40 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
   };
   const auto turn_of = [&](const uint4& step) {
     const std::int64_t tile = static_cast<int>(step.z) + (kSplitsRows ? group : 0);
-    return p.turns + 2 * tile + (kSplitsRows ? 0 : group);
+    return p.dq_semaphores + 2 * tile + (kSplitsRows ? 0 : group);
   };
-  const auto wait_for_turn = [&](int stage) {
-    if (p.turns == nullptr) return;
+  const auto wait_for_dq_semaphore = [&](int stage) {
+    if (p.dq_semaphores == nullptr) return;
     if (thread_now() == 0) {
       const uint4 step = step_at(stage);
-      while (read_turn(turn_of(step)) != static_cast<int>(step.w)) {
+      while (read_dq_semaphore(turn_of(step)) != static_cast<int>(step.w)) {
       }
     }
-    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
+    ptx::named_barrier_sync(kDqOrderBarrier + group, kWarpgroupThreads);
   };
-  const auto give_turn = [&](int stage) {
-    if (p.turns == nullptr) return;
+  const auto give_dq_position = [&](int stage) {
+    if (p.dq_semaphores == nullptr) return;
     __threadfence();
-    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
-    if (thread_now() == 0) pass_turn(turn_of(step_at(stage)));
+    ptx::named_barrier_sync(kDqOrderBarrier + group, kWarpgroupThreads);
+    if (thread_now() == 0) advance_dq_semaphore(turn_of(step_at(stage)));
   };
   // Otherwise TMA adds dQ (dq_semaphore.cuh), for each warp its part.
   constexpr int kWarpDqAccumBytes = Layout::kDqAccumBytes / Layout::kDqAccumWarps;
   const auto dq_accum_warp = [&] { return (kAlternates ? 0 : group * 4) + thread_now() / 32; };
-  const auto takes_turns = [&] { return p.turns != nullptr; };
+  const auto adds_in_order = [&] { return p.dq_semaphores != nullptr; };
   const auto wait_until_copied = [&] {
     if (lane_now() == 0) ptx::bulk_wait_read<0>();
     __syncwarp();
   };
   const auto wait_for_accum = [&] {
-    if (takes_turns()) {
+    if (adds_in_order()) {
       ptx::mbarrier_wait(base + Layout::kDqAccumEmpty, phases >> 1, "compute: sums empty");
     } else {
       wait_until_copied();
     }
   };
   const auto add_sums = [&](const uint4& step) {
-    if (takes_turns()) {
+    if (adds_in_order()) {
       release(base + Layout::kDqAccumFull);
     } else if (lane_now() == 0) {
       ptx::bulk_reduce_add(
@@ -181,13 +181,13 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     store_warp_sums<kQueries>(
         probabilities, dp, base + Layout::kDeltas + stage * Layout::kRowBytes + lane_now() % 4 * 8,
         row_sums + thread / 32 * (4 * kQueries), lane_now());
-    wait_for_turn(stage);
-    ptx::named_barrier_sync(kTurnBarrier + group, kWarpgroupThreads);
+    wait_for_dq_semaphore(stage);
+    ptx::named_barrier_sync(kDqOrderBarrier + group, kWarpgroupThreads);
     if (thread < kQueries) {
       const std::int64_t row = std::int64_t{sum_tile} * kSumRows + thread;
       atomicAdd(p.places.missing + 2 * row + group, sum_of_warps<kQueries>(row_sums, thread));
     }
-    give_turn(stage);
+    give_dq_position(stage);
     __syncwarp();
     release(base + Layout::kQEmpty + 8 * stage);
     release(base + Layout::kOEmpty + 8 * stage);
@@ -491,7 +491,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           ptx::wgmma_wait<1>();
           ptx::pin_registers(dq);
           if constexpr (!kAlternates) release(base + Layout::kOEmpty + 8 * stage);
-          if constexpr (kGeneral && !Layout::kAddsInBulk) wait_for_turn(stage);
+          if constexpr (kGeneral && !Layout::kAddsInBulk) wait_for_dq_semaphore(stage);
 #pragma unroll
           for (int part = 0; part < kSumParts; ++part) {
             if (part > 0) {
@@ -517,7 +517,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           if constexpr (Layout::kAddsInBulk) {
             add_sums(step);
           } else if constexpr (kGeneral) {
-            give_turn(stage);
+            give_dq_position(stage);
           }
         }
       }

@@ -7,7 +7,7 @@
 //
 // Deterministic calls add in the accumulation order of the plan (accumulation_order.hpp). A counter for
 // each 64 rows says how many units have added. The helper warp waits until the counter reaches the
-// unit's rank, adds the step as a whole and increments the counter, while the next step is
+// unit's position, adds the step as a whole and increments the counter, while the next step is
 // computed. The computing warps never wait until an addition is visible, and they wait for the
 // order only if it lags a step behind. Other blocks wait for what the helper warp does between an
 // addition and the increment. That is one fence, and nothing that can be read meanwhile. Half a
@@ -28,42 +28,51 @@
 namespace fdma::sm90 {
 
 /// Reads how many units have added (acquire). Their additions are visible after it.
-__device__ __forceinline__ std::int32_t read_turn(const std::int32_t* turns) {
-  std::int32_t turn;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
-  return turn;
+__device__ __forceinline__ std::int32_t read_dq_semaphore(const std::int32_t* dq_semaphores) {
+  std::int32_t dq_position;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+               : "=r"(dq_position)
+               : "l"(dq_semaphores)
+               : "memory");
+  return dq_position;
 }
-/// The same, but their additions are visible only after a fence_turns.
-__device__ __forceinline__ std::int32_t read_turn_early(const std::int32_t* turns) {
-  std::int32_t turn;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(turns) : "memory");
-  return turn;
+/// The same, but their additions are visible only after a fence_dq_semaphore.
+__device__ __forceinline__ std::int32_t read_dq_semaphore_early(const std::int32_t* dq_semaphores) {
+  std::int32_t dq_position;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
+               : "=r"(dq_position)
+               : "l"(dq_semaphores)
+               : "memory");
+  return dq_position;
 }
 
 /// Increments the counter (release). The additions before it are visible to whoever reads it.
-__device__ __forceinline__ void pass_turn(std::int32_t* turns) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+__device__ __forceinline__ void advance_dq_semaphore(std::int32_t* dq_semaphores) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(dq_semaphores) : "memory");
 }
-/// The same, relaxed. It may be used if the additions came before a fence_turns. It may also be used
-/// by a unit that adds nothing and has read that its rank is reached: this reduction reads and
-/// writes, so it carries on the releases before it.
-__device__ __forceinline__ void pass_turn_late(std::int32_t* turns) {
-  asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(turns) : "memory");
+/// The same, relaxed. It may be used if the additions came before a fence_dq_semaphore. It may also
+/// be used by a unit that adds nothing and has read that its position is reached: this reduction
+/// reads and writes, so it carries on the releases before it.
+__device__ __forceinline__ void advance_dq_semaphore_late(std::int32_t* dq_semaphores) {
+  asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(dq_semaphores) : "memory");
 }
 
 /// One fence that completes the acquire of a counter read before it and begins the release of one
 /// incremented after it. Whoever waits for the counter waits for this fence.
-__device__ __forceinline__ void fence_turns() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+__device__ __forceinline__ void fence_dq_semaphore() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
 
 /// The slot of step `number`, counted from 0, in which the loading thread tells the helper warp of
-/// it; and the step's kTurnLap.
+/// it; and the step's kDqSemaphoreLap.
 template <class Layout>
-__device__ __forceinline__ std::uint32_t turn_slot(std::uint32_t base, std::uint32_t number) {
-  return base + Layout::kTurns + 8 * (number % Layout::kTurnSlots);
+__device__ __forceinline__ std::uint32_t dq_position_slot(std::uint32_t base,
+                                                          std::uint32_t number) {
+  return base + Layout::kDqPositions + 8 * (number % Layout::kDqPositionSlots);
 }
 template <class Layout>
-__device__ __forceinline__ std::uint32_t turn_lap(std::uint32_t number) {
-  return (number / Layout::kTurnSlots & 1) == 0 ? kTurnLap : 0;
+__device__ __forceinline__ std::uint32_t dq_semaphore_lap(std::uint32_t number) {
+  return (number / Layout::kDqPositionSlots & 1) == 0 ? kDqSemaphoreLap : 0;
 }
 
 /// Stores a warp's part of dQ of a step from accumulator registers to shared memory.
@@ -83,13 +92,13 @@ __device__ __forceinline__ void put_accum(std::uint32_t to, const float (&dq)[kC
 /// Adds dQ of a block's steps to memory in accumulation order. One lane of the helper warp works.
 /// Between two objects the state is kept in shared memory (kTaken).
 template <class Layout>
-class TurnTaker {
+class DqSemaphoreWaiter {
  public:
-  __device__ __forceinline__ TurnTaker(const BackwardParams& params, std::uint32_t base)
+  __device__ __forceinline__ DqSemaphoreWaiter(const BackwardParams& params, std::uint32_t base)
       : p_(params), base_(base) {
     const int2 state = load_words2(base_ + Layout::kTaken);
     num_taken_ = static_cast<std::uint32_t>(state.x);
-    is_turn_ = (state.y & 1) != 0;
+    is_dq_position_ = (state.y & 1) != 0;
     accum_phase_ = static_cast<std::uint32_t>(state.y) >> 1;
     step_ = load_step();
   }
@@ -98,7 +107,7 @@ class TurnTaker {
     __syncwarp();  // all have read the old state
     if (lane == 0) {
       store_words2(base_ + Layout::kTaken, static_cast<int>(num_taken_),
-                   static_cast<int>(accum_phase_ << 1) | (is_turn_ ? 1 : 0));
+                   static_cast<int>(accum_phase_ << 1) | (is_dq_position_ ? 1 : 0));
     }
     __syncwarp();
   }
@@ -118,11 +127,12 @@ class TurnTaker {
       if (!is_known()) return true;
     }
     const int sum_tile = sum_tile_of_step();
-    if (sum_tile == kNoTurn) return false;
-    is_turn_ = is_turn_ || read_turn(turns(sum_tile)) == rank_of_step();
-    if (!is_turn_) return true;
-    if ((step_.y & kTurnIsEmpty) != 0) {
-      pass_turn_late(turns(sum_tile));
+    if (sum_tile == kNoDqPosition) return false;
+    is_dq_position_ =
+        is_dq_position_ || read_dq_semaphore(dq_semaphores(sum_tile)) == rank_of_step();
+    if (!is_dq_position_) return true;
+    if ((step_.y & kDqStepIsEmpty) != 0) {
+      advance_dq_semaphore_late(dq_semaphores(sum_tile));
       go_on();
       return true;
     }
@@ -135,34 +145,34 @@ class TurnTaker {
     accum_phase_ ^= 1;
     go_on();
     // The counter of the next step is read while this step is added.
-    std::int32_t turn = 0;
-    const bool is_next_known = is_known() && sum_tile_of_step() != kNoTurn;
-    if (is_next_known) turn = read_turn_early(turns(sum_tile_of_step()));
+    std::int32_t dq_position = 0;
+    const bool is_next_known = is_known() && sum_tile_of_step() != kNoDqPosition;
+    if (is_next_known) dq_position = read_dq_semaphore_early(dq_semaphores(sum_tile_of_step()));
     ptx::bulk_wait<0>();
-    fence_turns();
-    pass_turn_late(turns(sum_tile));
-    is_turn_ = is_next_known && turn == rank_of_step();
+    fence_dq_semaphore();
+    advance_dq_semaphore_late(dq_semaphores(sum_tile));
+    is_dq_position_ = is_next_known && dq_position == rank_of_step();
     return true;
   }
 
   /// The next step, as far as the loading thread has stored it.
   __device__ __forceinline__ uint2 load_step() const {
-    return ptx::load_shared_relaxed(turn_slot<Layout>(base_, num_taken_));
+    return ptx::load_shared_relaxed(dq_position_slot<Layout>(base_, num_taken_));
   }
   __device__ __forceinline__ void go_on() {
     ++num_taken_;
-    is_turn_ = false;
+    is_dq_position_ = false;
     step_ = load_step();
   }
   __device__ __forceinline__ bool is_known() const {
-    return (step_.y & kTurnLap) == turn_lap<Layout>(num_taken_);
+    return (step_.y & kDqSemaphoreLap) == dq_semaphore_lap<Layout>(num_taken_);
   }
   __device__ __forceinline__ int sum_tile_of_step() const { return static_cast<int>(step_.x); }
   __device__ __forceinline__ int rank_of_step() const {
-    return static_cast<int>(step_.y & ~(kTurnLap | kTurnIsEmpty));
+    return static_cast<int>(step_.y & ~(kDqSemaphoreLap | kDqStepIsEmpty));
   }
-  __device__ __forceinline__ std::int32_t* turns(int sum_tile) const {
-    return p_.turns + 2 * std::int64_t{sum_tile};
+  __device__ __forceinline__ std::int32_t* dq_semaphores(int sum_tile) const {
+    return p_.dq_semaphores + 2 * std::int64_t{sum_tile};
   }
 
   const BackwardParams& p_;
@@ -170,7 +180,7 @@ class TurnTaker {
   std::uint32_t num_taken_;
   uint2 step_;                 // the next one
   std::uint32_t accum_phase_;  // of the step's dQ
-  bool is_turn_;               // the rank of the step is reached
+  bool is_dq_position_;        // the position of the step is reached
 };
 
 }  // namespace fdma::sm90

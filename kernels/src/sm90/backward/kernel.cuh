@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kKeysFull, Layout::kKeySlots, 1);
     init(Layout::kDqAccumFull, 1, Layout::kDqAccumWarps);
     ptx::mbarrier_init(base + Layout::kDqAccumEmpty, 1);
-    for (int at = Layout::kTurns; at <= Layout::kZeroFillState; at += 16) {
+    for (int at = Layout::kDqPositions; at <= Layout::kZeroFillState; at += 16) {
       store_words(base + at, make_uint4(0, 0, 0, 0));
     }
     ptx::mbarrier_init_fence();

@@ -29,7 +29,7 @@ struct QueryParams {
   std::int32_t* next_units;  ///< kNumCounters counters, set to 0
   /// Set to 0, or null: two counters for each 64 rows, and after them two for each 64 rows for the
   /// shifts.
-  std::int32_t* turns;
+  std::int32_t* dq_semaphores;
   RowsView dq;
   float scale;
   /// Accumulators that are set to 0: those of the first heads of the first batch elements. That is

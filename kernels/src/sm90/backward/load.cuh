@@ -214,8 +214,8 @@ __device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int st
 /// as soon as it is known, because registers are few.
 __device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
                                              int index) {
-  const bool is_ordered = p.turns != nullptr && index < p.plan.num_items / p.group_size;
-  store_word(slot + ItemAt::kHeadInGroup, is_ordered ? __ldg(p.plan.first_visits + index) : 0);
+  const bool is_ordered = p.dq_semaphores != nullptr && index < p.plan.num_items / p.group_size;
+  store_word(slot + ItemAt::kHeadInGroup, is_ordered ? __ldg(p.plan.first_positions + index) : 0);
   if (is_ordered) index = __ldg(p.plan.units + index);
   index *= p.group_size;
   if (index >= p.plan.num_items) {
@@ -258,7 +258,7 @@ __device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32
   const int first_key = row->tiles.q_tile * kTileRows;
   store_words2(slot + ItemAt::kNumTiles, row->tiles.num_tiles, first_key);
   store_words2(slot + ItemAt::kStep, 0, 0);
-  if (p.turns != nullptr) {
+  if (p.dq_semaphores != nullptr) {
     const ClosedFormColumns columns =
         closed_form_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
     store_word(slot + ItemAt::kHeadInGroup,
@@ -294,7 +294,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
                                                int lane) {
   // The grid before sets the unit counter and orders tile rows
   if (lane == 0) ptx::wait_for_grid_before();
-  const auto takes_turns = [&] { return Layout::kAddsInBulk && p.turns != nullptr; };
+  const auto adds_in_order = [&] { return Layout::kAddsInBulk && p.dq_semaphores != nullptr; };
   // Its counters lie in shared memory and are read anew, because registers are few.
   const auto requests = [&] {
     CountedRing<Layout::kRequestSlots> ring;
@@ -312,12 +312,12 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     if (!is_first) {
       const auto ring = requests();
       const std::uint32_t full = base + Layout::kRequestFull + 8 * ring.stage();
-      if (takes_turns()) {
-        TurnTaker<Layout> turns(p, base);
+      if (adds_in_order()) {
+        DqSemaphoreWaiter<Layout> dq_semaphores(p, base);
         do {
-          if (!turns.advance(lane)) return;
+          if (!dq_semaphores.advance(lane)) return;
         } while (!__all_sync(~0u, ptx::mbarrier_test(full, ring.phase())));
-        turns.put_aside(lane);
+        dq_semaphores.put_aside(lane);
       } else {
         while (has_zero_fill() && __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase())) &&
                zero_fill.advance(lane)) {
@@ -327,7 +327,7 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       request = load_words(request_slot<Layout>(base, ring.stage()));
     }
     if (request.x == kRequestEnd) {
-      if (takes_turns()) continue;  // until the last dQ step is added
+      if (adds_in_order()) continue;  // until the last dQ step is added
       break;
     }
     if (request.x == kRequestUnit) {
@@ -416,7 +416,7 @@ class UnitLoader {
       for (int g = 0; g < p.group_size; ++g) load_queries(g);
       end_unit();
     }
-    if (tells_turns()) store_turn(kNoTurn, 0);
+    if (tells_dq_positions()) store_dq_position(kNoDqPosition, 0);
     request(kRequestEnd, 0, 0, 0, 0);
     ptx::mbarrier_arrive(request_barrier_);
   }
@@ -424,22 +424,26 @@ class UnitLoader {
  private:
   // Tiles before the end of a unit at which the next unit is requested
   static constexpr int kLateTiles = 3;
-  /// Words of a broadcast unit: its next visit of a query tile (in a closed-form plan row_turn,
-  /// over worklist keys the begin of its ranks), and the rank of the query tile in hand.
+  /// Words of a broadcast unit: its next visit of a query tile (in a closed-form plan
+  /// row_dq_position, over worklist keys the begin of its positions), and the position of the query
+  /// tile in hand.
   static constexpr std::uint32_t kVisit = ItemAt::kHeadInGroup, kRank = ItemAt::kNumHeads;
 
-  __device__ __forceinline__ bool takes_turns() const {
-    return (Layout::kAddsInBulk || kGeneral) && p.turns != nullptr;
+  __device__ __forceinline__ bool adds_in_order() const {
+    return (Layout::kAddsInBulk || kGeneral) && p.dq_semaphores != nullptr;
   }
-  __device__ __forceinline__ bool tells_turns() const {
-    return Layout::kAddsInBulk && takes_turns();
+  __device__ __forceinline__ bool tells_dq_positions() const {
+    return Layout::kAddsInBulk && adds_in_order();
   }
-  /// Tells the helper warp the sum tile and the rank of the next step. `flags`: kTurnIsEmpty or 0.
-  __device__ __forceinline__ void store_turn(int sum_tile, int rank, std::uint32_t flags = 0) {
-    const auto number = static_cast<std::uint32_t>(load_word(base_ + Layout::kNumTurns));
-    store_word(base_ + Layout::kNumTurns, static_cast<int>(number + 1));
-    ptx::exchange_shared(turn_slot<Layout>(base_, number), static_cast<std::uint32_t>(sum_tile),
-                         static_cast<std::uint32_t>(rank) | flags | turn_lap<Layout>(number));
+  /// Tells the helper warp the sum tile and the position of the next step. `flags`: kDqStepIsEmpty
+  /// or 0.
+  __device__ __forceinline__ void store_dq_position(int sum_tile, int position,
+                                                    std::uint32_t flags = 0) {
+    const auto number = static_cast<std::uint32_t>(load_word(base_ + Layout::kNumDqSemaphores));
+    store_word(base_ + Layout::kNumDqSemaphores, static_cast<int>(number + 1));
+    ptx::exchange_shared(
+        dq_position_slot<Layout>(base_, number), static_cast<std::uint32_t>(sum_tile),
+        static_cast<std::uint32_t>(position) | flags | dq_semaphore_lap<Layout>(number));
   }
 
   __device__ __forceinline__ std::uint32_t item_slot() const {
@@ -544,7 +548,7 @@ class UnitLoader {
       } else {
         walk.next(step, place, p.walks_down);
       }
-      if (takes_turns()) find_rank(step.tile);
+      if (adds_in_order()) find_rank(step.tile);
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
       std::uint32_t mask = 0, quarters = 15, empty_halves = 0;
@@ -555,9 +559,9 @@ class UnitLoader {
         quarters = static_cast<std::uint32_t>(
             load_word(base_ + Layout::kMaskQuarters + 4 * slots_.stage()));
         const std::uint32_t live = halves & (quarters | quarters >> 2);
-        if (!takes_turns()) {
+        if (!adds_in_order()) {
           halves = live;
-        } else if (tells_turns() && Layout::kStepsOfTile == 2 && live != 0) {
+        } else if (tells_dq_positions() && Layout::kStepsOfTile == 2 && live != 0) {
           // In deterministic bulk calls every block takes its place in the accumulation order, also
           // for a half without a step. Tiles with two empty halves are few. They keep their steps,
           // so that the ring of turns is never full.
@@ -578,7 +582,7 @@ class UnitLoader {
            ++i, steps >>= 1, empty_halves >>= 1, quarters >>= 1) {
         const int query = place.key_begin + i * Layout::kStepQueries;
         if ((empty_halves & 1) != 0) {
-          store_turn(sum_tile_of(unit_in_hand(), g, query), rank(), kTurnIsEmpty);
+          store_dq_position(sum_tile_of(unit_in_hand(), g, query), position(), kDqStepIsEmpty);
         }
         if ((steps & 1) == 0) continue;
         int flags = (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0);
@@ -591,37 +595,37 @@ class UnitLoader {
     }
   }
 
-  /// Stores the rank of query tile `tile`, the next one of the unit in hand: how many units add to
-  /// its dQ before this one.
+  /// Stores the position of query tile `tile`, the next one of the unit in hand: how many units add
+  /// to its dQ before this one.
   __device__ __forceinline__ void find_rank(int tile) const {
     const int visit = load_word(item_slot() + kVisit);
-    int rank;
+    int position;
     if (kWorklist) {
-      rank = __ldcg(p.worklist.ranks + visit + tile);
+      position = __ldcg(p.worklist.positions + visit + tile);
     } else if (p.plan.num_closed_forms > 0) {
-      const auto* offsets = reinterpret_cast<const std::int32_t*>(p.turn_offsets);
+      const auto* offsets = reinterpret_cast<const std::int32_t*>(p.dq_semaphore_offsets);
       const int place =
           load_word(item_slot() + ItemAt::kBatch) * (p.places.padded_q_len / kTileKeys) + tile;
-      rank = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
+      position = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
     } else {
       store_word(item_slot() + kVisit, visit + 1);
-      rank = __ldg(p.plan.ranks + visit);
+      position = __ldg(p.plan.positions + visit);
     }
-    store_word(item_slot() + kRank, rank);
+    store_word(item_slot() + kRank, position);
   }
   /// The sum tile of dQ for the queries of the g-th query head from `query` on.
   __device__ __forceinline__ int sum_tile_of(const PublishedItem& unit, int g, int query) const {
     return static_cast<int>((p.places.first_row(unit.batch, unit.head + g) + query) / kSumRows);
   }
-  __device__ __forceinline__ int rank() const {
-    return takes_turns() ? load_word(item_slot() + kRank) : 0;
+  __device__ __forceinline__ int position() const {
+    return adds_in_order() ? load_word(item_slot() + kRank) : 0;
   }
 
   __device__ __forceinline__ void store_step(const PublishedItem& unit, int flags,
-                                             std::uint32_t mask, int sum_tile, int rank) {
+                                             std::uint32_t mask, int sum_tile, int position) {
     const std::uint32_t to =
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
-    store_words(to, make_uint4(flags, mask, sum_tile, rank));
+    store_words(to, make_uint4(flags, mask, sum_tile, position));
     store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin,
                                     kWorklist ? unit.partial : unit.q_len));
   }
@@ -632,7 +636,7 @@ class UnitLoader {
     const int stage = ring_.stage(), num_left = unit.kv_len - query;
     const std::int64_t row = p.places.first_row(unit.batch, unit.head + g) + query;
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
-    store_step(unit, flags, mask, static_cast<int>(row / kSumRows), rank());
+    store_step(unit, flags, mask, static_cast<int>(row / kSumRows), position());
     const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
     const std::uint32_t q_full =
         begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
@@ -658,7 +662,7 @@ class UnitLoader {
                    Layout::kRowBytes, o_full);
     ring_.advance();
     // This comes last, because the helper warp needs it when dQ is there, a step later.
-    if (tells_turns()) store_turn(static_cast<int>(row / kSumRows), rank());
+    if (tells_dq_positions()) store_dq_position(static_cast<int>(row / kSumRows), position());
   }
 
   /// Sends a step without queries, which says that the unit is done and whether another one

@@ -73,11 +73,11 @@ struct KvWorklistArrays {
   float* dv_accum;                ///< [rows, kDimV]
   float* dbias_accum;             ///< [rows], or null: added to dkey_bias at once
   KeyRows k, v;
-  /// Only in deterministic calls: for each item its first entry of ranks, and for each tile that an
-  /// item visits the number of earlier items of its KV head that visit the same tile. At most two
-  /// entries share a row.
-  const std::int32_t* first_ranks;
-  const std::int32_t* ranks;
+  /// Only in deterministic calls: for each item its first entry of positions, and for each tile
+  /// that an item visits the number of earlier items of its KV head that visit the same tile. At
+  /// most two entries share a row.
+  const std::int32_t* first_positions;
+  const std::int32_t* positions;
 };
 
 /// Chunks of a KV head's accumulators: how many are taken to be zeroed, and how many are zero.
@@ -120,9 +120,10 @@ struct BackwardParams {
   /// contributions that have been added, by each of the two warpgroups or (kAddsInBulk) by both
   /// together. Plan, tile rows or lists then have an accumulation order. Where dQ is not added in
   /// bulk, only the bias kernel reads it.
-  std::int32_t* turns;
-  const TurnOffsets* turn_offsets;  ///< of a closed-form plan: [batch, padded_q_len / kTileKeys]
-  bool walks_down;                  ///< walks items from the last query tile to the first
+  std::int32_t* dq_semaphores;
+  /// of a closed-form plan: [batch, padded_q_len / kTileKeys]
+  const DqSemaphoreOffsets* dq_semaphore_offsets;
+  bool walks_down;            ///< walks items from the last query tile to the first
   KvWorklistArrays worklist;  ///< read only by the kernels over worklist keys, which read no plan
   ZeroFill zero_fill;
 };
@@ -140,7 +141,7 @@ struct alignas(16) BackwardStep {
   std::int32_t flags;
   std::uint32_t mask;     ///< shared address of its mask fragments, or 0
   std::int32_t sum_tile;  ///< of dq_accum: the first of the step
-  std::int32_t rank;      ///< deterministic calls: its rank in the accumulation order of dQ
+  std::int32_t position;  ///< deterministic calls: its position in the accumulation order of dQ
   std::int32_t batch, kv_head;
   std::int32_t key_begin;  ///< the first key, or its index in the list
   std::int32_t kv_len;     ///< over worklist keys KvWorkTile::first_accum_row
@@ -162,12 +163,13 @@ struct alignas(16) ServeRequest {
 };
 /// Deterministic calls that add in bulk: what the loading thread tells the helper warp of a step of
 /// a unit. It is 64 bits, written and read in one access: the sum tile (the first of the step, or
-/// kNoTurn if there are no more steps), above it the rank, which is less than 2^30, and two bits.
-inline constexpr std::int32_t kNoTurn = -1;
+/// kNoDqPosition if there are no more steps), above it the position, which is less than 2^30, and
+/// two bits.
+inline constexpr std::int32_t kNoDqPosition = -1;
 /// No dQ is added: the counter is only incremented
-inline constexpr std::uint32_t kTurnIsEmpty = 1u << 30;
+inline constexpr std::uint32_t kDqStepIsEmpty = 1u << 30;
 /// 1 in the first round of the ring, then alternating
-inline constexpr std::uint32_t kTurnLap = 1u << 31;
+inline constexpr std::uint32_t kDqSemaphoreLap = 1u << 31;
 
 /// In place of a tile: take the next unit; there are no more units; look up the worklist keys of
 /// the unit at address `full`.
@@ -203,7 +205,7 @@ struct BackwardLayout {
   /// Nobody waits for a slot, because at most 12 are in use. The steps under way are three (the
   /// loading thread waits for the end of the step two before). Before each of them and after the
   /// last there are at most two empty ones. The end takes one.
-  static constexpr int kTurnSlots = 16;
+  static constexpr int kDqPositionSlots = 16;
   static constexpr bool kAddsInBulk = kDimQk <= kMaxBulkDim;
   /// The warpgroups compute dQ of a step alternately, so neither waits for the other at each step.
   static constexpr bool kAlternates = kAddsInBulk && kStepQueries == 64;
@@ -249,11 +251,11 @@ struct BackwardLayout {
   static constexpr int kBiases = kEntries + kKeySlots * kEntryBytes;
   /// For each mask slot: which quarters have a cell (quarters_with_cells).
   static constexpr int kMaskQuarters = kBiases + kKeySlots * kBiasBytes;
-  static constexpr int kTurns = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
-  static constexpr int kNumTurns = kTurns + 8 * kTurnSlots;
-  static constexpr int kTaken = kNumTurns + 8;  ///< state of TurnTaker
+  static constexpr int kDqPositions = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
+  static constexpr int kNumDqSemaphores = kDqPositions + 8 * kDqPositionSlots;
+  static constexpr int kTaken = kNumDqSemaphores + 8;  ///< state of DqSemaphoreWaiter
   /// Counters of the helper warp: requests, units, units of worklist keys.
-  static constexpr int kServed = kNumTurns + 16;
+  static constexpr int kServed = kNumDqSemaphores + 16;
   /// The loading thread's last KV head whose accumulators are known to be zero; then the state of
   /// ZeroFillWriter.
   static constexpr int kZeroedRow = kServed + 12, kZeroFillState = kServed + 16;
@@ -295,7 +297,7 @@ struct BackwardLayout {
 template <class Layout, Gradients kGradients>
 inline constexpr bool kHasZeroFill = kGradients == Gradients::all&& Layout::kAddsInBulk;
 
-/// The layout for Gradients::shifts, whose warpgroups wait for their ranks themselves.
+/// The layout for Gradients::shifts, whose warpgroups wait for their positions themselves.
 template <int kDimQk, int kDimV>
 struct ShiftLayout : BackwardLayout<kDimQk, kDimV> {
   static constexpr bool kAddsInBulk = false;
@@ -312,14 +314,15 @@ template <class Layout, bool kWorklist>
 inline constexpr int kHeldSteps = Layout::kHoldsKeys && !kWorklist ? 4 : 0;
 template <Gradients kGradients, class Layout, bool kWorklist>
 inline constexpr int kBackwardLoadRegisters =
-    // Kernels for shifts keep no gradients in registers, and their loading thread also finds ranks.
+    // Kernels for shifts keep no gradients in registers, and their loading thread also finds
+    // positions.
     kGradients == Gradients::shifts ? 88 : 56 - 8 * kHeldSteps<Layout, kWorklist>;
 template <Gradients kGradients, class Layout, bool kWorklist>
 inline constexpr int kBackwardComputeRegisters =
     (504 - kBackwardLoadRegisters<kGradients, Layout, kWorklist>) / 2;
 
 /// Named barriers. kScoreBarrier: the computing warpgroups have written dS (where they alternate
-/// two barriers, one for each warpgroup that waits). kTurnBarrier: two, for the dQ semaphore.
-inline constexpr int kScoreBarrier = 1, kTurnBarrier = 3;
+/// two barriers, one for each warpgroup that waits). kDqOrderBarrier: two, for the dQ semaphore.
+inline constexpr int kScoreBarrier = 1, kDqOrderBarrier = 3;
 
 }  // namespace fdma::sm90

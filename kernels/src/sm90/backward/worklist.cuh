@@ -53,7 +53,8 @@ __device__ __forceinline__ void publish_worklist_entry(const Params& p, std::uin
     unit.step = tiles.z;
     unit.first_tile = tiles.w;
     // Counted from tile 0.
-    if (p.turns != nullptr) unit.head_in_group = __ldcg(p.worklist.first_ranks + index) - tiles.x;
+    if (p.dq_semaphores != nullptr)
+      unit.head_in_group = __ldcg(p.worklist.first_positions + index) - tiles.x;
   }
   store_item(slot, unit);
 }
@@ -86,7 +87,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
   constexpr int kLaneKeys = kTileRows / kWarpSize;
   CountedRing<Layout::kMaskSlots> slots;
   CountedRing<Layout::kItemSlots> item_ring;
-  int turn = 0;
+  int dq_position = 0;
   for (;; item_ring.advance()) {
     ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage(), item_ring.phase(),
                        "mask: item full");
@@ -108,7 +109,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
         TilePlace place;
         tiles.next(step, place);
         if (step.kind == PlanSegmentKind::full) continue;
-        if (turn == mask_warp) {
+        if (dq_position == mask_warp) {
           const std::uint32_t slot = base + Layout::kMask + slots.stage() * Layout::kMaskBytes;
           ptx::mbarrier_wait(base + Layout::kMaskEmpty + 8 * slots.stage(), slots.phase() ^ 1,
                              "mask: slot empty");
@@ -129,7 +130,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
           __syncwarp();
           ptx::mbarrier_arrive_warp(base + Layout::kMaskFull + 8 * slots.stage(), lane);
         }
-        turn = next_mask_warp(turn);
+        dq_position = next_mask_warp(dq_position);
         slots.advance();
       }
     }

@@ -29,7 +29,7 @@ struct BackwardWorkspace {
     lse_log2 = add(rows * 4);
     deltas = add(rows * 4);
     missing = add(rows * 2 * 4);
-    turns = add(rows / kSumRows * 2 * 2 * 4);
+    dq_semaphores = add(rows / kSumRows * 2 * 2 * 4);
     dq_accum = add(rows * backward_dim(shape) * 4);
     dk_accum = add(plan.worklist.num_accum_rows * backward_dim(shape) * 4);
     dv_accum = add(plan.worklist.num_accum_rows * backward_dim(shape) * 4);
@@ -41,15 +41,15 @@ struct BackwardWorkspace {
     tile_rows = add(is_closed_form ? shape.batch * plan.arrays.max_tile_rows *
                                          static_cast<int>(sizeof(TileRow))
                                    : 0);
-    turn_offsets = add(is_closed_form ? shape.batch * (padded_q_len / kTileKeys) *
-                                            static_cast<int>(sizeof(TurnOffsets))
-                                      : 0);
+    dq_semaphore_offsets = add(is_closed_form ? shape.batch * (padded_q_len / kTileKeys) *
+                                                    static_cast<int>(sizeof(DqSemaphoreOffsets))
+                                              : 0);
   }
 
   std::int64_t padded_q_len = 0;
-  std::int64_t lse_log2, deltas, missing, turns, dq_accum, dk_accum, dv_accum, dbias_accum;
+  std::int64_t lse_log2, deltas, missing, dq_semaphores, dq_accum, dk_accum, dv_accum, dbias_accum;
   std::int64_t zero_counters;
-  std::int64_t tile_rows, turn_offsets;
+  std::int64_t tile_rows, dq_semaphore_offsets;
   std::int64_t bytes = 0;
 };
 

@@ -53,7 +53,7 @@ __device__ __forceinline__ int zero_fill_blocks(const BackwardParams& p, int row
 __device__ __forceinline__ void wait_for_zero_fill(const BackwardParams& p, int row) {
   if (row == 0) return;
   const int count = zero_fill_blocks(p, row);
-  while (read_turn(&p.zero_fill.counters[row].done) != count) {
+  while (read_dq_semaphore(&p.zero_fill.counters[row].done) != count) {
   }
   fence_async_global();
 }
@@ -97,7 +97,7 @@ class ZeroFillWriter {
     if (written_row != 0) {
       ptx::bulk_wait<0>();
       fence_async_global();
-      pass_turn(&p_.zero_fill.counters[written_row].done);
+      advance_dq_semaphore(&p_.zero_fill.counters[written_row].done);
       store_word(state + 8, 0);
     }
     const int row = load_word(state) + 1;

@@ -381,10 +381,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   };
 
   // The order in which the warpgroups issue products.
-  const auto wait_for_turn = [&] {
+  const auto wait_for_dq_semaphore = [&] {
     ptx::named_barrier_sync(kOrderBarrier + ptx::opaque(group), kOrderThreads);
   };
-  const auto give_turn = [&] {
+  const auto give_dq_position = [&] {
     ptx::named_barrier_arrive(kOrderBarrier + 1 - ptx::opaque(group), kOrderThreads);
   };
   // The first scores of an item, with no other product beside them.
@@ -417,10 +417,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto next_scores = [&](auto keys, bool is_last_step) {
     wait_for_scores_input(false);
     read_mask_early();
-    wait_for_turn();
+    wait_for_dq_semaphore();
     issue_scores(keys);
     issue_out();
-    give_turn();
+    give_dq_position();
     read_mask_late();
     ptx::wgmma_wait<1>();
     scores_are_ready(keys, is_last_step);
@@ -487,10 +487,10 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     // With biases this comes before the products. ptxas has registers only if no branches stand
     // beside the products.
     if constexpr (kTerms) finish_state();
-    wait_for_turn();
+    wait_for_dq_semaphore();
     if constexpr (kOverlaps && !kOutFirst) issue_scores(kAllKeys);
     issue_last_out(last_keys);
-    give_turn();
+    give_dq_position();
     if constexpr (kOutFirst) issue_scores(kAllKeys);
     if constexpr (!kTerms) finish_state();
     if constexpr (kOutFirst) {

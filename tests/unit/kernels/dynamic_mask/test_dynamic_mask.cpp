@@ -275,8 +275,8 @@ TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
   // each, unless keys are cut often.
   dynamic_mask::KvWorklistRoom ordered = large;
   ordered.has_order = true;
-  EXPECT_EQ(large.ranks_capacity(), 0);
-  EXPECT_EQ(ordered.ranks_capacity(), large.items_capacity() * 1024);
+  EXPECT_EQ(large.positions_capacity(), 0);
+  EXPECT_EQ(ordered.positions_capacity(), large.items_capacity() * 1024);
   EXPECT_EQ(ordered.sum_rows(), large.sum_rows());
   ordered.w = 16384;
   EXPECT_EQ(ordered.sum_rows(), 131072 + 31 * 16384 / 2);

@@ -50,32 +50,32 @@ AttentionPlan causal_plan(AttentionShape shape) {
 
 // Every unit once, every visit ranked by the units before it.
 void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
-  const auto made = visit_order(plan, num_workers);
+  const auto made = accumulation_order(plan, num_workers);
   ASSERT_TRUE(made);
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   std::vector<std::int32_t> sorted = made->units;
   std::sort(sorted.begin(), sorted.end());
   ASSERT_EQ(sorted.size(), plan.items.size() / group_size);
-  ASSERT_EQ(made->first_visits.size(), sorted.size());
+  ASSERT_EQ(made->first_positions.size(), sorted.size());
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::size_t visit = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
-    EXPECT_EQ(made->first_visits[i], static_cast<std::int32_t>(visit));
+    EXPECT_EQ(made->first_positions[i], static_cast<std::int32_t>(visit));
     for (std::size_t g = 0; g < group_size; ++g) {
       const WorkItem& item = plan.items[static_cast<std::size_t>(made->units[i]) * group_size + g];
       EitherWayIterator iterator(plan.segments.data(), item, made->walks_down);
       TileStep step;
       while (iterator.next(step, made->walks_down)) {
-        ASSERT_LT(visit, made->ranks.size());
-        EXPECT_EQ(made->ranks[visit++], (num_before[{item.batch, item.head, step.tile}]++));
+        ASSERT_LT(visit, made->positions.size());
+        EXPECT_EQ(made->positions[visit++], (num_before[{item.batch, item.head, step.tile}]++));
       }
     }
   }
-  EXPECT_EQ(visit, made->ranks.size());
+  EXPECT_EQ(visit, made->positions.size());
 }
 
-TEST(VisitOrder, RanksEveryVisitByTheUnitsBefore) {
+TEST(AccumulationOrder, PlacesEveryTileBehindTheUnitsBefore) {
   std::mt19937 rng(1);
   for (int trial = 0; trial < 4; ++trial) {
     const testing::MaskCase mask =
@@ -84,29 +84,29 @@ TEST(VisitOrder, RanksEveryVisitByTheUnitsBefore) {
   }
 }
 
-TEST(VisitOrder, TakesTheLastKeyTilesFirst) {
+TEST(AccumulationOrder, TakesTheLastKeyTilesFirst) {
   const testing::MaskCase mask = testing::case_of(
       "causal", testing::make_cells(512, 512, [](auto q, auto k) { return k <= q; }), {128, 128});
   const AttentionPlan plan = plan_of(mask, 1, 2, 2);
-  const auto made = visit_order(plan, 8);
+  const auto made = accumulation_order(plan, 8);
   ASSERT_TRUE(made);
   std::vector<std::int32_t> key_tiles;
   for (const std::int32_t unit : made->units) {
     key_tiles.push_back(plan.items[static_cast<std::size_t>(unit)].q_tile);
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{3, 3, 2, 2, 1, 1, 0, 0}));
-  EXPECT_EQ(made->ranks.size(), 2U * (4 + 3 + 2 + 1));
+  EXPECT_EQ(made->positions.size(), 2U * (4 + 3 + 2 + 1));
 }
 
 // Below the own document all key tiles are seen by the last one alone, which all walk first.
-TEST(VisitOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
+TEST(AccumulationOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
   const testing::MaskCase mask = testing::case_of(
       "the last document sees everything",
       testing::make_cells(
           3072, 2560, [](auto q, auto k) { return k <= q && (q >= 2048 || q / 512 == k / 512); }),
       {128, 128});
   const AttentionPlan plan = plan_of(mask, 1, 8, 4);
-  const auto made = visit_order(plan, 16);
+  const auto made = accumulation_order(plan, 16);
   ASSERT_TRUE(made);
   EXPECT_TRUE(made->walks_down);
   EXPECT_EQ(plan.items[static_cast<std::size_t>(made->units.front()) * 2].q_tile, 0);
@@ -115,13 +115,13 @@ TEST(VisitOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
 
 // Few heads are simulated, and many more come: units that are long and last keep one worker each
 // from other heads, not from nothing. Of twice the heads side by side some leave the cache.
-TEST(VisitOrder, EndsOnceForAllHeads) {
+TEST(AccumulationOrder, EndsOnceForAllHeads) {
   AttentionShape shape;
   shape.batch = 4;
   shape.heads_q = shape.heads_kv = 32;
   shape.q_lens = shape.kv_lens = {8192};
   const AttentionPlan plan = causal_plan(shape);
-  const auto made = visit_order(plan, 132);
+  const auto made = accumulation_order(plan, 132);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> key_tiles;
@@ -132,21 +132,21 @@ TEST(VisitOrder, EndsOnceForAllHeads) {
 }
 
 // Last key tiles first, key tiles of long rows are far apart: what they read has left the cache.
-TEST(VisitOrder, WalksDownWhereTheCacheIsShort) {
+TEST(AccumulationOrder, WalksDownWhereTheCacheIsShort) {
   for (const auto& [head_dim, walks_down] : {std::pair{256, true}, std::pair{64, false}}) {
     AttentionShape shape;
     shape.heads_q = shape.heads_kv = 4;
     shape.head_dim = shape.head_dim_v = head_dim;
     shape.q_lens = shape.kv_lens = {65536};
     const AttentionPlan plan = causal_plan(shape);
-    const auto made = visit_order(plan, 66);
+    const auto made = accumulation_order(plan, 66);
     ASSERT_TRUE(made);
     EXPECT_EQ(made->walks_down, walks_down) << head_dim;
   }
 }
 
 // Items of several heads side by side.
-TEST(VisitOrder, OfKeyListsRanksEveryVisitByTheItemsBefore) {
+TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheItemsBefore) {
   const testing::MaskCase mask = testing::case_of(
       "eviction",
       testing::make_cells(1200, 900,
@@ -154,7 +154,7 @@ TEST(VisitOrder, OfKeyListsRanksEveryVisitByTheItemsBefore) {
       {128, 128});
   const AttentionPlan plan = plan_of(mask, 2, 6, 3, ColumnMode::reorder);
   ASSERT_TRUE(plan.has_worklist());
-  const auto made = visit_order(plan, 8);
+  const auto made = accumulation_order(plan, 8);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> sorted = made->units;
@@ -164,23 +164,23 @@ TEST(VisitOrder, OfKeyListsRanksEveryVisitByTheItemsBefore) {
   std::size_t visit = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
-    EXPECT_EQ(made->first_visits[i], static_cast<std::int32_t>(visit));
+    EXPECT_EQ(made->first_positions[i], static_cast<std::int32_t>(visit));
     const KvWorkTile& item = plan.kv_worklist.items[static_cast<std::size_t>(made->units[i])];
     for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
-      ASSERT_LT(visit, made->ranks.size());
-      EXPECT_EQ(made->ranks[visit++], (num_before[{item.batch, item.kv_head, tile}]++));
+      ASSERT_LT(visit, made->positions.size());
+      EXPECT_EQ(made->positions[visit++], (num_before[{item.batch, item.kv_head, tile}]++));
     }
   }
-  EXPECT_EQ(visit, made->ranks.size());
+  EXPECT_EQ(visit, made->positions.size());
 }
 
-TEST(VisitOrder, OfNothingIsEmpty) {
+TEST(AccumulationOrder, OfNothingIsEmpty) {
   const testing::MaskCase mask = testing::case_of(
       "nothing", testing::make_cells(200, 300, [](auto, auto) { return false; }), {128, 128});
-  const auto made = visit_order(plan_of(mask, 1, 2, 1), 8);
+  const auto made = accumulation_order(plan_of(mask, 1, 2, 1), 8);
   ASSERT_TRUE(made);
   EXPECT_EQ(made->units.size(), 3U);
-  EXPECT_TRUE(made->ranks.empty());
+  EXPECT_TRUE(made->positions.empty());
 }
 
 }  // namespace

@@ -19,12 +19,12 @@ using testing::RandomClosedForm;
 
 // What is wrong with the turns of key tiles of block_kv keys at query tiles of block_q; counts
 // those that have to wait.
-std::string turns_error(const ClosedFormCase& each, std::int32_t block_kv, std::int32_t block_q,
-                        int& num_waiting) {
+std::string dq_order_error(const ClosedFormCase& each, std::int32_t block_kv, std::int32_t block_q,
+                           int& num_waiting) {
   const ClosedFormColumns columns(each.closed_form, each.borders.data(), each.q_len, each.kv_len);
   const auto num_q_tiles = static_cast<std::int32_t>(ceil_div(each.q_len, block_q));
   const auto num_kv_tiles = static_cast<std::int32_t>(ceil_div(each.kv_len, block_kv));
-  std::vector<TurnStretch> stretches;
+  std::vector<DqOrderRun> stretches;
   std::vector<bool> is_near;
   std::int32_t num_far = 0;
   for (std::int32_t tile = num_kv_tiles - 1; tile >= 0; --tile) {
@@ -37,12 +37,12 @@ std::string turns_error(const ClosedFormCase& each, std::int32_t block_kv, std::
   }
   const auto num_tiles = static_cast<std::int32_t>(stretches.size());
   for (std::int32_t tile = 0; tile < num_q_tiles; ++tile) {
-    const TurnOffsets offsets =
-        turn_offsets([&](std::int32_t n) { return stretches[static_cast<std::size_t>(n)]; },
-                     num_far, num_tiles, tile);
+    const DqSemaphoreOffsets offsets =
+        dq_semaphore_offsets([&](std::int32_t n) { return stretches[static_cast<std::size_t>(n)]; },
+                             num_far, num_tiles, tile);
     std::int32_t num_before = 0;
     for (std::int32_t n = 0; n < num_tiles; ++n) {
-      const TurnStretch& stretch = stretches[static_cast<std::size_t>(n)];
+      const DqOrderRun& stretch = stretches[static_cast<std::size_t>(n)];
       if (tile < stretch.first || tile >= stretch.end) continue;
       const std::int32_t turn =
           n + (is_near[static_cast<std::size_t>(n)] ? offsets.near : offsets.far);
@@ -57,29 +57,29 @@ std::string turns_error(const ClosedFormCase& each, std::int32_t block_kv, std::
 }
 
 // The example of closed_form_dq_order.hpp.
-TEST(FormulaTurns, CountWhoComesBefore) {
-  const std::vector<TurnStretch> stretches{{3, 4}, {2, 4}, {1, 4}, {0, 4}};
-  const TurnOffsets offsets =
-      turn_offsets([&](std::int32_t n) { return stretches[static_cast<std::size_t>(n)]; }, 3, 4, 2);
+TEST(ClosedFormDqOrders, CountWhoComesBefore) {
+  const std::vector<DqOrderRun> stretches{{3, 4}, {2, 4}, {1, 4}, {0, 4}};
+  const DqSemaphoreOffsets offsets = dq_semaphore_offsets(
+      [&](std::int32_t n) { return stretches[static_cast<std::size_t>(n)]; }, 3, 4, 2);
   EXPECT_EQ(1 + offsets.far, 0);
   EXPECT_EQ(2 + offsets.far, 1);
   EXPECT_EQ(3 + offsets.near, 2);
 }
 
-TEST(FormulaTurns, AreThoseOfRandomFormulas) {
+TEST(ClosedFormDqOrders, AreThoseOfRandomFormulas) {
   int num_waiting = 0;
   for (std::uint32_t seed = 0; seed < 12000; ++seed) {
     RandomClosedForm random(seed);
     const ClosedFormCase each = random.make(60);
     const std::int32_t block_kv = std::int32_t{1} << random.pick(0, 4);
     const std::int32_t block_q = std::int32_t{1} << random.pick(0, 4);
-    ASSERT_EQ(turns_error(each, block_kv, block_q, num_waiting), "") << "seed " << seed;
+    ASSERT_EQ(dq_order_error(each, block_kv, block_q, num_waiting), "") << "seed " << seed;
   }
   EXPECT_GT(num_waiting, 12000);
 }
 
 // All closed forms of small integers over all small lengths, without documents and with two.
-TEST(FormulaTurns, AreThoseOfEverySmallFormula) {
+TEST(ClosedFormDqOrders, AreThoseOfEverySmallFormula) {
   constexpr std::int32_t kFar = kClosedFormUnbounded;
   ClosedFormCase each;
   int num_waiting = 0;
@@ -102,7 +102,7 @@ TEST(FormulaTurns, AreThoseOfEverySmallFormula) {
                   if (border >= 0) each.borders = {0, border, border + 2};
                   each.closed_form.num_borders = static_cast<std::int32_t>(each.borders.size());
                   for (const std::int32_t block : {1, 2}) {
-                    ASSERT_EQ(turns_error(each, block, 1, num_waiting), "") << each.text();
+                    ASSERT_EQ(dq_order_error(each, block, 1, num_waiting), "") << each.text();
                   }
                 }
               }
