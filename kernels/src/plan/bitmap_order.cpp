@@ -28,7 +28,8 @@ std::uint32_t pairs_of_bytes(std::uint64_t x) {
 
 }  // namespace
 
-void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* thread_words) {
+void thread_fragments_from_row_major(const std::uint64_t* row_major,
+                                     std::uint64_t* thread_fragments) {
   // Rows r and r + 8 of a group of 16 belong to the four threads of a quad. Thread t of the quad
   // has columns 2t and 2t + 1 of every 8.
   for (int r = 0; r < 128; ++r) {
@@ -37,21 +38,21 @@ void thread_words_from_row_major(const std::uint64_t* row_major, std::uint64_t* 
     for (int t = 0; t < 4; ++t) {
       const std::uint32_t word = pairs_of_bytes(row_major[2 * r] >> (2 * t)) |
                                  pairs_of_bytes(row_major[2 * r + 1] >> (2 * t)) << 16;
-      std::uint64_t& out = thread_words[quad * 4 + t];
+      std::uint64_t& out = thread_fragments[quad * 4 + t];
       out = shift == 0 ? word : out | std::uint64_t{word} << shift;
     }
   }
 }
 
-void packed_thread_words_from_row_major(const std::uint64_t* row_major, int heads_per_tile,
-                                        std::uint64_t* thread_words) {
+void packed_thread_fragments_from_row_major(const std::uint64_t* row_major, int heads_per_tile,
+                                            std::uint64_t* thread_fragments) {
   std::array<std::uint64_t, 256> rows;
   for (std::size_t r = 0; r < 128; ++r) {
     const std::uint64_t* row = row_major + 2 * (r / static_cast<std::size_t>(heads_per_tile));
     rows[2 * r] = row[0];
     rows[2 * r + 1] = row[1];
   }
-  thread_words_from_row_major(rows.data(), thread_words);
+  thread_fragments_from_row_major(rows.data(), thread_fragments);
 }
 
 void key_major_from_row_major(const std::uint64_t* row_major, BlockShape block,

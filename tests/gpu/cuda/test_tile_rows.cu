@@ -1,5 +1,6 @@
 // What closed-form plans of either direction make on the device: tile rows in their order, and the
-// mask words of tiles, against the closed forms on the host, at lengths and documents of a call.
+// mask fragments of tiles, against the closed forms on the host, at lengths and documents of a
+// call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,8 +39,8 @@ struct MaskedTile {
 
 // One warp a tile: publishes its tile row as loading threads do, and makes its words.
 template <class Params>
-__global__ void make_words(const Params p, const sm90::TileRow* rows, const MaskedTile* tiles,
-                           std::uint32_t* words) {
+__global__ void make_fragments(const Params p, const sm90::TileRow* rows, const MaskedTile* tiles,
+                               std::uint32_t* words) {
   __shared__ __align__(16) std::uint32_t slot[512];
   __shared__ __align__(16) std::uint32_t band[8];
   __shared__ __align__(16) sm90::PublishedItem item;
@@ -76,9 +77,9 @@ bool host_cell(const ClosedFormElement& element, std::int32_t row, std::int32_t 
 }
 
 template <bool kIsTransposed>
-std::string word_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLengths& lengths,
-                       const DeviceArray<sm90::TileRow>& rows,
-                       const std::vector<ClosedFormElement>& elements) {
+std::string fragment_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLengths& lengths,
+                           const DeviceArray<sm90::TileRow>& rows,
+                           const std::vector<ClosedFormElement>& elements) {
   std::vector<MaskedTile> tiles;
   for (std::int32_t b = 0; b < static_cast<std::int32_t>(elements.size()); ++b) {
     const ClosedFormElement& element = elements[static_cast<std::size_t>(b)];
@@ -89,9 +90,9 @@ std::string word_error(const sm90::PlanArrays& arrays, const sm90::RunTimeLength
   if (tiles.empty()) return {};
   const DeviceArray<MaskedTile> on_device(tiles);
   const DeviceArray<std::uint32_t> words(512 * tiles.size());
-  make_words<<<static_cast<unsigned>(tiles.size()), 32>>>(
+  make_fragments<<<static_cast<unsigned>(tiles.size()), 32>>>(
       MaskParams<kIsTransposed>{arrays, lengths}, rows.data(), on_device.data(), words.data());
-  gpu_test::require(cudaGetLastError(), "make_words");
+  gpu_test::require(cudaGetLastError(), "make_fragments");
   const std::vector<std::uint32_t> got = words.to_host();
   for (std::size_t t = 0; t < tiles.size(); ++t) {
     const MaskedTile& at = tiles[t];
@@ -199,8 +200,8 @@ TEST(TileRowsOnDevice, AreThoseOfTheHostInEitherDirection) {
                       "order_tile_rows");
     const std::vector<ClosedFormElement> elements = closed_form_elements(*plan, call);
     ASSERT_EQ(row_error(arrays, rows.to_host(), elements, plan->mask_tile()), "") << seed;
-    ASSERT_EQ(is_backward ? word_error<true>(arrays, lengths, rows, elements)
-                          : word_error<false>(arrays, lengths, rows, elements),
+    ASSERT_EQ(is_backward ? fragment_error<true>(arrays, lengths, rows, elements)
+                          : fragment_error<false>(arrays, lengths, rows, elements),
               "")
         << seed;
   }

@@ -1,4 +1,4 @@
-// Barriers, register counts, stmatrix, conversions and mask words, each alone.
+// Barriers, register counts, stmatrix, conversions and mask fragments, each alone.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -150,7 +150,7 @@ TEST(Stmatrix, PutsAccumulatorsWhereTheTileWantsThem) {
   }
 }
 
-__global__ void mask_words(std::uint32_t* out) {
+__global__ void mask_fragments(std::uint32_t* out) {
   const int limit = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) - 300;
   out[limit + 300] = sm90::columns_below(limit);
 }
@@ -158,7 +158,7 @@ __global__ void mask_words(std::uint32_t* out) {
 TEST(ColumnsBelow, IsTheSameOnTheDevice) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const DeviceArray<std::uint32_t> out(std::vector<std::uint32_t>(640, 0));
-  gpu_test::launch(mask_words, 5, 128, 0, out.data());
+  gpu_test::launch(mask_fragments, 5, 128, 0, out.data());
   const std::vector<std::uint32_t> got = out.to_host();
   for (int limit = -300; limit < 340; ++limit) {
     ASSERT_EQ(got[static_cast<std::size_t>(limit + 300)], sm90::columns_below(limit)) << limit;

@@ -371,7 +371,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       }
       // With a scale of any sign, cells can be masked only after the exponential, which costs a
       // little more.
-      if (!kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, -INFINITY);
+      if (!kGeneral && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, -INFINITY);
       const std::uint32_t lse =
           base + Layout::kLse + stage * Layout::kRowBytes + lane_now() % 4 * 8;
 #pragma unroll
@@ -392,7 +392,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
           b = ptx::exp2_approx(b);
         }
       }
-      if (kGeneral && step.y != 0) apply_words<kQueries / 2>(s, word0, word1, 0.0f);
+      if (kGeneral && step.y != 0) apply_fragments<kQueries / 2>(s, word0, word1, 0.0f);
       std::uint32_t probabilities[kQueries / 16][4], scores[kQueries / 16][4];
       if constexpr (kHasValues && (!kPacksLate || !kHasKeys)) {
 #pragma unroll

@@ -146,7 +146,8 @@ struct alignas(16) BackwardStep {
   std::int32_t key_begin;  ///< the first key, or its index in the list
   std::int32_t kv_len;     ///< over worklist keys KvWorkTile::first_accum_row
 };
-inline constexpr std::int32_t kStepReleasesMask = 1;  ///< the last step that reads these mask words
+/// the last step that reads these mask fragments
+inline constexpr std::int32_t kStepReleasesMask = 1;
 inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< the second half of the words' columns
 inline constexpr std::int32_t kStepEndsUnit = 4;      ///< a step without queries: the unit is done
 inline constexpr std::int32_t kStepEndsAll = 8;       ///< and it was the last

@@ -118,7 +118,7 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
           for (int i = 0; i < kLaneKeys; ++i) {
             std::uint32_t words[4] = {0, 0, 0, 0};
             add_keys(words, begins[i] - place.key_begin, ends[i] - place.key_begin);
-            store_row_words(slot, lane + i * kWarpSize, words);
+            store_row_fragments(slot, lane + i * kWarpSize, words);
             quarters |= quarter_bits(words[0] | words[1] | words[2] | words[3])
                         << (i < kLaneKeys / 2 ? 0 : 2);
           }

@@ -367,7 +367,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                          step % kSteps * (kStepKeys * 4) + ptx::opaque(lane) % 4 * 8);
       if (is_last_of_tile()) release_mask();
     }
-    if (is_masked) apply_words(scores, word0, word1);
+    if (is_masked) apply_fragments(scores, word0, word1);
   };
   const auto softmax = [&] {
     finish_scores(kAllKeys);

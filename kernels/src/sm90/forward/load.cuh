@@ -55,7 +55,7 @@ class TileWalk {
   std::int32_t kv_len_;
 };
 
-__device__ __forceinline__ bool needs_words(const TileStep& step, const TilePlace& place) {
+__device__ __forceinline__ bool needs_fragments(const TileStep& step, const TilePlace& place) {
   return step.kind != PlanSegmentKind::full || is_ragged(place);
 }
 
@@ -338,7 +338,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
       const bool is_gathered = kGather && n >= part.num_tiles;
       if (!is_gathered) walk.next(step, place);
       const bool is_masked =
-          is_gathered ? part.is_masked(n - part.num_tiles) : needs_words(step, place);
+          is_gathered ? part.is_masked(n - part.num_tiles) : needs_fragments(step, place);
 #pragma unroll
       for (int i = 0; i < Layout::kSteps; ++i) {
         const int key_begin = place.key_begin + i * Layout::kStepKeys;
@@ -460,7 +460,7 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
       const bool is_gathered = kGather && index_tile >= 0;
       if (!is_gathered) walk.next(step, place);
       const bool is_masked =
-          is_gathered ? gathered.is_masked(index_tile) : needs_words(step, place);
+          is_gathered ? gathered.is_masked(index_tile) : needs_fragments(step, place);
       const bool has_slot = kGeneral || is_masked;
       const bool is_own = has_slot && turn == mask_warp;
       if (is_own) {

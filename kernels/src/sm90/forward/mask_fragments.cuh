@@ -109,8 +109,8 @@ __device__ __forceinline__ std::uint32_t row_address(std::uint32_t slot, int row
 
 /// Stores the words of a row, one for each thread of its quad or for the first of them.
 template <int kQuads>
-__device__ __forceinline__ void store_row_words(std::uint32_t slot, int row,
-                                                const std::uint32_t (&words)[kQuads]) {
+__device__ __forceinline__ void store_row_fragments(std::uint32_t slot, int row,
+                                                    const std::uint32_t (&words)[kQuads]) {
   const std::uint32_t address = row_address(slot, row);
 #pragma unroll
   for (int quad = 0; quad < kQuads; ++quad) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void write_rows(std::uint32_t slot, const PlanArrays&
       const int begin_key = __ldg(&plan.row_intervals[i].begin) - first_key;
       add_keys(words, begin_key, min(__ldg(&plan.row_intervals[i].end) - first_key, limit));
     }
-    store_row_words(slot, row, words);
+    store_row_fragments(slot, row, words);
   }
 }
 
@@ -161,11 +161,11 @@ __device__ __forceinline__ ClosedFormBand load_band(std::uint32_t address) {
 /// Writes the intervals of each row of a band, with columns counted from `first_column`.
 __device__ __forceinline__ void write_band(std::uint32_t slot, const ClosedFormBand& band,
                                            int first_column, int lane) {
-  const BandWords band_words(band, first_column, lane);
+  const BandFragments band_fragments(band, first_column, lane);
 #pragma unroll
-  for (int piece = 0; piece < BandWords::kPieces; ++piece) {
+  for (int piece = 0; piece < BandFragments::kPieces; ++piece) {
     std::uint32_t words[4];
-    band_words.make(piece, words);
+    band_fragments.make(piece, words);
     store_words(slot + 16 * (lane + kWarpSize * piece),
                 make_uint4(words[0], words[1], words[2], words[3]));
   }
@@ -185,7 +185,7 @@ __device__ __forceinline__ void write_closed_form_columns(std::uint32_t slot, co
     const ClosedFormRange queries = columns.queries(key, columns.bounds(document));
     std::uint32_t words[4] = {0, 0, 0, 0};
     add_keys(words, queries.begin - place.key_begin, queries.end - place.key_begin);
-    store_row_words(slot, row, words);
+    store_row_fragments(slot, row, words);
   }
 }
 
@@ -213,7 +213,7 @@ __device__ __forceinline__ void write_closed_form(std::uint32_t slot, const Para
       const ClosedFormRange near = rows.near_keys(q, bounds);
       add_keys(words, near.begin - place.key_begin, near.end - place.key_begin);
     }
-    store_row_words(slot, row, words);
+    store_row_fragments(slot, row, words);
   }
 }
 
@@ -288,7 +288,7 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
     if constexpr (kQuads < 4) lane = ptx::opaque(lane);
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
-      store_row_words(slot + 8 * first_quad, lane + i * kWarpSize, words[i]);
+      store_row_fragments(slot + 8 * first_quad, lane + i * kWarpSize, words[i]);
     }
   }
 }

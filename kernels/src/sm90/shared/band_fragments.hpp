@@ -16,12 +16,12 @@
 
 namespace fdma::sm90 {
 
-class BandWords {
+class BandFragments {
  public:
   static constexpr int kPieces = 4;  ///< of each lane
 
   /// `band` is valid; `first_column` is column 0 of the tile.
-  FDMA_HOST_DEVICE BandWords(const ClosedFormBand& band, int first_column, int lane)
+  FDMA_HOST_DEVICE BandFragments(const ClosedFormBand& band, int first_column, int lane)
       : row_(lane / 16 * 16 + lane % 16 / 2), last_row_(band.last_row) {
     constexpr int kColumns = 128, kRows = 128;
     has_begin_ = band.begin + kRows - 1 > first_column;

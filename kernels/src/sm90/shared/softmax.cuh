@@ -48,8 +48,8 @@ struct RowState {
 /// Sets cells whose mask bit is 0 to `masked`. There are two loops, so that each becomes one
 /// register of predicates at a time.
 template <int kCount>
-__device__ __forceinline__ void apply_words(float (&s)[kCount], std::uint32_t word0,
-                                            std::uint32_t word1, float masked = -INFINITY) {
+__device__ __forceinline__ void apply_fragments(float (&s)[kCount], std::uint32_t word0,
+                                                std::uint32_t word1, float masked = -INFINITY) {
 #pragma unroll
   for (int bit = 0; bit < kCount / 2; ++bit) {
     float& x = s[4 * (bit / 2) + bit % 2];

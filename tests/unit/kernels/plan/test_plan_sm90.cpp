@@ -41,29 +41,29 @@ std::vector<std::size_t> bits_of_cells() {
   return bits;
 }
 
-TEST(ThreadWords, HaveEachCellWhereItsThreadLooks) {
+TEST(ThreadFragments, HaveEachCellWhereItsThreadLooks) {
   const std::vector<std::size_t> bits = bits_of_cells();
   std::mt19937_64 rng(1);
   for (int trial = 0; trial < 20; ++trial) {
-    std::vector<std::uint64_t> row_major(256), thread_words(256, ~std::uint64_t{0});
+    std::vector<std::uint64_t> row_major(256), thread_fragments(256, ~std::uint64_t{0});
     for (std::uint64_t& word : row_major)
       word = trial == 0 ? 0 : trial % 2 == 0 ? rng() : rng() & rng() & rng();
-    thread_words_from_row_major(row_major.data(), thread_words.data());
+    thread_fragments_from_row_major(row_major.data(), thread_fragments.data());
     for (std::size_t cell = 0; cell < bits.size(); ++cell) {
-      ASSERT_EQ(bit_of(thread_words, bits[cell]), bit_of(row_major, cell))
+      ASSERT_EQ(bit_of(thread_fragments, bits[cell]), bit_of(row_major, cell))
           << "row " << cell / 128 << " column " << cell % 128;
     }
   }
 }
 
-TEST(ThreadWords, MoveOneCellAtATime) {
+TEST(ThreadFragments, MoveOneCellAtATime) {
   const std::vector<std::size_t> bits = bits_of_cells();
   for (std::size_t cell = 0; cell < bits.size(); cell += 37) {
-    std::vector<std::uint64_t> row_major(256, 0), thread_words(256), expected(256, 0);
+    std::vector<std::uint64_t> row_major(256, 0), thread_fragments(256), expected(256, 0);
     row_major[cell / 64] = std::uint64_t{1} << (cell % 64);
     expected[bits[cell] / 64] = std::uint64_t{1} << (bits[cell] % 64);
-    thread_words_from_row_major(row_major.data(), thread_words.data());
-    ASSERT_EQ(thread_words, expected) << cell;
+    thread_fragments_from_row_major(row_major.data(), thread_fragments.data());
+    ASSERT_EQ(thread_fragments, expected) << cell;
   }
 }
 

@@ -140,7 +140,7 @@ TEST(PackedHeads, WantsOneMaskForTheHeadsOfATile) {
   EXPECT_EQ(heads(twelve, 1), 1);
 }
 
-TEST(PackedWords, RepeatEachMaskRowForEveryHead) {
+TEST(PackedFragments, RepeatEachMaskRowForEveryHead) {
   std::mt19937_64 rng(5);
   for (const int heads : {1, 2, 4, 8}) {
     std::vector<std::uint64_t> mask(static_cast<std::size_t>(256 / heads)), rows(256), wanted(256),
@@ -150,8 +150,8 @@ TEST(PackedWords, RepeatEachMaskRowForEveryHead) {
       for (std::size_t i = 0; i < 2; ++i)
         rows[2 * r + i] = mask[2 * (r / static_cast<std::size_t>(heads)) + i];
     }
-    thread_words_from_row_major(rows.data(), wanted.data());
-    packed_thread_words_from_row_major(mask.data(), heads, words.data());
+    thread_fragments_from_row_major(rows.data(), wanted.data());
+    packed_thread_fragments_from_row_major(mask.data(), heads, words.data());
     EXPECT_EQ(words, wanted) << heads;
   }
 }

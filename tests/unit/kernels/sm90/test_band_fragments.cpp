@@ -1,4 +1,4 @@
-// The mask words of a band, all lanes together, against the intervals of its rows.
+// The mask fragments of a band, all lanes together, against the intervals of its rows.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,10 +18,10 @@ constexpr int kRows = 128, kWarpgroup = 128;
 std::array<std::uint32_t, 512> words_of(const ClosedFormBand& band, int first_column) {
   std::array<std::uint32_t, 512> all{};
   for (int lane = 0; lane < 32; ++lane) {
-    const sm90::BandWords band_words(band, first_column, lane);
-    for (int piece = 0; piece < sm90::BandWords::kPieces; ++piece) {
+    const sm90::BandFragments band_fragments(band, first_column, lane);
+    for (int piece = 0; piece < sm90::BandFragments::kPieces; ++piece) {
       std::uint32_t words[4];
-      band_words.make(piece, words);
+      band_fragments.make(piece, words);
       std::copy(words, words + 4, all.begin() + 4 * (lane + 32 * piece));
     }
   }
@@ -50,7 +50,7 @@ std::string cell_error(const ClosedFormBand& band, int first_column) {
   return {};
 }
 
-TEST(BandWords, AreTheIntervalsOfRandomBands) {
+TEST(BandFragments, AreTheIntervalsOfRandomBands) {
   std::mt19937 random(1);
   const auto pick = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);
@@ -70,7 +70,7 @@ TEST(BandWords, AreTheIntervalsOfRandomBands) {
 }
 
 // Every edge of a causal tile and of a document, one by one.
-TEST(BandWords, CutAtEveryColumn) {
+TEST(BandFragments, CutAtEveryColumn) {
   for (int at = -130; at <= 130; ++at) {
     ASSERT_EQ(cell_error({-kClosedFormUnbounded, 128 + at, {0, 999}, {0, 999}, 999, 1}, 128), "");
     ASSERT_EQ(cell_error({128 + at, kClosedFormUnbounded, {0, 999}, {0, 999}, 999, 1}, 128), "");
@@ -79,7 +79,7 @@ TEST(BandWords, CutAtEveryColumn) {
 }
 
 // Positions and distances at the ends of what closed forms hold: nothing overflows.
-TEST(BandWords, HoldExtremeValues) {
+TEST(BandFragments, HoldExtremeValues) {
   constexpr int kFar = kClosedFormUnbounded + kClosedFormUnbounded / 2 + kClosedFormMaxLength;
   for (const int begin : {-kFar, 0, kFar}) {
     for (const int end : {-kFar, 100, kFar}) {
