@@ -129,7 +129,7 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   arrays.num_closed_forms = static_cast<std::int32_t>(plan.closed_forms.size());
   arrays.max_tile_rows = static_cast<std::int32_t>(max_tile_rows);
   arrays.heads_kv = shape.heads_kv;
-  arrays.section_heads = plan.section_heads;
+  arrays.heads_in_l2 = plan.heads_in_l2;
   arrays.num_splits = plan.num_splits;
   arrays.is_backward = plan.is_backward();
   for (const SplitRow& row : plan.split_rows) {

@@ -38,7 +38,7 @@ struct PlanArrays {
   std::int32_t num_closed_forms;  ///< 0: the plan has items and segments
   std::int32_t max_tile_rows;     ///< per batch element
   std::int32_t heads_kv;
-  std::int32_t section_heads;
+  std::int32_t heads_in_l2;
   std::int32_t num_splits;
   bool is_backward;  ///< tile rows are keys, their columns queries
   bool walks_down;   ///< walks items of deterministic calls from their last tile to the first

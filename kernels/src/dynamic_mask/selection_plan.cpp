@@ -131,19 +131,19 @@ RowSegment segment_of(const TileRoom& room, SelectionReading reading, std::int64
 }
 
 // Number of KV heads whose keys and values fit in L2 together.
-std::int64_t heads_of_section(const AttentionShape& shape) {
+std::int64_t heads_in_l2_of(const AttentionShape& shape) {
   const std::int64_t bytes = shape.max_kv_len() * 2 * (shape.head_dim + shape.head_dim_v);
-  return std::max<std::int64_t>(PlanOptions{}.section_bytes / std::max<std::int64_t>(bytes, 1), 1);
+  return std::max<std::int64_t>(PlanOptions{}.l2_bytes / std::max<std::int64_t>(bytes, 1), 1);
 }
 
 // Adds the items of all rows, by groups of heads in L2, longest first.
 void add_items(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
   AttentionPlan& plan = made.plan;
   const AttentionShape& shape = plan.shape;
-  const std::int64_t section = heads_of_section(shape);
-  for (std::int64_t first = 0; first < rows.num_rows(); first += section) {
+  const std::int64_t l2_group = heads_in_l2_of(shape);
+  for (std::int64_t first = 0; first < rows.num_rows(); first += l2_group) {
     std::vector<std::pair<std::int64_t, WorkItem>> ranked;
-    for (std::int64_t row = first; row < std::min(first + section, rows.num_rows()); ++row) {
+    for (std::int64_t row = first; row < std::min(first + l2_group, rows.num_rows()); ++row) {
       const std::int32_t mask = rows.mask_of[static_cast<std::size_t>(row)];
       const std::vector<TileRoom>& rooms = choice.rooms[static_cast<std::size_t>(mask)];
       for (std::size_t tile = 0; tile < rooms.size(); ++tile) {

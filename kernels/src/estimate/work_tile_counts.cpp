@@ -320,7 +320,7 @@ std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64
 ColumnDistance::ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes)
     : near_bytes_(near_bytes), far_bytes_(far_bytes) {
   const std::int64_t heads =
-      std::min(section_heads(plan, PlanOptions().section_bytes),
+      std::min(heads_in_l2(plan, PlanOptions().l2_bytes),
                std::max<std::int64_t>(1, plan.shape.batch * plan.shape.heads_kv));
   bytes_per_column_ = static_cast<double>(heads * column_bytes(plan));
 }

@@ -48,7 +48,7 @@ std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64
 
 /// The share of L2 misses (0: all hits, 1: all misses) for the tensors' rows of an item that reads
 /// `num_columns` columns. Between two items of one KV head a worker passes through as many items of
-/// every other head of the section.
+/// every other head of the group in L2.
 class ColumnDistance {
  public:
   ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes);

@@ -101,7 +101,7 @@ class ItemUnits {
     for (const WorkItem& item : plan_.items) sum += item.num_tiles;
     return sum;
   }
-  std::int64_t heads_in_cache() const { return section_heads(plan_, PlanOptions().section_bytes); }
+  std::int64_t heads_in_cache() const { return heads_in_l2(plan_, PlanOptions().l2_bytes); }
   int num_passes() const { return 1; }
   static constexpr bool kMayWalkDown = true;
 
@@ -166,7 +166,7 @@ class WorklistUnits {
   }
   std::int64_t heads_in_cache() const {
     const std::int64_t head_bytes = std::int64_t{segment_} * kWorklistTile * column_bytes(plan_);
-    return std::max<std::int64_t>(1, PlanOptions().section_bytes / head_bytes);
+    return std::max<std::int64_t>(1, PlanOptions().l2_bytes / head_bytes);
   }
   int num_passes() const { return plan_.shape.group_size(); }
   static constexpr bool kMayWalkDown = false;
@@ -196,7 +196,7 @@ class OrderSearch {
         num_q_tiles_(ceil_div(plan.shape.max_q_len(), std::int64_t{plan.tile.block_q})),
         num_heads_(plan.shape.batch * plan.shape.heads_kv),
         rows_of_head_(num_heads_ > 0 ? units_.num_rows() / num_heads_ : 0),
-        tiles_in_cache_(static_cast<double>(PlanOptions().section_bytes * rows_of_head_) /
+        tiles_in_cache_(static_cast<double>(PlanOptions().l2_bytes * rows_of_head_) /
                         static_cast<double>(column_bytes(plan) * plan.tile.block_q)),
         wait_cost_(kWaitCost * std::max(1.0, kDimOfWaitCost / sm90::backward_dim(plan.shape))),
         num_workers_(num_workers) {}

@@ -150,8 +150,8 @@ std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
     }
     std::stable_sort(rows.begin(), rows.end(),
                      [](const Row& a, const Row& c) { return a.num_tiles > c.num_tiles; });
-    for (std::int32_t kv = 0; kv < shape.heads_kv; kv += plan.section_heads) {
-      const std::int32_t kv_end = std::min(kv + plan.section_heads, shape.heads_kv);
+    for (std::int32_t kv = 0; kv < shape.heads_kv; kv += plan.heads_in_l2) {
+      const std::int32_t kv_end = std::min(kv + plan.heads_in_l2, shape.heads_kv);
       for (const Row& row : rows) {
         for (std::int32_t first = kv * group_size; first < kv_end * group_size;
              first += group_size) {

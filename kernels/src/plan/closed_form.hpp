@@ -39,7 +39,7 @@ std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
 ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::int64_t tile_row);
 
 /// The items of a call, without segments. They are sorted by batch element, then by groups of
-/// section_heads KV heads, then rows with many tiles first. The query heads of a row are adjacent.
+/// heads_in_l2 KV heads, then rows with many tiles first. The query heads of a row are adjacent.
 std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
                                         const std::vector<ClosedFormElement>& elements);
 

@@ -43,7 +43,7 @@ std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_clos
       fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
       to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
       plan.num_items(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
-      plan.counts.formula_tiles, plan.heads_per_tile, plan.num_splits, plan.section_heads);
+      plan.counts.formula_tiles, plan.heads_per_tile, plan.num_splits, plan.heads_in_l2);
   const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
   const std::int64_t shown = std::min(max_closed_forms, count);
   for (std::int64_t i = 0; i < shown; ++i) {

@@ -22,12 +22,12 @@ inline std::int64_t column_bytes(const AttentionPlan& plan) {
 }
 
 /// Number of KV heads in L2 at a time: the data that their items read in succession fits in
-/// `section_bytes`.
-inline std::int64_t section_heads(const AttentionPlan& plan, std::int64_t section_bytes) {
+/// `l2_bytes`.
+inline std::int64_t heads_in_l2(const AttentionPlan& plan, std::int64_t l2_bytes) {
   const std::int64_t columns =
       plan.is_backward() ? plan.shape.max_q_len() : plan.shape.max_kv_len();
   const std::int64_t head_bytes = std::max<std::int64_t>(1, columns * column_bytes(plan));
-  return std::max<std::int64_t>(1, section_bytes / head_bytes);
+  return std::max<std::int64_t>(1, l2_bytes / head_bytes);
 }
 
 }  // namespace fdma

@@ -102,9 +102,9 @@ Result<void> check_support(const AttentionShape& shape, const ScoreSpec& score,
         ErrorCode::invalid_argument,
         fmt::format("max_kv_index_bytes: expected at least 0, got {}", options.max_kv_index_bytes)};
   }
-  if (options.section_bytes < 0) {
+  if (options.l2_bytes < 0) {
     return Error{ErrorCode::invalid_argument,
-                 fmt::format("section_bytes: expected at least 0, got {}", options.section_bytes)};
+                 fmt::format("l2_bytes: expected at least 0, got {}", options.l2_bytes)};
   }
   if (options.num_workers < 0) {
     return Error{ErrorCode::invalid_argument,
@@ -163,8 +163,9 @@ struct Ranked {
 
 // Appends the items of KV heads [begin, end), counted over batch elements, longest first. In a
 // backward plan it sorts groups of query heads; their items are equal in rank and so stay together.
-void append_section(AttentionPlan& plan, const BlockMask& mask,
-                    const std::vector<PlannedGroup>& groups, std::int64_t begin, std::int64_t end) {
+void append_l2_group(AttentionPlan& plan, const BlockMask& mask,
+                     const std::vector<PlannedGroup>& groups, std::int64_t begin,
+                     std::int64_t end) {
   std::vector<Ranked> ranked;
   std::vector<std::int64_t> columns_of_group;
   const AttentionShape& shape = plan.shape;
@@ -238,8 +239,8 @@ Result<AttentionPlan> closed_form_plan_of(const BlockMask& mask, const Attention
                                           const ScoreSpec& score, const PlanOptions& options) {
   FDMA_TRY(AttentionPlan plan, empty_plan(mask, shape, score, options));
   FDMA_TRY_VOID(set_closed_forms(mask, plan));
-  plan.section_heads = static_cast<std::int32_t>(
-      std::min<std::int64_t>(section_heads(plan, options.section_bytes), shape.heads_kv));
+  plan.heads_in_l2 = static_cast<std::int32_t>(
+      std::min<std::int64_t>(heads_in_l2(plan, options.l2_bytes), shape.heads_kv));
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
     plan.num_splits = closed_form_splits(plan, num_workers);
   }
@@ -258,9 +259,9 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
     num_items += rows * shape.heads_kv * ceil_div(shape.group_size(), plan.heads_per_tile);
   }
   const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
-  const std::int64_t section = section_heads(plan, options.section_bytes);
+  const std::int64_t l2_group = heads_in_l2(plan, options.l2_bytes);
   const std::int64_t ranked_at_once =
-      num_items / num_kv_heads * std::min<std::int64_t>(section, num_kv_heads);
+      num_items / num_kv_heads * std::min<std::int64_t>(l2_group, num_kv_heads);
   FDMA_TRY_VOID(check_memory(
       num_items * static_cast<std::int64_t>(sizeof(WorkItem)) +
           ranked_at_once * static_cast<std::int64_t>(sizeof(Ranked)) +
@@ -268,13 +269,13 @@ Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
       "make_plan"));
   FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
   plan.items.reserve(static_cast<std::size_t>(num_items));
-  std::vector<std::size_t> sections{0};
-  for (std::int64_t kv = 0; kv < num_kv_heads; kv += section) {
-    append_section(plan, mask, groups, kv, std::min(kv + section, num_kv_heads));
-    sections.push_back(plan.items.size());
+  std::vector<std::size_t> l2_groups{0};
+  for (std::int64_t kv = 0; kv < num_kv_heads; kv += l2_group) {
+    append_l2_group(plan, mask, groups, kv, std::min(kv + l2_group, num_kv_heads));
+    l2_groups.push_back(plan.items.size());
   }
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
-    split_rows(plan, sections, num_workers);
+    split_rows(plan, l2_groups, num_workers);
   }
   return plan;
 }

@@ -82,9 +82,9 @@ struct Prediction {
 // Cuts rows of sections, longest first in each, into parts of at most `largest` tiles.
 class Splitter {
  public:
-  Splitter(const AttentionPlan& plan, std::span<const std::size_t> sections,
+  Splitter(const AttentionPlan& plan, std::span<const std::size_t> l2_groups,
            std::int32_t num_workers)
-      : sections_(sections), num_workers_(num_workers) {
+      : l2_groups_(l2_groups), num_workers_(num_workers) {
     rows_.reserve(plan.items.size());
     for (const WorkItem& item : plan.items) {
       rows_.push_back(
@@ -132,9 +132,9 @@ class Splitter {
     double combine = 0;
     std::int64_t partials = 0;
     double sum = 0;
-    for (std::size_t s = 0; s + 1 < sections_.size(); ++s) {
+    for (std::size_t s = 0; s + 1 < l2_groups_.size(); ++s) {
       const std::size_t first = costs_.size();
-      for (std::size_t i = sections_[s]; i < sections_[s + 1]; ++i) {
+      for (std::size_t i = l2_groups_[s]; i < l2_groups_[s + 1]; ++i) {
         const Row& row = rows_[i];
         const std::int32_t pieces = num_pieces(row.num_tiles, largest);
         for (std::int32_t p = 0; p < pieces; ++p) {
@@ -154,7 +154,7 @@ class Splitter {
                       sum / num_workers_ + combine};
   }
 
-  std::span<const std::size_t> sections_;
+  std::span<const std::size_t> l2_groups_;
   std::int32_t num_workers_;
   std::vector<Row> rows_;
   std::int32_t longest_ = 1;
@@ -272,9 +272,9 @@ std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_work
   return best_splits;
 }
 
-void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,
+void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
                 std::int32_t num_workers) {
-  Splitter splitter(plan, sections, num_workers);
+  Splitter splitter(plan, l2_groups, num_workers);
   const std::int32_t largest = splitter.best_size();
   if (largest == 0) return;
   struct Ranked {
@@ -284,9 +284,9 @@ void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,
   std::vector<WorkItem> items;
   std::vector<Ranked> ranked;
   std::int32_t next_partial = 0;
-  for (std::size_t s = 0; s + 1 < sections.size(); ++s) {
+  for (std::size_t s = 0; s + 1 < l2_groups.size(); ++s) {
     ranked.clear();
-    for (std::size_t i = sections[s]; i < sections[s + 1]; ++i) {
+    for (std::size_t i = l2_groups[s]; i < l2_groups[s + 1]; ++i) {
       const WorkItem& row = plan.items[i];
       const std::int32_t pieces = num_pieces(row.num_tiles, largest);
       for (std::int32_t p = 0; p < pieces; ++p) {

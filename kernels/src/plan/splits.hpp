@@ -52,12 +52,12 @@ double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
 std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers);
 
 /// Splits rows of `plan`, whose items are whole, if that reduces predicted_tiles by at least 3 %;
-/// otherwise leaves the plan as it is. Items of section i, which are [sections[i], sections[i + 1])
+/// otherwise leaves the plan as it is. Items of group i, which are [sections[i], sections[i + 1])
 /// before the split, stay together, longest first.
 ///
 /// Cost: O(items log workers) if workers are busy anyway. Otherwise the same for each part size
 /// that is tried, some dozens at most.
-void split_rows(AttentionPlan& plan, std::span<const std::size_t> sections,
+void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
                 std::int32_t num_workers);
 
 /// Partial results that a launch of the plan leaves in its workspace.

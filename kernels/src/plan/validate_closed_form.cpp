@@ -77,9 +77,9 @@ Result<void> validate_closed_form(const AttentionPlan& plan) {
   if (plan.is_backward() && plan.num_splits > 1) {
     return wrong(fmt::format("num_splits: expected 1 in a backward plan, got {}", plan.num_splits));
   }
-  if (plan.section_heads < 1 || plan.section_heads > shape.heads_kv) {
+  if (plan.heads_in_l2 < 1 || plan.heads_in_l2 > shape.heads_kv) {
     return wrong(
-        fmt::format("section_heads: expected 1 to {}, got {}", shape.heads_kv, plan.section_heads));
+        fmt::format("heads_in_l2: expected 1 to {}, got {}", shape.heads_kv, plan.heads_in_l2));
   }
   if (count_closed_form_tiles(plan) != plan.counts) {
     return wrong("counts: they differ from those of the masks");

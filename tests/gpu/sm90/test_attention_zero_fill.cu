@@ -47,7 +47,7 @@ TrialChoice choice_of(std::int32_t head_dim) {
 }
 BackwardChoice head_by_head() {
   BackwardChoice backward;
-  backward.section_bytes = 1;
+  backward.l2_bytes = 1;
   return backward;
 }
 

@@ -198,7 +198,7 @@ struct PlanOptions {
   std::int64_t max_kv_index_bytes = std::int64_t{2} << 30;
   /// Bytes of shared cache (heads in L2): KV heads are taken in sets whose keys and values fit, and
   /// work tiles are ordered longest first inside a set.
-  std::int64_t section_bytes = std::int64_t{32} << 20;
+  std::int64_t l2_bytes = std::int64_t{32} << 20;
   /// Threads that make the plan; 0: all. The plan does not depend on their number.
   int num_threads = 0;
 };
@@ -282,7 +282,7 @@ struct AttentionPlan {
   std::vector<ClosedFormMask> closed_forms;  ///< one, or one for each batch element; else empty
   std::vector<std::int32_t> borders;         ///< of documents (ClosedFormMask::first_border)
   std::int32_t num_splits = 1;               ///< work tiles of each tile row; keys are split evenly
-  std::int32_t section_heads = 1;  ///< KV heads of a batch element that stay together in L2
+  std::int32_t heads_in_l2 = 1;  ///< KV heads of a batch element that stay together in L2
 
   bool is_closed_form() const { return !closed_forms.empty(); }
   bool has_worklist() const { return !kv_worklist.empty(); }

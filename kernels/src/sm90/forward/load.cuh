@@ -86,7 +86,7 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
 /// always hold items.
 ///
 /// In a closed-form plan items are counted by batch element, groups of KV heads in L2
-/// (section_heads), tile rows, heads and splits of a row. q_tile is then the rank of the tile row,
+/// (heads_in_l2), tile rows, heads and splits of a row. q_tile is then the rank of the tile row,
 /// and first_tile is the split.
 template <bool kGather = false, class Params>
 __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t index) {
@@ -101,11 +101,11 @@ __device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t inde
   const int per_batch = per_head * plan.heads_kv;
   item.batch = index / per_batch;
   int rest = index % per_batch;
-  const int section = rest / (per_head * plan.section_heads);
-  rest -= section * per_head * plan.section_heads;
-  const int first_head = section * plan.section_heads;
+  const int l2_group = rest / (per_head * plan.heads_in_l2);
+  rest -= l2_group * per_head * plan.heads_in_l2;
+  const int first_head = l2_group * plan.heads_in_l2;
   const int per_row =
-      min(plan.section_heads, plan.heads_kv - first_head) * plan.num_sets * plan.num_splits;
+      min(plan.heads_in_l2, plan.heads_kv - first_head) * plan.num_sets * plan.num_splits;
   item.q_tile = rest / per_row;
   rest -= item.q_tile * per_row;
   const int set = rest / plan.num_splits;

@@ -27,7 +27,7 @@ AttentionPlan plan_of(const MaskCase& mask, const AttentionPlan& forward,
   options.tile = backward.tile;
   options.form = backward.form;
   options.columns = backward.columns;
-  options.section_bytes = backward.section_bytes;
+  options.l2_bytes = backward.l2_bytes;
   auto plan = make_plan(mask.mask, forward.shape, forward.score, options);
   if (!plan) throw std::runtime_error(mask.name + ": backward: " + plan.error().message);
   return *std::move(plan);

@@ -19,8 +19,8 @@ struct BackwardChoice {
   bool deterministic = false;
   BlockShape tile{0, 0};  ///< of the backward plan
   PlanForm form = PlanForm::segments;
-  ColumnMode columns = ColumnMode::automatic;                ///< of the backward plan
-  std::int64_t section_bytes = PlanOptions().section_bytes;  ///< the same
+  ColumnMode columns = ColumnMode::automatic;      ///< of the backward plan
+  std::int64_t l2_bytes = PlanOptions().l2_bytes;  ///< the same
 };
 std::string to_string(const BackwardChoice& choice);
 

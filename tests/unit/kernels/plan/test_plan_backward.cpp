@@ -23,7 +23,7 @@ PlanOptions backward_options(Backend backend = Backend::cpu) {
   return options;
 }
 
-// Items of a group of query heads side by side, the longest group first in each section.
+// Items of a group of query heads side by side, the longest group first in each group in L2.
 std::string order_error(const AttentionPlan& plan) {
   const auto group = static_cast<std::size_t>(plan.shape.group_size());
   if (plan.items.size() % group != 0) return "groups are incomplete";
@@ -96,7 +96,7 @@ TEST(BackwardPlan, HasTheCellsOfRandomMasks) {
                                                testing::random_block(rng));
     PlanOptions options = backward_options(pick(rng, 0, 3) == 0 ? Backend::sm90 : Backend::cpu);
     if (options.backend == Backend::cpu) options.tile = testing::random_block(rng);
-    options.section_bytes = std::int64_t{1} << pick(rng, 0, 22);
+    options.l2_bytes = std::int64_t{1} << pick(rng, 0, 22);
     const AttentionShape shape =
         shape_for(each, options.backend, batch, static_cast<std::int32_t>(group * heads_kv),
                   static_cast<std::int32_t>(heads_kv));

@@ -70,7 +70,7 @@ TEST(MakePlan, HasTheCellsOfRandomMasks) {
     PlanOptions options;
     if (pick(rng, 0, 3) != 0) options.tile = testing::random_block(rng);
     options.columns = kColumnModes[pick(rng, 0, 3)];
-    options.section_bytes = std::int64_t{1} << pick(rng, 0, 22);
+    options.l2_bytes = std::int64_t{1} << pick(rng, 0, 22);
     const AttentionShape shape =
         testing::shape_for(each.mask, batch, static_cast<std::int32_t>(group * heads_kv),
                            static_cast<std::int32_t>(heads_kv));

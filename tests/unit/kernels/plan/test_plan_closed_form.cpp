@@ -96,7 +96,7 @@ TEST(MakeClosedFormPlan, CountsTilesAndOrdersItemsLongestFirst) {
   const BlockMask mask = testing::block_mask_of(form);
   AttentionShape shape = testing::shape_for(mask, 2, 4, 2);
   PlanOptions options = parametric();
-  options.section_bytes = 0;  // one KV head a section
+  options.l2_bytes = 0;  // one KV head a group
   const auto plan = make_plan(mask, shape, {}, options);
   ASSERT_TRUE(plan);
   PlanCounts counts;
@@ -124,7 +124,7 @@ TEST(MakeClosedFormPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   PlanOptions options = parametric();
   options.backend = Backend::sm90;
   options.direction = Direction::backward;
-  options.section_bytes = 0;  // one KV head a section
+  options.l2_bytes = 0;  // one KV head a group
   const auto plan = make_plan(mask, shape, {}, options);
   ASSERT_TRUE(plan) << plan.error().message;
   ASSERT_TRUE(validate(*plan)) << validate(*plan).error().message;
@@ -252,7 +252,7 @@ TEST(ValidatePlan, RejectsWrongFormulas) {
   expect_wrong("closed_forms: expected", [](auto& p) { p.closed_forms.resize(2); });
   expect_wrong("items", [](auto& p) { p.items.resize(1); });
   expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
-  expect_wrong("section_heads", [](auto& p) { p.section_heads = 3; });
+  expect_wrong("heads_in_l2", [](auto& p) { p.heads_in_l2 = 3; });
   expect_wrong("counts", [](auto& p) { ++p.counts.full_tiles; });
 }
 

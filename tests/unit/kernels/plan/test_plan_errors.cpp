@@ -125,9 +125,8 @@ TEST(MakePlan, RejectsBadShapesAndTiles) {
     EXPECT_EQ(plan.error().code, ErrorCode::invalid_argument);
   }
   PlanOptions options;
-  options.section_bytes = -1;
-  expect_error(make_plan(each.mask, good, {}, options), ErrorCode::invalid_argument,
-               "section_bytes");
+  options.l2_bytes = -1;
+  expect_error(make_plan(each.mask, good, {}, options), ErrorCode::invalid_argument, "l2_bytes");
 }
 
 TEST(MakePlan, NamesItsOptions) {

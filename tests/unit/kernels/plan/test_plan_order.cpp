@@ -59,33 +59,33 @@ TEST(PlanOrder, PutsTheQueryHeadsOfAGroupSideBySide) {
   }
 }
 
-// Sections of one KV head: each head is finished before the next one, longest first within it.
-TEST(PlanOrder, TakesKvHeadsInSectionsThatFitTheCache) {
+// Groups of one KV head in L2: each head is finished before the next one, longest first within it.
+TEST(PlanOrder, TakesKvHeadsInGroupsThatFitInL2) {
   const AttentionShape shape = shape_of(1024, 2, 4, 2);
   PlanOptions options;
   const std::int64_t head_bytes = 1024 * (128 + 128) * 4;
   for (const std::int64_t heads : {1, 2, 3}) {
-    options.section_bytes = heads * head_bytes;
+    options.l2_bytes = heads * head_bytes;
     const auto plan = make_plan(compiled("causal", 1024), shape, {}, options);
     ASSERT_TRUE(plan);
-    std::int64_t section = 0;
+    std::int64_t l2_group = 0;
     std::int32_t num_tiles = plan->items.front().num_tiles;
     for (const WorkItem& item : plan->items) {
       const std::int64_t of_item = kv_head(*plan, item) / heads;
-      EXPECT_GE(of_item, section);
-      if (of_item == section) {
+      EXPECT_GE(of_item, l2_group);
+      if (of_item == l2_group) {
         EXPECT_LE(item.num_tiles, num_tiles);
       }
-      section = of_item;
+      l2_group = of_item;
       num_tiles = item.num_tiles;
     }
-    EXPECT_EQ(section, (4 - 1) / heads);
+    EXPECT_EQ(l2_group, (4 - 1) / heads);
   }
 }
 
-TEST(PlanOrder, TakesASectionOfOneHeadWhereNoneFits) {
+TEST(PlanOrder, TakesOneHeadWhereNoneFits) {
   PlanOptions options;
-  options.section_bytes = 0;
+  options.l2_bytes = 0;
   const auto plan = make_plan(compiled("causal", 512), shape_of(512, 1, 2, 2), {}, options);
   ASSERT_TRUE(plan);
   for (std::size_t i = 0; i < plan->items.size(); ++i) {

@@ -280,7 +280,8 @@ TEST(SplitPlans, StayWholeWhereThereAreItemsForAll) {
   }
 }
 
-// One row of global keys among many of a window, in the last section: without splits it ends late.
+// One row of global keys among many of a window, in the last group of heads: without splits it ends
+// late.
 TEST(SplitPlans, SplitOneLongRowAmongManyShortOnes) {
   const BlockMask mask = compiled("window(128) | pos < 1", 65536, 65536);
   const AttentionShape shape = half_shape(mask, 1, 4, 4);
