@@ -5,7 +5,8 @@
 //      what the process used of its cores, or what it could have used if that is less (idle threads
 //      that spin do not count).
 //   2. Fit the costs, in which the work of a plan (work_tile_counts.hpp) is linear.
-//   3. Measure launch and memory: a call of one item with one key, and a copy that fits no cache.
+//   3. Measure launch and memory: a call of one work tile with one key, and a copy that fits no
+//   cache.
 #include "fdma/kernels/calibrate.hpp"
 
 #include <fmt/format.h>
@@ -165,19 +166,20 @@ Result<Workload> workload_of(const BlockMask& mask, ColumnMode columns, const At
 }
 
 /// Unknowns of the fit: the cells of each kind, the tiles of those kinds that can have few cells in
-/// many tiles, and the items. The number of full tiles and of index tiles follows from their cells.
+/// many tiles, and the work tiles. The number of full tiles and of index tiles follows from their
+/// cells.
 constexpr std::size_t kKinds = 5;
 constexpr PlanSegmentKind kScanned[] = {PlanSegmentKind::bitmap, PlanSegmentKind::rows,
                                         PlanSegmentKind::columns};
-constexpr std::size_t kItemUnknown = kKinds + std::size(kScanned);
-constexpr std::size_t kFarUnknown = kItemUnknown + 1;
+constexpr std::size_t kWorkTileUnknown = kKinds + std::size(kScanned);
+constexpr std::size_t kFarUnknown = kWorkTileUnknown + 1;
 
 std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& profile) {
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   PlanWork total;
   double far_columns = 0;
-  for (const WorkItem& item : plan.items) {
+  for (const WorkTile& item : plan.work_tiles) {
     const PlanWork work = counter.of(item);
     const std::int64_t columns = columns_read(work, item, plan.mask_tile().block_kv);
     far_columns += distance.of(columns) * static_cast<double>(columns);
@@ -194,7 +196,7 @@ std::vector<double> amounts_of(const AttentionPlan& plan, const DeviceProfile& p
   for (const PlanSegmentKind kind : kScanned) {
     amounts.push_back(static_cast<double>(total.of(kind).tiles));
   }
-  amounts.push_back(static_cast<double>(plan.items.size()));
+  amounts.push_back(static_cast<double>(plan.work_tiles.size()));
   amounts.push_back(far_columns);
   return amounts;
 }
@@ -206,7 +208,7 @@ TileCosts costs_from(const std::vector<double>& fitted, BlockShape tile) {
                   {fitted[kKinds + 1], fitted[2]},
                   {fitted[kKinds + 2], fitted[3]},
                   {0, fitted[4]},
-                  fitted[kItemUnknown],
+                  fitted[kWorkTileUnknown],
                   fitted[kFarUnknown]};
   // Tiles can be so small that their masks are never stored in one of the forms. That form then
   // gets the costs of the form in which they are stored.

@@ -226,7 +226,7 @@ std::vector<OverlapMask> overlap_masks() {
   for (const std::int64_t num_tiles : {4, 8, 16, 64}) {
     masks.push_back({full_rows(kOverlapTile, kOverlapTileRows, num_tiles * kOverlapTile.block_kv)});
   }
-  // More items per worker, which separate the cost of an item from that of a call.
+  // More work tiles per worker, which separate the cost of a work tile from that of a call.
   masks.push_back({full_rows(kOverlapTile, 4 * kOverlapTileRows, 4 * kOverlapTile.block_kv)});
   for (const bool is_all : {false, true}) {
     for (const bool is_shared : {false, true}) {

@@ -57,11 +57,11 @@ constexpr int kLongSamples[] = {3, 15};
 constexpr std::int64_t kCopyBytes = std::int64_t{256} << 20;
 constexpr int kCopies = 9;
 
-/// How many tiles ahead items are taken. In sm90/forward/load.cuh an item is taken when the last tile
-/// but one of the item before is about to be loaded, into the stage of a tile whose scores were
-/// just computed. In sm90/backward/load.cuh it is taken when the last tile but two is about to be
-/// loaded. Then two steps of 64 queries (of 128 up to head size 64; one step above head size 128)
-/// are loaded and not computed yet.
+/// How many tiles ahead work tiles are taken. In sm90/forward/load.cuh a work tile is taken when
+/// the last tile but one of the work tile before is about to be loaded, into the stage of a tile
+/// whose scores were just computed. In sm90/backward/load.cuh it is taken when the last tile but
+/// two is about to be loaded. Then two steps of 64 queries (of 128 up to head size 64; one step
+/// above head size 128) are loaded and not computed yet.
 double tiles_ahead(Direction direction, std::int32_t head_dim) {
   if (direction == Direction::backward) {
     return 2.5 + (head_dim <= 64 ? 2 : head_dim <= 128 ? 1 : 0.5);

@@ -1,10 +1,11 @@
 // Two fits, each linear except for one number.
 //
-// Costs. While masks are made in time, a call takes launch + items * item + sum over kinds of tiles
+// Costs. While masks are made in time, a call takes launch + work tiles * work tile + sum over
+// kinds of tiles
 // * compute. Calls with one partial tile among four determine these. Calls whose tiles are all
 // partial take longer if the mask warps cannot keep up, which determines the time of a mask. In
-// calls that gather, the time beside launch and items is that of index tiles: a cost for each one,
-// and a cost for the keys that it computes.
+// calls that gather, the time beside launch and work tiles is that of index tiles: a cost for each
+// one, and a cost for the keys that it computes.
 //
 // Slowdown. For a given burst the share of the slowdown is known for each call, and its coefficient
 // follows by least squares. Bursts are tried, each 3 % longer than the one before.
@@ -84,7 +85,7 @@ StepCosts fit_index_tiles(const std::vector<EvenCall>& calls, const EvenCosts& c
 EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_partial) {
   const double share = 1.0 / num_workers;
   EvenCall call;
-  call.items = share * static_cast<double>(plan.items.size());
+  call.items = share * static_cast<double>(plan.work_tiles.size());
   call.of(PlanSegmentKind::full) = share * static_cast<double>(plan.counts.full_tiles);
   call.of(PlanSegmentKind::bitmap) = share * static_cast<double>(plan.counts.bitmap_tiles);
   call.of(PlanSegmentKind::rows) = share * static_cast<double>(plan.counts.row_tiles);
@@ -93,7 +94,7 @@ EvenCall even_call(const AttentionPlan& plan, int num_workers, bool is_all_parti
   if (plan.kv_index_lists.empty()) return call;
   const WorkCounter counter(plan, plan.tile.block_q, false);
   StepWork index_tiles;
-  for (const WorkItem& item : plan.items) {
+  for (const WorkTile& item : plan.work_tiles) {
     const StepWork each = counter.of(item).of(PlanSegmentKind::gather);
     index_tiles.tiles += each.tiles;
     index_tiles.cells += each.cells;

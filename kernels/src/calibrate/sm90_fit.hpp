@@ -10,8 +10,8 @@
 
 namespace fdma {
 
-/// One call whose items all cost the same, so that each worker gets the same number: its share, and
-/// the time of the call.
+/// One call whose work tiles all cost the same, so that each worker gets the same number: its
+/// share, and the time of the call.
 struct EvenCall {
   double items = 0;
   std::array<double, 4> tiles{};  ///< by PlanSegmentKind, without gather
@@ -34,9 +34,9 @@ struct EvenCosts {
   TileCosts tile;  ///< except for gather, tile_us is 0 where masks are always made in time
 };
 
-/// Computation, items and the launch are fitted by non-negative least squares to the calls with few
-/// partial tiles. The time of each kind's masks then follows from the calls that have only that
-/// kind, if these take longer than their computation. Index tiles follow from the calls that
+/// Computation, work tiles and the launch are fitted by non-negative least squares to the calls
+/// with few partial tiles. The time of each kind's masks then follows from the calls that have only
+/// that kind, if these take longer than their computation. Index tiles follow from the calls that
 /// gather, for which `is_all_partial` is true. A kind that occurs in no call costs what bitmaps do,
 /// or without these what full tiles do; index tiles cost nothing then.
 EvenCosts fit_even_calls(const std::vector<EvenCall>& calls, BlockShape tile);

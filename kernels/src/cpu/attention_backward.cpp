@@ -2,9 +2,9 @@
 // key tiles in the order of the plan, then dq in its own type. With RowSums::keys the groups are
 // walked twice; the first walk sums dS along rows, for the correction of D.
 //
-// A group is the items of a KV head's query heads at one key tile. One thread runs it, so gradients
-// of k, v and bias belong to that thread alone. Gradients of q are sums over key tiles, which are
-// added in accumulation order (DqTickets).
+// A group is the work tiles of a KV head's query heads at one key tile. One thread runs it, so
+// gradients of k, v and bias belong to that thread alone. Gradients of q are sums over key tiles,
+// which are added in accumulation order (DqTickets).
 #include "fdma/kernels/attention_backward.hpp"
 
 #include <fmt/format.h>
@@ -35,27 +35,29 @@ DqTickets::DqTickets(const AttentionPlan& plan) : plan_(plan), max_tickets_(0) {
   done_ = std::vector<std::atomic<std::int32_t>>(num_places);
 }
 
-std::size_t DqTickets::place(const WorkItem& item) const {
-  const std::int64_t tiles = ceil_div(plan_.shape.q_len(item.batch), plan_.tile.block_q);
-  return first_of_batch_[static_cast<std::size_t>(item.batch)] +
-         static_cast<std::size_t>(tiles * item.head);
+std::size_t DqTickets::place(const WorkTile& work_tile) const {
+  const std::int64_t tiles = ceil_div(plan_.shape.q_len(work_tile.batch), plan_.tile.block_q);
+  return first_of_batch_[static_cast<std::size_t>(work_tile.batch)] +
+         static_cast<std::size_t>(tiles * work_tile.head);
 }
 
-void DqTickets::draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets) {
-  std::int32_t* const drawn = drawn_.data() + place(item);
+void DqTickets::draw(const WorkTile& work_tile, TileCursor tiles,
+                     std::vector<std::int32_t>& tickets) {
+  std::int32_t* const drawn = drawn_.data() + place(work_tile);
   for (std::int32_t tile = 0; tiles.next(tile);) tickets.push_back(drawn[tile]++);
 }
 
-void DqTickets::wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
-  const std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
+void DqTickets::wait(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket) {
+  const std::atomic<std::int32_t>& done =
+      done_[place(work_tile) + static_cast<std::size_t>(q_tile)];
   for (std::int32_t now = done.load(std::memory_order_acquire); now != ticket;
        now = done.load(std::memory_order_acquire)) {
     done.wait(now, std::memory_order_acquire);
   }
 }
 
-void DqTickets::finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket) {
-  std::atomic<std::int32_t>& done = done_[place(item) + static_cast<std::size_t>(q_tile)];
+void DqTickets::finish(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket) {
+  std::atomic<std::int32_t>& done = done_[place(work_tile) + static_cast<std::size_t>(q_tile)];
   done.store(ticket + 1, std::memory_order_release);
   done.notify_all();
 }
@@ -117,14 +119,15 @@ namespace {
 // Hands out groups in the order of the plan, together with their tickets.
 class GroupQueue {
  public:
-  GroupQueue(const BackwardRun& run, DqTickets& turns, const std::vector<WorkItem>& items)
-      : run_(run), turns_(turns), items_(items) {}
+  GroupQueue(const BackwardRun& run, DqTickets& turns, const std::vector<WorkTile>& work_tiles)
+      : run_(run), turns_(turns), work_tiles_(work_tiles) {}
 
-  /// Returns the first item of the next group, or null. Its tickets replace those in the workspace.
-  const WorkItem* take(BackwardWorkspace& workspace) {
+  /// Returns the first work tile of the next group, or null. Its tickets replace those in the
+  /// workspace.
+  const WorkTile* take(BackwardWorkspace& workspace) {
     const std::lock_guard lock(mutex_);
-    if (next_ == items_.size()) return nullptr;
-    const WorkItem* first = items_.data() + next_;
+    if (next_ == work_tiles_.size()) return nullptr;
+    const WorkTile* first = work_tiles_.data() + next_;
     next_ += static_cast<std::size_t>(run_.plan->shape.group_size());
     workspace.tickets.clear();
     for (std::int32_t i = 0; i < run_.plan->shape.group_size(); ++i) {
@@ -136,7 +139,7 @@ class GroupQueue {
  private:
   const BackwardRun& run_;
   DqTickets& turns_;
-  const std::vector<WorkItem>& items_;
+  const std::vector<WorkTile>& work_tiles_;
   std::mutex mutex_;
   std::size_t next_ = 0;
 };
@@ -159,22 +162,23 @@ bool is_cancelled(const BackwardOptions& options) {
   return options.is_cancelled != nullptr && *options.is_cancelled;
 }
 
-void run_pass(BackwardRun& run, const std::vector<WorkItem>& items, bool adds_up_rows,
+void run_pass(BackwardRun& run, const std::vector<WorkTile>& work_tiles, bool adds_up_rows,
               const BackwardOptions& options) {
   BackwardPass pass(*run.plan, adds_up_rows);
-  GroupQueue queue(run, pass.turns, items);
+  GroupQueue queue(run, pass.turns, work_tiles);
   const std::int32_t group_size = run.plan->shape.group_size();
   // A group that is taken is also finished, because others wait for it.
   const auto work = [&] {
     BackwardWorkspace workspace(run, pass);
     while (!is_cancelled(options)) {
-      const WorkItem* group = queue.take(workspace);
+      const WorkTile* group = queue.take(workspace);
       if (group == nullptr) return;
       run_group(run, pass, group, workspace);
-      if (options.num_items_done != nullptr && !adds_up_rows) *options.num_items_done += group_size;
+      if (options.num_work_tiles_done != nullptr && !adds_up_rows)
+        *options.num_work_tiles_done += group_size;
     }
   };
-  const std::size_t num_groups = items.size() / static_cast<std::size_t>(group_size);
+  const std::size_t num_groups = work_tiles.size() / static_cast<std::size_t>(group_size);
   const auto num_workers =
       std::min(static_cast<std::size_t>(max_concurrency()), std::max<std::size_t>(num_groups, 1));
   fdma::parallel_for(
@@ -185,16 +189,18 @@ void run_all(BackwardRun& run, const BackwardOptions& options) {
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     if (!is_cancelled(options)) prepare_rows(run, batch, head, begin, end);
   });
-  const std::vector<WorkItem> of_closed_forms =
-      run.elements.empty() ? std::vector<WorkItem>() : closed_form_items(*run.plan, run.elements);
-  const std::vector<WorkItem>& items = run.elements.empty() ? run.plan->items : of_closed_forms;
+  const std::vector<WorkTile> of_closed_forms =
+      run.elements.empty() ? std::vector<WorkTile>()
+                           : closed_form_work_tiles(*run.plan, run.elements);
+  const std::vector<WorkTile>& work_tiles =
+      run.elements.empty() ? run.plan->work_tiles : of_closed_forms;
   if (run.sums_keys) {
-    run_pass(run, items, true, options);
+    run_pass(run, work_tiles, true, options);
     for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
       add_missing(run, batch, head, begin, end);
     });
   }
-  run_pass(run, items, false, options);
+  run_pass(run, work_tiles, false, options);
   if (run.dq.dtype == DType::float32 || is_cancelled(options)) return;
   for_each_query_block(run, [&](auto batch, auto head, auto begin, auto end) {
     store_dq(run, batch, head, begin, end);

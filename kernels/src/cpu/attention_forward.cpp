@@ -1,5 +1,5 @@
 // attention_forward on the CPU. Everything is checked before anything is written; then threads take
-// items in the order of the plan.
+// work tiles in the order of the plan.
 #include <fmt/format.h>
 #include <hwy/targets.h>
 
@@ -74,23 +74,24 @@ std::int64_t cpu_forward_bytes(const AttentionShape& shape, BlockShape tile) {
 
 namespace {
 
-void run_items(const cpu::Call& call, const AttentionOptions& options) {
-  const std::vector<WorkItem> of_closed_forms = call.elements.empty()
-                                                    ? std::vector<WorkItem>()
-                                                    : closed_form_items(*call.plan, call.elements);
-  const std::vector<WorkItem>& items = call.elements.empty() ? call.plan->items : of_closed_forms;
+void run_work_tiles(const cpu::Call& call, const AttentionOptions& options) {
+  const std::vector<WorkTile> of_closed_forms =
+      call.elements.empty() ? std::vector<WorkTile>()
+                            : closed_form_work_tiles(*call.plan, call.elements);
+  const std::vector<WorkTile>& work_tiles =
+      call.elements.empty() ? call.plan->work_tiles : of_closed_forms;
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     cpu::Workspace workspace(call.plan->shape, call.plan->tile);
-    for (std::size_t i = next++; i < items.size(); i = next++) {
+    for (std::size_t i = next++; i < work_tiles.size(); i = next++) {
       if (options.is_cancelled != nullptr && *options.is_cancelled) return;
-      cpu::run_item(call, items[i], workspace);
-      if (options.num_items_done != nullptr) ++*options.num_items_done;
+      cpu::run_work_tile(call, work_tiles[i], workspace);
+      if (options.num_work_tiles_done != nullptr) ++*options.num_work_tiles_done;
     }
   };
   in_arena(options.num_threads, [&] {
     const auto num_workers = std::min<std::size_t>(static_cast<std::size_t>(max_concurrency()),
-                                                   std::max<std::size_t>(items.size(), 1));
+                                                   std::max<std::size_t>(work_tiles.size(), 1));
     fdma::parallel_for(
         std::size_t{0}, num_workers, [&](std::size_t) { work(); }, tbb::simple_partitioner());
   });
@@ -118,7 +119,7 @@ Result<void> attention_forward(const AttentionPlan& plan, const AttentionTensors
   try {
     cpu::Call call{checked, &plan, {}};
     if (plan.is_closed_form()) call.elements = closed_form_elements(plan, checked);
-    run_items(call, options);
+    run_work_tiles(call, options);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory,
                  fmt::format("attention: no {} bytes of workspace for each thread",

@@ -14,12 +14,12 @@
 
 namespace fdma::cpu {
 
-/// Iterates over the query tiles of an item. `element` is that of a closed-form plan, or null.
+/// Iterates over the query tiles of a work tile. `element` is that of a closed-form plan, or null.
 class TileCursor {
  public:
-  TileCursor(const AttentionPlan& plan, const ClosedFormElement* element, const WorkItem& item)
-      : segments_(plan.segments.data(), item) {
-    if (element != nullptr) walk_ = walk_of(*element, plan.mask_tile(), item.q_tile);
+  TileCursor(const AttentionPlan& plan, const ClosedFormElement* element, const WorkTile& work_tile)
+      : segments_(plan.segments.data(), work_tile) {
+    if (element != nullptr) walk_ = walk_of(*element, plan.mask_tile(), work_tile.q_tile);
   }
 
   /// Sets `tile` to the next tile; returns false after the last.
@@ -37,11 +37,11 @@ class TileCursor {
   std::optional<ClosedFormWalk> walk_;
 };
 
-/// The accumulation order of items in rows of queries, for dq or for D. Key tiles that see the same
-/// query tile of a head add to its rows in the order in which they were taken, whichever thread is
-/// first. An item draws a ticket for every query tile when it is taken, and adds when the earlier
-/// tickets of that tile are done. Groups are taken in the order of the plan, so sums are added in
-/// that order.
+/// The accumulation order of work tiles in rows of queries, for dq or for D. Key tiles that see the
+/// same query tile of a head add to its rows in the order in which they were taken, whichever
+/// thread is first. A work tile draws a ticket for every query tile when it is taken, and adds when
+/// the earlier tickets of that tile are done. Groups are taken in the order of the plan, so sums
+/// are added in that order.
 ///
 /// A group waits only for groups that were taken before it, and the first one waits for none.
 /// Threads finish what they took, so they never wait in a cycle.
@@ -51,19 +51,19 @@ class DqTickets {
  public:
   explicit DqTickets(const AttentionPlan& plan);
 
-  /// Draws the tickets of `item` in the order in which it walks its tiles, after those of items
-  /// taken before it, and appends them. It must not run concurrently with another call. `tickets`
-  /// must have capacity.
-  void draw(const WorkItem& item, TileCursor tiles, std::vector<std::int32_t>& tickets);
+  /// Draws the tickets of `work tile` in the order in which it walks its tiles, after those of work
+  /// tiles taken before it, and appends them. It must not run concurrently with another call.
+  /// `tickets` must have capacity.
+  void draw(const WorkTile& work_tile, TileCursor tiles, std::vector<std::int32_t>& tickets);
   /// Waits until all tickets before `ticket` of the query tile are done.
-  void wait(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket);
+  void wait(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket);
   /// Marks this ticket as done.
-  void finish(const WorkItem& item, std::int32_t q_tile, std::int32_t ticket);
-  /// Maximum number of tickets that a group of items draws.
+  void finish(const WorkTile& work_tile, std::int32_t q_tile, std::int32_t ticket);
+  /// Maximum number of tickets that a group of work tiles draws.
   std::size_t max_tickets() const { return max_tickets_; }
 
  private:
-  std::size_t place(const WorkItem& item) const;
+  std::size_t place(const WorkTile& work_tile) const;
 
   const AttentionPlan& plan_;
   std::vector<std::size_t> first_of_batch_;
@@ -72,7 +72,7 @@ class DqTickets {
   std::size_t max_tickets_;
 };
 
-/// One checked backward call, and the values that are computed before its items run.
+/// One checked backward call, and the values that are computed before its work tiles run.
 ///
 /// Shapes      exponent, shift [batch, heads_q, max q_len]: lse in powers of two (+inf where it is
 ///             -inf, so that weights become 0) and D; missing the same or empty: the correction of
@@ -96,7 +96,9 @@ struct BackwardRun : BackwardCall {
   std::int64_t kv_len(std::int64_t batch) const {
     return elements.empty() ? plan->shape.kv_len(batch) : element(batch)->num_rows;
   }
-  TileCursor tiles_of(const WorkItem& item) const { return {*plan, element(item.batch), item}; }
+  TileCursor tiles_of(const WorkTile& work_tile) const {
+    return {*plan, element(work_tile.batch), work_tile};
+  }
 
   std::size_t row_index(std::int64_t batch, std::int64_t head, std::int64_t row) const {
     const AttentionShape& shape = plan->shape;
@@ -153,8 +155,8 @@ void prepare_rows(BackwardRun& run, std::int64_t batch, std::int64_t head, std::
 void add_missing(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                  std::int64_t end);
 
-/// Runs the items of a group, whose tickets the workspace holds.
-void run_group(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
+/// Runs the work tiles of a group, whose tickets the workspace holds.
+void run_group(BackwardRun& run, BackwardPass& pass, const WorkTile* work_tiles,
                BackwardWorkspace& workspace);
 
 /// Stores the accumulators of queries [begin, end) in dq, unless dq is the accumulator itself.

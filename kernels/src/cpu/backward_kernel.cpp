@@ -59,14 +59,14 @@ float* writable_row(const Strided& tensor, std::int64_t batch, std::int64_t row,
 /// The keys of a group.
 class KeyTile {
  public:
-  KeyTile(const BackwardRun& run, const WorkItem& item, BackwardWorkspace& workspace)
+  KeyTile(const BackwardRun& run, const WorkTile& work_tile, BackwardWorkspace& workspace)
       : run_(run),
         ws_(workspace),
-        batch_(item.batch),
-        kv_head_(item.head / run.plan->shape.group_size()),
-        begin_(std::int64_t{item.q_tile} * run.plan->tile.block_kv),
+        batch_(work_tile.batch),
+        kv_head_(work_tile.head / run.plan->shape.group_size()),
+        begin_(std::int64_t{work_tile.q_tile} * run.plan->tile.block_kv),
         num_keys_(static_cast<std::size_t>(
-            std::min<std::int64_t>(run.plan->tile.block_kv, run.kv_len(item.batch) - begin_))),
+            std::min<std::int64_t>(run.plan->tile.block_kv, run.kv_len(work_tile.batch) - begin_))),
         head_dim_(static_cast<std::size_t>(run.plan->shape.head_dim)),
         head_dim_v_(static_cast<std::size_t>(run.plan->shape.head_dim_v)),
         stride_(static_cast<std::size_t>(panel_rows(run.plan->tile.block_kv))) {}
@@ -158,20 +158,20 @@ class KeyTile {
 };
 
 /// One query head of a group. Rows are keys, columns queries.
-class BackwardItem : TileWalk<BackwardItem> {
+class BackwardWorkTile : TileWalk<BackwardWorkTile> {
  public:
-  /// `ticket` points to the first ticket of the item, and past its last one after run().
-  BackwardItem(BackwardRun& run, BackwardPass& pass, const WorkItem& item, const KeyTile& keys,
-               BackwardWorkspace& workspace, const std::int32_t*& ticket)
-      : TileWalk(*run.plan, item, run.element(item.batch), workspace.chunk),
+  /// `ticket` points to the first ticket of the work tile, and past its last one after run().
+  BackwardWorkTile(BackwardRun& run, BackwardPass& pass, const WorkTile& work_tile,
+                   const KeyTile& keys, BackwardWorkspace& workspace, const std::int32_t*& ticket)
+      : TileWalk(*run.plan, work_tile, run.element(work_tile.batch), workspace.chunk),
         run_(run),
         pass_(pass),
         keys_(keys),
         ws_(workspace),
         head_dim_(static_cast<std::size_t>(run.plan->shape.head_dim)),
         head_dim_v_(static_cast<std::size_t>(run.plan->shape.head_dim_v)),
-        first_row_index_(run.row_index(item.batch, item.head, 0)),
-        turns_(run.tiles_of(item)),
+        first_row_index_(run.row_index(work_tile.batch, work_tile.head, 0)),
+        turns_(run.tiles_of(work_tile)),
         ticket_(ticket) {}
 
   void run() {
@@ -180,7 +180,7 @@ class BackwardItem : TileWalk<BackwardItem> {
   }
 
  private:
-  friend TileWalk<BackwardItem>;
+  friend TileWalk<BackwardWorkTile>;
 
   // ---- accumulation order: dq_tile_ is the first tile whose ticket is not done
 
@@ -369,13 +369,13 @@ class BackwardItem : TileWalk<BackwardItem> {
   bool has_dq_position_ = false;
 };
 
-void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
+void run_group_here(BackwardRun& run, BackwardPass& pass, const WorkTile* work_tiles,
                     BackwardWorkspace& workspace) {
-  KeyTile keys(run, items[0], workspace);
+  KeyTile keys(run, work_tiles[0], workspace);
   keys.load();
   const std::int32_t* ticket = workspace.tickets.data();
   for (std::int32_t i = 0; i < run.plan->shape.group_size(); ++i) {
-    BackwardItem(run, pass, items[i], keys, workspace, ticket).run();
+    BackwardWorkTile(run, pass, work_tiles[i], keys, workspace, ticket).run();
   }
   if (!pass.adds_up_rows) keys.store();
 }
@@ -438,9 +438,9 @@ HWY_EXPORT(prepare_rows_here);
 HWY_EXPORT(add_missing_here);
 HWY_EXPORT(store_dq_here);
 
-void run_group(BackwardRun& run, BackwardPass& pass, const WorkItem* items,
+void run_group(BackwardRun& run, BackwardPass& pass, const WorkTile* work_tiles,
                BackwardWorkspace& workspace) {
-  HWY_DYNAMIC_DISPATCH(run_group_here)(run, pass, items, workspace);
+  HWY_DYNAMIC_DISPATCH(run_group_here)(run, pass, work_tiles, workspace);
 }
 
 void add_missing(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,

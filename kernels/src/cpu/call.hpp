@@ -52,10 +52,10 @@ struct Workspace : WorkspaceArrays {
 /// this machine's.
 Result<void> restrict_targets();
 
-/// Runs one item with the best allowed instruction set.
-void run_item(const Call& call, const WorkItem& item, Workspace& workspace);
+/// Runs one work tile with the best allowed instruction set.
+void run_work_tile(const Call& call, const WorkTile& work_tile, Workspace& workspace);
 
-/// The instruction set that run_item uses, as the selected code reports it.
+/// The instruction set that run_work_tile uses, as the selected code reports it.
 const char* target_name();
 
 }  // namespace fdma::cpu

@@ -4,9 +4,9 @@
 // Query rows lie in vector lanes; everything else is broadcast: scores S^T[key, row] = sum over d
 // of K[key, d] Q^T[d, row] and O^T[dv, row] += sum over keys of V[key, dv] P^T[key, row]. K and V
 // are therefore read in place, row by row and in any permutation of keys, and a gathered key costs
-// no more than a contiguous one. Only Q and O are transposed, once per item. Maxima and sums of a
-// row are vertical operations. Each loop keeps kUnroll x kNv vectors of sums in registers: 6 x 4 of
-// 32, or 6 x 2 of 16.
+// no more than a contiguous one. Only Q and O are transposed, once per work tile. Maxima and sums
+// of a row are vertical operations. Each loop keeps kUnroll x kNv vectors of sums in registers: 6 x
+// 4 of 32, or 6 x 2 of 16.
 #if defined(FDMA_CPU_MICROKERNELS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDMA_CPU_MICROKERNELS_INL
 #undef FDMA_CPU_MICROKERNELS_INL

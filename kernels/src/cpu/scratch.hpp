@@ -9,7 +9,7 @@
 namespace fdma::cpu {
 
 /// Number of columns of the plan's mask that are computed together. They are keys, which one step
-/// of online softmax takes, or in a backward item queries.
+/// of online softmax takes, or in a backward work tile queries.
 inline constexpr std::int64_t kChunkColumns = 128;
 /// Maximum rows of a panel: the largest number of vectors per row group (4) times the largest
 /// number of lanes (16).

@@ -1,6 +1,6 @@
-// Collects the columns that the rows of one item see, in chunks of up to 128. They come from full
-// runs, bitmap tiles, row panels, column tiles, kv index lists and closed-form masks alike. Columns
-// that no row of the tile sees are left out, and full runs read no mask. Included once per
+// Collects the columns that the rows of one work tile see, in chunks of up to 128. They come from
+// full runs, bitmap tiles, row panels, column tiles, kv index lists and closed-form masks alike.
+// Columns that no row of the tile sees are left out, and full runs read no mask. Included once per
 // instruction set, as microkernels-inl.hpp is.
 #if defined(FDMA_CPU_TILE_WALK_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDMA_CPU_TILE_WALK_INL
@@ -62,32 +62,33 @@ void with_width(const Panel& panel, const Compute& compute) {
   }
 }
 
-/// Collects the columns that rows of one item see, up to kChunkColumns at a time, and passes them
-/// to Derived: `flush()` computes a chunk and calls clear_chunk(); `end_tile(tile)` is called for
-/// each tile after its last column was appended. Rows and columns are those of the plan's mask:
+/// Collects the columns that rows of one work tile see, up to kChunkColumns at a time, and passes
+/// them to Derived: `flush()` computes a chunk and calls clear_chunk(); `end_tile(tile)` is called
+/// for each tile after its last column was appended. Rows and columns are those of the plan's mask:
 /// queries and keys, in a backward plan keys and queries.
 template <class Derived>
 class TileWalk {
  protected:
-  /// `element` is that of an item of a closed-form plan, or null.
-  TileWalk(const AttentionPlan& plan, const WorkItem& item, const ClosedFormElement* element,
+  /// `element` is that of a work tile of a closed-form plan, or null.
+  TileWalk(const AttentionPlan& plan, const WorkTile& work_tile, const ClosedFormElement* element,
            Chunk& chunk)
       : plan_(plan),
-        item_(item),
+        item_(work_tile),
         element_(element),
         chunk_(chunk),
         tile_(plan.mask_tile()),
-        order_(plan.kv_permutation(item)),
+        order_(plan.kv_permutation(work_tile)),
         column_len_(order_ != nullptr    ? order_->num_keys
                     : element != nullptr ? element->num_columns
-                                         : plan.column_len(item.batch)),
-        row_begin_(std::int64_t{item.q_tile} * tile_.block_q),
+                                         : plan.column_len(work_tile.batch)),
+        row_begin_(std::int64_t{work_tile.q_tile} * tile_.block_q),
         num_rows_(static_cast<std::size_t>(std::min<std::int64_t>(
             tile_.block_q,
-            (element != nullptr ? element->num_rows : plan.row_len(item.batch)) - row_begin_))),
+            (element != nullptr ? element->num_rows : plan.row_len(work_tile.batch)) -
+                row_begin_))),
         words_per_column_((static_cast<std::size_t>(tile_.block_q) + 63) / 64) {}
 
-  /// Walks all tiles of the item, and flushes the rest of the last chunk.
+  /// Walks all tiles of the work tile, and flushes the rest of the last chunk.
   void walk() {
     if (element_ != nullptr) {
       append_closed_form_tiles();
@@ -147,7 +148,7 @@ class TileWalk {
   }
 
   const AttentionPlan& plan_;
-  const WorkItem& item_;
+  const WorkTile& item_;
   const ClosedFormElement* element_;  ///< of a closed-form plan, or null
   Chunk& chunk_;
   const BlockShape tile_;

@@ -1,4 +1,4 @@
-// One work item on the CPU: a query tile of one head over the tiles that its segments name.
+// One work tile on the CPU: a query tile of one head over the tiles that its segments name.
 //
 //   load      Q tile, scaled and transposed into panels of query rows
 //   chunks    up to 128 live keys at a time, wherever they lie (tile_walk-inl.hpp)
@@ -7,7 +7,7 @@
 //   store     O tile divided by the sums, transposed back; log-sum-exp
 //
 // Highway compiles this file once for each instruction set and selects one at run time. One thread
-// runs an item in the order of its segments, so the result does not depend on the number of
+// runs a work tile in the order of its segments, so the result does not depend on the number of
 // threads.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/work_tile_kernel.cpp"
@@ -33,16 +33,16 @@ constexpr double kLn2 = 0.693147180559945309417;
 
 class Item : TileWalk<Item> {
  public:
-  Item(const Call& call, const WorkItem& item, Workspace& workspace)
-      : TileWalk(
-            *call.plan, item,
-            call.elements.empty() ? nullptr : &call.elements[static_cast<std::size_t>(item.batch)],
-            workspace.chunk),
+  Item(const Call& call, const WorkTile& work_tile, Workspace& workspace)
+      : TileWalk(*call.plan, work_tile,
+                 call.elements.empty() ? nullptr
+                                       : &call.elements[static_cast<std::size_t>(work_tile.batch)],
+                 workspace.chunk),
         call_(call),
         ws_(workspace),
         head_dim_(static_cast<std::size_t>(call.plan->shape.head_dim)),
         head_dim_v_(static_cast<std::size_t>(call.plan->shape.head_dim_v)),
-        kv_head_(item.head / call.plan->shape.group_size()) {}
+        kv_head_(work_tile.head / call.plan->shape.group_size()) {}
 
   void run() {
     load_queries();
@@ -154,8 +154,8 @@ class Item : TileWalk<Item> {
   std::int64_t kv_head_;
 };
 
-void run_item_here(const Call& call, const WorkItem& item, Workspace& workspace) {
-  Item(call, item, workspace).run();
+void run_work_tile_here(const Call& call, const WorkTile& work_tile, Workspace& workspace) {
+  Item(call, work_tile, workspace).run();
 }
 
 const char* target_name_here() { return hwy::TargetName(HWY_TARGET); }
@@ -165,10 +165,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace fdma::cpu {
-HWY_EXPORT(run_item_here);
+HWY_EXPORT(run_work_tile_here);
 
-void run_item(const Call& call, const WorkItem& item, Workspace& workspace) {
-  HWY_DYNAMIC_DISPATCH(run_item_here)(call, item, workspace);
+void run_work_tile(const Call& call, const WorkTile& work_tile, Workspace& workspace) {
+  HWY_DYNAMIC_DISPATCH(run_work_tile_here)(call, work_tile, workspace);
 }
 
 HWY_EXPORT(target_name_here);

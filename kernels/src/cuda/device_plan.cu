@@ -85,22 +85,22 @@ std::vector<sm90::KvIndexListOnDevice> lists_on_device(const std::vector<KvIndex
   return on_device;
 }
 
-void take_in_order(const std::vector<std::int32_t>& order, std::vector<KvWorkTile>& items) {
+void take_in_order(const std::vector<std::int32_t>& order, std::vector<KvWorkTile>& work_tiles) {
   std::vector<KvWorkTile> ordered;
-  ordered.reserve(items.size());
-  for (const std::int32_t i : order) ordered.push_back(items[static_cast<std::size_t>(i)]);
-  items = std::move(ordered);
+  ordered.reserve(work_tiles.size());
+  for (const std::int32_t i : order) ordered.push_back(work_tiles[static_cast<std::size_t>(i)]);
+  work_tiles = std::move(ordered);
 }
 
-// Items as kernels read them, with num_entries saying which keys their tiles count.
-std::vector<WorkItem> items_on_device(const AttentionPlan& plan) {
-  std::vector<WorkItem> items = plan.items;
-  for (WorkItem& item : items) {
-    const KvPermutation* order = plan.kv_permutation(item);
-    item.num_entries =
+// Work tiles as kernels read them, with num_entries saying which keys their tiles count.
+std::vector<WorkTile> work_tiles_on_device(const AttentionPlan& plan) {
+  std::vector<WorkTile> work_tiles = plan.work_tiles;
+  for (WorkTile& work_tile : work_tiles) {
+    const KvPermutation* order = plan.kv_permutation(work_tile);
+    work_tile.num_entries =
         order == nullptr ? sm90::kTensorKeys : static_cast<std::int32_t>(order->num_keys);
   }
-  return items;
+  return work_tiles;
 }
 
 // Sets the counts that kernels read in addition to the arrays.
@@ -111,17 +111,17 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
       sm90::head_sets_of_group(shape.group_size(), plan.heads_per_tile) * shape.heads_kv;
   const std::int64_t max_rows = plan.is_backward() ? shape.max_kv_len() : shape.max_q_len();
   const std::int64_t max_tile_rows = ceil_div(max_rows, plan.mask_tile().block_q);
-  std::int64_t num_items = static_cast<std::int64_t>(plan.items.size());
+  std::int64_t num_work_tiles = static_cast<std::int64_t>(plan.work_tiles.size());
   for (const SplitRow& row : plan.split_rows) impl.num_partials += row.num_partials;
   if (plan.is_closed_form()) {
-    num_items = shape.batch * max_tile_rows * num_sets * plan.num_splits;
-    if (plan.num_splits > 1) impl.num_partials = num_items;
+    num_work_tiles = shape.batch * max_tile_rows * num_sets * plan.num_splits;
+    if (plan.num_splits > 1) impl.num_partials = num_work_tiles;
   }
-  if (num_items > std::numeric_limits<std::int32_t>::max()) {
-    return Error{ErrorCode::unsupported, "upload: " + std::to_string(num_items) +
+  if (num_work_tiles > std::numeric_limits<std::int32_t>::max()) {
+    return Error{ErrorCode::unsupported, "upload: " + std::to_string(num_work_tiles) +
                                              " items, but at most 2^31 - 1 can be run"};
   }
-  arrays.num_items = static_cast<std::int32_t>(num_items);
+  arrays.num_work_tiles = static_cast<std::int32_t>(num_work_tiles);
   arrays.num_split_rows = static_cast<std::int32_t>(plan.split_rows.size());
   arrays.block_q = plan.mask_tile().block_q;
   arrays.pack_shift = std::countr_zero(static_cast<std::uint32_t>(plan.heads_per_tile));
@@ -139,18 +139,18 @@ Result<void> set_counts(const AttentionPlan& plan, DevicePlan::Impl& impl) {
   return {};
 }
 
-// For a backward plan with items: whether the items are grouped by KV head, in ascending order of
-// these, and each KV head has units for all multiprocessors.
+// For a backward plan with work tiles: whether the work tiles are grouped by KV head, in ascending
+// order of these, and each KV head has tile groups for all multiprocessors.
 bool is_by_row(const AttentionPlan& plan, int num_multiprocessors) {
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
   std::int64_t row = -1, num_units = num_multiprocessors;
-  for (std::size_t i = 0; i < plan.items.size(); i += group_size) {
-    const WorkItem& item = plan.items[i];
-    const std::int64_t row_of_item =
-        std::int64_t{item.batch} * plan.shape.heads_kv + item.head / plan.shape.group_size();
-    if (row_of_item != row) {
-      if (row_of_item < row || num_units < num_multiprocessors) return false;
-      row = row_of_item;
+  for (std::size_t i = 0; i < plan.work_tiles.size(); i += group_size) {
+    const WorkTile& work_tile = plan.work_tiles[i];
+    const std::int64_t row_of_work_tile = std::int64_t{work_tile.batch} * plan.shape.heads_kv +
+                                          work_tile.head / plan.shape.group_size();
+    if (row_of_work_tile != row) {
+      if (row_of_work_tile < row || num_units < num_multiprocessors) return false;
+      row = row_of_work_tile;
       num_units = 0;
     }
     ++num_units;
@@ -186,9 +186,9 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   std::vector<uchar2> rows;
   split_entries(plan.kv_index_entries, keys, rows);
   const std::vector<sm90::KvIndexListOnDevice> device_lists = lists_on_device(plan.kv_index_lists);
-  const std::vector<WorkItem> device_items = items_on_device(plan);
+  const std::vector<WorkTile> device_work_tiles = work_tiles_on_device(plan);
   Packing packing;
-  const std::int64_t items = packing.add(device_items);
+  const std::int64_t work_tiles = packing.add(device_work_tiles);
   const std::int64_t segments = packing.add(plan.segments);
   const std::int64_t bitmaps = packing.add(plan.bitmaps);
   const std::int64_t row_offsets = packing.add(plan.row_offsets);
@@ -213,17 +213,18 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
     FDMA_TRY(order, accumulation_order(plan, impl->num_multiprocessors));
     if (plan.has_worklist()) {
       ordered_lists = with_accum_of_pairs(plan.kv_worklist);
-      take_in_order(order.units, ordered_lists.items);
-      order.units.clear();
+      take_in_order(order.tile_groups, ordered_lists.work_tiles);
+      order.tile_groups.clear();
     }
   }
   const KvWorklist& lists = is_ordered ? ordered_lists : plan.kv_worklist;
-  const std::vector<std::int32_t> num_worklist_tiles{static_cast<std::int32_t>(lists.items.size())};
+  const std::vector<std::int32_t> num_worklist_tiles{
+      static_cast<std::int32_t>(lists.work_tiles.size())};
   const std::int64_t listed_keys = packing.add(lists.keys);
-  const std::int64_t list_items = packing.add(lists.items);
+  const std::int64_t list_items = packing.add(lists.work_tiles);
   const std::int64_t accum_keys = packing.add(lists.accum_keys);
   const std::int64_t list_sizes = packing.add(num_worklist_tiles);
-  const std::int64_t units = packing.add(order.units);
+  const std::int64_t tile_groups = packing.add(order.tile_groups);
   const std::int64_t first_positions = packing.add(order.first_positions);
   const std::int64_t positions = packing.add(order.positions);
   impl->size_bytes = packing.size();
@@ -237,7 +238,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
       "cudaMemcpyAsync"));
   const char* base = static_cast<const char*>(impl->memory);
   sm90::PlanArrays& arrays = impl->arrays;
-  arrays.items = reinterpret_cast<const WorkItem*>(base + items);
+  arrays.work_tiles = reinterpret_cast<const WorkTile*>(base + work_tiles);
   arrays.segments = reinterpret_cast<const PlanSegment*>(base + segments);
   arrays.bitmaps = reinterpret_cast<const uint4*>(base + bitmaps);
   arrays.row_offsets = reinterpret_cast<const std::int64_t*>(base + row_offsets);
@@ -272,7 +273,7 @@ Result<DevicePlan> upload_arrays(const AttentionPlan& plan, Stream stream,
   impl->is_by_row = plan.is_backward() && is_by_row(plan, impl->num_multiprocessors);
   if (is_ordered) {
     arrays.walks_down = order.walks_down;
-    arrays.units = reinterpret_cast<const std::int32_t*>(base + units);
+    arrays.tile_groups = reinterpret_cast<const std::int32_t*>(base + tile_groups);
     arrays.first_positions = reinterpret_cast<const std::int32_t*>(base + first_positions);
     arrays.positions = reinterpret_cast<const std::int32_t*>(base + positions);
   }

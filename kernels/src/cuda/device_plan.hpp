@@ -10,9 +10,9 @@ namespace fdma::sm90 {
 
 /// The arrays of an AttentionPlan that the kernels read. Offsets count as in the plan.
 struct PlanArrays {
-  /// On the device num_entries of an item is the number of keys in its kv permutation, whose rows
-  /// are copied before the kernel and in which its tiles count keys; or it is kTensorKeys.
-  const WorkItem* items;
+  /// On the device num_entries of a work tile is the number of keys in its kv permutation, whose
+  /// rows are copied before the kernel and in which its tiles count keys; or it is kTensorKeys.
+  const WorkTile* work_tiles;
   const PlanSegment* segments;
   const uint4* bitmaps;  ///< 128 x 16 bytes per bitmap, each the words of two threads
   const std::int64_t* row_offsets;
@@ -25,23 +25,23 @@ struct PlanArrays {
   const std::int32_t* borders;
   const int2* lengths;  ///< {q_len, kv_len} of each batch element
   // The accumulation order of deterministic calls (accumulation_order.hpp), or null. Over kv worklists
-  // units is empty.
-  const std::int32_t* units;
+  // tile groups is empty.
+  const std::int32_t* tile_groups;
   const std::int32_t* first_positions;
   const std::int32_t* positions;
-  std::int32_t num_items;
+  std::int32_t num_work_tiles;
   std::int32_t num_split_rows;
   std::int32_t block_q;     ///< queries of a tile; backward: keys
   std::int32_t pack_shift;  ///< log2 of the heads that share a tile
   std::int32_t num_sets;    ///< sets of such heads per KV head
   // For closed-form plans.
-  std::int32_t num_closed_forms;  ///< 0: the plan has items and segments
+  std::int32_t num_closed_forms;  ///< 0: the plan has work tiles and segments
   std::int32_t max_tile_rows;     ///< per batch element
   std::int32_t heads_kv;
   std::int32_t heads_in_l2;
   std::int32_t num_splits;
   bool is_backward;  ///< tile rows are keys, their columns queries
-  bool walks_down;   ///< walks items of deterministic calls from their last tile to the first
+  bool walks_down;   ///< walks work tiles of deterministic calls from their last tile to the first
 };
 
 /// A kv index list (KvIndexList) on the device. Its first index tiles, of 128 entries that all rows
@@ -68,11 +68,11 @@ struct alignas(16) KvIndexListOnDevice {
   }
 };
 
-/// Lists that a kernel before the launch may have made, for items and segments that stay the same:
-/// the kv index lists that segments of kind gather name, and intervals of column tables.
+/// Lists that a kernel before the launch may have made, for work tiles and segments that stay the
+/// same: the kv index lists that segments of kind gather name, and intervals of column tables.
 ///
-/// The number of index tiles (128 keys) that an item reads follows from its list (num_entries,
-/// which may be 0). The segment's end_tile, and with it WorkItem::num_tiles, is an upper bound.
+/// The number of index tiles (128 keys) that a work tile reads follows from its list (num_entries,
+/// which may be 0). The segment's end_tile, and with it WorkTile::num_tiles, is an upper bound.
 /// Keys are below the kv_len of the batch element.
 struct KvIndexArrays {
   const KvIndexListOnDevice* lists;  ///< indexed by payload of the segment
@@ -84,7 +84,7 @@ struct KvIndexArrays {
   const Interval* column_intervals = nullptr;
 };
 
-/// Value of WorkItem::num_entries on the device where tiles count the keys of the tensors.
+/// Value of WorkTile::num_entries on the device where tiles count the keys of the tensors.
 inline constexpr std::int32_t kTensorKeys = 0;
 
 /// The kv permutations of a plan (KvPermutation).
@@ -98,10 +98,10 @@ struct KvPermutationsOnDevice {
 /// The kv worklist of a backward plan (key_lists.hpp).
 struct KvWorklistOnDevice {
   const WorklistEntry* keys = nullptr;
-  const KvWorkTile* items = nullptr;
+  const KvWorkTile* work_tiles = nullptr;
   const AccumKey* accum_keys = nullptr;
-  const std::int32_t* num_items = nullptr;  ///< on the device, for kernels
-  std::int32_t max_items = 0;               ///< the same on the host
+  const std::int32_t* num_work_tiles = nullptr;  ///< on the device, for kernels
+  std::int32_t max_work_tiles = 0;               ///< the same on the host
   std::int64_t num_accum_rows = 0;
 };
 
@@ -126,11 +126,11 @@ struct DevicePlan::Impl {
   sm90::PlanArrays arrays{};
   bool is_gathering = false;     ///< the plan's own segments include some of kind gather
   sm90::KvIndexArrays gather{};  ///< null where the lists are made on the device
-  bool has_worklist = false;     ///< a backward plan over worklist keys, without items
+  bool has_worklist = false;     ///< a backward plan over worklist keys, without work tiles
   bool is_ordered = false;       ///< uploaded for deterministic calls
   sm90::KvWorklistOnDevice worklist;
   sm90::KvPermutationsOnDevice orders;
-  /// Backward: items are grouped by KV head, and each KV head has some for each multiprocessor
+  /// Backward: work tiles are grouped by KV head, and each KV head has some for each multiprocessor
   /// (ZeroFill).
   bool is_by_row = false;
 

@@ -1,4 +1,4 @@
-// Layout of partial results in the workspace. Items of split rows write them; combine_partials
+// Layout of partial results in the workspace. Work tiles of split rows write them; combine_partials
 // reads them.
 #pragma once
 
@@ -39,7 +39,7 @@ struct PartialLayout {
 /// which are consecutive and ordered by ascending keys.
 struct SplitGrid {
   std::int32_t num_q_tiles;  ///< of the longest element: ceil(max_q_len / block_q)
-  /// Items of a tile row over all heads: heads_kv * head sets per group
+  /// Work tiles of a tile row over all heads: heads_kv * head sets per group
   std::int32_t num_head_sets;
   std::int32_t num_splits;
 

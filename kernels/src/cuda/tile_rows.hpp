@@ -1,6 +1,7 @@
-// The tile rows of a closed-form plan: which tiles each of them walks, in the order in which items
-// take them. A kernel makes them at the start of each call, because lengths and documents may be
-// given with the call. Rows are queries. In a backward plan they are keys, and columns are queries.
+// The tile rows of a closed-form plan: which tiles each of them walks, in the order in which work
+// tiles take them. A kernel makes them at the start of each call, because lengths and documents may
+// be given with the call. Rows are queries. In a backward plan they are keys, and columns are
+// queries.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -86,8 +87,8 @@ __device__ __forceinline__ ClosedFormColumns closed_form_columns(const PlanArray
   return ClosedFormColumns(element.closed_form, element.borders, q_len, kv_len);
 }
 
-/// Byte offsets in the workspace of one forward launch: the counter of items, the tile rows of a
-/// closed-form plan, partial results, permuted keys.
+/// Byte offsets in the workspace of one forward launch: the counter of work tiles, the tile rows of
+/// a closed-form plan, partial results, permuted keys.
 struct Workspace {
   explicit Workspace(const DevicePlan::Impl& plan)
       : partials{plan.shape.head_dim_v, static_cast<std::int32_t>(plan.num_partials)} {
@@ -129,8 +130,8 @@ cudaError_t number_tile_rows(const PlanArrays& plan, const RunTimeLengths& lengt
                              TileRow* rows, DqSemaphoreOffsets* offsets, int num_q_tiles,
                              std::int32_t* counter, cudaStream_t stream);
 
-/// Zeroes `counter`, for plans with items. It is a kernel, so that the next one may overlap with
-/// it.
+/// Zeroes `counter`, for plans with work tiles. It is a kernel, so that the next one may overlap
+/// with it.
 cudaError_t zero_counter(std::int32_t* counter, cudaStream_t stream);
 
 }  // namespace fdma::sm90

@@ -33,7 +33,7 @@ Result<AttentionPlan> plan_of(const DynamicMaskSpec& spec, const TopkRows& rows,
                      options);
   }
   FDMA_TRY(AttentionPlan plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
-  plan.items.clear();
+  plan.work_tiles.clear();
   plan.segments.clear();
   plan.counts = {};
   return Result<AttentionPlan>(std::move(plan));
@@ -59,9 +59,9 @@ bool has_short_rows(const AttentionShape& shape) {
                      [&](std::int64_t kv_len) { return kv_len < shape.max_kv_len(); });
 }
 
-// Whether the main kernel clears accumulators beside its items (ZeroFill), for worklists without an
-// order. Those of the next KV head are cleared in time if the items of one head keep all
-// multiprocessors busy.
+// Whether the main kernel clears accumulators beside its work tiles (ZeroFill), for worklists
+// without an order. Those of the next KV head are cleared in time if the work tiles of one head
+// keep all multiprocessors busy.
 bool has_zero_fill(const KvWorklistRoom& room) {
   const std::int64_t live_tiles = std::min(room.w, room.kv_len) / kWorklistTile;
   return !room.has_order && room.num_rows > 1 && room.num_segments() * live_tiles >= kSm90Workers;
@@ -128,8 +128,9 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   const std::int64_t sum_bytes = room.accum_capacity() * sm90::backward_dim(shape) * 4;
   layout.scratch = take(room.workspace_bytes());
   layout.keys = take(room.keys_capacity() * static_cast<std::int64_t>(sizeof(WorklistEntry)));
-  layout.items = take(room.items_capacity() * static_cast<std::int64_t>(sizeof(KvWorkTile)));
-  layout.num_items = take(4);
+  layout.work_tiles =
+      take(room.work_tiles_capacity() * static_cast<std::int64_t>(sizeof(KvWorkTile)));
+  layout.num_work_tiles = take(4);
   layout.accum_keys = take(room.accum_capacity() * static_cast<std::int64_t>(sizeof(AccumKey)));
   layout.num_accum_rows = take(room.num_rows * 4);
   if (has_zero_fill(room)) {
@@ -140,7 +141,7 @@ DeviceBackward::Layout DeviceBackward::make_layout(const DynamicMaskSpec& spec,
   layout.dv_accum = take(sum_bytes);
   if (!room.has_order) return layout;
   layout.dbias_accum = take(room.accum_capacity() * 4);
-  layout.first_positions = take(room.items_capacity() * 4);
+  layout.first_positions = take(room.work_tiles_capacity() * 4);
   layout.positions = take(room.positions_capacity() * 4);
   return layout;
 }
@@ -194,15 +195,15 @@ Result<void> DeviceBackward::attend_to_worklist(const BackwardTensors& tensors,
   call.heads_kv = plan_.shape().heads_kv;
   call.workspace = base + places.scratch;
   call.keys = reinterpret_cast<WorklistEntry*>(base + places.keys);
-  call.items = reinterpret_cast<KvWorkTile*>(base + places.items);
-  call.num_items = reinterpret_cast<std::int32_t*>(base + places.num_items);
+  call.work_tiles = reinterpret_cast<KvWorkTile*>(base + places.work_tiles);
+  call.num_work_tiles = reinterpret_cast<std::int32_t*>(base + places.num_work_tiles);
   call.accum_keys = reinterpret_cast<AccumKey*>(base + places.accum_keys);
   call.num_accum_rows = reinterpret_cast<std::int32_t*>(base + places.num_accum_rows);
   sm90::BackwardWorklist worklist{};
   worklist.keys = call.keys;
-  worklist.items = call.items;
-  worklist.num_items = call.num_items;
-  worklist.max_items = call.room.items_capacity();
+  worklist.work_tiles = call.work_tiles;
+  worklist.num_work_tiles = call.num_work_tiles;
+  worklist.max_work_tiles = call.room.work_tiles_capacity();
   worklist.sums.keys = call.accum_keys;
   worklist.sums.dk = reinterpret_cast<float*>(base + places.dk_accum);
   worklist.sums.dv = reinterpret_cast<float*>(base + places.dv_accum);

@@ -33,7 +33,7 @@ class DeviceBackward {
   // Offsets in the workspace, in bytes.
   struct Layout {
     std::int64_t scores = 0, zoh = 0, attention = 0;
-    std::int64_t scratch = 0, keys = 0, items = 0, num_items = 0;
+    std::int64_t scratch = 0, keys = 0, work_tiles = 0, num_work_tiles = 0;
     std::int64_t accum_keys = 0, num_accum_rows = 0, zero_counters = 0, dk_accum = 0, dv_accum = 0;
     std::int64_t dbias_accum = 0, first_positions = 0, positions = 0;  // for deterministic calls
     std::int64_t bytes = 0;

@@ -201,7 +201,7 @@ class Sm90Call final : public DeviceCall {
     call.keys = reinterpret_cast<std::int32_t*>(base + layout_.keys);
     call.rows = reinterpret_cast<RowRange*>(base + layout_.rows);
     call.status = status;
-    call.counter = sm90::item_counter(base + layout_.attention);
+    call.counter = sm90::work_tile_counter(base + layout_.attention);
     return make_lists(call, stream);
   }
 

@@ -7,11 +7,13 @@
 //   4. order_blocks  sorts blocks of some tiles by the first query; computes for each tile which
 //                    queries see some of its keys and which see all, and for each segment how many
 //                    tiles begin in it
-//   5. write_items   per segment of a row: its items, longest first; for worklists with an order
-//                    write_items_in_dq_order and write_ranks (device_accumulation_order.cuh)
+//   5. write_work_tiles   per segment of a row: its work tiles, longest first; for worklists with
+//   an order
+//                    write_work_tiles_in_dq_order and write_ranks (device_accumulation_order.cuh)
 // All counts are added in a fixed order or are integers, so the result is the same in every run.
 //
-// Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 items
+// Example     131,072 tokens, w = 2,048, random scores: 10,474 keys listed 73,960 times, 578 work
+// tiles
 // Source      counting sort; blocks sorted by end and inside them by begin as in kv_permutation.cpp
 #include <cuda_runtime.h>
 
@@ -28,13 +30,13 @@
 namespace fdma::dynamic_mask {
 namespace {
 
-// The items of one segment of a row, by length.
-class SegmentItems {
+// The work tiles of one segment of a row, by length.
+class SegmentWorkTiles {
  public:
-  __device__ SegmentItems(const Lists& call, std::int64_t row, int segment)
+  __device__ SegmentWorkTiles(const Lists& call, std::int64_t row, int segment)
       : call_(call), row_(row), segment_(segment) {}
 
-  // The tile cut to this segment; end <= begin: it has no item here.
+  // The tile cut to this segment; end <= begin: it has no work tile here.
   __device__ TileRange tile_here(int index, int num_tiles) const {
     if (index >= num_tiles) return {0, 0, 0, 0};
     TileRange tile = call_.tiles[row_ * call_.num_tiles + index];
@@ -54,18 +56,19 @@ class SegmentItems {
   int segment_;
 };
 
-__global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_constant__ Lists call) {
+__global__ void __launch_bounds__(kPieceThreads)
+    write_work_tiles(const __grid_constant__ Lists call) {
   __shared__ int places[kPieceWarps][kMaxSegmentTiles];  // as in place_keys, for each length
   __shared__ int totals[kPieceWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = blockIdx.x / call.num_segments;
   const int segment = static_cast<int>(blockIdx.x % call.num_segments);
-  // Number of items of all earlier segments.
+  // Number of work tiles of all earlier segments.
   int before = 0;
   for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(blockIdx.x);
        i += kPieceThreads) {
-    before += call.segment_items[i];
+    before += call.segment_work_tiles[i];
   }
   before = __reduce_add_sync(~0u, before);
   if (lane == 0) totals[warp] = before;
@@ -77,16 +80,16 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
   before = 0;
 #pragma unroll
   for (const int total : totals) before += total;
-  const int num_here = call.segment_items[blockIdx.x];
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) *call.num_items = before + num_here;
+  const int num_here = call.segment_work_tiles[blockIdx.x];
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) *call.num_work_tiles = before + num_here;
   if (num_here == 0) return;
 
-  const SegmentItems items(call, row, segment);
+  const SegmentWorkTiles work_tiles(call, row, segment);
   const int num_tiles = call.tiles_of(row);
   const int tiles_of_warp = (num_tiles + kPieceThreads - 1) / kPieceThreads * kWarp;
   const int first = warp * tiles_of_warp + lane, end = (warp + 1) * tiles_of_warp;
   for (int index = first; index < end; index += kWarp) {
-    const int position = items.rank_of(items.tile_here(index, num_tiles));
+    const int position = work_tiles.rank_of(work_tiles.tile_here(index, num_tiles));
     if (position >= 0) atomicAdd(&places[warp][position], 1);
   }
   __syncthreads();
@@ -108,23 +111,23 @@ __global__ void __launch_bounds__(kPieceThreads) write_items(const __grid_consta
   }
   __syncthreads();
   for (int index = first; index < end; index += kWarp) {
-    const TileRange tile = items.tile_here(index, num_tiles);
-    const int position = items.rank_of(tile);
+    const TileRange tile = work_tiles.tile_here(index, num_tiles);
+    const int position = work_tiles.rank_of(tile);
     const std::uint32_t same = __match_any_sync(~0u, position);
     const int at = position >= 0 ? places[warp][position] : 0;
     __syncwarp();
     if (position >= 0) {
       const int earlier = __popc(same & lanes_below(lane));
-      KvWorkTile item{};
-      item.batch = static_cast<std::int32_t>(row / call.heads_kv);
-      item.kv_head = static_cast<std::int32_t>(row % call.heads_kv);
-      item.key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
-      item.first_accum_row = static_cast<std::int32_t>(row * call.sum_rows);
-      item.begin_tile = tile.begin;
-      item.end_tile = tile.end;
-      item.full_begin = tile.full_begin;
-      item.full_end = tile.full_end;
-      call.items[at + earlier] = item;
+      KvWorkTile work_tile{};
+      work_tile.batch = static_cast<std::int32_t>(row / call.heads_kv);
+      work_tile.kv_head = static_cast<std::int32_t>(row % call.heads_kv);
+      work_tile.key_tile = static_cast<std::int32_t>(row * call.num_tiles) + index;
+      work_tile.first_accum_row = static_cast<std::int32_t>(row * call.sum_rows);
+      work_tile.begin_tile = tile.begin;
+      work_tile.end_tile = tile.end;
+      work_tile.full_begin = tile.full_begin;
+      work_tile.full_end = tile.full_end;
+      call.work_tiles[at + earlier] = work_tile;
       if (earlier == 0) places[warp][position] = at + __popc(same);
     }
     __syncwarp();
@@ -157,12 +160,12 @@ struct Places {
     num_worklist_entries = take(room.num_rows * 4);
     tiles =
         take(room.num_rows * room.tiles_of_row() * static_cast<std::int64_t>(sizeof(TileRange)));
-    segment_items = take(room.num_rows * room.num_segments() * 4);
-    const std::int64_t in_turn = room.has_order ? room.items_capacity() : 0;
+    segment_work_tiles = take(room.num_rows * room.num_segments() * 4);
+    const std::int64_t in_turn = room.has_order ? room.work_tiles_capacity() : 0;
     unordered = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
     in_order = take(in_turn * static_cast<std::int64_t>(sizeof(int4)));
   }
-  std::int64_t counts, piece_sums, bin_begins, num_worklist_entries, tiles, segment_items;
+  std::int64_t counts, piece_sums, bin_begins, num_worklist_entries, tiles, segment_work_tiles;
   std::int64_t unordered, in_order;
   std::int64_t bytes = 0;
 };
@@ -193,7 +196,7 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
                      ", expected at most 2^31 - 1"};
   }
   if (room.num_rows == 0 || num_pieces == 0 || num_segments == 0) {
-    return sm90::check_cuda(cudaMemsetAsync(call.num_items, 0, sizeof(std::int32_t), stream),
+    return sm90::check_cuda(cudaMemsetAsync(call.num_work_tiles, 0, sizeof(std::int32_t), stream),
                             "cudaMemsetAsync");
   }
   const Places places(room);
@@ -215,11 +218,11 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   lists.num_worklist_entries = reinterpret_cast<std::int32_t*>(base + places.num_worklist_entries);
   lists.piece_sums = reinterpret_cast<std::int32_t*>(base + places.piece_sums);
   lists.tiles = reinterpret_cast<TileRange*>(base + places.tiles);
-  lists.segment_items = reinterpret_cast<std::int32_t*>(base + places.segment_items);
+  lists.segment_work_tiles = reinterpret_cast<std::int32_t*>(base + places.segment_work_tiles);
   static_assert(sizeof(WorklistEntry) == sizeof(int4));
   lists.keys = reinterpret_cast<int4*>(call.keys);
-  lists.items = call.items;
-  lists.num_items = call.num_items;
+  lists.work_tiles = call.work_tiles;
+  lists.num_work_tiles = call.num_work_tiles;
   lists.accum_keys = call.accum_keys;
   lists.num_accum_rows = call.num_accum_rows;
   lists.q_tiles = static_cast<std::int32_t>(ceil_div(room.q_len, std::int64_t{kWorklistTile}));
@@ -244,11 +247,11 @@ Result<void> make_kv_worklist_on_device(const KvWorklistCall& call, Stream strea
   FDMA_TRY_VOID(check_launch("order_blocks"));
   const unsigned all_segments = num_rows * static_cast<unsigned>(lists.num_segments);
   if (!room.has_order) {
-    write_items<<<all_segments, kPieceThreads, 0, stream>>>(lists);
-    return check_launch("write_items");
+    write_work_tiles<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+    return check_launch("write_work_tiles");
   }
-  write_items_in_dq_order<<<all_segments, kPieceThreads, 0, stream>>>(lists);
-  FDMA_TRY_VOID(check_launch("write_items_in_dq_order"));
+  write_work_tiles_in_dq_order<<<all_segments, kPieceThreads, 0, stream>>>(lists);
+  FDMA_TRY_VOID(check_launch("write_work_tiles_in_dq_order"));
   const int rank_blocks = ceil_div(lists.q_tiles, kRankThreads);
   write_ranks<<<num_rows* static_cast<unsigned>(rank_blocks), kRankThreads, 0, stream>>>(
       lists, rank_blocks);

@@ -10,8 +10,9 @@ namespace fdma::dynamic_mask {
 namespace {
 
 constexpr std::int64_t kTile = kWorklistTile;
-constexpr std::int64_t kItemsOfWorker = 6;  // so that the last ones end at about the same time
-constexpr std::int32_t kLeastSegment = 8;   // tiles: shorter items cost more to begin and to end
+constexpr std::int64_t kWorkTilesOfWorker = 6;  // so that the last ones end at about the same time
+constexpr std::int32_t kLeastSegment =
+    8;  // tiles: shorter work tiles cost more to begin and to end
 
 }  // namespace
 
@@ -25,7 +26,7 @@ std::int64_t KvWorklistRoom::tiles_of_row() const {
   return ceil_div(kv_len + cuts_of_row(), kTile);
 }
 std::int64_t KvWorklistRoom::keys_capacity() const { return num_rows * tiles_of_row() * kTile; }
-std::int64_t KvWorklistRoom::items_capacity() const { return num_rows * tiles_of_row(); }
+std::int64_t KvWorklistRoom::work_tiles_capacity() const { return num_rows * tiles_of_row(); }
 std::int64_t KvWorklistRoom::sum_rows() const {
   // A key that is cut c times needs 1 row, or with an order half of c + 1 and no more than c.
   const std::int64_t cuts = cuts_of_row();
@@ -33,7 +34,7 @@ std::int64_t KvWorklistRoom::sum_rows() const {
 }
 std::int64_t KvWorklistRoom::accum_capacity() const { return num_rows * sum_rows(); }
 std::int64_t KvWorklistRoom::positions_capacity() const {
-  return has_order ? items_capacity() * ceil_div(q_len, kTile) : 0;
+  return has_order ? work_tiles_capacity() * ceil_div(q_len, kTile) : 0;
 }
 
 KvWorklistRoom kv_worklist_room(std::int64_t num_rows, std::int64_t q_len, std::int64_t kv_len,
@@ -47,7 +48,7 @@ KvWorklistRoom kv_worklist_room(std::int64_t num_rows, std::int64_t q_len, std::
   room.segment_tiles = segment_tiles(group_size, q_len);
   const std::int32_t least = std::max(kLeastSegment, segment_tiles(64, q_len));
   while (room.segment_tiles / 2 >= least &&
-         num_rows * live_tiles * room.num_segments() < kItemsOfWorker * kSm90Workers) {
+         num_rows * live_tiles * room.num_segments() < kWorkTilesOfWorker * kSm90Workers) {
     room.segment_tiles /= 2;
   }
   return room;

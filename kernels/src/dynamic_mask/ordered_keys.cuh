@@ -44,15 +44,15 @@ struct Lists {
   std::int32_t* bin_begins;  // [rows, kBins]
   std::int32_t* num_worklist_entries;  // [rows]
   TileRange* tiles;                    // [rows, num_tiles]
-  std::int32_t* segment_items;         // [rows, num_segments]
+  std::int32_t* segment_work_tiles;    // [rows, num_segments]
   int4* keys;                          // WorklistEntry
-  KvWorkTile* items;
-  std::int32_t* num_items;
+  KvWorkTile* work_tiles;
+  std::int32_t* num_work_tiles;
   AccumKey* accum_keys;
   std::int32_t* num_accum_rows;
   // With an accumulation order, otherwise null.
   int4* unordered;  // [rows, num_tiles], the tiles of each segment: first and last query, tile
-  int4* in_order;   // the same tiles in order: first and last query, item
+  int4* in_order;   // the same tiles in order: first and last query, work tile
   std::int32_t *first_positions, *positions;
 
   __device__ int4* keys_of(std::int64_t row) const {
@@ -190,7 +190,7 @@ static __global__ void __launch_bounds__(kRowThreads)
   call.bin_begins[row * kBins + bin] = sums.before(sum);
   if (bin == 0) call.num_worklist_entries[row] = min(sums.all, call.num_tiles * kWorklistTile);
   for (int i = bin; i < call.num_segments; i += kRowThreads) {
-    call.segment_items[row * call.num_segments + i] = 0;
+    call.segment_work_tiles[row * call.num_segments + i] = 0;
   }
   int num_accum_rows = 0;
   for (std::uint32_t first = 0; first < call.num_pieces; first += kRowThreads) {
@@ -372,7 +372,7 @@ static __global__ void __launch_bounds__(kPieceThreads)
     tile.full_begin = tile.full_end = tile.begin;
   }
   call.tiles[row * call.num_tiles + first_tile + warp] = tile;
-  atomicAdd(call.segment_items + row * call.num_segments + tile.begin / call.segment_tiles, 1);
+  atomicAdd(call.segment_work_tiles + row * call.num_segments + tile.begin / call.segment_tiles, 1);
 }
 
 }  // namespace fdma::dynamic_mask

@@ -25,7 +25,7 @@ namespace {
 constexpr double kFlopPerUs = 4.9e6;     // of a multiprocessor: 650 TFLOP/s over 132
 constexpr double kGatherDearer = 1.15;   // sm90: gathered against contiguous keys
 constexpr double kMaskDearer = 1.1;      // a tile of column intervals against a full one
-constexpr double kItemTiles = 0.9;       // cost of an item in addition to its tiles
+constexpr double kWorkTileTiles = 0.9;   // cost of a work tile in addition to its tiles
 constexpr double kListEntryUs = 1.3e-6;  // 4 to 6 bytes written, intervals read
 constexpr double kListUs = 1.0e-4;       // each list
 constexpr double kListLaunchesUs = 6;    // two launches and their latency
@@ -63,10 +63,10 @@ double predict(const AttentionShape& shape, const TopkRows& rows, const RoomsOfM
       2.0 * (shape.head_dim + shape.head_dim_v) * kSm90TileRows * kSm90TileKeys / kFlopPerUs;
   const double num_sets = static_cast<double>(ceil_div(shape.group_size(), heads_per_tile));
   const bool is_gather = reading == SelectionReading::gather;
-  double tiles = 0, items = 0, list_us = is_gather ? kListLaunchesUs : 0;
+  double tiles = 0, work_tiles = 0, list_us = is_gather ? kListLaunchesUs : 0;
   for (const std::int32_t mask : rows.mask_of) {
     for (const TileRoom& room : rooms[static_cast<std::size_t>(mask)]) {
-      items += num_sets;
+      work_tiles += num_sets;
       if (is_gather) {
         const auto steps = ceil_div(room.num_entries, std::int64_t{kStepKeys});
         tiles += num_sets * static_cast<double>(steps * kStepKeys) / kSm90TileKeys * kGatherDearer;
@@ -76,8 +76,8 @@ double predict(const AttentionShape& shape, const TopkRows& rows, const RoomsOfM
       }
     }
   }
-  const double workers = std::min<double>(kSm90Workers, std::max(items, 1.0));
-  return (tiles + items * kItemTiles) * tile_us / workers + list_us;
+  const double workers = std::min<double>(kSm90Workers, std::max(work_tiles, 1.0));
+  return (tiles + work_tiles * kWorkTileTiles) * tile_us / workers + list_us;
 }
 
 struct Choice {
@@ -136,13 +136,13 @@ std::int64_t heads_in_l2_of(const AttentionShape& shape) {
   return std::max<std::int64_t>(PlanOptions{}.l2_bytes / std::max<std::int64_t>(bytes, 1), 1);
 }
 
-// Adds the items of all rows, by groups of heads in L2, longest first.
-void add_items(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
+// Adds the work tiles of all rows, by groups of heads in L2, longest first.
+void add_work_tiles(const TopkRows& rows, const Choice& choice, SelectionPlan& made) {
   AttentionPlan& plan = made.plan;
   const AttentionShape& shape = plan.shape;
   const std::int64_t l2_group = heads_in_l2_of(shape);
   for (std::int64_t first = 0; first < rows.num_rows(); first += l2_group) {
-    std::vector<std::pair<std::int64_t, WorkItem>> ranked;
+    std::vector<std::pair<std::int64_t, WorkTile>> ranked;
     for (std::int64_t row = first; row < std::min(first + l2_group, rows.num_rows()); ++row) {
       const std::int32_t mask = rows.mask_of[static_cast<std::size_t>(row)];
       const std::vector<TileRoom>& rooms = choice.rooms[static_cast<std::size_t>(mask)];
@@ -150,26 +150,26 @@ void add_items(const TopkRows& rows, const Choice& choice, SelectionPlan& made) 
         const std::int64_t list = row * made.num_tiles + static_cast<std::int64_t>(tile);
         const RowSegment planned = segment_of(rooms[tile], choice.reading, row, list);
         const PlanSegment& segment = planned.segment;
-        WorkItem item{};
-        item.batch = static_cast<std::int32_t>(row / shape.heads_kv);
-        item.q_tile = static_cast<std::int32_t>(tile);
-        item.num_tiles = segment.end_tile - segment.first_tile;
-        item.first_segment = static_cast<std::int32_t>(plan.segments.size());
-        item.num_segments = item.num_tiles > 0 ? 1 : 0;
-        item.num_entries = static_cast<std::int32_t>(rooms[tile].num_entries);
-        if (item.num_segments > 0) plan.segments.push_back(segment);
+        WorkTile work_tile{};
+        work_tile.batch = static_cast<std::int32_t>(row / shape.heads_kv);
+        work_tile.q_tile = static_cast<std::int32_t>(tile);
+        work_tile.num_tiles = segment.end_tile - segment.first_tile;
+        work_tile.first_segment = static_cast<std::int32_t>(plan.segments.size());
+        work_tile.num_segments = work_tile.num_tiles > 0 ? 1 : 0;
+        work_tile.num_entries = static_cast<std::int32_t>(rooms[tile].num_entries);
+        if (work_tile.num_segments > 0) plan.segments.push_back(segment);
         for (std::int32_t i = 0; i < shape.group_size(); i += plan.heads_per_tile) {
-          item.head = static_cast<std::int32_t>(row % shape.heads_kv) * shape.group_size() + i;
-          ranked.emplace_back(planned.num_keys, item);
+          work_tile.head = static_cast<std::int32_t>(row % shape.heads_kv) * shape.group_size() + i;
+          ranked.emplace_back(planned.num_keys, work_tile);
         }
         std::int64_t& tiles = choice.reading == SelectionReading::gather ? plan.counts.gather_chunks
                                                                          : plan.counts.column_tiles;
-        tiles += item.num_tiles * ceil_div(shape.group_size(), plan.heads_per_tile);
+        tiles += work_tile.num_tiles * ceil_div(shape.group_size(), plan.heads_per_tile);
       }
     }
     std::stable_sort(ranked.begin(), ranked.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (const auto& [keys, item] : ranked) plan.items.push_back(item);
+    for (const auto& [keys, work_tile] : ranked) plan.work_tiles.push_back(work_tile);
   }
 }
 
@@ -241,7 +241,7 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   FDMA_TRY(made.plan, make_plan(full_mask(spec.shape, tile), spec.shape, score, options));
   const Choice choice = choose(spec, rows);
   AttentionPlan& plan = made.plan;
-  plan.items.clear();
+  plan.work_tiles.clear();
   plan.segments.clear();
   plan.counts = {};
   plan.heads_per_tile = choice.heads_per_tile;
@@ -250,7 +250,7 @@ Result<SelectionPlan> plan_selection(const DynamicMaskSpec& spec, const TopkRows
   made.predicted_us = choice.predicted_us;
   made.num_tiles =
       static_cast<std::int32_t>(ceil_div(spec.shape.max_q_len(), std::int64_t{plan.tile.block_q}));
-  add_items(rows, choice, made);
+  add_work_tiles(rows, choice, made);
   if (choice.reading == SelectionReading::gather) {
     add_lists(rows, choice, made);
   } else {

@@ -11,12 +11,12 @@
 
 namespace fdma::dynamic_mask {
 
-/// A plan for sm90 whose items read what selection leaves on the device.
+/// A plan for sm90 whose work tiles read what selection leaves on the device.
 ///
-/// gather: an item has one segment, a kv index list. It is the list of its (batch element, KV head,
-/// tile row), at row * num_tiles + tile. The plan has no lists, only their capacities. scan: an
-/// item has one segment, the column tiles that M shows to the tile row. Table `row` of the plan has
-/// one interval for each key, at row * kv_len + key. all: the plan of M.
+/// gather: a work tile has one segment, a kv index list. It is the list of its (batch element, KV
+/// head, tile row), at row * num_tiles + tile. The plan has no lists, only their capacities. scan:
+/// a work tile has one segment, the column tiles that M shows to the tile row. Table `row` of the
+/// plan has one interval for each key, at row * kv_len + key. all: the plan of M.
 struct SelectionPlan {
   AttentionPlan plan;
   SelectionReading reading = SelectionReading::all;

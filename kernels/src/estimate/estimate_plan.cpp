@@ -1,11 +1,11 @@
-// The time of one plan. The work of each item (work_tile_counts.hpp) at the profile's costs is run by a
-// simulated schedule, and compared with the time that main memory needs for the tensors. A power
-// limit slows long calls. The schedule is therefore simulated at full clocks first, which decides
-// how long the call is.
+// The time of one plan. The work of each work tile (work_tile_counts.hpp) at the profile's costs is
+// run by a simulated schedule, and compared with the time that main memory needs for the tensors. A
+// power limit slows long calls. The schedule is therefore simulated at full clocks first, which
+// decides how long the call is.
 //
-// A backward plan is treated the same way. Its items are key tiles over the query tiles that see
-// them, and a worker takes those of a group of query heads at once. Gradients of q are added up in
-// memory at the same time. On a GPU the kernels before and after handle their accumulators
+// A backward plan is treated the same way. Its work tiles are key tiles over the query tiles that
+// see them, and a worker takes those of a group of query heads at once. Gradients of q are added up
+// in memory at the same time. On a GPU the kernels before and after handle their accumulators
 // (query_passes.hpp).
 #include <fmt/format.h>
 
@@ -43,20 +43,20 @@ void add(PlanWork& sum, const PlanWork& work) {
   }
 }
 
-/// Times for kv worklists: every tile is computed whole, and what the items of a segment read stays
-/// in the cache.
+/// Times for kv worklists: every tile is computed whole, and what the work tiles of a segment read
+/// stays in the cache.
 std::vector<double> worklist_times(const AttentionPlan& plan, const TileCosts& costs,
                                    bool overlaps_masks, PlanWork& total) {
   const std::int64_t tile_cells = std::int64_t{kWorklistTile} * kWorklistTile;
   const std::int64_t group_size = plan.shape.group_size();
   std::vector<double> item_us;
-  item_us.reserve(plan.kv_worklist.items.size());
-  for (const KvWorkTile& item : plan.kv_worklist.items) {
+  item_us.reserve(plan.kv_worklist.work_tiles.size());
+  for (const KvWorkTile& work_tile : plan.kv_worklist.work_tiles) {
     PlanWork work;
     StepWork& full = work.of(PlanSegmentKind::full);
     StepWork& rows = work.of(PlanSegmentKind::rows);
-    full.tiles = group_size * (item.full_end - item.full_begin);
-    rows.tiles = group_size * (item.end_tile - item.begin_tile) - full.tiles;
+    full.tiles = group_size * (work_tile.full_end - work_tile.full_begin);
+    rows.tiles = group_size * (work_tile.end_tile - work_tile.begin_tile) - full.tiles;
     full.cells = full.tiles * tile_cells;
     rows.cells = rows.tiles * tile_cells;
     add(total, work);
@@ -65,27 +65,29 @@ std::vector<double> worklist_times(const AttentionPlan& plan, const TileCosts& c
   return item_us;
 }
 
-/// The time of each item, in a backward plan of each group of query heads, whose items are
-/// adjacent.
-std::vector<double> item_times(const AttentionPlan& plan, const DeviceProfile& profile,
-                               const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
+/// The time of each work tile, in a backward plan of each group of query heads, whose work tiles
+/// are adjacent.
+std::vector<double> work_tile_times(const AttentionPlan& plan, const DeviceProfile& profile,
+                                    const TileCosts& costs, bool overlaps_masks, PlanWork& total) {
   if (plan.has_worklist()) return worklist_times(plan, costs, overlaps_masks, total);
   const WorkCounter counter(plan, profile.stripe_rows, profile.skips_dead_keys);
   const ColumnDistance distance(plan, profile.near_bytes, profile.far_bytes);
   std::vector<double> item_us;
-  std::vector<WorkItem> of_closed_form;
-  if (plan.is_closed_form()) of_closed_form = closed_form_items(plan, closed_form_elements(plan));
-  const std::vector<WorkItem>& items = plan.is_closed_form() ? of_closed_form : plan.items;
+  std::vector<WorkTile> of_closed_form;
+  if (plan.is_closed_form())
+    of_closed_form = closed_form_work_tiles(plan, closed_form_elements(plan));
+  const std::vector<WorkTile>& work_tiles =
+      plan.is_closed_form() ? of_closed_form : plan.work_tiles;
   const std::size_t at_once =
       plan.is_backward() ? static_cast<std::size_t>(plan.shape.group_size()) : 1;
-  item_us.reserve(items.size() / at_once);
-  for (std::size_t first = 0; first < items.size(); first += at_once) {
+  item_us.reserve(work_tiles.size() / at_once);
+  for (std::size_t first = 0; first < work_tiles.size(); first += at_once) {
     PlanWork group;
     double far_us = 0;
-    for (std::size_t i = first; i < std::min(first + at_once, items.size()); ++i) {
-      const PlanWork work = counter.of(items[i]);
+    for (std::size_t i = first; i < std::min(first + at_once, work_tiles.size()); ++i) {
+      const PlanWork work = counter.of(work_tiles[i]);
       add(group, work);
-      const std::int64_t columns = columns_read(work, items[i], plan.mask_tile().block_kv);
+      const std::int64_t columns = columns_read(work, work_tiles[i], plan.mask_tile().block_kv);
       far_us += distance.of(columns) * static_cast<double>(columns) * costs.far_key_us;
     }
     add(total, group);
@@ -111,9 +113,10 @@ double query_us(const AttentionPlan& plan, const DeviceProfile& profile) {
   return static_cast<double>(query_pass_bytes(plan.shape)) / profile.memory_bytes_per_us;
 }
 
-/// Additional costs as shares of the time of the items, measured on an H200 (docs/performance.md).
-/// Deterministic order costs up to 15 % there, depending on the mask of the mask suite. On a CPU
-/// the order is always the same, and a pass over the keys is 2 of the 5 products.
+/// Additional costs as shares of the time of the work tiles, measured on an H200
+/// (docs/performance.md). Deterministic order costs up to 15 % there, depending on the mask of the
+/// mask suite. On a CPU the order is always the same, and a pass over the keys is 2 of the 5
+/// products.
 double extra_us(const AttentionPlan& plan, const DeviceProfile& profile,
                 const BackwardExtras& extras, double makespan_us) {
   constexpr double kDqPositions = 0.04;
@@ -203,7 +206,7 @@ Result<PlanEstimate> estimate_plan(const AttentionPlan& plan, const DeviceProfil
   }
   PlanEstimate estimate;
   const std::vector<double> item_us =
-      item_times(plan, profile, costs, kernel.overlaps_masks, estimate.work);
+      work_tile_times(plan, profile, costs, kernel.overlaps_masks, estimate.work);
   estimate.schedule = simulate_schedule(item_us, profile.num_workers, kernel.ahead_us);
   const double burst_makespan_us = estimate.schedule.makespan_us;
   const double slowdown =

@@ -1,10 +1,11 @@
-// List scheduling with a heap of the times at which workers take an item; the next item goes to the
-// earliest (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969).
+// List scheduling with a heap of the times at which workers take a work tile; the next work tile
+// goes to the earliest (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969).
 //
-// A worker that takes items ahead does so before it is free. An item may therefore go to a worker
-// that is free later than another.
+// A worker that takes work tiles ahead does so before it is free. A work tile may therefore go to a
+// worker that is free later than another.
 //
-// Example     items 3, 2, 2 on 2 workers: the third goes to the second worker, which is free at 2,
+// Example     work tiles 3, 2, 2 on 2 workers: the third goes to the second worker, which is free
+// at 2,
 //             and all are done at 4. Taken 3 ahead, it may go to the first, which ends at 5
 #include <algorithm>
 #include <functional>
@@ -24,9 +25,9 @@ Schedule simulate_schedule(std::span<const double> item_us, std::int32_t num_wor
                            double ahead_us) {
   Schedule schedule;
   schedule.num_workers = std::max(num_workers, 1);
-  schedule.num_items = static_cast<std::int64_t>(item_us.size());
+  schedule.num_work_tiles = static_cast<std::int64_t>(item_us.size());
   struct Worker {
-    double takes_at;  // time at which it takes the next item
+    double takes_at;  // time at which it takes the next work tile
     double free_at;
     bool operator>(const Worker& other) const { return takes_at > other.takes_at; }
   };

@@ -5,8 +5,8 @@
 // except at the borders of its tiles.
 //
 // Each bitmap is counted once; row panels are expanded and counted tile by tile. For column tiles
-// and kv index lists the plan stores the live keys of each row. In an item that walks a part of a
-// row's tiles, tiles of columns and row panels count whole. Heads that share a tile have rows of
+// and kv index lists the plan stores the live keys of each row. In a work tile that walks a part of
+// a row's tiles, tiles of columns and row panels count whole. Heads that share a tile have rows of
 // their own in it.
 #include "estimate/work_tile_counts.hpp"
 
@@ -28,9 +28,10 @@ constexpr std::int64_t kGatherUnit = 32;
 std::int64_t gather_step(const AttentionPlan& plan, bool skips_dead_keys) {
   if (skips_dead_keys) return 1;
   const std::int32_t head_dim = std::max(plan.shape.head_dim, plan.shape.head_dim_v);
-  const bool has_units = head_dim <= 64 ? plan.score.kind == ScoreKind::key_bias : head_dim > 96;
-  return has_units && plan.shape.k_dtype == DType::bfloat16 ? kGatherUnit
-                                                            : plan.mask_tile().block_kv;
+  const bool has_tile_groups =
+      head_dim <= 64 ? plan.score.kind == ScoreKind::key_bias : head_dim > 96;
+  return has_tile_groups && plan.shape.k_dtype == DType::bfloat16 ? kGatherUnit
+                                                                  : plan.mask_tile().block_kv;
 }
 
 /// The keys that each stripe of a tile sees: bit c of words [stripe * words_per_stripe ..).
@@ -79,11 +80,11 @@ class StripeKeys {
   std::vector<std::uint64_t> words_;
 };
 
-// Entries of the kv index list that follows an item's tiles.
-std::int64_t gathered_entries(const AttentionPlan& plan, const WorkItem& item) {
-  if (item.num_segments == 0) return 0;
+// Entries of the kv index list that follows a work tile's tiles.
+std::int64_t gathered_entries(const AttentionPlan& plan, const WorkTile& work_tile) {
+  if (work_tile.num_segments == 0) return 0;
   const PlanSegment& last =
-      plan.segments[static_cast<std::size_t>(item.first_segment + item.num_segments - 1)];
+      plan.segments[static_cast<std::size_t>(work_tile.first_segment + work_tile.num_segments - 1)];
   return last.kind == PlanSegmentKind::gather
              ? plan.kv_index_lists[static_cast<std::size_t>(last.payload)].num_entries
              : 0;
@@ -161,7 +162,7 @@ void WorkCounter::count_closed_forms() {
     first_row_.push_back(row_work_.size());
     const std::int32_t num_rows = elements_[static_cast<std::size_t>(b)].num_rows;
     for (std::int32_t i = 0; i < ceil_div(num_rows, tile_.block_q); ++i) {
-      WorkItem row{};
+      WorkTile row{};
       row.batch = b;
       row.q_tile = i;
       row_work_.push_back(closed_form_work(row));
@@ -171,9 +172,9 @@ void WorkCounter::count_closed_forms() {
 
 // Work of a whole row, or of the tiles of a part. A tile with a closed-form mask costs what one
 // with a bitmap does, because other threads than the computing ones make its mask fragments.
-PlanWork WorkCounter::closed_form_work(const WorkItem& item) const {
-  const ClosedFormElement& element = elements_[static_cast<std::size_t>(item.batch)];
-  const std::int32_t q_begin = item.q_tile * tile_.block_q;
+PlanWork WorkCounter::closed_form_work(const WorkTile& work_tile) const {
+  const ClosedFormElement& element = elements_[static_cast<std::size_t>(work_tile.batch)];
+  const std::int32_t q_begin = work_tile.q_tile * tile_.block_q;
   const std::int32_t q_end = std::min(q_begin + tile_.block_q, element.num_rows);
   const std::int32_t block_kv = tile_.block_kv;
   const std::int64_t rows = computed_rows(q_end - q_begin);
@@ -196,9 +197,9 @@ PlanWork WorkCounter::closed_form_work(const WorkItem& item) const {
     }
     return seen.num_computed() * stripe_rows_;
   };
-  const ClosedFormWalk walk = walk_of(element, tile_, item.q_tile);
-  const bool is_part = item.partial != kWholeRow;
-  std::int32_t before = 0;  // tiles of segments so far, the item's or not
+  const ClosedFormWalk walk = walk_of(element, tile_, work_tile.q_tile);
+  const bool is_part = work_tile.partial != kWholeRow;
+  std::int32_t before = 0;  // tiles of segments so far, the work tile's or not
   PlanWork work;
   StepWork& full = work.of(PlanSegmentKind::full);
   StepWork& partial = work.of(PlanSegmentKind::bitmap);
@@ -207,9 +208,10 @@ PlanWork WorkCounter::closed_form_work(const WorkItem& item) const {
     const std::int32_t origin = stretch.first - before;
     before += stretch.end - stretch.first;
     const std::int32_t first =
-        is_part ? std::max(stretch.first, origin + item.first_tile) : stretch.first;
+        is_part ? std::max(stretch.first, origin + work_tile.first_tile) : stretch.first;
     const std::int32_t end =
-        is_part ? std::min(stretch.end, origin + item.first_tile + item.num_tiles) : stretch.end;
+        is_part ? std::min(stretch.end, origin + work_tile.first_tile + work_tile.num_tiles)
+                : stretch.end;
     const std::int32_t full_first = std::clamp(stretch.full_first, first, std::max(first, end));
     const std::int32_t full_end =
         std::clamp(stretch.full_end, full_first, std::max(full_first, end));
@@ -227,7 +229,7 @@ PlanWork WorkCounter::closed_form_work(const WorkItem& item) const {
   return work;
 }
 
-// The last stripe of an item is the narrowest of 16, 32, .. rows that holds its rows.
+// The last stripe of a work tile is the narrowest of 16, 32, .. rows that holds its rows.
 std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
   if (!skips_dead_keys_) return std::int64_t{tile_.block_q} * plan_.heads_per_tile;
   const std::int64_t rest = rows % stripe_rows_;
@@ -236,43 +238,46 @@ std::int64_t WorkCounter::computed_rows(std::int64_t rows) const {
   return rows - rest + std::min(last, stripe_rows_);
 }
 
-PlanWork WorkCounter::of(const WorkItem& item) const {
+PlanWork WorkCounter::of(const WorkTile& work_tile) const {
   if (plan_.is_closed_form()) {
-    return item.partial != kWholeRow ? closed_form_work(item)
-                                     : row_work_[first_row_[static_cast<std::size_t>(item.batch)] +
-                                                 static_cast<std::size_t>(item.q_tile)];
+    return work_tile.partial != kWholeRow
+               ? closed_form_work(work_tile)
+               : row_work_[first_row_[static_cast<std::size_t>(work_tile.batch)] +
+                           static_cast<std::size_t>(work_tile.q_tile)];
   }
-  const std::int64_t row_len = plan_.row_len(item.batch);
-  const KvPermutation* const order = plan_.kv_permutation(item);
-  const std::int64_t kv_len = order == nullptr ? plan_.column_len(item.batch) : order->num_keys;
+  const std::int64_t row_len = plan_.row_len(work_tile.batch);
+  const KvPermutation* const order = plan_.kv_permutation(work_tile);
+  const std::int64_t kv_len =
+      order == nullptr ? plan_.column_len(work_tile.batch) : order->num_keys;
   const std::int64_t block_kv = tile_.block_kv;
-  const std::int64_t rows = computed_rows(
-      std::min<std::int64_t>(tile_.block_q, row_len - std::int64_t{item.q_tile} * tile_.block_q));
+  const std::int64_t rows = computed_rows(std::min<std::int64_t>(
+      tile_.block_q, row_len - std::int64_t{work_tile.q_tile} * tile_.block_q));
   // Keys of tiles [first, end).
   const auto keys_of = [&](std::int64_t first, std::int64_t end) {
     return skips_dead_keys_ ? std::min(end * block_kv, kv_len) - first * block_kv
                             : (end - first) * block_kv;
   };
-  const bool is_part = item.partial != kWholeRow;
+  const bool is_part = work_tile.partial != kWholeRow;
   const bool knows_live_keys = skips_dead_keys_ && !is_part;
-  const std::int64_t num_gathered = gathered_entries(plan_, item);
+  const std::int64_t num_gathered = gathered_entries(plan_, work_tile);
   // Keys of index tiles [first, end).
   const auto gathered_keys = [&](std::int64_t first, std::int64_t end) {
     return std::min(end * block_kv, ceil_div(num_gathered, gather_step_) * gather_step_) -
            first * block_kv;
   };
-  std::int64_t before = 0;  // tiles of segments so far, the item's or not
+  std::int64_t before = 0;  // tiles of segments so far, the work tile's or not
   PlanWork work;
-  for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+  for (std::int64_t s = work_tile.first_segment;
+       s < work_tile.first_segment + work_tile.num_segments; ++s) {
     const PlanSegment& segment = plan_.segments[static_cast<std::size_t>(s)];
     if (segment.kind == PlanSegmentKind::permutation) continue;
-    std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
-    std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    std::int64_t first = segment.first_tile + std::int64_t{work_tile.step} * segment.step_first;
+    std::int64_t end = segment.end_tile + std::int64_t{work_tile.step} * segment.step_end;
     if (is_part) {
       const std::int64_t origin = first - before;
       before += end - first;
-      first = std::max(first, origin + item.first_tile);
-      end = std::min(end, origin + item.first_tile + item.num_tiles);
+      first = std::max(first, origin + work_tile.first_tile);
+      end = std::min(end, origin + work_tile.first_tile + work_tile.num_tiles);
       if (first >= end) continue;
     }
     const std::int64_t tiles = end - first;
@@ -291,9 +296,10 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
         steps.cells += knows_live_keys ? panel_cells_[payload] : rows * keys_of(first, end);
         break;
       case PlanSegmentKind::columns:
-        // Several segments of an item share its live keys. They are counted with the first segment.
+        // Several segments of a work tile share its live keys. They are counted with the first
+        // segment.
         if (knows_live_keys) {
-          steps.cells = rows * (item.num_entries - num_gathered);
+          steps.cells = rows * (work_tile.num_entries - num_gathered);
         } else {
           steps.cells += rows * keys_of(first, end);
         }
@@ -309,12 +315,13 @@ PlanWork WorkCounter::of(const WorkItem& item) const {
   return work;
 }
 
-std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64_t tile_columns) {
-  if (item.partial != kWholeRow) return work.tiles() * tile_columns;
+std::int64_t columns_read(const PlanWork& work, const WorkTile& work_tile,
+                          std::int64_t tile_columns) {
+  if (work_tile.partial != kWholeRow) return work.tiles() * tile_columns;
   return (work.of(PlanSegmentKind::full).tiles + work.of(PlanSegmentKind::bitmap).tiles +
           work.of(PlanSegmentKind::rows).tiles) *
              tile_columns +
-         item.num_entries;
+         work_tile.num_entries;
 }
 
 ColumnDistance::ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes)

@@ -1,4 +1,4 @@
-// The work of a plan's items: numbers of tiles and cells by kind. Estimates use it.
+// The work of a plan's work tiles: numbers of tiles and cells by kind. Estimates use it.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace fdma {
 
-/// Counts the work of items of one plan on a device that computes stripes of rows
+/// Counts the work of work tiles of one plan on a device that computes stripes of rows
 /// (DeviceProfile::stripe_rows, skips_dead_keys). A run of tiles is counted in one step, whatever
 /// its length.
 ///
-/// Example     WorkCounter counter(plan, 64, true); PlanWork work = counter.of(plan.items[0]);
+/// Example     WorkCounter counter(plan, 64, true); PlanWork work = counter.of(plan.work_tiles[0]);
 /// Owner       borrows the plan
-/// Cost        the first item O(bitmaps + row intervals); every item O(its segments)
+/// Cost        the first work tile O(bitmaps + row intervals); every work tile O(its segments)
 class WorkCounter {
  public:
   WorkCounter(const AttentionPlan& plan, std::int32_t stripe_rows, bool skips_dead_keys);
 
-  PlanWork of(const WorkItem& item) const;
+  PlanWork of(const WorkTile& work_tile) const;
 
  private:
   void count_closed_forms();
-  PlanWork closed_form_work(const WorkItem& item) const;
+  PlanWork closed_form_work(const WorkTile& work_tile) const;
   void count_bitmaps();
   void count_panels();
   std::int64_t computed_rows(std::int64_t rows) const;
@@ -42,13 +42,14 @@ class WorkCounter {
   std::vector<PlanWork> row_work_;      // of whole tile rows, the same for all heads
 };
 
-/// Columns (keys, in backward plans queries) whose rows the item reads, counted once for each tile
-/// or index tile that computes them.
-std::int64_t columns_read(const PlanWork& work, const WorkItem& item, std::int64_t tile_columns);
+/// Columns (keys, in backward plans queries) whose rows the work tile reads, counted once for each
+/// tile or index tile that computes them.
+std::int64_t columns_read(const PlanWork& work, const WorkTile& work_tile,
+                          std::int64_t tile_columns);
 
-/// The share of L2 misses (0: all hits, 1: all misses) for the tensors' rows of an item that reads
-/// `num_columns` columns. Between two items of one KV head a worker passes through as many items of
-/// every other head of the group in L2.
+/// The share of L2 misses (0: all hits, 1: all misses) for the tensors' rows of a work tile that
+/// reads `num_columns` columns. Between two work tiles of one KV head a worker passes through as
+/// many work tiles of every other head of the group in L2.
 class ColumnDistance {
  public:
   ColumnDistance(const AttentionPlan& plan, double near_bytes, double far_bytes);
@@ -63,8 +64,8 @@ class ColumnDistance {
 /// 0 up to `low`, 1 from `high` on, and logarithmic in between; 0 where both are 0.
 double logarithmic_share(double value, double low, double high);
 
-/// Time of an item's work at these costs if keys and values are L2 hits. `overlaps_masks`: as in
-/// KernelCosts.
+/// Time of a work tile's work at these costs if keys and values are L2 hits. `overlaps_masks`: as
+/// in KernelCosts.
 double work_us(const PlanWork& work, const TileCosts& costs, bool overlaps_masks = false);
 
 }  // namespace fdma

@@ -1,34 +1,34 @@
 // Finds the order of deterministic backward calls, by simulating how long blocks wait in it.
 //
-// Units that add to the same query tile do so one after the other, in the order in which blocks
-// take units. Waits are short if units that come later in the order also come later to the tile.
-// There are two ways to achieve that:
+// Tile groups that add to the same query tile do so one after the other, in the order in which
+// blocks take tile groups. Waits are short if tile groups that come later in the order also come
+// later to the tile. There are two ways to achieve that:
 //
 // - Last key tiles first, each walked from its first query tile up. This is right for keys that are
-//   seen from their own position on, because the unit before always has one tile less to go.
-// - First key tiles first, each walked down. This is right where units share their last query
-//   tiles, as below a last document that sees everything: all units walk those first, in the order
-//   in which they were taken, however long the rest is.
+//   seen from their own position on, because the tile group before always has one tile less to go.
+// - First key tiles first, each walked down. This is right where tile groups share their last query
+//   tiles, as below a last document that sees everything: all tile groups walk those first, in the
+//   order in which they were taken, however long the rest is.
 //
-// If neither is enough, fewer units of a head at the same time help, and therefore more heads. But
-// heads that are computed at the same time share the cache.
+// If neither is enough, fewer tile groups of a head at the same time help, and therefore more
+// heads. But heads that are computed at the same time share the cache.
 //
 // The cache matters as well. Q, dO and the fp32 accumulators of dQ of a query tile are read again
-// if they have left the cache since the visit before. Long units that begin at different times,
-// such as those of the last key tiles, are far apart; walked down together they are not. The time
-// that a tile stays in the cache follows from the times between its visits (Denning's working set):
-// the tiles that are visited again within this time fill the cache.
+// if they have left the cache since the visit before. Long tile groups that begin at different
+// times, such as those of the last key tiles, are far apart; walked down together they are not. The
+// time that a tile stays in the cache follows from the times between its visits (Denning's working
+// set): the tiles that are visited again within this time fill the cache.
 //
 // So both ways are simulated on the first heads of the plan, with one, two and four times the heads
-// that fit in the cache, and the best is taken. Workers take units in their order. A tile's dQ is
-// computed in one unit of time and added when all before it have been added. A block keeps one
-// waiting dQ and computes the next. The time in which workers compute and wait until they find no
-// more of these heads recurs with all other heads. The rest of the time, until the last worker is
-// done, occurs once.
+// that fit in the cache, and the best is taken. Workers take tile groups in their order. A tile's
+// dQ is computed in one tile group of time and added when all before it have been added. A block
+// keeps one waiting dQ and computes the next. The time in which workers compute and wait until they
+// find no more of these heads recurs with all other heads. The rest of the time, until the last
+// worker is done, occurs once.
 //
-// Items of kv worklists are walked up. Those that begin in a segment of queries are in the order of
-// WorklistPlace: the first item of each head, then the second of each head, and so on. Segments are
-// short, so that more heads fit in the cache.
+// Work tiles of kv worklists are walked up. Those that begin in a segment of queries are in the
+// order of WorklistPlace: the first work tile of each head, then the second of each head, and so
+// on. Segments are short, so that more heads fit in the cache.
 //
 // Example: 32,768 tokens, 8 heads, 132 workers. The numbers are the work of workers that never
 // wait, divided by simulated time, with one, two and four heads at once. Causal: 1.00, 1.00, 1.00
@@ -61,107 +61,116 @@ constexpr int kMostTimesTheHeads = 4;
 // Walking down must gain more than the possible error of the simulation.
 constexpr double kCostOfWalkingDown = 1.03;
 constexpr std::int64_t kMaxSimulatedPositions = std::int64_t{1} << 22;
-// In units of a tile's time: beginning a unit; the delay until others see an addition; the time
-// that a dQ waits at no cost.
-constexpr double kUnitCost = 1.0, kWaitCost = 0.5, kSlack = 0.5;
+// In tile groups of a tile's time: beginning a tile group; the delay until others see an addition;
+// the time that a dQ waits at no cost.
+constexpr double kTileGroupCost = 1.0, kWaitCost = 0.5, kSlack = 0.5;
 // Below this head size a tile takes less time and an addition the same. Measured on an H200 with
 // head_dim 64, 32,768 tokens, 8 heads: two heads up and down, causal, 5.68 and 6.21 ms; documents
 // with two, four and eight heads up, 1.67, 1.51 and 1.38 ms.
 constexpr double kDimOfWaitCost = 128;
 constexpr int kLongestStay = 4096;  // longest stay that is counted exactly
 constexpr int kGapsOfTile = 4;
-// Mean cost of a visit whose tile has left the cache, in units of a tile's time. Units that read
-// from memory wait for it, and the units behind them come close enough to find it in the cache.
-// Measured on an H200, causal, 131,072 tokens, 8 heads: 199 ms up, where 84 % of visits miss, and
-// 163 ms down, where hardly any does; 4 heads up read 85 GB of memory, and 2.5 GB in no order.
+// Mean cost of a visit whose tile has left the cache, in tile groups of a tile's time. Tile groups
+// that read from memory wait for it, and the tile groups behind them come close enough to find it
+// in the cache. Measured on an H200, causal, 131,072 tokens, 8 heads: 199 ms up, where 84 % of
+// visits miss, and 163 ms down, where hardly any does; 4 heads up read 85 GB of memory, and 2.5 GB
+// in no order.
 constexpr double kCostOfReading = 0.25;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// The units of a plan with items. Rows number query heads.
-class ItemUnits {
+// The tile groups of a plan with work tiles. Rows number query heads.
+class WorkTileGroups {
  public:
-  explicit ItemUnits(const AttentionPlan& plan) : plan_(plan) {}
+  explicit WorkTileGroups(const AttentionPlan& plan) : plan_(plan) {}
 
   std::int64_t num_units() const {
-    return static_cast<std::int64_t>(plan_.items.size()) / plan_.shape.group_size();
+    return static_cast<std::int64_t>(plan_.work_tiles.size()) / plan_.shape.group_size();
   }
   std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
-  std::int64_t kv_row(std::int32_t unit) const {
-    const WorkItem& item = first_item(unit);
-    return std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
+  std::int64_t kv_row(std::int32_t tile_group) const {
+    const WorkTile& work_tile = first_work_tile(tile_group);
+    return std::int64_t{work_tile.batch} * plan_.shape.heads_kv +
+           work_tile.head / plan_.shape.group_size();
   }
-  // Among the heads that are computed at the same time, units with the least value come first.
-  auto place(std::int32_t unit, bool is_down) const {
-    const std::int32_t tile = first_item(unit).q_tile;
+  // Among the heads that are computed at the same time, tile groups with the least value come
+  // first.
+  auto place(std::int32_t tile_group, bool is_down) const {
+    const std::int32_t tile = first_work_tile(tile_group).q_tile;
     return is_down ? tile : -tile;
   }
   std::int64_t num_positions() const {
     std::int64_t sum = 0;
-    for (const WorkItem& item : plan_.items) sum += item.num_tiles;
+    for (const WorkTile& work_tile : plan_.work_tiles) sum += work_tile.num_tiles;
     return sum;
   }
   std::int64_t heads_in_cache() const { return heads_in_l2(plan_, PlanOptions().l2_bytes); }
   int num_passes() const { return 1; }
   static constexpr bool kMayWalkDown = true;
 
-  // Calls visit(row, tile) for each visit of a unit, in order.
+  // Calls visit(row, tile) for each visit of a tile group, in order.
   template <class Visit>
-  void for_each_visit(std::int32_t unit, bool is_down, const Visit& visit) const {
+  void for_each_visit(std::int32_t tile_group, bool is_down, const Visit& visit) const {
     const PlanSegment* segments = plan_.segments.data();
-    const WorkItem* const first = &first_item(unit);
-    for (const WorkItem* item = first; item < first + plan_.shape.group_size(); ++item) {
-      const std::int64_t row = std::int64_t{item->batch} * plan_.shape.heads_q + item->head;
+    const WorkTile* const first = &first_work_tile(tile_group);
+    for (const WorkTile* work_tile = first; work_tile < first + plan_.shape.group_size();
+         ++work_tile) {
+      const std::int64_t row =
+          std::int64_t{work_tile->batch} * plan_.shape.heads_q + work_tile->head;
       TileStep step;
-      EitherWayIterator it(segments, *item, is_down);
+      EitherWayIterator it(segments, *work_tile, is_down);
       while (it.next(step, is_down)) visit(row, step.tile);
     }
   }
 
  private:
-  const WorkItem& first_item(std::int32_t unit) const {
-    return plan_.items[at(std::int64_t{unit} * plan_.shape.group_size())];
+  const WorkTile& first_work_tile(std::int32_t tile_group) const {
+    return plan_.work_tiles[at(std::int64_t{tile_group} * plan_.shape.group_size())];
   }
 
   const AttentionPlan& plan_;
 };
 
-// The units of a kv worklist. Rows number query heads. A unit visits the row of the first query
-// head of a KV head for all of them, and walks its tiles once for each, in as many passes.
-class WorklistUnits {
+// The tile groups of a kv worklist. Rows number query heads. A tile group visits the row of the
+// first query head of a KV head for all of them, and walks its tiles once for each, in as many
+// passes.
+class WorklistTileGroups {
  public:
-  explicit WorklistUnits(const AttentionPlan& plan)
+  explicit WorklistTileGroups(const AttentionPlan& plan)
       : plan_(plan), segment_(worklist_segment(plan)) {
     const std::int64_t num_segments =
         ceil_div(plan.shape.max_q_len(), std::int64_t{segment_} * kWorklistTile);
     std::vector<std::int32_t> num_before(at(num_rows() * num_segments));
-    std::vector<std::int32_t> units(at(num_units()));
-    std::iota(units.begin(), units.end(), 0);
-    const auto place_of = [&](std::int32_t unit) {
-      return WorklistPlace{item(unit).begin_tile, item(unit).end_tile, item(unit).key_tile};
+    std::vector<std::int32_t> tile_groups(at(num_units()));
+    std::iota(tile_groups.begin(), tile_groups.end(), 0);
+    const auto place_of = [&](std::int32_t tile_group) {
+      return WorklistPlace{work_tile(tile_group).begin_tile, work_tile(tile_group).end_tile,
+                           work_tile(tile_group).key_tile};
     };
-    std::stable_sort(units.begin(), units.end(),
+    std::stable_sort(tile_groups.begin(), tile_groups.end(),
                      [&](std::int32_t a, std::int32_t b) { return place_of(a) < place_of(b); });
-    places_.resize(units.size());
-    for (const std::int32_t unit : units) {
-      const std::int64_t segment = item(unit).begin_tile / segment_;
-      places_[at(unit)] = num_before[at(kv_row(unit) * num_segments + segment)]++;
+    places_.resize(tile_groups.size());
+    for (const std::int32_t tile_group : tile_groups) {
+      const std::int64_t segment = work_tile(tile_group).begin_tile / segment_;
+      places_[at(tile_group)] = num_before[at(kv_row(tile_group) * num_segments + segment)]++;
     }
   }
 
   std::int64_t num_units() const {
-    return static_cast<std::int64_t>(plan_.kv_worklist.items.size());
+    return static_cast<std::int64_t>(plan_.kv_worklist.work_tiles.size());
   }
   std::int64_t num_rows() const { return plan_.shape.batch * plan_.shape.heads_q; }
-  std::int64_t kv_row(std::int32_t unit) const {
-    return std::int64_t{item(unit).batch} * plan_.shape.heads_kv + item(unit).kv_head;
+  std::int64_t kv_row(std::int32_t tile_group) const {
+    return std::int64_t{work_tile(tile_group).batch} * plan_.shape.heads_kv +
+           work_tile(tile_group).kv_head;
   }
-  auto place(std::int32_t unit, bool /*is_down*/) const {
-    return std::tuple(item(unit).begin_tile / segment_, places_[at(unit)]);
+  auto place(std::int32_t tile_group, bool /*is_down*/) const {
+    return std::tuple(work_tile(tile_group).begin_tile / segment_, places_[at(tile_group)]);
   }
   std::int64_t num_positions() const {
     std::int64_t sum = 0;
-    for (const KvWorkTile& each : plan_.kv_worklist.items) sum += each.end_tile - each.begin_tile;
+    for (const KvWorkTile& each : plan_.kv_worklist.work_tiles)
+      sum += each.end_tile - each.begin_tile;
     return sum;
   }
   std::int64_t heads_in_cache() const {
@@ -172,53 +181,57 @@ class WorklistUnits {
   static constexpr bool kMayWalkDown = false;
 
   template <class Visit>
-  void for_each_visit(std::int32_t unit, bool /*is_down*/, const Visit& visit) const {
-    const std::int64_t row = kv_row(unit) * num_passes();
-    for (std::int32_t tile = item(unit).begin_tile; tile < item(unit).end_tile; ++tile) {
+  void for_each_visit(std::int32_t tile_group, bool /*is_down*/, const Visit& visit) const {
+    const std::int64_t row = kv_row(tile_group) * num_passes();
+    for (std::int32_t tile = work_tile(tile_group).begin_tile;
+         tile < work_tile(tile_group).end_tile; ++tile) {
       visit(row, tile);
     }
   }
 
  private:
-  const KvWorkTile& item(std::int32_t unit) const { return plan_.kv_worklist.items[at(unit)]; }
+  const KvWorkTile& work_tile(std::int32_t tile_group) const {
+    return plan_.kv_worklist.work_tiles[at(tile_group)];
+  }
 
   const AttentionPlan& plan_;
   std::int32_t segment_;
-  std::vector<std::int32_t> places_;  // of each item among those of its head and segment
+  std::vector<std::int32_t> places_;  // of each work tile among those of its head and segment
 };
 
-// Finds the order of units, given how the units of several heads interleave.
+// Finds the order of tile groups, given how the tile groups of several heads interleave.
 template <class Units>
 class OrderSearch {
  public:
   OrderSearch(const AttentionPlan& plan, int num_workers)
-      : units_(plan),
+      : tile_groups_(plan),
         num_q_tiles_(ceil_div(plan.shape.max_q_len(), std::int64_t{plan.tile.block_q})),
         num_heads_(plan.shape.batch * plan.shape.heads_kv),
-        rows_of_head_(num_heads_ > 0 ? units_.num_rows() / num_heads_ : 0),
+        rows_of_head_(num_heads_ > 0 ? tile_groups_.num_rows() / num_heads_ : 0),
         tiles_in_cache_(static_cast<double>(PlanOptions().l2_bytes * rows_of_head_) /
                         static_cast<double>(column_bytes(plan) * plan.tile.block_q)),
         wait_cost_(kWaitCost * std::max(1.0, kDimOfWaitCost / sm90::backward_dim(plan.shape))),
         num_workers_(num_workers) {}
 
   Result<AccumulationOrder> run() const {
-    const std::int64_t num_positions = units_.num_positions();
+    const std::int64_t num_positions = tile_groups_.num_positions();
     if (num_positions > std::numeric_limits<std::int32_t>::max()) {
       return Error{
           ErrorCode::unsupported,
           fmt::format("deterministic: the plan visits {} tiles, at most 2^31 - 1 can be ranked",
                       num_positions)};
     }
-    if (units_.num_units() == 0) return AccumulationOrder();
+    if (tile_groups_.num_units() == 0) return AccumulationOrder();
     AccumulationOrder order = best_permutation(num_positions);
-    std::vector<std::int32_t> num_before(at(units_.num_rows() * num_q_tiles_));
-    order.first_positions.reserve(order.units.size());
+    std::vector<std::int32_t> num_before(at(tile_groups_.num_rows() * num_q_tiles_));
+    order.first_positions.reserve(order.tile_groups.size());
     order.positions.reserve(at(num_positions));
-    for (const std::int32_t unit : order.units) {
+    for (const std::int32_t tile_group : order.tile_groups) {
       order.first_positions.push_back(static_cast<std::int32_t>(order.positions.size()));
-      units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
-        order.positions.push_back(num_before[at(row * num_q_tiles_ + tile)]++);
-      });
+      tile_groups_.for_each_visit(
+          tile_group, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+            order.positions.push_back(num_before[at(row * num_q_tiles_ + tile)]++);
+          });
     }
     return Result<AccumulationOrder>(std::move(order));
   }
@@ -227,18 +240,19 @@ class OrderSearch {
   AccumulationOrder ordered(std::int64_t heads_at_once, bool is_down) const {
     AccumulationOrder order;
     order.walks_down = is_down;
-    order.units.resize(at(units_.num_units()));
-    std::iota(order.units.begin(), order.units.end(), 0);
-    const auto key_of = [&](std::int32_t unit) {
-      return std::tuple(units_.kv_row(unit) / heads_at_once, units_.place(unit, is_down));
+    order.tile_groups.resize(at(tile_groups_.num_units()));
+    std::iota(order.tile_groups.begin(), order.tile_groups.end(), 0);
+    const auto key_of = [&](std::int32_t tile_group) {
+      return std::tuple(tile_groups_.kv_row(tile_group) / heads_at_once,
+                        tile_groups_.place(tile_group, is_down));
     };
-    std::stable_sort(order.units.begin(), order.units.end(),
+    std::stable_sort(order.tile_groups.begin(), order.tile_groups.end(),
                      [&](std::int32_t a, std::int32_t b) { return key_of(a) < key_of(b); });
     return order;
   }
 
-  // Time that workers take for the units of `num_heads` KV heads out of many, simulated on the
-  // first ones.
+  // Time that workers take for the tile groups of `num_heads` KV heads out of many, simulated on
+  // the first ones.
   double simulated_time(const AccumulationOrder& order, std::int64_t num_heads) const {
     // For each query tile: when the next addition may be made.
     std::vector<double> dq_semaphores(at(num_heads * rows_of_head_ * num_q_tiles_));
@@ -247,22 +261,23 @@ class OrderSearch {
     std::priority_queue<double, std::vector<double>, std::greater<>> workers(
         std::greater<>(), std::vector<double>(static_cast<std::size_t>(num_workers_)));
     double end = 0, work = 0;
-    for (const std::int32_t unit : order.units) {
-      if (units_.kv_row(unit) >= num_heads) continue;
+    for (const std::int32_t tile_group : order.tile_groups) {
+      if (tile_groups_.kv_row(tile_group) >= num_heads) continue;
       const double begin = workers.top();
-      double computed = begin + kUnitCost, added = 0;
+      double computed = begin + kTileGroupCost, added = 0;
       workers.pop();
-      for (int pass = 0; pass < units_.num_passes(); ++pass) {
-        units_.for_each_visit(unit, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
-          double& dq_position = dq_semaphores[at((row + pass) * num_q_tiles_ + tile)];
-          computed = std::max(computed + 1, added + kSlack);
-          added = std::max(computed, dq_position);
-          if (dq_position > 0) {
-            const double gap = kGapsOfTile * (added - dq_position + wait_cost_);
-            ++gaps[std::min(static_cast<std::size_t>(gap), gaps.size() - 1)];
-          }
-          dq_position = added + wait_cost_;
-        });
+      for (int pass = 0; pass < tile_groups_.num_passes(); ++pass) {
+        tile_groups_.for_each_visit(
+            tile_group, order.walks_down, [&](std::int64_t row, std::int32_t tile) {
+              double& dq_position = dq_semaphores[at((row + pass) * num_q_tiles_ + tile)];
+              computed = std::max(computed + 1, added + kSlack);
+              added = std::max(computed, dq_position);
+              if (dq_position > 0) {
+                const double gap = kGapsOfTile * (added - dq_position + wait_cost_);
+                ++gaps[std::min(static_cast<std::size_t>(gap), gaps.size() - 1)];
+              }
+              dq_position = added + wait_cost_;
+            });
       }
       const double done = std::max(computed, added);
       workers.push(done);
@@ -286,9 +301,9 @@ class OrderSearch {
   }
 
   AccumulationOrder best_permutation(std::int64_t num_positions) const {
-    const std::int64_t heads = units_.heads_in_cache();
+    const std::int64_t heads = tile_groups_.heads_in_cache();
     const std::int64_t simulated = std::min(num_heads_, kMostTimesTheHeads * heads);
-    const std::int64_t num_steps = num_positions * units_.num_passes();
+    const std::int64_t num_steps = num_positions * tile_groups_.num_passes();
     if (num_steps / num_heads_ * simulated > kMaxSimulatedPositions) return ordered(heads, false);
     AccumulationOrder best;
     double least = std::numeric_limits<double>::infinity();
@@ -309,7 +324,7 @@ class OrderSearch {
     return best;
   }
 
-  Units units_;
+  Units tile_groups_;
   std::int64_t num_q_tiles_, num_heads_, rows_of_head_;
   double tiles_in_cache_;
   double wait_cost_;
@@ -319,8 +334,8 @@ class OrderSearch {
 }  // namespace
 
 Result<AccumulationOrder> accumulation_order(const AttentionPlan& plan, int num_workers) {
-  return plan.has_worklist() ? OrderSearch<WorklistUnits>(plan, num_workers).run()
-                             : OrderSearch<ItemUnits>(plan, num_workers).run();
+  return plan.has_worklist() ? OrderSearch<WorklistTileGroups>(plan, num_workers).run()
+                             : OrderSearch<WorkTileGroups>(plan, num_workers).run();
 }
 
 }  // namespace fdma

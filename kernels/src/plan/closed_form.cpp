@@ -1,7 +1,7 @@
-// Converts ParametricMask to closed-form masks in 32 bits (ClosedFormMask) and derives items from
-// them. A position is taken relative to the last query and the last key (pos_shift), and a bound
-// that only says where the keys end is dropped. Elements that differ only in their lengths then
-// share one closed form, and it keeps its meaning where a call lowers the lengths.
+// Converts ParametricMask to closed-form masks in 32 bits (ClosedFormMask) and derives work tiles
+// from them. A position is taken relative to the last query and the last key (pos_shift), and a
+// bound that only says where the keys end is dropped. Elements that differ only in their lengths
+// then share one closed form, and it keeps its meaning where a call lowers the lengths.
 #include "plan/closed_form.hpp"
 
 #include <fmt/format.h>
@@ -132,15 +132,15 @@ ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::i
   return {rows, begin, end, rows.document(begin), rows.document(end - 1), tile.block_kv};
 }
 
-std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
-                                        const std::vector<ClosedFormElement>& elements) {
+std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
+                                             const std::vector<ClosedFormElement>& elements) {
   const AttentionShape& shape = plan.shape;
   const std::int32_t group_size = shape.group_size();
   struct Row {
     std::int32_t q_tile;
     std::int32_t num_tiles;
   };
-  std::vector<WorkItem> items;
+  std::vector<WorkTile> work_tiles;
   std::vector<Row> rows;
   for (std::int32_t b = 0; b < shape.batch; ++b) {
     const ClosedFormElement& element = elements[static_cast<std::size_t>(b)];
@@ -158,18 +158,18 @@ std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
           for (std::int32_t h = first; h < first + group_size; h += plan.heads_per_tile) {
             for (std::int32_t i = 0; i < plan.num_splits; ++i) {
               const Piece piece = piece_of(row.num_tiles, plan.num_splits, i);
-              items.push_back({b, h, row.q_tile, 0, 0, 0, piece.num_tiles, 0, piece.first_tile,
-                               plan.num_splits == 1 ? kWholeRow : i});
+              work_tiles.push_back({b, h, row.q_tile, 0, 0, 0, piece.num_tiles, 0, piece.first_tile,
+                                    plan.num_splits == 1 ? kWholeRow : i});
             }
           }
         }
       }
     }
   }
-  return items;
+  return work_tiles;
 }
 
-std::int64_t count_closed_form_items(const AttentionPlan& plan) {
+std::int64_t count_closed_form_work_tiles(const AttentionPlan& plan) {
   std::int64_t rows = 0;
   for (std::int64_t b = 0; b < plan.shape.batch; ++b) {
     rows += ceil_div(plan.row_len(b), plan.mask_tile().block_q);

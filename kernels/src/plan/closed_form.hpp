@@ -1,5 +1,5 @@
-// Closed-form plans on the host: the closed-form masks of a mask's groups, and the items that
-// follow from them. On the GPU cuda/tile_rows.cu makes the items at each call.
+// Closed-form plans on the host: the closed-form masks of a mask's groups, and the work tiles that
+// follow from them. On the GPU cuda/tile_rows.cu makes the work tiles at each call.
 #pragma once
 
 #include <array>
@@ -38,13 +38,13 @@ std::vector<ClosedFormElement> closed_form_elements(const AttentionPlan& plan,
 /// The tiles of a tile row of the element, which has rows there. `tile` is the plan's mask_tile.
 ClosedFormWalk walk_of(const ClosedFormElement& element, BlockShape tile, std::int64_t tile_row);
 
-/// The items of a call, without segments. They are sorted by batch element, then by groups of
+/// The work tiles of a call, without segments. They are sorted by batch element, then by groups of
 /// heads_in_l2 KV heads, then rows with many tiles first. The query heads of a row are adjacent.
-std::vector<WorkItem> closed_form_items(const AttentionPlan& plan,
-                                        const std::vector<ClosedFormElement>& elements);
+std::vector<WorkTile> closed_form_work_tiles(const AttentionPlan& plan,
+                                             const std::vector<ClosedFormElement>& elements);
 
-/// Number of items of a closed-form plan at its own lengths.
-std::int64_t count_closed_form_items(const AttentionPlan& plan);
+/// Number of work tiles of a closed-form plan at its own lengths.
+std::int64_t count_closed_form_work_tiles(const AttentionPlan& plan);
 
 /// PlanCounts of a closed-form plan at its own lengths. Cost: O(tile rows of all batch elements).
 PlanCounts count_closed_form_tiles(const AttentionPlan& plan);

@@ -42,7 +42,7 @@ std::string closed_form_text_of(const AttentionPlan& plan, std::int64_t max_clos
       shape.batch, shape.heads_q, shape.heads_kv, fmt::join(shape.q_lens, ","),
       fmt::join(shape.kv_lens, ","), shape.head_dim, shape.head_dim_v, to_string(shape.q_dtype),
       to_string(shape.k_dtype), to_string(shape.v_dtype), to_string(shape.out_dtype),
-      plan.num_items(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
+      plan.num_work_tiles(), plan.counts.empty_items, plan.size_bytes(), plan.counts.full_tiles,
       plan.counts.formula_tiles, plan.heads_per_tile, plan.num_splits, plan.heads_in_l2);
   const auto count = static_cast<std::int64_t>(plan.closed_forms.size());
   const std::int64_t shown = std::min(max_closed_forms, count);

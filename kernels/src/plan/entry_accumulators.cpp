@@ -40,18 +40,18 @@ KvWorklist with_accum_of_pairs(const KvWorklist& lists) {
   KvWorklist result = lists;
   result.accum_keys.clear();
   std::map<std::int32_t, OldRows> rows_of_tile;  // by the first tile of a list
-  for (std::size_t i = 0; i < lists.items.size();) {
-    // Items of a KV head are together.
-    const KvWorkTile& head = lists.items[i];
+  for (std::size_t i = 0; i < lists.work_tiles.size();) {
+    // Work tiles of a KV head are together.
+    const KvWorkTile& head = lists.work_tiles[i];
     std::size_t end = i;
     std::int32_t first_tile = head.key_tile, end_tile = first_tile;
     std::int32_t old_sum = kNoAccum;
-    for (; end < lists.items.size(); ++end) {
-      const KvWorkTile& item = lists.items[end];
-      if (item.batch != head.batch || item.kv_head != head.kv_head) break;
-      first_tile = std::min(first_tile, item.key_tile);
-      end_tile = std::max(end_tile, item.key_tile + 1);
-      if (item.first_accum_row != kNoAccum) old_sum = item.first_accum_row;
+    for (; end < lists.work_tiles.size(); ++end) {
+      const KvWorkTile& work_tile = lists.work_tiles[end];
+      if (work_tile.batch != head.batch || work_tile.kv_head != head.kv_head) break;
+      first_tile = std::min(first_tile, work_tile.key_tile);
+      end_tile = std::max(end_tile, work_tile.key_tile + 1);
+      if (work_tile.first_accum_row != kNoAccum) old_sum = work_tile.first_accum_row;
     }
     const auto first_accum_row = static_cast<std::int32_t>(result.accum_keys.size());
     if (old_sum != kNoAccum) {
@@ -65,8 +65,8 @@ KvWorklist with_accum_of_pairs(const KvWorklist& lists) {
       }
     }
     for (; i < end; ++i) {
-      if (result.items[i].first_accum_row != kNoAccum)
-        result.items[i].first_accum_row = first_accum_row;
+      if (result.work_tiles[i].first_accum_row != kNoAccum)
+        result.work_tiles[i].first_accum_row = first_accum_row;
     }
   }
   return result;

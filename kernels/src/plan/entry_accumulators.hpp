@@ -10,8 +10,8 @@ namespace fdma {
 /// several times. A launch then adds two numbers to a row, which is 0 before, so their order does
 /// not matter. The rows of a key are added up in order afterwards.
 ///
-/// Invariants  a tile of keys is in one item of a KV head
-/// Cost        O(keys + items + rows)
+/// Invariants  a tile of keys is in one work tile of a KV head
+/// Cost        O(keys + work tiles + rows)
 KvWorklist with_accum_of_pairs(const KvWorklist& lists);
 
 }  // namespace fdma

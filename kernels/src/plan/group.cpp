@@ -1,7 +1,8 @@
 // Appends a group's tile rows to a plan. Tile rows whose tiles all stay keep the closed form of
-// their run: segments that several rows share, and an item's steps into them. A row with a kv index
-// list has segments of its own: what is left of the run's segments between the gathered tiles, then
-// the list. Rows over permuted keys are rows of another mask, each after a segment that says so.
+// their run: segments that several rows share, and a work tile's steps into them. A row with a kv
+// index list has segments of its own: what is left of the run's segments between the gathered
+// tiles, then the list. Rows over permuted keys are rows of another mask, each after a segment that
+// says so.
 #include "plan/group.hpp"
 
 #include <fmt/format.h>

@@ -18,7 +18,7 @@
 namespace fdma {
 namespace {
 
-// What the items of a group share.
+// What the work tiles of a group share.
 struct GroupUse {
   std::int64_t num_kv_heads = 0;  // of all batch elements, whose query heads have this mask
   bool shares_kv_head = false;    // with another group: then its keys cannot be permuted
@@ -136,14 +136,14 @@ class GroupsPlanner {
     return chosen < (1 - costs_.least_mask_gain) * visited;
   }
 
-  // Keys are permuted if all items together gain more than that costs.
+  // Keys are permuted if all work tiles together gain more than that costs.
   void weigh_permutations(std::vector<GroupChoice>& groups) const {
-    const auto items_of_kv_head =
+    const auto work_tiles_of_kv_head =
         static_cast<double>(ceil_div(plan_.shape.group_size(), plan_.heads_per_tile));
     double gain = -costs_.moving;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const double moved = costs_.permuted_key * static_cast<double>(groups[g].ordered.keys.size());
-      const double of_kv_head = groups[g].gain * items_of_kv_head - moved;
+      const double of_kv_head = groups[g].gain * work_tiles_of_kv_head - moved;
       if (of_kv_head <= 0) groups[g].drop_permutation();
       if (groups[g].has_permutation())
         gain += of_kv_head * static_cast<double>(uses_[g].num_kv_heads);

@@ -1,15 +1,15 @@
 // Makes kv worklists. Keys that are live together are listed together (kv_permutation.cpp says why
-// blocks are sorted twice), so that of the tiles of queries that an item visits more than half are
-// full. The other tiles are masked by the interval of each key, which is the cheapest mask where
-// keys are rows.
+// blocks are sorted twice), so that of the tiles of queries that a work tile visits more than half
+// are full. The other tiles are masked by the interval of each key, which is the cheapest mask
+// where keys are rows.
 //
 // A tile is visited from its first begin to its last end. Where keys that begin together end apart,
 // 128 keys are apart in one or the other. Intervals are therefore cut at the ends of segments, and
 // each segment is sorted anew. Many of a segment's keys are live through all of it. Others only
 // begin or only end in it and need one order, not two. Keys that do both in a segment are short. A
 // key that is listed several times accumulates its gradients in float32, row by row. Other keys
-// have one item, which writes them. Items of a segment run at the same time, and its rows of Q, dO
-// and the accumulators of dQ are read from the cache.
+// have one work tile, which writes them. Work tiles of a segment run at the same time, and its rows
+// of Q, dO and the accumulators of dQ are read from the cache.
 //
 // Example     learned top-k of 131,072 keys, w = 2,048, cells visited per cell of the mask, uncut
 //             and cut every 4,096 queries: random scores 1.28 and 1.07, clustered 1.23 and 1.07,
@@ -136,9 +136,9 @@ std::int32_t segment_tiles(std::int32_t group_size, std::int64_t q_len) {
 }
 
 std::int32_t segment_tiles(const AttentionShape& shape, std::int64_t w) {
-  // With 128 columns a tile is 128 KB of Q, dO and accumulators for each query head. w / 128 items
-  // are live at the same time. If they are few for some hundred blocks, two segments are read at a
-  // time.
+  // With 128 columns a tile is 128 KB of Q, dO and accumulators for each query head. w / 128 work
+  // tiles are live at the same time. If they are few for some hundred blocks, two segments are read
+  // at a time.
   constexpr std::int32_t kMostOfTwo = 64, kMostOfOne = 128;
   constexpr std::int64_t kManyKeys = 32768;
   const std::int32_t most = w < kManyKeys ? kMostOfTwo : kMostOfOne;
@@ -176,14 +176,16 @@ HeadWorklist make_head_worklist(std::span<const std::int64_t> offsets,
                                    static_cast<std::size_t>(kWorklistTile));
     const Tiles hull = hull_of(keys), full = full_of(keys, q_len);
     const bool has_full = full.begin < full.end;
-    lists.items.push_back({0, 0, tile, 0, hull.begin, hull.end, has_full ? full.begin : hull.begin,
-                           has_full ? full.end : hull.begin});
+    lists.work_tiles.push_back({0, 0, tile, 0, hull.begin, hull.end,
+                                has_full ? full.begin : hull.begin,
+                                has_full ? full.end : hull.begin});
   }
-  const auto order_of = [segment](const KvWorkTile& item) {
-    return std::tuple(item.begin_tile / segment,
-                      -std::min(item.end_tile - item.begin_tile, segment), item.key_tile);
+  const auto order_of = [segment](const KvWorkTile& work_tile) {
+    return std::tuple(work_tile.begin_tile / segment,
+                      -std::min(work_tile.end_tile - work_tile.begin_tile, segment),
+                      work_tile.key_tile);
   };
-  std::sort(lists.items.begin(), lists.items.end(),
+  std::sort(lists.work_tiles.begin(), lists.work_tiles.end(),
             [&](const KvWorkTile& a, const KvWorkTile& b) { return order_of(a) < order_of(b); });
   add_sums(offsets.empty() ? 0 : offsets.size() - 1, lists);
   return lists;
@@ -195,15 +197,15 @@ std::int32_t append_keys(const HeadWorklist& lists, KvWorklist& to) {
   return first_tile;
 }
 
-void append_items(const HeadWorklist& lists, std::int32_t first_tile, std::int32_t batch,
-                  std::int32_t kv_head, std::int32_t heads_kv, KvWorklist& to) {
+void append_work_tiles(const HeadWorklist& lists, std::int32_t first_tile, std::int32_t batch,
+                       std::int32_t kv_head, std::int32_t heads_kv, KvWorklist& to) {
   const auto first_accum_row = static_cast<std::int32_t>(to.accum_keys.size());
-  for (KvWorkTile item : lists.items) {
-    item.batch = batch;
-    item.kv_head = kv_head;
-    item.key_tile += first_tile;
-    if (item.first_accum_row != kNoAccum) item.first_accum_row += first_accum_row;
-    to.items.push_back(item);
+  for (KvWorkTile work_tile : lists.work_tiles) {
+    work_tile.batch = batch;
+    work_tile.kv_head = kv_head;
+    work_tile.key_tile += first_tile;
+    if (work_tile.first_accum_row != kNoAccum) work_tile.first_accum_row += first_accum_row;
+    to.work_tiles.push_back(work_tile);
   }
   for (const std::int32_t key : lists.accum_keys) {
     to.accum_keys.push_back({batch * heads_kv + kv_head, key});

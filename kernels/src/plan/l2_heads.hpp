@@ -1,5 +1,5 @@
-// Groups of KV heads whose items share a cache: the bytes that items of a plan read in succession,
-// and how many KV heads the cache holds.
+// Groups of KV heads whose work tiles share a cache: the bytes that work tiles of a plan read in
+// succession, and how many KV heads the cache holds.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline std::int64_t column_bytes(const AttentionPlan& plan) {
                                head_dim_v * size_bytes(shape.out_dtype));
 }
 
-/// Number of KV heads in L2 at a time: the data that their items read in succession fits in
+/// Number of KV heads in L2 at a time: the data that their work tiles read in succession fits in
 /// `l2_bytes`.
 inline std::int64_t heads_in_l2(const AttentionPlan& plan, std::int64_t l2_bytes) {
   const std::int64_t columns =

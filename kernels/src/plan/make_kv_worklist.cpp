@@ -1,7 +1,7 @@
 // Decides on kv worklists for backward plans. They pay where tiles of the mask in kv permutation
 // have few cells: a key of learned top-k or of random eviction is live in every tile between its
 // begin and its end, but few of its neighbours are. Both ways visit tiles of 128 x 128 at the same
-// speed, so their tile counts are compared. An item of a worklist costs one additional tile,
+// speed, so their tile counts are compared. A work tile of a worklist costs one additional tile,
 // because its keys are loaded and its gradients stored one by one.
 //
 // Example     random eviction, 32,768 tokens: of 32,896 tiles of a head a quarter is full; sorted
@@ -25,7 +25,7 @@
 namespace fdma {
 namespace {
 
-constexpr std::int64_t kItemTiles = 1;
+constexpr std::int64_t kWorkTileTiles = 1;
 constexpr double kLeastGain = 0.1;
 
 // The mask group of each KV head of each batch element, if its query heads have one in common.
@@ -66,7 +66,9 @@ ColumnIntervals columns_of_group(const BlockMask& mask, std::int32_t group) {
   return columns_from_segment(segment_of_group(mask, group, {kWorklistTile, kWorklistTile}));
 }
 
-std::int64_t tiles_of(const KvWorkTile& item) { return item.end_tile - item.begin_tile; }
+std::int64_t tiles_of(const KvWorkTile& work_tile) {
+  return work_tile.end_tile - work_tile.begin_tile;
+}
 
 // Number of tiles of the mask in kv permutation that have a cell.
 std::int64_t tiles_of(const ColumnIntervals& columns) {
@@ -98,7 +100,7 @@ class ListsPlanner {
       }
     }
     segment_ = segment_tiles(shape, w);
-    std::int64_t visited = 0, listed = 0, num_items = 0, num_accum_rows = 0, num_keys = 0;
+    std::int64_t visited = 0, listed = 0, num_work_tiles = 0, num_accum_rows = 0, num_keys = 0;
     for (const std::int32_t g : *group_of_head) {
       Group& group = groups_[static_cast<std::size_t>(g)];
       if (!group.has_worklist) {
@@ -107,12 +109,12 @@ class ListsPlanner {
       }
       visited += group.visited;
       listed += group.listed;
-      num_items += static_cast<std::int64_t>(group.lists.items.size());
+      num_work_tiles += static_cast<std::int64_t>(group.lists.work_tiles.size());
       num_accum_rows += static_cast<std::int64_t>(group.lists.accum_keys.size());
     }
     const double most = (1 - kLeastGain) * static_cast<double>(visited);
-    if (num_items == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) return false;
-    if (const std::int64_t count = std::max({num_items, num_accum_rows, num_keys});
+    if (num_work_tiles == 0 || (!is_asked_for_ && static_cast<double>(listed) > most)) return false;
+    if (const std::int64_t count = std::max({num_work_tiles, num_accum_rows, num_keys});
         count > std::numeric_limits<std::int32_t>::max()) {
       return Error{ErrorCode::unsupported,
                    fmt::format("mask: {} worklist entries, items or sums, but a plan holds at most "
@@ -141,7 +143,8 @@ class ListsPlanner {
     group.has_worklist = true;
     if (is_asked_for_) return;
     group.visited = tiles_of(columns);
-    for (const KvWorkTile& item : group.lists.items) group.listed += tiles_of(item) + kItemTiles;
+    for (const KvWorkTile& work_tile : group.lists.work_tiles)
+      group.listed += tiles_of(work_tile) + kWorkTileTiles;
   }
 
   void place(const std::vector<std::int32_t>& group_of_head) {
@@ -150,8 +153,8 @@ class ListsPlanner {
       Group& group = groups_[static_cast<std::size_t>(group_of_head[i])];
       if (group.first_tile < 0) group.first_tile = append_keys(group.lists, plan_.kv_worklist);
       const auto row = static_cast<std::int32_t>(i);
-      append_items(group.lists, group.first_tile, row / heads_kv, row % heads_kv, heads_kv,
-                   plan_.kv_worklist);
+      append_work_tiles(group.lists, group.first_tile, row / heads_kv, row % heads_kv, heads_kv,
+                        plan_.kv_worklist);
     }
   }
 
@@ -167,15 +170,16 @@ class ListsPlanner {
 PlanCounts count_kv_worklist(const AttentionPlan& plan) {
   PlanCounts counts;
   const std::int64_t group_size = plan.shape.group_size();
-  for (const KvWorkTile& item : plan.kv_worklist.items) {
-    const std::int64_t full = item.full_end - item.full_begin;
+  for (const KvWorkTile& work_tile : plan.kv_worklist.work_tiles) {
+    const std::int64_t full = work_tile.full_end - work_tile.full_begin;
     counts.full_tiles += group_size * full;
-    counts.row_tiles += group_size * (tiles_of(item) - full);
+    counts.row_tiles += group_size * (tiles_of(work_tile) - full);
   }
-  // A key is counted with its first item.
+  // A key is counted with its first work tile.
   std::vector<std::pair<std::int32_t, std::int32_t>> tiles;
-  for (const KvWorkTile& item : plan.kv_worklist.items) {
-    tiles.emplace_back(item.batch * plan.shape.heads_kv + item.kv_head, item.key_tile);
+  for (const KvWorkTile& work_tile : plan.kv_worklist.work_tiles) {
+    tiles.emplace_back(work_tile.batch * plan.shape.heads_kv + work_tile.kv_head,
+                       work_tile.key_tile);
   }
   std::sort(tiles.begin(), tiles.end());
   tiles.erase(std::unique(tiles.begin(), tiles.end()), tiles.end());
@@ -191,14 +195,14 @@ std::int32_t worklist_segment(const AttentionPlan& plan) {
   const KvWorklist& lists = plan.kv_worklist;
   std::set<std::int32_t> known;  // first tiles of lists
   std::int64_t w = 0;
-  for (std::size_t i = 0; i < lists.items.size();) {
-    const KvWorkTile& head = lists.items[i];
+  for (std::size_t i = 0; i < lists.work_tiles.size();) {
+    const KvWorkTile& head = lists.work_tiles[i];
     std::size_t end = i;
     std::int32_t first_tile = head.key_tile;
-    for (; end < lists.items.size(); ++end) {
-      const KvWorkTile& item = lists.items[end];
-      if (item.batch != head.batch || item.kv_head != head.kv_head) break;
-      first_tile = std::min(first_tile, item.key_tile);
+    for (; end < lists.work_tiles.size(); ++end) {
+      const KvWorkTile& work_tile = lists.work_tiles[end];
+      if (work_tile.batch != head.batch || work_tile.kv_head != head.kv_head) break;
+      first_tile = std::min(first_tile, work_tile.key_tile);
     }
     if (!known.insert(first_tile).second) {
       i = end;
@@ -207,7 +211,7 @@ std::int32_t worklist_segment(const AttentionPlan& plan) {
     std::vector<Interval> intervals;
     for (; i < end; ++i) {
       const auto first =
-          lists.keys.begin() + std::ptrdiff_t{lists.items[i].key_tile} * kWorklistTile;
+          lists.keys.begin() + std::ptrdiff_t{lists.work_tiles[i].key_tile} * kWorklistTile;
       std::for_each(first, first + kWorklistTile, [&](const WorklistEntry& each) {
         intervals.push_back({each.q_begin, each.q_end});
       });

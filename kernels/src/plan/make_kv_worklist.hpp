@@ -11,11 +11,11 @@ namespace fdma {
 /// planner decides, if it is predicted to pay; returns whether it did. `mask` is the mask itself,
 /// not the transposed one. It never does where query heads of a KV head have different masks.
 ///
-/// Errors  unsupported: more than 2^31 - 1 worklist entries, items or sums
+/// Errors  unsupported: more than 2^31 - 1 worklist entries, work tiles or sums
 Result<bool> plan_kv_worklist(const BlockMask& mask, const PlanOptions& options,
                               AttentionPlan& plan);
 
-/// The tiles that the items of plan.kv_worklist visit, for all heads.
+/// The tiles that the work tiles of plan.kv_worklist visit, for all heads.
 PlanCounts count_kv_worklist(const AttentionPlan& plan);
 
 /// Length in tiles of the segments of queries at which plan.kv_worklist are cut.

@@ -1,18 +1,21 @@
-// make_plan: from a mask to a plan, in four steps, and a fifth where items are few:
+// make_plan: from a mask to a plan, in four steps, and a fifth where work tiles are few:
 //   1. Bring the mask of each group into tiles of the backend (one re-blocking where blocks differ).
 //   2. Append its segments to the plan in closed form, with bitmaps in the backend's order. Tiles of
 //      few live keys go to kv index lists or are computed in a kv permutation (regions.hpp,
 //      group.hpp).
-//   3. Make one item for each batch element, query head (or set of heads that share a tile) and query
+//   3. Make one work tile for each batch element, query head (or set of heads that share a tile)
+//   and query
 //      tile.
-//   4. Order the items: by groups of KV heads whose keys and values fit in L2, and inside a group
-//      longest first. Workers that take the next item when they are free then end close together
-//      (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the optimum).
-//   5. Where items are few, split rows over several items (splits.hpp).
+//   4. Order the work tiles: by groups of KV heads whose keys and values fit in L2, and inside a
+//   group
+//      longest first. Workers that take the next work tile when they are free then end close
+//      together (R. L. Graham, Bounds on multiprocessing timing anomalies, 1969: at most 4/3 of the
+//      optimum).
+//   5. Where work tiles are few, split rows over several work tiles (splits.hpp).
 //
-// A backward plan is made the same way from the transposed mask, except that the items of a group
-// of query heads stay together: they are sorted by what the group computes. For sm90 it may be a
-// plan of a kv worklist instead (make_kv_worklist.hpp).
+// A backward plan is made the same way from the transposed mask, except that the work tiles of a
+// group of query heads stay together: they are sorted by what the group computes. For sm90 it may
+// be a plan of a kv worklist instead (make_kv_worklist.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -149,7 +152,7 @@ void add_counts(PlanCounts& sum, const PlanCounts& counts) {
   sum.gather_entries += counts.gather_entries;
 }
 
-// Columns that a row computes, by which items are compared.
+// Columns that a row computes, by which work tiles are compared.
 std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) {
   const PlanCounts& counts = row.counts;
   return (counts.full_tiles + counts.bitmap_tiles + counts.row_tiles) * tile_columns +
@@ -158,11 +161,12 @@ std::int64_t columns_computed(const PlannedRow& row, std::int64_t tile_columns) 
 
 struct Ranked {
   std::int64_t columns;
-  WorkItem item;
+  WorkTile work_tile;
 };
 
-// Appends the items of KV heads [begin, end), counted over batch elements, longest first. In a
-// backward plan it sorts groups of query heads; their items are equal in rank and so stay together.
+// Appends the work tiles of KV heads [begin, end), counted over batch elements, longest first. In a
+// backward plan it sorts groups of query heads; their work tiles are equal in rank and so stay
+// together.
 void append_l2_group(AttentionPlan& plan, const BlockMask& mask,
                      const std::vector<PlannedGroup>& groups, std::int64_t begin,
                      std::int64_t end) {
@@ -192,19 +196,19 @@ void append_l2_group(AttentionPlan& plan, const BlockMask& mask,
     }
     if (!plan.is_backward()) continue;
     for (std::size_t i = first; i < ranked.size(); ++i) {
-      ranked[i].columns = columns_of_group[static_cast<std::size_t>(ranked[i].item.q_tile)];
+      ranked[i].columns = columns_of_group[static_cast<std::size_t>(ranked[i].work_tile.q_tile)];
     }
   }
   std::sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
     if (a.columns != b.columns) return a.columns > b.columns;
-    if (a.item.batch != b.item.batch) return a.item.batch < b.item.batch;
-    if (a.item.q_tile != b.item.q_tile) return a.item.q_tile < b.item.q_tile;
-    return a.item.head < b.item.head;
+    if (a.work_tile.batch != b.work_tile.batch) return a.work_tile.batch < b.work_tile.batch;
+    if (a.work_tile.q_tile != b.work_tile.q_tile) return a.work_tile.q_tile < b.work_tile.q_tile;
+    return a.work_tile.head < b.work_tile.head;
   });
-  for (const Ranked& each : ranked) plan.items.push_back(each.item);
+  for (const Ranked& each : ranked) plan.work_tiles.push_back(each.work_tile);
 }
 
-// A plan without items.
+// A plan without work tiles.
 Result<AttentionPlan> empty_plan(const BlockMask& mask, const AttentionShape& shape,
                                  const ScoreSpec& score, const PlanOptions& options) {
   AttentionPlan plan;
@@ -248,31 +252,31 @@ Result<AttentionPlan> closed_form_plan_of(const BlockMask& mask, const Attention
   return plan;
 }
 
-// Completes `plan` with the items of `mask`, whose rows are the plan's.
+// Completes `plan` with the work tiles of `mask`, whose rows are the plan's.
 Result<AttentionPlan> plan_of(const BlockMask& mask, AttentionPlan plan,
                               const PlanOptions& options) {
   const AttentionShape& shape = plan.shape;
-  std::int64_t num_items = 0, most_rows = 0;
+  std::int64_t num_work_tiles = 0, most_rows = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t rows = ceil_div(plan.row_len(b), plan.mask_tile().block_q);
     most_rows = std::max(most_rows, rows);
-    num_items += rows * shape.heads_kv * ceil_div(shape.group_size(), plan.heads_per_tile);
+    num_work_tiles += rows * shape.heads_kv * ceil_div(shape.group_size(), plan.heads_per_tile);
   }
   const std::int64_t num_kv_heads = shape.batch * shape.heads_kv;
   const std::int64_t l2_group = heads_in_l2(plan, options.l2_bytes);
   const std::int64_t ranked_at_once =
-      num_items / num_kv_heads * std::min<std::int64_t>(l2_group, num_kv_heads);
+      num_work_tiles / num_kv_heads * std::min<std::int64_t>(l2_group, num_kv_heads);
   FDMA_TRY_VOID(check_memory(
-      num_items * static_cast<std::int64_t>(sizeof(WorkItem)) +
+      num_work_tiles * static_cast<std::int64_t>(sizeof(WorkTile)) +
           ranked_at_once * static_cast<std::int64_t>(sizeof(Ranked)) +
           mask.num_groups() * most_rows * static_cast<std::int64_t>(sizeof(PlannedRow)),
       "make_plan"));
   FDMA_TRY(const std::vector<PlannedGroup> groups, plan_groups(mask, options, plan));
-  plan.items.reserve(static_cast<std::size_t>(num_items));
+  plan.work_tiles.reserve(static_cast<std::size_t>(num_work_tiles));
   std::vector<std::size_t> l2_groups{0};
   for (std::int64_t kv = 0; kv < num_kv_heads; kv += l2_group) {
     append_l2_group(plan, mask, groups, kv, std::min(kv + l2_group, num_kv_heads));
-    l2_groups.push_back(plan.items.size());
+    l2_groups.push_back(plan.work_tiles.size());
   }
   if (const std::int32_t num_workers = workers_to_split_for(options); num_workers > 0) {
     split_rows(plan, l2_groups, num_workers);
@@ -312,17 +316,18 @@ std::int64_t AttentionPlan::size_bytes() const {
   const auto bytes = [](const auto& v) {
     return static_cast<std::int64_t>(v.size() * sizeof(v.front()));
   };
-  return bytes(items) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) + bytes(row_offsets) +
-         bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
+  return bytes(work_tiles) + bytes(split_rows) + bytes(segments) + bytes(bitmaps) +
+         bytes(row_offsets) + bytes(row_intervals) + bytes(column_tables) + bytes(column_offsets) +
          bytes(column_intervals) + bytes(kv_index_lists) + bytes(kv_index_entries) +
          bytes(kv_permutations) + bytes(permuted_keys) + bytes(permutation_of) +
-         bytes(closed_forms) + bytes(borders) + bytes(kv_worklist.keys) + bytes(kv_worklist.items) +
-         bytes(kv_worklist.accum_keys);
+         bytes(closed_forms) + bytes(borders) + bytes(kv_worklist.keys) +
+         bytes(kv_worklist.work_tiles) + bytes(kv_worklist.accum_keys);
 }
 
-std::int64_t AttentionPlan::num_items() const {
-  if (is_closed_form()) return count_closed_form_items(*this);
-  return static_cast<std::int64_t>(has_worklist() ? kv_worklist.items.size() : items.size());
+std::int64_t AttentionPlan::num_work_tiles() const {
+  if (is_closed_form()) return count_closed_form_work_tiles(*this);
+  return static_cast<std::int64_t>(has_worklist() ? kv_worklist.work_tiles.size()
+                                                  : work_tiles.size());
 }
 
 Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& shape,

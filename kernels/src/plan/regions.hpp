@@ -38,7 +38,7 @@ RegionCosts region_costs(Backend backend);
 /// The choice for one tile row: what is gathered, and what it costs.
 struct RowRegions {
   double tiles_cost = 0;          ///< if every tile is visited
-  double cost = 0;                ///< as chosen; both exclude the item's own cost
+  double cost = 0;                ///< as chosen; both exclude the work tile's own cost
   std::int64_t num_scanned = 0;   ///< live keys of column tiles that are visited
   std::int64_t num_gathered = 0;  ///< entries of its kv index list; 0: none
   std::int64_t first_word = 0;    ///< offset of its bits, where it has a list

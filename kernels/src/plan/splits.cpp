@@ -1,10 +1,10 @@
-// Splits rows where items are few and long. Workers take items as they become free, so most of them
-// idle while the last ones work. Splitting the keys of a row over several items balances the load.
-// It costs a little more for each item, and a kernel that combines the partial results. Both costs
-// are predicted in full tiles (docs/performance.md: partial tiles cost 1.1, an item 0.9 beside its
-// tiles):
+// Splits rows where work tiles are few and long. Workers take work tiles as they become free, so
+// most of them idle while the last ones work. Splitting the keys of a row over several work tiles
+// balances the load. It costs a little more for each work tile, and a kernel that combines the
+// partial results. Both costs are predicted in full tiles (docs/performance.md: partial tiles cost
+// 1.1, a work tile 0.9 beside its tiles):
 //
-//     time = makespan of the items in their order + combining
+//     time = makespan of the work tiles in their order + combining
 //
 // Every size of the largest part that is tried is longest / n for some n. Rows are cut into as few
 // even parts as that size allows, so that short rows stay whole. The search ends where even a
@@ -28,28 +28,30 @@ namespace {
 
 constexpr double kPartialTile = 1.1;
 constexpr double kItem = 0.9;
-constexpr double kSplitItem = 1.2;    ///< a split item writes its result in float32
-constexpr double kCombine = 2;        ///< launch and latency of combining: about 3 us
-constexpr double kCombineRow = 1e-4;  ///< a query row of a partial result, read by all workers
+constexpr double kSplitWorkTile = 1.2;  ///< a split work tile writes its result in float32
+constexpr double kCombine = 2;          ///< launch and latency of combining: about 3 us
+constexpr double kCombineRow = 1e-4;    ///< a query row of a partial result, read by all workers
 constexpr double kLeastGain = 0.03;
 /// Within this share of a perfect schedule, finer parts are not tried
 constexpr double kEnough = 0.01;
 constexpr std::int64_t kMostPartialsPerWorker = 32;
 // For closed-form plans, whose rows are all cut alike.
 constexpr std::int32_t kLeastPartTiles = 4;  ///< of the longest row
-/// Rounds of whole items; with more rounds rows are not cut
+/// Rounds of whole work tiles; with more rounds rows are not cut
 constexpr std::int64_t kMostRounds = 8;
 
 // Cost of the tiles of a row in full tiles.
-double tiles_cost(const AttentionPlan& plan, const WorkItem& item) {
+double tiles_cost(const AttentionPlan& plan, const WorkTile& work_tile) {
   double cost = 0;
-  for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+  for (std::int32_t s = work_tile.first_segment;
+       s < work_tile.first_segment + work_tile.num_segments; ++s) {
     const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
-    const std::int64_t tiles = segment.end_tile - segment.first_tile +
-                               std::int64_t{item.step} * (segment.step_end - segment.step_first);
+    const std::int64_t tiles =
+        segment.end_tile - segment.first_tile +
+        std::int64_t{work_tile.step} * (segment.step_end - segment.step_first);
     cost += static_cast<double>(tiles) * (segment.kind == PlanSegmentKind::full ? 1 : kPartialTile);
   }
-  return std::max(cost, 1.0);  // an item without keys computes one tile of none
+  return std::max(cost, 1.0);  // a work tile without keys computes one tile of none
 }
 
 // Existing query rows of the tile, of all its heads.
@@ -71,7 +73,7 @@ std::int32_t num_pieces(std::int32_t num_tiles, std::int32_t largest) {
 
 double piece_cost(const Row& row, std::int32_t piece_tiles, std::int32_t pieces) {
   if (pieces == 1) return row.tiles + kItem;
-  return row.tiles * piece_tiles / row.num_tiles + kSplitItem;
+  return row.tiles * piece_tiles / row.num_tiles + kSplitWorkTile;
 }
 
 struct Prediction {
@@ -85,11 +87,11 @@ class Splitter {
   Splitter(const AttentionPlan& plan, std::span<const std::size_t> l2_groups,
            std::int32_t num_workers)
       : l2_groups_(l2_groups), num_workers_(num_workers) {
-    rows_.reserve(plan.items.size());
-    for (const WorkItem& item : plan.items) {
-      rows_.push_back(
-          {tiles_cost(plan, item), item.num_tiles, rows_of(plan, item.batch, item.q_tile)});
-      longest_ = std::max(longest_, item.num_tiles);
+    rows_.reserve(plan.work_tiles.size());
+    for (const WorkTile& work_tile : plan.work_tiles) {
+      rows_.push_back({tiles_cost(plan, work_tile), work_tile.num_tiles,
+                       rows_of(plan, work_tile.batch, work_tile.q_tile)});
+      longest_ = std::max(longest_, work_tile.num_tiles);
     }
   }
 
@@ -97,8 +99,8 @@ class Splitter {
 
   /// The best size of the largest part; 0 if rows stay whole.
   std::int32_t best_size() {
-    // Workers finish within the longest item of each other (Graham), so no more than that can be
-    // gained.
+    // Workers finish within the longest work tile of each other (Graham), so no more than that can
+    // be gained.
     double sum = 0, longest_cost = 0;
     for (const Row& row : rows_) {
       sum += row.tiles + kItem;
@@ -109,7 +111,7 @@ class Splitter {
     double best_time = (1 - kLeastGain) * whole.time;
     std::int32_t best = 0, size = longest_;
     if (whole.perfect_time > best_time) return 0;
-    // With many items sizes change in steps of an eighth, because each trial takes longer.
+    // With many work tiles sizes change in steps of an eighth, because each trial takes longer.
     const std::int64_t coarse = static_cast<std::int64_t>(rows_.size()) > 8 * num_workers_ ? 8 : 64;
     for (std::int64_t n = 2; size > 1; n += 1 + n / coarse) {
       const auto next = static_cast<std::int32_t>(ceil_div(longest_, n));
@@ -172,12 +174,12 @@ std::int32_t heads_per_tile_of_group(std::int32_t group_size) {
 std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape) {
   const std::int32_t group = shape.group_size();
   const std::int32_t heads = heads_per_tile_of_group(group);
-  std::int64_t num_items = 0, num_packed = 0;
+  std::int64_t num_work_tiles = 0, num_packed = 0;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    num_items += ceil_div(shape.q_len(b), kSm90TileRows) * group;
+    num_work_tiles += ceil_div(shape.q_len(b), kSm90TileRows) * group;
     num_packed += ceil_div(shape.q_len(b), kSm90TileRows / heads) * ceil_div(group, heads);
   }
-  if (num_packed * 10 > num_items * 9) return 1;
+  if (num_packed * 10 > num_work_tiles * 9) return 1;
   if (mask.shape.num_heads == 1) return heads;
   for (std::int64_t b = 0; b < mask.shape.num_batches; ++b) {
     for (std::int64_t h = 0; h < shape.heads_q; ++h) {
@@ -212,26 +214,28 @@ double combine_tiles(const AttentionPlan& plan) {
 double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers) {
   std::vector<double> costs;
   if (plan.is_closed_form()) {
-    for (const WorkItem& item : closed_form_items(plan, closed_form_elements(plan))) {
-      costs.push_back(std::max(item.num_tiles, 1) +
-                      (item.partial == kWholeRow ? kItem : kSplitItem));
+    for (const WorkTile& work_tile : closed_form_work_tiles(plan, closed_form_elements(plan))) {
+      costs.push_back(std::max(work_tile.num_tiles, 1) +
+                      (work_tile.partial == kWholeRow ? kItem : kSplitWorkTile));
     }
     return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
   }
-  costs.reserve(plan.items.size());
-  for (const WorkItem& item : plan.items) {
-    if (item.partial == kWholeRow) {
-      costs.push_back(tiles_cost(plan, item) + kItem);
+  costs.reserve(plan.work_tiles.size());
+  for (const WorkTile& work_tile : plan.work_tiles) {
+    if (work_tile.partial == kWholeRow) {
+      costs.push_back(tiles_cost(plan, work_tile) + kItem);
       continue;
     }
     std::int64_t of_row = 0;
-    for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+    for (std::int32_t s = work_tile.first_segment;
+         s < work_tile.first_segment + work_tile.num_segments; ++s) {
       const PlanSegment& segment = plan.segments[static_cast<std::size_t>(s)];
       of_row += segment.end_tile - segment.first_tile +
-                std::int64_t{item.step} * (segment.step_end - segment.step_first);
+                std::int64_t{work_tile.step} * (segment.step_end - segment.step_first);
     }
-    costs.push_back(tiles_cost(plan, item) * item.num_tiles / static_cast<double>(of_row) +
-                    kSplitItem);
+    costs.push_back(tiles_cost(plan, work_tile) * work_tile.num_tiles /
+                        static_cast<double>(of_row) +
+                    kSplitWorkTile);
   }
   return simulate_schedule(costs, num_workers).makespan_us + combine_tiles(plan);
 }
@@ -248,10 +252,10 @@ std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_work
   }
   AttentionPlan tried = plan;
   tried.num_splits = 1;
-  const std::int64_t num_items = tried.num_items();
-  if (num_items == 0 || num_items >= kMostRounds * num_workers) return 1;
+  const std::int64_t num_work_tiles = tried.num_work_tiles();
+  if (num_work_tiles == 0 || num_work_tiles >= kMostRounds * num_workers) return 1;
   const std::int64_t most = std::min<std::int64_t>(
-      longest / kLeastPartTiles, num_workers * kMostPartialsPerWorker / num_items);
+      longest / kLeastPartTiles, num_workers * kMostPartialsPerWorker / num_work_tiles);
   const double whole = predicted_tiles(tried, num_workers);
   double best = whole * (1 - kLeastGain);
   std::int32_t best_splits = 1;
@@ -260,7 +264,7 @@ std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_work
   for (std::int32_t splits = 2; splits <= most; ++splits) {
     tried.num_splits = splits;
     const double perfect = (static_cast<double>(num_tiles * num_sets) +
-                            kSplitItem * static_cast<double>(num_items * splits)) /
+                            kSplitWorkTile * static_cast<double>(num_work_tiles * splits)) /
                                num_workers +
                            combine_tiles(tried);
     if (perfect >= best) break;
@@ -279,23 +283,23 @@ void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
   if (largest == 0) return;
   struct Ranked {
     double cost;
-    WorkItem item;
+    WorkTile work_tile;
   };
-  std::vector<WorkItem> items;
+  std::vector<WorkTile> work_tiles;
   std::vector<Ranked> ranked;
   std::int32_t next_partial = 0;
   for (std::size_t s = 0; s + 1 < l2_groups.size(); ++s) {
     ranked.clear();
     for (std::size_t i = l2_groups[s]; i < l2_groups[s + 1]; ++i) {
-      const WorkItem& row = plan.items[i];
+      const WorkTile& row = plan.work_tiles[i];
       const std::int32_t pieces = num_pieces(row.num_tiles, largest);
       for (std::int32_t p = 0; p < pieces; ++p) {
         const Piece piece = piece_of(row.num_tiles, pieces, p);
-        WorkItem item = row;
-        item.first_tile = piece.first_tile;
-        item.num_tiles = piece.num_tiles;
-        if (pieces > 1) item.partial = next_partial + p;
-        ranked.push_back({piece_cost(splitter.rows()[i], piece.num_tiles, pieces), item});
+        WorkTile work_tile = row;
+        work_tile.first_tile = piece.first_tile;
+        work_tile.num_tiles = piece.num_tiles;
+        if (pieces > 1) work_tile.partial = next_partial + p;
+        ranked.push_back({piece_cost(splitter.rows()[i], piece.num_tiles, pieces), work_tile});
       }
       if (pieces == 1) continue;
       plan.split_rows.push_back({row.batch, row.head, row.q_tile, next_partial, pieces});
@@ -303,9 +307,9 @@ void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
     }
     std::stable_sort(ranked.begin(), ranked.end(),
                      [](const Ranked& a, const Ranked& b) { return a.cost > b.cost; });
-    for (const Ranked& each : ranked) items.push_back(each.item);
+    for (const Ranked& each : ranked) work_tiles.push_back(each.work_tile);
   }
-  plan.items = std::move(items);
+  plan.work_tiles = std::move(work_tiles);
 }
 
 std::int64_t num_partials(const AttentionPlan& plan) {

@@ -1,5 +1,5 @@
-// Planning for few items with long rows: query heads that share a tile, and rows that are split
-// over several items. make_plan calls it for sm90.
+// Planning for few work tiles with long rows: query heads that share a tile, and rows that are
+// split over several work tiles. make_plan calls it for sm90.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ inline constexpr std::int32_t kMaxHeadsPerTile = 8;
 std::int32_t heads_per_tile_of_group(std::int32_t group_size);
 
 /// Number of heads that share a tile of an sm90 plan by the automatic rule. It is
-/// heads_per_tile_of_group if that makes at least a tenth fewer items and the heads of every tile
-/// have the same mask; otherwise 1. Cost: O(batch * heads_q).
+/// heads_per_tile_of_group if that makes at least a tenth fewer work tiles and the heads of every
+/// tile have the same mask; otherwise 1. Cost: O(batch * heads_q).
 std::int32_t packed_heads(const BlockMask& mask, const AttentionShape& shape);
 
 /// A part of a row: tiles [first_tile, first_tile + num_tiles).
@@ -43,20 +43,20 @@ Piece piece_of(std::int32_t num_tiles, std::int32_t num_pieces, std::int32_t ind
 /// Predicted time of combining the split rows of a plan, in full tiles; 0 if no row is split.
 double combine_tiles(const AttentionPlan& plan);
 
-/// Predicted time, in full tiles, of a plan's items on `num_workers` workers, each of which takes
-/// the next item when it is free, and of combining the split rows.
+/// Predicted time, in full tiles, of a plan's work tiles on `num_workers` workers, each of which
+/// takes the next work tile when it is free, and of combining the split rows.
 double predicted_tiles(const AttentionPlan& plan, std::int32_t num_workers);
 
 /// Number of parts into which each row of a closed-form plan is split, by the same prediction; 1 if
 /// splitting gains less than 3 %.
 std::int32_t closed_form_splits(const AttentionPlan& plan, std::int32_t num_workers);
 
-/// Splits rows of `plan`, whose items are whole, if that reduces predicted_tiles by at least 3 %;
-/// otherwise leaves the plan as it is. Items of group i, which are [sections[i], sections[i + 1])
-/// before the split, stay together, longest first.
+/// Splits rows of `plan`, whose work tiles are whole, if that reduces predicted_tiles by at least 3
+/// %; otherwise leaves the plan as it is. Work tiles of group i, which are [sections[i], sections[i
+/// + 1]) before the split, stay together, longest first.
 ///
-/// Cost: O(items log workers) if workers are busy anyway. Otherwise the same for each part size
-/// that is tried, some dozens at most.
+/// Cost: O(work tiles log workers) if workers are busy anyway. Otherwise the same for each part
+/// size that is tried, some dozens at most.
 void split_rows(AttentionPlan& plan, std::span<const std::size_t> l2_groups,
                 std::int32_t num_workers);
 

@@ -89,32 +89,34 @@ std::string lengths_text(const std::vector<std::int64_t>& lengths) {
 }
 
 // For example "batch 0 head 4 q_tile 2, 3 tiles", and the part of a split row.
-std::string item_text(const AttentionPlan& plan, const WorkItem& item) {
-  const std::string heads = plan.heads_per_tile == 1
-                                ? fmt::format("head {}", item.head)
-                                : fmt::format("heads [{}, {})", item.head,
-                                              std::min(item.head + plan.heads_per_tile,
-                                                       (item.head / plan.shape.group_size() + 1) *
-                                                           plan.shape.group_size()));
+std::string work_tile_text(const AttentionPlan& plan, const WorkTile& work_tile) {
+  const std::string heads =
+      plan.heads_per_tile == 1
+          ? fmt::format("head {}", work_tile.head)
+          : fmt::format(
+                "heads [{}, {})", work_tile.head,
+                std::min(work_tile.head + plan.heads_per_tile,
+                         (work_tile.head / plan.shape.group_size() + 1) * plan.shape.group_size()));
   std::string text =
-      fmt::format("batch {} {} {} {}, {} tiles", item.batch, heads,
-                  plan.is_backward() ? "kv_tile" : "q_tile", item.q_tile, item.num_tiles);
-  if (item.partial != kWholeRow) {
-    text += fmt::format(" from {} on, partial {}", item.first_tile, item.partial);
+      fmt::format("batch {} {} {} {}, {} tiles", work_tile.batch, heads,
+                  plan.is_backward() ? "kv_tile" : "q_tile", work_tile.q_tile, work_tile.num_tiles);
+  if (work_tile.partial != kWholeRow) {
+    text += fmt::format(" from {} on, partial {}", work_tile.first_tile, work_tile.partial);
   }
   return text;
 }
 
-std::string worklist_text(std::int64_t index, const KvWorkTile& item) {
+std::string worklist_text(std::int64_t index, const KvWorkTile& work_tile) {
   return fmt::format("item {}: batch {} kv_head {} key_tile {}: tiles [{}, {}), full [{}, {})\n",
-                     index, item.batch, item.kv_head, item.key_tile, item.begin_tile, item.end_tile,
-                     item.full_begin, item.full_end);
+                     index, work_tile.batch, work_tile.kv_head, work_tile.key_tile,
+                     work_tile.begin_tile, work_tile.end_tile, work_tile.full_begin,
+                     work_tile.full_end);
 }
 
-std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::int64_t index) {
+std::string segment_text(const AttentionPlan& plan, const WorkTile& work_tile, std::int64_t index) {
   const PlanSegment& segment = plan.segments[static_cast<std::size_t>(index)];
-  const std::int32_t first = segment.first_tile + item.step * segment.step_first;
-  const std::int32_t end = segment.end_tile + item.step * segment.step_end;
+  const std::int32_t first = segment.first_tile + work_tile.step * segment.step_first;
+  const std::int32_t end = segment.end_tile + work_tile.step * segment.step_end;
   switch (segment.kind) {
     case PlanSegmentKind::full:
       return fmt::format("full [{}, {})", first, end);
@@ -139,8 +141,8 @@ std::string segment_text(const AttentionPlan& plan, const WorkItem& item, std::i
 
 }  // namespace
 
-std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
-  if (plan.is_closed_form()) return closed_form_text_of(plan, max_items);
+std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles) {
+  if (plan.is_closed_form()) return closed_form_text_of(plan, max_work_tiles);
   const AttentionShape& shape = plan.shape;
   const KvWorklist& lists = plan.kv_worklist;
   std::string text = fmt::format(
@@ -154,7 +156,7 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
       to_string(plan.score.kind), shape.batch, shape.heads_q, shape.heads_kv,
       lengths_text(shape.q_lens), lengths_text(shape.kv_lens), shape.head_dim, shape.head_dim_v,
       to_string(shape.q_dtype), to_string(shape.k_dtype), to_string(shape.v_dtype),
-      to_string(shape.out_dtype), plan.num_items(), plan.counts.empty_items, plan.size_bytes(),
+      to_string(shape.out_dtype), plan.num_work_tiles(), plan.counts.empty_items, plan.size_bytes(),
       plan.counts.full_tiles, plan.counts.bitmap_tiles, plan.counts.row_tiles,
       plan.counts.column_tiles, plan.counts.column_entries, plan.counts.gather_chunks,
       plan.counts.gather_entries);
@@ -171,21 +173,23 @@ std::string to_text(const AttentionPlan& plan, std::int64_t max_items) {
     text += fmt::format("split rows {}, partial results {}\n", plan.split_rows.size(),
                         num_partials(plan));
   }
-  const std::int64_t shown = std::min(max_items, plan.num_items());
+  const std::int64_t shown = std::min(max_work_tiles, plan.num_work_tiles());
   for (std::int64_t i = 0; i < shown; ++i) {
     if (plan.has_worklist()) {
-      text += worklist_text(i, lists.items[static_cast<std::size_t>(i)]);
+      text += worklist_text(i, lists.work_tiles[static_cast<std::size_t>(i)]);
       continue;
     }
-    const WorkItem& item = plan.items[static_cast<std::size_t>(i)];
-    text += fmt::format("item {}: {}:", i, item_text(plan, item));
-    for (std::int64_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
-      text += fmt::format("{} {}", s == item.first_segment ? "" : ",", segment_text(plan, item, s));
+    const WorkTile& work_tile = plan.work_tiles[static_cast<std::size_t>(i)];
+    text += fmt::format("item {}: {}:", i, work_tile_text(plan, work_tile));
+    for (std::int64_t s = work_tile.first_segment;
+         s < work_tile.first_segment + work_tile.num_segments; ++s) {
+      text += fmt::format("{} {}", s == work_tile.first_segment ? "" : ",",
+                          segment_text(plan, work_tile, s));
     }
     text += '\n';
   }
-  if (shown < plan.num_items()) {
-    text += fmt::format(".. {} more items\n", plan.num_items() - shown);
+  if (shown < plan.num_work_tiles()) {
+    text += fmt::format(".. {} more items\n", plan.num_work_tiles() - shown);
   }
   return text;
 }

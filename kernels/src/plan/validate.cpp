@@ -1,10 +1,10 @@
 // Validates a plan. After it no backend accesses memory outside an array, and no cell that does not
 // exist is true.
 //
-// Shared data are checked once, however many items use them: the extent of a bitmap, the farthest
-// key of a row panel, the entries of a kv index list. Items are then compared with the extents
-// alone. The live keys of column tiles are not counted again, because that would cost what scanning
-// them costs.
+// Shared data are checked once, however many work tiles use them: the extent of a bitmap, the
+// farthest key of a row panel, the entries of a kv index list. Work tiles are then compared with
+// the extents alone. The live keys of column tiles are not counted again, because that would cost
+// what scanning them costs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -127,9 +127,9 @@ Extent extent_of_panel(const AttentionPlan& plan, std::int64_t index) {
   return extent;
 }
 
-class ItemChecker {
+class WorkTileChecker {
  public:
-  explicit ItemChecker(const AttentionPlan& plan)
+  explicit WorkTileChecker(const AttentionPlan& plan)
       : plan_(plan), tile_(plan.mask_tile()), checked_for_(plan.kv_index_lists.size()) {
     for (std::int64_t i = 0; i < plan.num_bitmaps(); ++i) {
       bitmaps_.push_back(extent_of_bitmap(plan, i));
@@ -140,70 +140,73 @@ class ItemChecker {
   }
 
   Result<void> check(std::size_t index) {
-    const WorkItem& item = plan_.items[index];
+    const WorkTile& work_tile = plan_.work_tiles[index];
     const auto fail = [index](const std::string& message) {
-      return wrong(fmt::format("items[{}]: {}", index, message));
+      return wrong(fmt::format("work_tiles[{}]: {}", index, message));
     };
-    if (item.batch < 0 || item.batch >= plan_.shape.batch || item.head < 0 ||
-        item.head >= plan_.shape.heads_q || item.q_tile < 0 || item.step < 0 ||
-        item.q_tile >= ceil_div(plan_.row_len(item.batch), tile_.block_q)) {
-      return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape", item.batch,
-                              item.head, item.q_tile, item.step));
+    if (work_tile.batch < 0 || work_tile.batch >= plan_.shape.batch || work_tile.head < 0 ||
+        work_tile.head >= plan_.shape.heads_q || work_tile.q_tile < 0 || work_tile.step < 0 ||
+        work_tile.q_tile >= ceil_div(plan_.row_len(work_tile.batch), tile_.block_q)) {
+      return fail(fmt::format("batch {} head {} q_tile {} step {} is outside the shape",
+                              work_tile.batch, work_tile.head, work_tile.q_tile, work_tile.step));
     }
-    if (item.first_segment < 0 || item.num_segments < 0 ||
-        static_cast<std::size_t>(item.first_segment) + static_cast<std::size_t>(item.num_segments) >
+    if (work_tile.first_segment < 0 || work_tile.num_segments < 0 ||
+        static_cast<std::size_t>(work_tile.first_segment) +
+                static_cast<std::size_t>(work_tile.num_segments) >
             plan_.segments.size()) {
-      return fail(fmt::format("segments {} + {} of {}", item.first_segment, item.num_segments,
-                              plan_.segments.size()));
+      return fail(fmt::format("segments {} + {} of {}", work_tile.first_segment,
+                              work_tile.num_segments, plan_.segments.size()));
     }
-    kv_len_ = plan_.column_len(item.batch);
-    num_rows_ = std::min<std::int64_t>(
-        tile_.block_q, plan_.row_len(item.batch) - std::int64_t{item.q_tile} * tile_.block_q);
+    kv_len_ = plan_.column_len(work_tile.batch);
+    num_rows_ =
+        std::min<std::int64_t>(tile_.block_q, plan_.row_len(work_tile.batch) -
+                                                  std::int64_t{work_tile.q_tile} * tile_.block_q);
     previous_end_ = 0;
     has_list_ = false;
     walked_ = {};
-    for (std::int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
-      const auto checked = check_segment(item, plan_.segments[static_cast<std::size_t>(s)]);
+    for (std::int32_t s = work_tile.first_segment;
+         s < work_tile.first_segment + work_tile.num_segments; ++s) {
+      const auto checked = check_segment(work_tile, plan_.segments[static_cast<std::size_t>(s)]);
       if (!checked) return fail(fmt::format("segment {}: {}", s, checked.error().message));
     }
     const PlanCounts& w = walked_;
-    const bool is_right = w.column_tiles > 0 ? item.num_entries >= w.gather_entries
-                                             : item.num_entries == w.gather_entries;
+    const bool is_right = w.column_tiles > 0 ? work_tile.num_entries >= w.gather_entries
+                                             : work_tile.num_entries == w.gather_entries;
     if (!is_right) {
       return fail(
-          fmt::format("num_entries: expected {}, got {}", w.gather_entries, item.num_entries));
+          fmt::format("num_entries: expected {}, got {}", w.gather_entries, work_tile.num_entries));
     }
-    if (item.first_tile > 0) return {};  // an earlier item of the row has counted
+    if (work_tile.first_tile > 0) return {};  // an earlier work tile of the row has counted
     sum_.full_tiles += w.full_tiles;
     sum_.bitmap_tiles += w.bitmap_tiles;
     sum_.row_tiles += w.row_tiles;
     sum_.column_tiles += w.column_tiles;
-    sum_.column_entries += item.num_entries - w.gather_entries;
+    sum_.column_entries += work_tile.num_entries - w.gather_entries;
     sum_.gather_chunks += w.gather_chunks;
     sum_.gather_entries += w.gather_entries;
     sum_.empty_items += row_tiles() == 0 ? 1 : 0;
     return {};
   }
 
-  /// Number of tiles and index tiles of the segments of the current item, whichever of them it
+  /// Number of tiles and index tiles of the segments of the current work tile, whichever of them it
   /// walks.
   std::int64_t row_tiles() const {
     return walked_.full_tiles + walked_.bitmap_tiles + walked_.row_tiles + walked_.column_tiles +
            walked_.gather_chunks;
   }
 
-  /// Counts of all items checked so far.
+  /// Counts of all work tiles checked so far.
   const PlanCounts& counts() const { return sum_; }
 
  private:
   // Switches to keys of the kv permutation.
-  Result<void> enter_order(const WorkItem& item, const PlanSegment& segment) {
-    const std::int64_t place =
-        std::int64_t{item.batch} * plan_.shape.heads_kv + item.head / plan_.shape.group_size();
+  Result<void> enter_order(const WorkTile& work_tile, const PlanSegment& segment) {
+    const std::int64_t place = std::int64_t{work_tile.batch} * plan_.shape.heads_kv +
+                               work_tile.head / plan_.shape.group_size();
     const std::int32_t order =
         plan_.permutation_of.empty() ? -1 : plan_.permutation_of[static_cast<std::size_t>(place)];
     const PlanSegment expected{0, 0, 0, 0, PlanSegmentKind::permutation, order};
-    if (&segment != &plan_.segments[static_cast<std::size_t>(item.first_segment)] ||
+    if (&segment != &plan_.segments[static_cast<std::size_t>(work_tile.first_segment)] ||
         segment != expected) {
       return wrong(fmt::format("expected kv permutation {} to be said first, got {}", order,
                                segment.payload));
@@ -212,7 +215,7 @@ class ItemChecker {
     return {};
   }
 
-  Result<void> check_gather(const WorkItem& item, const PlanSegment& segment) {
+  Result<void> check_gather(const WorkTile& work_tile, const PlanSegment& segment) {
     const auto payload = static_cast<std::size_t>(segment.payload);
     const KvIndexList& list = plan_.kv_index_lists[payload];
     if (segment.first_tile != 0 || segment.step_first != 0 || segment.step_end != 0 ||
@@ -221,7 +224,7 @@ class ItemChecker {
                                segment.first_tile, segment.end_tile));
     }
     // Entries name keys of the tensors, whatever the order of the tiles.
-    const std::pair checks{num_rows_, plan_.column_len(item.batch)};
+    const std::pair checks{num_rows_, plan_.column_len(work_tile.batch)};
     if (checked_for_[payload] != checks) {
       FDMA_TRY_VOID(check_kv_index_list(plan_, segment.payload, checks.first, checks.second));
       checked_for_[payload] = checks;
@@ -232,7 +235,7 @@ class ItemChecker {
     return {};
   }
 
-  Result<void> check_segment(const WorkItem& item, const PlanSegment& segment) {
+  Result<void> check_segment(const WorkTile& work_tile, const PlanSegment& segment) {
     const std::int64_t num_payloads[] = {1,
                                          plan_.num_bitmaps(),
                                          static_cast<std::int64_t>(panels_.size()),
@@ -249,11 +252,12 @@ class ItemChecker {
       return wrong(fmt::format("kind {} payload {}", kind, segment.payload));
     }
     const auto payload = static_cast<std::size_t>(segment.payload);
-    if (segment.kind == PlanSegmentKind::permutation) return enter_order(item, segment);
+    if (segment.kind == PlanSegmentKind::permutation) return enter_order(work_tile, segment);
     if (has_list_) return wrong("comes after a kv index list");
-    if (segment.kind == PlanSegmentKind::gather) return check_gather(item, segment);
-    const std::int64_t first = segment.first_tile + std::int64_t{item.step} * segment.step_first;
-    const std::int64_t end = segment.end_tile + std::int64_t{item.step} * segment.step_end;
+    if (segment.kind == PlanSegmentKind::gather) return check_gather(work_tile, segment);
+    const std::int64_t first =
+        segment.first_tile + std::int64_t{work_tile.step} * segment.step_first;
+    const std::int64_t end = segment.end_tile + std::int64_t{work_tile.step} * segment.step_end;
     const std::int64_t num_cols = ceil_div(kv_len_, tile_.block_kv);
     if (first < previous_end_ || end <= first || end > num_cols) {
       return wrong(
@@ -304,27 +308,27 @@ class ItemChecker {
   /// Rows and keys for which each kv index list was checked.
   std::vector<std::pair<std::int64_t, std::int64_t>> checked_for_;
   PlanCounts sum_;
-  // The current item.
+  // The current work tile.
   std::int64_t kv_len_ = 0, num_rows_ = 0, previous_end_ = 0;
   bool has_list_ = false;
   PlanCounts walked_;
 };
 
-// Checks backward plans: items [i * group_size, ..) are those of a KV head's query heads, in their
-// order.
+// Checks backward plans: work tiles [i * group_size, ..) are those of a KV head's query heads, in
+// their order.
 Result<void> check_groups(const AttentionPlan& plan) {
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
-  for (std::size_t i = 0; plan.is_backward() && i < plan.items.size(); ++i) {
-    const WorkItem& item = plan.items[i];
-    const WorkItem& first = plan.items[i - i % group_size];
+  for (std::size_t i = 0; plan.is_backward() && i < plan.work_tiles.size(); ++i) {
+    const WorkTile& work_tile = plan.work_tiles[i];
+    const WorkTile& first = plan.work_tiles[i - i % group_size];
     const auto head_in_group = static_cast<std::int32_t>(i % group_size);
-    if (first.head % plan.shape.group_size() != 0 || item.head != first.head + head_in_group ||
-        item.batch != first.batch || item.q_tile != first.q_tile) {
+    if (first.head % plan.shape.group_size() != 0 || work_tile.head != first.head + head_in_group ||
+        work_tile.batch != first.batch || work_tile.q_tile != first.q_tile) {
       return wrong(
-          fmt::format("items[{}]: batch {} head {} kv_tile {} is not number {} of the "
+          fmt::format("work_tiles[{}]: batch {} head {} kv_tile {} is not number {} of the "
                       "group of batch {} head {} kv_tile {}",
-                      i, item.batch, item.head, item.q_tile, head_in_group, first.batch, first.head,
-                      first.q_tile));
+                      i, work_tile.batch, work_tile.head, work_tile.q_tile, head_in_group,
+                      first.batch, first.head, first.q_tile));
     }
   }
   return {};
@@ -346,8 +350,8 @@ Result<void> validate(const AttentionPlan& plan) {
   FDMA_TRY_VOID(check_permutations(plan));
   RowCover cover(plan);
   FDMA_TRY_VOID(cover.check_split_rows());
-  ItemChecker checker(plan);
-  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+  WorkTileChecker checker(plan);
+  for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
     FDMA_TRY_VOID(checker.check(i));
     FDMA_TRY_VOID(cover.add(i, checker.row_tiles()));
   }

@@ -63,13 +63,13 @@ Result<void> validate_closed_form(const AttentionPlan& plan) {
   }
   for (std::size_t i = 0; i < plan.closed_forms.size(); ++i)
     FDMA_TRY_VOID(check_closed_form(plan, i));
-  if (!plan.items.empty() || !plan.split_rows.empty() || !plan.segments.empty() ||
+  if (!plan.work_tiles.empty() || !plan.split_rows.empty() || !plan.segments.empty() ||
       !plan.bitmaps.empty() || plan.row_offsets.size() != 1 || !plan.row_intervals.empty() ||
       !plan.column_tables.empty() || !plan.column_offsets.empty() ||
       !plan.column_intervals.empty() || !plan.kv_index_lists.empty() ||
       !plan.kv_index_entries.empty() || !plan.kv_permutations.empty() ||
       !plan.permuted_keys.empty() || !plan.permutation_of.empty()) {
-    return wrong("items: a closed-form plan has masks and borders only");
+    return wrong("work_tiles: a closed-form plan has masks and borders only");
   }
   if (plan.num_splits < 1) {
     return wrong(fmt::format("num_splits: expected at least 1, got {}", plan.num_splits));

@@ -1,5 +1,5 @@
-// Validates kv worklists: no entry leads outside an array, and no gradient is written by two items.
-// The tests of the planner check that the cells are those of the mask, each once.
+// Validates kv worklists: no entry leads outside an array, and no gradient is written by two work
+// tiles. The tests of the planner check that the cells are those of the mask, each once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class ListChecker {
   explicit ListChecker(const AttentionPlan& plan) : plan_(plan), lists_(plan.kv_worklist) {}
 
   Result<void> run() {
-    if (plan_.backend != Backend::sm90 || !plan_.is_backward() || !plan_.items.empty() ||
+    if (plan_.backend != Backend::sm90 || !plan_.is_backward() || !plan_.work_tiles.empty() ||
         plan_.is_closed_form()) {
       return wrong("kv_worklist: expected a backward plan for sm90 without items or closed forms");
     }
@@ -27,7 +27,7 @@ class ListChecker {
                                kWorklistTile));
     }
     FDMA_TRY_VOID(check_keys());
-    for (std::size_t i = 0; i < lists_.items.size(); ++i) FDMA_TRY_VOID(check_item(i));
+    for (std::size_t i = 0; i < lists_.work_tiles.size(); ++i) FDMA_TRY_VOID(check_work_tile(i));
     FDMA_TRY_VOID(check_parts());
     if (count_kv_worklist(plan_) != plan_.counts) {
       return wrong("counts: they differ from those of the lists");
@@ -51,30 +51,31 @@ class ListChecker {
     return {};
   }
 
-  Result<void> check_item(std::size_t index) {
-    const KvWorkTile& item = lists_.items[index];
+  Result<void> check_work_tile(std::size_t index) {
+    const KvWorkTile& work_tile = lists_.work_tiles[index];
     const AttentionShape& shape = plan_.shape;
     const auto fail = [index](const std::string& message) {
-      return wrong(fmt::format("kv_worklist.items[{}]: {}", index, message));
+      return wrong(fmt::format("kv_worklist.work_tiles[{}]: {}", index, message));
     };
-    if (item.batch < 0 || item.batch >= shape.batch || item.kv_head < 0 ||
-        item.kv_head >= shape.heads_kv || item.key_tile < 0 ||
-        item.key_tile >= static_cast<std::int64_t>(lists_.keys.size()) / kWorklistTile) {
-      return fail(fmt::format("batch {} kv_head {} key_tile {} is outside the shape", item.batch,
-                              item.kv_head, item.key_tile));
+    if (work_tile.batch < 0 || work_tile.batch >= shape.batch || work_tile.kv_head < 0 ||
+        work_tile.kv_head >= shape.heads_kv || work_tile.key_tile < 0 ||
+        work_tile.key_tile >= static_cast<std::int64_t>(lists_.keys.size()) / kWorklistTile) {
+      return fail(fmt::format("batch {} kv_head {} key_tile {} is outside the shape",
+                              work_tile.batch, work_tile.kv_head, work_tile.key_tile));
     }
-    const std::int64_t q_len = shape.q_len(item.batch), kv_len = shape.kv_len(item.batch);
-    if (item.begin_tile < 0 || item.begin_tile >= item.end_tile ||
-        item.end_tile > ceil_div(q_len, kWorklistTile) || item.full_begin < item.begin_tile ||
-        item.full_begin > item.full_end || item.full_end > item.end_tile) {
-      return fail(fmt::format("tiles [{}, {}), full [{}, {})", item.begin_tile, item.end_tile,
-                              item.full_begin, item.full_end));
+    const std::int64_t q_len = shape.q_len(work_tile.batch), kv_len = shape.kv_len(work_tile.batch);
+    if (work_tile.begin_tile < 0 || work_tile.begin_tile >= work_tile.end_tile ||
+        work_tile.end_tile > ceil_div(q_len, kWorklistTile) ||
+        work_tile.full_begin < work_tile.begin_tile || work_tile.full_begin > work_tile.full_end ||
+        work_tile.full_end > work_tile.end_tile) {
+      return fail(fmt::format("tiles [{}, {}), full [{}, {})", work_tile.begin_tile,
+                              work_tile.end_tile, work_tile.full_begin, work_tile.full_end));
     }
-    const std::int32_t kv_row = item.batch * shape.heads_kv + item.kv_head;
-    const std::int64_t full_from = std::int64_t{item.full_begin} * kWorklistTile;
-    const std::int64_t full_to = std::min(std::int64_t{item.full_end} * kWorklistTile, q_len);
+    const std::int32_t kv_row = work_tile.batch * shape.heads_kv + work_tile.kv_head;
+    const std::int64_t full_from = std::int64_t{work_tile.full_begin} * kWorklistTile;
+    const std::int64_t full_to = std::min(std::int64_t{work_tile.full_end} * kWorklistTile, q_len);
     for (std::int32_t i = 0; i < kWorklistTile; ++i) {
-      const WorklistEntry& each = key_of(item, i);
+      const WorklistEntry& each = key_of(work_tile, i);
       if (each.key >= kv_len || each.q_end > q_len) {
         return fail(
             fmt::format("key {} of {}, queries to {} of {}", each.key, kv_len, each.q_end, q_len));
@@ -83,8 +84,8 @@ class ListChecker {
         return fail(fmt::format("key {} is seen by [{}, {}), not by all of its full tiles",
                                 each.key, each.q_begin, each.q_end));
       }
-      if (!has_accum(item, each)) continue;
-      const std::int64_t row = std::int64_t{item.first_accum_row} + each.accum_row;
+      if (!has_accum(work_tile, each)) continue;
+      const std::int64_t row = std::int64_t{work_tile.first_accum_row} + each.accum_row;
       if (row >= static_cast<std::int64_t>(lists_.accum_keys.size()) ||
           lists_.accum_keys[static_cast<std::size_t>(row)] != AccumKey{kv_row, each.key}) {
         return fail(fmt::format("key {}: sum {} of {} is not its own", each.key, row,
@@ -94,28 +95,28 @@ class ListChecker {
     return {};
   }
 
-  // Checks that items of a tile of keys are consecutive and hold all queries of its keys, and that
-  // keys without accumulators are in one item.
+  // Checks that work tiles of a tile of keys are consecutive and hold all queries of its keys, and
+  // that keys without accumulators are in one work tile.
   Result<void> check_parts() const {
-    std::vector<const KvWorkTile*> items;
-    for (const KvWorkTile& item : lists_.items) items.push_back(&item);
-    const auto tile_of = [](const KvWorkTile& item) {
-      return std::tie(item.batch, item.kv_head, item.key_tile);
+    std::vector<const KvWorkTile*> work_tiles;
+    for (const KvWorkTile& work_tile : lists_.work_tiles) work_tiles.push_back(&work_tile);
+    const auto tile_of = [](const KvWorkTile& work_tile) {
+      return std::tie(work_tile.batch, work_tile.kv_head, work_tile.key_tile);
     };
-    std::sort(items.begin(), items.end(), [&](const KvWorkTile* a, const KvWorkTile* b) {
+    std::sort(work_tiles.begin(), work_tiles.end(), [&](const KvWorkTile* a, const KvWorkTile* b) {
       return std::tuple(tile_of(*a), a->begin_tile) < std::tuple(tile_of(*b), b->begin_tile);
     });
     std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, bool>> listed;
-    for (std::size_t i = 0; i < items.size();) {
-      const KvWorkTile& first = *items[i];
+    for (std::size_t i = 0; i < work_tiles.size();) {
+      const KvWorkTile& first = *work_tiles[i];
       std::int32_t end_tile = first.end_tile;
       std::size_t next = i + 1;
-      for (; next < items.size() && tile_of(*items[next]) == tile_of(first); ++next) {
-        if (items[next]->begin_tile != end_tile) {
+      for (; next < work_tiles.size() && tile_of(*work_tiles[next]) == tile_of(first); ++next) {
+        if (work_tiles[next]->begin_tile != end_tile) {
           return wrong(fmt::format("kv_worklist: items of key tile {} end at {}, begin at {}",
-                                   first.key_tile, end_tile, items[next]->begin_tile));
+                                   first.key_tile, end_tile, work_tiles[next]->begin_tile));
         }
-        end_tile = items[next]->end_tile;
+        end_tile = work_tiles[next]->end_tile;
       }
       for (std::int32_t k = 0; k < kWorklistTile; ++k) {
         const WorklistEntry& each = key_of(first, k);
@@ -146,13 +147,13 @@ class ListChecker {
         fmt::format("kv_worklist: key {} has no sums, but is listed twice", std::get<2>(*twice)));
   }
 
-  const WorklistEntry& key_of(const KvWorkTile& item, std::int32_t i) const {
-    return lists_
-        .keys[static_cast<std::size_t>(item.key_tile) * static_cast<std::size_t>(kWorklistTile) +
-              static_cast<std::size_t>(i)];
+  const WorklistEntry& key_of(const KvWorkTile& work_tile, std::int32_t i) const {
+    return lists_.keys[static_cast<std::size_t>(work_tile.key_tile) *
+                           static_cast<std::size_t>(kWorklistTile) +
+                       static_cast<std::size_t>(i)];
   }
-  static bool has_accum(const KvWorkTile& item, const WorklistEntry& key) {
-    return key.key >= 0 && item.first_accum_row >= 0 && key.accum_row >= 0;
+  static bool has_accum(const KvWorkTile& work_tile, const WorklistEntry& key) {
+    return key.key >= 0 && work_tile.first_accum_row >= 0 && key.accum_row >= 0;
   }
 
   const AttentionPlan& plan_;

@@ -1,4 +1,4 @@
-// Validates that items cover the tile rows of a plan exactly once.
+// Validates that work tiles cover the tile rows of a plan exactly once.
 #include "plan/validate_splits.hpp"
 
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 namespace fdma {
 namespace {
 
-constexpr std::int32_t kWhole = -1;  ///< no item yet
+constexpr std::int32_t kWhole = -1;  ///< no work tile yet
 constexpr std::int32_t kSeen = -2;
 
 Error wrong(std::string message) { return Error{ErrorCode::internal, std::move(message)}; }
@@ -59,10 +59,11 @@ Result<void> RowCover::check_split_rows() {
     }
     num_partials += row.num_partials;
   }
-  const std::int64_t num_items =
+  const std::int64_t num_work_tiles =
       first_of_batch_.back() + num_partials - static_cast<std::int64_t>(plan_.split_rows.size());
-  if (static_cast<std::int64_t>(plan_.items.size()) != num_items) {
-    return wrong(fmt::format("items: expected {}, got {}", num_items, plan_.items.size()));
+  if (static_cast<std::int64_t>(plan_.work_tiles.size()) != num_work_tiles) {
+    return wrong(
+        fmt::format("work_tiles: expected {}, got {}", num_work_tiles, plan_.work_tiles.size()));
   }
   split_row_of_.assign(static_cast<std::size_t>(first_of_batch_.back()), kWhole);
   parts_.assign(static_cast<std::size_t>(num_partials), {});
@@ -76,44 +77,47 @@ Result<void> RowCover::check_split_rows() {
 }
 
 Result<void> RowCover::add(std::size_t index, std::int64_t row_tiles) {
-  const WorkItem& item = plan_.items[index];
+  const WorkTile& work_tile = plan_.work_tiles[index];
   const auto fail = [&](const std::string& message) {
-    return wrong(fmt::format("items[{}]: batch {} head {} q_tile {} {}", index, item.batch,
-                             item.head, item.q_tile, message));
+    return wrong(fmt::format("work_tiles[{}]: batch {} head {} q_tile {} {}", index,
+                             work_tile.batch, work_tile.head, work_tile.q_tile, message));
   };
-  if (!is_first_head(item.head)) {
+  if (!is_first_head(work_tile.head)) {
     return fail(fmt::format("is not the first head of {}", plan_.heads_per_tile));
   }
-  std::int32_t& at = split_row_of_[place_of(item.batch, item.head, item.q_tile)];
+  std::int32_t& at = split_row_of_[place_of(work_tile.batch, work_tile.head, work_tile.q_tile)];
   if (at < 0) {
     if (at == kSeen) return fail("comes twice");
-    if (item.partial != kWholeRow || item.first_tile != 0 || item.num_tiles != row_tiles) {
+    if (work_tile.partial != kWholeRow || work_tile.first_tile != 0 ||
+        work_tile.num_tiles != row_tiles) {
       return fail(fmt::format(
           "is not split: expected {} tiles from 0 on, partial {}, got {} from {} on, partial {}",
-          row_tiles, kWholeRow, item.num_tiles, item.first_tile, item.partial));
+          row_tiles, kWholeRow, work_tile.num_tiles, work_tile.first_tile, work_tile.partial));
     }
     at = kSeen;
     return {};
   }
   const SplitRow& row = plan_.split_rows[static_cast<std::size_t>(at)];
-  if (item.partial < row.first_partial || item.partial - row.first_partial >= row.num_partials) {
+  if (work_tile.partial < row.first_partial ||
+      work_tile.partial - row.first_partial >= row.num_partials) {
     return fail(fmt::format("is split: expected a partial in [{}, {}), got {}", row.first_partial,
-                            row.first_partial + row.num_partials, item.partial));
+                            row.first_partial + row.num_partials, work_tile.partial));
   }
-  Part& part = parts_[static_cast<std::size_t>(item.partial)];
-  if (part.first_tile >= 0) return fail(fmt::format("partial {} comes twice", item.partial));
-  if (item.first_tile < 0 || item.num_tiles < 1 ||
-      std::int64_t{item.first_tile} + item.num_tiles > row_tiles) {
+  Part& part = parts_[static_cast<std::size_t>(work_tile.partial)];
+  if (part.first_tile >= 0) return fail(fmt::format("partial {} comes twice", work_tile.partial));
+  if (work_tile.first_tile < 0 || work_tile.num_tiles < 1 ||
+      std::int64_t{work_tile.first_tile} + work_tile.num_tiles > row_tiles) {
     return fail(fmt::format("has {} tiles, expected one or more of them, got {} from {} on",
-                            row_tiles, item.num_tiles, item.first_tile));
+                            row_tiles, work_tile.num_tiles, work_tile.first_tile));
   }
-  part = {item.first_tile,   item.num_tiles, row_tiles,       item.first_segment,
-          item.num_segments, item.step,      item.num_entries};
+  part = {work_tile.first_tile,    work_tile.num_tiles,    row_tiles,
+          work_tile.first_segment, work_tile.num_segments, work_tile.step,
+          work_tile.num_entries};
   return {};
 }
 
 Result<void> RowCover::finish() const {
-  // There are as many items as rows and partials, and none occurs twice, so none is missing.
+  // There are as many work tiles as rows and partials, and none occurs twice, so none is missing.
   for (std::size_t i = 0; i < plan_.split_rows.size(); ++i) {
     const SplitRow& row = plan_.split_rows[i];
     const Part& first = parts_[static_cast<std::size_t>(row.first_partial)];

@@ -1,4 +1,4 @@
-// Validates that the items of a plan cover its tile rows exactly once, whole or in parts.
+// Validates that the work tiles of a plan cover its tile rows exactly once, whole or in parts.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace fdma {
 
-/// Checks, item by item, that every (batch, head set, query tile) occurs once, and that items of a
-/// split row write its partials and walk its tiles in their order.
+/// Checks, work tile by work tile, that every (batch, head set, query tile) occurs once, and that
+/// work tiles of a split row write its partials and walk its tiles in their order.
 ///
 /// Owner       borrows the plan, whose shape and tile are valid
-/// Cost        O(items + rows)
+/// Cost        O(work tiles + rows)
 class RowCover {
  public:
   explicit RowCover(const AttentionPlan& plan);
 
-  /// Called before any item. Returns an internal error that names the first wrong split row.
+  /// Called before any work tile. Returns an internal error that names the first wrong split row.
   Result<void> check_split_rows();
-  /// Returns an internal error that says how item `index` does not fit. Its batch, head and q_tile
-  /// are inside the shape; its segments have `row_tiles` tiles.
+  /// Returns an internal error that says how work tile `index` does not fit. Its batch, head and
+  /// q_tile are inside the shape; its segments have `row_tiles` tiles.
   Result<void> add(std::size_t index, std::int64_t row_tiles);
-  /// Called after all items. Returns an internal error that names the first row that is not
+  /// Called after all work tiles. Returns an internal error that names the first row that is not
   /// covered.
   Result<void> finish() const;
 

@@ -1,4 +1,4 @@
-// The accumulation order of items of a kv worklist in deterministic calls, on host and device.
+// The accumulation order of work tiles of a kv worklist in deterministic calls, on host and device.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace fdma {
 
-/// The sort key of an item among those of its KV head that begin in the same segment of queries.
-/// Items that begin last come first: when other items reach their tiles, they have added or are
-/// done. Among items that begin together, most of them at the begin of the segment, those that end
-/// last come first: the others are done early and wait for none that goes on.
+/// The sort key of a work tile among those of its KV head that begin in the same segment of
+/// queries. Work tiles that begin last come first: when other work tiles reach their tiles, they
+/// have added or are done. Among work tiles that begin together, most of them at the begin of the
+/// segment, those that end last come first: the others are done early and wait for none that goes
+/// on.
 struct WorklistPlace {
   std::int32_t begin_tile, end_tile, key_tile;
 

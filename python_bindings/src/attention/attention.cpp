@@ -364,7 +364,7 @@ void bind_attention(nb::module_& module) {
       .def_prop_ro(
           "heads_per_tile", [](const AttentionPlan& plan) { return plan.heads_per_tile; },
           "Query heads that share a tile, whose rows are then tile[0] for each of them.")
-      .def_prop_ro("num_items", &AttentionPlan::num_items)
+      .def_prop_ro("num_items", &AttentionPlan::num_work_tiles)
       .def_prop_ro(
           "num_split_rows", [](const AttentionPlan& plan) { return plan.split_rows.size(); },
           "Query tiles whose keys are split over several items.")

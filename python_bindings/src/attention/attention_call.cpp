@@ -141,7 +141,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   options.num_threads = num_threads;
   if (held == nullptr) {
     const AttentionPlan& on_host = *std::get<const AttentionPlan*>(plan);
-    if (on_host.num_items() == 1) options.num_threads = 1;  // wakes nobody
+    if (on_host.num_work_tiles() == 1) options.num_threads = 1;  // wakes nobody
     const nb::gil_scoped_release released;
     fill_gradients(on_host.shape, tensors, true, nullptr);
     value_or_throw(attention_backward(on_host, tensors, options));

@@ -79,7 +79,7 @@ nb::dict time_dict(const PlanEstimate& estimate) {
   result["busy_us"] = estimate.schedule.busy_us;
   result["longest_item_us"] = estimate.schedule.longest_item_us;
   result["load_balance"] = estimate.schedule.balance();
-  result["num_items"] = estimate.schedule.num_items;
+  result["num_items"] = estimate.schedule.num_work_tiles;
   result["memory_bytes"] = estimate.memory_bytes;
   result["memory_bound"] = estimate.is_memory_bound();
   result["computed_cells"] = estimate.work.cells();

@@ -15,16 +15,16 @@ namespace {
 
 using gpu_test::DeviceArray;
 
-// One thread an item: writes its steps from first_step[item] on, and how many there were.
-__global__ void walk_items(const WorkItem* items, std::int64_t num_items,
-                           const PlanSegment* segments, const std::int64_t* first_step,
-                           TileStep* steps, std::int64_t* num_steps) {
+// One thread a work tile: writes its steps from first_step[work tile] on, and how many there were.
+__global__ void walk_work_tiles(const WorkTile* work_tiles, std::int64_t num_work_tiles,
+                                const PlanSegment* segments, const std::int64_t* first_step,
+                                TileStep* steps, std::int64_t* num_steps) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= num_items) return;
+  if (i >= num_work_tiles) return;
   const std::int64_t room = first_step[i + 1] - first_step[i];
   std::int64_t count = 0;
   TileStep step;
-  for (SegmentIterator it(segments, items[i]); it.next(step); ++count) {
+  for (SegmentIterator it(segments, work_tiles[i]); it.next(step); ++count) {
     if (count < room) steps[first_step[i] + count] = step;
   }
   num_steps[i] = count;
@@ -34,24 +34,26 @@ __global__ void walk_items(const WorkItem* items, std::int64_t num_items,
 std::string compare_walks(const AttentionPlan& plan, std::int64_t& num_compared) {
   std::vector<TileStep> wanted;
   std::vector<std::int64_t> first_step{0};
-  for (const WorkItem& item : plan.items) {
+  for (const WorkTile& work_tile : plan.work_tiles) {
     TileStep step;
-    for (SegmentIterator it(plan.segments.data(), item); it.next(step);) wanted.push_back(step);
+    for (SegmentIterator it(plan.segments.data(), work_tile); it.next(step);)
+      wanted.push_back(step);
     first_step.push_back(static_cast<std::int64_t>(wanted.size()));
   }
-  const DeviceArray<WorkItem> items(plan.items);
+  const DeviceArray<WorkTile> work_tiles(plan.work_tiles);
   const DeviceArray<PlanSegment> segments(plan.segments);
-  const DeviceArray<std::int64_t> offsets(first_step), counts(plan.items.size());
+  const DeviceArray<std::int64_t> offsets(first_step), counts(plan.work_tiles.size());
   const DeviceArray<TileStep> steps(wanted.size());
-  const auto num_items = static_cast<std::int64_t>(plan.items.size());
-  if (num_items > 0) {
-    walk_items<<<static_cast<unsigned>(ceil_div(num_items, 128)), 128>>>(
-        items.data(), num_items, segments.data(), offsets.data(), steps.data(), counts.data());
-    gpu_test::require(cudaGetLastError(), "walk_items");
+  const auto num_work_tiles = static_cast<std::int64_t>(plan.work_tiles.size());
+  if (num_work_tiles > 0) {
+    walk_work_tiles<<<static_cast<unsigned>(ceil_div(num_work_tiles, 128)), 128>>>(
+        work_tiles.data(), num_work_tiles, segments.data(), offsets.data(), steps.data(),
+        counts.data());
+    gpu_test::require(cudaGetLastError(), "walk_work_tiles");
   }
   const std::vector<TileStep> got = steps.to_host();
   const std::vector<std::int64_t> got_counts = counts.to_host();
-  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+  for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
     if (got_counts[i] != first_step[i + 1] - first_step[i])
       return "item " + std::to_string(i) + ": another number of tiles";
     for (auto s = static_cast<std::size_t>(first_step[i]);

@@ -43,7 +43,7 @@ __global__ void make_fragments(const Params p, const sm90::TileRow* rows, const 
                                std::uint32_t* words) {
   __shared__ __align__(16) std::uint32_t slot[512];
   __shared__ __align__(16) std::uint32_t band[8];
-  __shared__ __align__(16) sm90::PublishedItem item;
+  __shared__ __align__(16) sm90::BroadcastTile work_tile;
   const int lane = static_cast<int>(threadIdx.x);
   const MaskedTile at = tiles[blockIdx.x];
   const std::uint32_t band_address = ptx::shared_address(band);
@@ -51,18 +51,19 @@ __global__ void make_fragments(const Params p, const sm90::TileRow* rows, const 
   if (lane == 0) {
     const sm90::TileRow* row = rows + std::int64_t{at.batch} * p.plan.max_tile_rows;
     while (row->tiles.q_tile != at.tile_row) ++row;
-    item = {};
-    item.batch = at.batch;
-    item.q_begin = at.tile_row * p.plan.block_q;
-    item.q_len = Params::kIsTransposed ? lengths.y : lengths.x;
-    item.kv_len = Params::kIsTransposed ? lengths.x : lengths.y;
-    item.first_document = row->tiles.first_document;
-    item.last_document = row->tiles.last_document;
+    work_tile = {};
+    work_tile.batch = at.batch;
+    work_tile.q_begin = at.tile_row * p.plan.block_q;
+    work_tile.q_len = Params::kIsTransposed ? lengths.y : lengths.x;
+    work_tile.kv_len = Params::kIsTransposed ? lengths.x : lengths.y;
+    work_tile.first_document = row->tiles.first_document;
+    work_tile.last_document = row->tiles.last_document;
     sm90::store_band(band_address, row->band);
   }
   __syncwarp();
-  const sm90::TilePlace place{item.q_begin, at.column_tile * sm90::kTileKeys, item.kv_len};
-  sm90::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&item), band_address,
+  const sm90::TilePlace place{work_tile.q_begin, at.column_tile * sm90::kTileKeys,
+                              work_tile.kv_len};
+  sm90::write_mask<1>(ptx::shared_address(slot), p, ptx::shared_address(&work_tile), band_address,
                       TileStep{PlanSegmentKind::closed_form, 0, at.column_tile, 0}, place, lane);
   __syncwarp();
   for (int i = lane; i < 512; i += 32) words[512 * blockIdx.x + i] = slot[i];

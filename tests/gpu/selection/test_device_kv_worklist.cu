@@ -85,10 +85,10 @@ struct Made {
     };
     const GuardedBytes workspace(size(room.workspace_bytes(), 1));
     const GuardedBytes d_keys(size(room.keys_capacity(), sizeof(WorklistEntry)));
-    const GuardedBytes d_items(size(room.items_capacity(), sizeof(KvWorkTile)));
+    const GuardedBytes d_work_tiles(size(room.work_tiles_capacity(), sizeof(KvWorkTile)));
     const GuardedBytes d_sum_keys(size(room.accum_capacity(), sizeof(AccumKey)));
-    const GuardedBytes d_num_items(4), d_num_sums(size(room.num_rows, 4));
-    const GuardedBytes d_first_positions(size(room.has_order ? room.items_capacity() : 0, 4));
+    const GuardedBytes d_num_work_tiles(4), d_num_sums(size(room.num_rows, 4));
+    const GuardedBytes d_first_positions(size(room.has_order ? room.work_tiles_capacity() : 0, 4));
     const GuardedBytes d_ranks(size(room.positions_capacity(), 4));
     KvWorklistCall call;
     call.room = room;
@@ -97,8 +97,8 @@ struct Made {
     call.heads_kv = c.heads_kv;
     call.workspace = workspace.as<void>();
     call.keys = d_keys.as<WorklistEntry>();
-    call.items = d_items.as<KvWorkTile>();
-    call.num_items = d_num_items.as<std::int32_t>();
+    call.items = d_work_tiles.as<KvWorkTile>();
+    call.num_items = d_num_work_tiles.as<std::int32_t>();
     call.accum_keys = d_sum_keys.as<AccumKey>();
     call.num_accum_rows = d_num_sums.as<std::int32_t>();
     if (room.has_order) {
@@ -109,10 +109,10 @@ struct Made {
     EXPECT_TRUE(done) << done.error().message;
     workspace.to_host();
     keys = elements_of<WorklistEntry>(d_keys.to_host());
-    items = elements_of<KvWorkTile>(d_items.to_host());
+    items = elements_of<KvWorkTile>(d_work_tiles.to_host());
     accum_keys = elements_of<AccumKey>(d_sum_keys.to_host());
     num_accum_rows = elements_of<std::int32_t>(d_num_sums.to_host());
-    num_items = elements_of<std::int32_t>(d_num_items.to_host()).front();
+    num_items = elements_of<std::int32_t>(d_num_work_tiles.to_host()).front();
     first_positions = elements_of<std::int32_t>(d_first_positions.to_host());
     positions = elements_of<std::int32_t>(d_ranks.to_host());
   }
@@ -126,7 +126,7 @@ struct Made {
 // Two entries of a key share a row of sums.
 HeadWorklist with_pairs(const HeadWorklist& lists) {
   KvWorklist of_head;
-  append_items(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
+  append_work_tiles(lists, append_keys(lists, of_head), 0, 0, 1, of_head);
   of_head = with_accum_of_pairs(of_head);
   HeadWorklist pairs{of_head.keys, lists.items, {}};
   for (const AccumKey& each : of_head.accum_keys) pairs.accum_keys.push_back(each.key);
@@ -177,7 +177,7 @@ void expect_ranks(const Made& made) {
 void expect_lists_as_asked(const Case& c) {
   const KvWorklistRoom room = c.room();
   const Made made(c);
-  std::vector<KvWorkTile> expected_items;
+  std::vector<KvWorkTile> expected_work_tiles;
   for (std::int64_t row = 0; row < c.num_rows(); ++row) {
     const HeadWorklist plain = expected_row(c, row);
     const HeadWorklist expected = c.has_order ? with_pairs(plain) : plain;
@@ -193,7 +193,7 @@ void expect_lists_as_asked(const Case& c) {
       item.kv_head = static_cast<std::int32_t>(row) % c.heads_kv;
       item.key_tile += static_cast<std::int32_t>(row * room.tiles_of_row());
       item.first_accum_row += static_cast<std::int32_t>(row * room.sum_rows());
-      expected_items.push_back(item);
+      expected_work_tiles.push_back(item);
     }
     ASSERT_EQ(made.num_accum_rows[static_cast<std::size_t>(row)],
               static_cast<std::int32_t>(expected.accum_keys.size()))
@@ -204,10 +204,10 @@ void expect_lists_as_asked(const Case& c) {
           << "row " << row << ", row of sums " << i;
     }
   }
-  ASSERT_EQ(made.num_items, static_cast<std::int32_t>(expected_items.size()));
-  if (c.has_order) put_in_turn(c, expected_items);
-  for (std::size_t i = 0; i < expected_items.size(); ++i) {
-    const KvWorkTile &got = made.items[i], &want = expected_items[i];
+  ASSERT_EQ(made.num_items, static_cast<std::int32_t>(expected_work_tiles.size()));
+  if (c.has_order) put_in_turn(c, expected_work_tiles);
+  for (std::size_t i = 0; i < expected_work_tiles.size(); ++i) {
+    const KvWorkTile &got = made.items[i], &want = expected_work_tiles[i];
     ASSERT_EQ(got, want) << "item " << i << ": key tile " << got.key_tile << " tiles ["
                          << got.begin_tile << ", " << got.end_tile << ") full [" << got.full_begin
                          << ", " << got.full_end << ") sums " << got.first_accum_row
@@ -280,7 +280,7 @@ TEST(DeviceKvWorklist, EntriesBeyondTheRoomAreLeftOut) {
     const Made made(c);
     for (const std::int32_t num_accum_rows : made.num_accum_rows)
       EXPECT_EQ(num_accum_rows, c.room().sum_rows());
-    EXPECT_EQ(made.num_items, c.room().items_capacity());
+    EXPECT_EQ(made.num_items, c.room().work_tiles_capacity());
     if (has_order) expect_ranks(made);
   }
 }

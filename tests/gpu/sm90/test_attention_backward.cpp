@@ -119,7 +119,7 @@ TEST(AttentionBackwardOnGpu, IsAccurateForRandomMasksOfEveryKindOfSegment) {
 
 // More units than multiprocessors, of one step to several: the bookkeeping of buffers goes on from
 // unit to unit.
-TEST(AttentionBackwardOnGpu, IsAccurateWithManyUnitsForEachBlock) {
+TEST(AttentionBackwardOnGpu, IsAccurateWithManyTileGroupsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(300, 300, [](auto q, auto k) { return k <= q; }), {128, 128});

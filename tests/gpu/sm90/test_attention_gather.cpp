@@ -88,7 +88,7 @@ TEST(GatherOnGpu, IsAccurateForEveryLengthOfList) {
 }
 
 // What keys of one head leave in shared memory reaches no other, of whose last index tiles only the
-// keys of the list are computed: NaN in all keys and values of a head, more than three items a
+// keys of the list are computed: NaN in all keys and values of a head, more than three work tiles a
 // worker.
 TEST(GatherOnGpu, ChunksSeeNothingOfThoseBeforeThem) {
   FDMA_SKIP_WITHOUT_HOPPER();
@@ -157,7 +157,7 @@ TEST(GatherOnGpu, IsAccurateWhereKeysFollowEachOther) {
 }
 
 // More index tiles of keys that follow each other than a warp looks up at once, others behind them,
-// with and without several items a row.
+// with and without several work tiles a row.
 TEST(GatherOnGpu, IsAccurateWhereManyIndexTilesFollowEachOther) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -212,8 +212,8 @@ TEST(GatherOnGpu, TakesAnyBiasAndScale) {
   }
 }
 
-// More than three items for each of 132 workers, of unlike lengths, some without keys.
-TEST(GatherOnGpu, IsAccurateWithManyItemsForEachBlock) {
+// More than three work tiles for each of 132 workers, of unlike lengths, some without keys.
+TEST(GatherOnGpu, IsAccurateWithManyWorkTilesForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase mask = testing::case_of(
@@ -229,7 +229,7 @@ TEST(GatherOnGpu, IsAccurateWithManyItemsForEachBlock) {
   }
 }
 
-// A long row whose keys several items share.
+// A long row whose keys several work tiles share.
 TEST(GatherOnGpu, IsAccurateWhereRowsAreSplit) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
@@ -277,17 +277,18 @@ TEST(GatherOnGpu, HasTheSameBitsTwice) {
   }
 }
 
-// Lists in buffers of the caller, shorter than what items and segments say. `num_shared`: keys of a
-// list that lie apart from the others, at most, in whole index tiles that all rows see.
+// Lists in buffers of the caller, shorter than what work tiles and segments say. `num_shared`: keys
+// of a list that lie apart from the others, at most, in whole index tiles that all rows see.
 std::string check_device_lists(const MaskCase& mask, const TrialChoice& choice, int num_shared) {
   GpuMachine machine;
   AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
   AttentionPlan plan = trial.plan();
-  // What items and segments say is more than the lists have, by an index tile and a half or more.
+  // What work tiles and segments say is more than the lists have, by an index tile and a half or
+  // more.
   for (PlanSegment& segment : plan.segments) {
     if (segment.kind == PlanSegmentKind::gather) segment.end_tile += 2;
   }
-  for (WorkItem& item : plan.items) item.num_tiles += 2;
+  for (WorkTile& work_tile : plan.work_tiles) work_tile.num_tiles += 2;
   std::vector<sm90::KvIndexListOnDevice> lists;
   std::vector<std::int32_t> keys;
   std::vector<uchar2> rows;

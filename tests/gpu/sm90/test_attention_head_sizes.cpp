@@ -52,7 +52,7 @@ TEST_P(AttentionHeadSizesOnGpu, AreAccurateForEveryKindOfSegment) {
   }
 }
 
-// Several items for each block, of one tile and of many.
+// Several work tiles for each block, of one tile and of many.
 TEST_P(AttentionHeadSizesOnGpu, AreAccurateWithManyItems) {
   GpuMachine machine;
   const MaskCase mask = testing::case_of(

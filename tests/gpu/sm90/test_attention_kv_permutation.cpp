@@ -147,7 +147,7 @@ TEST(KvPermutationOnGpu, IsAccurateForHeadsAndElementsOfTheirOwn) {
   }
 }
 
-// A long row whose keys several items share, and heads that share a tile.
+// A long row whose keys several work tiles share, and heads that share a tile.
 TEST(KvPermutationOnGpu, IsAccurateWhereRowsAreSplit) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;

@@ -53,9 +53,9 @@ TEST(AttentionOnGpu, IsAccurateForEveryNumberOfTiles) {
   expect_good(testing::tile_count_trials());
 }
 
-TEST(AttentionOnGpu, IsAccurateWithManyItemsForEachBlock) {
+TEST(AttentionOnGpu, IsAccurateWithManyWorkTilesForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
-  expect_good(testing::many_item_trials());
+  expect_good(testing::many_work_tile_trials());
 }
 
 TEST(AttentionOnGpu, IsAccurateWithATailInEveryItem) {

@@ -1,5 +1,5 @@
-// Rows split over several items, query heads packed into a tile, and both: against float64, against
-// plans that do neither, with whatever the workspace held.
+// Rows split over several work tiles, query heads packed into a tile, and both: against float64,
+// against plans that do neither, with whatever the workspace held.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -169,7 +169,7 @@ TEST(AttentionSplits, CombineRowsThatSeeFewKeysOrNone) {
   }
 }
 
-// One tile row of all keys among many with one tile: items of both kinds in one launch.
+// One tile row of all keys among many with one tile: work tiles of both kinds in one launch.
 TEST(AttentionSplits, StandBesideWholeRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   const MaskCase mask = testing::case_of(
@@ -183,8 +183,9 @@ TEST(AttentionSplits, StandBesideWholeRows) {
   AttentionTrial trial(machine, mask, {1, 2, 2}, choice);
   const AttentionPlan& plan = trial.plan();
   EXPECT_EQ(plan.split_rows.size(), 2U);
-  EXPECT_TRUE(std::any_of(plan.items.begin(), plan.items.end(),
-                          [](const WorkItem& item) { return item.partial == kWholeRow; }));
+  EXPECT_TRUE(
+      std::any_of(plan.work_tiles.begin(), plan.work_tiles.end(),
+                  [](const WorkTile& work_tile) { return work_tile.partial == kWholeRow; }));
   expect_all_ways(mask, {1, 2, 2}, choice, true);
 }
 

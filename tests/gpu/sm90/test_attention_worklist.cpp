@@ -100,7 +100,7 @@ TEST(BackwardOverKvWorklist, AddsUpWhatSegmentsOfQueriesGive) {
 }
 
 // More units than blocks.
-TEST(BackwardOverKvWorklist, IsAccurateWithManyUnitsForEachBlock) {
+TEST(BackwardOverKvWorklist, IsAccurateWithManyTileGroupsForEachBlock) {
   FDMA_SKIP_WITHOUT_HOPPER();
   GpuMachine machine;
   const MaskCase mask = testing::case_of(

@@ -1,4 +1,4 @@
-// Backward calls by plans of items whose main kernel writes zero fill of the fp32 accumulators
+// Backward calls by plans of work tiles whose main kernel writes zero fill of the fp32 accumulators
 // itself (ZeroFill): KV heads of more units than there are multiprocessors, one after the other.
 // Blocks write zeros of the next head's sums while they compute, and wait for those of theirs. That
 // they did is read from the workspace.
@@ -119,7 +119,7 @@ TEST(AttentionZerosOnGpu, AreThoseOfEveryBatchElement) {
   expect_good(few_queries(300), {2, 4, 2});
 }
 
-// Heads without an item: nobody adds to their sums, which are read all the same.
+// Heads without a work tile: nobody adds to their sums, which are read all the same.
 TEST(AttentionZerosOnGpu, AreThoseOfHeadsWithoutKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   expect_good(testing::combined("no keys between", 3, 1,

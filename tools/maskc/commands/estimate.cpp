@@ -125,7 +125,7 @@ Json time_json(const PlanEstimate& estimate) {
           {"busy_us", estimate.schedule.busy_us},
           {"longest_item_us", estimate.schedule.longest_item_us},
           {"load_balance", estimate.schedule.balance()},
-          {"num_items", estimate.schedule.num_items},
+          {"num_items", estimate.schedule.num_work_tiles},
           {"memory_bytes", estimate.memory_bytes},
           {"memory_bound", estimate.is_memory_bound()},
           {"computed_cells", estimate.work.cells()}};
@@ -230,10 +230,10 @@ void add_times(const SavingsReport& report, Lines& lines) {
   lines.add("speed-up", fmt::format("{:.2f}x", report.speedup));
   lines.add("operations",
             fmt::format("{} of {}", flops_text(report.flops), flops_text(report.dense_flops)));
-  lines.add("load balance",
-            fmt::format("{}; {} on {}, the longest {}", percent(schedule.balance()),
-                        plural(schedule.num_items, "item"), plural(schedule.num_workers, "worker"),
-                        time_text(schedule.longest_item_us)));
+  lines.add("load balance", fmt::format("{}; {} on {}, the longest {}", percent(schedule.balance()),
+                                        plural(schedule.num_work_tiles, "item"),
+                                        plural(schedule.num_workers, "worker"),
+                                        time_text(schedule.longest_item_us)));
   lines.add("memory traffic", bytes_text(report.masked.memory_bytes));
 }
 

@@ -56,9 +56,10 @@ class CountedProgress {
 template <class Options, class Call>
 Outcome<double> run_on_host(const AttentionPlan& plan, const Options& options, bool quiet,
                             const Call& call) {
-  CountedProgress progress(plan.is_backward() ? "gradients" : "attention", plan.num_items(), quiet);
+  CountedProgress progress(plan.is_backward() ? "gradients" : "attention", plan.num_work_tiles(),
+                           quiet);
   Options counted = options;
-  counted.num_items_done = &progress.num_done;
+  counted.num_work_tiles_done = &progress.num_done;
   const Clock::time_point start = Clock::now();
   FDMA_TRY_VOID(call(counted));
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -219,7 +220,7 @@ std::string plan_text(const AttentionPlan& plan) {
   if (counts.gather_chunks > 0) {
     text += fmt::format(", {} of gathered keys", plural(counts.gather_chunks, "chunk"));
   }
-  return text + fmt::format(" in {}", plural(plan.num_items(), "item"));
+  return text + fmt::format(" in {}", plural(plan.num_work_tiles(), "item"));
 }
 
 Json shape_json(const AttentionProblem& problem) {
@@ -244,7 +245,7 @@ Json plan_json(const AttentionPlan& plan) {
   return {{"backend", to_string(plan.backend)},
           {"tile", {{"q", plan.tile.block_q}, {"kv", plan.tile.block_kv}}},
           {"form", to_string(plan.is_closed_form() ? PlanForm::parametric : PlanForm::segments)},
-          {"num_items", plan.num_items()},
+          {"num_items", plan.num_work_tiles()},
           {"full_tiles", counts.full_tiles},
           {"formula_tiles", counts.formula_tiles},
           {"bitmap_tiles", counts.bitmap_tiles},

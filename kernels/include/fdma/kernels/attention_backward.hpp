@@ -82,7 +82,7 @@ struct BackwardOptions {
   /// CPU threads; 0: all that the process may use. The result does not depend on their number.
   int num_threads = 0;
   /// If given, counts finished work tiles while the call runs.
-  std::atomic<std::int64_t>* num_items_done = nullptr;
+  std::atomic<std::int64_t>* num_work_tiles_done = nullptr;
   /// If given and set while the call runs, work stops early and the call fails with `io`
   /// ("interrupted"); outputs are then incomplete.
   const std::atomic<bool>* is_cancelled = nullptr;

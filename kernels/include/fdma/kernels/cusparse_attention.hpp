@@ -88,7 +88,7 @@ class CusparseAttention {
   /// waiting. Only one call runs at a time, because calls share buffers. Any strides whose last is
   /// 1 are accepted; operands whose row strides are no multiples of 16 bytes, or whose rows
   /// overlap, are copied first. With alg1 and alg2 bits may differ from run to run.
-  /// options.num_threads, num_items_done and is_cancelled do not apply.
+  /// options.num_threads, num_work_tiles_done and is_cancelled do not apply.
   ///
   /// Errors      shape_mismatch, invalid_argument, unsupported (device), cuda
   Result<void> forward(const AttentionTensors& tensors, Stream stream = nullptr,

@@ -59,7 +59,7 @@ Result<DevicePlan> upload(const AttentionPlan& plan, Stream stream = nullptr,
 
 /// attention_forward (attention.hpp) on the GPU, in the order of `stream`. It returns after the
 /// launch, without waiting, and may be captured into a CUDA graph. The bits are the same every run.
-/// options.num_threads, num_items_done and is_cancelled do not apply.
+/// options.num_threads, num_work_tiles_done and is_cancelled do not apply.
 ///
 /// A value in v that is not finite also makes those rows of a visited tile NaN that do not see its
 /// key. Keys past an element's length never matter.

@@ -37,7 +37,7 @@ struct PlanWork {
 /// Work tiles on workers that each take the next one when they are free.
 struct Schedule {
   std::int32_t num_workers = 1;
-  std::int64_t num_items = 0;
+  std::int64_t num_work_tiles = 0;
   double makespan_us = 0;  ///< until the last worker is done
   double busy_us = 0;      ///< sum over work tiles
   double longest_item_us = 0;

@@ -75,9 +75,9 @@ struct alignas(8) AccumKey {
 ///             a key without accumulators is in one work tile
 struct KvWorklist {
   std::vector<WorklistEntry> keys;
-  std::vector<KvWorkTile> items;
+  std::vector<KvWorkTile> work_tiles;
   std::vector<AccumKey> accum_keys;
-  bool empty() const { return items.empty() && keys.empty(); }
+  bool empty() const { return work_tiles.empty() && keys.empty(); }
   friend bool operator==(const KvWorklist&, const KvWorklist&) = default;
 };
 

@@ -69,12 +69,12 @@ struct PlanSegment {
   friend bool operator==(const PlanSegment&, const PlanSegment&) = default;
 };
 
-/// WorkItem::partial of a work tile that walks all keys of its rows.
+/// WorkTile::partial of a work tile that walks all keys of its rows.
 inline constexpr std::int32_t kWholeRow = -1;
 
 /// A work tile: one query tile of one head (or of heads_per_tile heads that share a KV head), or a
 /// part of its keys, and the place of its segments.
-struct WorkItem {
+struct WorkTile {
   std::int32_t batch;
   std::int32_t head;  ///< query head, the first of several
   /// Query tile: rows [q_tile * tile.block_q, ..) up to the element's q_len. Backward, key tile:
@@ -89,7 +89,7 @@ struct WorkItem {
   std::int32_t num_entries;
   std::int32_t first_tile = 0;  ///< tiles of its segments that earlier parts of a split row walk
   std::int32_t partial = kWholeRow;  ///< the partial result that it writes, or kWholeRow
-  friend bool operator==(const WorkItem&, const WorkItem&) = default;
+  friend bool operator==(const WorkTile&, const WorkTile&) = default;
 };
 
 /// A query tile whose keys are split over several work tiles. Their partial results
@@ -259,7 +259,7 @@ struct AttentionPlan {
   /// is smaller where heads_per_tile does not divide the group. Bitmaps, row panels and column
   /// tables of the plan hold for all heads of a tile.
   std::int32_t heads_per_tile = 1;
-  std::vector<WorkItem> items;
+  std::vector<WorkTile> work_tiles;
   std::vector<SplitRow> split_rows;
   std::vector<PlanSegment> segments;
   std::vector<std::uint64_t> bitmaps;
@@ -297,10 +297,10 @@ struct AttentionPlan {
   std::int64_t column_len(std::int64_t b) const {
     return is_backward() ? shape.q_len(b) : shape.kv_len(b);
   }
-  /// The order in which the tiles of an item count keys; null: that of the tensors.
-  const KvPermutation* kv_permutation(const WorkItem& item) const {
-    if (item.num_segments == 0) return nullptr;
-    const PlanSegment& first = segments[static_cast<std::size_t>(item.first_segment)];
+  /// The order in which the tiles of a work tile count keys; null: that of the tensors.
+  const KvPermutation* kv_permutation(const WorkTile& work_tile) const {
+    if (work_tile.num_segments == 0) return nullptr;
+    const PlanSegment& first = segments[static_cast<std::size_t>(work_tile.first_segment)];
     return first.kind == PlanSegmentKind::permutation
                ? &kv_permutations[static_cast<std::size_t>(first.payload)]
                : nullptr;
@@ -311,8 +311,8 @@ struct AttentionPlan {
   std::int64_t num_bitmaps() const {
     return static_cast<std::int64_t>(bitmaps.size()) / words_per_bitmap();
   }
-  /// Those of `items`; of a closed-form plan those that its own lengths make.
-  std::int64_t num_items() const;
+  /// Those of `work tiles`; of a closed-form plan those that its own lengths make.
+  std::int64_t num_work_tiles() const;
   /// Bytes of all arrays.
   std::int64_t size_bytes() const;
   friend bool operator==(const AttentionPlan&, const AttentionPlan&) = default;
@@ -347,8 +347,8 @@ Result<AttentionPlan> make_plan(const BlockMask& mask, const AttentionShape& sha
 /// O(work tiles + arrays). The live keys of column tiles (num_entries) are not counted again.
 Result<void> validate(const AttentionPlan& plan);
 
-/// A short stable text of the header, the counts and the first `max_items` work tiles with their
-/// segments.
-std::string to_text(const AttentionPlan& plan, std::int64_t max_items = 8);
+/// A short stable text of the header, the counts and the first `max_work_tiles` work tiles with
+/// their segments.
+std::string to_text(const AttentionPlan& plan, std::int64_t max_work_tiles = 8);
 
 }  // namespace fdma

@@ -20,15 +20,15 @@ struct TileStep {
 /// Walks the segments of a work tile in their order, from its first tile on. A work tile of a split
 /// row ends after num_tiles steps; its segments go on with the tiles of the next one.
 ///
-/// Example     SegmentIterator it(plan.segments.data(), item);
-///             for (int i = 0; i < item.num_tiles && it.next(step); ++i) visit(step);
+/// Example     SegmentIterator it(plan.segments.data(), work tile);
+///             for (int i = 0; i < work tile.num_tiles && it.next(step); ++i) visit(step);
 class SegmentIterator {
  public:
-  FDMA_HOST_DEVICE SegmentIterator(const PlanSegment* segments, const WorkItem& item)
-      : segment_(segments + item.first_segment),
-        last_(segment_ + item.num_segments),
-        step_(item.step) {
-    skip(item.first_tile);
+  FDMA_HOST_DEVICE SegmentIterator(const PlanSegment* segments, const WorkTile& work_tile)
+      : segment_(segments + work_tile.first_segment),
+        last_(segment_ + work_tile.num_segments),
+        step_(work_tile.step) {
+    skip(work_tile.first_tile);
   }
 
   /// Goes on as if next had been called `count` times.
@@ -69,16 +69,16 @@ class SegmentIterator {
 /// Walks the tiles of a work tile that is not split, from the first to the last or the other way
 /// round (`is_down`, the same at each call).
 ///
-/// Example     EitherWayIterator it(plan.segments.data(), item, true);
+/// Example     EitherWayIterator it(plan.segments.data(), work tile, true);
 ///             while (it.next(step, true)) visit(step);  // the last tile first
 class EitherWayIterator {
  public:
-  FDMA_HOST_DEVICE EitherWayIterator(const PlanSegment* segments, const WorkItem& item,
+  FDMA_HOST_DEVICE EitherWayIterator(const PlanSegment* segments, const WorkTile& work_tile,
                                      bool is_down)
-      : segment_(segments + item.first_segment +
-                 (is_down && item.num_segments > 0 ? item.num_segments - 1 : 0)),
-        num_left_(item.num_segments),
-        step_(item.step) {}
+      : segment_(segments + work_tile.first_segment +
+                 (is_down && work_tile.num_segments > 0 ? work_tile.num_segments - 1 : 0)),
+        num_left_(work_tile.num_segments),
+        step_(work_tile.step) {}
 
   /// Sets `out` to the next tile; false after the last.
   FDMA_HOST_DEVICE bool next(TileStep& out, bool is_down) {

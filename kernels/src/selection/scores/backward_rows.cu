@@ -7,7 +7,8 @@
 //                  time as the warp has in flight are processed. A row stays in registers until its
 //                  dt is known. It then ends in dvalues and in the sums of the lane, a part of
 //                  ddt_proj for each of its elements.
-//   add_units      Units of a block with the same head are added in the block, blocks are added here,
+//   add_tile_groups      Units of a block with the same head are added in the block, blocks are
+//   added here,
 //                  both in an order that depends on the shape alone.
 #include <algorithm>
 #include <cstdint>
@@ -367,12 +368,14 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<kChunks>)
   if (call.wants_sums()) unit.store_sums();
 }
 
-constexpr int kColumns = 32;  // columns of ddt_proj per block of add_units; the last is da_coef's
+constexpr int kColumns =
+    32;  // columns of ddt_proj per block of add_tile_groups; the last is da_coef's
 constexpr int kAddThreads = 1024;
 
 // Adds the blocks whose units have the head. Slot s of block b has head (b kUnits + s) % heads.
 __global__ void __launch_bounds__(kAddThreads)
-    add_units(const __grid_constant__ BackwardCall call, int num_blocks, int units_per_block) {
+    add_tile_groups(const __grid_constant__ BackwardCall call, int num_blocks,
+                    int units_per_block) {
   __shared__ float parts[kAddThreads / kColumns][kColumns];
   const int column = static_cast<int>(threadIdx.x) % kColumns;
   const int part = static_cast<int>(threadIdx.x) / kColumns;
@@ -420,7 +423,7 @@ void launch(const BackwardCall& call, Stream stream) {
   if (!call.wants_sums()) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(forward.head_dim + 1, kColumns)),
                   static_cast<unsigned>(forward.num_heads));
-  add_units<<<grid, kAddThreads, 0, stream>>>(call, static_cast<int>(blocks), kUnits);
+  add_tile_groups<<<grid, kAddThreads, 0, stream>>>(call, static_cast<int>(blocks), kUnits);
 }
 
 template <class T, int kLanes, int kChunks>

@@ -4,8 +4,8 @@
 //
 // Over worklist keys, kernels before and after these handle the gradients that the main kernel does
 // not write (key_gradients.hpp). The main kernel zeroes most accumulators itself where KV heads
-// have units for all multiprocessors (ZeroFill). With RowSums::keys two more kernels follow the
-// first: an instance of the main kernel that sums rows of dS (the correction pass of the exact
+// have tile groups for all multiprocessors (ZeroFill). With RowSums::keys two more kernels follow
+// the first: an instance of the main kernel that sums rows of dS (the correction pass of the exact
 // delta), and one that adds the sums to D.
 #include <cuda_runtime.h>
 
@@ -150,7 +150,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.dlse_head_stride = call.dlse_head_stride;
   queries.dlse_row_stride = call.dlse_row_stride;
   queries.sums_keys = call.sums_keys;
-  queries.next_units = params.next_unit;
+  queries.next_tile_groups = params.next_tile_group;
   queries.dq_semaphores = params.dq_semaphores;
   queries.dq = rows_view(call.dq);
   queries.scale = call.scale;
@@ -184,10 +184,11 @@ sm90::KeyGradientParams key_gradient_params(const BackwardCall& call, const Atte
   return keys;
 }
 
-// An upper bound of the units of a launch.
+// An upper bound of the tile groups of a launch.
 int num_units_of(const DevicePlan::Impl& plan, const sm90::BackwardWorklist* worklist) {
-  if (worklist == nullptr) return plan.arrays.num_items / plan.shape.group_size();
-  return static_cast<int>(std::min<std::int64_t>(worklist->max_items, plan.num_multiprocessors));
+  if (worklist == nullptr) return plan.arrays.num_work_tiles / plan.shape.group_size();
+  return static_cast<int>(
+      std::min<std::int64_t>(worklist->max_work_tiles, plan.num_multiprocessors));
 }
 
 // Decides whether the main kernel zeroes the accumulators of all KV heads but the first, and zeroes
@@ -206,10 +207,10 @@ Result<void> set_zeros(const sm90::ZeroFill& zero_fill, const BackwardCall& call
       "cudaMemsetAsync");
 }
 
-// The correction pass of D. It has its own unit counter and its own dQ semaphore.
+// The correction pass of D. It has its own tile group counter and its own dQ semaphore.
 Result<void> launch_shifts(const Kernel& kernel, BackwardParams params, int num_blocks,
                            const QueryParams& queries, Stream stream) {
-  params.next_unit += sm90::kNumCounters - 1;
+  params.next_tile_group += sm90::kNumCounters - 1;
   if (params.dq_semaphores != nullptr)
     params.dq_semaphores += queries.num_rows() / sm90::kSumRows * 2;
   FDMA_TRY_VOID(sm90::check_cuda(kernel.shifts(params, num_blocks, stream),
@@ -237,8 +238,8 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
   sm90::KeyGradientParams keys{};
   if (worklist != nullptr) {
     params.worklist = {worklist->keys,
-                       worklist->items,
-                       worklist->num_items,
+                       worklist->work_tiles,
+                       worklist->num_work_tiles,
                        worklist->sums.dk,
                        worklist->sums.dv,
                        worklist->sums.dbias,
@@ -271,9 +272,9 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
         dq_semaphore_offsets != nullptr
             ? sm90::number_tile_rows(
                   plan.arrays, params.lengths, batch, params.tile_rows, dq_semaphore_offsets,
-                  params.places.padded_q_len / sm90::kTileKeys, params.next_unit, stream)
+                  params.places.padded_q_len / sm90::kTileKeys, params.next_tile_group, stream)
             : sm90::order_tile_rows(plan.arrays, params.lengths, batch, params.tile_rows,
-                                    params.next_unit, stream),
+                                    params.next_tile_group, stream),
         "launch of the kernel that orders tile rows"));
   }
   if (has_queries) {
@@ -281,7 +282,7 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
                                    "launch of the kernel that prepares queries"));
   } else {
     for (int i = 0; i < sm90::kNumCounters; ++i) {
-      FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_unit + i, stream),
+      FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_tile_group + i, stream),
                                      "launch of the kernel that zeroes the counter"));
     }
   }
@@ -293,7 +294,7 @@ Result<void> launch(const DevicePlan::Impl& plan, const BackwardCall& call,
     if (launch_kernel == nullptr || num_units == 0) continue;
     FDMA_TRY_VOID(sm90::check_cuda(launch_kernel(params, num_blocks, stream),
                                    "launch of the backward kernel"));
-    ++params.next_unit;
+    ++params.next_tile_group;
   }
   if (!has_queries) return {};
   FDMA_TRY_VOID(sm90::check_cuda(sm90::store_query_gradients<T>(queries, stream),
@@ -331,7 +332,7 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
   const sm90::BackwardWorkspace places(impl);
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
-  params.next_unit = reinterpret_cast<std::int32_t*>(base);
+  params.next_tile_group = reinterpret_cast<std::int32_t*>(base);
   params.places = {reinterpret_cast<float*>(base + places.lse_log2),
                    reinterpret_cast<float*>(base + places.deltas),
                    reinterpret_cast<float*>(base + places.missing),
@@ -376,9 +377,9 @@ sm90::BackwardWorklist lists_of(const DevicePlan::Impl& plan, void* workspace) {
       dim,
       dim};
   return {worklist.keys,
-          worklist.items,
-          worklist.num_items,
-          worklist.max_items,
+          worklist.work_tiles,
+          worklist.num_work_tiles,
+          worklist.max_work_tiles,
           sums,
           plan.is_ordered ? plan.arrays.first_positions : nullptr,
           plan.is_ordered ? plan.arrays.positions : nullptr,

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
       Layout::kRows;
   const int row = first_row + lane / Layout::kShare;  // the row whose sum this lane ends with
   const bool is_first = lane % Layout::kShare == 0;   // and this lane writes it
-  if (block == 0 && blockIdx.y == 0 && thread < kNumCounters) p.next_units[thread] = 0;
+  if (block == 0 && blockIdx.y == 0 && thread < kNumCounters) p.next_tile_groups[thread] = 0;
   if (block < 0) {
 #pragma unroll 1
     for (int batch = static_cast<int>(blockIdx.y); batch < p.zeroed_elements;

@@ -1,9 +1,9 @@
-// The two warpgroups that compute gradients. Each computes 64 keys of a unit against all queries of
-// the unit.
+// The two warpgroups that compute gradients. Each computes 64 keys of a tile group against all
+// queries of the tile group.
 //
 // With keys as rows, P^T and dS^T lie in registers in the layout that the products dV += P^T dO and
-// dK += dS^T Q need for their first operand. dK and dV stay in registers until the unit ends. A
-// step computes:
+// dK += dS^T Q need for their first operand. dK and dV stay in registers until the tile group ends.
+// A step computes:
 //
 //   S^T = K Q^T, dP^T = V dO^T           both issued; part of K may be in registers
 //   P^T = 2^(S^T scale - lse)            while dP^T is computed; cells of the mask
@@ -37,10 +37,10 @@ namespace fdma::sm90 {
 
 inline constexpr int kComputeThreads = 2 * kWarpgroupThreads;
 
-/// Computes units until there are none. Called by all threads of one of two warpgroups.
+/// Computes tile groups until there are none. Called by all threads of one of two warpgroups.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients, bool kWorklist>
-__device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint32_t base,
-                                              int group) {
+__device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std::uint32_t base,
+                                                    int group) {
   using Layout = LayoutFor<kGradients, kDimQk, kDimV>;
   constexpr int kQueries = Layout::kStepQueries, kStages = Layout::kStages;
   constexpr bool kSplitsRows = kQueries == 128;  // of dQ
@@ -80,7 +80,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 
   [[maybe_unused]] float dk[kHasKeys ? kDimQk / 2 : 1], dv[kHasValues ? kDimV / 2 : 1];
   ptx::Ring<kStages> ring;
-  std::uint32_t phases = 0;  // bit 0: parity of units, bit 1: parity of dQ sums
+  std::uint32_t phases = 0;  // bit 0: parity of tile groups, bit 1: parity of dQ sums
   const auto bias_sums = [&] {
     return base + Layout::kBiasAccum + 8 * (group * kWarpgroupThreads + thread_now());
   };
@@ -112,11 +112,11 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     return group * kHalfRows + accumulator_cell(thread, 0).row;
   };
 
-  // Where dQ is added from registers: deterministic calls wait for the unit's position.
+  // Where dQ is added from registers: deterministic calls wait for the tile group's position.
   const auto step_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)));
   };
-  const auto unit_at = [&](int stage) {
+  const auto tile_group_at = [&](int stage) {
     return load_words(base + Layout::kStep + stage * static_cast<int>(sizeof(BackwardStep)) + 16);
   };
   const auto wait_for_step = [&] {
@@ -194,16 +194,16 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     accum_parity ^= 1;  // these are read until all threads have come to the next barrier
   };
 
-  // Over worklist keys: the keys of unit `units` in shared memory.
-  [[maybe_unused]] CountedRing<Layout::kKeySlots> units;
+  // Over worklist keys: the keys of tile group `tile groups` in shared memory.
+  [[maybe_unused]] CountedRing<Layout::kKeySlots> tile_groups;
   const auto entries = [&] {
-    return base + Layout::kEntries + units.stage() * Layout::kEntryBytes;
+    return base + Layout::kEntries + tile_groups.stage() * Layout::kEntryBytes;
   };
-  // Starts copying this warp's rows of K and V of the unit.
+  // Starts copying this warp's rows of K and V of the tile group.
   [[maybe_unused]] const auto bring_keys = [&] {
-    ptx::mbarrier_wait(base + Layout::kKeysFull + 8 * units.stage(), units.phase(),
+    ptx::mbarrier_wait(base + Layout::kKeysFull + 8 * tile_groups.stage(), tile_groups.phase(),
                        "compute: keys full");
-    ptx::mbarrier_wait(base + Layout::kKvEmpty, ~units.count & 1, "compute: K and V empty");
+    ptx::mbarrier_wait(base + Layout::kKvEmpty, ~tile_groups.count & 1, "compute: K and V empty");
     const int lane = lane_now(), row = group * kHalfRows + thread_now() / 32 * kWarpRows;
     const int2 place = load_words2(entries() + 8 * Layout::kUnitKeys);
     copy_worklist_rows<Layout::kPanelsQk>(base + Layout::kK, p.worklist.k, place, entries(), row,
@@ -219,15 +219,16 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     __syncwarp();
     release(base + Layout::kKFull);
   };
-  // Stores or adds the gradients of a unit's keys. The next unit's keys are copied meanwhile.
-  [[maybe_unused]] const auto set_worklist_row = [&](const uint4& unit, bool is_last) {
-    const int lane = lane_now(), first_accum_row = static_cast<int>(unit.w);
-    const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y);
-    if (batch < 0) return;  // a block without units
+  // Stores or adds the gradients of a tile group's keys. The next tile group's keys are copied
+  // meanwhile.
+  [[maybe_unused]] const auto set_worklist_row = [&](const uint4& tile_group, bool is_last) {
+    const int lane = lane_now(), first_accum_row = static_cast<int>(tile_group.w);
+    const int batch = static_cast<int>(tile_group.x), kv_head = static_cast<int>(tile_group.y);
+    if (batch < 0) return;  // a block without tile groups
     int2 keys[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) keys[i] = load_words2(entries() + 8 * (key_row() + 8 * i));
-    units.advance();
+    tile_groups.advance();
     if (!is_last) bring_keys();
     if constexpr (kHasValues) {
       set_worklist_rows<T, kDimV>(p.dv, batch * p.dv.batch_stride + kv_head * p.dv.head_stride,
@@ -260,7 +261,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
 
   if constexpr (kWorklist) {
     wait_for_step();
-    if (static_cast<int>(unit_at(ring.stage).x) >= 0) bring_keys();
+    if (static_cast<int>(tile_group_at(ring.stage).x) >= 0) bring_keys();
   }
   for (bool is_done = false; !is_done; phases ^= 1) {
 #pragma unroll
@@ -284,7 +285,7 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     }
     uint4 step = wait_for_step();
 #pragma unroll 1
-    while ((step.x & kStepEndsUnit) == 0) {
+    while ((step.x & kStepEndsTileGroup) == 0) {
       const int stage = ring.stage;
       phases ^= 2;
       const int scores_at = kAlternates ? static_cast<int>(~phases >> 1 & 1) : stage;
@@ -352,20 +353,21 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       if constexpr (kGeneral && kWorklist) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          bias[i] =
-              __int_as_float(load_word(base + Layout::kBiases + units.stage() * Layout::kBiasBytes +
-                                       4 * (key_row() + 8 * i)));
+          bias[i] = __int_as_float(load_word(base + Layout::kBiases +
+                                             tile_groups.stage() * Layout::kBiasBytes +
+                                             4 * (key_row() + 8 * i)));
         }
       } else if constexpr (kGeneral) {
         if (p.key_bias != nullptr) {
           constexpr float kLog2E = 1.44269504088896340736f;
-          const uint4 unit = unit_at(stage);
-          const int key = static_cast<int>(unit.z) + key_row();
-          const float* biases = p.key_bias + static_cast<int>(unit.x) * p.bias_batch_stride +
-                                static_cast<int>(unit.y) * p.bias_head_stride + key;
+          const uint4 tile_group = tile_group_at(stage);
+          const int key = static_cast<int>(tile_group.z) + key_row();
+          const float* biases = p.key_bias + static_cast<int>(tile_group.x) * p.bias_batch_stride +
+                                static_cast<int>(tile_group.y) * p.bias_head_stride + key;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            if (key + 8 * i < static_cast<int>(unit.w)) bias[i] = __ldg(biases + 8 * i) * kLog2E;
+            if (key + 8 * i < static_cast<int>(tile_group.w))
+              bias[i] = __ldg(biases + 8 * i) * kLog2E;
           }
         }
       }
@@ -534,8 +536,8 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
       if constexpr (kStages == 1) step = wait_for_step();
     }
 
-    // K and V of the next unit may be loaded while gradients are written.
-    const uint4 unit = unit_at(ring.stage);
+    // K and V of the next tile group may be loaded while gradients are written.
+    const uint4 tile_group = tile_group_at(ring.stage);
     ptx::mbarrier_wait(base + Layout::kOFull + 8 * ring.stage, ring.phase, "compute: unit's end");
     __syncwarp();
     release(base + Layout::kQEmpty + 8 * ring.stage);
@@ -544,11 +546,12 @@ __device__ __forceinline__ void compute_units(const BackwardParams& p, std::uint
     ring.advance();
     is_done = (step.x & kStepEndsAll) != 0;
     if constexpr (kWorklist) {
-      set_worklist_row(unit, is_done);
+      set_worklist_row(tile_group, is_done);
     } else {
       const int lane = lane_now();
-      const int batch = static_cast<int>(unit.x), kv_head = static_cast<int>(unit.y),
-                key = static_cast<int>(unit.z) + key_row(), kv_len = static_cast<int>(unit.w);
+      const int batch = static_cast<int>(tile_group.x), kv_head = static_cast<int>(tile_group.y),
+                key = static_cast<int>(tile_group.z) + key_row(),
+                kv_len = static_cast<int>(tile_group.w);
       if constexpr (kHasKeys) {
         store_gradient_rows<T, kDimQk>(p.dk, batch * p.dk.batch_stride + kv_head * p.dk.head_stride,
                                        dk, p.scale, key, kv_len, 0, p.head_dim, lane);

@@ -6,13 +6,13 @@
 // fixed order.
 //
 // Deterministic calls add in the accumulation order of the plan (accumulation_order.hpp). A counter for
-// each 64 rows says how many units have added. The helper warp waits until the counter reaches the
-// unit's position, adds the step as a whole and increments the counter, while the next step is
-// computed. The computing warps never wait until an addition is visible, and they wait for the
-// order only if it lags a step behind. Other blocks wait for what the helper warp does between an
-// addition and the increment. That is one fence, and nothing that can be read meanwhile. Half a
-// query tile that no key of the unit sees has a place in the order but no step, if the other half
-// is seen.
+// each 64 rows says how many tile groups have added. The helper warp waits until the counter
+// reaches the tile group's position, adds the step as a whole and increments the counter, while the
+// next step is computed. The computing warps never wait until an addition is visible, and they wait
+// for the order only if it lags a step behind. Other blocks wait for what the helper warp does
+// between an addition and the increment. That is one fence, and nothing that can be read meanwhile.
+// Half a query tile that no key of the tile group sees has a place in the order but no step, if the
+// other half is seen.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace fdma::sm90 {
 
-/// Reads how many units have added (acquire). Their additions are visible after it.
+/// Reads how many tile groups have added (acquire). Their additions are visible after it.
 __device__ __forceinline__ std::int32_t read_dq_semaphore(const std::int32_t* dq_semaphores) {
   std::int32_t dq_position;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
@@ -51,8 +51,8 @@ __device__ __forceinline__ void advance_dq_semaphore(std::int32_t* dq_semaphores
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(dq_semaphores) : "memory");
 }
 /// The same, relaxed. It may be used if the additions came before a fence_dq_semaphore. It may also
-/// be used by a unit that adds nothing and has read that its position is reached: this reduction
-/// reads and writes, so it carries on the releases before it.
+/// be used by a tile group that adds nothing and has read that its position is reached: this
+/// reduction reads and writes, so it carries on the releases before it.
 __device__ __forceinline__ void advance_dq_semaphore_late(std::int32_t* dq_semaphores) {
   asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(dq_semaphores) : "memory");
 }

@@ -36,10 +36,11 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kMaskFull, Layout::kMaskSlots, 1);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
     init(Layout::kRequestEmpty, Layout::kRequestSlots, 1);
-    for (int i = 0; i < Layout::kItemSlots; ++i) {
-      ptx::mbarrier_init(base + Layout::kItemFull + 8 * i, 1);
+    for (int i = 0; i < Layout::kWorkTileSlots; ++i) {
+      ptx::mbarrier_init(base + Layout::kWorkTileFull + 8 * i, 1);
       // Released by the warps that make masks and by the thread that loads.
-      ptx::mbarrier_init(base + Layout::kItemEmpty + 8 * i, kMaskWarps * ptx::kWarpArrivals + 1);
+      ptx::mbarrier_init(base + Layout::kWorkTileEmpty + 8 * i,
+                         kMaskWarps * ptx::kWarpArrivals + 1);
     }
     for (int i = 0; i < Layout::kRequestSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
@@ -60,19 +61,20 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     // registers.
     if (warp == kLoadWarp) {
       if (lane == 0) {
-        UnitLoader<Layout, kGeneral, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base).run();
+        TileGroupLoader<Layout, kGeneral, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base)
+            .run();
       }
     } else if (warp == kServeWarp) {
       serve_requests<Layout, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base, lane);
     } else if constexpr (kWorklist) {
       make_listed_masks<Layout>(p, base, warp, lane);
     } else {
-      make_unit_masks<Layout>(p, base, warp);
+      make_tile_group_masks<Layout>(p, base, warp);
     }
   } else {
     ptx::take_registers<kBackwardComputeRegisters<kGradients, Layout, kWorklist>>();
-    compute_units<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>(p, base,
-                                                                     ptx::warp_index() / 4 - 1);
+    compute_tile_groups<T, kDimQk, kDimV, kGeneral, kGradients, kWorklist>(
+        p, base, ptx::warp_index() / 4 - 1);
   }
 }
 

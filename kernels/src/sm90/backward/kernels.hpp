@@ -25,8 +25,8 @@ struct QueryParams {
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
   const float* dlse;  ///< or null: zeros
   std::int64_t dlse_batch_stride, dlse_head_stride, dlse_row_stride;
-  bool sums_keys;            ///< RowSums::keys: deltas without dlse, until add_missing
-  std::int32_t* next_units;  ///< kNumCounters counters, set to 0
+  bool sums_keys;                  ///< RowSums::keys: deltas without dlse, until add_missing
+  std::int32_t* next_tile_groups;  ///< kNumCounters counters, set to 0
   /// Set to 0, or null: two counters for each 64 rows, and after them two for each 64 rows for the
   /// shifts.
   std::int32_t* dq_semaphores;
@@ -42,7 +42,7 @@ struct QueryParams {
   }
 };
 
-/// Unit counters: of two launches of the main kernel, and of the shifts
+/// Tile group counters: of two launches of the main kernel, and of the shifts
 inline constexpr int kNumCounters = 3;
 
 /// Writes lse_log2 and deltas, clears dq_accum where that is wanted and the counters; missing =
@@ -63,7 +63,7 @@ cudaError_t store_query_gradients(const QueryParams& params, cudaStream_t stream
 /// faster.
 ///
 /// Gradients::shifts exists only for the bias kernel. With kWorklist the kernel runs over worklist
-/// keys (BackwardParams::lists) in place of the items of a plan.
+/// keys (BackwardParams::lists) in place of the work tiles of a plan.
 template <class T, int kDimQk, int kDimV, bool kGeneral, Gradients kGradients,
           bool kWorklist = false>
 cudaError_t launch_backward(const BackwardParams& params, int num_blocks, cudaStream_t stream);

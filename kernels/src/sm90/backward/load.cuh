@@ -1,10 +1,10 @@
 // The warps that feed the computing warpgroups of the backward kernel (the first warpgroup). One
-// thread (UnitLoader) issues the copies of K, V, Q and dO to shared memory. Two warps make mask
-// fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes the
-// next unit (128 keys of a KV head), looks up worklist keys and zeroes rows past a length. In
-// deterministic calls it also adds dQ in accumulation order, and in ordinary calls it may clear
-// accumulators ahead (zero_fill.cuh). Masks are made before loads, because the loading thread
-// skips steps without a cell.
+// thread (TileGroupLoader) issues the copies of K, V, Q and dO to shared memory. Two warps make
+// mask fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes
+// the next tile group (128 keys of a KV head), looks up worklist keys and zeroes rows past a
+// length. In deterministic calls it also adds dQ in accumulation order, and in ordinary calls it
+// may clear accumulators ahead (zero_fill.cuh). Masks are made before loads, because the loading
+// thread skips steps without a cell.
 //
 // The file is long, so that everything these warps hand to each other is read in one place.
 #pragma once
@@ -26,49 +26,51 @@
 
 namespace fdma::sm90 {
 
-/// Byte offsets of the members that are stored or read singly in the slot of a PublishedItem. Pairs
+/// Byte offsets of the members that are stored or read singly in the slot of a BroadcastTile. Pairs
 /// are adjacent.
-struct ItemAt {
-  static constexpr std::uint32_t kNumTiles = offsetof(PublishedItem, num_tiles);
-  static constexpr std::uint32_t kQBegin = offsetof(PublishedItem, q_begin);
-  static constexpr std::uint32_t kHead = offsetof(PublishedItem, head);
-  static constexpr std::uint32_t kBatch = offsetof(PublishedItem, batch);
-  static constexpr std::uint32_t kQLen = offsetof(PublishedItem, q_len);
-  static constexpr std::uint32_t kKvLen = offsetof(PublishedItem, kv_len);
-  static constexpr std::uint32_t kFirstSegment = offsetof(PublishedItem, first_segment);
-  static constexpr std::uint32_t kNumSegments = offsetof(PublishedItem, num_segments);
-  static constexpr std::uint32_t kStep = offsetof(PublishedItem, step);
-  static constexpr std::uint32_t kFirstTile = offsetof(PublishedItem, first_tile);
-  static constexpr std::uint32_t kPartial = offsetof(PublishedItem, partial);
-  static constexpr std::uint32_t kFirstDocument = offsetof(PublishedItem, first_document);
-  static constexpr std::uint32_t kLastDocument = offsetof(PublishedItem, last_document);
-  static constexpr std::uint32_t kKvHead = offsetof(PublishedItem, kv_head);
-  static constexpr std::uint32_t kHeadInGroup = offsetof(PublishedItem, head_in_group);
-  static constexpr std::uint32_t kNumHeads = offsetof(PublishedItem, num_heads);
+struct BroadcastTileAt {
+  static constexpr std::uint32_t kNumTiles = offsetof(BroadcastTile, num_tiles);
+  static constexpr std::uint32_t kQBegin = offsetof(BroadcastTile, q_begin);
+  static constexpr std::uint32_t kHead = offsetof(BroadcastTile, head);
+  static constexpr std::uint32_t kBatch = offsetof(BroadcastTile, batch);
+  static constexpr std::uint32_t kQLen = offsetof(BroadcastTile, q_len);
+  static constexpr std::uint32_t kKvLen = offsetof(BroadcastTile, kv_len);
+  static constexpr std::uint32_t kFirstSegment = offsetof(BroadcastTile, first_segment);
+  static constexpr std::uint32_t kNumSegments = offsetof(BroadcastTile, num_segments);
+  static constexpr std::uint32_t kStep = offsetof(BroadcastTile, step);
+  static constexpr std::uint32_t kFirstTile = offsetof(BroadcastTile, first_tile);
+  static constexpr std::uint32_t kPartial = offsetof(BroadcastTile, partial);
+  static constexpr std::uint32_t kFirstDocument = offsetof(BroadcastTile, first_document);
+  static constexpr std::uint32_t kLastDocument = offsetof(BroadcastTile, last_document);
+  static constexpr std::uint32_t kKvHead = offsetof(BroadcastTile, kv_head);
+  static constexpr std::uint32_t kHeadInGroup = offsetof(BroadcastTile, head_in_group);
+  static constexpr std::uint32_t kNumHeads = offsetof(BroadcastTile, num_heads);
   static constexpr bool is_pair(std::uint32_t a, std::uint32_t b) {
     return a % 8 == 0 && b == a + 4;
   }
 };
-static_assert(ItemAt::is_pair(ItemAt::kNumTiles, ItemAt::kQBegin) &&
-              ItemAt::is_pair(ItemAt::kHead, ItemAt::kBatch) &&
-              ItemAt::is_pair(ItemAt::kQLen, ItemAt::kKvLen) &&
-              ItemAt::is_pair(ItemAt::kFirstSegment, ItemAt::kNumSegments) &&
-              ItemAt::is_pair(ItemAt::kStep, ItemAt::kFirstTile) &&
-              ItemAt::is_pair(ItemAt::kPartial, ItemAt::kFirstDocument) &&
-              ItemAt::is_pair(ItemAt::kLastDocument, ItemAt::kKvHead));
+static_assert(BroadcastTileAt::is_pair(BroadcastTileAt::kNumTiles, BroadcastTileAt::kQBegin) &&
+              BroadcastTileAt::is_pair(BroadcastTileAt::kHead, BroadcastTileAt::kBatch) &&
+              BroadcastTileAt::is_pair(BroadcastTileAt::kQLen, BroadcastTileAt::kKvLen) &&
+              BroadcastTileAt::is_pair(BroadcastTileAt::kFirstSegment,
+                                       BroadcastTileAt::kNumSegments) &&
+              BroadcastTileAt::is_pair(BroadcastTileAt::kStep, BroadcastTileAt::kFirstTile) &&
+              BroadcastTileAt::is_pair(BroadcastTileAt::kPartial,
+                                       BroadcastTileAt::kFirstDocument) &&
+              BroadcastTileAt::is_pair(BroadcastTileAt::kLastDocument, BroadcastTileAt::kKvHead));
 
 /// Byte offset in a ServeRequest, whose first four words are stored together.
 inline constexpr std::uint32_t kRequestBarrierAt = offsetof(ServeRequest, full);
 static_assert(kRequestBarrierAt == 16);
 
-/// The unit broadcast in `slot` with the segments of its g-th query head, as far as the walk over
-/// its tiles needs them. PublishedItem::partial holds here the first item of the unit,
-/// head_in_group its first visit, q_len the number of keys and kv_len the number of queries of the
-/// element.
-__device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::uint32_t slot,
+/// The tile group broadcast in `slot` with the segments of its g-th query head, as far as the walk
+/// over its tiles needs them. BroadcastTile::partial holds here the first work tile of the tile
+/// group, head_in_group its first visit, q_len the number of keys and kv_len the number of queries
+/// of the element.
+__device__ __forceinline__ BroadcastTile part_of(const PlanArrays& plan, std::uint32_t slot,
                                                  int g) {
   const uint4 a = load_words(slot), b = load_words(slot + 16);
-  PublishedItem part{};
+  BroadcastTile part{};
   part.num_tiles = static_cast<int>(a.x);
   part.q_begin = static_cast<int>(a.y);
   part.batch = static_cast<int>(a.w);
@@ -76,26 +78,26 @@ __device__ __forceinline__ PublishedItem part_of(const PlanArrays& plan, std::ui
   part.kv_len = static_cast<int>(b.y);
   part.first_segment = static_cast<int>(b.z);
   part.num_segments = static_cast<int>(b.w);
-  part.step = load_word(slot + ItemAt::kStep);
-  part.partial = load_word(slot + ItemAt::kPartial);
+  part.step = load_word(slot + BroadcastTileAt::kStep);
+  part.partial = load_word(slot + BroadcastTileAt::kPartial);
   if (g > 0 && part.first_segment != kOwnSegments) {
-    const WorkItem& item = plan.items[part.partial + g];
-    part.num_tiles = item.num_tiles;
-    part.first_segment = item.first_segment;
-    part.num_segments = item.num_segments;
-    part.step = item.step;
+    const WorkTile& work_tile = plan.work_tiles[part.partial + g];
+    part.num_tiles = work_tile.num_tiles;
+    part.first_segment = work_tile.first_segment;
+    part.num_segments = work_tile.num_segments;
+    part.step = work_tile.step;
   }
   return part;
 }
 
-/// The query tiles of a broadcast unit for one of its query heads. It is like TileWalk, but can
-/// also walk from the last tile to the first.
-class UnitTiles {
+/// The query tiles of a broadcast tile group for one of its query heads. It is like TileWalk, but
+/// can also walk from the last tile to the first.
+class TileGroupTiles {
  public:
-  __device__ __forceinline__ UnitTiles(const PlanSegment* segments, const PublishedItem& part,
-                                       bool is_down)
+  __device__ __forceinline__ TileGroupTiles(const PlanSegment* segments, const BroadcastTile& part,
+                                            bool is_down)
       : iterator_(segments,
-                  WorkItem{0, 0, 0, part.step, max(part.first_segment, 0), part.num_segments, 0, 0,
+                  WorkTile{0, 0, 0, part.step, max(part.first_segment, 0), part.num_segments, 0, 0,
                            0, kWholeRow},
                   is_down),
         q_begin_(part.q_begin),
@@ -113,9 +115,9 @@ class UnitTiles {
   std::int32_t kv_len_;
 };
 
-/// The state of a mask warp's walk over a unit.
+/// The state of a mask warp's walk over a tile group.
 struct alignas(16) MaskWalk {
-  UnitTiles tiles;
+  TileGroupTiles tiles;
   std::int32_t head;                   ///< of the group
   std::int32_t num_left;               ///< tiles of this head that are left
   std::uint32_t num_masks, num_units;  ///< passed so far
@@ -146,30 +148,31 @@ __device__ __forceinline__ void take_back(std::uint32_t address, MaskWalk& walk)
 /// Makes the mask fragments of every second tile that needs them, and stores which quarters of the
 /// tile have a cell. One of two warps.
 template <class Layout>
-__device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::uint32_t base,
-                                                int mask_warp) {
+__device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, std::uint32_t base,
+                                                      int mask_warp) {
   static_assert(sizeof(MaskWalk) <= Layout::kMaskWalkBytes);
   const auto lane_now = [] { return ptx::thread_index() % 32; };
-  const auto item_slot = [&](std::uint32_t num_units) {
-    return base + Layout::kItem + num_units % Layout::kItemSlots * Layout::kItemSlotBytes;
+  const auto work_tile_slot = [&](std::uint32_t num_units) {
+    return base + Layout::kItem + num_units % Layout::kWorkTileSlots * Layout::kWorkTileSlotBytes;
   };
   for (std::uint32_t num_masks = 0, num_units = 0;; ++num_units) {
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (num_units % Layout::kItemSlots),
-                       num_units / Layout::kItemSlots & 1, "mask: item full");
-    if (load_word(item_slot(num_units) + ItemAt::kNumTiles) == kNoItem) return;
+    ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * (num_units % Layout::kWorkTileSlots),
+                       num_units / Layout::kWorkTileSlots & 1, "mask: item full");
+    if (load_word(work_tile_slot(num_units) + BroadcastTileAt::kNumTiles) == kNoWorkTile) return;
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
-      const PublishedItem part = part_of(p.plan, item_slot(num_units), g);
-      MaskWalk walk{
-          UnitTiles(segments_of<Layout>(p.plan, part, item_slot(num_units)), part, p.walks_down), g,
-          part.num_tiles, num_masks, num_units};
+      const BroadcastTile part = part_of(p.plan, work_tile_slot(num_units), g);
+      MaskWalk walk{TileGroupTiles(segments_of<Layout>(p.plan, part, work_tile_slot(num_units)),
+                                   part, p.walks_down),
+                    g, part.num_tiles, num_masks, num_units};
       for (; walk.num_left > 0; --walk.num_left) {
         TileStep step;
         TilePlace place;
         walk.tiles.next(step, place, p.walks_down);
-        const std::uint32_t item = item_slot(walk.num_units);
+        const std::uint32_t work_tile = work_tile_slot(walk.num_units);
         // Queries past the end need no mask bits (their lse is +inf), but keys past the end do.
-        const int num_rows = load_word(item + ItemAt::kQLen) - load_word(item + ItemAt::kQBegin);
+        const int num_rows = load_word(work_tile + BroadcastTileAt::kQLen) -
+                             load_word(work_tile + BroadcastTileAt::kQBegin);
         if (step.kind == PlanSegmentKind::full && num_rows >= kTileRows) continue;
         const std::uint32_t number = walk.num_masks++;
         if (static_cast<int>(number % kMaskWarps) != mask_warp) continue;
@@ -183,7 +186,8 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
           write_whole_rows(slot, num_rows, min(place.kv_len - place.key_begin, kTileKeys),
                            lane_now());
         } else {
-          write_mask<1>(slot, p, item, item + Layout::kItemBand, step, place, lane_now());
+          write_mask<1>(slot, p, work_tile, work_tile + Layout::kWorkTileBand, step, place,
+                        lane_now());
         }
         take_back(parked, walk);
         const std::uint32_t made = (walk.num_masks - 1) % Layout::kMaskSlots;
@@ -200,8 +204,8 @@ __device__ __forceinline__ void make_unit_masks(const BackwardParams& p, std::ui
       num_units = walk.num_units;
     }
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * (num_units % Layout::kItemSlots),
-                              lane_now());
+    ptx::mbarrier_arrive_warp(
+        base + Layout::kWorkTileEmpty + 8 * (num_units % Layout::kWorkTileSlots), lane_now());
   }
 }
 
@@ -210,68 +214,74 @@ __device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int st
   return base + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
 }
 
-/// Broadcasts an item of a plan. One thread. Here and below each member of PublishedItem is stored
-/// as soon as it is known, because registers are few.
+/// Broadcasts a work tile of a plan. One thread. Here and below each member of BroadcastTile is
+/// stored as soon as it is known, because registers are few.
 __device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
                                              int index) {
-  const bool is_ordered = p.dq_semaphores != nullptr && index < p.plan.num_items / p.group_size;
-  store_word(slot + ItemAt::kHeadInGroup, is_ordered ? __ldg(p.plan.first_positions + index) : 0);
-  if (is_ordered) index = __ldg(p.plan.units + index);
+  const bool is_ordered =
+      p.dq_semaphores != nullptr && index < p.plan.num_work_tiles / p.group_size;
+  store_word(slot + BroadcastTileAt::kHeadInGroup,
+             is_ordered ? __ldg(p.plan.first_positions + index) : 0);
+  if (is_ordered) index = __ldg(p.plan.tile_groups + index);
   index *= p.group_size;
-  if (index >= p.plan.num_items) {
-    store_word(slot + ItemAt::kNumTiles, kNoItem);
+  if (index >= p.plan.num_work_tiles) {
+    store_word(slot + BroadcastTileAt::kNumTiles, kNoWorkTile);
     return;
   }
-  const WorkItem* item = p.plan.items + index;
-  store_words2(slot + ItemAt::kPartial, index, 0);
-  store_words2(slot + ItemAt::kFirstSegment, item->first_segment, item->num_segments);
-  store_words2(slot + ItemAt::kStep, item->step, 0);
-  store_words2(slot + ItemAt::kNumTiles, item->num_tiles, item->q_tile * kTileRows);
-  const int2 lengths = lengths_of(p.plan, p.lengths, item->batch);
-  store_words2(slot + ItemAt::kQLen, lengths.y, lengths.x);
-  store_words2(slot + ItemAt::kHead, item->head, item->batch);
-  store_words2(slot + ItemAt::kLastDocument, 0, item->head / p.group_size);
+  const WorkTile* work_tile = p.plan.work_tiles + index;
+  store_words2(slot + BroadcastTileAt::kPartial, index, 0);
+  store_words2(slot + BroadcastTileAt::kFirstSegment, work_tile->first_segment,
+               work_tile->num_segments);
+  store_words2(slot + BroadcastTileAt::kStep, work_tile->step, 0);
+  store_words2(slot + BroadcastTileAt::kNumTiles, work_tile->num_tiles,
+               work_tile->q_tile * kTileRows);
+  const int2 lengths = lengths_of(p.plan, p.lengths, work_tile->batch);
+  store_words2(slot + BroadcastTileAt::kQLen, lengths.y, lengths.x);
+  store_words2(slot + BroadcastTileAt::kHead, work_tile->head, work_tile->batch);
+  store_words2(slot + BroadcastTileAt::kLastDocument, 0, work_tile->head / p.group_size);
 }
 
-/// Broadcasts the tile row of a closed-form plan that is unit `index` or a later one, or kNoItem if
-/// there is none. One thread.
+/// Broadcasts the tile row of a closed-form plan that is tile group `index` or a later one, or
+/// kNoWorkTile if there is none. One thread.
 template <class Layout>
 __device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32_t slot,
                                             int index) {
   const TileRow* row;
-  for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_unit, 1)) {
-    const WorkItem item = read_work(p, index * p.group_size);
-    if (item.num_tiles == kNoItem) {
-      store_word(slot + ItemAt::kNumTiles, kNoItem);
+  for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile_group, 1)) {
+    const WorkTile work_tile = read_work(p, index * p.group_size);
+    if (work_tile.num_tiles == kNoWorkTile) {
+      store_word(slot + BroadcastTileAt::kNumTiles, kNoWorkTile);
       return;
     }
-    row = row_of(p, item);
+    row = row_of(p, work_tile);
     if (__ldcg(&row->tiles.num_tiles) == kNoRow) continue;
-    store_words2(slot + ItemAt::kHead, item.head, item.batch);
-    store_words2(slot + ItemAt::kPartial, index * p.group_size, item.q_tile);
+    store_words2(slot + BroadcastTileAt::kHead, work_tile.head, work_tile.batch);
+    store_words2(slot + BroadcastTileAt::kPartial, index * p.group_size, work_tile.q_tile);
     break;
   }
-  const int2 head = load_words2(slot + ItemAt::kHead);
+  const int2 head = load_words2(slot + BroadcastTileAt::kHead);
   const int2 lengths = lengths_of(p.plan, p.lengths, head.y);
-  store_words2(slot + ItemAt::kQLen, lengths.y, lengths.x);
-  store_words2(slot + ItemAt::kLastDocument, row->tiles.last_document, head.x / p.group_size);
+  store_words2(slot + BroadcastTileAt::kQLen, lengths.y, lengths.x);
+  store_words2(slot + BroadcastTileAt::kLastDocument, row->tiles.last_document,
+               head.x / p.group_size);
   const int first_key = row->tiles.q_tile * kTileRows;
-  store_words2(slot + ItemAt::kNumTiles, row->tiles.num_tiles, first_key);
-  store_words2(slot + ItemAt::kStep, 0, 0);
+  store_words2(slot + BroadcastTileAt::kNumTiles, row->tiles.num_tiles, first_key);
+  store_words2(slot + BroadcastTileAt::kStep, 0, 0);
   if (p.dq_semaphores != nullptr) {
     const ClosedFormColumns columns =
         closed_form_columns(p.plan, p.lengths, head.y, lengths.x, lengths.y);
-    store_word(slot + ItemAt::kHeadInGroup,
-               2 * load_word(slot + ItemAt::kFirstDocument) + (columns.is_near(first_key) ? 1 : 0));
+    store_word(slot + BroadcastTileAt::kHeadInGroup,
+               2 * load_word(slot + BroadcastTileAt::kFirstDocument) +
+                   (columns.is_near(first_key) ? 1 : 0));
   }
-  store_word(slot + ItemAt::kFirstDocument, row->tiles.first_document);
+  store_word(slot + BroadcastTileAt::kFirstDocument, row->tiles.first_document);
   int num_segments = 0;
 #pragma unroll 1
   for (const ClosedFormWalk::Stretch& stretch : row->tiles.stretches) {
-    store_stretch(slot + Layout::kItemSegments, stretch, num_segments);
+    store_stretch(slot + Layout::kWorkTileSegments, stretch, num_segments);
   }
-  store_words2(slot + ItemAt::kFirstSegment, kOwnSegments, num_segments);
-  store_band(slot + Layout::kItemBand, row->band);
+  store_words2(slot + BroadcastTileAt::kFirstSegment, kOwnSegments, num_segments);
+  store_band(slot + Layout::kWorkTileBand, row->band);
 }
 
 /// Zeroes rows [first_row, num_rows) of panels of a tile. One warp.
@@ -287,12 +297,12 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
   ptx::fence_async_shared();
 }
 
-/// Broadcasts a first unit, then executes the requests of UnitLoader and adds dQ in accumulation
-/// order. One warp.
+/// Broadcasts a first tile group, then executes the requests of TileGroupLoader and adds dQ in
+/// accumulation order. One warp.
 template <class Layout, bool kWorklist, bool kZeroFill>
 __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
                                                int lane) {
-  // The grid before sets the unit counter and orders tile rows
+  // The grid before sets the tile group counter and orders tile rows
   if (lane == 0) ptx::wait_for_grid_before();
   const auto adds_in_order = [&] { return Layout::kAddsInBulk && p.dq_semaphores != nullptr; };
   // Its counters lie in shared memory and are read anew, because registers are few.
@@ -304,11 +314,11 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
   const ZeroFillWriter<Layout> zero_fill(p, base);
   const auto has_zero_fill = [&] { return kZeroFill && p.zero_fill.counters != nullptr; };
   for (;;) {
-    CountedRing<Layout::kItemSlots> item_ring;
-    item_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 4));
+    CountedRing<Layout::kWorkTileSlots> work_tile_ring;
+    work_tile_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 4));
     __syncwarp();  // all have read it
-    const bool is_first = item_ring.count == 0;
-    uint4 request = make_uint4(kRequestUnit, 0, 0, 0);
+    const bool is_first = work_tile_ring.count == 0;
+    uint4 request = make_uint4(kRequestTileGroup, 0, 0, 0);
     if (!is_first) {
       const auto ring = requests();
       const std::uint32_t full = base + Layout::kRequestFull + 8 * ring.stage();
@@ -330,32 +340,32 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       if (adds_in_order()) continue;  // until the last dQ step is added
       break;
     }
-    if (request.x == kRequestUnit) {
+    if (request.x == kRequestTileGroup) {
       if (lane == 0) {
-        ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage(), item_ring.phase() ^ 1,
-                           "serve: item empty");
-        const std::uint32_t item =
-            base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes;
+        ptx::mbarrier_wait(base + Layout::kWorkTileEmpty + 8 * work_tile_ring.stage(),
+                           work_tile_ring.phase() ^ 1, "serve: item empty");
+        const std::uint32_t work_tile =
+            base + Layout::kItem + work_tile_ring.stage() * Layout::kWorkTileSlotBytes;
         const int index = static_cast<int>(is_first ? blockIdx.x : gridDim.x) +
-                          (is_first ? 0 : atomicAdd(p.next_unit, 1));
-        store_word(base + Layout::kServed + 4, static_cast<int>(item_ring.count + 1));
+                          (is_first ? 0 : atomicAdd(p.next_tile_group, 1));
+        store_word(base + Layout::kServed + 4, static_cast<int>(work_tile_ring.count + 1));
         if constexpr (kWorklist) {
-          publish_worklist_entry(p, item, index);
+          publish_worklist_entry(p, work_tile, index);
         } else if (p.plan.num_closed_forms > 0) {
-          publish_row<Layout>(p, item, index);
+          publish_row<Layout>(p, work_tile, index);
         } else {
-          publish_item(p, item, index);
+          publish_item(p, work_tile, index);
         }
         const int count = load_word(base + Layout::kServed + 4) - 1;
         if (!kWorklist && has_zero_fill()) {
           const std::uint32_t taken =
-              base + Layout::kItem + count % Layout::kItemSlots * Layout::kItemSlotBytes;
-          if (load_word(taken + ItemAt::kNumTiles) != kNoItem) {
-            zero_fill.look_ahead(load_word(taken + ItemAt::kBatch) * p.zero_fill.heads_kv +
-                                 load_word(taken + ItemAt::kKvHead));
+              base + Layout::kItem + count % Layout::kWorkTileSlots * Layout::kWorkTileSlotBytes;
+          if (load_word(taken + BroadcastTileAt::kNumTiles) != kNoWorkTile) {
+            zero_fill.look_ahead(load_word(taken + BroadcastTileAt::kBatch) * p.zero_fill.heads_kv +
+                                 load_word(taken + BroadcastTileAt::kKvHead));
           }
         }
-        ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * (count % Layout::kItemSlots));
+        ptx::mbarrier_arrive(base + Layout::kWorkTileFull + 8 * (count % Layout::kWorkTileSlots));
       }
       __syncwarp();
       if (is_first) {
@@ -399,22 +409,22 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
   }
 }
 
-/// Loads what each broadcast unit needs. One thread.
+/// Loads what each broadcast tile group needs. One thread.
 template <class Layout, bool kGeneral, bool kWorklist, bool kZeroFill>
-class UnitLoader {
+class TileGroupLoader {
  public:
-  __device__ __forceinline__ UnitLoader(const BackwardParams& params, std::uint32_t base)
+  __device__ __forceinline__ TileGroupLoader(const BackwardParams& params, std::uint32_t base)
       : p(params), base_(base) {}
 
   __device__ __forceinline__ void run() {
     ptx::wait_for_grid_before();  // the grid before prepares lse and deltas of each query
-    if (!wait_for_unit()) end_without_units();
-    while (wait_for_unit()) {
+    if (!wait_for_tile_group()) end_without_tile_groups();
+    while (wait_for_tile_group()) {
       load_keys();
       if (kZeroFill && p.zero_fill.counters != nullptr) wait_for_zero_fill_of_row();
 #pragma unroll 1
       for (int g = 0; g < p.group_size; ++g) load_queries(g);
-      end_unit();
+      end_tile_group();
     }
     if (tells_dq_positions()) store_dq_position(kNoDqPosition, 0);
     request(kRequestEnd, 0, 0, 0, 0);
@@ -422,12 +432,13 @@ class UnitLoader {
   }
 
  private:
-  // Tiles before the end of a unit at which the next unit is requested
+  // Tiles before the end of a tile group at which the next tile group is requested
   static constexpr int kLateTiles = 3;
-  /// Words of a broadcast unit: its next visit of a query tile (in a closed-form plan
+  /// Words of a broadcast tile group: its next visit of a query tile (in a closed-form plan
   /// row_dq_position, over worklist keys the begin of its positions), and the position of the query
   /// tile in hand.
-  static constexpr std::uint32_t kVisit = ItemAt::kHeadInGroup, kRank = ItemAt::kNumHeads;
+  static constexpr std::uint32_t kVisit = BroadcastTileAt::kHeadInGroup,
+                                 kRank = BroadcastTileAt::kNumHeads;
 
   __device__ __forceinline__ bool adds_in_order() const {
     return (Layout::kAddsInBulk || kGeneral) && p.dq_semaphores != nullptr;
@@ -446,13 +457,13 @@ class UnitLoader {
         static_cast<std::uint32_t>(position) | flags | dq_semaphore_lap<Layout>(number));
   }
 
-  __device__ __forceinline__ std::uint32_t item_slot() const {
-    return base_ + Layout::kItem + item_ring_.stage() * Layout::kItemSlotBytes;
+  __device__ __forceinline__ std::uint32_t work_tile_slot() const {
+    return base_ + Layout::kItem + work_tile_ring_.stage() * Layout::kWorkTileSlotBytes;
   }
-  __device__ __forceinline__ bool wait_for_unit() const {
-    ptx::mbarrier_wait(base_ + Layout::kItemFull + 8 * item_ring_.stage(), item_ring_.phase(),
-                       "load: item full");
-    return load_word(item_slot() + ItemAt::kNumTiles) != kNoItem;
+  __device__ __forceinline__ bool wait_for_tile_group() const {
+    ptx::mbarrier_wait(base_ + Layout::kWorkTileFull + 8 * work_tile_ring_.stage(),
+                       work_tile_ring_.phase(), "load: item full");
+    return load_word(work_tile_slot() + BroadcastTileAt::kNumTiles) != kNoWorkTile;
   }
 
   /// Sends a request to the helper warp. The caller then arrives at request_barrier_.
@@ -485,59 +496,63 @@ class UnitLoader {
   }
 
   __device__ __forceinline__ void wait_for_zero_fill_of_row() const {
-    const PublishedItem unit = unit_in_hand();
-    const int row = unit.batch * p.zero_fill.heads_kv + unit.kv_head;
+    const BroadcastTile tile_group = current_tile_group();
+    const int row = tile_group.batch * p.zero_fill.heads_kv + tile_group.kv_head;
     if (row <= load_word(base_ + Layout::kZeroedRow)) return;
     wait_for_zero_fill(p, row);
     store_word(base_ + Layout::kZeroedRow, row);
   }
-  /// The unit in hand. It is read anew at each use, because it would take too many registers.
-  __device__ __forceinline__ PublishedItem unit_in_hand() const { return read_item(item_slot()); }
+  /// The tile group in hand. It is read anew at each use, because it would take too many registers.
+  __device__ __forceinline__ BroadcastTile current_tile_group() const {
+    return read_work_tile(work_tile_slot());
+  }
 
   __device__ __forceinline__ void load_keys() {
-    const PublishedItem unit = unit_in_hand();
+    const BroadcastTile tile_group = current_tile_group();
     if constexpr (kWorklist) {
-      request(kRequestKeys, 0, 0, 0, item_slot());
+      request(kRequestKeys, 0, 0, 0, work_tile_slot());
       ptx::mbarrier_arrive(request_barrier_);
       return;
     }
-    ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~item_ring_.count & 1, "load: K and V empty");
-    const int num_left = unit.q_len - unit.q_begin;
+    ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~work_tile_ring_.count & 1, "load: K and V empty");
+    const int num_left = tile_group.q_len - tile_group.q_begin;
     const std::uint32_t k = base_ + Layout::kK, v = base_ + Layout::kV;
     const std::uint32_t k_full =
         begin_copy(base_ + Layout::kKFull, k, Layout::kKBytes, Layout::kPanelsQk, num_left,
-                   Layout::kUnitKeys, p.k_rows > unit.q_len);
+                   Layout::kUnitKeys, p.k_rows > tile_group.q_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
       ptx::tma_load_5d(k + panel * Layout::kPanelBytesKey, &p.k, k_full, panel * kPanelColumns, 0,
-                       unit.q_begin, unit.kv_head, unit.batch, ptx::kEvictFirst);
+                       tile_group.q_begin, tile_group.kv_head, tile_group.batch, ptx::kEvictFirst);
     }
     const std::uint32_t v_full =
         begin_copy(base_ + Layout::kVFull, v, Layout::kVBytes, Layout::kPanelsV, num_left,
-                   Layout::kUnitKeys, p.v_rows > unit.q_len);
+                   Layout::kUnitKeys, p.v_rows > tile_group.q_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
       ptx::tma_load_5d(v + panel * Layout::kPanelBytesKey, &p.v, v_full, panel * kPanelColumns, 0,
-                       unit.q_begin, unit.kv_head, unit.batch, ptx::kEvictFirst);
+                       tile_group.q_begin, tile_group.kv_head, tile_group.batch, ptx::kEvictFirst);
     }
   }
 
   /// Loads the tiles of one query head.
   __device__ __forceinline__ void load_queries(int g) {
-    const PublishedItem part = kWorklist ? unit_in_hand() : part_of(p.plan, item_slot(), g);
+    const BroadcastTile part =
+        kWorklist ? current_tile_group() : part_of(p.plan, work_tile_slot(), g);
     auto walk = [&] {
       if constexpr (kWorklist) {
         return ListedTiles(part);
       } else {
-        return UnitTiles(segments_of<Layout>(p.plan, part, item_slot()), part, p.walks_down);
+        return TileGroupTiles(segments_of<Layout>(p.plan, part, work_tile_slot()), part,
+                              p.walks_down);
       }
     }();
-    const bool is_ragged_unit = part.q_len - part.q_begin < kTileRows;
+    const bool is_ragged_tile_group = part.q_len - part.q_begin < kTileRows;
     const int take_at = g == p.group_size - 1 ? max(part.num_tiles - kLateTiles, 0) : -1;
 #pragma unroll 1
     for (int n = 0;; ++n) {
       if (n == take_at) {
-        request(kRequestUnit, 0, 0, 0, 0);
+        request(kRequestTileGroup, 0, 0, 0, 0);
         ptx::mbarrier_arrive(request_barrier_);
       }
       if (n >= part.num_tiles) break;
@@ -552,7 +567,7 @@ class UnitLoader {
       const int num_left = part.kv_len - place.key_begin;  // queries
       std::uint32_t halves = num_left > 64 ? 3u : num_left > 0 ? 1u : 0u;
       std::uint32_t mask = 0, quarters = 15, empty_halves = 0;
-      if (step.kind != PlanSegmentKind::full || is_ragged_unit) {
+      if (step.kind != PlanSegmentKind::full || is_ragged_tile_group) {
         mask = base_ + Layout::kMask + slots_.stage() * Layout::kMaskBytes;
         ptx::mbarrier_wait(base_ + Layout::kMaskFull + 8 * slots_.stage(), slots_.phase(),
                            "load: mask full");
@@ -582,7 +597,8 @@ class UnitLoader {
            ++i, steps >>= 1, empty_halves >>= 1, quarters >>= 1) {
         const int query = place.key_begin + i * Layout::kStepQueries;
         if ((empty_halves & 1) != 0) {
-          store_dq_position(sum_tile_of(unit_in_hand(), g, query), position(), kDqStepIsEmpty);
+          store_dq_position(sum_tile_of(current_tile_group(), g, query), position(),
+                            kDqStepIsEmpty);
         }
         if ((steps & 1) == 0) continue;
         int flags = (steps == 1 ? kStepReleasesMask : 0) | (i == 1 ? kStepIsSecondHalf : 0);
@@ -595,68 +611,71 @@ class UnitLoader {
     }
   }
 
-  /// Stores the position of query tile `tile`, the next one of the unit in hand: how many units add
-  /// to its dQ before this one.
+  /// Stores the position of query tile `tile`, the next one of the tile group in hand: how many
+  /// tile groups add to its dQ before this one.
   __device__ __forceinline__ void find_rank(int tile) const {
-    const int visit = load_word(item_slot() + kVisit);
+    const int visit = load_word(work_tile_slot() + kVisit);
     int position;
     if (kWorklist) {
       position = __ldcg(p.worklist.positions + visit + tile);
     } else if (p.plan.num_closed_forms > 0) {
       const auto* offsets = reinterpret_cast<const std::int32_t*>(p.dq_semaphore_offsets);
-      const int place =
-          load_word(item_slot() + ItemAt::kBatch) * (p.places.padded_q_len / kTileKeys) + tile;
+      const int place = load_word(work_tile_slot() + BroadcastTileAt::kBatch) *
+                            (p.places.padded_q_len / kTileKeys) +
+                        tile;
       position = visit / 2 + __ldcg(offsets + 2 * place + visit % 2);
     } else {
-      store_word(item_slot() + kVisit, visit + 1);
+      store_word(work_tile_slot() + kVisit, visit + 1);
       position = __ldg(p.plan.positions + visit);
     }
-    store_word(item_slot() + kRank, position);
+    store_word(work_tile_slot() + kRank, position);
   }
   /// The sum tile of dQ for the queries of the g-th query head from `query` on.
-  __device__ __forceinline__ int sum_tile_of(const PublishedItem& unit, int g, int query) const {
-    return static_cast<int>((p.places.first_row(unit.batch, unit.head + g) + query) / kSumRows);
+  __device__ __forceinline__ int sum_tile_of(const BroadcastTile& tile_group, int g,
+                                             int query) const {
+    return static_cast<int>((p.places.first_row(tile_group.batch, tile_group.head + g) + query) /
+                            kSumRows);
   }
   __device__ __forceinline__ int position() const {
-    return adds_in_order() ? load_word(item_slot() + kRank) : 0;
+    return adds_in_order() ? load_word(work_tile_slot() + kRank) : 0;
   }
 
-  __device__ __forceinline__ void store_step(const PublishedItem& unit, int flags,
+  __device__ __forceinline__ void store_step(const BroadcastTile& tile_group, int flags,
                                              std::uint32_t mask, int sum_tile, int position) {
     const std::uint32_t to =
         base_ + Layout::kStep + ring_.stage() * static_cast<int>(sizeof(BackwardStep));
     store_words(to, make_uint4(flags, mask, sum_tile, position));
-    store_words(to + 16, make_uint4(unit.batch, unit.kv_head, unit.q_begin,
-                                    kWorklist ? unit.partial : unit.q_len));
+    store_words(to + 16, make_uint4(tile_group.batch, tile_group.kv_head, tile_group.q_begin,
+                                    kWorklist ? tile_group.partial : tile_group.q_len));
   }
 
   /// Loads Q, dO, lse and deltas of the queries from `query` on.
   __device__ __forceinline__ void load_step(int g, int query, int flags, std::uint32_t mask) {
-    const PublishedItem unit = unit_in_hand();
-    const int stage = ring_.stage(), num_left = unit.kv_len - query;
-    const std::int64_t row = p.places.first_row(unit.batch, unit.head + g) + query;
+    const BroadcastTile tile_group = current_tile_group();
+    const int stage = ring_.stage(), num_left = tile_group.kv_len - query;
+    const std::int64_t row = p.places.first_row(tile_group.batch, tile_group.head + g) + query;
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
-    store_step(unit, flags, mask, static_cast<int>(row / kSumRows), position());
+    store_step(tile_group, flags, mask, static_cast<int>(row / kSumRows), position());
     const std::uint32_t q = base_ + Layout::kQ + stage * Layout::kQBytes;
     const std::uint32_t q_full =
         begin_copy(base_ + Layout::kQFull + 8 * stage, q, Layout::kQBytes + Layout::kRowBytes,
-                   Layout::kPanelsQk, num_left, Layout::kStepQueries, p.q_rows > unit.kv_len);
+                   Layout::kPanelsQk, num_left, Layout::kStepQueries, p.q_rows > tile_group.kv_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
       ptx::tma_load_5d(q + panel * Layout::kPanelBytesQuery, &p.q, q_full, panel * kPanelColumns, g,
-                       query, unit.kv_head, unit.batch, ptx::kEvictLast);
+                       query, tile_group.kv_head, tile_group.batch, ptx::kEvictLast);
     }
     ptx::bulk_load(base_ + Layout::kLse + stage * Layout::kRowBytes, p.places.lse_log2 + row,
                    Layout::kRowBytes, q_full);
     ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
     const std::uint32_t o = base_ + Layout::kO + stage * Layout::kOBytes;
-    const std::uint32_t o_full =
-        begin_copy(base_ + Layout::kOFull + 8 * stage, o, Layout::kOBytes + Layout::kRowBytes,
-                   Layout::kPanelsV, num_left, Layout::kStepQueries, p.dout_rows > unit.kv_len);
+    const std::uint32_t o_full = begin_copy(
+        base_ + Layout::kOFull + 8 * stage, o, Layout::kOBytes + Layout::kRowBytes,
+        Layout::kPanelsV, num_left, Layout::kStepQueries, p.dout_rows > tile_group.kv_len);
 #pragma unroll
     for (int panel = 0; panel < Layout::kPanelsV; ++panel) {
       ptx::tma_load_5d(o + panel * Layout::kPanelBytesQuery, &p.dout, o_full, panel * kPanelColumns,
-                       g, query, unit.kv_head, unit.batch, ptx::kEvictLast);
+                       g, query, tile_group.kv_head, tile_group.batch, ptx::kEvictLast);
     }
     ptx::bulk_load(base_ + Layout::kDeltas + stage * Layout::kRowBytes, p.places.deltas + row,
                    Layout::kRowBytes, o_full);
@@ -665,27 +684,28 @@ class UnitLoader {
     if (tells_dq_positions()) store_dq_position(static_cast<int>(row / kSumRows), position());
   }
 
-  /// Sends a step without queries, which says that the unit is done and whether another one
+  /// Sends a step without queries, which says that the tile group is done and whether another one
   /// follows. Then advances to that one.
-  __device__ __forceinline__ void end_unit() {
-    const PublishedItem unit = unit_in_hand();
+  __device__ __forceinline__ void end_tile_group() {
+    const BroadcastTile tile_group = current_tile_group();
     const int stage = ring_.stage();
     ptx::mbarrier_wait(base_ + Layout::kQEmpty + 8 * stage, ring_.phase() ^ 1, "load: Q empty");
     ptx::mbarrier_wait(base_ + Layout::kOEmpty + 8 * stage, ring_.phase() ^ 1, "load: dO empty");
-    ptx::mbarrier_arrive(base_ + Layout::kItemEmpty + 8 * item_ring_.stage());
-    item_ring_.advance();
-    store_step(unit, kStepEndsUnit | (wait_for_unit() ? 0 : kStepEndsAll), 0, 0, 0);
+    ptx::mbarrier_arrive(base_ + Layout::kWorkTileEmpty + 8 * work_tile_ring_.stage());
+    work_tile_ring_.advance();
+    store_step(tile_group, kStepEndsTileGroup | (wait_for_tile_group() ? 0 : kStepEndsAll), 0, 0,
+               0);
     arrive_at(base_ + Layout::kQFull + 8 * stage, base_ + Layout::kOFull + 8 * stage);
     ring_.advance();
   }
 
-  /// In a closed-form plan keys past the lengths of a call are no units, and kv worklists may be
-  /// short, so a block may find no unit. It then tells the computing warps of one unit without
-  /// keys, which is the last.
-  __device__ __forceinline__ void end_without_units() {
-    PublishedItem nothing{};
+  /// In a closed-form plan keys past the lengths of a call are no tile groups, and kv worklists may
+  /// be short, so a block may find no tile group. It then tells the computing warps of one tile
+  /// group without keys, which is the last.
+  __device__ __forceinline__ void end_without_tile_groups() {
+    BroadcastTile nothing{};
     if constexpr (kWorklist) nothing.batch = -1;
-    store_step(nothing, kStepEndsUnit | kStepEndsAll, 0, 0, 0);
+    store_step(nothing, kStepEndsTileGroup | kStepEndsAll, 0, 0, 0);
     if constexpr (!kWorklist) arrive_at(base_ + Layout::kKFull, base_ + Layout::kVFull);
     arrive_at(base_ + Layout::kQFull, base_ + Layout::kOFull);
   }
@@ -701,7 +721,7 @@ class UnitLoader {
   const BackwardParams& p;
   const std::uint32_t base_;
   CountedRing<Layout::kStages> ring_;
-  CountedRing<Layout::kItemSlots> item_ring_;
+  CountedRing<Layout::kWorkTileSlots> work_tile_ring_;
   CountedRing<Layout::kMaskSlots> slots_;
   CountedRing<Layout::kRequestSlots> request_ring_;
   std::uint32_t request_barrier_ = 0;

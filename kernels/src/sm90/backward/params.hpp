@@ -67,15 +67,15 @@ FDMA_HOST_DEVICE constexpr int sum_place(int thread, int column) {
 /// dk and dv. dkey_bias is zeroed before and added to in place, unless it has accumulators.
 struct KvWorklistArrays {
   const WorklistEntry* keys;
-  const KvWorkTile* items;        ///< in the order in which blocks take them
-  const std::int32_t* num_items;  ///< may be 0
-  float* dk_accum;                ///< [rows, kDimQk]
-  float* dv_accum;                ///< [rows, kDimV]
-  float* dbias_accum;             ///< [rows], or null: added to dkey_bias at once
+  const KvWorkTile* work_tiles;        ///< in the order in which blocks take them
+  const std::int32_t* num_work_tiles;  ///< may be 0
+  float* dk_accum;                     ///< [rows, kDimQk]
+  float* dv_accum;                     ///< [rows, kDimV]
+  float* dbias_accum;                  ///< [rows], or null: added to dkey_bias at once
   KeyRows k, v;
-  /// Only in deterministic calls: for each item its first entry of positions, and for each tile
-  /// that an item visits the number of earlier items of its KV head that visit the same tile. At
-  /// most two entries share a row.
+  /// Only in deterministic calls: for each work tile its first entry of positions, and for each
+  /// tile that a work tile visits the number of earlier work tiles of its KV head that visit the
+  /// same tile. At most two entries share a row.
   const std::int32_t* first_positions;
   const std::int32_t* positions;
 };
@@ -85,9 +85,10 @@ struct alignas(8) ZeroFillCounters {
   std::int32_t next, done;
 };
 
-/// Zero fill by the main kernel (zero_fill.cuh), in ordinary calls over units that are grouped
-/// by KV head (a row: batch * heads_kv + kv_head), with rows in ascending order. The accumulators
-/// of dQ and of worklist keys then need not be zero at launch, except those of the first row.
+/// Zero fill by the main kernel (zero_fill.cuh), in ordinary calls over tile groups that are
+/// grouped by KV head (a row: batch * heads_kv + kv_head), with rows in ascending order. The
+/// accumulators of dQ and of worklist keys then need not be zero at launch, except those of the
+/// first row.
 struct ZeroFill {
   ZeroFillCounters* counters;  ///< [num_rows], 0 at launch; or null: accumulators are zero
   /// [num_rows]: accumulator rows of worklist keys; or null: none
@@ -104,8 +105,8 @@ struct BackwardParams {
   CUtensorMap k, v;                            ///< boxes of the keys of a block
   PlanArrays plan;
   RunTimeLengths lengths;
-  TileRow* tile_rows;       ///< of a closed-form plan, or null
-  std::int32_t* next_unit;  ///< units taken beyond the first of each block; 0 at launch
+  TileRow* tile_rows;             ///< of a closed-form plan, or null
+  std::int32_t* next_tile_group;  ///< tile groups taken beyond the first of each block; 0 at launch
   QueryPlaces places;
   std::int32_t group_size;  ///< query heads of a KV head
   std::int32_t head_dim, head_dim_v;
@@ -123,7 +124,7 @@ struct BackwardParams {
   std::int32_t* dq_semaphores;
   /// of a closed-form plan: [batch, padded_q_len / kTileKeys]
   const DqSemaphoreOffsets* dq_semaphore_offsets;
-  bool walks_down;            ///< walks items from the last query tile to the first
+  bool walks_down;            ///< walks work tiles from the last query tile to the first
   KvWorklistArrays worklist;  ///< read only by the kernels over worklist keys, which read no plan
   ZeroFill zero_fill;
 };
@@ -136,7 +137,7 @@ enum class Gradients : std::uint8_t {
   shifts,  ///< none: the correction of D is added to QueryPlaces::missing
 };
 
-/// A step of a unit, as the loading thread describes it to the computing warps.
+/// A step of a tile group, as the loading thread describes it to the computing warps.
 struct alignas(16) BackwardStep {
   std::int32_t flags;
   std::uint32_t mask;     ///< shared address of its mask fragments, or 0
@@ -149,8 +150,9 @@ struct alignas(16) BackwardStep {
 /// the last step that reads these mask fragments
 inline constexpr std::int32_t kStepReleasesMask = 1;
 inline constexpr std::int32_t kStepIsSecondHalf = 2;  ///< the second half of the words' columns
-inline constexpr std::int32_t kStepEndsUnit = 4;      ///< a step without queries: the unit is done
-inline constexpr std::int32_t kStepEndsAll = 8;       ///< and it was the last
+/// a step without queries: the tile group is done
+inline constexpr std::int32_t kStepEndsTileGroup = 4;
+inline constexpr std::int32_t kStepEndsAll = 8;  ///< and it was the last
 /// Shifted left by 0 or 1: the step has no cell for that computing warpgroup.
 inline constexpr std::int32_t kStepIsEmpty = 16;
 
@@ -163,18 +165,18 @@ struct alignas(16) ServeRequest {
   std::uint32_t full;  ///< the barrier of the tile, at which the helper warp arrives
 };
 /// Deterministic calls that add in bulk: what the loading thread tells the helper warp of a step of
-/// a unit. It is 64 bits, written and read in one access: the sum tile (the first of the step, or
-/// kNoDqPosition if there are no more steps), above it the position, which is less than 2^30, and
-/// two bits.
+/// a tile group. It is 64 bits, written and read in one access: the sum tile (the first of the
+/// step, or kNoDqPosition if there are no more steps), above it the position, which is less than
+/// 2^30, and two bits.
 inline constexpr std::int32_t kNoDqPosition = -1;
 /// No dQ is added: the counter is only incremented
 inline constexpr std::uint32_t kDqStepIsEmpty = 1u << 30;
 /// 1 in the first round of the ring, then alternating
 inline constexpr std::uint32_t kDqSemaphoreLap = 1u << 31;
 
-/// In place of a tile: take the next unit; there are no more units; look up the worklist keys of
-/// the unit at address `full`.
-inline constexpr std::uint32_t kRequestUnit = 1, kRequestEnd = 2, kRequestKeys = 3;
+/// In place of a tile: take the next tile group; there are no more tile groups; look up the
+/// worklist keys of the tile group at address `full`.
+inline constexpr std::uint32_t kRequestTileGroup = 1, kRequestEnd = 2, kRequestKeys = 3;
 
 inline constexpr int kLoadWarp = 2, kServeWarp = 3;  ///< of the first warpgroup
 
@@ -185,8 +187,8 @@ inline constexpr int kMaxBulkDim = 128;
 /// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to kDimQk
 /// and head_dim_v up to kDimV.
 ///
-/// A unit is what one block computes without a break: a tile of 128 keys of a KV head against the
-/// queries of all query heads of the group, in steps of kStepQueries queries.
+/// A tile group is what one block computes without a break: a tile of 128 keys of a KV head against
+/// the queries of all query heads of the group, in steps of kStepQueries queries.
 template <int kDimQk_, int kDimV_>
 struct BackwardLayout {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_;
@@ -197,11 +199,11 @@ struct BackwardLayout {
   static constexpr int kUnitKeys = kTileRows;
   static constexpr int kStages = kDimQk > 128 ? 1 : 2;
   static constexpr int kMaskSlots = 2 * kMaskWarps;
-  static constexpr int kItemSlots = 2;
-  static constexpr int kItemBand = 64;
-  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(ClosedFormBand));
+  static constexpr int kWorkTileSlots = 2;
+  static constexpr int kWorkTileBand = 64;
+  static constexpr int kWorkTileSegments = kWorkTileBand + static_cast<int>(sizeof(ClosedFormBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
-  static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
+  static constexpr int kWorkTileSlotBytes = kWorkTileSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kRequestSlots = 4;
   /// Nobody waits for a slot, because at most 12 are in use. The steps under way are three (the
   /// loading thread waits for the end of the step two before). Before each of them and after the
@@ -238,14 +240,14 @@ struct BackwardLayout {
   static constexpr int kMask = kDeltas + kStages * kRowBytes;
   static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kStep + kStages * static_cast<int>(sizeof(BackwardStep));
-  static constexpr int kRequest = kItem + kItemSlots * kItemSlotBytes;
+  static constexpr int kRequest = kItem + kWorkTileSlots * kWorkTileSlotBytes;
   /// One pair for each computing thread, bias kernel only: dS of its two keys, summed over the
   /// queries.
   static constexpr int kBiasAccum =
       kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
-  /// Over worklist keys, for successive units: key and accum_row of each, then batch and KV head;
-  /// biases times log2(e). When a slot is written, at most the end of the unit two before has not
-  /// been reached.
+  /// Over worklist keys, for successive tile groups: key and accum_row of each, then batch and KV
+  /// head; biases times log2(e). When a slot is written, at most the end of the tile group two
+  /// before has not been reached.
   static constexpr int kKeySlots = 4;
   static constexpr int kEntryBytes = 8 * kUnitKeys + 16, kBiasBytes = 4 * kUnitKeys;
   static constexpr int kEntries = kBiasAccum + 8 * 2 * kWarpgroupThreads;
@@ -255,7 +257,7 @@ struct BackwardLayout {
   static constexpr int kDqPositions = kMaskQuarters + (4 * kMaskSlots + 15) / 16 * 16;
   static constexpr int kNumDqSemaphores = kDqPositions + 8 * kDqPositionSlots;
   static constexpr int kTaken = kNumDqSemaphores + 8;  ///< state of DqSemaphoreWaiter
-  /// Counters of the helper warp: requests, units, units of worklist keys.
+  /// Counters of the helper warp: requests, tile groups, tile groups of worklist keys.
   static constexpr int kServed = kNumDqSemaphores + 16;
   /// The loading thread's last KV head whose accumulators are known to be zero; then the state of
   /// ZeroFillWriter.
@@ -274,9 +276,9 @@ struct BackwardLayout {
   static constexpr int kOEmpty = kOFull + 8 * kStages;
   static constexpr int kMaskFull = kOEmpty + 8 * kStages;
   static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
-  static constexpr int kItemFull = kMaskEmpty + 8 * kMaskSlots;
-  static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
-  static constexpr int kRequestFull = kItemEmpty + 8 * kItemSlots;
+  static constexpr int kWorkTileFull = kMaskEmpty + 8 * kMaskSlots;
+  static constexpr int kWorkTileEmpty = kWorkTileFull + 8 * kWorkTileSlots;
+  static constexpr int kRequestFull = kWorkTileEmpty + 8 * kWorkTileSlots;
   static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
   static constexpr int kDqAccumFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
   static constexpr int kDqAccumEmpty = kDqAccumFull + 8;
@@ -290,7 +292,7 @@ struct BackwardLayout {
   static constexpr int kZeroFill = (kEnd + 127) / 128 * 128;
   static constexpr int kZeroFillBytes = 8192;
   static constexpr int kBytesWithZeroFill = kZeroFill + kZeroFillBytes + kAlignment;
-  static_assert(sizeof(PublishedItem) <= kItemBand && kItem % 16 == 0 && kRequest % 16 == 0);
+  static_assert(sizeof(BroadcastTile) <= kWorkTileBand && kItem % 16 == 0 && kRequest % 16 == 0);
   static_assert((kAddsInBulk ? kBytesWithZeroFill : kBytes) <= 232448, "a block has 227 KB");
 };
 

@@ -66,7 +66,7 @@ FDMA_HOST_DEVICE constexpr int worklist_accum_place(int column) {
 
 /// Delivers both rows of a thread over worklist keys. If a key has an accumulator row, they are
 /// added to it without the factor; otherwise they are written. `keys` holds key and accum_row of
-/// the two rows; `first_accum_row` is that of the item.
+/// the two rows; `first_accum_row` is that of the work tile.
 template <class T, int kDim>
 __device__ __forceinline__ void set_worklist_rows(const RowsView& to, std::int64_t element,
                                                   float* sums, const float (&x)[kDim / 2],

@@ -1,12 +1,12 @@
 // The parts of the main backward kernel that replace the walk over a plan where a kv worklist gives
-// the keys (key_lists.hpp). A unit is a KvWorkTile.
+// the keys (key_lists.hpp). A tile group is a KvWorkTile.
 //
-// The rows of K and V of a unit are scattered, so the computing warps copy them, 16 bytes per
-// thread and copy. They do so before they add dV and dK of the last unit to memory through the same
-// pipe, because their products have nothing to read meanwhile. (A separate warp took 7,500 to
-// 10,000 cycles for the copies, with everybody waiting.) The helper warp has looked up the rows
+// The rows of K and V of a tile group are scattered, so the computing warps copy them, 16 bytes per
+// thread and copy. They do so before they add dV and dK of the last tile group to memory through
+// the same pipe, because their products have nothing to read meanwhile. (A separate warp took 7,500
+// to 10,000 cycles for the copies, with everybody waiting.) The helper warp has looked up the rows
 // before. Mask fragments are made from the interval of each key, which the mask warps read once per
-// unit.
+// tile group.
 #pragma once
 
 #include <cstdint>
@@ -29,45 +29,45 @@ __device__ __forceinline__ int4 read_worklist_entry(const WorklistEntry* key) {
   return __ldcg(reinterpret_cast<const int4*>(key));
 }
 
-/// Broadcasts unit `index`, or kNoItem if there is none. One thread. In PublishedItem q_begin is
-/// here the index of the first key in the list, kv_len the number of queries of the element,
-/// partial is first_accum_row, first_segment the first tile, step and first_tile bound the full
-/// tiles. q_len is set so that no key is past the end.
+/// Broadcasts tile group `index`, or kNoWorkTile if there is none. One thread. In BroadcastTile
+/// q_begin is here the index of the first key in the list, kv_len the number of queries of the
+/// element, partial is first_accum_row, first_segment the first tile, step and first_tile bound the
+/// full tiles. q_len is set so that no key is past the end.
 template <class Params>
 __device__ __forceinline__ void publish_worklist_entry(const Params& p, std::uint32_t slot,
                                                        int index) {
-  PublishedItem unit{};
-  unit.num_tiles = kNoItem;
-  if (index < __ldcg(p.worklist.num_items)) {
-    const int4* item = reinterpret_cast<const int4*>(p.worklist.items + index);
-    const int4 place = __ldcg(item), tiles = __ldcg(item + 1);
-    unit.batch = place.x;
-    unit.kv_head = place.y;
-    unit.head = place.y * p.group_size;
-    unit.q_begin = place.z * kTileRows;
-    unit.q_len = unit.q_begin + kTileRows;
-    unit.partial = place.w;
-    unit.kv_len = lengths_of(p.plan, p.lengths, place.x).x;
-    unit.first_segment = tiles.x;
-    unit.num_tiles = tiles.y - tiles.x;
-    unit.step = tiles.z;
-    unit.first_tile = tiles.w;
+  BroadcastTile tile_group{};
+  tile_group.num_tiles = kNoWorkTile;
+  if (index < __ldcg(p.worklist.num_work_tiles)) {
+    const int4* work_tile = reinterpret_cast<const int4*>(p.worklist.work_tiles + index);
+    const int4 place = __ldcg(work_tile), tiles = __ldcg(work_tile + 1);
+    tile_group.batch = place.x;
+    tile_group.kv_head = place.y;
+    tile_group.head = place.y * p.group_size;
+    tile_group.q_begin = place.z * kTileRows;
+    tile_group.q_len = tile_group.q_begin + kTileRows;
+    tile_group.partial = place.w;
+    tile_group.kv_len = lengths_of(p.plan, p.lengths, place.x).x;
+    tile_group.first_segment = tiles.x;
+    tile_group.num_tiles = tiles.y - tiles.x;
+    tile_group.step = tiles.z;
+    tile_group.first_tile = tiles.w;
     // Counted from tile 0.
     if (p.dq_semaphores != nullptr)
-      unit.head_in_group = __ldcg(p.worklist.first_positions + index) - tiles.x;
+      tile_group.head_in_group = __ldcg(p.worklist.first_positions + index) - tiles.x;
   }
-  store_item(slot, unit);
+  store_work_tile(slot, tile_group);
 }
 
-/// The tiles of a unit: full ones, or ones masked by the intervals of the unit's keys.
+/// The tiles of a tile group: full ones, or ones masked by the intervals of the tile group's keys.
 class ListedTiles {
  public:
-  __device__ __forceinline__ explicit ListedTiles(const PublishedItem& unit)
-      : tile_(unit.first_segment),
-        full_begin_(unit.step),
-        full_end_(unit.first_tile),
-        q_begin_(unit.q_begin),
-        q_len_(unit.kv_len) {}
+  __device__ __forceinline__ explicit ListedTiles(const BroadcastTile& tile_group)
+      : tile_(tile_group.first_segment),
+        full_begin_(tile_group.step),
+        full_end_(tile_group.first_tile),
+        q_begin_(tile_group.q_begin),
+        q_len_(tile_group.kv_len) {}
 
   __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
     const bool is_full = tile_ >= full_begin_ && tile_ < full_end_;
@@ -80,31 +80,32 @@ class ListedTiles {
   std::int32_t tile_, full_begin_, full_end_, q_begin_, q_len_;
 };
 
-/// The counterpart of make_unit_masks. Lane l makes the words of keys l, l + 32, ..
+/// The counterpart of make_tile_group_masks. Lane l makes the words of keys l, l + 32, ..
 template <class Layout>
 __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::uint32_t base,
                                                   int mask_warp, int lane) {
   constexpr int kLaneKeys = kTileRows / kWarpSize;
   CountedRing<Layout::kMaskSlots> slots;
-  CountedRing<Layout::kItemSlots> item_ring;
+  CountedRing<Layout::kWorkTileSlots> work_tile_ring;
   int dq_position = 0;
-  for (;; item_ring.advance()) {
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage(), item_ring.phase(),
-                       "mask: item full");
-    const PublishedItem unit =
-        read_item(base + Layout::kItem + item_ring.stage() * Layout::kItemSlotBytes);
-    if (unit.num_tiles == kNoItem) return;
+  for (;; work_tile_ring.advance()) {
+    ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage(),
+                       work_tile_ring.phase(), "mask: item full");
+    const BroadcastTile tile_group =
+        read_work_tile(base + Layout::kItem + work_tile_ring.stage() * Layout::kWorkTileSlotBytes);
+    if (tile_group.num_tiles == kNoWorkTile) return;
     int begins[kLaneKeys], ends[kLaneKeys];
 #pragma unroll
     for (int i = 0; i < kLaneKeys; ++i) {
-      const int4 key = read_worklist_entry(p.worklist.keys + unit.q_begin + lane + i * kWarpSize);
+      const int4 key =
+          read_worklist_entry(p.worklist.keys + tile_group.q_begin + lane + i * kWarpSize);
       begins[i] = key.y;
       ends[i] = key.z;
     }
 #pragma unroll 1
     for (int g = 0; g < p.group_size; ++g) {
-      ListedTiles tiles(unit);
-      for (int n = 0; n < unit.num_tiles; ++n) {
+      ListedTiles tiles(tile_group);
+      for (int n = 0; n < tile_group.num_tiles; ++n) {
         TileStep step;
         TilePlace place;
         tiles.next(step, place);
@@ -135,25 +136,26 @@ __device__ __forceinline__ void make_listed_masks(const BackwardParams& p, std::
       }
     }
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage()), lane);
+    ptx::mbarrier_arrive_warp(
+        base + Layout::kWorkTileEmpty + 8 * ptx::opaque(work_tile_ring.stage()), lane);
   }
 }
 
-/// Looks up the keys of the unit broadcast in `slot` and writes them to shared memory, to `entries`
-/// and `biases`. One warp.
+/// Looks up the keys of the tile group broadcast in `slot` and writes them to shared memory, to
+/// `entries` and `biases`. One warp.
 template <class Layout>
 __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint32_t slot,
                                              std::uint32_t entries, std::uint32_t biases,
                                              int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const PublishedItem unit = read_item(slot);
+  const BroadcastTile tile_group = read_work_tile(slot);
   int4 keys[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    keys[i] = read_worklist_entry(p.worklist.keys + unit.q_begin + i * kWarpSize + lane);
+    keys[i] = read_worklist_entry(p.worklist.keys + tile_group.q_begin + i * kWarpSize + lane);
   }
   const float* from =
-      p.key_bias + unit.batch * p.bias_batch_stride + unit.kv_head * p.bias_head_stride;
+      p.key_bias + tile_group.batch * p.bias_batch_stride + tile_group.kv_head * p.bias_head_stride;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::uint32_t at = static_cast<std::uint32_t>(i * kWarpSize + lane);
@@ -161,7 +163,8 @@ __device__ __forceinline__ void look_up_keys(const BackwardParams& p, std::uint3
     store_word(biases + 4 * at, __float_as_int(has_bias ? __ldg(from + keys[i].x) * kLog2E : 0.0f));
     store_words2(entries + 8 * at, keys[i].x, keys[i].w);
   }
-  if (lane == 0) store_words2(entries + 8 * Layout::kUnitKeys, unit.batch, unit.kv_head);
+  if (lane == 0)
+    store_words2(entries + 8 * Layout::kUnitKeys, tile_group.batch, tile_group.kv_head);
 }
 
 /// Starts copying 16 rows of worklist keys to the rows from `first_row` on of a tile. In round n

@@ -10,8 +10,8 @@
 
 namespace fdma::sm90 {
 
-/// Byte offsets from its begin, multiples of 256: the counter of units, lse and deltas of every
-/// query and the correction of deltas, the dQ semaphore of deterministic calls, the fp32
+/// Byte offsets from its begin, multiples of 256: the counter of tile groups, lse and deltas of
+/// every query and the correction of deltas, the dQ semaphore of deterministic calls, the fp32
 /// accumulators of dQ, those of dK and dV of worklist keys and of their biases, the tile rows of a
 /// closed-form plan and the turn offsets of its query tiles.
 struct BackwardWorkspace {

@@ -1,22 +1,24 @@
 // Zero fill of the fp32 accumulators of dQ and of worklist keys. Helper warps of the main kernel
 // clear the accumulators of the next KV head while the current one is computed. The kernel is bound
 // by the tensor cores, so this costs little (ZeroFill). It is used over lists that device kernels
-// made, and over items of a plan that are grouped by KV head, if there are some for each
+// made, and over work tiles of a plan that are grouped by KV head, if there are some for each
 // multiprocessor.
 //
 // A row is a KV head. Blocks take its chunks by incrementing a counter, row by row, and count a
 // chunk as done once it is in memory. Chunks of the row after the current one are taken as soon as
-// a block has a unit of the current row. The loading thread begins no step of a row before all its
-// chunks are done. This is safe, and it terminates:
+// a block has a tile group of the current row. The loading thread begins no step of a row before
+// all its chunks are done. This is safe, and it terminates:
 //
 // - Bulk copies write the zeros. The thread that issues them waits for the writes and then counts
 //   with release. The loading thread acquires, and every thread that adds to accumulators waits for
 //   data that the loading thread loads. Fences between accesses of the async proxy and others are on
 //   both sides.
-// - Chunks are taken and written without waiting for another block. A block whose unit waits for a
+// - Chunks are taken and written without waiting for another block. A block whose tile group waits
+// for a
 //   row takes chunks of that row itself until none is left. The blocks that took the others wait
 //   for nothing.
-// - Blocks that find no more units go on until all rows are taken, because accumulators to which
+// - Blocks that find no more tile groups go on until all rows are taken, because accumulators to
+// which
 //   nobody adds are read, too.
 #pragma once
 
@@ -75,11 +77,11 @@ class ZeroFillWriter {
     ptx::fence_async_shared();
     __syncwarp();
   }
-  /// Called when a unit of `row` has been taken. One lane.
+  /// Called when a tile group of `row` has been taken. One lane.
   __device__ __forceinline__ void look_ahead(int row) const {
     store_word(base_ + Layout::kZeroFillState + 4, min(row + 1, p_.zero_fill.num_rows - 1));
   }
-  /// Called when there are no more units. One lane.
+  /// Called when there are no more tile groups. One lane.
   __device__ __forceinline__ void look_at_all() const { look_ahead(p_.zero_fill.num_rows); }
 
   /// Counts the chunk before and takes another; returns false if there is nothing to do. All lanes

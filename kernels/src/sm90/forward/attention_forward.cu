@@ -79,7 +79,7 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   const sm90::TileBox rows{sm90::kHalfRows / heads_per_tile, heads_per_tile}, keys{step_keys};
   FDMA_TRY(params.q, sm90::make_named_map(tensors.q, group_size, rows, "q"));
   FDMA_TRY(params.out_map, sm90::make_named_map(tensors.out.view(), group_size, rows, "out"));
-  // Without any key the one tile that an item reads is masked, so any tensor will do.
+  // Without any key the one tile that a work tile reads is masked, so any tensor will do.
   const bool has_keys = tensors.kv.k.extents[1] > 0;
   FDMA_TRY(params.k, sm90::make_named_map(has_keys ? tensors.kv.k : tensors.q, 1, keys, "k"));
   FDMA_TRY(params.v, sm90::make_named_map(has_keys ? tensors.kv.v : tensors.q, 1, keys, "v"));
@@ -152,7 +152,7 @@ Result<void> permute_kv(const AttentionTensors& tensors, const AttentionCall& ca
   moved.bias_batch_stride = call.bias_batch_stride;
   moved.bias_head_stride = call.bias_head_stride;
   moved.permuted_bias = reinterpret_cast<float*>(workspace + places.permuted_bias);
-  moved.counter = params.next_item;
+  moved.counter = params.next_work_tile;
   const sm90::TileBox box{step_keys};
   FDMA_TRY(
       params.permuted_k,
@@ -177,7 +177,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   if (arrays.num_closed_forms == 0) {
     combined.split_rows = arrays.split_rows;
   } else {
-    combined.num_rows = arrays.num_items / arrays.num_splits;
+    combined.num_rows = arrays.num_work_tiles / arrays.num_splits;
   }
   combined.max_partials = plan.max_partials;
   combined.block_q = arrays.block_q;
@@ -217,7 +217,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
         "plan: its segments name kv index lists that are made on the device, and none came "
         "with the call"};
   }
-  if (impl.arrays.num_items == 0) return {};
+  if (impl.arrays.num_work_tiles == 0) return {};
 
   const Kernel& kernel =
       kernel_for(shape, call.key_bias != nullptr || !(call.scale_log2 > 0.0f), impl.is_gathering);
@@ -230,7 +230,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   char* const base = static_cast<char*>(workspace);
   params.plan = impl.arrays;
   if (gather.column_intervals != nullptr) params.plan.column_intervals = gather.column_intervals;
-  params.next_item = sm90::item_counter(workspace);
+  params.next_work_tile = sm90::work_tile_counter(workspace);
   params.partial_out = reinterpret_cast<float*>(base + places.partial_out);
   params.partial_lse = reinterpret_cast<float*>(base + places.partial_lse);
   if (impl.arrays.num_closed_forms > 0) {
@@ -238,15 +238,15 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
     params.tile_rows = rows;
     FDMA_TRY_VOID(sm90::check_cuda(
         sm90::order_tile_rows(impl.arrays, params.lengths, static_cast<int>(shape.batch), rows,
-                              params.next_item, stream),
+                              params.next_work_tile, stream),
         "launch of the kernel that orders tile rows"));
   } else if (impl.orders.max_keys > 0) {
     FDMA_TRY_VOID(permute_kv(tensors, call, impl, kernel.step_keys, base, stream, params));
   } else if (!has_counter) {
-    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_item, stream),
+    FDMA_TRY_VOID(sm90::check_cuda(sm90::zero_counter(params.next_work_tile, stream),
                                    "launch of the kernel that zeroes the counter"));
   }
-  const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_items);
+  const int num_blocks = std::min(impl.num_multiprocessors, impl.arrays.num_work_tiles);
   FDMA_TRY_VOID(
       sm90::check_cuda(kernel.launch(params, num_blocks, stream), "launch of the forward kernel"));
   if (impl.num_partials == 0) return {};
@@ -264,7 +264,7 @@ Result<void> attention_forward_with_lists(const DevicePlan& plan, const Attentio
   return run(plan, tensors, workspace, stream, options, gather, has_counter);
 }
 
-std::int32_t* item_counter(void* workspace) { return static_cast<std::int32_t*>(workspace); }
+std::int32_t* work_tile_counter(void* workspace) { return static_cast<std::int32_t*>(workspace); }
 
 }  // namespace sm90
 

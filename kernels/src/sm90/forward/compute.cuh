@@ -1,5 +1,5 @@
-// The two warpgroups that compute in the forward kernel. Each computes 64 query rows of an item
-// against all key tiles of the item.
+// The two warpgroups that compute in the forward kernel. Each computes 64 query rows of a work tile
+// against all key tiles of the work tile.
 //
 // Products of one tile overlap the softmax of another in two ways. Inside a warpgroup S = Q K^T of
 // tile n is issued, then O += P V of tile n - 1, and the softmax of tile n begins while the second
@@ -34,11 +34,11 @@ struct RowPlace {
   int query, head;
   bool exists;
 };
-__device__ __forceinline__ RowPlace place_of(const ForwardParams& p, const PublishedItem& item,
+__device__ __forceinline__ RowPlace place_of(const ForwardParams& p, const BroadcastTile& work_tile,
                                              int row) {
   const int in_set = row & ((1 << p.plan.pack_shift) - 1);
-  const int query = item.q_begin + (row >> p.plan.pack_shift);
-  return {query, item.head + in_set, query < item.q_len && in_set < item.num_heads};
+  const int query = work_tile.q_begin + (row >> p.plan.pack_shift);
+  return {query, work_tile.head + in_set, query < work_tile.q_len && in_set < work_tile.num_heads};
 }
 
 /// Writes two of a thread's consecutive values, as T or as float32.
@@ -65,15 +65,16 @@ __device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], 
 /// Writes the low half of a warpgroup's 64 rows of output to memory, 16 bytes a thread and store.
 /// It does not pass through shared memory, because the Q buffer holds the output.
 template <class T, int kDimV>
-__device__ __forceinline__ void write_residual(const ForwardParams& p, const PublishedItem& item,
+__device__ __forceinline__ void write_residual(const ForwardParams& p,
+                                               const BroadcastTile& work_tile,
                                                const float (&out)[kDimV / 2], int group,
                                                int thread) {
   const int lane = thread % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
-    const RowPlace place = place_of(p, item, row);
-    T* const to = static_cast<T*>(p.out_residual) + item.batch * p.out_batch_stride +
+    const RowPlace place = place_of(p, work_tile, row);
+    T* const to = static_cast<T*>(p.out_residual) + work_tile.batch * p.out_batch_stride +
                   place.query * p.out_row_stride + place.head * p.out_head_stride + lane % 4 * 8;
 #pragma unroll
     for (int m = 0; m < kDimV / 32; ++m) {
@@ -115,38 +116,39 @@ __device__ __forceinline__ void put_rows_out(std::uint32_t q_half, const float (
 /// Writes a warpgroup's 64 rows of output to memory: as a partial result, or as rows that TMA may
 /// not store.
 template <class T, int kDimV>
-__device__ __forceinline__ void write_rows_out(const ForwardParams& p, const PublishedItem& item,
+__device__ __forceinline__ void write_rows_out(const ForwardParams& p,
+                                               const BroadcastTile& work_tile,
                                                const float (&out)[kDimV / 2], const float (&lse)[2],
                                                int group, int thread) {
   const int lane = thread % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
-    const RowPlace place = place_of(p, item, row);
+    const RowPlace place = place_of(p, work_tile, row);
     if (!place.exists) continue;
-    if (item.partial != kWholeRow) {
-      const std::int64_t at = std::int64_t{item.partial} * kTileRows + row;
+    if (work_tile.partial != kWholeRow) {
+      const std::int64_t at = std::int64_t{work_tile.partial} * kTileRows + row;
       write_row<kDimV>(p.partial_out + at * p.head_dim_v, out, i, p.head_dim_v, lane);
       if (lane % 4 == 0) p.partial_lse[at] = lse[i];
       continue;
     }
-    write_row<kDimV>(static_cast<T*>(p.out) + item.batch * p.out_batch_stride +
+    write_row<kDimV>(static_cast<T*>(p.out) + work_tile.batch * p.out_batch_stride +
                          place.query * p.out_row_stride + place.head * p.out_head_stride,
                      out, i, p.head_dim_v, lane);
   }
 }
 
 /// Writes the logsumexp of a warpgroup's 64 rows to memory.
-__device__ __forceinline__ void write_lse(const ForwardParams& p, const PublishedItem& item,
+__device__ __forceinline__ void write_lse(const ForwardParams& p, const BroadcastTile& work_tile,
                                           const float (&lse)[2], int group, int thread) {
   const int lane = thread % 32;
-  if (p.lse == nullptr || lane % 4 != 0 || item.partial != kWholeRow) return;
+  if (p.lse == nullptr || lane % 4 != 0 || work_tile.partial != kWholeRow) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
-    const RowPlace place = place_of(p, item, row);
+    const RowPlace place = place_of(p, work_tile, row);
     if (!place.exists) continue;
-    p.lse[item.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
+    p.lse[work_tile.batch * p.lse_batch_stride + place.head * p.lse_head_stride +
           place.query * p.lse_row_stride] = lse[i];
   }
 }
@@ -179,12 +181,12 @@ __device__ __forceinline__ float (&first_of(float (&registers)[kCount]))[kUsed] 
   return *reinterpret_cast<float(*)[kUsed]>(&registers);
 }
 
-/// Computes items until there are none. Called by all threads of one of two warpgroups.
+/// Computes work tiles until there are none. Called by all threads of one of two warpgroups.
 ///
-/// Where registers allow, items follow each other without a gap. The scores of the next item's
-/// first step are issued with the last product of this item, whose output is written while they are
-/// computed. The product is issued first, so its output is ready before the scores. Where biases
-/// are terms of the scores, the scores are issued first, which is faster there.
+/// Where registers allow, work tiles follow each other without a gap. The scores of the next work
+/// tile's first step are issued with the last product of this work tile, whose output is written
+/// while they are computed. The product is issued first, so its output is ready before the scores.
+/// Where biases are terms of the scores, the scores are issued first, which is faster there.
 template <class T, int kDimQk, int kDimV, bool kGeneral, bool kGather>
 __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32_t base, int group,
                                              int thread) {
@@ -193,7 +195,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   constexpr int kStepKeys = Layout::kStepKeys, kSteps = Layout::kSteps;
   using OutProduct = ptx::product<T, kDimV>;
   constexpr bool kHasNarrow = kHasNarrowSteps<T, kDimV, kGeneral, kGather>;
-  constexpr bool kOverlaps = Layout::kOverlapsItems, kOutFirst = kOverlaps && !kTerms;
+  constexpr bool kOverlaps = Layout::kOverlapsWorkTiles, kOutFirst = kOverlaps && !kTerms;
   constexpr Keys<kStepKeys> kAllKeys;
   constexpr int kStages = Layout::kStages;
   constexpr std::uint64_t kKAdvance = Layout::kKBytes / 16, kVAdvance = Layout::kVBytes / 16;
@@ -206,48 +208,54 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   std::uint32_t probabilities[kStepKeys / 16][4];
   RowState state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
   ptx::Ring<Layout::kMaskSlots> slots;
-  // Counted over all items. They determine stages and phases.
-  int step = 0, item_index = 0;
+  // Counted over all work tiles. They determine stages and phases.
+  int step = 0, work_tile_index = 0;
 
   // Read anew at each use: no register is left for it.
   const auto own_thread = [] { return ptx::thread_index() % kWarpgroupThreads; };
   const auto release = [&](std::uint32_t barrier) { ptx::mbarrier_arrive_warp(barrier, lane); };
   const auto stage_of = [](int index) { return index % kStages; };
   const auto phase_of = [](int index) { return static_cast<std::uint32_t>(index / kStages) & 1; };
-  // Phase of the Q buffers or item slots (`size` of them) for the item in hand.
+  // Phase of the Q buffers or work tile slots (`size` of them) for the work tile in hand.
   const auto ring_phase = [&](int size) {
-    return static_cast<std::uint32_t>(item_index / size) & 1;
+    return static_cast<std::uint32_t>(work_tile_index / size) & 1;
   };
-  const auto q_buffer = [](int item) { return item % Layout::kQBuffers; };
-  const auto item_slot = [&](int item) {
-    return base + Layout::kItem + item % Layout::kItemSlots * Layout::kItemSlotBytes;
+  const auto q_buffer = [](int work_tile) { return work_tile % Layout::kQBuffers; };
+  const auto work_tile_slot = [&](int work_tile) {
+    return base + Layout::kItem + work_tile % Layout::kWorkTileSlots * Layout::kWorkTileSlotBytes;
   };
-  const auto q_half = [&](int item) {
-    return base + Layout::kQ + q_buffer(item) * Layout::kQBytes + group * (Layout::kQBytes / 2);
+  const auto q_half = [&](int work_tile) {
+    return base + Layout::kQ + q_buffer(work_tile) * Layout::kQBytes +
+           group * (Layout::kQBytes / 2);
   };
-  // Returns the number of steps of the item in hand, or kNoItem. The rest of the item stays in
-  // shared memory until its output is stored.
-  const auto wait_for_item = [&] {
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * (item_index % Layout::kItemSlots),
-                       ring_phase(Layout::kItemSlots), "compute: item full");
+  // Returns the number of steps of the work tile in hand, or kNoWorkTile. The rest of the work tile
+  // stays in shared memory until its output is stored.
+  const auto wait_for_work_tile = [&] {
+    ptx::mbarrier_wait(
+        base + Layout::kWorkTileFull + 8 * (work_tile_index % Layout::kWorkTileSlots),
+        ring_phase(Layout::kWorkTileSlots), "compute: item full");
     int tiles;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(tiles) : "r"(item_slot(item_index)) : "memory");
-    return tiles == kNoItem ? kNoItem : tiles * kSteps;
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(tiles)
+                 : "r"(work_tile_slot(work_tile_index))
+                 : "memory");
+    return tiles == kNoWorkTile ? kNoWorkTile : tiles * kSteps;
   };
   // Number of keys of its last step, in whole units. Later keys have no probabilities.
-  const auto last_keys_of_item = [&] {
+  const auto last_keys_of_work_tile = [&] {
     int keys = kStepKeys;
     if constexpr (kGather) {
-      asm volatile("ld.shared.b32 %0, [%1];"
-                   : "=r"(keys)
-                   : "r"(item_slot(item_index) + Layout::kItemGather + GatherPart::kLastKeysAt)
-                   : "memory");
+      asm volatile(
+          "ld.shared.b32 %0, [%1];"
+          : "=r"(keys)
+          : "r"(work_tile_slot(work_tile_index) + Layout::kWorkTileGather + GatherPart::kLastKeysAt)
+          : "memory");
     }
     return keys;
   };
   const auto wait_for_scores_input = [&](bool is_first_step) {
     if (is_first_step) {
-      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(item_index),
+      ptx::mbarrier_wait(base + Layout::kQFull + 8 * q_buffer(work_tile_index),
                          ring_phase(Layout::kQBuffers), "compute: Q full");
     }
     ptx::mbarrier_wait(base + Layout::kKFull + 8 * stage_of(step), phase_of(step),
@@ -256,7 +264,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto issue_scores = [&](auto keys) {
     using Product = ptx::product<T, decltype(keys)::value>;
     auto& scores = first_of<decltype(keys)::value / 2>(s);
-    const std::uint64_t q = matrix_descriptor(q_half(item_index), 16, 1024);
+    const std::uint64_t q = matrix_descriptor(q_half(work_tile_index), 16, 1024);
     const std::uint64_t k = k_descriptor + stage_of(step) * kKAdvance;
     [[maybe_unused]] std::uint32_t ones[4];
     if constexpr (kTerms) ones_of_terms(ptx::opaque(lane), ones);
@@ -294,8 +302,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     multiply_values(0, kStepKeys);
     ptx::wgmma_commit();
   };
-  // The last product of an item. Each conditional product lies between fences; otherwise ptxas adds
-  // some.
+  // The last product of a work tile. Each conditional product lies between fences; otherwise ptxas
+  // adds some.
   const auto issue_last_out = [&](int num_keys) {
     if constexpr (!kGather) return issue_out();
     wait_for_values();
@@ -308,7 +316,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::wgmma_commit();
   };
   const auto release_k = [&] { release(base + Layout::kKEmpty + 8 * stage_of(step)); };
-  // With one Q buffer the buffer is free for the next item as soon as the last scores are computed.
+  // With one Q buffer the buffer is free for the next work tile as soon as the last scores are
+  // computed.
   const auto scores_are_ready = [&](auto keys, bool is_last_step) {
     ptx::pin_registers(first_of<decltype(keys)::value / 2>(s));
     if constexpr (Layout::kQBuffers == 1) {
@@ -387,7 +396,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
   const auto give_dq_position = [&] {
     ptx::named_barrier_arrive(kOrderBarrier + 1 - ptx::opaque(group), kOrderThreads);
   };
-  // The first scores of an item, with no other product beside them.
+  // The first scores of a work tile, with no other product beside them.
   const auto first_scores = [&](int num_steps) {
     wait_for_scores_input(true);
     read_mask_early();
@@ -405,7 +414,7 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     ptx::pin_registers(out);
     release(base + Layout::kVEmpty + 8 * stage_of(step - 1));
   };
-  // The first scores of an item, if there is one.
+  // The first scores of a work tile, if there is one.
   const auto take_first_scores = [&](bool is_item, bool is_last_step) {
     scores_are_ready(kAllKeys, is_last_step);
     if (is_item) {
@@ -435,8 +444,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
                                             });
   };
 
-  int num_steps = wait_for_item();
-  if (num_steps == kNoItem) return;
+  int num_steps = wait_for_work_tile();
+  if (num_steps == kNoWorkTile) return;
   if (group == 0) ptx::named_barrier_arrive(kOrderBarrier + 1, kOrderThreads);
   if constexpr (kOverlaps) first_scores(num_steps);
   for (;;) {
@@ -445,12 +454,12 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     for (float& x : out) x = 0.0f;
     if constexpr (kHasNarrow) {
       int left = num_steps - 1;
-      const bool is_narrow = left > 0 && last_keys_of_item() <= 64;
+      const bool is_narrow = left > 0 && last_keys_of_work_tile() <= 64;
       if (is_narrow) --left;
 #pragma unroll 1
       for (; left > 0; --left, ++step) next_scores(kAllKeys, false);
       if (is_narrow) {
-        if (last_keys_of_item() <= 32) {
+        if (last_keys_of_work_tile() <= 32) {
           next_scores(Keys<32>{}, true);
         } else {
           next_scores(Keys<64>{}, true);
@@ -462,18 +471,19 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       for (int n = 1; n < num_steps; ++n, ++step) next_scores(kAllKeys, n == num_steps - 1);
     }
 
-    // The last product of this item and, if items overlap, the first scores of the next. After the
-    // last item the scores are computed from stale shared memory and not used.
-    std::uint32_t slot_before = item_slot(item_index), q_before = q_half(item_index);
-    std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_index) + group);
-    std::uint32_t item_empty = base + Layout::kItemEmpty + 8 * (item_index % Layout::kItemSlots);
+    // The last product of this work tile and, if work tiles overlap, the first scores of the next.
+    // After the last work tile the scores are computed from stale shared memory and not used.
+    std::uint32_t slot_before = work_tile_slot(work_tile_index), q_before = q_half(work_tile_index);
+    std::uint32_t out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(work_tile_index) + group);
+    std::uint32_t work_tile_empty =
+        base + Layout::kWorkTileEmpty + 8 * (work_tile_index % Layout::kWorkTileSlots);
     // Read twice, because keeping it would take a register that ptxas does not have.
-    const int last_keys = last_keys_of_item();
-    ++item_index;
+    const int last_keys = last_keys_of_work_tile();
+    ++work_tile_index;
     bool has_next = false;
     if constexpr (kOverlaps) {
-      num_steps = wait_for_item();
-      has_next = num_steps != kNoItem;
+      num_steps = wait_for_work_tile();
+      has_next = num_steps != kNoWorkTile;
       if (has_next) {
         wait_for_scores_input(true);
         read_mask_early();
@@ -512,40 +522,41 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     normalize(out, inverse);
     if constexpr (kGather) {
       // Computed anew, because keeping them would take registers that ptxas does not have.
-      const int item_before = ptx::opaque(item_index) - 1;
-      slot_before = item_slot(item_before);
-      q_before = q_half(item_before);
-      out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(item_before) + group);
-      item_empty = base + Layout::kItemEmpty + 8 * (item_before % Layout::kItemSlots);
+      const int work_tile_before = ptx::opaque(work_tile_index) - 1;
+      slot_before = work_tile_slot(work_tile_before);
+      q_before = q_half(work_tile_before);
+      out_full = base + Layout::kOutFull + 8 * (2 * q_buffer(work_tile_before) + group);
+      work_tile_empty =
+          base + Layout::kWorkTileEmpty + 8 * (work_tile_before % Layout::kWorkTileSlots);
     }
-    const PublishedItem item = read_item(slot_before);
+    const BroadcastTile work_tile = read_work_tile(slot_before);
     __syncwarp();
-    release(item_empty);
+    release(work_tile_empty);
     const auto hand_on = [&] {
       if constexpr (Layout::kQBuffers == 2) {
         __syncwarp();
         release(out_full);
       }
     };
-    // The rare cases share one branch, because a jump over each of them would cost every item.
-    const bool is_copied = is_stored_by_copy<Layout>(p, item, group);
+    // The rare cases share one branch, because a jump over each of them would cost every work tile.
+    const bool is_copied = is_stored_by_copy<Layout>(p, work_tile, group);
     const bool has_residual = p.out_residual != nullptr;
     if (!is_copied || has_residual || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {
       zero_rows(out, inverse);
       if (is_copied) {
         put_rows_out<T, kDimV>(q_before, out, own_thread());
       } else {
-        write_rows_out<T, kDimV>(p, item, out, lse, group, own_thread());
+        write_rows_out<T, kDimV>(p, work_tile, out, lse, group, own_thread());
       }
       hand_on();
-      if (has_residual && item.partial == kWholeRow) {
-        write_residual<T, kDimV>(p, item, out, group, own_thread());
+      if (has_residual && work_tile.partial == kWholeRow) {
+        write_residual<T, kDimV>(p, work_tile, out, group, own_thread());
       }
     } else {
       put_rows_out<T, kDimV>(q_before, out, own_thread());
       hand_on();
     }
-    write_lse(p, item, lse, group, own_thread());
+    write_lse(p, work_tile, lse, group, own_thread());
     if constexpr (kOutFirst) {
       if (has_next) read_mask_late();
       ptx::wgmma_wait<0>();
@@ -554,8 +565,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
       ++step;
     }
     if constexpr (!kOverlaps) {
-      num_steps = wait_for_item();
-      has_next = num_steps != kNoItem;
+      num_steps = wait_for_work_tile();
+      has_next = num_steps != kNoWorkTile;
     }
     if (!has_next) break;
   }

@@ -1,7 +1,7 @@
 // Keys by index: the additional role of the gathering kernels. A fourth warpgroup copies rows of K
 // and V that a kv index list names to the places where TMA would put the rows of a tile, in index
 // tiles of 128 keys. An index tile is then used like any other tile. Index tiles come after the
-// other tiles of an item.
+// other tiles of a work tile.
 //
 // Eight threads copy the 128 bytes of a row of a panel, 16 each. There are sixteen such groups, and
 // each takes every sixteenth row, so that each thread writes at one place of the swizzle. A thread
@@ -13,7 +13,7 @@
 //
 // An index tile of consecutive keys that all rows see is a tile that begins at any key. One thread
 // issues a TMA load for it, which needs no copying threads and takes a seventh less time. Each warp
-// looks up which index tiles are such runs for 32 of an item at once. The keys of an index tile
+// looks up which index tiles are such runs for 32 of a work tile at once. The keys of an index tile
 // ascend, so its first and its last key suffice.
 //
 // The first index tiles of a list may be shared with another list (KvIndexListOnDevice): then only
@@ -32,7 +32,7 @@
 
 namespace fdma::sm90 {
 
-/// The gathered part of an item. It is broadcast behind the item in shared memory.
+/// The gathered part of a work tile. It is broadcast behind the work tile in shared memory.
 struct alignas(16) GatherPart {
   std::int32_t num_tiles;    ///< tiles before the index tiles
   std::int32_t num_entries;  ///< of its index tiles
@@ -59,36 +59,37 @@ struct alignas(16) GatherPart {
   }
 };
 
-/// Finds the gathered part of an item and cuts the item's num_tiles at the end of the list.
-__device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkItem& item) {
-  // An item without keys has one tile, which has no cells.
-  GatherPart part{max(item.num_tiles, 1), 0, 0, kTileKeys, 0};
-  if (item.num_tiles == kNoItem || item.num_segments == 0) return part;
-  const PlanSegment* segment = p.plan.segments + item.first_segment;
-  const PlanSegment* last = segment + item.num_segments - 1;
+/// Finds the gathered part of a work tile and cuts the work tile's num_tiles at the end of the
+/// list.
+__device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkTile& work_tile) {
+  // A work tile without keys has one tile, which has no cells.
+  GatherPart part{max(work_tile.num_tiles, 1), 0, 0, kTileKeys, 0};
+  if (work_tile.num_tiles == kNoWorkTile || work_tile.num_segments == 0) return part;
+  const PlanSegment* segment = p.plan.segments + work_tile.first_segment;
+  const PlanSegment* last = segment + work_tile.num_segments - 1;
   if (last->kind != PlanSegmentKind::gather) return part;
   int tiles = 0;
   for (; segment != last; ++segment) {
     tiles += segment->end_tile - segment->first_tile +
-             item.step * (segment->step_end - segment->step_first);
+             work_tile.step * (segment->step_end - segment->step_first);
   }
   const int4 list = __ldcg(reinterpret_cast<const int4*>(p.gather.lists + last->payload));
   const std::uint64_t place =
       static_cast<std::uint32_t>(list.x) | std::uint64_t{static_cast<std::uint32_t>(list.y)} << 32;
   const int num_chunks = (list.z + kTileKeys - 1) / kTileKeys;
-  const int first_chunk = max(item.first_tile - tiles, 0);
-  item.num_tiles = min(max(tiles + num_chunks - item.first_tile, 0), item.num_tiles);
-  part.num_tiles = min(max(tiles - item.first_tile, 0), item.num_tiles);
+  const int first_chunk = max(work_tile.first_tile - tiles, 0);
+  work_tile.num_tiles = min(max(tiles + num_chunks - work_tile.first_tile, 0), work_tile.num_tiles);
+  part.num_tiles = min(max(tiles - work_tile.first_tile, 0), work_tile.num_tiles);
   part.num_entries =
-      min(list.z - first_chunk * kTileKeys, (item.num_tiles - part.num_tiles) * kTileKeys);
+      min(list.z - first_chunk * kTileKeys, (work_tile.num_tiles - part.num_tiles) * kTileKeys);
   part.num_full = list.w - first_chunk * kTileKeys;
   if (part.num_entries > 0) {
     const int last_entries = (part.num_entries - 1) % kTileKeys + 1;
     part.last_keys = (last_entries + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
   }
   part.place = place + static_cast<std::uint32_t>(first_chunk * kTileKeys);
-  if (item.num_tiles == 0) {
-    item.num_segments = 0;
+  if (work_tile.num_tiles == 0) {
+    work_tile.num_segments = 0;
     part.num_tiles = 1;
   }
   return part;
@@ -191,13 +192,13 @@ __device__ __forceinline__ void write_index_tile_mask(std::uint32_t slot, const 
 /// tile.
 template <bool kTerms>
 __device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const ForwardParams& p,
-                                                        const PublishedItem& item,
+                                                        const BroadcastTile& work_tile,
                                                         const GatherPart& part, int index_tile,
                                                         int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
   constexpr int kLaneKeys = kTileKeys / kWarpSize;
   const float* bias =
-      p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+      p.key_bias + work_tile.batch * p.bias_batch_stride + work_tile.kv_head * p.bias_head_stride;
   const int num_biases = p.key_bias != nullptr ? part.num_entries : 0;
   const int first = index_tile * kTileKeys + lane;
   int keys[kLaneKeys];
@@ -224,17 +225,19 @@ __device__ __forceinline__ void write_index_tile_biases(std::uint32_t to, const 
   }
 }
 
-/// Writes the mask fragments and, in the bias kernel, the biases of an index tile. `item_address`
-/// and `gather_address` are where its item is broadcast.
+/// Writes the mask fragments and, in the bias kernel, the biases of an index tile.
+/// `work_tile_address` and `gather_address` are where its work tile is broadcast.
 template <bool kGeneral, bool kTerms>
 __device__ __forceinline__ void write_index_tile(std::uint32_t slot, std::uint32_t biases,
-                                                 const ForwardParams& p, std::uint32_t item_address,
+                                                 const ForwardParams& p,
+                                                 std::uint32_t work_tile_address,
                                                  std::uint32_t gather_address, int index_tile,
                                                  bool is_masked, int lane) {
   const GatherPart part = read_gather(gather_address);
   if (is_masked) write_index_tile_mask(slot, p, part, index_tile, lane);
   if constexpr (kGeneral) {
-    write_index_tile_biases<kTerms>(biases, p, read_item(item_address), part, index_tile, lane);
+    write_index_tile_biases<kTerms>(biases, p, read_work_tile(work_tile_address), part, index_tile,
+                                    lane);
   }
 }
 
@@ -280,9 +283,9 @@ __device__ __forceinline__ void copy_run(std::uint32_t to, const void* map, std:
 /// TMA of this warpgroup.
 enum class Copier : std::uint8_t { none, threads, engine };
 
-/// Copies the rows of the index tiles of all items, in the order of load_tiles: K of a step, then V
-/// of the step before. It waits for steps of other tiles and leaves them to the loading thread. One
-/// warpgroup.
+/// Copies the rows of the index tiles of all work tiles, in the order of load_tiles: K of a step,
+/// then V of the step before. It waits for steps of other tiles and leaves them to the loading
+/// thread. One warpgroup.
 template <class Layout>
 __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_t base,
                                             int thread) {
@@ -295,7 +298,7 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   const int own_entry = group + kCopyRows * piece;
   const int k_bytes = p.k_gather.row_bytes - 16 * piece,
             v_bytes = p.v_gather.row_bytes - 16 * piece;
-  int step = 0, item_index = 0;  // counted over all items: they give stages and phases
+  int step = 0, work_tile_index = 0;  // counted over all work tiles: they give stages and phases
   const auto stage_of = [](int index) { return index % Layout::kStages; };
   const auto empty_phase_of = [](int index) {
     return static_cast<std::uint32_t>(index / Layout::kStages + 1) & 1;
@@ -343,18 +346,18 @@ __device__ __forceinline__ void gather_rows(const ForwardParams& p, std::uint32_
   };
 
   ptx::wait_for_grid_before();
-  for (;; ++item_index) {
-    const int item_stage = item_index % Layout::kItemSlots;
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_stage,
-                       static_cast<std::uint32_t>(item_index / Layout::kItemSlots) & 1,
+  for (;; ++work_tile_index) {
+    const int work_tile_stage = work_tile_index % Layout::kWorkTileSlots;
+    ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_stage,
+                       static_cast<std::uint32_t>(work_tile_index / Layout::kWorkTileSlots) & 1,
                        "gather: item full");
-    const std::uint32_t slot = base + Layout::kItem + item_stage * Layout::kItemSlotBytes;
+    const std::uint32_t slot = base + Layout::kItem + work_tile_stage * Layout::kWorkTileSlotBytes;
     const uint4 header = load_words(slot), tail = load_words(slot + 48);
-    const GatherPart part = read_gather(slot + Layout::kItemGather);
+    const GatherPart part = read_gather(slot + Layout::kWorkTileGather);
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * item_stage, lane);
+    ptx::mbarrier_arrive_warp(base + Layout::kWorkTileEmpty + 8 * work_tile_stage, lane);
     const int num_tiles = static_cast<int>(header.x);
-    if (num_tiles == kNoItem) break;
+    if (num_tiles == kNoWorkTile) break;
     const int batch = static_cast<int>(header.w), kv_head = static_cast<int>(tail.y);
     const std::uint8_t* k = p.k_gather.data + batch * p.k_gather.batch_stride +
                             kv_head * p.k_gather.head_stride + 16 * piece;

@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
     init(Layout::kVTail, Layout::kStages * kMaskWarps, 1);
     init(Layout::kMaskFull, Layout::kMaskSlots, ptx::kWarpArrivals);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpArrivals);
-    init(Layout::kItemFull, Layout::kItemSlots, 1);
-    init(Layout::kItemEmpty, Layout::kItemSlots,
+    init(Layout::kWorkTileFull, Layout::kWorkTileSlots, 1);
+    init(Layout::kWorkTileEmpty, Layout::kWorkTileSlots,
          (kComputeWarps + kMaskWarps + (kGather ? kGatherWarps : 0)) * ptx::kWarpArrivals +
              (Layout::kQBuffers == 2 ? 1 : 0));
     ptx::mbarrier_init_fence();

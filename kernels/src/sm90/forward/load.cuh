@@ -19,24 +19,27 @@
 
 namespace fdma::sm90 {
 
-/// The segments of a broadcast item: the plan's, or those that lie behind the item in shared
-/// memory.
+/// The segments of a broadcast work tile: the plan's, or those that lie behind the work tile in
+/// shared memory.
 template <class Layout>
 __device__ __forceinline__ const PlanSegment* segments_of(const PlanArrays& plan,
-                                                          const PublishedItem& item,
+                                                          const BroadcastTile& work_tile,
                                                           std::uint32_t slot) {
-  if (item.first_segment != kOwnSegments) return plan.segments;
-  return static_cast<const PlanSegment*>(__cvta_shared_to_generic(slot + Layout::kItemSegments));
+  if (work_tile.first_segment != kOwnSegments) return plan.segments;
+  return static_cast<const PlanSegment*>(
+      __cvta_shared_to_generic(slot + Layout::kWorkTileSegments));
 }
 
-/// Walks the tiles of a broadcast item. An item without keys has one tile, which has no cells.
+/// Walks the tiles of a broadcast work tile. A work tile without keys has one tile, which has no
+/// cells.
 class TileWalk {
  public:
-  __device__ __forceinline__ TileWalk(const PlanSegment* segments, const PublishedItem& item)
-      : iterator_(segments, WorkItem{0, 0, 0, item.step, max(item.first_segment, 0),
-                                     item.num_segments, 0, 0, item.first_tile, kWholeRow}),
-        q_begin_(item.q_begin),
-        kv_len_(item.kv_len) {}
+  __device__ __forceinline__ TileWalk(const PlanSegment* segments, const BroadcastTile& work_tile)
+      : iterator_(segments,
+                  WorkTile{0, 0, 0, work_tile.step, max(work_tile.first_segment, 0),
+                           work_tile.num_segments, 0, 0, work_tile.first_tile, kWholeRow}),
+        q_begin_(work_tile.q_begin),
+        kv_len_(work_tile.kv_len) {}
 
   /// Called num_tiles times.
   __device__ __forceinline__ void next(TileStep& step, TilePlace& place) {
@@ -82,70 +85,72 @@ __device__ __forceinline__ std::uint32_t v_tail_barrier(std::uint32_t base, int 
   return base + Layout::kVTail + 8 * (stage * kMaskWarps + mask_warp);
 }
 
-/// Item `index` of the plan, with num_tiles kNoItem after the last one. Plans of gathering kernels
-/// always hold items.
+/// Work tile `index` of the plan, with num_tiles kNoWorkTile after the last one. Plans of gathering
+/// kernels always hold work tiles.
 ///
-/// In a closed-form plan items are counted by batch element, groups of KV heads in L2
+/// In a closed-form plan work tiles are counted by batch element, groups of KV heads in L2
 /// (heads_in_l2), tile rows, heads and splits of a row. q_tile is then the rank of the tile row,
 /// and first_tile is the split.
 template <bool kGather = false, class Params>
-__device__ __forceinline__ WorkItem read_work(const Params& p, std::int32_t index) {
+__device__ __forceinline__ WorkTile read_work(const Params& p, std::int32_t index) {
   const PlanArrays& plan = p.plan;
-  WorkItem item{};
-  if (index >= plan.num_items) {
-    item.num_tiles = kNoItem;
-    return item;
+  WorkTile work_tile{};
+  if (index >= plan.num_work_tiles) {
+    work_tile.num_tiles = kNoWorkTile;
+    return work_tile;
   }
-  if (kGather || plan.num_closed_forms == 0) return plan.items[index];
+  if (kGather || plan.num_closed_forms == 0) return plan.work_tiles[index];
   const int per_head = plan.max_tile_rows * plan.num_splits * plan.num_sets;  // per KV head
   const int per_batch = per_head * plan.heads_kv;
-  item.batch = index / per_batch;
+  work_tile.batch = index / per_batch;
   int rest = index % per_batch;
   const int l2_group = rest / (per_head * plan.heads_in_l2);
   rest -= l2_group * per_head * plan.heads_in_l2;
   const int first_head = l2_group * plan.heads_in_l2;
   const int per_row =
       min(plan.heads_in_l2, plan.heads_kv - first_head) * plan.num_sets * plan.num_splits;
-  item.q_tile = rest / per_row;
-  rest -= item.q_tile * per_row;
+  work_tile.q_tile = rest / per_row;
+  rest -= work_tile.q_tile * per_row;
   const int set = rest / plan.num_splits;
-  item.first_tile = rest % plan.num_splits;
-  item.head =
+  work_tile.first_tile = rest % plan.num_splits;
+  work_tile.head =
       (first_head + set / plan.num_sets) * p.group_size + (set % plan.num_sets << plan.pack_shift);
-  item.first_segment = kOwnSegments;
-  return item;
+  work_tile.first_segment = kOwnSegments;
+  return work_tile;
 }
 
-/// Address of the tile row of an item of a closed-form plan, before set_row.
+/// Address of the tile row of a work tile of a closed-form plan, before set_row.
 template <class Params>
-__device__ __forceinline__ const TileRow* row_of(const Params& p, const WorkItem& item) {
-  return p.tile_rows + static_cast<std::int64_t>(item.batch) * p.plan.max_tile_rows + item.q_tile;
+__device__ __forceinline__ const TileRow* row_of(const Params& p, const WorkTile& work_tile) {
+  return p.tile_rows + static_cast<std::int64_t>(work_tile.batch) * p.plan.max_tile_rows +
+         work_tile.q_tile;
 }
 
-/// Reads the tile row of an item ahead. Its band would take too many registers until the item is
-/// broadcast, so it is only prefetched.
+/// Reads the tile row of a work tile ahead. Its band would take too many registers until the work
+/// tile is broadcast, so it is only prefetched.
 template <class Params>
-__device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkItem& item) {
-  if (item.num_tiles == kNoItem || item.first_segment != kOwnSegments) return TileRowTiles{};
-  const TileRow* row = row_of(p, item);
+__device__ __forceinline__ TileRowTiles read_row(const Params& p, const WorkTile& work_tile) {
+  if (work_tile.num_tiles == kNoWorkTile || work_tile.first_segment != kOwnSegments)
+    return TileRowTiles{};
+  const TileRow* row = row_of(p, work_tile);
   ptx::prefetch_l1(&row->band);
   return row->tiles;
 }
 
-/// Sets the members of an item that follow from its tile row.
+/// Sets the members of a work tile that follow from its tile row.
 __device__ __forceinline__ void set_row(const PlanArrays& plan, const TileRowTiles& row,
-                                        int head_in_group, int kv_head, WorkItem& item) {
-  const int split = item.first_tile;
-  item.q_tile = row.q_tile;
-  item.num_tiles = row.num_tiles;
-  item.first_tile = 0;
-  item.partial = kWholeRow;
+                                        int head_in_group, int kv_head, WorkTile& work_tile) {
+  const int split = work_tile.first_tile;
+  work_tile.q_tile = row.q_tile;
+  work_tile.num_tiles = row.num_tiles;
+  work_tile.first_tile = 0;
+  work_tile.partial = kWholeRow;
   if (plan.num_splits > 1) {
     const SplitGrid grid{plan.max_tile_rows, plan.heads_kv * plan.num_sets, plan.num_splits};
     const int set = kv_head * plan.num_sets + (head_in_group >> plan.pack_shift);
-    item.partial = grid.partial_of(item.batch, item.q_tile, set, split);
-    item.first_tile = grid.first_tile(row.num_tiles, split);
-    item.num_tiles = grid.first_tile(row.num_tiles, split + 1) - item.first_tile;
+    work_tile.partial = grid.partial_of(work_tile.batch, work_tile.q_tile, set, split);
+    work_tile.first_tile = grid.first_tile(row.num_tiles, split);
+    work_tile.num_tiles = grid.first_tile(row.num_tiles, split + 1) - work_tile.first_tile;
   }
 }
 
@@ -170,7 +175,7 @@ __device__ __forceinline__ void store_stretch(std::uint32_t to,
   store(full_end, stretch.end, PlanSegmentKind::closed_form);
 }
 
-/// Writes the segments of a tile row behind its item; returns their number.
+/// Writes the segments of a tile row behind its work tile; returns their number.
 __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTiles& row) {
   int count = 0;
 #pragma unroll
@@ -178,22 +183,25 @@ __device__ __forceinline__ int store_segments(std::uint32_t to, const TileRowTil
   return count;
 }
 
-__device__ __forceinline__ void store_item(std::uint32_t slot, const PublishedItem& item) {
-  store_words(slot, make_uint4(item.num_tiles, item.q_begin, item.head, item.batch));
-  store_words(slot + 16,
-              make_uint4(item.q_len, item.kv_len, item.first_segment, item.num_segments));
-  store_words(slot + 32, make_uint4(item.step, item.first_tile, item.partial, item.first_document));
-  store_words(slot + 48,
-              make_uint4(item.last_document, item.kv_head, item.head_in_group, item.num_heads));
+__device__ __forceinline__ void store_work_tile(std::uint32_t slot,
+                                                const BroadcastTile& work_tile) {
+  store_words(slot,
+              make_uint4(work_tile.num_tiles, work_tile.q_begin, work_tile.head, work_tile.batch));
+  store_words(slot + 16, make_uint4(work_tile.q_len, work_tile.kv_len, work_tile.first_segment,
+                                    work_tile.num_segments));
+  store_words(slot + 32, make_uint4(work_tile.step, work_tile.first_tile, work_tile.partial,
+                                    work_tile.first_document));
+  store_words(slot + 48, make_uint4(work_tile.last_document, work_tile.kv_head,
+                                    work_tile.head_in_group, work_tile.num_heads));
 }
 
-/// Takes items until there are none, broadcasts each and loads its tiles in the order in which they
-/// are needed: K of a step, then V of the step before, across items. One thread.
+/// Takes work tiles until there are none, broadcasts each and loads its tiles in the order in which
+/// they are needed: K of a step, then V of the step before, across work tiles. One thread.
 template <class Layout, bool kGeneral, bool kGather>
 __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t base) {
   ptx::Ring<Layout::kStages> k_ring, v_ring;
   ptx::Ring<Layout::kQBuffers> q_ring;
-  ptx::Ring<Layout::kItemSlots> item_ring;
+  ptx::Ring<Layout::kWorkTileSlots> work_tile_ring;
 
   // The V that is loaded next: that of the last step whose K was loaded.
   struct Pending {
@@ -230,23 +238,23 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     v_ring.advance();
   };
 
-  // While many items are left, the next one is taken at the first tile of this one. Near the end it
-  // is taken late, in the last three tiles, so that the longest items go to the blocks that are
-  // free first.
-  constexpr int kManyItems = 16;  // per block
+  // While many work tiles are left, the next one is taken at the first tile of this one. Near the
+  // end it is taken late, in the last three tiles, so that the longest work tiles go to the blocks
+  // that are free first.
+  constexpr int kManyWorkTiles = 16;  // per block
   constexpr int kLateTiles = 3;
   bool is_first = true;
   int mask_warp = 0;  // the mask warp of the next tile that needs mask fragments
   // Every block takes indices until it gets none. That is num_items times in all, after which the
   // counter is 0.
   const auto take_index = [&] {
-    const auto last = static_cast<unsigned>(p.plan.num_items - 1);
-    auto* const counter = reinterpret_cast<unsigned*>(p.next_item);
+    const auto last = static_cast<unsigned>(p.plan.num_work_tiles - 1);
+    auto* const counter = reinterpret_cast<unsigned*>(p.next_work_tile);
     return static_cast<std::int32_t>(gridDim.x + atomicInc(counter, last));
   };
   ptx::wait_for_grid_before();  // the grid before resets the counter and orders tile rows
   auto index = static_cast<std::int32_t>(blockIdx.x);
-  WorkItem next;
+  WorkTile next;
   TileRowTiles row;            // of a closed-form plan
   GatherPart part, next_part;  // of a gathering plan
   const auto read_next = [&] {
@@ -259,16 +267,17 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
   };
   read_next();
   for (;;) {
-    PublishedItem item{};
-    item.num_tiles = kNoItem;
-    const std::uint32_t slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
-    ptx::mbarrier_wait(base + Layout::kItemEmpty + 8 * item_ring.stage, item_ring.phase ^ 1,
-                       "load: item empty");
-    if (next.num_tiles != kNoItem) {
-      item.kv_head = next.head / p.group_size;
-      item.head_in_group = next.head - item.kv_head * p.group_size;
-      item.num_heads = min(1 << p.plan.pack_shift, p.group_size - item.head_in_group);
-      item.num_segments = next.num_segments;
+    BroadcastTile work_tile{};
+    work_tile.num_tiles = kNoWorkTile;
+    const std::uint32_t slot =
+        base + Layout::kItem + work_tile_ring.stage * Layout::kWorkTileSlotBytes;
+    ptx::mbarrier_wait(base + Layout::kWorkTileEmpty + 8 * work_tile_ring.stage,
+                       work_tile_ring.phase ^ 1, "load: item empty");
+    if (next.num_tiles != kNoWorkTile) {
+      work_tile.kv_head = next.head / p.group_size;
+      work_tile.head_in_group = next.head - work_tile.kv_head * p.group_size;
+      work_tile.num_heads = min(1 << p.plan.pack_shift, p.group_size - work_tile.head_in_group);
+      work_tile.num_segments = next.num_segments;
       if (!kGather && next.first_segment == kOwnSegments) {
         if (row.num_tiles == kNoRow) {
           index = take_index();
@@ -276,38 +285,38 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
           continue;
         }
         if (row.num_tiles > 0) {
-          store_band(slot + Layout::kItemBand, row_of(p, next)->band);
-          item.num_segments = store_segments(slot + Layout::kItemSegments, row);
+          store_band(slot + Layout::kWorkTileBand, row_of(p, next)->band);
+          work_tile.num_segments = store_segments(slot + Layout::kWorkTileSegments, row);
         }
-        set_row(p.plan, row, item.head_in_group, item.kv_head, next);
-        item.first_document = row.first_document;
-        item.last_document = row.last_document;
+        set_row(p.plan, row, work_tile.head_in_group, work_tile.kv_head, next);
+        work_tile.first_document = row.first_document;
+        work_tile.last_document = row.last_document;
       }
       const int2 lengths = lengths_of(p.plan, p.lengths, next.batch);
-      item.num_tiles = max(next.num_tiles, 1);
-      item.q_begin = next.q_tile * p.plan.block_q;
-      item.head = next.head;
-      item.batch = next.batch;
-      item.q_len = lengths.x;
-      item.kv_len = lengths.y;
-      item.first_segment = next.first_segment;
-      item.step = next.step;
-      item.first_tile = next.first_tile;
-      item.partial = next.partial;
+      work_tile.num_tiles = max(next.num_tiles, 1);
+      work_tile.q_begin = next.q_tile * p.plan.block_q;
+      work_tile.head = next.head;
+      work_tile.batch = next.batch;
+      work_tile.q_len = lengths.x;
+      work_tile.kv_len = lengths.y;
+      work_tile.first_segment = next.first_segment;
+      work_tile.step = next.step;
+      work_tile.first_tile = next.first_tile;
+      work_tile.partial = next.partial;
       if (next.num_entries != kTensorKeys) {
-        item.kv_len = next.num_entries;
-        item.first_document = kPermutedKeys;
+        work_tile.kv_len = next.num_entries;
+        work_tile.first_document = kPermutedKeys;
       }
     }
-    const bool is_permuted = item.first_document == kPermutedKeys;
-    store_item(slot, item);
+    const bool is_permuted = work_tile.first_document == kPermutedKeys;
+    store_work_tile(slot, work_tile);
     if constexpr (kGather) {
       part = next_part;
-      publish_gather(slot + Layout::kItemGather, part);
+      publish_gather(slot + Layout::kWorkTileGather, part);
     }
-    ptx::mbarrier_arrive(base + Layout::kItemFull + 8 * item_ring.stage);
-    item_ring.advance();
-    if (item.num_tiles == kNoItem) break;
+    ptx::mbarrier_arrive(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage);
+    work_tile_ring.advance();
+    if (work_tile.num_tiles == kNoWorkTile) break;
 
     const std::uint32_t q_full = base + Layout::kQFull + 8 * q_ring.stage;
     const std::uint32_t q = base + Layout::kQ + q_ring.stage * Layout::kQBytes;
@@ -319,18 +328,19 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
 #pragma unroll
       for (int panel = 0; panel < Layout::kPanelsQk; ++panel) {
         ptx::tma_load_5d(q + (half * Layout::kPanelsQk + panel) * Layout::kPanelBytesQ, &p.q,
-                         q_full, panel * kPanelColumns, item.head_in_group,
-                         item.q_begin + (half * kHalfRows >> p.plan.pack_shift), item.kv_head,
-                         item.batch, ptx::kEvictFirst);
+                         q_full, panel * kPanelColumns, work_tile.head_in_group,
+                         work_tile.q_begin + (half * kHalfRows >> p.plan.pack_shift),
+                         work_tile.kv_head, work_tile.batch, ptx::kEvictFirst);
       }
     }
     q_ring.advance();
 
-    TileWalk walk(segments_of<Layout>(p.plan, item, slot), item);
-    const bool are_many = index < p.plan.num_items - kManyItems * static_cast<int>(gridDim.x);
-    const int take_at = are_many ? 0 : max(item.num_tiles - kLateTiles, 0);
-    const int read_at = min(take_at + 1, item.num_tiles - 1);
-    for (int n = 0; n < item.num_tiles; ++n) {
+    TileWalk walk(segments_of<Layout>(p.plan, work_tile, slot), work_tile);
+    const bool are_many =
+        index < p.plan.num_work_tiles - kManyWorkTiles * static_cast<int>(gridDim.x);
+    const int take_at = are_many ? 0 : max(work_tile.num_tiles - kLateTiles, 0);
+    const int read_at = min(take_at + 1, work_tile.num_tiles - 1);
+    for (int n = 0; n < work_tile.num_tiles; ++n) {
       if (n == take_at) index = take_index();
       if (n == read_at) read_next();
       TileStep step;
@@ -358,14 +368,14 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
             ptx::tma_load_5d(
                 base + Layout::kK + stage * Layout::kKBytes + panel * Layout::kPanelBytesKey,
                 is_permuted ? &p.permuted_k : &p.k, k_full, panel * kPanelColumns, 0, key_begin,
-                item.kv_head, item.batch, ptx::kEvictLast);
+                work_tile.kv_head, work_tile.batch, ptx::kEvictLast);
           }
         }
         k_ring.advance();
         if (!is_first) load_pending();
         is_first = false;
         const bool has_tail = has_foreign_tail(place, key_begin, Layout::kStepKeys, p.v_rows);
-        pending = {key_begin, item.kv_head, item.batch,
+        pending = {key_begin, work_tile.kv_head, work_tile.batch,
                    is_gathered ? kGathered
                    : has_tail  ? mask_warp
                                : kNoTail,
@@ -397,14 +407,15 @@ __device__ __forceinline__ void zero_tail(std::uint32_t base, int stage, int fir
 /// Writes the key biases of a tile, times log2(e) or as terms; 0 where there is none.
 template <bool kTerms>
 __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardParams& p,
-                                             const PublishedItem& item, const TilePlace& place,
+                                             const BroadcastTile& work_tile, const TilePlace& place,
                                              int lane) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const bool is_permuted = item.first_document == kPermutedKeys;
+  const bool is_permuted = work_tile.first_document == kPermutedKeys;
   const float* bias =
-      is_permuted
-          ? p.permuted_bias + (item.batch * p.plan.heads_kv + item.kv_head) * p.max_permuted_keys
-          : p.key_bias + item.batch * p.bias_batch_stride + item.kv_head * p.bias_head_stride;
+      is_permuted ? p.permuted_bias + (work_tile.batch * p.plan.heads_kv + work_tile.kv_head) *
+                                          p.max_permuted_keys
+                  : p.key_bias + work_tile.batch * p.bias_batch_stride +
+                        work_tile.kv_head * p.bias_head_stride;
   for (int i = lane; i < kTileKeys; i += kWarpSize) {
     const int key = place.key_begin + i;
     const float value = p.key_bias != nullptr && key < place.kv_len ? __ldcg(bias + key) : 0.0f;
@@ -416,8 +427,8 @@ __device__ __forceinline__ void write_biases(std::uint32_t to, const ForwardPara
   }
 }
 
-/// Negates the queries of an item; `stage` and `phase` are those of their buffer. One warp, whose
-/// later fence and arrival make the result visible.
+/// Negates the queries of a work tile; `stage` and `phase` are those of their buffer. One warp,
+/// whose later fence and arrival make the result visible.
 template <class Layout>
 __device__ __forceinline__ void negate_queries(std::uint32_t base, int stage, std::uint32_t phase,
                                                int lane) {
@@ -439,22 +450,23 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
                                            int mask_warp, int lane) {
   ptx::Ring<Layout::kMaskSlots> slots;
   ptx::Ring<Layout::kStages> v_ring;
-  ptx::Ring<Layout::kItemSlots> item_ring;
+  ptx::Ring<Layout::kWorkTileSlots> work_tile_ring;
   int turn = 0;                   // the mask warp of the next tile
   std::uint32_t tail_phases = 0;  // phases of this warp's barriers kVTail, one bit per stage
   for (;;) {
-    ptx::mbarrier_wait(base + Layout::kItemFull + 8 * item_ring.stage, item_ring.phase,
-                       "mask: item full");
-    const std::uint32_t item_slot = base + Layout::kItem + item_ring.stage * Layout::kItemSlotBytes;
-    // Other members of the item are read anew where they are needed, because they would take
+    ptx::mbarrier_wait(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage,
+                       work_tile_ring.phase, "mask: item full");
+    const std::uint32_t work_tile_slot =
+        base + Layout::kItem + work_tile_ring.stage * Layout::kWorkTileSlotBytes;
+    // Other members of the work tile are read anew where they are needed, because they would take
     // registers.
-    const PublishedItem item = read_item(item_slot);
-    if (item.num_tiles == kNoItem) return;
-    TileWalk walk(segments_of<Layout>(p.plan, item, item_slot), item);
+    const BroadcastTile work_tile = read_work_tile(work_tile_slot);
+    if (work_tile.num_tiles == kNoWorkTile) return;
+    TileWalk walk(segments_of<Layout>(p.plan, work_tile, work_tile_slot), work_tile);
     GatherPart gathered{};
-    if constexpr (kGather) gathered = read_gather(item_slot + Layout::kItemGather);
+    if constexpr (kGather) gathered = read_gather(work_tile_slot + Layout::kWorkTileGather);
     int index_tile = -gathered.num_tiles;
-    for (int left = item.num_tiles; left > 0; --left, ++index_tile) {
+    for (int left = work_tile.num_tiles; left > 0; --left, ++index_tile) {
       TileStep step;
       TilePlace place;
       const bool is_gathered = kGather && index_tile >= 0;
@@ -473,24 +485,25 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         // Where registers are few, values derived from the lane are not kept between tiles.
         const int own_lane = kGeneral || kGather ? ptx::opaque(lane) : lane;
         if constexpr (kTerms) {
-          // Scores use the absolute value of the scale. An item's first mask is waited for before
-          // its first product.
-          static_assert(Layout::kQBuffers == Layout::kItemSlots);
-          if (p.scale_log2 < 0 && left == item.num_tiles) {
-            negate_queries<Layout>(base, item_ring.stage, item_ring.phase, own_lane);
+          // Scores use the absolute value of the scale. A work tile's first mask is waited for
+          // before its first product.
+          static_assert(Layout::kQBuffers == Layout::kWorkTileSlots);
+          if (p.scale_log2 < 0 && left == work_tile.num_tiles) {
+            negate_queries<Layout>(base, work_tile_ring.stage, work_tile_ring.phase, own_lane);
           }
         }
         if (is_gathered) {
-          write_index_tile<kGeneral, kTerms>(slot, biases, p, item_slot,
-                                             item_slot + Layout::kItemGather, index_tile, is_masked,
-                                             own_lane);
+          write_index_tile<kGeneral, kTerms>(slot, biases, p, work_tile_slot,
+                                             work_tile_slot + Layout::kWorkTileGather, index_tile,
+                                             is_masked, own_lane);
         } else {
           if (is_masked) {
-            write_mask<4, kGather>(slot, p, item_slot, item_slot + Layout::kItemBand, step, place,
-                                   own_lane);
+            write_mask<4, kGather>(slot, p, work_tile_slot, work_tile_slot + Layout::kWorkTileBand,
+                                   step, place, own_lane);
           }
           if constexpr (kGeneral) {
-            write_biases<kTerms>(biases, p, read_item(item_slot), place, kGather ? own_lane : lane);
+            write_biases<kTerms>(biases, p, read_work_tile(work_tile_slot), place,
+                                 kGather ? own_lane : lane);
           }
         }
         if constexpr (kTerms) ptx::fence_async_shared();
@@ -514,10 +527,11 @@ __device__ __forceinline__ void make_masks(const ForwardParams& p, std::uint32_t
         zero_tail<Layout>(base, v_ring.stage, max(place.kv_len - key_begin, 0), lane);
       }
     }
-    // The item's segments may lie in the slot, so it is released only here.
+    // The work tile's segments may lie in the slot, so it is released only here.
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kItemEmpty + 8 * ptx::opaque(item_ring.stage), lane);
-    item_ring.advance();
+    ptx::mbarrier_arrive_warp(base + Layout::kWorkTileEmpty + 8 * ptx::opaque(work_tile_ring.stage),
+                              lane);
+    work_tile_ring.advance();
   }
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ bool is_ragged(const TilePlace& place) {
   return place.kv_len - place.key_begin < kTileKeys;
 }
 
-__device__ __forceinline__ PublishedItem read_item(std::uint32_t slot) {
+__device__ __forceinline__ BroadcastTile read_work_tile(std::uint32_t slot) {
   const uint4 a = load_words(slot), b = load_words(slot + 16), c = load_words(slot + 32),
               d = load_words(slot + 48);
   return {
@@ -172,16 +172,17 @@ __device__ __forceinline__ void write_band(std::uint32_t slot, const ClosedFormB
 }
 
 /// Writes the queries of each row (a key) by the closed form of a backward plan, for rows that are
-/// not a band. The lengths of its items are exchanged: q_len counts keys, kv_len counts queries.
+/// not a band. The lengths of its work tiles are exchanged: q_len counts keys, kv_len counts
+/// queries.
 template <class Params>
 __device__ __forceinline__ void write_closed_form_columns(std::uint32_t slot, const Params& p,
-                                                          const PublishedItem& item,
+                                                          const BroadcastTile& work_tile,
                                                           const TilePlace& place, int lane) {
   const ClosedFormColumns columns =
-      closed_form_columns(p.plan, p.lengths, item.batch, item.kv_len, item.q_len);
+      closed_form_columns(p.plan, p.lengths, work_tile.batch, work_tile.kv_len, work_tile.q_len);
   for (int row = lane; row < kTileRows; row += kWarpSize) {
-    const int key = item.q_begin + row;
-    const int document = columns.document(key, item.first_document, item.last_document);
+    const int key = work_tile.q_begin + row;
+    const int document = columns.document(key, work_tile.first_document, work_tile.last_document);
     const ClosedFormRange queries = columns.queries(key, columns.bounds(document));
     std::uint32_t words[4] = {0, 0, 0, 0};
     add_keys(words, queries.begin - place.key_begin, queries.end - place.key_begin);
@@ -193,19 +194,19 @@ __device__ __forceinline__ void write_closed_form_columns(std::uint32_t slot, co
 /// band.
 template <class Params>
 __device__ __forceinline__ void write_closed_form(std::uint32_t slot, const Params& p,
-                                                  const PublishedItem& item, const TilePlace& place,
-                                                  int lane) {
+                                                  const BroadcastTile& work_tile,
+                                                  const TilePlace& place, int lane) {
   const ClosedFormRows rows =
-      closed_form_rows(p.plan, p.lengths, item.batch, item.q_len, item.kv_len);
-  const ClosedFormRange first_bounds = rows.bounds(item.first_document),
-                        last_bounds = rows.bounds(item.last_document);
+      closed_form_rows(p.plan, p.lengths, work_tile.batch, work_tile.q_len, work_tile.kv_len);
+  const ClosedFormRange first_bounds = rows.bounds(work_tile.first_document),
+                        last_bounds = rows.bounds(work_tile.last_document);
 #pragma unroll 2
   for (int row = lane; row < kTileRows; row += kWarpSize) {
-    const int q = min(item.q_begin + (row >> p.plan.pack_shift), item.q_len - 1);
-    const int document = rows.document(q, item.first_document, item.last_document);
-    const ClosedFormRange bounds = document == item.first_document  ? first_bounds
-                                   : document == item.last_document ? last_bounds
-                                                                    : rows.bounds(document);
+    const int q = min(work_tile.q_begin + (row >> p.plan.pack_shift), work_tile.q_len - 1);
+    const int document = rows.document(q, work_tile.first_document, work_tile.last_document);
+    const ClosedFormRange bounds = document == work_tile.first_document  ? first_bounds
+                                   : document == work_tile.last_document ? last_bounds
+                                                                         : rows.bounds(document);
     const ClosedFormRange band = rows.band_keys(q, bounds);
     std::uint32_t words[4] = {0, 0, 0, 0};
     add_keys(words, band.begin - place.key_begin, band.end - place.key_begin);
@@ -293,14 +294,15 @@ __device__ __forceinline__ void write_columns(std::uint32_t slot, const PlanArra
   }
 }
 
-/// Writes the words of a tile that needs them. All lanes of a warp call it. `item_address` and
-/// `band_address` point to the item's words as they are broadcast. `p` are parameters of the
+/// Writes the words of a tile that needs them. All lanes of a warp call it. `work_tile_address` and
+/// `band_address` point to the work tile's words as they are broadcast. `p` are parameters of the
 /// forward or the backward kernel. kQuads is the number of quads that write_columns takes at once,
 /// and of bitmap pieces read together. Gathering plans have no closed-form mask.
 template <int kQuads, bool kGather = false, class Params>
 __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
-                                           std::uint32_t item_address, std::uint32_t band_address,
-                                           const TileStep& step, const TilePlace& place, int lane) {
+                                           std::uint32_t work_tile_address,
+                                           std::uint32_t band_address, const TileStep& step,
+                                           const TilePlace& place, int lane) {
   const int limit = min(place.kv_len - place.key_begin, kTileKeys);
   switch (step.kind) {
     case PlanSegmentKind::rows:
@@ -319,9 +321,9 @@ __device__ __forceinline__ void write_mask(std::uint32_t slot, const Params& p,
         if (band.is_valid != 0) {
           write_band(slot, band, place.key_begin, lane);
         } else if constexpr (Params::kIsTransposed) {
-          write_closed_form_columns(slot, p, read_item(item_address), place, lane);
+          write_closed_form_columns(slot, p, read_work_tile(work_tile_address), place, lane);
         } else {
-          write_closed_form(slot, p, read_item(item_address), place, lane);
+          write_closed_form(slot, p, read_work_tile(work_tile_address), place, lane);
         }
       }
       return;

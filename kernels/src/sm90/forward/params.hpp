@@ -23,7 +23,7 @@ struct ForwardParams {
   RunTimeLengths lengths;
   const TileRow* tile_rows;  ///< tile rows of a closed-form plan, in the order of order_tile_rows
   /// Work tiles taken beyond each block's first; 0 at launch and at the end
-  std::int32_t* next_item;
+  std::int32_t* next_work_tile;
   std::int32_t group_size;  ///< query heads per KV head
   std::int32_t head_dim_v;
   /// Extent of V along keys: rows past it read as 0
@@ -61,11 +61,11 @@ inline constexpr int kGatherThreads = 32 * kGatherWarps;
 inline constexpr int kComputeWarps = 8;
 inline constexpr int kMaskWarps = 2;
 
-inline constexpr std::int32_t kNoItem = -1;  ///< in place of a work tile after the last
+inline constexpr std::int32_t kNoWorkTile = -1;  ///< in place of a work tile after the last
 
 /// A work tile as the loading thread broadcasts it to the other warps.
-struct alignas(16) PublishedItem {
-  std::int32_t num_tiles;  ///< at least 1, or kNoItem
+struct alignas(16) BroadcastTile {
+  std::int32_t num_tiles;  ///< at least 1, or kNoWorkTile
   std::int32_t q_begin;    ///< first query row
   std::int32_t head;       ///< the first one, if the tile has several
   std::int32_t batch;
@@ -75,7 +75,7 @@ struct alignas(16) PublishedItem {
   std::int32_t first_segment;  ///< of the plan, or kOwnSegments
   std::int32_t num_segments;
   std::int32_t step;
-  /// Tiles of its segments that belong to another item
+  /// Tiles of its segments that belong to another work tile
   std::int32_t first_tile;
   /// Index of its partial result, or kWholeRow
   std::int32_t partial;
@@ -92,18 +92,18 @@ inline constexpr std::int32_t kPermutedKeys = -2;
 
 inline constexpr int kMaxBlockBytes = 232448;  ///< of shared memory
 
-/// In place of a first segment: the segments lie behind the item in shared memory.
+/// In place of a first segment: the segments lie behind the work tile in shared memory.
 inline constexpr std::int32_t kOwnSegments = -1;
 inline constexpr int kMaxOwnSegments = 6;
 
 /// Byte offsets in shared memory, from a 1024-aligned base, of the kernel for head_dim up to kDimQk
 /// and head_dim_v up to kDimV.
 ///
-/// With two Q buffers the output of an item leaves through its Q buffer while the Q of the next
-/// item is already there. With one Q buffer (head_dim above 128, where shared memory has no room
-/// for two) Q of the next item is loaded once the last scores of this one are computed, and outputs
-/// are written from registers. Tiles of 128 keys are computed in steps of kStepKeys keys. Mask
-/// fragments have a ring of their own, which holds only the tiles that need them.
+/// With two Q buffers the output of a work tile leaves through its Q buffer while the Q of the next
+/// work tile is already there. With one Q buffer (head_dim above 128, where shared memory has no
+/// room for two) Q of the next work tile is loaded once the last scores of this one are computed,
+/// and outputs are written from registers. Tiles of 128 keys are computed in steps of kStepKeys
+/// keys. Mask fragments have a ring of their own, which holds only the tiles that need them.
 template <int kDimQk, int kDimV>
 struct ForwardLayout {
   static constexpr int kPanelsQk = (kDimQk + 63) / 64;
@@ -112,16 +112,18 @@ struct ForwardLayout {
   static constexpr int kSteps = kTileKeys / kStepKeys;  ///< steps of a tile
   static constexpr int kQBuffers = kDimQk > 128 ? 1 : 2;
   /// Outputs of 256 columns leave no registers for it
-  static constexpr bool kOverlapsItems = kDimV <= 128;
+  static constexpr bool kOverlapsWorkTiles = kDimV <= 128;
   static constexpr int kStages = kDimQk == 64 ? 4 : 2;
   static constexpr int kMaskSlots = 3 * kMaskWarps;
-  static constexpr int kItemSlots = 2;
-  /// Layout of an item slot: PublishedItem, then in closed-form plans ClosedFormBand and segments.
-  static constexpr int kItemBand = 64;
-  static constexpr int kItemGather = kItemBand;  ///< in the same place, in gathering kernels
-  static constexpr int kItemSegments = kItemBand + static_cast<int>(sizeof(ClosedFormBand));
+  static constexpr int kWorkTileSlots = 2;
+  /// Layout of a work tile slot: BroadcastTile, then in closed-form plans ClosedFormBand and
+  /// segments.
+  static constexpr int kWorkTileBand = 64;
+  /// in the same place, in gathering kernels
+  static constexpr int kWorkTileGather = kWorkTileBand;
+  static constexpr int kWorkTileSegments = kWorkTileBand + static_cast<int>(sizeof(ClosedFormBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
-  static constexpr int kItemSlotBytes = kItemSegments + (kSegmentBytes + 15) / 16 * 16;
+  static constexpr int kWorkTileSlotBytes = kWorkTileSegments + (kSegmentBytes + 15) / 16 * 16;
   static constexpr int kPanelBytesQ = kHalfRows * 128;  ///< one panel of a half
   static constexpr int kPanelBytesKey = kStepKeys * 128;
   static constexpr int kQBytes = 2 * kPanelsQk * kPanelBytesQ;
@@ -137,7 +139,7 @@ struct ForwardLayout {
   static constexpr int kBias = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kBias + kMaskSlots * kBiasBytes;
   /// One word per stage: whether the tile has mask fragments.
-  static constexpr int kIsMasked = kItem + kItemSlots * kItemSlotBytes;
+  static constexpr int kIsMasked = kItem + kWorkTileSlots * kWorkTileSlotBytes;
   static constexpr int kBarriers = kIsMasked + 16;
 
   // Barriers, 8 bytes each.
@@ -152,9 +154,9 @@ struct ForwardLayout {
   static constexpr int kMaskFull = kVTail + 8 * kStages * kMaskWarps;
   static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
   static constexpr int kOutFull = kMaskEmpty + 8 * kMaskSlots;  ///< one for each half
-  static constexpr int kItemFull = kOutFull + 8 * 2 * kQBuffers;
-  static constexpr int kItemEmpty = kItemFull + 8 * kItemSlots;
-  static constexpr int kEnd = kItemEmpty + 8 * kItemSlots;
+  static constexpr int kWorkTileFull = kOutFull + 8 * 2 * kQBuffers;
+  static constexpr int kWorkTileEmpty = kWorkTileFull + 8 * kWorkTileSlots;
+  static constexpr int kEnd = kWorkTileEmpty + 8 * kWorkTileSlots;
 
   /// In gathering kernels for bfloat16: the biases of a slot's keys as terms (bias_terms.cuh), and
   /// after the last slot an equal number of zeros.
@@ -165,7 +167,7 @@ struct ForwardLayout {
   static constexpr int kAlignment = 1024;
   static constexpr int kBytes = kEnd + kAlignment;  ///< requested at launch
   static constexpr int kBytesWithTerms = kTermZeros + kTermBytes + kAlignment;
-  static_assert(sizeof(PublishedItem) <= kItemBand && kStages <= 4 && kItem % 16 == 0);
+  static_assert(sizeof(BroadcastTile) <= kWorkTileBand && kStages <= 4 && kItem % 16 == 0);
   static_assert(kQBuffers == 1 || kPanelsV <= kPanelsQk, "outputs leave through Q's buffer");
   static_assert(kBytes <= kMaxBlockBytes && (kDimQk > 128 || kBytesWithTerms <= kMaxBlockBytes));
 };

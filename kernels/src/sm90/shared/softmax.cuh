@@ -15,7 +15,7 @@
 // Example     logits 3, 1 of the first step, 20, 2 of the second (in powers of 2), kSlack 32: the
 //             exponents of both refer to 3; the second step's sum, 2^17 + 2^-1, does not trigger
 //             the search for the maximum
-// Fits not    the first step of an item, which has no maximum before it: softmax_first
+// Fits not    the first step of a work tile, which has no maximum before it: softmax_first
 // Cost        a step of 128 keys saves 66 of some 460 instructions, and all shuffles; a step that
 //             is computed again takes some 300 more
 #pragma once
@@ -98,7 +98,7 @@ __device__ __forceinline__ float2 row_maxima(const float (&s)[kCount]) {
   return {max0, max1};
 }
 
-/// The first step of an item, whose state is {-inf, 0}: s <- 2^(s * scale - max). scale > 0.
+/// The first step of a work tile, whose state is {-inf, 0}: s <- 2^(s * scale - max). scale > 0.
 template <int kCount>
 __device__ __forceinline__ void softmax_first(float (&s)[kCount], RowState& state, float scale) {
   const auto [max0, max1] = row_maxima(s);

@@ -93,7 +93,7 @@ class AttentionTrial {
   TrialTensor q_, k_, v_, bias_, out_, lse_, residual_;
 };
 
-/// Tiles by kind and empty items.
+/// Tiles by kind and empty work tiles.
 void add_counts(PlanCounts& sum, const PlanCounts& counts);
 
 /// Plans, runs and checks; empty if all is well. Adds what the plan has to `counts`, if given.

@@ -170,7 +170,7 @@ std::vector<TrialCase> tile_count_trials() {
   return trials;
 }
 
-std::vector<TrialCase> many_item_trials() {
+std::vector<TrialCase> many_work_tile_trials() {
   std::mt19937 rng(31);
   std::vector<TrialCase> trials;
   for (const std::int32_t head_dim : kHeadDims) {

@@ -48,11 +48,11 @@ std::vector<TrialCase> zoo_trials(int index, int every = 1);
 /// of 1 and at tile edges; one row of 8000 keys; query tiles and whole elements without keys.
 std::vector<TrialCase> tile_count_trials();
 
-/// Short sequences of many elements and heads: more than 3 items for each of 132 workers.
-std::vector<TrialCase> many_item_trials();
+/// Short sequences of many elements and heads: more than 3 work tiles for each of 132 workers.
+std::vector<TrialCase> many_work_tile_trials();
 
-/// Items of 1 to 8 tiles each, several for each of 132 workers, whose last tile ends within the
-/// tensors: V has rows there that must not be seen, in item after item.
+/// Work tiles of 1 to 8 tiles each, several for each of 132 workers, whose last tile ends within
+/// the tensors: V has rows there that must not be seen, in work tile after work tile.
 std::vector<TrialCase> tail_trials();
 
 /// Stretches of tiles: empty, full, noise (bitmaps), one or two key intervals per row (row panels).

@@ -107,11 +107,11 @@ TEST(AttentionTrial, RandomAndSmallTrialsHaveEveryKindOfSegment) {
 }
 
 TEST(AttentionTrial, ManyItemsAreMoreThanThreeForEachWorker) {
-  for (const TrialCase& trial : testing::many_item_trials()) {
-    std::int64_t items = 0;
+  for (const TrialCase& trial : testing::many_work_tile_trials()) {
+    std::int64_t work_tiles = 0;
     for (const std::int64_t q_len : trial.mask->mask.shape.q_lens)
-      items += ceil_div(q_len, 128) * trial.heads.heads_q;
-    EXPECT_GT(items, 3 * 132);
+      work_tiles += ceil_div(q_len, 128) * trial.heads.heads_q;
+    EXPECT_GT(work_tiles, 3 * 132);
   }
 }
 

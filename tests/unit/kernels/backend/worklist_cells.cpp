@@ -13,7 +13,7 @@
 namespace fdma::testing {
 namespace {
 
-// The cells of one KV head as its items have them.
+// The cells of one KV head as its work tiles have them.
 class HeadCells {
  public:
   HeadCells(std::int64_t q_len, std::int64_t kv_len)
@@ -40,33 +40,34 @@ std::string check_worklist_plan(const AttentionPlan& plan, const MaskCase& expec
       heads.emplace_back(shape.q_len(b), shape.kv_len(b));
     }
   }
-  std::map<std::pair<std::int32_t, std::int32_t>, int> items_of_key;  // by KV head and key
+  std::map<std::pair<std::int32_t, std::int32_t>, int> work_tiles_of_key;  // by KV head and key
   std::set<std::pair<std::int32_t, std::int32_t>> summed;
   std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t> previous{-1, 0, 0, 0};
   const std::int32_t segment = worklist_segment(plan);
-  for (std::size_t i = 0; i < lists.items.size(); ++i) {
-    const KvWorkTile& item = lists.items[i];
+  for (std::size_t i = 0; i < lists.work_tiles.size(); ++i) {
+    const KvWorkTile& work_tile = lists.work_tiles[i];
     const std::string where = fmt::format("{}: item {}: ", expected.name, i);
-    const std::int32_t kv_row = item.batch * shape.heads_kv + item.kv_head;
-    const std::tuple order{kv_row, item.begin_tile / segment,
-                           -std::min(item.end_tile - item.begin_tile, segment), item.key_tile};
+    const std::int32_t kv_row = work_tile.batch * shape.heads_kv + work_tile.kv_head;
+    const std::tuple order{kv_row, work_tile.begin_tile / segment,
+                           -std::min(work_tile.end_tile - work_tile.begin_tile, segment),
+                           work_tile.key_tile};
     if (order <= previous) return where + "is not in order";
     previous = order;
     for (std::int32_t k = 0; k < kWorklistTile; ++k) {
       const WorklistEntry& each =
-          lists.keys[static_cast<std::size_t>(item.key_tile) * kWorklistTile +
+          lists.keys[static_cast<std::size_t>(work_tile.key_tile) * kWorklistTile +
                      static_cast<size_t>(k)];
       if (each.key < 0) continue;
-      ++items_of_key[{kv_row, each.key}];
-      if (item.first_accum_row >= 0 && each.accum_row >= 0) summed.insert({kv_row, each.key});
-      const std::int32_t begin = std::max(each.q_begin, item.begin_tile * kWorklistTile);
-      const std::int32_t end = std::min(each.q_end, item.end_tile * kWorklistTile);
+      ++work_tiles_of_key[{kv_row, each.key}];
+      if (work_tile.first_accum_row >= 0 && each.accum_row >= 0) summed.insert({kv_row, each.key});
+      const std::int32_t begin = std::max(each.q_begin, work_tile.begin_tile * kWorklistTile);
+      const std::int32_t end = std::min(each.q_end, work_tile.end_tile * kWorklistTile);
       for (std::int32_t q = begin; q < end; ++q) {
         heads[static_cast<std::size_t>(kv_row)].add(q, each.key);
       }
     }
   }
-  for (const auto& [key, count] : items_of_key) {
+  for (const auto& [key, count] : work_tiles_of_key) {
     if (count > 1 && summed.count(key) == 0) {
       return fmt::format("{}: key {} has {} items and no sums", expected.name, key.second, count);
     }

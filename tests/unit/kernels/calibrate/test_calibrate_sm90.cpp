@@ -46,13 +46,13 @@ class OverlapMasks : public ::testing::TestWithParam<Direction> {};
 TEST_P(OverlapMasks, AreOfTheirKindAndEvenOverTheirRows) {
   for (const OverlapMask& mask : overlap_masks()) {
     const AttentionPlan plan = plan_of(mask, GetParam());
-    EXPECT_EQ(plan.items.size() % kWorkers, 0U);
-    for (const WorkItem& item : plan.items) {
-      EXPECT_EQ(item.num_tiles, plan.items.front().num_tiles);
+    EXPECT_EQ(plan.work_tiles.size() % kWorkers, 0U);
+    for (const WorkTile& item : plan.work_tiles) {
+      EXPECT_EQ(item.num_tiles, plan.work_tiles.front().num_tiles);
     }
     const EvenCall call = call_of(plan, mask);
     const double all = std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0);
-    EXPECT_DOUBLE_EQ(all, call.items * plan.items.front().num_tiles);
+    EXPECT_DOUBLE_EQ(all, call.items * plan.work_tiles.front().num_tiles);
     if (mask.kind == PlanSegmentKind::full) {
       EXPECT_EQ(call.of(PlanSegmentKind::full), all);
     } else {
@@ -69,7 +69,7 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
   std::vector<double> last_keys[2];  // of lists without masks, and with
   for (const OverlapMask& mask : gather_masks()) {
     const AttentionPlan plan = plan_of(mask);
-    EXPECT_EQ(plan.items.size() % kWorkers, 0U);
+    EXPECT_EQ(plan.work_tiles.size() % kWorkers, 0U);
     ASSERT_EQ(plan.kv_index_lists.size(), static_cast<std::size_t>(kOverlapTileRows));
     const KvIndexList& first = plan.kv_index_lists.front();
     for (const KvIndexList& list : plan.kv_index_lists) {
@@ -80,7 +80,7 @@ TEST(GatherMasks, AreListsAloneAndEvenOverTheirRows) {
     EXPECT_EQ(first.num_full, needs_masks ? 3 * first.num_entries / 4 : first.num_entries);
     const EvenCall call = call_of(plan, mask);
     EXPECT_EQ(std::accumulate(call.tiles.begin(), call.tiles.end(), 0.0), 0);
-    EXPECT_DOUBLE_EQ(call.index_tiles, call.items * plan.items.front().num_tiles);
+    EXPECT_DOUBLE_EQ(call.index_tiles, call.items * plan.work_tiles.front().num_tiles);
     EXPECT_DOUBLE_EQ(call.full_index_tiles, call.items * first.num_entries / 128);
     last_keys[needs_masks ? 1 : 0].push_back((first.num_entries - 1) % 128 + 1);
   }

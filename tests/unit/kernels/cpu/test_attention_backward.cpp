@@ -280,10 +280,10 @@ TEST(AttentionBackward, CountsItemsAndStopsWhenCancelled) {
   std::atomic<std::int64_t> num_done{0};
   std::atomic<bool> is_cancelled{false};
   BackwardOptions options;
-  options.num_items_done = &num_done;
+  options.num_work_tiles_done = &num_done;
   options.is_cancelled = &is_cancelled;
   ASSERT_TRUE(trial.run(options));
-  EXPECT_EQ(num_done, trial.plan().num_items());
+  EXPECT_EQ(num_done, trial.plan().num_work_tiles());
   is_cancelled = true;
   const auto ran = trial.run(options);
   ASSERT_FALSE(ran);

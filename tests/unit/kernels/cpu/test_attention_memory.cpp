@@ -212,13 +212,13 @@ TEST(AttentionProgress, CountsEveryItem) {
   const auto plan = make_plan(mask.mask, ragged_shape(mask), {}, small_tiles());
   ASSERT_TRUE(plan);
   AttentionCase attention(ragged_shape(mask), {}, {});
-  std::atomic<std::int64_t> num_items_done{5};
+  std::atomic<std::int64_t> num_work_tiles_done{5};
   std::atomic<bool> is_cancelled{false};
   AttentionOptions options;
-  options.num_items_done = &num_items_done;
+  options.num_work_tiles_done = &num_work_tiles_done;
   options.is_cancelled = &is_cancelled;
   ASSERT_TRUE(attention.run(*plan, options));
-  EXPECT_EQ(num_items_done, 5 + static_cast<std::int64_t>(plan->items.size()));
+  EXPECT_EQ(num_work_tiles_done, 5 + static_cast<std::int64_t>(plan->work_tiles.size()));
   EXPECT_EQ(attention.compare(mask), "");
 }
 
@@ -227,22 +227,22 @@ TEST(AttentionProgress, StopsWhereItIsCancelled) {
   const auto plan = make_plan(mask.mask, ragged_shape(mask), {}, small_tiles());
   ASSERT_TRUE(plan);
   AttentionCase attention(ragged_shape(mask), {}, {});
-  std::atomic<std::int64_t> num_items_done{0};
+  std::atomic<std::int64_t> num_work_tiles_done{0};
   std::atomic<bool> is_cancelled{true};
   AttentionOptions options;
-  options.num_items_done = &num_items_done;
+  options.num_work_tiles_done = &num_work_tiles_done;
   options.is_cancelled = &is_cancelled;
   const auto ran = attention.run(*plan, options);
   ASSERT_FALSE(ran.has_value());
   EXPECT_EQ(ran.error().code, ErrorCode::io);
   EXPECT_THAT(ran.error().message, HasSubstr("interrupted"));
-  EXPECT_EQ(num_items_done, 0);
+  EXPECT_EQ(num_work_tiles_done, 0);
 
-  // While it runs: another thread cancels after the first item.
+  // While it runs: another thread cancels after the first work tile.
   is_cancelled = false;
   options.num_threads = 1;
   std::thread canceller([&] {
-    while (num_items_done == 0) std::this_thread::yield();
+    while (num_work_tiles_done == 0) std::this_thread::yield();
     is_cancelled = true;
   });
   bool was_interrupted = false;

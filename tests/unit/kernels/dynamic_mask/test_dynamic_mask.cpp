@@ -106,16 +106,17 @@ TEST(PlanSelection, ListsHaveRoomOneAfterTheOther) {
   EXPECT_EQ(made.plan.tile.block_q * made.plan.heads_per_tile, 128);
   EXPECT_EQ(made.most_entries, 1000 + made.plan.tile.block_q - 1);
   const std::int64_t sets = 4 / made.plan.heads_per_tile;
-  ASSERT_EQ(static_cast<std::int64_t>(made.plan.items.size()), num_lists * sets);
-  for (const WorkItem& item : made.plan.items) {
-    ASSERT_EQ(item.num_segments, 1);
-    const PlanSegment& segment = made.plan.segments[static_cast<std::size_t>(item.first_segment)];
+  ASSERT_EQ(static_cast<std::int64_t>(made.plan.work_tiles.size()), num_lists * sets);
+  for (const WorkTile& work_tile : made.plan.work_tiles) {
+    ASSERT_EQ(work_tile.num_segments, 1);
+    const PlanSegment& segment =
+        made.plan.segments[static_cast<std::size_t>(work_tile.first_segment)];
     EXPECT_EQ(segment.kind, PlanSegmentKind::gather);
     const auto list = static_cast<std::size_t>(segment.payload);
-    EXPECT_EQ(segment.payload, item.head / 4 * made.num_tiles + item.q_tile);
+    EXPECT_EQ(segment.payload, work_tile.head / 4 * made.num_tiles + work_tile.q_tile);
     const std::int64_t room = made.first_entries[list + 1] - made.first_entries[list];
-    EXPECT_GE(room, item.num_entries);
-    EXPECT_GE(segment.end_tile * 128, item.num_entries);
+    EXPECT_GE(room, work_tile.num_entries);
+    EXPECT_GE(segment.end_tile * 128, work_tile.num_entries);
     EXPECT_EQ(made.first_entries[list] % 32, 0);
   }
 }
@@ -126,11 +127,13 @@ TEST(PlanSelection, ScansReadOneIntervalAKey) {
   const SelectionPlan made = planned(spec);
   EXPECT_EQ(made.plan.column_tables, (std::vector<std::int64_t>{0, 1000}));
   ASSERT_EQ(made.plan.column_offsets.size(), 2001U);
-  for (const WorkItem& item : made.plan.items) {
-    const PlanSegment& segment = made.plan.segments[static_cast<std::size_t>(item.first_segment)];
+  for (const WorkTile& work_tile : made.plan.work_tiles) {
+    const PlanSegment& segment =
+        made.plan.segments[static_cast<std::size_t>(work_tile.first_segment)];
     EXPECT_EQ(segment.kind, PlanSegmentKind::columns);
-    EXPECT_EQ(segment.payload, item.head / 2);
-    const std::int32_t last_query = std::min((item.q_tile + 1) * made.plan.tile.block_q, 1000) - 1;
+    EXPECT_EQ(segment.payload, work_tile.head / 2);
+    const std::int32_t last_query =
+        std::min((work_tile.q_tile + 1) * made.plan.tile.block_q, 1000) - 1;
     EXPECT_EQ(segment.end_tile, last_query / 128 + 1);
   }
 }
@@ -264,24 +267,24 @@ TEST(KvWorklistRoom, SegmentsSuitTheNumberOfItems) {
   EXPECT_EQ(large.segment_tiles, 32);
   EXPECT_EQ(large.num_segments(), 32);
   EXPECT_EQ(large.sum_rows(), 31 * 2048);
-  EXPECT_EQ(large.items_capacity(), 32 * (1024 + 31 * 16));
+  EXPECT_EQ(large.work_tiles_capacity(), 32 * (1024 + 31 * 16));
   EXPECT_EQ(dynamic_mask::kv_worklist_room(8, 131072, 131072, 2048, 4).segment_tiles, 16);
   const dynamic_mask::KvWorklistRoom small = dynamic_mask::kv_worklist_room(4, 2048, 2048, 100, 1);
-  EXPECT_EQ(small.segment_tiles, 8);  // for want of items
+  EXPECT_EQ(small.segment_tiles, 8);  // for want of work tiles
   EXPECT_EQ(small.sum_rows(), 100);
   // No less than a step of live ranges, 1,024 queries here.
   EXPECT_EQ(dynamic_mask::kv_worklist_room(1, 1 << 20, 1 << 20, 2048, 64).segment_tiles, 8);
-  // With an order: ranks of each item and tile; no more accumulator rows, two entries of a key in
-  // each, unless keys are cut often.
+  // With an order: ranks of each work tile and tile; no more accumulator rows, two entries of a key
+  // in each, unless keys are cut often.
   dynamic_mask::KvWorklistRoom ordered = large;
   ordered.has_order = true;
   EXPECT_EQ(large.positions_capacity(), 0);
-  EXPECT_EQ(ordered.positions_capacity(), large.items_capacity() * 1024);
+  EXPECT_EQ(ordered.positions_capacity(), large.work_tiles_capacity() * 1024);
   EXPECT_EQ(ordered.sum_rows(), large.sum_rows());
   ordered.w = 16384;
   EXPECT_EQ(ordered.sum_rows(), 131072 + 31 * 16384 / 2);
   const dynamic_mask::KvWorklistRoom none = dynamic_mask::kv_worklist_room(1, 0, 0, 5, 1);
-  EXPECT_EQ(none.keys_capacity() + none.items_capacity() + none.accum_capacity(), 0);
+  EXPECT_EQ(none.keys_capacity() + none.work_tiles_capacity() + none.accum_capacity(), 0);
 }
 
 }  // namespace

@@ -164,16 +164,16 @@ TEST(Estimate, ComputedCellsFollowTheRuleOfStripes) {
     const Result<AttentionPlan> plan = make_plan(mask.mask, shape, {}, options);
     ASSERT_TRUE(plan) << plan.error().message;
     const WorkCounter counter(*plan, 16, true);
-    for (const WorkItem& item : plan->items) {
-      const PlanWork work = counter.of(item);
-      EXPECT_EQ(work.tiles(), item.num_tiles);
+    for (const WorkTile& work_tile : plan->work_tiles) {
+      const PlanWork work = counter.of(work_tile);
+      EXPECT_EQ(work.tiles(), work_tile.num_tiles);
       std::array<StepWork, 5> walked{};
       TileStep step{};
-      for (SegmentIterator it(plan->segments.data(), item); it.next(step);) {
+      for (SegmentIterator it(plan->segments.data(), work_tile); it.next(step);) {
         StepWork& sum = walked[static_cast<std::size_t>(step.kind)];
         ++sum.tiles;
         if (step.kind == PlanSegmentKind::columns) continue;
-        sum.cells += computed_by_cells(mask.cells[0], std::int64_t{item.q_tile} * tile.block_q,
+        sum.cells += computed_by_cells(mask.cells[0], std::int64_t{work_tile.q_tile} * tile.block_q,
                                        std::int64_t{step.tile} * tile.block_kv, tile, 16);
       }
       for (std::size_t kind = 0; kind < walked.size(); ++kind) {
@@ -210,7 +210,7 @@ TEST(Estimate, BackwardCountsTheSameTiles) {
     EXPECT_EQ(report->columns, ColumnMode::scan);
     EXPECT_EQ(report->masked.work.tiles(), report->full_tiles + report->partial_tiles);
     EXPECT_EQ(
-        report->masked.schedule.num_items, report->shape.heads_q * [&] {
+        report->masked.schedule.num_work_tiles, report->shape.heads_q * [&] {
           std::int64_t tiles = 0;
           for (std::int64_t b = 0; b < 2; ++b) tiles += ceil_div(shape.kv_len(b), 48);
           return tiles;
@@ -220,7 +220,7 @@ TEST(Estimate, BackwardCountsTheSameTiles) {
 }
 
 TEST(Estimate, TimeIsThatOfTheCosts) {
-  // 2 query tiles of 2 full and of 1 full tile; tiles cost 64 us, items 3 us, a launch 1 us.
+  // 2 query tiles of 2 full and of 1 full tile; tiles cost 64 us, work tiles 3 us, a launch 1 us.
   const Cells cells =
       make_cells(256, 256, [](std::int64_t q, std::int64_t k) { return k < 128 || q >= 128; });
   const MaskCase mask = case_of("steps", cells, {128, 128});
@@ -399,7 +399,7 @@ TEST(Estimate, EmptyMasksAndEmptyLengthsHaveATime) {
   const MaskCase empty = case_of("empty", Cells(0, 0), {32, 32});
   const SavingsReport nothing = *estimate(
       empty.mask, with_head_dim(shape_for(empty.mask, 1, 1, 1), 64), profile_of({{32, 32}}));
-  EXPECT_EQ(nothing.masked.schedule.num_items, 0);
+  EXPECT_EQ(nothing.masked.schedule.num_work_tiles, 0);
   EXPECT_EQ(nothing.masked.schedule.balance(), 1);
   EXPECT_DOUBLE_EQ(nothing.speedup, 1);
 }

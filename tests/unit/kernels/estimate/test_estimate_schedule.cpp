@@ -1,4 +1,4 @@
-// Simulated schedules: bounds that hold for every list of items.
+// Simulated schedules: bounds that hold for every list of work tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,10 +11,11 @@
 namespace fdma {
 namespace {
 
-/// The same, by the slow definition: every item to the first of the workers that is free earliest.
-double makespan_by_definition(const std::vector<double>& items, int num_workers) {
+/// The same, by the slow definition: every work tile to the first of the workers that is free
+/// earliest.
+double makespan_by_definition(const std::vector<double>& work_tiles, int num_workers) {
   std::vector<double> free_at(static_cast<std::size_t>(num_workers), 0.0);
-  for (const double us : items) *std::min_element(free_at.begin(), free_at.end()) += us;
+  for (const double us : work_tiles) *std::min_element(free_at.begin(), free_at.end()) += us;
   return *std::max_element(free_at.begin(), free_at.end());
 }
 
@@ -23,24 +24,24 @@ TEST(SimulateSchedule, GivesEachItemToTheWorkerThatIsFreeFirst) {
   EXPECT_DOUBLE_EQ(simulate_schedule(std::vector<double>{2, 2, 3}, 2).makespan_us, 5);
   std::mt19937 rng(1);
   for (int trial = 0; trial < 200; ++trial) {
-    std::vector<double> items(rng() % 60);
-    for (double& us : items) us = static_cast<double>(rng() % 100);
+    std::vector<double> work_tiles(rng() % 60);
+    for (double& us : work_tiles) us = static_cast<double>(rng() % 100);
     const int num_workers = 1 + static_cast<int>(rng() % 9);
-    EXPECT_DOUBLE_EQ(simulate_schedule(items, num_workers).makespan_us,
-                     makespan_by_definition(items, num_workers));
+    EXPECT_DOUBLE_EQ(simulate_schedule(work_tiles, num_workers).makespan_us,
+                     makespan_by_definition(work_tiles, num_workers));
   }
 }
 
 TEST(SimulateSchedule, KeepsItsBounds) {
   std::mt19937 rng(2);
   for (int trial = 0; trial < 500; ++trial) {
-    std::vector<double> items(1 + rng() % 300);
-    for (double& us : items) us = static_cast<double>(rng() % 1000) / 7;
+    std::vector<double> work_tiles(1 + rng() % 300);
+    for (double& us : work_tiles) us = static_cast<double>(rng() % 1000) / 7;
     const int num_workers = 1 + static_cast<int>(rng() % 140);
-    const Schedule schedule = simulate_schedule(items, num_workers);
-    const double sum = std::accumulate(items.begin(), items.end(), 0.0);
-    const double longest = *std::max_element(items.begin(), items.end());
-    EXPECT_EQ(schedule.num_items, static_cast<std::int64_t>(items.size()));
+    const Schedule schedule = simulate_schedule(work_tiles, num_workers);
+    const double sum = std::accumulate(work_tiles.begin(), work_tiles.end(), 0.0);
+    const double longest = *std::max_element(work_tiles.begin(), work_tiles.end());
+    EXPECT_EQ(schedule.num_work_tiles, static_cast<std::int64_t>(work_tiles.size()));
     EXPECT_EQ(schedule.num_workers, num_workers);
     EXPECT_DOUBLE_EQ(schedule.busy_us, sum);
     EXPECT_DOUBLE_EQ(schedule.longest_item_us, longest);
@@ -62,11 +63,11 @@ TEST(SimulateSchedule, ItemsTakenAheadMayGoToTheWrongWorker) {
 TEST(SimulateSchedule, ItemsTakenAheadKeepTheirBounds) {
   std::mt19937 rng(4);
   for (int trial = 0; trial < 500; ++trial) {
-    std::vector<double> items(1 + rng() % 300);
-    for (double& us : items) us = static_cast<double>(rng() % 1000) / 7;
+    std::vector<double> work_tiles(1 + rng() % 300);
+    for (double& us : work_tiles) us = static_cast<double>(rng() % 1000) / 7;
     const int num_workers = 1 + static_cast<int>(rng() % 140);
     const double ahead_us = static_cast<double>(rng() % 300);
-    const Schedule schedule = simulate_schedule(items, num_workers, ahead_us);
+    const Schedule schedule = simulate_schedule(work_tiles, num_workers, ahead_us);
     EXPECT_GE(schedule.makespan_us * (1 + 1e-12), schedule.busy_us / num_workers);
     EXPECT_GE(schedule.makespan_us, schedule.longest_item_us);
     EXPECT_LE(schedule.makespan_us,
@@ -75,8 +76,8 @@ TEST(SimulateSchedule, ItemsTakenAheadKeepTheirBounds) {
 }
 
 TEST(SimulateSchedule, OneWorkerTakesTheSum) {
-  const std::vector<double> items{5, 1, 7.5, 0};
-  const Schedule schedule = simulate_schedule(items, 1);
+  const std::vector<double> work_tiles{5, 1, 7.5, 0};
+  const Schedule schedule = simulate_schedule(work_tiles, 1);
   EXPECT_DOUBLE_EQ(schedule.makespan_us, 13.5);
   EXPECT_DOUBLE_EQ(schedule.balance(), 1);
 }
@@ -90,10 +91,10 @@ TEST(SimulateSchedule, NoItemsTakeNoTime) {
 TEST(SimulateSchedule, LongestFirstIsNeverFarFromTheBest) {
   // Graham's bound: at most 4/3 of the optimum, which is at least the mean load.
   std::mt19937 rng(3);
-  std::vector<double> items(1000);
-  for (double& us : items) us = 1 + static_cast<double>(rng() % 64);
-  std::sort(items.rbegin(), items.rend());
-  const Schedule schedule = simulate_schedule(items, 132);
+  std::vector<double> work_tiles(1000);
+  for (double& us : work_tiles) us = 1 + static_cast<double>(rng() % 64);
+  std::sort(work_tiles.rbegin(), work_tiles.rend());
+  const Schedule schedule = simulate_schedule(work_tiles, 132);
   EXPECT_LE(schedule.makespan_us, 4.0 / 3 * std::max(schedule.busy_us / 132, 64.0));
 }
 

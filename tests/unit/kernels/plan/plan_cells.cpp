@@ -33,18 +33,18 @@ const std::vector<std::size_t>& thread_bits() {
   return bits;
 }
 
-/// Collects the cells of one tile row, item after item, and what is wrong with them.
-class ItemCells {
+/// Collects the cells of one tile row, work tile after work tile, and what is wrong with them.
+class WorkTileCells {
  public:
-  ItemCells(const AttentionPlan& plan, const WorkItem& item)
+  WorkTileCells(const AttentionPlan& plan, const WorkTile& work_tile)
       : plan_(plan),
-        item_(item),
+        item_(work_tile),
         tile_(plan.mask_tile()),
-        q_begin_(std::int64_t{item.q_tile} * tile_.block_q),
-        num_rows_(std::min<std::int64_t>(plan.row_len(item.batch) - q_begin_, tile_.block_q)),
-        kv_len_(plan.column_len(item.batch)),
+        q_begin_(std::int64_t{work_tile.q_tile} * tile_.block_q),
+        num_rows_(std::min<std::int64_t>(plan.row_len(work_tile.batch) - q_begin_, tile_.block_q)),
+        kv_len_(plan.column_len(work_tile.batch)),
         counts_(std::max<std::int64_t>(num_rows_, 0), std::max<std::int64_t>(kv_len_, 0)) {
-    const KvPermutation* order = plan.kv_permutation(item);
+    const KvPermutation* order = plan.kv_permutation(work_tile);
     if (order == nullptr) return;
     order_ = plan.permuted_keys.data() + order->first_key;
     kv_len_ = order->num_keys;
@@ -103,7 +103,7 @@ class ItemCells {
       fail(fmt::format("tile {} has no keys", step.tile));
     last_tile_ = step.tile;
   }
-  // Key k of the item's tiles.
+  // Key k of the work tile's tiles.
   void add(std::int64_t r, std::int64_t k) {
     if (k < 0 || k >= kv_len_)
       fail(fmt::format("row {} key {} does not exist", q_begin_ + r, k));
@@ -208,7 +208,7 @@ class ItemCells {
   }
 
   const AttentionPlan& plan_;
-  const WorkItem& item_;
+  const WorkTile& item_;
   BlockShape tile_;  ///< rows and columns of the plan's mask, here called queries and keys
   std::int64_t q_begin_;
   std::int64_t num_rows_;
@@ -220,18 +220,18 @@ class ItemCells {
   std::string error_;
 };
 
-// The items of one tile row, in the order of their partials.
-struct RowItems {
-  std::vector<const WorkItem*> items;
+// The work tiles of one tile row, in the order of their partials.
+struct RowWorkTiles {
+  std::vector<const WorkTile*> work_tiles;
   const SplitRow* split = nullptr;
 };
 using RowKey = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
 
 // Whether the walk either way has the same steps.
-bool is_walked_either_way(const AttentionPlan& plan, const WorkItem& item,
+bool is_walked_either_way(const AttentionPlan& plan, const WorkTile& work_tile,
                           const std::vector<TileStep>& steps) {
   for (const bool is_down : {false, true}) {
-    EitherWayIterator it(plan.segments.data(), item, is_down);
+    EitherWayIterator it(plan.segments.data(), work_tile, is_down);
     TileStep step{};
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const TileStep& each = steps[is_down ? steps.size() - 1 - i : i];
@@ -245,30 +245,31 @@ bool is_walked_either_way(const AttentionPlan& plan, const WorkItem& item,
   return true;
 }
 
-// What the items of a row compute, and that it is `expected`.
-std::string check_row(const AttentionPlan& plan, const RowItems& row,
+// What the work tiles of a row compute, and that it is `expected`.
+std::string check_row(const AttentionPlan& plan, const RowWorkTiles& row,
                       const std::vector<const Cells*>& expected, PlanCounts& counts) {
-  const WorkItem& first = *row.items.front();
-  ItemCells cells(plan, first);
+  const WorkTile& first = *row.work_tiles.front();
+  WorkTileCells cells(plan, first);
   std::int64_t row_tiles = 0;
-  for (const WorkItem* item : row.items) {
-    if (item->first_tile != row_tiles)
-      return fmt::format("begins at tile {} after {}", item->first_tile, row_tiles);
-    if (item->num_entries != first.num_entries) return "parts have different num_entries";
-    if (row.split != nullptr && item->num_tiles == 0) return "a part without tiles";
+  for (const WorkTile* work_tile : row.work_tiles) {
+    if (work_tile->first_tile != row_tiles)
+      return fmt::format("begins at tile {} after {}", work_tile->first_tile, row_tiles);
+    if (work_tile->num_entries != first.num_entries) return "parts have different num_entries";
+    if (row.split != nullptr && work_tile->num_tiles == 0) return "a part without tiles";
     TileStep step{};
-    SegmentIterator it(plan.segments.data(), *item);
+    SegmentIterator it(plan.segments.data(), *work_tile);
     std::vector<TileStep> walked;
-    for (std::int32_t i = 0; i < item->num_tiles; ++i) {
-      if (!it.next(step)) return fmt::format("{} tiles, num_tiles says {}", i, item->num_tiles);
+    for (std::int32_t i = 0; i < work_tile->num_tiles; ++i) {
+      if (!it.next(step))
+        return fmt::format("{} tiles, num_tiles says {}", i, work_tile->num_tiles);
       cells.visit(step);
       walked.push_back(step);
     }
-    if (row.split == nullptr && !is_walked_either_way(plan, *item, walked)) {
+    if (row.split == nullptr && !is_walked_either_way(plan, *work_tile, walked)) {
       return "other tiles by EitherWayIterator";
     }
-    row_tiles += item->num_tiles;
-    if (item == row.items.back() && it.next(step)) return "tiles after the last";
+    row_tiles += work_tile->num_tiles;
+    if (work_tile == row.work_tiles.back() && it.next(step)) return "tiles after the last";
   }
   if (!cells.error().empty()) return cells.error();
   const PlanCounts& steps = cells.steps();
@@ -303,40 +304,41 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
   if (plan.has_worklist()) return check_worklist_plan(plan, expected);
   const AttentionShape& shape = plan.shape;
   const std::int32_t group = shape.group_size();
-  std::map<RowKey, RowItems> rows;
+  std::map<RowKey, RowWorkTiles> rows;
   std::int32_t num_partials = 0;
   for (const SplitRow& split : plan.split_rows) {
     if (split.first_partial != num_partials || split.num_partials < 2)
       return fmt::format("{}: partials of a split row", expected.name);
     num_partials += split.num_partials;
-    RowItems& row = rows[{split.batch, split.head, split.q_tile}];
+    RowWorkTiles& row = rows[{split.batch, split.head, split.q_tile}];
     if (row.split != nullptr) return expected.name + ": a row is split twice";
     row.split = &split;
-    row.items.resize(static_cast<std::size_t>(split.num_partials));
+    row.work_tiles.resize(static_cast<std::size_t>(split.num_partials));
   }
-  for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    const WorkItem& item = plan.items[i];
+  for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
+    const WorkTile& work_tile = plan.work_tiles[i];
     const std::string where =
-        fmt::format("{}: item {} (batch {}, head {}, q_tile {}): ", expected.name, i, item.batch,
-                    item.head, item.q_tile);
-    if (item.batch < 0 || item.batch >= shape.batch || item.head < 0 ||
-        item.head >= shape.heads_q || item.head % group % plan.heads_per_tile != 0 ||
-        item.q_tile < 0 ||
-        std::int64_t{item.q_tile} * plan.mask_tile().block_q >= plan.row_len(item.batch))
+        fmt::format("{}: item {} (batch {}, head {}, q_tile {}): ", expected.name, i,
+                    work_tile.batch, work_tile.head, work_tile.q_tile);
+    if (work_tile.batch < 0 || work_tile.batch >= shape.batch || work_tile.head < 0 ||
+        work_tile.head >= shape.heads_q || work_tile.head % group % plan.heads_per_tile != 0 ||
+        work_tile.q_tile < 0 ||
+        std::int64_t{work_tile.q_tile} * plan.mask_tile().block_q >= plan.row_len(work_tile.batch))
       return where + "no such query tile";
-    if (item.first_segment < 0 || item.num_segments < 0 ||
-        item.first_segment + item.num_segments > static_cast<std::int64_t>(plan.segments.size()))
+    if (work_tile.first_segment < 0 || work_tile.num_segments < 0 ||
+        work_tile.first_segment + work_tile.num_segments >
+            static_cast<std::int64_t>(plan.segments.size()))
       return where + "no such segments";
-    RowItems& row = rows[{item.batch, item.head, item.q_tile}];
+    RowWorkTiles& row = rows[{work_tile.batch, work_tile.head, work_tile.q_tile}];
     if (row.split == nullptr) {
-      if (!row.items.empty()) return where + "a second time";
-      if (item.partial != kWholeRow) return where + "is not split, but has a partial";
-      row.items.push_back(&item);
+      if (!row.work_tiles.empty()) return where + "a second time";
+      if (work_tile.partial != kWholeRow) return where + "is not split, but has a partial";
+      row.work_tiles.push_back(&work_tile);
       continue;
     }
-    const std::int32_t part = item.partial - row.split->first_partial;
+    const std::int32_t part = work_tile.partial - row.split->first_partial;
     if (part < 0 || part >= row.split->num_partials) return where + "another row's partial";
-    if (std::exchange(row.items[static_cast<std::size_t>(part)], &item) != nullptr)
+    if (std::exchange(row.work_tiles[static_cast<std::size_t>(part)], &work_tile) != nullptr)
       return where + "a partial a second time";
   }
   std::int64_t num_rows = 0;
@@ -350,7 +352,7 @@ std::string check_plan(const AttentionPlan& plan, const MaskCase& expected) {
     const auto& [batch, head, q_tile] = key;
     const std::string where =
         fmt::format("{}: batch {}, head {}, q_tile {}: ", expected.name, batch, head, q_tile);
-    if (std::find(row.items.begin(), row.items.end(), nullptr) != row.items.end())
+    if (std::find(row.work_tiles.begin(), row.work_tiles.end(), nullptr) != row.work_tiles.end())
       return where + "a partial is missing";
     std::vector<const Cells*> of_heads;
     for (std::int32_t h = head;

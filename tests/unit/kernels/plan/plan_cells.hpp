@@ -13,11 +13,11 @@ namespace fdma::testing {
 ///
 /// Backward: all of it of the transposed mask.
 ///
-/// Every (batch, head, query tile) is in one item, or in as many as its split row has partials; the
-/// cells of its tiles, found by SegmentIterator, are those of the mask, none twice, none beyond the
-/// lengths, the same for all heads that share the tile; num_tiles and the counts of the header are
-/// those of the walk; tiles of a row ascend, also from one of its items to the next; kv index lists
-/// put the keys that all rows see first.
+/// Every (batch, head, query tile) is in one work tile, or in as many as its split row has
+/// partials; the cells of its tiles, found by SegmentIterator, are those of the mask, none twice,
+/// none beyond the lengths, the same for all heads that share the tile; num_tiles and the counts of
+/// the header are those of the walk; tiles of a row ascend, also from one of its work tiles to the
+/// next; kv index lists put the keys that all rows see first.
 std::string check_plan(const AttentionPlan& plan, const MaskCase& expected);
 
 }  // namespace fdma::testing

@@ -48,14 +48,14 @@ AttentionPlan causal_plan(AttentionShape shape) {
   return *std::move(plan);
 }
 
-// Every unit once, every visit ranked by the units before it.
+// Every tile group once, every visit ranked by the tile groups before it.
 void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
   const auto made = accumulation_order(plan, num_workers);
   ASSERT_TRUE(made);
   const auto group_size = static_cast<std::size_t>(plan.shape.group_size());
-  std::vector<std::int32_t> sorted = made->units;
+  std::vector<std::int32_t> sorted = made->tile_groups;
   std::sort(sorted.begin(), sorted.end());
-  ASSERT_EQ(sorted.size(), plan.items.size() / group_size);
+  ASSERT_EQ(sorted.size(), plan.work_tiles.size() / group_size);
   ASSERT_EQ(made->first_positions.size(), sorted.size());
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::size_t visit = 0;
@@ -63,19 +63,21 @@ void expect_valid(const AttentionPlan& plan, int num_workers = 8) {
     EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
     EXPECT_EQ(made->first_positions[i], static_cast<std::int32_t>(visit));
     for (std::size_t g = 0; g < group_size; ++g) {
-      const WorkItem& item = plan.items[static_cast<std::size_t>(made->units[i]) * group_size + g];
-      EitherWayIterator iterator(plan.segments.data(), item, made->walks_down);
+      const WorkTile& work_tile =
+          plan.work_tiles[static_cast<std::size_t>(made->tile_groups[i]) * group_size + g];
+      EitherWayIterator iterator(plan.segments.data(), work_tile, made->walks_down);
       TileStep step;
       while (iterator.next(step, made->walks_down)) {
         ASSERT_LT(visit, made->positions.size());
-        EXPECT_EQ(made->positions[visit++], (num_before[{item.batch, item.head, step.tile}]++));
+        EXPECT_EQ(made->positions[visit++],
+                  (num_before[{work_tile.batch, work_tile.head, step.tile}]++));
       }
     }
   }
   EXPECT_EQ(visit, made->positions.size());
 }
 
-TEST(AccumulationOrder, PlacesEveryTileBehindTheUnitsBefore) {
+TEST(AccumulationOrder, PlacesEveryTileBehindTheGroupsBefore) {
   std::mt19937 rng(1);
   for (int trial = 0; trial < 4; ++trial) {
     const testing::MaskCase mask =
@@ -91,8 +93,8 @@ TEST(AccumulationOrder, TakesTheLastKeyTilesFirst) {
   const auto made = accumulation_order(plan, 8);
   ASSERT_TRUE(made);
   std::vector<std::int32_t> key_tiles;
-  for (const std::int32_t unit : made->units) {
-    key_tiles.push_back(plan.items[static_cast<std::size_t>(unit)].q_tile);
+  for (const std::int32_t tile_group : made->tile_groups) {
+    key_tiles.push_back(plan.work_tiles[static_cast<std::size_t>(tile_group)].q_tile);
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{3, 3, 2, 2, 1, 1, 0, 0}));
   EXPECT_EQ(made->positions.size(), 2U * (4 + 3 + 2 + 1));
@@ -109,12 +111,12 @@ TEST(AccumulationOrder, WalksDownWhereKeyTilesShareTheirLastQueries) {
   const auto made = accumulation_order(plan, 16);
   ASSERT_TRUE(made);
   EXPECT_TRUE(made->walks_down);
-  EXPECT_EQ(plan.items[static_cast<std::size_t>(made->units.front()) * 2].q_tile, 0);
+  EXPECT_EQ(plan.work_tiles[static_cast<std::size_t>(made->tile_groups.front()) * 2].q_tile, 0);
   expect_valid(plan, 16);
 }
 
-// Few heads are simulated, and many more come: units that are long and last keep one worker each
-// from other heads, not from nothing. Of twice the heads side by side some leave the cache.
+// Few heads are simulated, and many more come: tile groups that are long and last keep one worker
+// each from other heads, not from nothing. Of twice the heads side by side some leave the cache.
 TEST(AccumulationOrder, EndsOnceForAllHeads) {
   AttentionShape shape;
   shape.batch = 4;
@@ -125,8 +127,8 @@ TEST(AccumulationOrder, EndsOnceForAllHeads) {
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
   std::vector<std::int32_t> key_tiles;
-  for (const std::int32_t unit : std::span(made->units).first(8)) {
-    key_tiles.push_back(plan.items[static_cast<std::size_t>(unit)].q_tile);
+  for (const std::int32_t tile_group : std::span(made->tile_groups).first(8)) {
+    key_tiles.push_back(plan.work_tiles[static_cast<std::size_t>(tile_group)].q_tile);
   }
   EXPECT_EQ(key_tiles, (std::vector<std::int32_t>{63, 63, 63, 63, 62, 62, 62, 62}));
 }
@@ -145,7 +147,7 @@ TEST(AccumulationOrder, WalksDownWhereTheCacheIsShort) {
   }
 }
 
-// Items of several heads side by side.
+// Work tiles of several heads side by side.
 TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheItemsBefore) {
   const testing::MaskCase mask = testing::case_of(
       "eviction",
@@ -157,18 +159,20 @@ TEST(AccumulationOrder, OfKvWorklistsPlacesEveryTileBehindTheItemsBefore) {
   const auto made = accumulation_order(plan, 8);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->walks_down);
-  std::vector<std::int32_t> sorted = made->units;
+  std::vector<std::int32_t> sorted = made->tile_groups;
   std::sort(sorted.begin(), sorted.end());
-  ASSERT_EQ(sorted.size(), plan.kv_worklist.items.size());
+  ASSERT_EQ(sorted.size(), plan.kv_worklist.work_tiles.size());
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::int32_t> num_before;
   std::size_t visit = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     EXPECT_EQ(sorted[i], static_cast<std::int32_t>(i));
     EXPECT_EQ(made->first_positions[i], static_cast<std::int32_t>(visit));
-    const KvWorkTile& item = plan.kv_worklist.items[static_cast<std::size_t>(made->units[i])];
-    for (std::int32_t tile = item.begin_tile; tile < item.end_tile; ++tile) {
+    const KvWorkTile& work_tile =
+        plan.kv_worklist.work_tiles[static_cast<std::size_t>(made->tile_groups[i])];
+    for (std::int32_t tile = work_tile.begin_tile; tile < work_tile.end_tile; ++tile) {
       ASSERT_LT(visit, made->positions.size());
-      EXPECT_EQ(made->positions[visit++], (num_before[{item.batch, item.kv_head, tile}]++));
+      EXPECT_EQ(made->positions[visit++],
+                (num_before[{work_tile.batch, work_tile.kv_head, tile}]++));
     }
   }
   EXPECT_EQ(visit, made->positions.size());
@@ -179,7 +183,7 @@ TEST(AccumulationOrder, OfNothingIsEmpty) {
       "nothing", testing::make_cells(200, 300, [](auto, auto) { return false; }), {128, 128});
   const auto made = accumulation_order(plan_of(mask, 1, 2, 1), 8);
   ASSERT_TRUE(made);
-  EXPECT_EQ(made->units.size(), 3U);
+  EXPECT_EQ(made->tile_groups.size(), 3U);
   EXPECT_TRUE(made->positions.empty());
 }
 

@@ -19,15 +19,16 @@ using Rows = std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>;
 Rows entries_of_keys(const KvWorklist& lists, int most) {
   Rows counts;
   std::map<std::int32_t, int> rows;
-  for (const KvWorkTile& item : lists.items) {
+  for (const KvWorkTile& work_tile : lists.work_tiles) {
     for (std::int32_t i = 0; i < kWorklistTile; ++i) {
       const WorklistEntry& each =
-          lists.keys[static_cast<std::size_t>(item.key_tile * kWorklistTile + i)];
-      if (each.key < 0 || each.accum_row == kNoAccum || item.first_accum_row == kNoAccum) continue;
-      const std::int32_t row = item.first_accum_row + each.accum_row;
+          lists.keys[static_cast<std::size_t>(work_tile.key_tile * kWorklistTile + i)];
+      if (each.key < 0 || each.accum_row == kNoAccum || work_tile.first_accum_row == kNoAccum)
+        continue;
+      const std::int32_t row = work_tile.first_accum_row + each.accum_row;
       const AccumKey& sum = lists.accum_keys[static_cast<std::size_t>(row)];
       EXPECT_EQ(sum.key, each.key);
-      EXPECT_EQ(sum.kv_row, item.batch * 2 + item.kv_head);
+      EXPECT_EQ(sum.kv_row, work_tile.batch * 2 + work_tile.kv_head);
       EXPECT_LE(++rows[row], most) << row;
       ++counts[{sum.kv_row, sum.key}];
     }

@@ -23,15 +23,15 @@ PlanOptions backward_options(Backend backend = Backend::cpu) {
   return options;
 }
 
-// Items of a group of query heads side by side, the longest group first in each group in L2.
+// Work tiles of a group of query heads side by side, the longest group first in each group in L2.
 std::string order_error(const AttentionPlan& plan) {
   const auto group = static_cast<std::size_t>(plan.shape.group_size());
-  if (plan.items.size() % group != 0) return "groups are incomplete";
-  for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    const WorkItem& first = plan.items[i - i % group];
-    const WorkItem& item = plan.items[i];
-    if (item.batch != first.batch || item.q_tile != first.q_tile ||
-        item.head != first.head + static_cast<std::int32_t>(i % group) ||
+  if (plan.work_tiles.size() % group != 0) return "groups are incomplete";
+  for (std::size_t i = 0; i < plan.work_tiles.size(); ++i) {
+    const WorkTile& first = plan.work_tiles[i - i % group];
+    const WorkTile& work_tile = plan.work_tiles[i];
+    if (work_tile.batch != first.batch || work_tile.q_tile != first.q_tile ||
+        work_tile.head != first.head + static_cast<std::int32_t>(i % group) ||
         first.head % plan.shape.group_size() != 0)
       return "item " + std::to_string(i) + " is not in its group";
   }
@@ -110,10 +110,10 @@ TEST(BackwardPlan, TakesTheLongestGroupsFirst) {
   const auto plan =
       make_plan(each.mask, shape_for(each, Backend::cpu, 1, 2, 1), {}, backward_options());
   ASSERT_TRUE(plan);
-  ASSERT_EQ(plan->items.size(), 16U);
-  for (std::size_t i = 0; i < plan->items.size(); ++i) {
-    EXPECT_EQ(plan->items[i].q_tile, static_cast<std::int32_t>(i / 2));
-    EXPECT_EQ(plan->items[i].num_tiles, 8 - static_cast<std::int32_t>(i / 2));
+  ASSERT_EQ(plan->work_tiles.size(), 16U);
+  for (std::size_t i = 0; i < plan->work_tiles.size(); ++i) {
+    EXPECT_EQ(plan->work_tiles[i].q_tile, static_cast<std::int32_t>(i / 2));
+    EXPECT_EQ(plan->work_tiles[i].num_tiles, 8 - static_cast<std::int32_t>(i / 2));
   }
 }
 
@@ -154,7 +154,7 @@ TEST(BackwardPlan, KeepsFewSegmentsForMasksThatMoveInStep) {
     ASSERT_TRUE(plan) << spec;
     EXPECT_LE(plan->segments.size(), 160U) << spec;
     EXPECT_LE(plan->num_bitmaps(), 8) << spec;
-    EXPECT_EQ(plan->items.size(), std::size_t{kLen / 128}) << spec;
+    EXPECT_EQ(plan->work_tiles.size(), std::size_t{kLen / 128}) << spec;
   }
 }
 
@@ -163,8 +163,8 @@ TEST(BackwardPlan, IsRefusedWhereAnInvariantIsBroken) {
   const AttentionPlan plan =
       *make_plan(each.mask, shape_for(each, Backend::cpu, 1, 2, 1), {}, backward_options());
   AttentionPlan swapped = plan;
-  std::swap(swapped.items[0], swapped.items[1]);
-  EXPECT_NE(validate(swapped).error().message.find("items[0]: batch 0 head 1 kv_tile 0"),
+  std::swap(swapped.work_tiles[0], swapped.work_tiles[1]);
+  EXPECT_NE(validate(swapped).error().message.find("work_tiles[0]: batch 0 head 1 kv_tile 0"),
             std::string::npos)
       << validate(swapped).error().message;
   AttentionPlan gathers = plan;

@@ -103,16 +103,17 @@ TEST(MakeClosedFormPlan, CountsTilesAndOrdersItemsLongestFirst) {
   counts.full_tiles = 8 * 6;
   counts.formula_tiles = 8 * 4;
   EXPECT_EQ(plan->counts, counts);
-  EXPECT_EQ(plan->num_items(), 32);
-  EXPECT_TRUE(plan->items.empty());
-  const std::vector<WorkItem> items = closed_form_items(*plan, closed_form_elements(*plan));
-  ASSERT_EQ(items.size(), 32u);
+  EXPECT_EQ(plan->num_work_tiles(), 32);
+  EXPECT_TRUE(plan->work_tiles.empty());
+  const std::vector<WorkTile> work_tiles =
+      closed_form_work_tiles(*plan, closed_form_elements(*plan));
+  ASSERT_EQ(work_tiles.size(), 32u);
   for (std::int32_t i = 0; i < 32; ++i) {
-    const WorkItem& item = items[static_cast<std::size_t>(i)];
-    EXPECT_EQ(item.batch, i / 16);
-    EXPECT_EQ(item.head, i / 8 % 2 * 2 + i % 2);
-    EXPECT_EQ(item.q_tile, 3 - i / 2 % 4);
-    EXPECT_EQ(item.num_tiles, 4 - i / 2 % 4);
+    const WorkTile& work_tile = work_tiles[static_cast<std::size_t>(i)];
+    EXPECT_EQ(work_tile.batch, i / 16);
+    EXPECT_EQ(work_tile.head, i / 8 % 2 * 2 + i % 2);
+    EXPECT_EQ(work_tile.q_tile, 3 - i / 2 % 4);
+    EXPECT_EQ(work_tile.num_tiles, 4 - i / 2 % 4);
   }
 }
 
@@ -134,15 +135,16 @@ TEST(MakeClosedFormPlan, OrdersKeyTilesOfABackwardPlanLongestFirst) {
   counts.full_tiles = 8 * 3;
   counts.formula_tiles = 8 * 3;
   EXPECT_EQ(plan->counts, counts);
-  EXPECT_EQ(plan->num_items(), 24);
-  const std::vector<WorkItem> items = closed_form_items(*plan, closed_form_elements(*plan));
-  ASSERT_EQ(items.size(), 24u);
+  EXPECT_EQ(plan->num_work_tiles(), 24);
+  const std::vector<WorkTile> work_tiles =
+      closed_form_work_tiles(*plan, closed_form_elements(*plan));
+  ASSERT_EQ(work_tiles.size(), 24u);
   for (std::int32_t i = 0; i < 24; ++i) {
-    const WorkItem& item = items[static_cast<std::size_t>(i)];
-    EXPECT_EQ(item.batch, i / 12);
-    EXPECT_EQ(item.head, i / 6 % 2 * 2 + i % 2);
-    EXPECT_EQ(item.q_tile, i / 2 % 3);
-    EXPECT_EQ(item.num_tiles, 3 - i / 2 % 3);
+    const WorkTile& work_tile = work_tiles[static_cast<std::size_t>(i)];
+    EXPECT_EQ(work_tile.batch, i / 12);
+    EXPECT_EQ(work_tile.head, i / 6 % 2 * 2 + i % 2);
+    EXPECT_EQ(work_tile.q_tile, i / 2 % 3);
+    EXPECT_EQ(work_tile.num_tiles, 3 - i / 2 % 3);
   }
 }
 
@@ -163,12 +165,12 @@ TEST(MakeClosedFormPlan, SplitsRowsOfDecodeForSm90) {
   EXPECT_EQ(decode.heads_per_tile, 8);
   EXPECT_EQ(decode.tile.block_q, 16);
   EXPECT_EQ(decode.num_splits, 32);
-  EXPECT_EQ(decode.num_items(), 4 * 32);
+  EXPECT_EQ(decode.num_work_tiles(), 4 * 32);
   EXPECT_EQ(num_partials(decode), 4 * 32);
   std::int64_t num_tiles = 0;
-  for (const WorkItem& item : closed_form_items(decode, closed_form_elements(decode))) {
-    EXPECT_EQ(item.first_tile, num_tiles % 1024);
-    num_tiles += item.num_tiles;
+  for (const WorkTile& work_tile : closed_form_work_tiles(decode, closed_form_elements(decode))) {
+    EXPECT_EQ(work_tile.first_tile, num_tiles % 1024);
+    num_tiles += work_tile.num_tiles;
   }
   EXPECT_EQ(num_tiles, 4 * 1024);
   EXPECT_EQ(plan_of(8192, 8192, 4).num_splits, 1);
@@ -250,7 +252,7 @@ TEST(ValidatePlan, RejectsWrongFormulas) {
   expect_wrong("closed_forms[0].num_borders", [](auto& p) { p.closed_forms[0].first_border = 1; });
   expect_wrong("borders[2]", [](auto& p) { p.borders[2] = 0; });
   expect_wrong("closed_forms: expected", [](auto& p) { p.closed_forms.resize(2); });
-  expect_wrong("items", [](auto& p) { p.items.resize(1); });
+  expect_wrong("items", [](auto& p) { p.work_tiles.resize(1); });
   expect_wrong("num_splits", [](auto& p) { p.num_splits = 0; });
   expect_wrong("heads_in_l2", [](auto& p) { p.heads_in_l2 = 3; });
   expect_wrong("counts", [](auto& p) { ++p.counts.full_tiles; });
@@ -306,21 +308,21 @@ TEST(EstimatePlan, PredictsTheSameForBothForms) {
   }
 }
 
-// The tiles of an item's parts are those of the item.
+// The tiles of a work tile's parts are those of the work tile.
 TEST(EstimatePlan, CountsPartsOfARow) {
   const BlockMask mask = testing::block_mask_of(testing::plain_forms(2000, 2000)[3]);
   const AttentionPlan plan = *make_plan(mask, testing::shape_for(mask, 1, 1, 1), {}, parametric());
   for (const bool skips_dead_keys : {false, true}) {
     const WorkCounter counter(plan, 64, skips_dead_keys);
-    for (const WorkItem& item : closed_form_items(plan, closed_form_elements(plan))) {
-      const PlanWork whole = counter.of(item);
-      EXPECT_EQ(whole.tiles(), item.num_tiles);
+    for (const WorkTile& work_tile : closed_form_work_tiles(plan, closed_form_elements(plan))) {
+      const PlanWork whole = counter.of(work_tile);
+      EXPECT_EQ(whole.tiles(), work_tile.num_tiles);
       PlanWork sum;
-      for (std::int32_t at = 0; at < item.num_tiles; at += 3) {
-        WorkItem part = item;
+      for (std::int32_t at = 0; at < work_tile.num_tiles; at += 3) {
+        WorkTile part = work_tile;
         part.partial = at / 3;
         part.first_tile = at;
-        part.num_tiles = std::min(3, item.num_tiles - at);
+        part.num_tiles = std::min(3, work_tile.num_tiles - at);
         const PlanWork work = counter.of(part);
         EXPECT_EQ(work.tiles(), part.num_tiles);
         for (std::size_t kind = 0; kind < sum.steps.size(); ++kind) {

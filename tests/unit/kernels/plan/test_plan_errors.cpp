@@ -149,32 +149,35 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfItems) {
   options.tile = {32, 32};
   const auto plan = make_plan(each.mask, testing::shape_for(each.mask, 2, 2, 1), {}, options);
   ASSERT_TRUE(plan);
-  const auto last = plan->items.size() - 1;
+  const auto last = plan->work_tiles.size() - 1;
   std::size_t moving = 0;
-  while (plan->segments[static_cast<std::size_t>(plan->items[moving].first_segment)].step_end == 0)
+  while (
+      plan->segments[static_cast<std::size_t>(plan->work_tiles[moving].first_segment)].step_end ==
+      0)
     ++moving;
-  expect_caught(*plan, {{"an item less", [](auto& p) { p.items.pop_back(); }},
-                        {"an item twice", [](auto& p) { p.items[1] = p.items[0]; }},
-                        {"batch", [](auto& p) { p.items[0].batch = 2; }},
-                        {"negative batch", [](auto& p) { p.items[0].batch = -1; }},
-                        {"head", [](auto& p) { p.items[0].head = 2; }},
-                        {"negative head", [](auto& p) { p.items[0].head = -1; }},
-                        {"q_tile", [](auto& p) { p.items[0].q_tile = 4; }},
-                        {"negative q_tile", [](auto& p) { p.items[0].q_tile = -1; }},
-                        {"step", [moving](auto& p) { p.items[moving].step += 1; }},
-                        {"negative step", [last](auto& p) { p.items[last].step = -1; }},
-                        {"first_segment", [](auto& p) { p.items[0].first_segment = 1000; }},
-                        {"negative first_segment", [](auto& p) { p.items[0].first_segment = -1; }},
-                        {"num_segments", [](auto& p) { p.items[0].num_segments = 1000; }},
-                        {"negative num_segments", [](auto& p) { p.items[0].num_segments = -1; }},
-                        {"num_tiles", [](auto& p) { p.items[0].num_tiles += 1; }},
-                        {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
-                        {"counts.full_tiles", [](auto& p) { p.counts.full_tiles += 1; }},
-                        {"counts.empty_items", [](auto& p) { p.counts.empty_items += 1; }},
-                        {"tile", [](auto& p) { p.tile.block_q = 24; }, ErrorCode::invalid_argument},
-                        {"a tile of other bitmaps", [](auto& p) { p.tile.block_kv = 48; }},
-                        {"heads", [](auto& p) { p.shape.heads_q = 3; }},
-                        {"lengths", [](auto& p) { p.shape.kv_lens = {60}; }}});
+  expect_caught(*plan,
+                {{"an item less", [](auto& p) { p.work_tiles.pop_back(); }},
+                 {"an item twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
+                 {"batch", [](auto& p) { p.work_tiles[0].batch = 2; }},
+                 {"negative batch", [](auto& p) { p.work_tiles[0].batch = -1; }},
+                 {"head", [](auto& p) { p.work_tiles[0].head = 2; }},
+                 {"negative head", [](auto& p) { p.work_tiles[0].head = -1; }},
+                 {"q_tile", [](auto& p) { p.work_tiles[0].q_tile = 4; }},
+                 {"negative q_tile", [](auto& p) { p.work_tiles[0].q_tile = -1; }},
+                 {"step", [moving](auto& p) { p.work_tiles[moving].step += 1; }},
+                 {"negative step", [last](auto& p) { p.work_tiles[last].step = -1; }},
+                 {"first_segment", [](auto& p) { p.work_tiles[0].first_segment = 1000; }},
+                 {"negative first_segment", [](auto& p) { p.work_tiles[0].first_segment = -1; }},
+                 {"num_segments", [](auto& p) { p.work_tiles[0].num_segments = 1000; }},
+                 {"negative num_segments", [](auto& p) { p.work_tiles[0].num_segments = -1; }},
+                 {"num_tiles", [](auto& p) { p.work_tiles[0].num_tiles += 1; }},
+                 {"num_entries", [](auto& p) { p.work_tiles[0].num_entries += 1; }},
+                 {"counts.full_tiles", [](auto& p) { p.counts.full_tiles += 1; }},
+                 {"counts.empty_items", [](auto& p) { p.counts.empty_items += 1; }},
+                 {"tile", [](auto& p) { p.tile.block_q = 24; }, ErrorCode::invalid_argument},
+                 {"a tile of other bitmaps", [](auto& p) { p.tile.block_kv = 48; }},
+                 {"heads", [](auto& p) { p.shape.heads_q = 3; }},
+                 {"lengths", [](auto& p) { p.shape.kv_lens = {60}; }}});
 }
 
 TEST(ValidatePlan, RejectsOneChangedFieldOfSegments) {
@@ -253,7 +256,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
                         {"an offset less", [](auto& p) { p.column_offsets.pop_back(); }},
                         {"descending offsets", [](auto& p) { p.column_offsets[1] = 1 << 20; }},
                         {"an interval less", [](auto& p) { p.column_intervals.pop_back(); }},
-                        {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
+                        {"num_entries", [](auto& p) { p.work_tiles[0].num_entries += 1; }},
                         {"counts.column_entries", [](auto& p) { p.counts.column_entries += 1; }}});
 
   options.columns = ColumnMode::gather;
@@ -284,7 +287,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfColumns) {
        {"first_entry", [](auto& p) { p.kv_index_lists[0].first_entry = 1 << 30; }},
        {"negative first_entry", [](auto& p) { p.kv_index_lists[0].first_entry = -1; }},
        {"an entry less", [](auto& p) { p.kv_index_entries.pop_back(); }},
-       {"num_entries", [](auto& p) { p.items[0].num_entries += 1; }},
+       {"num_entries", [](auto& p) { p.work_tiles[0].num_entries += 1; }},
        {"counts.gather_entries", [](auto& p) { p.counts.gather_entries += 1; }}});
 
   options.columns = ColumnMode::reorder;

@@ -97,8 +97,8 @@ TEST(HeadWorklists, SortsByTheLastQueryAndInBlocksByTheFirst) {
   EXPECT_EQ(lists.keys[1], (WorklistEntry{2, 10, 60, kNoAccum}));
   EXPECT_EQ(lists.keys[2], (WorklistEntry{0, 200, 300, kNoAccum}));
   EXPECT_EQ(lists.keys[3], (WorklistEntry{-1, 0, 0, kNoAccum}));
-  ASSERT_EQ(lists.items.size(), 1U);
-  EXPECT_EQ(lists.items[0], (KvWorkTile{0, 0, 0, 0, 0, 3, 0, 0}));
+  ASSERT_EQ(lists.work_tiles.size(), 1U);
+  EXPECT_EQ(lists.work_tiles[0], (KvWorkTile{0, 0, 0, 0, 0, 3, 0, 0}));
   EXPECT_TRUE(lists.accum_keys.empty());
 }
 
@@ -112,8 +112,9 @@ TEST(HeadWorklists, CutsWhatLivesLongAndGivesItSums) {
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 600, 2, 128);
   const KvWorkTile expected[] = {
       {0, 0, 0, 0, 0, 2, 1, 2}, {0, 0, 1, 0, 2, 4, 2, 4}, {0, 0, 2, 0, 4, 5, 4, 5}};
-  ASSERT_EQ(lists.items.size(), std::size(expected));
-  for (std::size_t i = 0; i < std::size(expected); ++i) EXPECT_EQ(lists.items[i], expected[i]) << i;
+  ASSERT_EQ(lists.work_tiles.size(), std::size(expected));
+  for (std::size_t i = 0; i < std::size(expected); ++i)
+    EXPECT_EQ(lists.work_tiles[i], expected[i]) << i;
   ASSERT_EQ(lists.accum_keys.size(), 128U);
   EXPECT_EQ(lists.accum_keys[5], 5);
   EXPECT_EQ(lists.keys[5], (WorklistEntry{5, 5, 256, 5}));
@@ -131,7 +132,7 @@ TEST(HeadWorklists, LeavesKeysWholeThatEndAsTheyBegin) {
   EXPECT_EQ(most_seen(intervals, 6000), 500);
   const HeadWorklist lists = make_head_worklist(offsets, intervals, 6000, 8, 500);
   EXPECT_TRUE(lists.accum_keys.empty());
-  EXPECT_EQ(lists.items.size(), 47U);
+  EXPECT_EQ(lists.work_tiles.size(), 47U);
   // Of the second piece every eighth lives longer.
   for (std::int32_t k = 2048; k < 4096; k += 8) {
     intervals[static_cast<std::size_t>(k)].end = k + 751;
@@ -238,10 +239,10 @@ TEST(KvWorklistPlan, HasOneLengthOfSegments) {
   ASSERT_TRUE(validate(*plan));
   EXPECT_EQ(worklist_segment(*plan), 64);
   std::vector<std::int32_t> longest(2);
-  for (const KvWorkTile& item : plan->kv_worklist.items) {
-    std::int32_t& most = longest[static_cast<std::size_t>(item.kv_head)];
-    most = std::max(most, item.end_tile - item.begin_tile);
-    EXPECT_EQ(item.begin_tile / 64, (item.end_tile - 1) / 64);
+  for (const KvWorkTile& work_tile : plan->kv_worklist.work_tiles) {
+    std::int32_t& most = longest[static_cast<std::size_t>(work_tile.kv_head)];
+    most = std::max(most, work_tile.end_tile - work_tile.begin_tile);
+    EXPECT_EQ(work_tile.begin_tile / 64, (work_tile.end_tile - 1) / 64);
   }
   EXPECT_LT(longest[0], 33);
   EXPECT_GT(longest[1], 48);
@@ -290,11 +291,11 @@ TEST(KvWorklistPlan, RejectsListsThatLeaveTheirArrays) {
       [](KvWorklist& lists) { lists.keys[0].key = 300; },
       [](KvWorklist& lists) { lists.keys[0].q_end = 401; },
       [](KvWorklist& lists) { lists.keys.pop_back(); },
-      [](KvWorklist& lists) { lists.items[0].key_tile = 2; },
-      [](KvWorklist& lists) { lists.items[0].kv_head = 1; },
-      [](KvWorklist& lists) { lists.items[0].end_tile = 5; },
-      [](KvWorklist& lists) { lists.items[0].full_end = lists.items[0].end_tile + 1; },
-      [](KvWorklist& lists) { lists.items.pop_back(); },
+      [](KvWorklist& lists) { lists.work_tiles[0].key_tile = 2; },
+      [](KvWorklist& lists) { lists.work_tiles[0].kv_head = 1; },
+      [](KvWorklist& lists) { lists.work_tiles[0].end_tile = 5; },
+      [](KvWorklist& lists) { lists.work_tiles[0].full_end = lists.work_tiles[0].end_tile + 1; },
+      [](KvWorklist& lists) { lists.work_tiles.pop_back(); },
       [](KvWorklist& lists) { lists.accum_keys[0].key = 7; },
       [](KvWorklist& lists) { lists.accum_keys.clear(); },
       [](KvWorklist& lists) { lists.keys[1].accum_row = kNoAccum; },

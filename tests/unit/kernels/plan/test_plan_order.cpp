@@ -1,4 +1,4 @@
-// The order of a plan's items, and how little a plan stores.
+// The order of a plan's work tiles, and how little a plan stores.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,29 +32,30 @@ AttentionShape shape_of(std::int64_t n, std::int64_t batch, std::int32_t heads_q
   return shape;
 }
 
-std::int64_t kv_head(const AttentionPlan& plan, const WorkItem& item) {
-  return std::int64_t{item.batch} * plan.shape.heads_kv + item.head / plan.shape.group_size();
+std::int64_t kv_head(const AttentionPlan& plan, const WorkTile& work_tile) {
+  return std::int64_t{work_tile.batch} * plan.shape.heads_kv +
+         work_tile.head / plan.shape.group_size();
 }
 
 TEST(PlanOrder, TakesTheLongestItemsFirst) {
   const auto plan = make_plan(compiled("causal", 2048), shape_of(2048, 2, 4, 2));
   ASSERT_TRUE(plan);
-  ASSERT_EQ(plan->items.size(), 2U * 4 * 16);
+  ASSERT_EQ(plan->work_tiles.size(), 2U * 4 * 16);
   EXPECT_TRUE(std::is_sorted(
-      plan->items.begin(), plan->items.end(),
-      [](const WorkItem& a, const WorkItem& b) { return a.num_tiles > b.num_tiles; }));
-  EXPECT_EQ(plan->items.front().num_tiles, 16);
-  EXPECT_EQ(plan->items.back().num_tiles, 1);
+      plan->work_tiles.begin(), plan->work_tiles.end(),
+      [](const WorkTile& a, const WorkTile& b) { return a.num_tiles > b.num_tiles; }));
+  EXPECT_EQ(plan->work_tiles.front().num_tiles, 16);
+  EXPECT_EQ(plan->work_tiles.back().num_tiles, 1);
 }
 
 TEST(PlanOrder, PutsTheQueryHeadsOfAGroupSideBySide) {
   const auto plan = make_plan(compiled("causal", 1024), shape_of(1024, 2, 6, 2));
   ASSERT_TRUE(plan);
-  for (std::size_t i = 0; i < plan->items.size(); i += 3) {
+  for (std::size_t i = 0; i < plan->work_tiles.size(); i += 3) {
     for (std::size_t j = i + 1; j < i + 3; ++j) {
-      EXPECT_EQ(kv_head(*plan, plan->items[j]), kv_head(*plan, plan->items[i])) << j;
-      EXPECT_EQ(plan->items[j].q_tile, plan->items[i].q_tile) << j;
-      EXPECT_EQ(plan->items[j].head, plan->items[j - 1].head + 1) << j;
+      EXPECT_EQ(kv_head(*plan, plan->work_tiles[j]), kv_head(*plan, plan->work_tiles[i])) << j;
+      EXPECT_EQ(plan->work_tiles[j].q_tile, plan->work_tiles[i].q_tile) << j;
+      EXPECT_EQ(plan->work_tiles[j].head, plan->work_tiles[j - 1].head + 1) << j;
     }
   }
 }
@@ -69,15 +70,15 @@ TEST(PlanOrder, TakesKvHeadsInGroupsThatFitInL2) {
     const auto plan = make_plan(compiled("causal", 1024), shape, {}, options);
     ASSERT_TRUE(plan);
     std::int64_t l2_group = 0;
-    std::int32_t num_tiles = plan->items.front().num_tiles;
-    for (const WorkItem& item : plan->items) {
-      const std::int64_t of_item = kv_head(*plan, item) / heads;
-      EXPECT_GE(of_item, l2_group);
-      if (of_item == l2_group) {
-        EXPECT_LE(item.num_tiles, num_tiles);
+    std::int32_t num_tiles = plan->work_tiles.front().num_tiles;
+    for (const WorkTile& work_tile : plan->work_tiles) {
+      const std::int64_t of_work_tile = kv_head(*plan, work_tile) / heads;
+      EXPECT_GE(of_work_tile, l2_group);
+      if (of_work_tile == l2_group) {
+        EXPECT_LE(work_tile.num_tiles, num_tiles);
       }
-      l2_group = of_item;
-      num_tiles = item.num_tiles;
+      l2_group = of_work_tile;
+      num_tiles = work_tile.num_tiles;
     }
     EXPECT_EQ(l2_group, (4 - 1) / heads);
   }
@@ -88,12 +89,12 @@ TEST(PlanOrder, TakesOneHeadWhereNoneFits) {
   options.l2_bytes = 0;
   const auto plan = make_plan(compiled("causal", 512), shape_of(512, 1, 2, 2), {}, options);
   ASSERT_TRUE(plan);
-  for (std::size_t i = 0; i < plan->items.size(); ++i) {
-    EXPECT_EQ(plan->items[i].head, i < plan->items.size() / 2 ? 0 : 1);
+  for (std::size_t i = 0; i < plan->work_tiles.size(); ++i) {
+    EXPECT_EQ(plan->work_tiles[i].head, i < plan->work_tiles.size() / 2 ? 0 : 1);
   }
 }
 
-// The closed form survives: segments do not grow with the tokens, only items do.
+// The closed form survives: segments do not grow with the tokens, only work tiles do.
 TEST(PlanSize, KeepsFewSegmentsForMasksThatMoveInStep) {
   constexpr std::int64_t kLen = 1048576;
   for (const char* spec :
@@ -102,9 +103,9 @@ TEST(PlanSize, KeepsFewSegmentsForMasksThatMoveInStep) {
     ASSERT_TRUE(plan) << spec;
     EXPECT_LE(plan->segments.size(), 160U) << spec;
     EXPECT_LE(plan->num_bitmaps(), 8) << spec;
-    EXPECT_EQ(plan->items.size(), 2U * kLen / 128) << spec;
+    EXPECT_EQ(plan->work_tiles.size(), 2U * kLen / 128) << spec;
     EXPECT_LE(plan->size_bytes(),
-              static_cast<std::int64_t>(plan->items.size() * sizeof(WorkItem)) + (16 << 10))
+              static_cast<std::int64_t>(plan->work_tiles.size() * sizeof(WorkTile)) + (16 << 10))
         << spec;
   }
 }

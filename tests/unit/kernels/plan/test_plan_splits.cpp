@@ -1,5 +1,5 @@
-// Rows split over several items and heads packed into a tile: every cell once, when it is done and
-// when not, what it is predicted to gain, what validate refuses.
+// Rows split over several work tiles and heads packed into a tile: every cell once, when it is done
+// and when not, what it is predicted to gain, what validate refuses.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST(PackedHeads, SharesTilesWhereQueriesDoNotFillThem) {
   for (std::int32_t group = 1; group <= 16; ++group)
     EXPECT_EQ(heads(1, 2 * group, 2), heads_per_tile_of_group(group)) << group;
   EXPECT_EQ(heads(16, 8, 1), 8);
-  EXPECT_EQ(heads(61, 4, 1), 4);   // 2 items of 4
+  EXPECT_EQ(heads(61, 4, 1), 4);   // 2 work tiles of 4
   EXPECT_EQ(heads(61, 16, 2), 8);  // 4 of 8
   EXPECT_EQ(heads(120, 7, 1), 1);  // 8 of 7
   EXPECT_EQ(heads(128, 4, 1), 1);  // 4 of 4
@@ -225,7 +225,7 @@ TEST(SplitPlans, CoverLongRowsOfDecode) {
 
 double balance_of(const AttentionPlan& plan, std::int32_t num_workers) {
   double tiles = 0;
-  for (const WorkItem& item : plan.items) tiles += item.num_tiles;
+  for (const WorkTile& work_tile : plan.work_tiles) tiles += work_tile.num_tiles;
   return tiles / num_workers / predicted_tiles(plan, num_workers);
 }
 
@@ -239,7 +239,7 @@ TEST(SplitPlans, KeepWorkersBusyInDecode) {
     const std::string what = fmt::format("heads {}/{} batch {}", heads_q, heads_kv, batch);
     ASSERT_TRUE(validate(plan)) << what;
     const double rows = static_cast<double>(batch) * heads_kv;
-    // The best possible, an item and combining.
+    // The best possible, a work tile and combining.
     const double ideal = rows * 1024 / 132;
     EXPECT_LT(predicted_tiles(plan, 132), 1.06 * ideal + 1.2 + 2.6) << what;
     EXPECT_GT(balance_of(plan, 132), rows < 2 ? 0.6 : 0.85) << what;
@@ -265,7 +265,7 @@ TEST(SplitPlans, GainWhatIsAskedOrStayWhole) {
           EXPECT_LE(split_time, 0.97 * whole_time + 1e-9) << what;
         }
         // Long rows for idle workers are split.
-        if (whole_time > 20 && whole.items.size() < 40) {
+        if (whole_time > 20 && whole.work_tiles.size() < 40) {
           EXPECT_FALSE(split.split_rows.empty()) << what;
         }
       }
@@ -299,7 +299,7 @@ TEST(SplitPlans, FollowTheNumberOfWorkers) {
   for (const std::int32_t workers : {1, 4, 16, 64}) {
     options.num_workers = workers;
     const AttentionPlan plan = plan_of(mask, half_shape(mask, 1, 1, 1), options);
-    EXPECT_EQ(plan.items.size(), static_cast<std::size_t>(std::min(workers, 64)));
+    EXPECT_EQ(plan.work_tiles.size(), static_cast<std::size_t>(std::min(workers, 64)));
   }
   options.num_workers = -1;
   const auto refused = make_plan(mask, half_shape(mask, 1, 1, 1), {}, options);
@@ -312,7 +312,7 @@ TEST(SplitPlans, AreNotMadeForTheCpu) {
   const AttentionPlan plan = plan_of(mask, half_shape(mask, 1, 8, 1), {});
   EXPECT_TRUE(plan.split_rows.empty());
   EXPECT_EQ(plan.heads_per_tile, 1);
-  EXPECT_EQ(plan.items.size(), 8U);
+  EXPECT_EQ(plan.work_tiles.size(), 8U);
   EXPECT_EQ(num_partials(plan), 0);
 }
 
@@ -330,9 +330,9 @@ TEST(SplitPlans, CountTheSameWork) {
     const auto work_of = [](const AttentionPlan& plan) {
       const WorkCounter counter(plan, 64, false);
       PlanWork sum;
-      for (const WorkItem& item : plan.items) {
-        const PlanWork work = counter.of(item);
-        EXPECT_EQ(work.tiles(), item.num_tiles);
+      for (const WorkTile& work_tile : plan.work_tiles) {
+        const PlanWork work = counter.of(work_tile);
+        EXPECT_EQ(work.tiles(), work_tile.num_tiles);
         for (std::size_t kind = 0; kind < work.steps.size(); ++kind) {
           sum.steps[kind].tiles += work.steps[kind].tiles;
           sum.steps[kind].cells += work.steps[kind].cells;
@@ -377,20 +377,20 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfSplitRows) {
   ASSERT_GT(plan.split_rows[0].num_partials, 2);
   expect_caught(
       plan,
-      {{"an item less", [](auto& p) { p.items.pop_back(); }},
-       {"an item twice", [](auto& p) { p.items[1] = p.items[0]; }},
-       {"whole", [](auto& p) { p.items[0].partial = kWholeRow; }},
-       {"another partial", [](auto& p) { ++p.items[0].partial; }},
-       {"a partial of another row", [](auto& p) { p.items[0].partial = num_partials(p) - 1; }},
+      {{"an item less", [](auto& p) { p.work_tiles.pop_back(); }},
+       {"an item twice", [](auto& p) { p.work_tiles[1] = p.work_tiles[0]; }},
+       {"whole", [](auto& p) { p.work_tiles[0].partial = kWholeRow; }},
+       {"another partial", [](auto& p) { ++p.work_tiles[0].partial; }},
+       {"a partial of another row", [](auto& p) { p.work_tiles[0].partial = num_partials(p) - 1; }},
        {"no such partial",
-        [](auto& p) { p.items[0].partial = static_cast<std::int32_t>(num_partials(p)); }},
-       {"a tile less", [](auto& p) { --p.items[0].num_tiles; }},
-       {"a tile more", [](auto& p) { ++p.items[0].num_tiles; }},
-       {"no tile", [](auto& p) { p.items[0].num_tiles = 0; }},
-       {"a later tile", [](auto& p) { ++p.items[0].first_tile; }},
-       {"a tile before the first", [](auto& p) { p.items[0].first_tile = -1; }},
-       {"far beyond the end", [](auto& p) { p.items[0].first_tile = 0x7fffffff; }},
-       {"other entries", [](auto& p) { ++p.items[0].num_entries; }},
+        [](auto& p) { p.work_tiles[0].partial = static_cast<std::int32_t>(num_partials(p)); }},
+       {"a tile less", [](auto& p) { --p.work_tiles[0].num_tiles; }},
+       {"a tile more", [](auto& p) { ++p.work_tiles[0].num_tiles; }},
+       {"no tile", [](auto& p) { p.work_tiles[0].num_tiles = 0; }},
+       {"a later tile", [](auto& p) { ++p.work_tiles[0].first_tile; }},
+       {"a tile before the first", [](auto& p) { p.work_tiles[0].first_tile = -1; }},
+       {"far beyond the end", [](auto& p) { p.work_tiles[0].first_tile = 0x7fffffff; }},
+       {"other entries", [](auto& p) { ++p.work_tiles[0].num_entries; }},
        {"a row less", [](auto& p) { p.split_rows.pop_back(); }},
        {"a row twice",
         [](auto& p) {
@@ -414,7 +414,7 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfPackedHeads) {
       kTile);
   const AttentionPlan plan = plan_of(mask.mask, half_shape(mask.mask, 1, 12, 1));
   ASSERT_EQ(plan.heads_per_tile, 8);
-  ASSERT_EQ(plan.items.size(), 4U);
+  ASSERT_EQ(plan.work_tiles.size(), 4U);
   ASSERT_EQ(plan.num_bitmaps(), 2);
   expect_caught(
       plan, {{"heads", [](auto& p) { p.heads_per_tile = 4; }},
@@ -423,9 +423,9 @@ TEST(ValidatePlan, RejectsOneChangedFieldOfPackedHeads) {
              {"rows", [](auto& p) { p.tile.block_q = 32; }},
              {"keys", [](auto& p) { p.tile.block_kv = 256; }},
              {"backend", [](auto& p) { p.backend = Backend::cpu; }},
-             {"not the first head", [](auto& p) { ++p.items[0].head; }},
-             {"a partial", [](auto& p) { p.items[0].partial = 0; }},
-             {"a first tile", [](auto& p) { p.items[0].first_tile = 1; }},
+             {"not the first head", [](auto& p) { ++p.work_tiles[0].head; }},
+             {"a partial", [](auto& p) { p.work_tiles[0].partial = 0; }},
+             {"a first tile", [](auto& p) { p.work_tiles[0].first_tile = 1; }},
              // 4 queries in the second tile: rows up to 32.
              {"a bit of a row that does not exist", [](auto& p) { p.bitmaps[256 + 16 * 4] |= 1; }},
              {"bitmaps", [](auto& p) { p.bitmaps.resize(2 * 32); }}});

@@ -42,18 +42,18 @@ TEST(PlanText, ShowsColumnsKvIndexListsAndItemsWithoutKeys) {
   }
   const MaskCase each = testing::case_of("", cells, {128, 128});
   const AttentionShape shape = testing::shape_for(each.mask, 1, 1, 1);
-  const auto items_of = [&](ColumnMode mode) {
+  const auto work_tiles_of = [&](ColumnMode mode) {
     PlanOptions options;
     options.columns = mode;
     const std::string text = to_text(*make_plan(each.mask, shape, {}, options));
     return text.substr(text.find("tiles full"));
   };
-  EXPECT_EQ(items_of(ColumnMode::gather),
+  EXPECT_EQ(work_tiles_of(ColumnMode::gather),
             "tiles full 0 bitmap 0 rows 0 columns 0 (0 entries) gather 2 (205 entries)\n"
             "item 0: batch 0 head 0 q_tile 1, 1 tiles: gather 1 (114 keys, 0 full)\n"
             "item 1: batch 0 head 0 q_tile 0, 1 tiles: gather 0 (91 keys, 23 full)\n"
             "item 2: batch 0 head 0 q_tile 2, 0 tiles:\n");
-  EXPECT_EQ(items_of(ColumnMode::scan),
+  EXPECT_EQ(work_tiles_of(ColumnMode::scan),
             "tiles full 0 bitmap 0 rows 0 columns 16 (205 entries) gather 0 (0 entries)\n"
             "item 0: batch 0 head 0 q_tile 1, 8 tiles: columns 0 [0, 8)\n"
             "item 1: batch 0 head 0 q_tile 0, 8 tiles: columns 0 [0, 8)\n"
