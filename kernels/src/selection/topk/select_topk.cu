@@ -52,12 +52,12 @@ __device__ int local_of(const Piece& piece, std::uint64_t rank) {
                                          : key_of_rank(rank) - piece.first_key;
 }
 
-__global__ void __launch_bounds__(kSquadThreads, 8)
+__global__ void __launch_bounds__(kSortGroupThreads, 8)
     sort_pieces(const __grid_constant__ TopkCall call) {
   ptx::let_next_grid_start();
   ptx::wait_for_grid_before();
   __shared__ PieceStorage storage;
-  sort_piece(call, Squad(), storage, static_cast<int>(blockIdx.x));
+  sort_piece(call, SortGroup(), storage, static_cast<int>(blockIdx.x));
 }
 
 __global__ void __launch_bounds__(kThresholdWarps * 32, 2)
@@ -260,7 +260,7 @@ Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int
   FDMA_TRY_VOID(
       sm90::check_cuda(ptx::launch_overlapping_if(ptx::is_worth_overlap(num_pieces), sort_pieces,
                                                   dim3(static_cast<unsigned>(num_pieces)),
-                                                  dim3(kSquadThreads), 0, stream, call),
+                                                  dim3(kSortGroupThreads), 0, stream, call),
                        "launch of the kernel that sorts pieces"));
   if (num_sorted == 0) return {};
   if (call.most_parts > 1) FDMA_TRY_VOID(launch_thresholds(call, num_sorted, stream));

@@ -52,7 +52,7 @@ struct SortedValues {
   }
 };
 
-struct PieceStorage : SquadStorage {
+struct PieceStorage : SortGroupStorage {
   SortedValues sorted;
 };
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ SortedValues sorted_by(const Range& values) {
 
 /// Reads the keys of a piece into shared memory: their values plus 1, and what they are sorted by.
 /// Returns the digits; 0 means that all keys are kept and not sorted.
-__device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squad& squad,
+__device__ __forceinline__ unsigned read_values(const TopkCall& call, const SortGroup& sort_group,
                                                 PieceStorage& storage, const Piece& piece) {
   const float* scores = call.scores + piece.row / call.num_heads * call.batch_stride +
                         piece.row % call.num_heads * call.head_stride +
@@ -87,8 +87,8 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squa
   Range seen_values, seen_ordinals;
   if (is_dense && piece.is_seen_whole != 0 && piece.kind != PieceKind::all_kept && !has_groups &&
       piece.num_keys % 4 == 0) {
-    constexpr int kLoads = kSquadItems / 4;
-    const int first = squad.warp * kSquadWarpKeys + squad.lane * 4;
+    constexpr int kLoads = kSortGroupItems / 4;
+    const int first = sort_group.warp * kSortGroupWarpKeys + sort_group.lane * 4;
     float4 loaded[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -116,8 +116,8 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squa
     int2* kept = row_of(call, piece);
     const bool all_kept = piece.kind == PieceKind::all_kept;
 #pragma unroll 4
-    for (int item = 0; item < kSquadItems; ++item) {
-      const int i = squad.dealt(item);
+    for (int item = 0; item < kSortGroupItems; ++item) {
+      const int i = sort_group.dealt(item);
       storage.values[i] = 0;
       if (i >= piece.num_keys) continue;
       const int2 seen = __ldg(queries + i);
@@ -132,19 +132,19 @@ __device__ __forceinline__ unsigned read_values(const TopkCall& call, const Squa
     }
   }
   // NaN, and only NaN, has the value 0.
-  if (__any_sync(0xFFFFFFFFu, seen_values.least == 0) && squad.lane == 0 &&
+  if (__any_sync(0xFFFFFFFFu, seen_values.least == 0) && sort_group.lane == 0 &&
       call.status != nullptr) {
     atomicOr(call.status, kTopkSawNan);
   }
   if (piece.kind == PieceKind::all_kept) return 0;
-  SortedValues sorted = sorted_by(range_of_squad(squad, storage, seen_values));
+  SortedValues sorted = sorted_by(range_of_sort_group(sort_group, storage, seen_values));
   if (has_groups) {
-    const Range groups = range_of_squad(squad, storage, seen_ordinals);
+    const Range groups = range_of_sort_group(sort_group, storage, seen_ordinals);
     if (groups.least < groups.most) {
       sorted.digits = kLower | kGroup | (sorted.shift > 0 ? kUpper : 0u);
     }
   }
-  if (squad.thread == 0) storage.sorted = sorted;
+  if (sort_group.thread == 0) storage.sorted = sorted;
   __syncthreads();
   return sorted.digits;
 }
@@ -155,10 +155,11 @@ __device__ __forceinline__ bool have_one_digit(std::uint32_t word, std::uint32_t
 }
 /// The words of a thread, except the first, that have the same digit as the word before: one bit
 /// each.
-__device__ __forceinline__ unsigned find_equal_digits(const std::uint32_t (&words)[kSquadItems]) {
+__device__ __forceinline__ unsigned find_equal_digits(
+    const std::uint32_t (&words)[kSortGroupItems]) {
   unsigned equal = 0;
 #pragma unroll
-  for (int i = 1; i < kSquadItems; ++i) {
+  for (int i = 1; i < kSortGroupItems; ++i) {
     equal |= have_one_digit(words[i - 1], words[i]) ? 1u << i : 0;
   }
   return equal;
@@ -167,17 +168,18 @@ __device__ __forceinline__ unsigned find_equal_digits(const std::uint32_t (&word
 /// Puts keys with the same digit in the order of their values. Equal values are in the order of
 /// their keys already. `equal` are the bits of each thread in shared memory. `begins` are the keys
 /// of the thread that are first in such a group; no group has all keys of a thread.
-__device__ __forceinline__ void order_equal_digits(const Squad& squad, PieceStorage& storage,
+__device__ __forceinline__ void order_equal_digits(const SortGroup& sort_group,
+                                                   PieceStorage& storage,
                                                    const std::uint32_t* equal, unsigned begins) {
   const auto value_at = [&](int place) { return storage.values[storage.order[place]]; };
   const auto ones_from = [&](int thread, int bit) {
-    return thread < kSquadThreads ? __ffs(static_cast<int>(~(equal[thread] >> bit))) - 1 : 0;
+    return thread < kSortGroupThreads ? __ffs(static_cast<int>(~(equal[thread] >> bit))) - 1 : 0;
   };
   for (; begins != 0; begins &= begins - 1) {
     const int first = __ffs(static_cast<int>(begins)) - 1;
-    int count = 1 + ones_from(squad.thread, first + 1);
-    if (first + count == kSquadItems) count += ones_from(squad.thread + 1, 0);
-    const int begin = squad.thread * kSquadItems + first;
+    int count = 1 + ones_from(sort_group.thread, first + 1);
+    if (first + count == kSortGroupItems) count += ones_from(sort_group.thread + 1, 0);
+    const int begin = sort_group.thread * kSortGroupItems + first;
     for (int place = begin + 1; place < begin + count; ++place) {
       const std::uint16_t key = storage.order[place];
       const std::uint32_t value = storage.values[key];
@@ -191,12 +193,12 @@ __device__ __forceinline__ void order_equal_digits(const Squad& squad, PieceStor
 }
 
 /// Whether keys with the same digit are in the order of their values already.
-__device__ __forceinline__ bool are_ordered(const Squad& squad, const PieceStorage& storage,
-                                            unsigned kind) {
+__device__ __forceinline__ bool are_ordered(const SortGroup& sort_group,
+                                            const PieceStorage& storage, unsigned kind) {
   bool is_wrong = false;
 #pragma unroll 4
-  for (int item = 0; item < kSquadItems; ++item) {
-    const int place = squad.dealt(item);
+  for (int item = 0; item < kSortGroupItems; ++item) {
+    const int place = sort_group.dealt(item);
     const std::uint32_t value = storage.values[storage.order[place]];
     const std::uint32_t next = storage.values[storage.order[min(place + 1, kPieceKeys - 1)]];
     is_wrong |=
@@ -207,22 +209,22 @@ __device__ __forceinline__ bool are_ordered(const Squad& squad, const PieceStora
 
 /// Sorts a piece by one digit, the largest first, stably. Returns false if so many keys with
 /// different values share a digit that another digit has to be used.
-__device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad& squad,
+__device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const SortGroup& sort_group,
                                               PieceStorage& storage, const Piece& piece,
                                               unsigned kind) {
-  std::uint32_t x[kSquadItems];
+  std::uint32_t x[kSortGroupItems];
   if (kind == kSteps) {
-    const int first = ptx::renewed(squad.dealt(0));
+    const int first = ptx::renewed(sort_group.dealt(0));
 #pragma unroll
-    for (int i = 0; i < kSquadItems; ++i) {
+    for (int i = 0; i < kSortGroupItems; ++i) {
       const int key = first + i * 32;
       x[i] = word_of_digit(storage.sorted.step(storage.values[key]), key);
     }
   } else {
     // The digits pass through shared memory, so that few of them are in flight at a time.
 #pragma unroll 4
-    for (int i = 0; i < kSquadItems; ++i) {
-      const int place = squad.dealt(i);
+    for (int i = 0; i < kSortGroupItems; ++i) {
+      const int place = sort_group.dealt(i);
       const int key = kind <= kLower ? place : storage.order[place];
       const std::uint32_t stored = storage.values[key];
       const std::uint32_t value = stored - storage.sorted.least;
@@ -237,60 +239,61 @@ __device__ __forceinline__ bool sort_by_digit(const TopkCall& call, const Squad&
       storage.words[place] = word_of_digit(digit, place);
     }
 #pragma unroll
-    for (int i = 0; i < kSquadItems; ++i) x[i] = storage.words[squad.dealt(i)];
+    for (int i = 0; i < kSortGroupItems; ++i) x[i] = storage.words[sort_group.dealt(i)];
   }
-  sort_words(squad, storage.words, x, piece.num_keys);
+  sort_words(sort_group, storage.words, x, piece.num_keys);
   const bool may_be_equal = kind == kSteps || (kind == kCoarse && storage.sorted.shift > 0);
   // Bit i: key i of the thread and the one before have the same digit. Pairs across warps are added
   // later.
   unsigned equal = 0;
   bool is_full = false;
   if (may_be_equal) {
-    const std::uint32_t before = __shfl_up_sync(0xFFFFFFFFu, x[kSquadItems - 1], 1);
+    const std::uint32_t before = __shfl_up_sync(0xFFFFFFFFu, x[kSortGroupItems - 1], 1);
     equal = find_equal_digits(x);
-    if (squad.lane > 0 && have_one_digit(before, x[0])) equal |= 1;
-    is_full = have_one_digit(x[0], x[kSquadItems - 1]);
-    if (squad.lane == 0) storage.least[squad.warp] = x[0];
-    if (squad.lane == 31) storage.most[squad.warp] = x[kSquadItems - 1];
+    if (sort_group.lane > 0 && have_one_digit(before, x[0])) equal |= 1;
+    is_full = have_one_digit(x[0], x[kSortGroupItems - 1]);
+    if (sort_group.lane == 0) storage.least[sort_group.warp] = x[0];
+    if (sort_group.lane == 31) storage.most[sort_group.warp] = x[kSortGroupItems - 1];
   }
 #pragma unroll
-  for (int i = 0; i < kSquadItems; ++i) {
+  for (int i = 0; i < kSortGroupItems; ++i) {
     x[i] = place_of_word(x[i]);
     if (kind > kLower) x[i] = storage.order[x[i]];
   }
   // No thread reads the old order any more.
   const bool is_any_full = __syncthreads_or(is_full) != 0;
-  store_order(squad, storage, x);
+  store_order(sort_group, storage, x);
   if (is_any_full) {
     __syncthreads();
-    return are_ordered(squad, storage, kind);
+    return are_ordered(sort_group, storage, kind);
   }
   if (may_be_equal) {
-    if (squad.lane == 0 && squad.warp > 0 &&
-        have_one_digit(storage.most[squad.warp - 1], storage.least[squad.warp])) {
+    if (sort_group.lane == 0 && sort_group.warp > 0 &&
+        have_one_digit(storage.most[sort_group.warp - 1], storage.least[sort_group.warp])) {
       equal |= 1;
     }
-    storage.words[squad.thread] = equal;
+    storage.words[sort_group.thread] = equal;
     __syncthreads();
     // A group begins one before the first key that has the same digit as the key before it.
-    const bool is_next_equal =
-        squad.thread + 1 < kSquadThreads && (storage.words[squad.thread + 1] & 1) != 0;
-    const unsigned begins = (equal >> 1 | (is_next_equal ? 1u << (kSquadItems - 1) : 0u)) & ~equal;
-    if (begins != 0) order_equal_digits(squad, storage, storage.words, begins);
+    const bool is_next_equal = sort_group.thread + 1 < kSortGroupThreads &&
+                               (storage.words[sort_group.thread + 1] & 1) != 0;
+    const unsigned begins =
+        (equal >> 1 | (is_next_equal ? 1u << (kSortGroupItems - 1) : 0u)) & ~equal;
+    if (begins != 0) order_equal_digits(sort_group, storage, storage.words, begins);
   }
   __syncthreads();
   return true;
 }
 
 /// Sorts the ranks of a piece. All threads of a block call it.
-__device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad& squad,
+__device__ __forceinline__ void sort_piece(const TopkCall& call, const SortGroup& sort_group,
                                            PieceStorage& storage, int index) {
-  unsigned digits = read_values(call, squad, storage, call.pieces[index]);
+  unsigned digits = read_values(call, sort_group, storage, call.pieces[index]);
   if (digits == 0) return;
 #pragma unroll 1
   for (unsigned kind = kSteps; kind <= digits; kind *= 2) {
     if ((digits & kind) == 0) continue;
-    if (sort_by_digit(call, squad, storage, call.pieces[index], kind)) continue;
+    if (sort_by_digit(call, sort_group, storage, call.pieces[index], kind)) continue;
     digits = kind == kSteps ? unsigned{kCoarse} : unsigned{kLower} | kUpper;
   }
   const Piece piece = call.pieces[index];
@@ -308,8 +311,8 @@ __device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad& sq
   std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys;
   if (!is_packed && piece.num_keys == kPieceKeys) {
 #pragma unroll 4
-    for (int item = 0; item < kSquadItems; ++item) {
-      const int place = squad.dealt(item);
+    for (int item = 0; item < kSortGroupItems; ++item) {
+      const int place = sort_group.dealt(item);
       const int key = storage.order[place];
       const std::uint32_t stored = storage.values[key];
       const std::uint64_t rank = rank_of_ascending(stored - 1, piece.first_key + key);
@@ -317,18 +320,18 @@ __device__ __forceinline__ void sort_piece(const TopkCall& call, const Squad& sq
     }
   } else {
 #pragma unroll 2
-    for (int item = 0; item < kSquadItems; ++item) {
-      const int place = squad.dealt(item);
+    for (int item = 0; item < kSortGroupItems; ++item) {
+      const int place = sort_group.dealt(item);
       if (place < piece.num_keys) run[place] = rank_at(place);
     }
   }
-  static_assert(kSamples == kSquadThreads);
+  static_assert(kSamples == kSortGroupThreads);
   if (call.samples != nullptr) {
-    call.samples[std::int64_t{index} * kSamples + squad.thread] =
-        rank_at(sample_place(squad.thread));
+    call.samples[std::int64_t{index} * kSamples + sort_group.thread] =
+        rank_at(sample_place(sort_group.thread));
   }
   // The threshold of a group's first piece is one of the piece's own ranks.
-  if (piece.num_before > 0 || squad.thread != 0) return;
+  if (piece.num_before > 0 || sort_group.thread != 0) return;
   call.worst[index] = call.w <= kPieceKeys ? rank_at(static_cast<int>(call.w) - 1) : 0;
   if (call.ends != nullptr) {
     call.ends[std::int64_t{index} * call.most_parts] = static_cast<std::uint16_t>(call.w);

@@ -17,25 +17,25 @@
 
 namespace fdma::zoh {
 
-inline constexpr int kSquadThreads = 128;
-inline constexpr int kSquadWarps = kSquadThreads / 32;
-inline constexpr int kSquadItems = kPieceKeys / kSquadThreads;
-inline constexpr int kSquadWarpKeys = 32 * kSquadItems;
+inline constexpr int kSortGroupThreads = 128;
+inline constexpr int kSortGroupWarps = kSortGroupThreads / 32;
+inline constexpr int kSortGroupItems = kPieceKeys / kSortGroupThreads;
+inline constexpr int kSortGroupWarpKeys = 32 * kSortGroupItems;
 inline constexpr int kDigitBits = 32 - kPieceBits;  ///< bits of a value in a word
 
-struct SquadStorage {
+struct SortGroupStorage {
   alignas(16) std::uint32_t values[kPieceKeys];  ///< of each key; 0: no query sees it
   std::uint32_t words[kPieceKeys];               ///< in transit between warps
   alignas(16) std::uint16_t order[kPieceKeys];   ///< the key at each place
-  std::uint32_t least[kSquadWarps], most[kSquadWarps];
+  std::uint32_t least[kSortGroupWarps], most[kSortGroupWarps];
 };
 
 /// The threads that sort a piece: a block.
-struct Squad {
+struct SortGroup {
   int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
   /// The place of an item when keys are distributed so that lanes have neighbours.
-  __device__ int dealt(int item) const { return warp * kSquadWarpKeys + item * 32 + lane; }
+  __device__ int dealt(int item) const { return warp * kSortGroupWarpKeys + item * 32 + lane; }
 };
 
 /// Puts the larger of two words first.
@@ -52,11 +52,11 @@ __device__ __forceinline__ std::uint32_t word_of(bool is_first, std::uint32_t mi
 
 /// The last steps of a merge, within a thread.
 template <int kSize>
-__device__ __forceinline__ void clean_thread(std::uint32_t (&x)[kSquadItems]) {
+__device__ __forceinline__ void clean_thread(std::uint32_t (&x)[kSortGroupItems]) {
 #pragma unroll
   for (int step = kSize / 2; step > 0; step /= 2) {
 #pragma unroll
-    for (int i = 0; i < kSquadItems; ++i) {
+    for (int i = 0; i < kSortGroupItems; ++i) {
       if ((i & step) == 0) order_words(x[i], x[i + step]);
     }
   }
@@ -64,17 +64,17 @@ __device__ __forceinline__ void clean_thread(std::uint32_t (&x)[kSquadItems]) {
 /// Sorts a thread's words in descending order by Batcher's odd-even merges. That takes 63
 /// comparisons, whereas merges of one direction as below take 80.
 template <int kSize, int kStep>
-__device__ __forceinline__ void merge_odd_even(std::uint32_t (&x)[kSquadItems]) {
+__device__ __forceinline__ void merge_odd_even(std::uint32_t (&x)[kSortGroupItems]) {
   constexpr int kFirst = kStep % kSize;
 #pragma unroll
-  for (int i = kFirst; i + kStep < kSquadItems; ++i) {
+  for (int i = kFirst; i + kStep < kSortGroupItems; ++i) {
     if ((i - kFirst) / kStep % 2 == 0 && i / (2 * kSize) == (i + kStep) / (2 * kSize)) {
       order_words(x[i], x[i + kStep]);
     }
   }
   if constexpr (kStep > 1) merge_odd_even<kSize, kStep / 2>(x);
 }
-__device__ __forceinline__ void sort_thread(std::uint32_t (&x)[kSquadItems]) {
+__device__ __forceinline__ void sort_thread(std::uint32_t (&x)[kSortGroupItems]) {
   merge_odd_even<1, 1>(x);
   merge_odd_even<2, 2>(x);
   merge_odd_even<4, 4>(x);
@@ -83,11 +83,11 @@ __device__ __forceinline__ void sort_thread(std::uint32_t (&x)[kSquadItems]) {
 
 /// Applies `exchange` to each item, in pairs of items that are symmetric.
 template <class Exchange>
-__device__ __forceinline__ void mirror(std::uint32_t (&x)[kSquadItems], bool is_first,
+__device__ __forceinline__ void mirror(std::uint32_t (&x)[kSortGroupItems], bool is_first,
                                        Exchange exchange) {
 #pragma unroll
-  for (int i = 0; i < kSquadItems / 2; ++i) {
-    const int j = kSquadItems - 1 - i;
+  for (int i = 0; i < kSortGroupItems / 2; ++i) {
+    const int j = kSortGroupItems - 1 - i;
     const std::uint32_t other_i = exchange(j), other_j = exchange(i);
     x[i] = word_of(is_first, x[i], other_i);
     x[j] = word_of(is_first, x[j], other_j);
@@ -96,22 +96,23 @@ __device__ __forceinline__ void mirror(std::uint32_t (&x)[kSquadItems], bool is_
 
 /// Sorts the words of the warp group in descending order, thread after thread. In pieces with fewer
 /// keys the words from `num_keys` on are smaller than all before and already in order.
-__device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* words,
-                                           std::uint32_t (&x)[kSquadItems], int num_keys) {
+__device__ __forceinline__ void sort_words(const SortGroup& sort_group, std::uint32_t* words,
+                                           std::uint32_t (&x)[kSortGroupItems], int num_keys) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
-  const int first_of_warp = squad.warp * kSquadWarpKeys;
+  const int first_of_warp = sort_group.warp * kSortGroupWarpKeys;
   if (first_of_warp < num_keys) {
     sort_thread(x);
   }
 #pragma unroll 1
-  for (int size = 2 * kSquadItems; size <= kPieceKeys; size *= 2) {
-    const int threads = size / kSquadItems;
-    const bool is_first = (squad.thread & (threads / 2)) == 0;
+  for (int size = 2 * kSortGroupItems; size <= kPieceKeys; size *= 2) {
+    const int threads = size / kSortGroupItems;
+    const bool is_first = (sort_group.thread & (threads / 2)) == 0;
     // In merges within a warp all its words count, in others the words that come from the second
     // half.
-    const bool is_needed = size <= kSquadWarpKeys ? first_of_warp < num_keys
-                                                  : (first_of_warp & -size) + size / 2 < num_keys;
-    if (size <= kSquadWarpKeys) {
+    const bool is_needed = size <= kSortGroupWarpKeys
+                               ? first_of_warp < num_keys
+                               : (first_of_warp & -size) + size / 2 < num_keys;
+    if (size <= kSortGroupWarpKeys) {
       if (is_needed) {
         mirror(x, is_first, [&](int i) { return __shfl_xor_sync(kAll, x[i], threads - 1); });
       }
@@ -119,21 +120,23 @@ __device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* wo
       const auto put = [&] {
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < kSquadItems; ++i) words[i * kSquadThreads + squad.thread] = x[i];
+        for (int i = 0; i < kSortGroupItems; ++i)
+          words[i * kSortGroupThreads + sort_group.thread] = x[i];
         __syncthreads();
       };
       put();
-      const int mirrored = squad.thread ^ (threads - 1);
+      const int mirrored = sort_group.thread ^ (threads - 1);
       if (is_needed) {
-        mirror(x, is_first, [&](int i) { return words[i * kSquadThreads + mirrored]; });
+        mirror(x, is_first, [&](int i) { return words[i * kSortGroupThreads + mirrored]; });
       }
       if (size == kPieceKeys) {
         put();
-        const int opposite = squad.thread ^ 32;
+        const int opposite = sort_group.thread ^ 32;
         if (is_needed) {
 #pragma unroll
-          for (int i = 0; i < kSquadItems; ++i) {
-            x[i] = word_of((squad.thread & 32) == 0, x[i], words[i * kSquadThreads + opposite]);
+          for (int i = 0; i < kSortGroupItems; ++i) {
+            x[i] = word_of((sort_group.thread & 32) == 0, x[i],
+                           words[i * kSortGroupThreads + opposite]);
           }
         }
       }
@@ -141,13 +144,13 @@ __device__ __forceinline__ void sort_words(const Squad& squad, std::uint32_t* wo
     if (!is_needed) continue;
 #pragma unroll 1
     for (int step = min(threads / 4, 16); step > 0; step /= 2) {
-      const bool is_lower = (squad.lane & step) == 0;
+      const bool is_lower = (sort_group.lane & step) == 0;
 #pragma unroll
-      for (int i = 0; i < kSquadItems; ++i) {
+      for (int i = 0; i < kSortGroupItems; ++i) {
         x[i] = word_of(is_lower, x[i], __shfl_xor_sync(kAll, x[i], step));
       }
     }
-    clean_thread<kSquadItems>(x);
+    clean_thread<kSortGroupItems>(x);
   }
 }
 
@@ -161,11 +164,11 @@ __device__ __forceinline__ std::uint32_t place_of_word(std::uint32_t word) {
 }
 
 /// Stores keys in their order, thread after thread, into storage.order. Called after a barrier.
-__device__ __forceinline__ void store_order(const Squad& squad, SquadStorage& storage,
-                                            const std::uint32_t (&keys)[kSquadItems]) {
+__device__ __forceinline__ void store_order(const SortGroup& sort_group, SortGroupStorage& storage,
+                                            const std::uint32_t (&keys)[kSortGroupItems]) {
 #pragma unroll
-  for (int i = 0; i < kSquadItems; i += 8) {
-    *reinterpret_cast<uint4*>(storage.order + squad.thread * kSquadItems + i) =
+  for (int i = 0; i < kSortGroupItems; i += 8) {
+    *reinterpret_cast<uint4*>(storage.order + sort_group.thread * kSortGroupItems + i) =
         make_uint4(keys[i] | keys[i + 1] << 16, keys[i + 2] | keys[i + 3] << 16,
                    keys[i + 4] | keys[i + 5] << 16, keys[i + 6] | keys[i + 7] << 16);
   }
@@ -180,18 +183,18 @@ struct Range {
     most = max(most, value);
   }
 };
-__device__ __forceinline__ Range range_of_squad(const Squad& squad, SquadStorage& storage,
-                                                const Range& mine) {
+__device__ __forceinline__ Range range_of_sort_group(const SortGroup& sort_group,
+                                                     SortGroupStorage& storage, const Range& mine) {
   const std::uint32_t least = __reduce_min_sync(0xFFFFFFFFu, mine.least);
   const std::uint32_t most = __reduce_max_sync(0xFFFFFFFFu, mine.most);
-  if (squad.lane == 0) {
-    storage.least[squad.warp] = least;
-    storage.most[squad.warp] = most;
+  if (sort_group.lane == 0) {
+    storage.least[sort_group.warp] = least;
+    storage.most[sort_group.warp] = most;
   }
   __syncthreads();
   Range all;
 #pragma unroll
-  for (int i = 0; i < kSquadWarps; ++i) {
+  for (int i = 0; i < kSortGroupWarps; ++i) {
     all.least = min(all.least, storage.least[i]);
     all.most = max(all.most, storage.most[i]);
   }
