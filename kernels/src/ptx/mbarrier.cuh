@@ -14,8 +14,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 /// Called by one thread before use. mbarrier_init_fence and a barrier of the block follow.
-__device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32_t num_arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals)
+__device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32_t num_insertions) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_insertions)
                : "memory");
 }
 
@@ -35,16 +35,16 @@ __device__ __forceinline__ void mbarrier_arrive_times(std::uint32_t barrier, std
 }
 
 /// A warp arrives for what all its lanes did: each lane calls this after __syncwarp, lane 0
-/// arrives, and the barrier counts kWarpArrivals. Racecheck does not follow an order that lanes
+/// arrives, and the barrier counts kWarpInsertions. Racecheck does not follow an order that lanes
 /// establish by __syncwarp through the arrival of another lane. With FDMA_EVERY_LANE_ARRIVES each
 /// lane arrives for itself, which is slower and, apart from the counts, the same.
 #ifdef FDMA_EVERY_LANE_ARRIVES
-inline constexpr std::uint32_t kWarpArrivals = 32;
+inline constexpr std::uint32_t kWarpInsertions = 32;
 __device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int) {
   mbarrier_arrive(barrier);
 }
 #else
-inline constexpr std::uint32_t kWarpArrivals = 1;
+inline constexpr std::uint32_t kWarpInsertions = 1;
 __device__ __forceinline__ void mbarrier_arrive_warp(std::uint32_t barrier, int lane) {
   if (lane == 0) mbarrier_arrive(barrier);
 }

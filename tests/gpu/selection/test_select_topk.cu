@@ -197,7 +197,8 @@ TEST(DeviceTopk, ScoresOfEveryScale) {
   }
 }
 
-// The faster scores drift, the fewer pieces are those from which the keys come that die in one.
+// The faster scores drift, the fewer pieces are those from which the keys come that are evicted in
+// one.
 TEST(DeviceTopk, DriftingAtEverySpeed) {
   FDMA_SKIP_WITHOUT_HOPPER();
   std::mt19937 random(10);

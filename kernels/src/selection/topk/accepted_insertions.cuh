@@ -1,24 +1,24 @@
 // Determines which insertions of a piece are accepted, and by that when the evicted keys are
 // evicted (select_topk.cu). One block runs it.
 //
-// While every arriving key is kept, each arrival evicts the worst key that is kept at that time,
+// While every arriving key is kept, each insertion evicts the worst key that is kept at that time,
 // and the evicted keys become better and better: the i-th worst evicted key is evicted by the i-th
-// arrival. Sorting by rank is then enough, and no search is needed. Some insertions come too late,
-// when w better keys are there. They evict nothing, and both sequences of the rule must leave them
-// out.
+// insertion. Sorting by rank is then enough, and no search is needed. Some insertions come too
+// late, when w better keys are there. They evict nothing, and both sequences of the rule must leave
+// them out.
 //
 // The rule itself finds them. Under the rule, with the keys known so far left out, such a key would
-// be evicted before it arrives, or by its own arrival. A rule that counts too many arrivals, and
-// equally many evictions, names an arrival that is not earlier than the true one. A key that must
-// not be evicted yet is therefore never rejected, and when nothing is left to reject the rule holds
-// for every arrival.
+// be evicted before it arrives, or by its own insertion. A rule that counts too many insertions,
+// and equally many evictions, names an insertion that is not earlier than the true one. A key that
+// must not be evicted yet is therefore never rejected, and when nothing is left to reject the rule
+// holds for every insertion.
 //
 // Example     1 and 5 are kept, and 7, 6, 2, 8 arrive. The evicted keys are 1, 2, 5, 6; by the rule
-//             with arrivals 0, 1, 2, 3, key 2 (arrival 2) is evicted too early, so it is rejected.
-//             Now 1, 5, 6 are evicted by arrivals 0, 1 and 3
+//             with insertions 0, 1, 2, 3, key 2 (insertion 2) is evicted too early, so it is
+//             rejected. Now 1, 5, 6 are evicted by insertions 0, 1 and 3
 // Cost        each round but the last rejects at least one, and in practice about half of what is
 //             left: normally distributed scores take 2 to 4 rounds, and no order that was tried
-//             took more than 12. Among all orders of few arrivals the first to take 2, 3, 4 and 5
+//             took more than 12. Among all orders of few insertions the first to take 2, 3, 4 and 5
 //             rounds have 2, 3, 5 and 8 of them; if that continues, 2,048 insertions take 16 at
 //             worst
 #pragma once
@@ -30,7 +30,7 @@
 
 namespace fdma::zoh {
 
-struct EntrantStorage {
+struct InsertionStorage {
   static constexpr int kWords = kPieceKeys / 32;
 
   std::uint32_t is_accepted[kWords];  ///< by index in the piece
@@ -53,11 +53,11 @@ __device__ __forceinline__ int sum_ones(const std::uint32_t (&words)[2], std::ui
   return __shfl_sync(0xFFFFFFFFu, sum, 31);
 }
 
-/// Numbers accepted insertions in the order of their arrivals. All kThreads threads of the block
+/// Numbers accepted insertions in the order of their insertions. All kThreads threads of the block
 /// call it, after a barrier that follows the change of the bits.
 template <int kThreads>
-__device__ __forceinline__ void number_accepted(EntrantStorage& storage) {
-  static_assert(EntrantStorage::kWords == 64);
+__device__ __forceinline__ void number_accepted(InsertionStorage& storage) {
+  static_assert(InsertionStorage::kWords == 64);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   std::uint32_t words[2], before[2];
   if (thread < 32) {
@@ -86,9 +86,9 @@ __device__ __forceinline__ void number_accepted(EntrantStorage& storage) {
   __syncthreads();
 }
 
-/// The index in the piece of the arrival that evicts a key, where the key is the place-th best
+/// The index in the piece of the insertion that evicts a key, where the key is the place-th best
 /// (from 0) of those evicted in the piece.
-__device__ __forceinline__ int death_of(const EntrantStorage& storage, int place) {
+__device__ __forceinline__ int eviction_of(const InsertionStorage& storage, int place) {
   const uint2 rejected = storage.rejected[place / 32];
   const int above = static_cast<int>(rejected.y) + __popc(rejected.x & ((1u << place % 32) - 1));
   return storage.locals[storage.num_accepted - 1 - (place - above)];

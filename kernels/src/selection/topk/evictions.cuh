@@ -37,19 +37,19 @@ inline constexpr int kMostCounted = 256;
 
 /// Number of equal steps into which the values of evicted keys are divided, and the number of keys
 /// that one step may have. If a step has more, keys are ordered by their windows, as above.
-inline constexpr int kDyingSteps = 8 * kTopkThreads;
+inline constexpr int kEvictedSteps = 8 * kTopkThreads;
 inline constexpr int kMostOfStep = 12;
 
-struct DeathStorage {
-  alignas(16) std::uint64_t dying[kPieceKeys];
+struct EvictionStorage {
+  alignas(16) std::uint64_t evicted[kPieceKeys];
   union {
     alignas(16) std::uint64_t merged[kPieceKeys];
     typename BlockSort<kTopkThreads, 1>::TempStorage sort_1;
     typename BlockSort<kTopkThreads, 2>::TempStorage sort_2;
     typename BlockSort<kTopkThreads, 4>::TempStorage sort_4;
   };
-  alignas(16) std::uint16_t fates[kPieceKeys];  ///< of its keys (select_topk.cu)
-  EntrantStorage arrivals;
+  alignas(16) std::uint16_t eviction_indices[kPieceKeys];  ///< of its keys (select_topk.cu)
+  InsertionStorage insertions;
   int starts[kTopkThreads];
   int offsets[kTopkThreads + 1];
   int num_windows;  ///< runs with evicted keys
@@ -57,16 +57,17 @@ struct DeathStorage {
   int bounds[kMostWindows + 1];
   typename cub::BlockScan<int, kTopkThreads>::TempStorage scan;
   /// Number of keys of each step of values, then the number before each.
-  alignas(16) std::uint16_t steps[kDyingSteps + 2];
+  alignas(16) std::uint16_t steps[kEvictedSteps + 2];
 };
 
 /// Gathers the ranks from `before` (any rank if it is 0) to below `after` of all runs, run after
 /// run, into storage.dying; returns their number. `ends`, where known for the piece's group, is the
 /// number of ranks of each run that are `after` or better, otherwise null. `ends_before` is the
 /// same for `before`.
-__device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std::uint64_t before,
-                                   std::uint64_t after, const std::uint16_t* ends,
-                                   const std::uint16_t* ends_before, int num_entrants) {
+__device__ inline int gather_evicted(EvictionStorage& storage, const Runs& runs,
+                                     std::uint64_t before, std::uint64_t after,
+                                     const std::uint16_t* ends, const std::uint16_t* ends_before,
+                                     int num_inserted) {
   const int thread = static_cast<int>(threadIdx.x);
   int filled = 0, num_windows = 0;
   for (int base = 0; base < runs.count; base += kTopkThreads) {
@@ -75,7 +76,7 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
       const bool is_own = base + thread == runs.count - 1;
       if (ends != nullptr && (is_own || ends_before != nullptr)) {
         begin = ends[base + thread];
-        end = is_own ? num_entrants : ends_before[base + thread];
+        end = is_own ? num_inserted : ends_before[base + thread];
       } else {
         const std::uint64_t* run = runs.at(base + thread);
         begin = end_of_at_least(run, 0, runs.size(base + thread), after);
@@ -101,7 +102,7 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
       for (int step = 1 << (31 - __clz(count)); step > 0; step /= 2) {
         if (run + step < count && storage.offsets[run + step] <= i) run += step;
       }
-      storage.dying[filled + i] = runs.at(base + run)[storage.starts[run] + i];
+      storage.evicted[filled + i] = runs.at(base + run)[storage.starts[run] + i];
     }
     filled += total;
     __syncthreads();
@@ -117,7 +118,7 @@ __device__ inline int gather_dying(DeathStorage& storage, const Runs& runs, std:
 /// Merges windows of `from` pairwise into windows of `to`. Each new window begins where every
 /// `stride`-th of the original windows did. A thread merges four keys, from the place that a search
 /// along its diagonal finds.
-__device__ __forceinline__ void merge_windows(const DeathStorage& storage,
+__device__ __forceinline__ void merge_windows(const EvictionStorage& storage,
                                               const std::uint64_t* from, std::uint64_t* to,
                                               int stride, int num_keys) {
   constexpr int kItems = kPieceKeys / kTopkThreads;
@@ -169,7 +170,7 @@ __device__ __forceinline__ void merge_windows(const DeathStorage& storage,
 /// Puts keys, which lie from `before` to below `after`, in descending order: by equal steps of
 /// their values, and inside a step by the number of better ones. Returns false if a step has too
 /// many keys; then nothing is changed.
-__device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dying,
+__device__ __forceinline__ bool order_by_steps(EvictionStorage& storage, int num_evicted,
                                                std::uint64_t before, std::uint64_t after) {
   constexpr unsigned kAll = 0xFFFFFFFFu;
   constexpr int kItems = kPieceKeys / kTopkThreads, kWarps = kTopkThreads / 32;
@@ -177,23 +178,23 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
     return score_of_ascending(static_cast<std::uint32_t>(rank >> 32));
   };
   const float most = value_of(after), distance = most - value_of(before);
-  const float scale = static_cast<float>(kDyingSteps - 1) / distance;
+  const float scale = static_cast<float>(kEvictedSteps - 1) / distance;
   if (before == 0 || !(distance > 0) || !isfinite(distance) || !isfinite(scale)) return false;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   uint4* const mine = reinterpret_cast<uint4*>(storage.steps) + thread;
-  static_assert(kDyingSteps * sizeof(storage.steps[0]) == kTopkThreads * sizeof(uint4));
+  static_assert(kEvictedSteps * sizeof(storage.steps[0]) == kTopkThreads * sizeof(uint4));
   *mine = make_uint4(0, 0, 0, 0);
   __syncthreads();
   const auto step_of = [&](std::uint64_t rank) {
-    return min(static_cast<int>((most - value_of(rank)) * scale), kDyingSteps - 1);
+    return min(static_cast<int>((most - value_of(rank)) * scale), kEvictedSteps - 1);
   };
   int steps[kItems];  // and in the upper bits the key's number inside the step
   bool is_crowded = false;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int place = i * kTopkThreads + thread;
-    if (place >= num_dying) continue;
-    steps[i] = step_of(storage.dying[place]);
+    if (place >= num_evicted) continue;
+    steps[i] = step_of(storage.evicted[place]);
     const int shift = steps[i] % 2 * 16;
     const std::uint32_t counts =
         atomicAdd(reinterpret_cast<std::uint32_t*>(storage.steps) + steps[i] / 2, 1u << shift);
@@ -222,19 +223,19 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
   counts.z = before_word(counts.z, sums[2]);
   counts.w = before_word(counts.w, sums[3]);
   *mine = counts;
-  if (thread == 0) storage.steps[kDyingSteps] = static_cast<std::uint16_t>(num_dying);
+  if (thread == 0) storage.steps[kEvictedSteps] = static_cast<std::uint16_t>(num_evicted);
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int place = i * kTopkThreads + thread;
-    if (place >= num_dying) continue;
-    storage.merged[storage.steps[steps[i] & 0xFFFF] + (steps[i] >> 16)] = storage.dying[place];
+    if (place >= num_evicted) continue;
+    storage.merged[storage.steps[steps[i] & 0xFFFF] + (steps[i] >> 16)] = storage.evicted[place];
   }
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int at = i * kTopkThreads + thread;
-    if (at >= num_dying) continue;
+    if (at >= num_evicted) continue;
     const std::uint64_t rank = storage.merged[at];
     const int step = step_of(rank), end = storage.steps[step + 1];
     int place = storage.steps[step];
@@ -244,56 +245,57 @@ __device__ __forceinline__ bool order_by_steps(DeathStorage& storage, int num_dy
         place += storage.merged[other] > rank ? 1 : 0;
       }
     }
-    storage.dying[place] = rank;
+    storage.evicted[place] = rank;
   }
   __syncthreads();
   return true;
 }
 
 /// Puts few keys in descending order. The place of each key is the number of better ones.
-__device__ __forceinline__ void order_few(DeathStorage& storage, int num_dying) {
+__device__ __forceinline__ void order_few(EvictionStorage& storage, int num_evicted) {
   const int thread = static_cast<int>(threadIdx.x);
   std::uint64_t rank = 0;
   int place = 0;
-  if (thread < num_dying) {
-    rank = storage.dying[thread];
+  if (thread < num_evicted) {
+    rank = storage.evicted[thread];
 #pragma unroll 4
-    for (int i = 0; i < num_dying; ++i) place += storage.dying[i] > rank ? 1 : 0;
+    for (int i = 0; i < num_evicted; ++i) place += storage.evicted[i] > rank ? 1 : 0;
   }
   __syncthreads();
-  if (thread < num_dying) storage.dying[place] = rank;
+  if (thread < num_evicted) storage.evicted[place] = rank;
   __syncthreads();
 }
 
 /// The same for many keys, by a block sort.
 template <int kItems, class Storage>
-__device__ __forceinline__ void sort_dying(DeathStorage& storage, Storage& sort_storage,
-                                           int num_dying) {
+__device__ __forceinline__ void sort_evicted(EvictionStorage& storage, Storage& sort_storage,
+                                             int num_evicted) {
   const int first = static_cast<int>(threadIdx.x) * kItems;
   std::uint64_t ranks[kItems];
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) ranks[i] = first + i < num_dying ? storage.dying[first + i] : 0;
+  for (int i = 0; i < kItems; ++i)
+    ranks[i] = first + i < num_evicted ? storage.evicted[first + i] : 0;
   __syncthreads();
   BlockSort<kTopkThreads, kItems>(sort_storage).Sort(ranks, GreaterRank());
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) storage.dying[first + i] = ranks[i];
+  for (int i = 0; i < kItems; ++i) storage.evicted[first + i] = ranks[i];
   __syncthreads();
 }
 
 /// Puts evicted keys, from `before` to below `after`, in descending order; returns their address
 /// afterwards.
-__device__ __forceinline__ const std::uint64_t* order_dying(DeathStorage& storage, int num_dying,
-                                                            std::uint64_t before,
-                                                            std::uint64_t after) {
+__device__ __forceinline__ const std::uint64_t* order_evicted(EvictionStorage& storage,
+                                                              int num_evicted, std::uint64_t before,
+                                                              std::uint64_t after) {
   const int num_windows = storage.num_windows;
-  if (num_windows > 2 && num_dying > 64 && order_by_steps(storage, num_dying, before, after)) {
-    return storage.dying;
+  if (num_windows > 2 && num_evicted > 64 && order_by_steps(storage, num_evicted, before, after)) {
+    return storage.evicted;
   }
-  if (num_windows <= 4 || (num_windows <= kMostWindows && num_dying > 64)) {
-    std::uint64_t *from = storage.dying, *to = storage.merged;
+  if (num_windows <= 4 || (num_windows <= kMostWindows && num_evicted > 64)) {
+    std::uint64_t *from = storage.evicted, *to = storage.merged;
     for (int stride = 1; stride < num_windows; stride *= 2) {
-      merge_windows(storage, from, to, stride, num_dying);
+      merge_windows(storage, from, to, stride, num_evicted);
       __syncthreads();
       std::uint64_t* const merged = to;
       to = from;
@@ -301,16 +303,16 @@ __device__ __forceinline__ const std::uint64_t* order_dying(DeathStorage& storag
     }
     return from;
   }
-  if (num_dying <= kMostCounted) {
-    order_few(storage, num_dying);
-  } else if (num_dying <= kTopkThreads) {
-    sort_dying<1>(storage, storage.sort_1, num_dying);
-  } else if (num_dying <= 2 * kTopkThreads) {
-    sort_dying<2>(storage, storage.sort_2, num_dying);
+  if (num_evicted <= kMostCounted) {
+    order_few(storage, num_evicted);
+  } else if (num_evicted <= kTopkThreads) {
+    sort_evicted<1>(storage, storage.sort_1, num_evicted);
+  } else if (num_evicted <= 2 * kTopkThreads) {
+    sort_evicted<2>(storage, storage.sort_2, num_evicted);
   } else {
-    sort_dying<4>(storage, storage.sort_4, num_dying);
+    sort_evicted<4>(storage, storage.sort_4, num_evicted);
   }
-  return storage.dying;
+  return storage.evicted;
 }
 
 }  // namespace fdma::zoh

@@ -27,11 +27,11 @@ namespace {
 constexpr int kThreads = 256;
 
 struct StepStorage {
-  std::uint64_t entrants[kPieceKeys];  ///< the run of the new keys
+  std::uint64_t inserted[kPieceKeys];  ///< the run of the new keys
   union {
     typename BlockSort<kThreads, 1>::TempStorage sort_1;
     typename BlockSort<kThreads, 8>::TempStorage sort_8;
-    ArrivalStorage arrivals;
+    InsertionTreeStorage insertions;
   };
 };
 
@@ -123,7 +123,7 @@ class Row {
     BlockSort<kThreads, kItems>(sort_storage).Sort(ranks, GreaterRank());
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) storage_.entrants[thread_ * kItems + i] = ranks[i];
+    for (int i = 0; i < kItems; ++i) storage_.inserted[thread_ * kItems + i] = ranks[i];
     __syncthreads();
   }
 
@@ -134,24 +134,24 @@ class Row {
     } else {
       sort<8>(storage_.sort_8, first_key, count);
     }
-    const std::uint64_t* const entrants = storage_.entrants;
+    const std::uint64_t* const inserted = storage_.inserted;
     const std::uint64_t* const ranks = ranks_of(now_.buffer);
     const std::uint64_t worst = now_.num_kept == state_.w ? ranks[state_.w - 1] : 1;
-    const int num_seen = end_of_at_least(entrants, 0, count, 1);
-    const int num_entrants = end_of_at_least(entrants, 0, num_seen, worst);
-    for (int i = num_entrants + thread_; i < num_seen; i += kThreads) {
-      kept_[key_of_rank(entrants[i])] = make_int2(0, 0);
+    const int num_seen = end_of_at_least(inserted, 0, count, 1);
+    const int num_inserted = end_of_at_least(inserted, 0, num_seen, worst);
+    for (int i = num_inserted + thread_; i < num_seen; i += kThreads) {
+      kept_[key_of_rank(inserted[i])] = make_int2(0, 0);
     }
-    if (num_entrants > 0) enter(first_key, num_entrants);
+    if (num_inserted > 0) enter(first_key, num_inserted);
     __syncthreads();
   }
 
   // Number of the kept keys that are among the `staying` best of both runs.
-  __device__ int num_old_staying(const std::uint64_t* ranks, int num_entrants, int staying) const {
+  __device__ int num_old_staying(const std::uint64_t* ranks, int num_inserted, int staying) const {
     int low = 0, high = min(now_.num_kept, staying);
     while (low < high) {
-      const int middle = (low + high) / 2, entrant = staying - 1 - middle;
-      if (entrant >= num_entrants || ranks[middle] > storage_.entrants[entrant]) {
+      const int middle = (low + high) / 2, inserted_key = staying - 1 - middle;
+      if (inserted_key >= num_inserted || ranks[middle] > storage_.inserted[inserted_key]) {
         low = middle + 1;
       } else {
         high = middle;
@@ -160,31 +160,32 @@ class Row {
     return low;
   }
 
-  __device__ void enter(int first_key, int num_entrants) {
-    const std::uint64_t* const entrants = storage_.entrants;
+  __device__ void enter(int first_key, int num_inserted) {
+    const std::uint64_t* const inserted = storage_.inserted;
     const std::uint64_t* const ranks = ranks_of(now_.buffer);
     const auto staying =
-        static_cast<int>(min(static_cast<std::int64_t>(now_.num_kept) + num_entrants, state_.w));
-    const int old_staying = num_old_staying(ranks, num_entrants, staying);
+        static_cast<int>(min(static_cast<std::int64_t>(now_.num_kept) + num_inserted, state_.w));
+    const int old_staying = num_old_staying(ranks, num_inserted, staying);
     const int new_staying = staying - old_staying;
-    const int old_dying = now_.num_kept - old_staying;
-    const int num_dying = old_dying + num_entrants - new_staying;
-    if (num_dying > 0) {
-      number_arrivals<kThreads>(storage_.arrivals, num_entrants,
-                                [&](int i) { return key_of_rank(entrants[i]) - first_key; });
-      build_tree<kThreads>(storage_.arrivals, num_entrants);
-      const Arrivals arrivals = tree_of(storage_.arrivals);
-      for (int i = thread_; i < num_dying; i += kThreads) {
-        const bool is_old = i < old_dying;
+    const int old_evicted = now_.num_kept - old_staying;
+    const int num_evicted = old_evicted + num_inserted - new_staying;
+    if (num_evicted > 0) {
+      number_insertions<kThreads>(storage_.insertions, num_inserted,
+                                  [&](int i) { return key_of_rank(inserted[i]) - first_key; });
+      build_tree<kThreads>(storage_.insertions, num_inserted);
+      const InsertionTree insertions = tree_of(storage_.insertions);
+      for (int i = thread_; i < num_evicted; i += kThreads) {
+        const bool is_old = i < old_evicted;
         const std::uint64_t rank =
-            is_old ? ranks[old_staying + i] : entrants[new_staying + i - old_dying];
-        const int new_above = is_old ? end_of_at_least(entrants, new_staying, num_entrants, rank)
-                                     : new_staying + i - old_dying;
+            is_old ? ranks[old_staying + i] : inserted[new_staying + i - old_evicted];
+        const int new_above = is_old ? end_of_at_least(inserted, new_staying, num_inserted, rank)
+                                     : new_staying + i - old_evicted;
         const int old_above =
             is_old ? old_staying + i : end_of_at_least(ranks, old_staying, now_.num_kept, rank);
         const int place = new_above - new_staying + old_above - old_staying;
         const int last =
-            first_key + storage_.arrivals.local_of_arrival[arrivals.largest(new_above, place + 1)];
+            first_key +
+            storage_.insertions.local_of_insertion[insertions.largest(new_above, place + 1)];
         const int key = key_of_rank(rank);
         const int begin = is_old ? kept_[key].x : begin_of(key), end = begin_of(last);
         kept_[key] = begin < end ? make_int2(begin, end) : make_int2(0, 0);
@@ -192,12 +193,12 @@ class Row {
     }
     std::uint64_t* const merged = ranks_of(1 - now_.buffer);
     for (int i = thread_; i < old_staying; i += kThreads) {
-      merged[i + end_of_at_least(entrants, 0, new_staying, ranks[i])] = ranks[i];
+      merged[i + end_of_at_least(inserted, 0, new_staying, ranks[i])] = ranks[i];
     }
     for (int i = thread_; i < new_staying; i += kThreads) {
-      const int key = key_of_rank(entrants[i]);
+      const int key = key_of_rank(inserted[i]);
       kept_[key] = make_int2(begin_of(key), kOpenEnd);
-      merged[i + end_of_at_least(ranks, 0, old_staying, entrants[i])] = entrants[i];
+      merged[i + end_of_at_least(ranks, 0, old_staying, inserted[i])] = inserted[i];
     }
     now_.buffer = 1 - now_.buffer;
     now_.num_kept = staying;

@@ -101,19 +101,19 @@ FDMA_HOST_DEVICE inline int sample_up_to(int place) {
   return sample < kSamples && sample_place(sample) == place ? sample : sample - 1;
 }
 
-/// Arrivals 0..m-1 in the order of their ranks, for one query: the j-th largest of the first few.
-/// The structure has two levels of digits of three bits, then leaves of 32 arrivals. Level 0 holds
-/// bits 10 to 8 of the arrivals in the order of their ranks. Level 1 holds bits 7 to 5, stably
-/// sorted by the bits above. A leaf holds the 32 arrivals with the same upper bits, and which of
-/// them are among its first ones. Arrivals are a permutation, so all nodes but the last are full,
-/// and their begins need no table.
+/// Insertions 0..m-1 in the order of their ranks, for one query: the j-th largest of the first few.
+/// The structure has two levels of digits of three bits, then leaves of 32 insertions. Level 0
+/// holds bits 10 to 8 of the insertions in the order of their ranks. Level 1 holds bits 7 to 5,
+/// stably sorted by the bits above. A leaf holds the 32 insertions with the same upper bits, and
+/// which of them are among its first ones. Insertions are a permutation, so all nodes but the last
+/// are full, and their begins need no table.
 ///
-/// Example     arrivals 300 0 301 1 2 .. 299; the largest of the first two (j = 1): their digits
+/// Example     insertions 300 0 301 1 2 .. 299; the largest of the first two (j = 1): their digits
 ///             are 1 and 0, so it is in the node of digit 1, as the largest (j = 1) of the first
 ///             one there; its digit there is 1 (300 = 1 * 256 + 1 * 32 + 12); in that leaf the
 ///             highest bit of the first one is bit 12: 300
 /// Cost        a query reads two words of 32 bytes and one of 4
-struct Arrivals {
+struct InsertionTree {
   static constexpr int kWords = kPieceKeys / 32;
   static constexpr int kLevels = 2;
   static constexpr int kDigits = 8;
@@ -128,11 +128,11 @@ struct Arrivals {
 
   const Word* words;  ///< [kLevels][kWords]
   const std::uint32_t*
-      leaves;  ///< [kPieceKeys]: the lower bits of the arrivals of a leaf up to there
+      leaves;  ///< [kPieceKeys]: the lower bits of the insertions of a leaf up to there
 
   static FDMA_HOST_DEVICE int shift_of(int level) { return level == 0 ? 8 : 5; }
-  static FDMA_HOST_DEVICE int digit_of(int arrival, int level) {
-    return arrival >> shift_of(level) & (kDigits - 1);
+  static FDMA_HOST_DEVICE int digit_of(int insertion, int level) {
+    return insertion >> shift_of(level) & (kDigits - 1);
   }
   /// The order makes the sums of 2 and 6 neighbours, and those of 1 and 3, and of 5 and 7.
   static FDMA_HOST_DEVICE int slot_of(int digit) { return 0x73605241 >> (4 * digit) & 7; }
@@ -172,7 +172,7 @@ struct Arrivals {
     return node + (digit << shift_of(level)) + before + count_ones(equal & ((1u << (at % 32)) - 1));
   }
 
-  /// The j-th largest (from 1) of the first `count` arrivals; 1 <= j <= count.
+  /// The j-th largest (from 1) of the first `count` insertions; 1 <= j <= count.
   FDMA_HOST_DEVICE int largest(int count, int j) const {
     int node = 0;
 #ifdef __CUDA_ARCH__

@@ -11,7 +11,8 @@
 //                       find per piece the threshold T, the rank of the w-th best key of its group up
 //                       to the piece's end, by samples of the runs (thresholds.cuh), in groups of
 //                       more than 64 pieces bit by bit from the top (searched_thresholds.cuh)
-//   3. find_deaths      with T before and after its piece, a block knows what happens in the piece.
+//   3. find_evictions      with T before and after its piece, a block knows what happens in the
+//   piece.
 //                       The keys evicted there are those from T before up to T after: one window of
 //                       each run. The keys of the piece above T before are its insertions. Each of
 //                       them takes the place of the worst key that is kept when it arrives, or comes
@@ -22,7 +23,7 @@
 // blocks run.
 //
 // Fits        random scores: few keys of a late piece enter, and step 3 does little
-// Fits        rising scores: every key enters and is evicted, in the order of arrival
+// Fits        rising scores: every key enters and is evicted, in the order of insertion
 // Fits less   scores that drift upwards: some keys enter and come too late, which takes some rounds
 // Cost        8 B written and read per key by the sort; step 2 looks at each run of a group from
 //             each of its pieces, which is quadratic in kv_len / 2,048; by samples it takes 18 to
@@ -45,7 +46,7 @@ namespace fdma::zoh {
 namespace {
 
 constexpr int kThreads = kTopkThreads;
-constexpr int kDyingOfThread = kPieceKeys / kThreads;
+constexpr int kEvictedOfThread = kPieceKeys / kThreads;
 
 __device__ int local_of(const Piece& piece, std::uint64_t rank) {
   return piece.kind == PieceKind::packed ? local_of_packed_rank(rank)
@@ -83,132 +84,136 @@ __global__ void __launch_bounds__(kThreads)
   search_worst_of_many(call);
 }
 
-// The eviction index of a key inside its own piece: the arrival by which it is evicted there, or
+// The eviction index of a key inside its own piece: the insertion by which it is evicted there, or
 // one of these values.
-enum Fate : std::uint16_t { kNeverKept = 0xFFFF, kOutlivesGroup = 0xFFFE, kDiesLater = 0xFFFD };
+enum Fate : std::uint16_t { kNeverKept = 0xFFFF, kOutlivesGroup = 0xFFFE, kEvictedLater = 0xFFFD };
 
 // Finds the insertions of a piece: sets what becomes of those that are not evicted in it, and the
 // bits of their indices. Other keys are never kept.
-__device__ __forceinline__ void find_entrants(const TopkCall& call, const Piece& piece, int index,
-                                              std::uint64_t before, DeathStorage& storage) {
+__device__ __forceinline__ void find_inserted(const TopkCall& call, const Piece& piece, int index,
+                                              std::uint64_t before, EvictionStorage& storage) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const std::uint64_t in_the_end = call.worst[index + piece.num_after];
   const std::uint64_t* run = call.runs + std::int64_t{index} * kPieceKeys;
   const std::uint64_t least = max(before, std::uint64_t{1});
-  std::uint64_t ranks[kDyingOfThread];
+  std::uint64_t ranks[kEvictedOfThread];
 #pragma unroll
-  for (int i = 0; i < kDyingOfThread; ++i) {
+  for (int i = 0; i < kEvictedOfThread; ++i) {
     const int at = i * kThreads + thread;
     ranks[i] = at < piece.num_keys ? run[at] : 0;
   }
   static_assert(kPieceKeys == 4 * kThreads);
-  reinterpret_cast<uint2*>(storage.fates)[thread] = make_uint2(0xFFFFFFFFu, 0xFFFFFFFFu);
+  reinterpret_cast<uint2*>(storage.eviction_indices)[thread] = make_uint2(0xFFFFFFFFu, 0xFFFFFFFFu);
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kDyingOfThread; ++i) {
+  for (int i = 0; i < kEvictedOfThread; ++i) {
     if (ranks[i] < least) continue;
-    storage.fates[local_of(piece, ranks[i])] = ranks[i] >= in_the_end ? kOutlivesGroup : kDiesLater;
+    storage.eviction_indices[local_of(piece, ranks[i])] =
+        ranks[i] >= in_the_end ? kOutlivesGroup : kEvictedLater;
   }
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kDyingOfThread; ++i) {
+  for (int i = 0; i < kEvictedOfThread; ++i) {
     const int word = i * (kThreads / 32) + thread / 32;
-    const unsigned entrants =
-        __ballot_sync(0xFFFFFFFFu, storage.fates[word * 32 + lane] != kNeverKept);
+    const unsigned inserted =
+        __ballot_sync(0xFFFFFFFFu, storage.eviction_indices[word * 32 + lane] != kNeverKept);
     if (lane == 0) {
-      storage.arrivals.is_accepted[word] = entrants;
-      storage.arrivals.is_rejected[word] = 0;
+      storage.insertions.is_accepted[word] = inserted;
+      storage.insertions.is_rejected[word] = 0;
     }
   }
 }
 
 // Determines which keys are evicted in the piece, and when: sets eviction indices of its own keys
 // and intervals of other keys.
-__device__ __forceinline__ void settle_deaths(const TopkCall& call, const Piece& piece, int index,
-                                              std::uint64_t before, std::uint64_t after,
-                                              DeathStorage& storage) {
+__device__ __forceinline__ void settle_evictions(const TopkCall& call, const Piece& piece,
+                                                 int index, std::uint64_t before,
+                                                 std::uint64_t after, EvictionStorage& storage) {
   const Runs runs(call, piece, index);
-  number_accepted<kThreads>(storage.arrivals);
-  const int num_entrants = storage.arrivals.num_accepted;
+  number_accepted<kThreads>(storage.insertions);
+  const int num_inserted = storage.insertions.num_accepted;
   const std::uint16_t* ends = nullptr;
   const std::uint16_t* ends_before = nullptr;
   if (call.ends != nullptr) {
     ends = call.ends + std::int64_t{index} * call.most_parts;
     if (before != 0) ends_before = ends - call.most_parts;
   }
-  const int num_dying = gather_dying(storage, runs, before, after, ends, ends_before, num_entrants);
-  if (num_dying == 0) return;
-  const std::uint64_t* const dying = order_dying(storage, num_dying, before, after);
+  const int num_evicted =
+      gather_evicted(storage, runs, before, after, ends, ends_before, num_inserted);
+  if (num_evicted == 0) return;
+  const std::uint64_t* const evicted = order_evicted(storage, num_evicted, before, after);
   // Keys of earlier pieces have negative indices.
   constexpr int kNone = INT_MIN;
   const int thread = static_cast<int>(threadIdx.x);
-  int locals[kDyingOfThread];
+  int locals[kEvictedOfThread];
 #pragma unroll
-  for (int i = 0; i < kDyingOfThread; ++i) {
+  for (int i = 0; i < kEvictedOfThread; ++i) {
     const int place = i * kThreads + thread;
-    locals[i] = place < num_dying ? local_of(piece, dying[place]) : kNone;
+    locals[i] = place < num_evicted ? local_of(piece, evicted[place]) : kNone;
   }
   for (;;) {
     bool rejects = false;
 #pragma unroll
-    for (int i = 0; i < kDyingOfThread; ++i) {
-      if (i * kThreads >= num_dying) break;
+    for (int i = 0; i < kEvictedOfThread; ++i) {
+      if (i * kThreads >= num_evicted) break;
       const int place = i * kThreads + thread;
-      const bool is_late = locals[i] >= 0 && death_of(storage.arrivals, place) <= locals[i];
+      const bool is_late = locals[i] >= 0 && eviction_of(storage.insertions, place) <= locals[i];
       const unsigned late = __ballot_sync(0xFFFFFFFFu, is_late);
       if (late == 0) continue;
-      if (thread % 32 == 0) storage.arrivals.is_rejected[place / 32] |= late;
+      if (thread % 32 == 0) storage.insertions.is_rejected[place / 32] |= late;
       rejects = true;
       if (!is_late) continue;
-      atomicAnd(&storage.arrivals.is_accepted[locals[i] / 32], ~(1u << locals[i] % 32));
-      storage.fates[locals[i]] = kNeverKept;
+      atomicAnd(&storage.insertions.is_accepted[locals[i] / 32], ~(1u << locals[i] % 32));
+      storage.eviction_indices[locals[i]] = kNeverKept;
       locals[i] = kNone;
     }
     if (__syncthreads_or(rejects) == 0) break;
-    number_accepted<kThreads>(storage.arrivals);
+    number_accepted<kThreads>(storage.insertions);
   }
   int2* kept = row_of(call, piece);
   const int2* queries = queries_of(call, piece);
 #pragma unroll
-  for (int i = 0; i < kDyingOfThread; ++i) {
+  for (int i = 0; i < kEvictedOfThread; ++i) {
     if (locals[i] == kNone) continue;
-    const int death = death_of(storage.arrivals, i * kThreads + thread);
+    const int eviction = eviction_of(storage.insertions, i * kThreads + thread);
     if (locals[i] >= 0) {
-      storage.fates[locals[i]] = static_cast<std::uint16_t>(death);
+      storage.eviction_indices[locals[i]] = static_cast<std::uint16_t>(eviction);
       continue;
     }
     // Loaded by __ldg, which may come before the stores of other items.
     int2 interval = __ldg(queries + locals[i]);
-    interval.y = min(interval.y, __ldg(queries + death).x);
+    interval.y = min(interval.y, __ldg(queries + eviction).x);
     kept[locals[i]] = interval.x < interval.y ? interval : make_int2(0, 0);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 3) find_deaths(const __grid_constant__ TopkCall call) {
+__global__ void __launch_bounds__(kThreads, 3)
+    find_evictions(const __grid_constant__ TopkCall call) {
   ptx::let_next_grid_start();
   extern __shared__ __align__(16) unsigned char raw_storage[];
-  DeathStorage& storage = *reinterpret_cast<DeathStorage*>(raw_storage);
+  EvictionStorage& storage = *reinterpret_cast<EvictionStorage*>(raw_storage);
   const int index = static_cast<int>(blockIdx.x);
   const Piece piece = call.pieces[index];
   ptx::wait_for_grid_before();
   const std::uint64_t before = piece.num_before == 0 ? 0 : call.worst[index - 1];
   const std::uint64_t after = call.worst[index];
-  find_entrants(call, piece, index, before, storage);
+  find_inserted(call, piece, index, before, storage);
   __syncthreads();
-  if (after != 0) settle_deaths(call, piece, index, before, after, storage);
+  if (after != 0) settle_evictions(call, piece, index, before, after, storage);
   __syncthreads();
   const int2* queries = queries_of(call, piece);
   int2* kept = row_of(call, piece);
 #pragma unroll
-  for (int i = 0; i < kDyingOfThread; ++i) {
+  for (int i = 0; i < kEvictedOfThread; ++i) {
     const int local = i * kThreads + static_cast<int>(threadIdx.x);
     if (local >= piece.num_keys) continue;
-    const std::uint16_t fate = storage.fates[local];
-    if (fate == kDiesLater) continue;
+    const std::uint16_t eviction_index = storage.eviction_indices[local];
+    if (eviction_index == kEvictedLater) continue;
     int2 interval = make_int2(0, 0);
-    if (fate != kNeverKept) {
+    if (eviction_index != kNeverKept) {
       interval = __ldg(queries + local);
-      if (fate < kPieceKeys) interval.y = min(interval.y, __ldg(queries + fate).x);
+      if (eviction_index < kPieceKeys)
+        interval.y = min(interval.y, __ldg(queries + eviction_index).x);
       if (interval.x >= interval.y) interval = make_int2(0, 0);
     }
     kept[local] = interval;
@@ -224,7 +229,7 @@ Result<void> prepare_topk() {
   };
   FDMA_TRY_VOID(allow(find_worst_by_samples, sizeof(ThresholdStorage)));
   FDMA_TRY_VOID(allow(find_worst_of_many, kMostParts * kWindowBytes));
-  return allow(find_deaths, sizeof(DeathStorage));
+  return allow(find_evictions, sizeof(EvictionStorage));
 }
 
 Result<void> launch_thresholds(const TopkCall& call, std::int64_t num_sorted, Stream stream) {
@@ -265,10 +270,10 @@ Result<void> launch_topk(const TopkCall& call, std::int64_t num_pieces, std::int
   if (num_sorted == 0) return {};
   if (call.most_parts > 1) FDMA_TRY_VOID(launch_thresholds(call, num_sorted, stream));
   return sm90::check_cuda(
-      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_deaths,
+      ptx::launch_overlapping_if(ptx::is_worth_overlap(num_sorted), find_evictions,
                                  dim3(static_cast<unsigned>(num_sorted)), dim3(kThreads),
-                                 static_cast<int>(sizeof(DeathStorage)), stream, call),
-      "launch of the kernel that finds deaths");
+                                 static_cast<int>(sizeof(EvictionStorage)), stream, call),
+      "launch of the kernel that finds evictions");
 }
 
 }  // namespace fdma::zoh

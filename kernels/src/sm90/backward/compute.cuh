@@ -90,7 +90,7 @@ __device__ __forceinline__ void compute_tile_groups(const BackwardParams& p, std
   // Signals a barrier at which another warpgroup waits. Racecheck does not follow an order
   // established by threads that arrive without waiting.
   const auto hand_over = [&](int barrier) {
-    if constexpr (ptx::kWarpArrivals > 1) {
+    if constexpr (ptx::kWarpInsertions > 1) {
       ptx::named_barrier_sync(barrier, kComputeThreads);
     } else {
       ptx::named_barrier_arrive(barrier, kComputeThreads);

@@ -20,9 +20,9 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
   if (threadIdx.x == 0) {
     ptx::let_next_grid_start();
-    const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
+    const auto init = [&](int first, int count, std::uint32_t num_insertions) {
       for (int i = 0; i < count; ++i) {
-        ptx::mbarrier_init(base + first + 8 * i, num_arrivals * ptx::kWarpArrivals);
+        ptx::mbarrier_init(base + first + 8 * i, num_insertions * ptx::kWarpInsertions);
       }
     };
     constexpr int kStages = Layout::kStages;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
       ptx::mbarrier_init(base + Layout::kWorkTileFull + 8 * i, 1);
       // Released by the warps that make masks and by the thread that loads.
       ptx::mbarrier_init(base + Layout::kWorkTileEmpty + 8 * i,
-                         kMaskWarps * ptx::kWarpArrivals + 1);
+                         kMaskWarps * ptx::kWarpInsertions + 1);
     }
     for (int i = 0; i < Layout::kRequestSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);

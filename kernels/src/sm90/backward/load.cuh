@@ -490,7 +490,7 @@ class TileGroupLoader {
       ptx::mbarrier_arrive_expect(request_barrier_, bytes);
       return request_barrier_;
     }
-    for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
+    for (std::uint32_t i = 1; i < ptx::kWarpInsertions; ++i) ptx::mbarrier_arrive(full);
     ptx::mbarrier_arrive_expect(full, bytes);
     return full;
   }
@@ -584,7 +584,7 @@ class TileGroupLoader {
           halves = live;
         }
         if (halves == 0) {
-          for (std::uint32_t i = 0; i < kComputeWarps * ptx::kWarpArrivals; ++i) {
+          for (std::uint32_t i = 0; i < kComputeWarps * ptx::kWarpInsertions; ++i) {
             ptx::mbarrier_arrive(base_ + Layout::kMaskEmpty + 8 * slots_.stage());
           }
         }
@@ -712,7 +712,7 @@ class TileGroupLoader {
 
   /// Completes a phase of two barriers at which no copy arrives.
   __device__ __forceinline__ void arrive_at(std::uint32_t a, std::uint32_t b) {
-    for (std::uint32_t i = 0; i < ptx::kWarpArrivals; ++i) {
+    for (std::uint32_t i = 0; i < ptx::kWarpInsertions; ++i) {
       ptx::mbarrier_arrive(a);
       ptx::mbarrier_arrive(b);
     }

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
                 "65536 registers");
   // Additional arrivals for a step: by the warps that gather, or on their behalf by the thread that
   // issues its copy.
-  constexpr std::uint32_t kGathering = kGather ? kGatherArrivals : 0;
+  constexpr std::uint32_t kGathering = kGather ? kGatherInsertions : 0;
   extern __shared__ std::uint8_t memory[];
   const std::uint32_t base = (ptx::shared_address(memory) + Layout::kAlignment - 1) &
                              ~static_cast<std::uint32_t>(Layout::kAlignment - 1);
@@ -50,24 +50,24 @@ __global__ void __launch_bounds__(kGather ? kForwardThreads + kGatherThreads : k
   }
   if (threadIdx.x == 0) {
     ptx::let_next_grid_start();
-    const auto init = [&](int first, int count, std::uint32_t num_arrivals) {
-      for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_arrivals);
+    const auto init = [&](int first, int count, std::uint32_t num_insertions) {
+      for (int i = 0; i < count; ++i) ptx::mbarrier_init(base + first + 8 * i, num_insertions);
     };
     init(Layout::kQFull, Layout::kQBuffers, 1);
     // Released by the thread that stores, or by the warps that compute.
     init(Layout::kQEmpty, Layout::kQBuffers,
-         Layout::kQBuffers == 2 ? 1 : kComputeWarps * ptx::kWarpArrivals);
-    init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpArrivals);
+         Layout::kQBuffers == 2 ? 1 : kComputeWarps * ptx::kWarpInsertions);
+    init(Layout::kOutFull, 2 * Layout::kQBuffers, kComputeWarps / 2 * ptx::kWarpInsertions);
     init(Layout::kKFull, Layout::kStages, 1 + kGathering);
-    init(Layout::kKEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
-    init(Layout::kVFull, Layout::kStages, ptx::kWarpArrivals + kGathering);
-    init(Layout::kVEmpty, Layout::kStages, kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kKEmpty, Layout::kStages, kComputeWarps * ptx::kWarpInsertions);
+    init(Layout::kVFull, Layout::kStages, ptx::kWarpInsertions + kGathering);
+    init(Layout::kVEmpty, Layout::kStages, kComputeWarps * ptx::kWarpInsertions);
     init(Layout::kVTail, Layout::kStages * kMaskWarps, 1);
-    init(Layout::kMaskFull, Layout::kMaskSlots, ptx::kWarpArrivals);
-    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpArrivals);
+    init(Layout::kMaskFull, Layout::kMaskSlots, ptx::kWarpInsertions);
+    init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps * ptx::kWarpInsertions);
     init(Layout::kWorkTileFull, Layout::kWorkTileSlots, 1);
     init(Layout::kWorkTileEmpty, Layout::kWorkTileSlots,
-         (kComputeWarps + kMaskWarps + (kGather ? kGatherWarps : 0)) * ptx::kWarpArrivals +
+         (kComputeWarps + kMaskWarps + (kGather ? kGatherWarps : 0)) * ptx::kWarpInsertions +
              (Layout::kQBuffers == 2 ? 1 : 0));
     ptx::mbarrier_init_fence();
   }

@@ -69,7 +69,7 @@ __device__ __forceinline__ bool has_foreign_tail(const TilePlace& place, int key
   return place.kv_len - key < num_keys && v_rows > place.kv_len;
 }
 
-constexpr std::uint32_t kGatherArrivals = kGatherWarps * ptx::kWarpArrivals;  ///< for a step
+constexpr std::uint32_t kGatherInsertions = kGatherWarps * ptx::kWarpInsertions;  ///< for a step
 
 constexpr int kNoTail = -1;
 constexpr int kGathered = -2;  ///< in place of a mask warp: TMA does not load this step
@@ -218,7 +218,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     if constexpr (kGather) {
       const bool is_gathered = pending.tail_warp == kGathered;
       ptx::mbarrier_arrive_times(base + Layout::kVFull + 8 * stage,
-                                 is_gathered ? ptx::kWarpArrivals : kGatherArrivals);
+                                 is_gathered ? ptx::kWarpInsertions : kGatherInsertions);
       if (is_gathered) {
         v_ring.advance();
         return;
@@ -226,7 +226,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     }
     if (pending.tail_warp == kNoTail) {
       // Where a tail is zeroed, the mask warp arrives in place of this thread.
-      for (std::uint32_t i = 1; i < ptx::kWarpArrivals; ++i) ptx::mbarrier_arrive(full);
+      for (std::uint32_t i = 1; i < ptx::kWarpInsertions; ++i) ptx::mbarrier_arrive(full);
     }
     ptx::mbarrier_arrive_expect(full, Layout::kVBytes);
 #pragma unroll
@@ -359,7 +359,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
                      "r"(static_cast<int>(is_masked))
                      : "memory");
         if constexpr (kGather) {
-          ptx::mbarrier_arrive_times(k_full, is_gathered ? 1 : kGatherArrivals);
+          ptx::mbarrier_arrive_times(k_full, is_gathered ? 1 : kGatherInsertions);
         }
         if (!is_gathered) {
           ptx::mbarrier_arrive_expect(k_full, Layout::kKBytes);

@@ -1,5 +1,6 @@
 // What selection on the GPU does, step by step on the host with the same functions: ranks, pieces,
-// samples, windows, the tree of arrivals, places of keys that die. Thread blocks become loops.
+// samples, windows, the tree of insertions, places of keys that are evicted. Thread blocks become
+// loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,72 +21,72 @@ namespace {
 using ::testing::HasSubstr;
 
 struct Tree {
-  std::vector<Arrivals::Word> words;
+  std::vector<InsertionTree::Word> words;
   std::vector<std::uint32_t> leaves;
-  Arrivals arrivals;
+  InsertionTree insertions;
 };
 
-Tree tree_of(std::vector<int> arrivals) {
-  const std::size_t count = arrivals.size();
-  Tree tree{std::vector<Arrivals::Word>(Arrivals::kLevels * Arrivals::kWords),
+Tree tree_of(std::vector<int> insertions) {
+  const std::size_t count = insertions.size();
+  Tree tree{std::vector<InsertionTree::Word>(InsertionTree::kLevels * InsertionTree::kWords),
             std::vector<std::uint32_t>(kPieceKeys, 0),
             {}};
-  tree.arrivals = {tree.words.data(), tree.leaves.data()};
-  for (int level = 0; level < Arrivals::kLevels; ++level) {
-    Arrivals::Word* const words = tree.words.data() + level * Arrivals::kWords;
-    const std::size_t node_words = level == 0 ? Arrivals::kWords : 8;
+  tree.insertions = {tree.words.data(), tree.leaves.data()};
+  for (int level = 0; level < InsertionTree::kLevels; ++level) {
+    InsertionTree::Word* const words = tree.words.data() + level * InsertionTree::kWords;
+    const std::size_t node_words = level == 0 ? InsertionTree::kWords : 8;
     std::vector<int> next(count, -1);
-    int before[Arrivals::kDigits] = {};  // with each digit, of the node
+    int before[InsertionTree::kDigits] = {};  // with each digit, of the node
     for (std::size_t word = 0; word * 32 < count; ++word) {
       if (word % node_words == 0) std::fill(std::begin(before), std::end(before), 0);
       int at_least = 0;
-      for (int digit = Arrivals::kDigits - 1; digit >= 0; --digit) {
+      for (int digit = InsertionTree::kDigits - 1; digit >= 0; --digit) {
         at_least += before[digit];
-        const int slot = Arrivals::slot_of(digit);
-        EXPECT_EQ(Arrivals::digit_of_slot(slot), digit);
+        const int slot = InsertionTree::slot_of(digit);
+        EXPECT_EQ(InsertionTree::digit_of_slot(slot), digit);
         words[word].sums[slot] = static_cast<std::uint16_t>(at_least);
       }
       const std::size_t end = std::min(count, word * 32 + 32);
       for (std::size_t i = word * 32; i < end; ++i) {
-        const int digit = Arrivals::digit_of(arrivals[i], level);
+        const int digit = InsertionTree::digit_of(insertions[i], level);
         for (int bit = 0; bit < 3; ++bit) {
           words[word].planes[bit] |= static_cast<std::uint32_t>(digit >> bit & 1) << (i % 32);
         }
       }
-      int here[Arrivals::kDigits] = {};
+      int here[InsertionTree::kDigits] = {};
       for (std::size_t i = word * 32; i < end; ++i) {
-        const int digit = Arrivals::digit_of(arrivals[i], level);
-        const int to =
-            Arrivals::next_position(level, static_cast<int>(i), digit,
-                                    Arrivals::equal_to(words[word].planes, digit), before[digit]);
+        const int digit = InsertionTree::digit_of(insertions[i], level);
+        const int to = InsertionTree::next_position(
+            level, static_cast<int>(i), digit, InsertionTree::equal_to(words[word].planes, digit),
+            before[digit]);
         EXPECT_EQ(next[static_cast<std::size_t>(to)], -1);
-        next[static_cast<std::size_t>(to)] = arrivals[i];
+        next[static_cast<std::size_t>(to)] = insertions[i];
         ++here[digit];
       }
-      for (int digit = 0; digit < Arrivals::kDigits; ++digit) before[digit] += here[digit];
+      for (int digit = 0; digit < InsertionTree::kDigits; ++digit) before[digit] += here[digit];
     }
-    arrivals = next;
+    insertions = next;
   }
   for (std::size_t i = 0; i < count; ++i) {
-    EXPECT_EQ(arrivals[i] / 32, static_cast<int>(i) / 32);
-    tree.leaves[i] = (i % 32 == 0 ? 0 : tree.leaves[i - 1]) | 1u << (arrivals[i] % 32);
+    EXPECT_EQ(insertions[i] / 32, static_cast<int>(i) / 32);
+    tree.leaves[i] = (i % 32 == 0 ? 0 : tree.leaves[i - 1]) | 1u << (insertions[i] % 32);
   }
   return tree;
 }
 
-TEST(Arrivals, LargestOfEveryPrefix) {
+TEST(InsertionTree, LargestOfEveryPrefix) {
   std::mt19937 random(1);
   for (const int count : {1, 2, 3, 4, 5, 31, 32, 33, 100, 127, 128, 129, 1000, 2047, 2048}) {
-    std::vector<int> arrivals(static_cast<std::size_t>(count));
-    std::iota(arrivals.begin(), arrivals.end(), 0);
-    std::shuffle(arrivals.begin(), arrivals.end(), random);
-    const Tree tree = tree_of(arrivals);
+    std::vector<int> insertions(static_cast<std::size_t>(count));
+    std::iota(insertions.begin(), insertions.end(), 0);
+    std::shuffle(insertions.begin(), insertions.end(), random);
+    const Tree tree = tree_of(insertions);
     const int step = count < 200 ? 1 : 37;
     for (int prefix = 1; prefix <= count; prefix += prefix + step > count ? 1 : step) {
-      std::vector<int> sorted(arrivals.begin(), arrivals.begin() + prefix);
+      std::vector<int> sorted(insertions.begin(), insertions.begin() + prefix);
       std::sort(sorted.begin(), sorted.end(), std::greater<>());
       for (int j = 1; j <= prefix; ++j) {
-        ASSERT_EQ(tree.arrivals.largest(prefix, j), sorted[static_cast<std::size_t>(j - 1)])
+        ASSERT_EQ(tree.insertions.largest(prefix, j), sorted[static_cast<std::size_t>(j - 1)])
             << count << " " << prefix << " " << j;
       }
     }
@@ -107,7 +108,7 @@ class Emulation {
     const auto sorted = static_cast<std::size_t>(cut_.num_sorted);
     for (std::size_t i = 0; i < cut_.pieces.size(); ++i) sort_piece(i, scores);
     for (std::size_t i = 0; i < sorted; ++i) find_worst(i);
-    for (std::size_t i = 0; i < sorted; ++i) find_deaths(i);
+    for (std::size_t i = 0; i < sorted; ++i) find_evictions(i);
     return kept_;
   }
 
@@ -223,7 +224,7 @@ class Emulation {
     EXPECT_LE(most - least, w / 16);
   }
 
-  void find_deaths(std::size_t at) {
+  void find_evictions(std::size_t at) {
     const Piece& piece = cut_.pieces[at];
     const std::uint64_t before = piece.num_before == 0 ? 0 : worst_[at - 1];
     const std::uint64_t after = worst_[at];
@@ -239,38 +240,38 @@ class Emulation {
     }
     if (after == 0) return;
     const std::uint64_t lowest = std::max(before, std::uint64_t{1});
-    const int num_entrants = end_of_at_least(run, 0, piece.num_keys, lowest);
-    std::vector<std::uint64_t> dying;
+    const int num_inserted = end_of_at_least(run, 0, piece.num_keys, lowest);
+    std::vector<std::uint64_t> evicted;
     for (int i = 0; i <= piece.num_before; ++i) {
       const std::uint64_t* from = run_of(at, piece, i);
       const int begin = end_of_at_least(from, 0, size_of(piece, i), after);
-      dying.insert(dying.end(), from + begin,
-                   from + end_of_at_least(from, begin, size_of(piece, i), lowest));
+      evicted.insert(evicted.end(), from + begin,
+                     from + end_of_at_least(from, begin, size_of(piece, i), lowest));
     }
-    ASSERT_LE(dying.size(), static_cast<std::size_t>(num_entrants));
-    std::sort(dying.begin(), dying.end(), std::greater<>());
-    std::vector<int> arrivals;  // indices in the piece of the entrants that are accepted
-    for (int i = 0; i < num_entrants; ++i) arrivals.push_back(local_of(piece, run[i]));
-    std::sort(arrivals.begin(), arrivals.end());
+    ASSERT_LE(evicted.size(), static_cast<std::size_t>(num_inserted));
+    std::sort(evicted.begin(), evicted.end(), std::greater<>());
+    std::vector<int> insertions;  // indices in the piece of the inserted keys that are accepted
+    for (int i = 0; i < num_inserted; ++i) insertions.push_back(local_of(piece, run[i]));
+    std::sort(insertions.begin(), insertions.end());
     // The best first; those that are rejected leave both rows (accepted_insertions.cuh).
     std::vector<int> locals;
-    for (const std::uint64_t rank : dying) locals.push_back(local_of(piece, rank));
+    for (const std::uint64_t rank : evicted) locals.push_back(local_of(piece, rank));
     for (int round = 1;; ++round) {
       ASSERT_LE(round, 16);  // of pieces that were tried 12 take most
       std::vector<int> staying, rejected;
       for (std::size_t i = 0; i < locals.size(); ++i) {
-        const int last = arrivals[arrivals.size() - 1 - i];
+        const int last = insertions[insertions.size() - 1 - i];
         (last <= locals[i] ? rejected : staying).push_back(locals[i]);
       }
       if (rejected.empty()) break;
       for (const int local : rejected) {
-        std::erase(arrivals, local);
+        std::erase(insertions, local);
         write(piece, local, {0, 0});
       }
       locals = staying;
     }
     for (std::size_t i = 0; i < locals.size(); ++i) {
-      const int last = arrivals[arrivals.size() - 1 - i];
+      const int last = insertions[insertions.size() - 1 - i];
       Interval interval = queries_of(piece)[locals[i]];
       interval.end = std::min(interval.end, queries_of(piece)[last].begin);
       write(piece, locals[i], interval.begin < interval.end ? interval : Interval{0, 0});
