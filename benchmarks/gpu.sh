@@ -213,7 +213,7 @@ sanitized_tests() {
   cat <<'LINES'
 test_gpu AttentionSanitized.GradientsOverListedKeys
 test_gpu AttentionSanitized.Gradients:AttentionSanitized.GradientsInOrderOfHalfTiles
-test_gpu AttentionSanitized.RowSumsOfKeysAndResiduals
+test_gpu AttentionSanitized.RowSumsOfKeysAndOutLow
 test_gpu AttentionSanitized.*-AttentionSanitized.Gradients*:AttentionSanitized.RowSums*
 test_gpu Small/DynamicMaskZeros.AreWrittenInEveryReplayOfAGraph/*
 test_gpu Small/DynamicMaskZeros.AreWrittenInTime/*

@@ -60,7 +60,7 @@ class Gradients:
         tensors, results = (p.q, p.k, p.v), {"out": p.out, "lse": p.lse}
         self.held.run(*tensors, p.dt_proj, p.a_coef, stages=("scores", "scores"), **results)
         stages = ("selection", "attention")
-        results |= {"kept_out": self.kept, "out_residual": self.residual}
+        results |= {"kept_out": self.kept, "out_low": self.residual}
         self.held.run(*tensors, scores=self.scores, stages=stages, **results)
 
     def backward(self, is_made: bool = True) -> None:
@@ -72,7 +72,7 @@ class Gradients:
             ddt_proj=self.ddt_proj if is_made else None,
             da_coef=self.da_coef if is_made else None,
             workspace=self.workspace,
-            out_residual=self.residual,
+            out_low=self.residual,
         )
 
     def both(self) -> None:

@@ -518,12 +518,12 @@ def attention_call(
     lse: Array | None,
     softmax_scale: float = 0.0,
     heads_first: bool = False,
-    out_residual: Array | None = None,
+    out_low: Array | None = None,
     num_threads: int = 0,
     stream: _Stream | None = None,
 ) -> int:
     """
-    Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. out_residual: like out, of 16 bits; what rounding took from it, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
+    Attention by a plan for these tensors into out and lse, which nothing else uses and which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out are [batch, heads, len, head_dim]. out_low: like out, of 16 bits; its low half, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias that has to be made contiguous first. Gradients are the caller's affair.
     """
 
 def attention_backward_call(
@@ -544,12 +544,12 @@ def attention_backward_call(
     heads_first: bool = False,
     deterministic: bool = False,
     workspace: Array | None = None,
-    out_residual: Array | None = None,
+    out_low: Array | None = None,
     num_threads: int = 0,
     stream: _Stream | None = None,
 ) -> int:
     """
-    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes that nothing else uses on that stream meanwhile; None: the plan's own. out_residual: of attention_call; without it a gradient of a bias, and those of few queries, cost a pass over all keys more. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
+    The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes that nothing else uses on that stream meanwhile; None: the plan's own. out_low: of attention_call; without it a gradient of a bias, and those of few queries, cost a pass over all keys more. num_threads: of the CPU; 0: all. Returns 0; or, having done nothing, a bit for each of q, k, v, key_bias, dout, dlse that has to be made contiguous first.
     """
 
 def release_workspaces() -> None:
@@ -890,10 +890,10 @@ class DynamicMaskAttention:
         stages: tuple[_Stage, _Stage] = ("scores", "attention"),
         scores_out: Array | None = None,
         kept_out: Array | None = None,
-        out_residual: Array | None = None,
+        out_low: Array | None = None,
     ) -> tuple[Any, Any, Any, Any]:
         """
-        (out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last part to run, to time them. scores_out, kept_out: memory for scores that are made, and for kept. out_residual: like out, of 16 bits; what rounding took from it, for backward().
+        (out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last part to run, to time them. scores_out, kept_out: memory for scores that are made, and for kept. out_low: like out, of 16 bits; its low half, for backward().
         """
 
     def backward(
@@ -921,10 +921,10 @@ class DynamicMaskAttention:
         workspace: Array | None = None,
         stream: _Stream | None = None,
         num_threads: int = 0,
-        out_residual: Array | None = None,
+        out_low: Array | None = None,
     ) -> None:
         """
-        Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() wrote it, unless reading is all. out_residual: of that call, if it had one. workspace: on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) there, at a multiple of 256, that nothing else uses until the call's work is done.
+        Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() wrote it, unless reading is all. out_low: of that call, if it had one. workspace: on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) there, at a multiple of 256, that nothing else uses until the call's work is done.
         """
 
     def to_mask(

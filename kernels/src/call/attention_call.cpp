@@ -93,15 +93,15 @@ Result<AttentionCall> checked_call(const AttentionShape& shape, const ScoreSpec&
   call.k = strided(tensors.kv.k);
   call.v = strided(tensors.kv.v);
   call.out = strided(out);
-  if (tensors.out_residual.data != nullptr) {
-    const TensorView residual = tensors.out_residual.view();
+  if (tensors.out_low.data != nullptr) {
+    const TensorView out_low = tensors.out_low.view();
     if (shape.out_dtype == DType::float32) {
       return Error{ErrorCode::invalid_argument,
-                   "out_residual: is given, but out is float32 and is not rounded"};
+                   "out_low: is given, but out is float32 and is not rounded"};
     }
-    FDMA_TRY_VOID(check_rows(residual, expected_out("out_residual", shape), device));
-    FDMA_TRY_VOID(check_distinct(residual, "out_residual"));
-    call.out_residual = strided(residual);
+    FDMA_TRY_VOID(check_rows(out_low, expected_out("out_low", shape), device));
+    FDMA_TRY_VOID(check_distinct(out_low, "out_low"));
+    call.out_low = strided(out_low);
   }
   const float scale =
       options.softmax_scale != 0.0F ? options.softmax_scale : default_softmax_scale(shape.head_dim);

@@ -20,7 +20,7 @@ struct Strided {
 struct AttentionCall {
   Strided q, k, v;
   Strided out;                      ///< data is written
-  Strided out_residual;             ///< data is written, or null
+  Strided out_low;                  ///< data is written, or null
   const float* key_bias = nullptr;  ///< or null
   std::int64_t bias_batch_stride = 0, bias_head_stride = 0;
   float* lse = nullptr;  ///< or null

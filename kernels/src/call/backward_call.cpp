@@ -9,7 +9,7 @@
 namespace fdma {
 namespace {
 
-// The tensors of the forward call. It wrote out, lse and out_residual, which are only read here.
+// The tensors of the forward call. It wrote out, lse and out_low, which are only read here.
 AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   const auto as_output = [](const TensorView& view) -> MutableTensorView {
     return {const_cast<void*>(view.data),
@@ -25,7 +25,7 @@ AttentionTensors forward_tensors(const BackwardTensors& tensors) {
   forward.key_bias = tensors.key_bias;
   forward.out = as_output(tensors.out);
   forward.lse = as_output(tensors.lse);
-  forward.out_residual = as_output(tensors.out_residual);
+  forward.out_low = as_output(tensors.out_low);
   forward.q_lens = tensors.q_lens;
   forward.kv_lens = tensors.kv_lens;
   forward.cu_seqlens = tensors.cu_seqlens;
@@ -68,7 +68,7 @@ bool sums_keys(RowSums row_sums, const BackwardCall& call, const AttentionShape&
   if (row_sums != RowSums::automatic) return row_sums == RowSums::keys;
   if (shape.out_dtype == DType::float32) return false;
   const std::int64_t num_rows = shape.batch * shape.heads_q * shape.max_q_len();
-  if (call.out_residual.data != nullptr) return num_rows <= kVeryFewQueries;
+  if (call.out_low.data != nullptr) return num_rows <= kVeryFewQueries;
   return call.dkey_bias != nullptr || num_rows <= kFewQueries;
 }
 

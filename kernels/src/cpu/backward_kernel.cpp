@@ -390,7 +390,7 @@ void take_dlse(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int
 void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, std::int64_t begin,
                        std::int64_t end) {
   const auto head_dim_v = static_cast<std::size_t>(run.plan->shape.head_dim_v);
-  float out[kMaxHeadDim], dout[kMaxHeadDim], residual[kMaxHeadDim];
+  float out[kMaxHeadDim], dout[kMaxHeadDim], out_low[kMaxHeadDim];
   for (std::int64_t row = begin; row < end; ++row) {
     load_row(row_address(run.out, batch, row, head), run.out.dtype, head_dim_v, out);
     load_row(row_address(run.dout, batch, row, head), run.dout.dtype, head_dim_v, dout);
@@ -399,10 +399,9 @@ void prepare_rows_here(BackwardRun& run, std::int64_t batch, std::int64_t head, 
     const std::size_t at = run.row_index(batch, head, row);
     run.exponent[at] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse * kLog2E;
     run.shift[at] = dot_of(out, dout, head_dim_v);
-    if (run.out_residual.data != nullptr) {
-      load_row(row_address(run.out_residual, batch, row, head), run.out.dtype, head_dim_v,
-               residual);
-      run.shift[at] += dot_of(residual, dout, head_dim_v);
+    if (run.out_low.data != nullptr) {
+      load_row(row_address(run.out_low, batch, row, head), run.out.dtype, head_dim_v, out_low);
+      run.shift[at] += dot_of(out_low, dout, head_dim_v);
     }
     if (!run.sums_keys) take_dlse(run, batch, head, row);
     std::fill_n(writable_row(run.dq_sum, batch, row, head),

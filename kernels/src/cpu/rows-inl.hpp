@@ -63,8 +63,8 @@ inline void store_row(const float* row, DType dtype, std::size_t length, void* t
 
 /// Stores the rounding error of `row` with respect to `stored`, which store_row wrote. `row` holds
 /// the error afterwards.
-inline void store_residual(float* row, DType dtype, std::size_t length, const void* stored,
-                           void* to) {
+inline void store_out_low(float* row, DType dtype, std::size_t length, const void* stored,
+                          void* to) {
   float rounded[kMaxHeadDim];
   load_row(stored, dtype, length, rounded);
   for (std::size_t i = 0; i < length; ++i) row[i] -= rounded[i];

@@ -133,9 +133,9 @@ class Item : TileWalk<Item> {
           return const_cast<char*>(row_address(tensor, item_.batch, q_row, item_.head));
         };
         store_row(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out));
-        if (call_.out_residual.data != nullptr) {
-          store_residual(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out),
-                         row_of(call_.out_residual));
+        if (call_.out_low.data != nullptr) {
+          store_out_low(ws_.row, call_.out.dtype, head_dim_v_, row_of(call_.out),
+                        row_of(call_.out_low));
         }
         if (call_.lse != nullptr) {
           call_.lse[item_.batch * call_.lse_batch_stride + item_.head * call_.lse_head_stride +

@@ -31,9 +31,9 @@ __device__ __forceinline__ void store_columns(const CombineParams& p, std::int64
                                               const float4& x) {
   *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + at) =
       make_uint2(ptx::pack<T>(x.x, x.y), ptx::pack<T>(x.z, x.w));
-  if (p.out_residual == nullptr) return;
-  *reinterpret_cast<uint2*>(static_cast<T*>(p.out_residual) + at) =
-      make_uint2(pack_residual<T>(x.x, x.y), pack_residual<T>(x.z, x.w));
+  if (p.out_low == nullptr) return;
+  *reinterpret_cast<uint2*>(static_cast<T*>(p.out_low) + at) =
+      make_uint2(pack_out_low<T>(x.x, x.y), pack_out_low<T>(x.z, x.w));
 }
 
 __device__ __forceinline__ void add_scaled(float4& sum, float weight, const float4& x) {

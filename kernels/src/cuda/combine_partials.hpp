@@ -30,7 +30,7 @@ struct CombineParams {
   const std::int32_t* q_lens;   ///< those of this call, cut at the plan's; or null
   bool is_bfloat16;             ///< out; float16 otherwise
   void* out;                    ///< 8-aligned, strides multiples of 4
-  void* out_residual;           ///< or null: the low half of out, at the same offsets
+  void* out_low;                ///< or null: the low half of out, at the same offsets
   std::int64_t out_batch_stride, out_row_stride, out_head_stride;
   float* lse;  ///< or null
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;

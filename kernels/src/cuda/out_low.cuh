@@ -25,7 +25,7 @@ __device__ __forceinline__ float2 unpack<__half>(std::uint32_t packed) {
 
 /// The rounding errors of ptx::pack<T>(low, high), packed in the same order.
 template <class T>
-__device__ __forceinline__ std::uint32_t pack_residual(float low, float high) {
+__device__ __forceinline__ std::uint32_t pack_out_low(float low, float high) {
   const float2 rounded = unpack<T>(ptx::pack<T>(low, high));
   return ptx::pack<T>(low - rounded.x, high - rounded.y);
 }

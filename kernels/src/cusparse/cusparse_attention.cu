@@ -400,8 +400,8 @@ Result<void> CusparseAttention::forward(const AttentionTensors& tensors, Stream 
                                         const AttentionOptions& options) {
   FDMA_TRY(const AttentionCall call,
            checked_call(impl_->shape, impl_->score, tensors, options, Device::cuda));
-  if (call.out_residual.data != nullptr) {
-    return Error{ErrorCode::unsupported, "out_residual: cuSPARSE gives none"};
+  if (call.out_low.data != nullptr) {
+    return Error{ErrorCode::unsupported, "out_low: cuSPARSE gives none"};
   }
   int device = -1;
   FDMA_TRY_VOID(check_cuda(cudaGetDevice(&device), "cudaGetDevice"));

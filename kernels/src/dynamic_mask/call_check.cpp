@@ -93,7 +93,7 @@ AttentionTensors attention_tensors(const DynamicMaskSpec& spec, const DynamicMas
   attention.kv = tensors.kv;
   attention.out = tensors.out;
   attention.lse = tensors.lse;
-  attention.out_residual = tensors.out_residual;
+  attention.out_low = tensors.out_low;
   if (spec.bias != ScoreBias::none) attention.key_bias = scores;
   return attention;
 }
@@ -106,7 +106,7 @@ BackwardTensors backward_tensors(const DynamicMaskSpec& spec,
   attention.kv = tensors.kv;
   attention.out = tensors.out;
   attention.lse = tensors.lse;
-  attention.out_residual = tensors.out_residual;
+  attention.out_low = tensors.out_low;
   attention.dout = tensors.dout;
   attention.dlse = tensors.dlse;
   attention.dq = tensors.dq;

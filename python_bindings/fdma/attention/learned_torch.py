@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import _fdma
-from .tensors import needs_residual, new_gradient, new_outputs
+from .tensors import needs_out_low, new_gradient, new_outputs
 from .torch_modes import (
     PLAIN,
     is_batched,
@@ -69,9 +69,9 @@ def _forward(
     kept = None
     if held.device >= 0 and held.reading != "all":
         kept = torch.empty((*rows, 2), dtype=torch.int32, device=q.device)
-    residual = None
-    if needs_residual(q, asked.bias != "none" and any(ctx.needs_input_grad[2:5])):
-        residual = torch.empty_like(out)
+    out_low = None
+    if needs_out_low(q, asked.bias != "none" and any(ctx.needs_input_grad[2:5])):
+        out_low = torch.empty_like(out)
     held.run(
         *(_readable(x, heads_first) for x in (q, k, v)),
         dt_proj.detach().contiguous(),
@@ -82,9 +82,9 @@ def _forward(
         lse=lse,
         scores_out=scores,
         kept_out=kept,
-        out_residual=None if residual is None else _lengths_first(residual, heads_first),
+        out_low=None if out_low is None else _lengths_first(out_low, heads_first),
     )
-    ctx.save_for_backward(q, k, v, dt_proj, a_coef, scores, kept, out, lse, residual)
+    ctx.save_for_backward(q, k, v, dt_proj, a_coef, scores, kept, out, lse, out_low)
     ctx.held, ctx.asked = held, asked
     ctx.set_materialize_grads(False)
     return out, lse
@@ -113,7 +113,7 @@ def _gradients(
     kept: Any,
     out: Any,
     lse: Any,
-    residual: Any,
+    out_low: Any,
     dout: Any,
     dlse: Any,
     held: Any,
@@ -155,7 +155,7 @@ def _gradients(
         num_threads=asked.num_threads,
         deterministic=deterministic,
         workspace=workspace,
-        out_residual=None if residual is None else _lengths_first(residual, heads_first),
+        out_low=None if out_low is None else _lengths_first(out_low, heads_first),
     )
     if not has_scores:
         of_scores = [None, None]

@@ -1,7 +1,7 @@
 """The operators of PyTorch behind `fdma.attention`: what torch.compile, export and modes see.
 
     fdma::attention(Tensor q, Tensor k, Tensor v, Tensor? bias, str text, SymInt mask, float scale,
-                    bool heads_first, bool deterministic, bool keeps_residual,
+                    bool heads_first, bool deterministic, bool keeps_out_low,
                     int num_threads=-1) -> (Tensor, Tensor, Tensor)
     fdma::attention_backward(Tensor? dout, Tensor? dlse, .., bool wants_bias, int num_threads=-1)
                     -> (Tensor, Tensor, Tensor, Tensor)
@@ -24,7 +24,7 @@ from .tensors import (
     Call,
     backward,
     forward,
-    forward_with_residual,
+    forward_with_out_low,
     new_gradient,
     new_outputs,
     threads_of_call,
@@ -47,17 +47,17 @@ def _call(
 
 
 # `rest` are the words after the tensors, in the order of the schemas below. An operator returns
-# tensors: empty ones in place of a residual or a gradient of a bias that is not there. PyTorch
+# tensors: empty ones in place of out_low or a gradient of a bias that is not there. PyTorch
 # leaves a last argument out that is its default.
 
 
 def _run_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
     filled: Any = (*rest, NOT_SAID)[:7]
-    *words, keeps_residual, num_threads = filled
+    *words, keeps_out_low, num_threads = filled
     refuse_transforms("attention", q, k, v, bias)
     call = _call(*[*words, num_threads])
-    if keeps_residual:
-        return forward_with_residual(q, k, v, bias, call)
+    if keeps_out_low:
+        return forward_with_out_low(q, k, v, bias, call)
     return *forward(q, k, v, bias, call, True), q.new_empty(0)
 
 
@@ -67,10 +67,10 @@ def _describe_forward(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> Any:
 
 
 def _run_backward(dout: Any, dlse: Any, *others: Any) -> Any:
-    q, k, v, bias, out, lse, residual = others[:7]
+    q, k, v, bias, out, lse, out_low = others[:7]
     filled: Any = (*others[7:], NOT_SAID)[:7]
     *words, wants_bias, num_threads = filled
-    kept = None if residual.numel() == 0 else residual
+    kept = None if out_low.numel() == 0 else out_low
     call = _call(*[*words, num_threads])
     grads = backward(q, k, v, bias, out, lse, kept, dout, dlse, call, wants_bias)
     return *grads[:3], q.new_empty(0) if grads[3] is None else grads[3]
@@ -86,11 +86,11 @@ def _describe_backward(dout: Any, dlse: Any, *others: Any) -> Any:
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     filled: Any = (*inputs, NOT_SAID)[:11]
-    *tensors, text, handle, scale, heads_first, deterministic, keeps_residual, num_threads = filled
-    out, lse, residual = output
+    *tensors, text, handle, scale, heads_first, deterministic, keeps_out_low, num_threads = filled
+    out, lse, out_low = output
     # As many tensors as `attention_torch` saves: a checkpoint may run a call again on that way.
-    ctx.save_for_backward(*tensors, out, lse, residual if keeps_residual else None)
-    ctx.mark_non_differentiable(residual)
+    ctx.save_for_backward(*tensors, out, lse, out_low if keeps_out_low else None)
+    ctx.mark_non_differentiable(out_low)
     ctx.num_threads = num_threads
     ctx.rest = text, handle, scale, heads_first, deterministic
     ctx.set_materialize_grads(False)
@@ -110,11 +110,11 @@ def gradients(*arguments: Any) -> Any:
     """(dq, dk, dv, dbias or None) by the operator; arguments as `attention_tensors.backward` has
     them, the words of the schema in place of the call.
     """
-    *tensors, residual, dout, dlse = arguments[:9]
+    *tensors, out_low, dout, dlse = arguments[:9]
     words = arguments[9:]
     wants_bias = words[-2]
-    residual = tensors[0].new_empty(0) if residual is None else residual
-    dq, dk, dv, dbias = attention_backward(dout, dlse, *tensors, residual, *words)
+    out_low = tensors[0].new_empty(0) if out_low is None else out_low
+    dq, dk, dv, dbias = attention_backward(dout, dlse, *tensors, out_low, *words)
     return dq, dk, dv, dbias if wants_bias else None
 
 
@@ -127,7 +127,7 @@ attention = torch.library.custom_op(
     _run_forward,
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, Tensor? bias, str text, SymInt mask, float scale, "
-    "bool heads_first, bool deterministic, bool keeps_residual, int num_threads=-1) "
+    "bool heads_first, bool deterministic, bool keeps_out_low, int num_threads=-1) "
     "-> (Tensor, Tensor, Tensor)",
 )
 attention_backward = torch.library.custom_op(

@@ -27,8 +27,8 @@ from .tensors import (
     backward,
     extents_of,
     forward,
-    forward_with_residual,
-    needs_residual,
+    forward_with_out_low,
+    needs_out_low,
     number_of,
     run_known,
     threads_of_call,
@@ -123,13 +123,13 @@ def _by_operators(q: Any, k: Any, v: Any, mask: Any, bias: Any, *words: Any) -> 
         refuse_transforms("attention", q, k, v, bias)
     text, handle, kept = _named(mask, q, k, v, heads_first, num_threads)
     wants_bias = bias is not None and bias.requires_grad and _is_grad_enabled()
-    keeps_residual = wants_bias and bool(q.dtype != torch.float32)
+    keeps_out_low = wants_bias and bool(q.dtype != torch.float32)
     # Where a graph is compiled it would be one for few queries and one for many.
-    if not keeps_residual and not _is_compiling() and not is_recorded():
+    if not keeps_out_low and not _is_compiling() and not is_recorded():
         is_asked = _is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-        keeps_residual = is_asked and needs_residual(q, False)
+        keeps_out_low = is_asked and needs_out_low(q, False)
     out, lse, _ = attention_operators.attention(
-        *(q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_residual),
+        *(q, k, v, bias, text, handle, factor, heads_first, deterministic, keeps_out_low),
         num_threads,
     )
     del kept
@@ -146,12 +146,12 @@ def _forward_with_lse(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -
 
 
 def _saved(ctx: Any, q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
-    residual = None
-    if needs_residual(q, ctx.needs_input_grad[3]):
-        out, lse, residual = forward_with_residual(q, k, v, bias, call)
+    out_low = None
+    if needs_out_low(q, ctx.needs_input_grad[3]):
+        out, lse, out_low = forward_with_out_low(q, k, v, bias, call)
     else:
         out, lse = forward(q, k, v, bias, call, True)
-    ctx.save_for_backward(q, k, v, bias, out, lse, residual)
+    ctx.save_for_backward(q, k, v, bias, out, lse, out_low)
     ctx.call = call
     return out, lse
 

@@ -163,7 +163,7 @@ run_known = _known.run
 _find_known, _add_known = _known.find, _known.add
 
 
-def needs_residual(q: Any, wants_bias: bool) -> bool:
+def needs_out_low(q: Any, wants_bias: bool) -> bool:
     """Whether gradients want what rounding takes from the result: without it the core finds D of
     the gradients from the keys, a pass over them more.
     """
@@ -172,15 +172,15 @@ def needs_residual(q: Any, wants_bias: bool) -> bool:
     return wants_bias or bool(q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_QUERIES)
 
 
-def forward_with_residual(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
-    """(result, log-sum-exp, what rounding took from the result)."""
+def forward_with_out_low(q: Any, k: Any, v: Any, bias: Any, call: Call) -> Any:
+    """(result, log-sum-exp, the low half of the result)."""
     plan = plan_of(q, k, v, bias, call)
     out, lse = new_outputs(q, k, v, call.heads_first)
-    residual = torch.empty_like(out)
+    out_low = torch.empty_like(out)
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
-        return out.zero_(), lse.fill_(-torch.inf), residual.zero_()
-    _run(plan, q, k, v, bias, out, lse, call, residual)
-    return out, lse, residual
+        return out.zero_(), lse.fill_(-torch.inf), out_low.zero_()
+    _run(plan, q, k, v, bias, out, lse, call, out_low)
+    return out, lse, out_low
 
 
 def forward(q: Any, k: Any, v: Any, bias: Any, call: Call, with_lse: bool) -> Any:
@@ -209,11 +209,11 @@ def _run(
     out: Any,
     lse: Any,
     call: Call,
-    residual: Any = None,
+    out_low: Any = None,
 ) -> None:
     for _ in range(2):
         unreadable = _fdma.attention_call(
-            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, residual, call.num_threads
+            plan, q, k, v, bias, out, lse, call.scale, call.heads_first, out_low, call.num_threads
         )
         if not unreadable:
             break
@@ -227,13 +227,13 @@ def backward(
     bias: Any,
     out: Any,
     lse: Any,
-    residual: Any,
+    out_low: Any,
     dout: Any,
     dlse: Any,
     call: Call,
     wants_bias: bool,
 ) -> Any:
-    """(dq, dk, dv, dbias or None); residual: of `forward_with_residual`, or None.
+    """(dq, dk, dv, dbias or None); out_low: of `forward_with_out_low`, or None.
 
     torch.use_deterministic_algorithms asks for the order of deterministic calls, as the call may.
     """
@@ -260,7 +260,7 @@ def backward(
             call.heads_first,
             call.deterministic,
             workspace,
-            residual,
+            out_low,
             call.num_threads,
         )
         if not unreadable:

@@ -50,7 +50,7 @@ MutableTensorView written(const char* name, nb::handle object, int rank, const P
 
 int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v,
                    nb::handle key_bias, nb::handle out, nb::handle lse, float softmax_scale,
-                   bool heads_first, nb::handle out_residual, int num_threads, nb::handle stream) {
+                   bool heads_first, nb::handle out_low, int num_threads, nb::handle stream) {
   const Place place = place_of(plan);
   const InputArray inputs[] = {taken("q", q, 4, place), taken("k", k, 4, place),
                                taken("v", v, 4, place)};
@@ -65,8 +65,8 @@ int attention_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb::handle v
       unreadable_of<4>({&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.key_bias});
   if (unreadable != 0) return unreadable;
   if (!lse.is_none()) tensors.lse = written("lse", lse, 3, place);
-  if (!out_residual.is_none()) {
-    tensors.out_residual = written("out_residual", out_residual, 4, place);
+  if (!out_low.is_none()) {
+    tensors.out_low = written("out_low", out_low, 4, place);
   }
   launch_forward(plan, tensors, heads_first, softmax_scale, num_threads, stream, q);
   return 0;
@@ -100,7 +100,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
                             nb::handle key_bias, nb::handle out, nb::handle lse, nb::handle dout,
                             nb::handle dlse, nb::handle dq, nb::handle dk, nb::handle dv,
                             nb::handle dkey_bias, float softmax_scale, bool heads_first,
-                            bool deterministic, nb::handle workspace, nb::handle out_residual,
+                            bool deterministic, nb::handle workspace, nb::handle out_low,
                             int num_threads, nb::handle stream) {
   const auto* const held = std::get_if<const PlanOnDevice*>(&plan);
   const Place place = place_of(plan);
@@ -116,7 +116,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   tensors.key_bias = read("bias", key_bias, 3);
   tensors.out = read("out", out, 4);
   tensors.lse = read("lse", lse, 3);
-  tensors.out_residual = read("out_residual", out_residual, 4);
+  tensors.out_low = read("out_low", out_low, 4);
   tensors.dout = read("dout", dout, 4);
   tensors.dlse = read("dlse", dlse, 3);
   const int unreadable = unreadable_of<6>(
@@ -128,7 +128,7 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
   if (!dkey_bias.is_none()) tensors.dkey_bias = written("dbias", dkey_bias, 3, place);
   if (heads_first) {
     for (TensorView* view : {&tensors.q, &tensors.kv.k, &tensors.kv.v, &tensors.out, &tensors.dout,
-                             &tensors.out_residual}) {
+                             &tensors.out_low}) {
       put_lengths_first(*view);
     }
     for (MutableTensorView* view : {&tensors.dq, &tensors.dk, &tensors.dv}) {
@@ -173,30 +173,29 @@ int attention_backward_call(const AnyPlan& plan, nb::handle q, nb::handle k, nb:
 }  // namespace
 
 void bind_attention_call(nb::module_& module) {
-  module.def(
-      "attention_call", &attention_call, nb::arg("plan"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-      nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
-      nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
-      nb::arg("out_residual").none() = nb::none(), nb::arg("num_threads") = 0,
-      nb::arg("stream").none() = nb::none(),
-      "Attention by a plan for these tensors into out and lse, which nothing else uses and "
-      "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
-      "are [batch, heads, len, head_dim]. out_residual: like out, of 16 bits; what rounding took "
-      "from it, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, "
-      "having done nothing, a bit for "
-      "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
-      "caller's affair.");
+  module.def("attention_call", &attention_call, nb::arg("plan"), nb::arg("q"), nb::arg("k"),
+             nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse").none(),
+             nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
+             nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
+             nb::arg("stream").none() = nb::none(),
+             "Attention by a plan for these tensors into out and lse, which nothing else uses and "
+             "which lie without gaps; rows past lengths are 0 and -inf. heads_first: q, k, v, out "
+             "are [batch, heads, len, head_dim]. out_low: like out, of 16 bits; its low "
+             "half, for attention_backward_call. num_threads: of the CPU; 0: all. Returns 0; or, "
+             "having done nothing, a bit for "
+             "each of q, k, v, key_bias that has to be made contiguous first. Gradients are the "
+             "caller's affair.");
   module.def(
       "attention_backward_call", &attention_backward_call, nb::arg("plan"), nb::arg("q"),
       nb::arg("k"), nb::arg("v"), nb::arg("key_bias").none(), nb::arg("out"), nb::arg("lse"),
       nb::arg("dout"), nb::arg("dlse").none(), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
       nb::arg("dkey_bias").none(), nb::arg("softmax_scale") = 0.0F, nb::arg("heads_first") = false,
       nb::arg("deterministic") = false, nb::arg("workspace").none() = nb::none(),
-      nb::arg("out_residual").none() = nb::none(), nb::arg("num_threads") = 0,
+      nb::arg("out_low").none() = nb::none(), nb::arg("num_threads") = 0,
       nb::arg("stream").none() = nb::none(),
       "The gradients of attention_call by a plan of direction 'backward': into dq, dk, dv "
       "and, where wanted, dkey_bias. workspace: of a plan on a GPU, plan.launch_nbytes bytes "
-      "that nothing else uses on that stream meanwhile; None: the plan's own. out_residual: of "
+      "that nothing else uses on that stream meanwhile; None: the plan's own. out_low: of "
       "attention_call; without it a gradient of a bias, and those of few queries, cost a pass over "
       "all keys more. num_threads: of the CPU; 0: all. Returns 0; or, "
       "having done nothing, a bit for each of "

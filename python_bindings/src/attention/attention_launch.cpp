@@ -39,7 +39,7 @@ void launch_forward(const AnyPlan& plan, AttentionTensors tensors, bool heads_fi
     put_lengths_first(tensors.kv.k);
     put_lengths_first(tensors.kv.v);
     put_lengths_first(tensors.out);
-    put_lengths_first(tensors.out_residual);
+    put_lengths_first(tensors.out_low);
   }
   MutableTensorView* const new_lse = tensors.lse.data != nullptr ? &tensors.lse : nullptr;
   AttentionOptions options;

@@ -39,8 +39,8 @@ void put_lengths_first(View& view) {
   std::swap(view.strides[1], view.strides[2]);
 }
 
-/// Attention of readable tensors by a plan that fits, lse and out_residual where they have data;
-/// rows past lengths are 0 and -inf, of out_residual not written. heads_first: q, k, v, out are
+/// Attention of readable tensors by a plan that fits, lse and out_low where they have data;
+/// rows past lengths are 0 and -inf, of out_low not written. heads_first: q, k, v, out are
 /// [batch, heads, len, head_dim]. On a GPU on `stream`, or where that is None on the current stream
 /// of the framework that `array` is of. num_threads: of the CPU; 0: all. The GIL is held and
 /// released meanwhile.

@@ -244,7 +244,7 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
               const std::optional<nb::object>& lse, bool return_lse, bool return_scores,
               bool return_kept, const std::pair<std::string, std::string>& stages,
               const std::optional<nb::object>& scores_out,
-              const std::optional<nb::object>& kept_out, nb::handle out_residual) {
+              const std::optional<nb::object>& kept_out, nb::handle out_low) {
   if (softmax_scale && (!std::isfinite(*softmax_scale) || *softmax_scale == 0)) {
     refuse(ErrorCode::invalid_argument,
            fmt::format("softmax_scale: expected a finite number other than 0, got {}",
@@ -273,7 +273,7 @@ nb::tuple run(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   const OutputArray made_out = arrays.output(
       "out", out, shape.out_dtype, 4, {shape.batch, q_extent, shape.heads_q, shape.head_dim_v});
   tensors.out = made_out.view;
-  tensors.out_residual = arrays.given("out_residual", out_residual);
+  tensors.out_low = arrays.given("out_low", out_low);
   OutputArray made_lse, made_scores, made_kept;
   if (return_lse) {
     made_lse =
@@ -331,7 +331,7 @@ void backward(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
               nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse, nb::handle dq,
               nb::handle dk, nb::handle dv, nb::handle dscores, nb::handle ddt_proj,
               nb::handle da_coef, std::optional<float> softmax_scale, bool deterministic,
-              nb::handle workspace, nb::handle stream, int num_threads, nb::handle out_residual) {
+              nb::handle workspace, nb::handle stream, int num_threads, nb::handle out_low) {
   const DynamicMaskAttention& attention = held.attention();
   std::optional<CurrentDevice> current;
   Stream chosen = nullptr;
@@ -346,7 +346,7 @@ void backward(const HeldAttention& held, nb::handle q, nb::handle k, nb::handle 
   tensors.kept = arrays.input_or_none("kept", kept);
   tensors.out = arrays.input("out", out);
   tensors.lse = arrays.input("lse", lse);
-  tensors.out_residual = arrays.input_or_none("out_residual", out_residual);
+  tensors.out_low = arrays.input_or_none("out_low", out_low);
   tensors.dout = arrays.input("dout", dout);
   tensors.dlse = arrays.input_or_none("dlse", dlse);
   check_4d("q", tensors.q);
@@ -453,12 +453,12 @@ void bind_dynamic_mask(nb::module_& module) {
            nb::arg("return_lse") = true, nb::arg("return_scores") = false,
            nb::arg("return_kept") = false, nb::arg("stages") = std::pair("scores", "attention"),
            nb::arg("scores_out") = nb::none(), nb::arg("kept_out") = nb::none(),
-           nb::arg("out_residual").none() = nb::none(),
+           nb::arg("out_low").none() = nb::none(),
            "(out, lse, scores, kept), None for what is not wanted. Scores come from v, dt_proj and "
            "a_coef, or are given: float32 [batch, heads_kv, kv_len]. kept: int32 [batch, heads_kv, "
            "kv_len, 2], the queries that keep each key. stages: on a GPU, the first and the last "
            "part to run, to time them. scores_out, kept_out: memory for scores that are made, and "
-           "for kept. out_residual: like out, of 16 bits; what rounding took from it, for "
+           "for kept. out_low: like out, of 16 bits; its low half, for "
            "backward().")
       .def("backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
            nb::arg("dt_proj").none(), nb::arg("a_coef").none(), nb::arg("scores"),
@@ -468,10 +468,10 @@ void bind_dynamic_mask(nb::module_& module) {
            nb::arg("da_coef").none() = nb::none(), nb::kw_only(),
            nb::arg("softmax_scale") = nb::none(), nb::arg("deterministic") = false,
            nb::arg("workspace").none() = nb::none(), nb::arg("stream").none() = nb::none(),
-           nb::arg("num_threads") = 0, nb::arg("out_residual").none() = nb::none(),
+           nb::arg("num_threads") = 0, nb::arg("out_low").none() = nb::none(),
            "Gradients of a call of run(), into dq, dk, dv and, where wanted, dscores, ddt_proj and "
            "da_coef. dt_proj and a_coef: None where scores were given. kept: on a GPU as run() "
-           "wrote it, unless reading is all. out_residual: of that call, if it had one. workspace: "
+           "wrote it, unless reading is all. out_low: of that call, if it had one. workspace: "
            "on a GPU, backward_workspace_nbytes bytes (deterministic_workspace_nbytes) "
            "there, at a multiple of 256, that nothing else uses until the call's work is done.")
       .def("to_mask", &to_mask, nb::arg("kept"), nb::kw_only(),

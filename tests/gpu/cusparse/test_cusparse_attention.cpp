@@ -89,7 +89,7 @@ TEST_P(CusparseZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
         number++ % 2 == 0 ? CusparsePrecision::float32 : CusparsePrecision::tensor;
     const auto spmm = number % 3 == 0 ? CusparseSpmm::alg2 : CusparseSpmm::alg3;
     testing::TrialChoice choice = trial.choice;
-    choice.wants_residual = false;
+    choice.wants_out_low = false;
     ASSERT_EQ(check_by_cusparse(*trial.mask, trial.heads, choice,
                                 options_of(precision, number % 4 == 0, spmm)),
               "");
@@ -283,7 +283,7 @@ TEST_F(CusparseOnGpu, RejectsWhatDoesNotFit) {
   with_tensors("q", ErrorCode::unsupported, [](auto& t) { t.q.device = Device::cpu; });
   with_tensors("v", ErrorCode::shape_mismatch, [](auto& t) { t.kv.v.dtype = DType::float32; });
   with_tensors("key_bias", ErrorCode::invalid_argument, [](auto& t) { t.key_bias = {}; });
-  with_tensors("out_residual", ErrorCode::unsupported, [](auto& t) { t.out_residual = t.out; });
+  with_tensors("out_low", ErrorCode::unsupported, [](auto& t) { t.out_low = t.out; });
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST_P(BackwardZooOnGpu, IsAsAccurateAsAnExplicitProduct) {
     choice.head_dim_v = kHeadDims[row[3]];
     choice.layout = kLayouts[row[6]];
     choice.has_bias = row[7] == 1;
-    choice.wants_residual = i % 2 == 0;
+    choice.wants_out_low = i % 2 == 0;
     choice.softmax_scale = i % 7 == 3 ? 0.21F : i % 13 == 6 ? -0.15F : 0;
     BackwardChoice backward;
     backward.has_dlse = row[8] == 1;

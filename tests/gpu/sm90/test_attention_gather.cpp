@@ -44,7 +44,7 @@ TEST(GatherOnGpu, IsAsAccurateAsAnExplicitProduct) {
       if (seed % 5 == 0) choice.head_dim_v = 80;
       choice.has_bias = seed % 3 == 0;
       choice.wants_lse = seed % 7 != 0;
-      choice.wants_residual = seed % 4 < 2;
+      choice.wants_out_low = seed % 4 < 2;
       choice.layout = seed % 4 == 0 ? testing::Layout::padded : testing::Layout::rows;
       choice.seed = seed;
       choice.rows_per_head = 160;

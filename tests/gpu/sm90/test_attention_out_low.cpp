@@ -1,5 +1,5 @@
-// What rounding took from out, by every kernel that writes outputs. Queries are zero, so that all
-// weights are 1 and are not rounded where they are multiplied by v: out and its residual together
+// The low half of out, by every kernel that writes outputs. Queries are zero, so that all
+// weights are 1 and are not rounded where they are multiplied by v: out and out_low together
 // are then as good as float32.
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ TrialChoice even(std::int32_t head_dim, DType dtype) {
   TrialChoice choice;
   choice.head_dim = head_dim;
   choice.dtype = dtype;
-  choice.wants_residual = true;
+  choice.wants_out_low = true;
   choice.q_scale = choice.bias_scale = 0;
   return choice;
 }
@@ -35,7 +35,7 @@ void expect_exact(const MaskCase& mask, const TrialHeads& heads, const TrialChoi
   const auto ran = trial.run();
   ASSERT_TRUE(ran) << ran.error().message;
   EXPECT_EQ(trial.check(), "") << to_string(choice);
-  EXPECT_LT(trial.error_with_residual(), testing::kResidualError) << to_string(choice);
+  EXPECT_LT(trial.error_with_out_low(), testing::kOutLowError) << to_string(choice);
 }
 
 MaskCase band(std::int64_t q_len, std::int64_t kv_len) {
@@ -47,7 +47,7 @@ MaskCase band(std::int64_t q_len, std::int64_t kv_len) {
 }
 
 // Tiles that the copy engine stores and those that threads do, rows past lengths, packed heads.
-TEST(ResidualOnGpu, IsWhatRoundingTook) {
+TEST(OutLowOnGpu, IsWhatRoundingTook) {
   FDMA_SKIP_WITHOUT_HOPPER();
   int i = 0;
   for (const std::int32_t head_dim : {64, 96, 128, 192, 256, 40, 8}) {
@@ -66,7 +66,7 @@ TEST(ResidualOnGpu, IsWhatRoundingTook) {
   }
 }
 
-TEST(ResidualOnGpu, IsThatOfSplitRows) {
+TEST(OutLowOnGpu, IsThatOfSplitRows) {
   FDMA_SKIP_WITHOUT_HOPPER();
   for (const std::int32_t head_dim : {64, 128, 256}) {
     // Many partials of few rows, a few of many, and some of some: three ways to combine them.
@@ -82,7 +82,7 @@ TEST(ResidualOnGpu, IsThatOfSplitRows) {
   }
 }
 
-TEST(ResidualOnGpu, IsThatOfGatheredKeys) {
+TEST(OutLowOnGpu, IsThatOfGatheredKeys) {
   FDMA_SKIP_WITHOUT_HOPPER();
   int i = 0;
   for (const std::int32_t head_dim : {64, 96, 128}) {

@@ -77,7 +77,7 @@ TEST(AttentionSanitized, Gradients) {
     for (const bool is_deterministic : {false, true}) {
       testing::TrialChoice choice = trials[i].choice;
       if (i % 3 == 0 && choice.head_dim == 64) choice.head_dim = 256;
-      choice.wants_residual = i % 2 == 0;
+      choice.wants_out_low = i % 2 == 0;
       testing::BackwardChoice backward;
       backward.deterministic = is_deterministic;
       EXPECT_EQ(testing::check_backward_trial(machine, *trials[i].mask, trials[i].heads, choice,
@@ -100,7 +100,7 @@ TEST(AttentionSanitized, GradientsInOrderOfHalfTiles) {
       {128, 128});
   testing::TrialChoice choice;
   choice.head_dim = 128;
-  choice.wants_residual = true;
+  choice.wants_out_low = true;
   testing::BackwardChoice backward;
   backward.deterministic = true;
   EXPECT_EQ(testing::check_backward_trial(machine, mask, {1, 8, 4}, choice, backward), "");
@@ -119,7 +119,7 @@ TEST(AttentionSanitized, GradientsOverListedKeys) {
     for (const bool is_deterministic : {false, true}) {
       testing::TrialChoice choice;
       choice.head_dim = head_dim;
-      choice.has_bias = choice.wants_residual = head_dim == 128;
+      choice.has_bias = choice.wants_out_low = head_dim == 128;
       testing::BackwardChoice backward;
       backward.columns = ColumnMode::reorder;
       backward.deterministic = is_deterministic;
@@ -132,7 +132,7 @@ TEST(AttentionSanitized, GradientsOverListedKeys) {
   }
 }
 
-TEST(AttentionSanitized, RowSumsOfKeysAndResiduals) {
+TEST(AttentionSanitized, RowSumsOfKeysAndOutLow) {
   FDMA_SKIP_WITHOUT_HOPPER();
   gpu_test::GpuMachine machine(gpu_test::ReferenceOn::host);
   for (const std::int32_t head_dim : {64, 128}) {

@@ -116,7 +116,7 @@ TEST(AttentionSplits, AreAccurateForEveryGroupOfHeads) {
       choice.has_bias = seed % 4 == 1;
       choice.softmax_scale = seed % 5 == 2 ? -0.15F : 0;
       choice.wants_lse = seed % 7 != 3;
-      choice.wants_residual = seed % 3 < 2;
+      choice.wants_out_low = seed % 3 < 2;
       expect_all_ways(causal_case(q_len, 3001), {1, 2 * group, 2}, choice, true);
     }
   }

@@ -109,17 +109,17 @@ TEST_F(AttentionTensorsOnGpu, WithStridesThatAreNoMultiplesOfEightAreRejected) {
                        [](auto&, auto& strides, auto&, auto&) { strides[3] = 2; });
 }
 
-TEST_F(AttentionTensorsOnGpu, ResidualsThatDoNotLieAsOutAreRejected) {
+TEST_F(AttentionTensorsOnGpu, OutLowThatDoesNotLieAsOutIsRejected) {
   const auto change_and_expect = [&](const char* named, auto change) {
     expect_rejected(named, ErrorCode::unsupported, [&](AttentionTensors& t) {
-      t.out_residual = t.out;
-      change(t.out_residual);
+      t.out_low = t.out;
+      change(t.out_low);
     });
   };
-  change_and_expect("out_residual: expected the strides of out",
-                    [](MutableTensorView& residual) { residual.strides[0] += 8; });
-  change_and_expect("out_residual: expected an address", [](MutableTensorView& residual) {
-    residual.data = static_cast<char*>(residual.data) + 8;
+  change_and_expect("out_low: expected the strides of out",
+                    [](MutableTensorView& out_low) { out_low.strides[0] += 8; });
+  change_and_expect("out_low: expected an address", [](MutableTensorView& out_low) {
+    out_low.data = static_cast<char*>(out_low.data) + 8;
   });
 }
 

@@ -42,7 +42,7 @@ TrialChoice choice_of(std::int32_t head_dim) {
   choice.dtype = DType::bfloat16;
   choice.head_dim = head_dim;
   choice.has_bias = head_dim == 64;
-  choice.wants_residual = true;
+  choice.wants_out_low = true;
   return choice;
 }
 BackwardChoice head_by_head() {

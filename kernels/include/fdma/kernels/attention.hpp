@@ -20,7 +20,7 @@ namespace fdma {
 ///             key_bias      [batch, heads_kv, kv_len] float32, iff the plan's score says so
 ///             out           [batch, q_len, heads_q, head_dim_v]
 ///             lse           [batch, heads_q, q_len] float32, optional
-///             out_residual  shape and dtype of out, 16 bits, optional: the low half of O, that is
+///             out_low  shape and dtype of out, 16 bits, optional: the low half of O, that is
 ///                           the part that rounding took from out, itself rounded to 16 bits;
 ///                           backward calls read it
 ///             q_lens        [batch] int32, optional; each in [0, the plan's length of the element]
@@ -29,8 +29,8 @@ namespace fdma {
 ///                           [batch, num_borders]; not decreasing, in [0, the plan's longest
 ///                           kv_len]; num_borders >= 2 need not be the plan's
 ///             an optional tensor that is not wanted or not given has data = nullptr
-/// Invariants  out, lse and out_residual overlap no other tensor
-///             on a GPU the strides of out_residual are those of out
+/// Invariants  out, lse and out_low overlap no other tensor
+///             on a GPU the strides of out_low are those of out
 ///             q_lens, kv_lens and cu_seqlens are contiguous, lie where q lies, and come with
 ///             closed-form plans only
 ///
@@ -50,7 +50,7 @@ struct AttentionTensors {
   TensorView q_lens = {};
   TensorView kv_lens = {};
   TensorView cu_seqlens = {};
-  MutableTensorView out_residual = {};
+  MutableTensorView out_low = {};
 };
 
 struct AttentionOptions {

@@ -7,7 +7,7 @@
 // The rows of dS add up to dlse as long as D agrees with P and dP. It does not quite: `out` was
 // rounded, and so was P where it was multiplied by v. With 16 bits D is off by some 0.1 %, the same
 // for all keys of a row. The error shows in dkey_bias, which keeps every other digit. It shows in
-// dq and dk, for which dS is rounded too, only where rows are few. out_residual, the low half of O,
+// dq and dk, for which dS is rounded too, only where rows are few. out_low, the low half of O,
 // gives back what out lost for one more read. RowSums says how D is computed without it.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace fdma {
 /// Shapes      out, lse      results of the forward call with the same inputs, mask and scale
 ///             dout          gradient of out, with its shape and dtype
 ///             dlse          [batch, heads_q, q_len] float32, gradient of lse, optional: zeros
-///             out_residual  result of the forward call, optional
+///             out_low  result of the forward call, optional
 ///             dq, dk, dv    shapes of q, k and v; each of that input's dtype or float32
 ///             dkey_bias     [batch, heads_kv, kv_len] float32, optional; only where the plan's
 ///                           score has a bias
@@ -53,16 +53,16 @@ struct BackwardTensors {
   TensorView q_lens = {};
   TensorView kv_lens = {};
   TensorView cu_seqlens = {};
-  TensorView out_residual = {};
+  TensorView out_low = {};
 };
 
 /// How a backward call computes D.
 enum class RowSums : std::uint8_t {
   /// For 16-bit out: `keys` where dkey_bias is wanted or queries are few (kFewQueries); where
-  /// out_residual is given, `keys` only where queries are very few (kVeryFewQueries). Otherwise
+  /// out_low is given, `keys` only where queries are very few (kVeryFewQueries). Otherwise
   /// `output`.
   automatic,
-  output,  ///< rowsum(dout * (out + out_residual)); out_residual counts as 0 where it is absent
+  output,  ///< rowsum(dout * (out + out_low)); out_low counts as 0 where it is absent
   /// The exact delta: D of `output` plus the sum of P * (dout v^T - D) along each row, exact to
   /// float32. The correction pass walks all keys once more (2 of 5 matrix products).
   keys,

@@ -61,7 +61,7 @@ struct DynamicMaskSpec {
 
 /// The tensors of one call, all on the host (cpu) or all on the object's device (sm90).
 ///
-/// Shapes      q, kv, out, lse, out_residual: see AttentionTensors
+/// Shapes      q, kv, out, lse, out_low: see AttentionTensors
 ///             dt_proj, a_coef  see zoh_scores, whose values are kv.v
 ///             scores           [batch, heads_kv, kv_len] float32, contiguous along keys, in place
 ///                              of dt_proj and a_coef
@@ -79,7 +79,7 @@ struct DynamicMaskTensors {
   MutableTensorView lse = {};
   MutableTensorView made_scores = {};
   MutableTensorView kept = {};
-  MutableTensorView out_residual = {};
+  MutableTensorView out_low = {};
 };
 
 /// The tensors of a backward call, on the host or device of the forward call.
@@ -90,7 +90,7 @@ struct DynamicMaskTensors {
 ///             kept             that of the forward call. On the host it may be absent (data =
 ///                              nullptr): the host selects once more. It is not read where
 ///                              reading() is `all`
-///             out, lse, out_residual, dout, dlse, dq, dk, dv: see BackwardTensors
+///             out, lse, out_low, dout, dlse, dq, dk, dv: see BackwardTensors
 ///             dscores          gradient of the scores in their shape, contiguous along keys,
 ///                              optional
 ///             ddt_proj, da_coef: shapes of dt_proj and a_coef, each of that input's dtype or
@@ -118,7 +118,7 @@ struct DynamicMaskBackwardTensors {
   MutableTensorView dscores = {};
   MutableTensorView ddt_proj = {};
   MutableTensorView da_coef = {};
-  TensorView out_residual = {};
+  TensorView out_low = {};
 };
 
 /// The stages of a call, in their order.
@@ -191,7 +191,7 @@ class DynamicMaskAttention {
   /// The gradients of a call with the same tensors and the same selection. A selection has no
   /// gradient; the scores that it adds to logits have one. On a GPU it runs in the order of
   /// `stream`, without waiting; a graph may capture it. On a GPU RowSums::automatic means `output`,
-  /// which is as good with out_residual. Without out_residual `keys` would cost half of the time
+  /// which is as good with out_low. Without out_low `keys` would cost half of the time
   /// again, too much for the last digits of gradients of scores.
   ///
   /// Shapes      workspace: backward_workspace_bytes(options) of device memory, 256-aligned, that

@@ -139,7 +139,7 @@ QueryParams query_params(const BackwardCall& call, const AttentionShape& shape,
   queries.head_dim = shape.head_dim;
   queries.head_dim_v = shape.head_dim_v;
   queries.out = rows_view(call.out);
-  queries.out_residual = rows_view(call.out_residual);
+  queries.out_low = rows_view(call.out_low);
   queries.dout = rows_view(call.dout);
   queries.lse = call.lse;
   queries.lse_batch_stride = call.lse_batch_stride;
@@ -313,8 +313,8 @@ Result<void> run(const DevicePlan::Impl& impl, const BackwardTensors& tensors, v
                                  impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.out, "out"));
-  if (tensors.out_residual.data != nullptr) {
-    FDMA_TRY_VOID(sm90::check_vectors(tensors.out_residual, "out_residual"));
+  if (tensors.out_low.data != nullptr) {
+    FDMA_TRY_VOID(sm90::check_vectors(tensors.out_low, "out_low"));
   }
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dout, "dout"));
   FDMA_TRY_VOID(sm90::check_vectors(tensors.dq.view(), "dq"));

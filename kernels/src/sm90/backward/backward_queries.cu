@@ -98,7 +98,7 @@ __device__ __forceinline__ void zero_accum(const QueryPlaces& places, int batch,
 // The first `zero_blocks` blocks write zeros, because memory is faster when it is first written and
 // then read than when both happen at once. Each other block has kBlockRows rows of one head. Blocks
 // with the same rows of all heads are neighbours.
-template <class T, int kDim, bool kHasResidual>
+template <class T, int kDim, bool kHasOutLow>
 __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<kDim>::kBlocks)
     prepare_kernel(const QueryParams p, int zero_blocks) {
   using Layout = PrepareLayout<kDim>;
@@ -134,12 +134,11 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
         is_read && p.dlse != nullptr,
         p.dlse + batch * p.dlse_batch_stride + head * p.dlse_head_stride + row * p.dlse_row_stride,
         0.0f);
-    RowChunks<kDim> out, dout, residual;
+    RowChunks<kDim> out, dout, out_low;
     load_rows<T, kDim>(p.out, batch, head, first_row, lane * 8, q_len, p.head_dim_v, out);
     load_rows<T, kDim>(p.dout, batch, head, first_row, lane * 8, q_len, p.head_dim_v, dout);
-    if constexpr (kHasResidual) {
-      load_rows<T, kDim>(p.out_residual, batch, head, first_row, lane * 8, q_len, p.head_dim_v,
-                         residual);
+    if constexpr (kHasOutLow) {
+      load_rows<T, kDim>(p.out_low, batch, head, first_row, lane * 8, q_len, p.head_dim_v, out_low);
     }
     float deltas[Layout::kRows];
 #pragma unroll
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(PrepareLayout<kDim>::kThreads, PrepareLayout<k
       for (int c = 0; c < Layout::kChunks; ++c) {
         const Eight gradient = widen<T>(dout[i][c]);
         deltas[i] += dot_of_8(widen<T>(out[i][c]), gradient);
-        if constexpr (kHasResidual) deltas[i] += dot_of_8(widen<T>(residual[i][c]), gradient);
+        if constexpr (kHasOutLow) deltas[i] += dot_of_8(widen<T>(out_low[i][c]), gradient);
       }
     }
     const float delta = sum_each<Layout::kLanes>(deltas, lane);
@@ -217,8 +216,8 @@ dim3 blocks_of(const QueryParams& p, int rows) {
 template <class T, int kDim>
 cudaError_t launch_prepare(const QueryParams& params, cudaStream_t stream) {
   using Layout = PrepareLayout<kDim>;
-  const auto kernel = params.out_residual.data != nullptr ? prepare_kernel<T, kDim, true>
-                                                          : prepare_kernel<T, kDim, false>;
+  const auto kernel = params.out_low.data != nullptr ? prepare_kernel<T, kDim, true>
+                                                     : prepare_kernel<T, kDim, false>;
   const int zero_blocks = params.places.padded_q_len / kTileKeys *
                           (kTileKeys * kDim / 4 / Layout::kZeroVectors) * params.zeroed_heads;
   dim3 blocks = blocks_of(params, Layout::kBlockRows);

@@ -20,7 +20,7 @@ struct QueryParams {
   std::int32_t dim;  ///< columns of the accumulators: kDimQk of the main kernel
   std::int32_t head_dim, head_dim_v;
   RowsView out, dout;
-  RowsView out_residual;  ///< or data = null: zeros
+  RowsView out_low;  ///< or data = null: zeros
   const float* lse;
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;
   const float* dlse;  ///< or null: zeros

@@ -92,7 +92,7 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   params.v_rows = has_keys ? rows_of(tensors.kv.v.extents[1]) : 0;
   params.out_rows = rows_of(tensors.out.extents[1]);
   params.out = tensors.out.data;
-  params.out_residual = const_cast<void*>(call.out_residual.data);
+  params.out_low = const_cast<void*>(call.out_low.data);
   params.out_batch_stride = call.out.batch_stride;
   params.out_row_stride = call.out.row_stride;
   params.out_head_stride = call.out.head_stride;
@@ -109,15 +109,15 @@ Result<void> set_tensors(const AttentionTensors& tensors, const AttentionCall& c
   return {};
 }
 
-// out_residual is written in pieces of 16 bytes at the same offsets as out, so its strides must be
+// out_low is written in pieces of 16 bytes at the same offsets as out, so its strides must be
 // those of out.
-Result<void> check_residual(const AttentionTensors& tensors) {
-  const TensorView residual = tensors.out_residual.view();
-  if (residual.data == nullptr) return {};
-  FDMA_TRY_VOID(sm90::check_vectors(residual, "out_residual"));
+Result<void> check_out_low(const AttentionTensors& tensors) {
+  const TensorView out_low = tensors.out_low.view();
+  if (out_low.data == nullptr) return {};
+  FDMA_TRY_VOID(sm90::check_vectors(out_low, "out_low"));
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    if (residual.extents[axis] > 1 && residual.strides[axis] != tensors.out.strides[axis]) {
-      return Error{ErrorCode::unsupported, "out_residual: expected the strides of out"};
+    if (out_low.extents[axis] > 1 && out_low.strides[axis] != tensors.out.strides[axis]) {
+      return Error{ErrorCode::unsupported, "out_low: expected the strides of out"};
     }
   }
   return {};
@@ -189,7 +189,7 @@ cudaError_t combine(const ForwardParams& params, const DevicePlan::Impl& plan,
   combined.q_lens = params.lengths.q_lens;
   combined.is_bfloat16 = plan.shape.out_dtype == DType::bfloat16;
   combined.out = params.out;
-  combined.out_residual = params.out_residual;
+  combined.out_low = params.out_low;
   combined.out_batch_stride = params.out_batch_stride;
   combined.out_row_stride = params.out_row_stride;
   combined.out_head_stride = params.out_head_stride;
@@ -210,7 +210,7 @@ Result<void> run(const DevicePlan& plan, const AttentionTensors& tensors, void* 
   FDMA_TRY(const AttentionCall call, checked_call(shape, impl.score, tensors, options, Device::cuda,
                                                   impl.arrays.num_closed_forms > 0));
   FDMA_TRY_VOID(sm90::check_launch(impl, workspace));
-  FDMA_TRY_VOID(check_residual(tensors));
+  FDMA_TRY_VOID(check_out_low(tensors));
   if (impl.is_gathering && gather.lists == nullptr) {
     return Error{
         ErrorCode::invalid_argument,

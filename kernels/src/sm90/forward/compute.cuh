@@ -65,16 +65,16 @@ __device__ __forceinline__ void write_row(T* to, const float (&out)[kDimV / 2], 
 /// Writes the low half of a warpgroup's 64 rows of output to memory, 16 bytes a thread and store.
 /// It does not pass through shared memory, because the Q buffer holds the output.
 template <class T, int kDimV>
-__device__ __forceinline__ void write_residual(const ForwardParams& p,
-                                               const BroadcastTile& work_tile,
-                                               const float (&out)[kDimV / 2], int group,
-                                               int thread) {
+__device__ __forceinline__ void write_out_low(const ForwardParams& p,
+                                              const BroadcastTile& work_tile,
+                                              const float (&out)[kDimV / 2], int group,
+                                              int thread) {
   const int lane = thread % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = group * kHalfRows + thread / 32 * 16 + lane / 4 + 8 * i;
     const RowPlace place = place_of(p, work_tile, row);
-    T* const to = static_cast<T*>(p.out_residual) + work_tile.batch * p.out_batch_stride +
+    T* const to = static_cast<T*>(p.out_low) + work_tile.batch * p.out_batch_stride +
                   place.query * p.out_row_stride + place.head * p.out_head_stride + lane % 4 * 8;
 #pragma unroll
     for (int m = 0; m < kDimV / 32; ++m) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void write_residual(const ForwardParams& p,
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int reg = 4 * (4 * m + j) + 2 * i;
-        words[j] = pack_residual<T>(out[reg], out[reg + 1]);
+        words[j] = pack_out_low<T>(out[reg], out[reg + 1]);
       }
       transpose_in_quad(words, lane);
       if (place.exists && 32 * m + lane % 4 * 8 < p.head_dim_v) {
@@ -540,8 +540,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
     };
     // The rare cases share one branch, because a jump over each of them would cost every work tile.
     const bool is_copied = is_stored_by_copy<Layout>(p, work_tile, group);
-    const bool has_residual = p.out_residual != nullptr;
-    if (!is_copied || has_residual || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {
+    const bool has_out_low = p.out_low != nullptr;
+    if (!is_copied || has_out_low || __any_sync(~0u, inverse[0] == 0.0f || inverse[1] == 0.0f)) {
       zero_rows(out, inverse);
       if (is_copied) {
         put_rows_out<T, kDimV>(q_before, out, own_thread());
@@ -549,8 +549,8 @@ __device__ __forceinline__ void compute_rows(const ForwardParams& p, std::uint32
         write_rows_out<T, kDimV>(p, work_tile, out, lse, group, own_thread());
       }
       hand_on();
-      if (has_residual && work_tile.partial == kWholeRow) {
-        write_residual<T, kDimV>(p, work_tile, out, group, own_thread());
+      if (has_out_low && work_tile.partial == kWholeRow) {
+        write_out_low<T, kDimV>(p, work_tile, out, group, own_thread());
       }
     } else {
       put_rows_out<T, kDimV>(q_before, out, own_thread());

@@ -33,7 +33,7 @@ struct ForwardParams {
   float scale_log2;  ///< softmax scale times log2(e)
   void* out;
   /// Or null: the low half of out, at the same offsets as out's elements
-  void* out_residual;
+  void* out_low;
   std::int64_t out_batch_stride, out_row_stride, out_head_stride;
   float* lse;  ///< or null
   std::int64_t lse_batch_stride, lse_head_stride, lse_row_stride;

@@ -57,7 +57,7 @@ std::vector<std::int32_t> sampled_rows(std::int64_t len, std::int64_t count, std
   return {rows.begin(), rows.end()};
 }
 
-// From a 16-bit value to the next that is larger: infinity has none, NaN no residual.
+// From a 16-bit value to the next that is larger: infinity has none, NaN no out_low.
 double rounding_step(DType dtype, double value) {
   const int bits = dtype == DType::bfloat16 ? 8 : 11, least = dtype == DType::bfloat16 ? -126 : -14;
   const int exponent = value == 0 ? least : std::max(std::ilogb(value), least);
@@ -72,7 +72,7 @@ std::string to_string(const TrialChoice& choice) {
       "{} head_dim {} / {} {}{}{}{} scale {} seed {} q x {} bias x {}{}{} columns {}",
       fdma::to_string(choice.dtype), choice.head_dim, choice.head_dim_v,
       kLayouts[static_cast<std::size_t>(choice.layout)], choice.has_bias ? " bias" : "",
-      choice.wants_lse ? "" : " without lse", choice.wants_residual ? " residual" : "",
+      choice.wants_lse ? "" : " without lse", choice.wants_out_low ? " residual" : "",
       choice.softmax_scale, choice.seed, choice.q_scale, choice.bias_scale,
       choice.split == SplitMode::never ? " not split" : "",
       choice.pack == PackMode::never ? " not packed" : "", fdma::to_string(choice.columns));
@@ -97,8 +97,8 @@ AttentionTrial::AttentionTrial(AttentionMachine& machine, const MaskCase& mask,
            choice.layout, true),
       lse_(machine, DType::float32, shape_.batch, shape_.q_lens, shape_.heads_q, 0, choice.layout,
            true),
-      residual_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q,
-                shape_.head_dim_v, choice.layout, true) {
+      out_low_(machine, choice.dtype, shape_.batch, shape_.q_lens, shape_.heads_q,
+               shape_.head_dim_v, choice.layout, true) {
   q_.randomize(choice.seed * 4, choice.q_scale);
   k_.randomize(choice.seed * 4 + 1, 1);
   v_.randomize(choice.seed * 4 + 2, 1);
@@ -113,7 +113,7 @@ AttentionTensors AttentionTrial::tensors() const {
   if (choice_.has_bias) tensors.key_bias = bias_.view().view();
   tensors.out = out_.view();
   if (choice_.wants_lse) tensors.lse = lse_.view();
-  if (has_residual()) tensors.out_residual = residual_.view();
+  if (has_out_low()) tensors.out_low = out_low_.view();
   return tensors;
 }
 
@@ -126,11 +126,11 @@ AttentionOptions AttentionTrial::options() const {
 void AttentionTrial::poison(unsigned char byte) {
   out_.poison(byte);
   lse_.poison(byte);
-  residual_.poison(byte);
+  out_low_.poison(byte);
 }
 
 void AttentionTrial::fetch() {
-  for (TrialTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_, &residual_}) tensor->fetch();
+  for (TrialTensor* tensor : {&q_, &k_, &v_, &bias_, &out_, &lse_, &out_low_}) tensor->fetch();
 }
 
 Result<void> AttentionTrial::run(unsigned char byte) {
@@ -173,10 +173,9 @@ ReferenceProblem AttentionTrial::problem() const {
 }
 
 std::string AttentionTrial::check() {
-  for (const auto& [name, tensor] :
-       {std::pair{"q", &q_}, std::pair{"k", &k_}, std::pair{"v", &v_},
-        std::pair{"key_bias", &bias_}, std::pair{"out", &out_}, std::pair{"lse", &lse_},
-        std::pair{"out_residual", &residual_}}) {
+  for (const auto& [name, tensor] : {std::pair{"q", &q_}, std::pair{"k", &k_}, std::pair{"v", &v_},
+                                     std::pair{"key_bias", &bias_}, std::pair{"out", &out_},
+                                     std::pair{"lse", &lse_}, std::pair{"out_low", &out_low_}}) {
     const std::string stray = tensor->stray_writes();
     if (!stray.empty()) return fmt::format("{}: {}: {}", mask_.name, name, stray);
   }
@@ -192,7 +191,7 @@ std::string AttentionTrial::check() {
       bool is_zero = lse == -kInfinity;
       for (std::int64_t d = 0; d < shape_.head_dim_v; ++d) {
         is_zero &= out_.get(b, row, h, d) == 0;
-        is_zero &= !has_residual() || residual_.get(b, row, h, d) == 0;
+        is_zero &= !has_out_low() || out_low_.get(b, row, h, d) == 0;
       }
       if (!is_zero)
         return fmt::format("{}: {}: no keys, but not 0 and -inf", mask_.name, to_string(place));
@@ -203,10 +202,10 @@ std::string AttentionTrial::check() {
       const double value = out_.get(b, row, h, static_cast<std::int64_t>(d));
       out_error.add(value, wanted.out[i * dim + d],
                     static_cast<double>(wanted.explicit_out[i * dim + d]), place);
-      const double residual =
-          has_residual() ? residual_.get(b, row, h, static_cast<std::int64_t>(d)) : 0;
-      if (!(std::fabs(residual) <= rounding_step(choice_.dtype, value) / 2))
-        return fmt::format("{}: {}: residual {} of {}", mask_.name, to_string(place), residual,
+      const double out_low =
+          has_out_low() ? out_low_.get(b, row, h, static_cast<std::int64_t>(d)) : 0;
+      if (!(std::fabs(out_low) <= rounding_step(choice_.dtype, value) / 2))
+        return fmt::format("{}: {}: residual {} of {}", mask_.name, to_string(place), out_low,
                            value);
     }
   }
@@ -215,7 +214,7 @@ std::string AttentionTrial::check() {
   return wrong.empty() ? "" : mask_.name + ": " + wrong;
 }
 
-double AttentionTrial::error_with_residual() {
+double AttentionTrial::error_with_out_low() {
   const ReferenceProblem rows = problem();
   const ReferenceRows wanted = machine_.reference(rows);
   const auto dim = static_cast<std::size_t>(shape_.head_dim_v);
@@ -225,7 +224,7 @@ double AttentionTrial::error_with_residual() {
     if (wanted.lse[i] == -kInfinity) continue;
     for (std::size_t d = 0; d < dim; ++d) {
       const auto column = static_cast<std::int64_t>(d);
-      const double value = out_.get(b, row, h, column) + residual_.get(b, row, h, column);
+      const double value = out_.get(b, row, h, column) + out_low_.get(b, row, h, column);
       most = std::max(most, std::fabs(value - wanted.out[i * dim + d]));
     }
   }
@@ -239,7 +238,7 @@ std::vector<unsigned char> AttentionTrial::result_bytes() const {
     bytes.insert(bytes.end(), more.begin(), more.end());
   };
   if (choice_.wants_lse) append(lse_);
-  if (has_residual()) append(residual_);
+  if (has_out_low()) append(out_low_);
   return bytes;
 }
 

@@ -19,8 +19,8 @@ struct TrialChoice {
   Layout layout = Layout::rows;
   bool has_bias = false;
   bool wants_lse = true;
-  bool wants_residual = false;  ///< of out; of 16-bit tensors only, ignored for others
-  float softmax_scale = 0;      ///< 0: the default
+  bool wants_out_low = false;  ///< of out; of 16-bit tensors only, ignored for others
+  float softmax_scale = 0;     ///< 0: the default
   std::uint64_t seed = 1;
   double q_scale = 1;  ///< larger: logits further apart
   double bias_scale = 1;
@@ -40,7 +40,7 @@ struct TrialHeads {
 };
 
 /// More than 16 bits of each type can be off together, of values below 8.
-inline constexpr double kResidualError = 4e-5;
+inline constexpr double kOutLowError = 4e-5;
 
 /// Inputs are random where elements exist and NaN elsewhere, beyond the lengths of their batch
 /// element and around the storage; outputs are poisoned.
@@ -60,7 +60,7 @@ class AttentionTrial {
   TrialTensor& bias() { return bias_; }
   TrialTensor& out() { return out_; }
   TrialTensor& lse() { return lse_; }
-  TrialTensor& residual() { return residual_; }
+  TrialTensor& out_low() { return out_low_; }
 
   /// Sets every byte of the outputs; fetch() brings them back after a run.
   void poison(unsigned char byte);
@@ -69,14 +69,14 @@ class AttentionTrial {
   Result<void> run(unsigned char byte = 0xff);
 
   /// What is wrong with the outputs that were fetched; empty if nothing. Errors are bounded as
-  /// TensorError says; rows without keys are exactly 0 and -inf; the residual is not larger than
+  /// TensorError says; rows without keys are exactly 0 and -inf; out_low is not larger than
   /// what rounding takes; nothing was written beside the valid elements of the outputs.
   std::string check();
 
-  /// How far out and the residual together are from float64, at most, for magnitudes about 1.
-  double error_with_residual();
+  /// How far out and out_low together are from float64, at most, for magnitudes about 1.
+  double error_with_out_low();
 
-  /// The bytes of out and, where wanted, lse and the residual.
+  /// The bytes of out and, where wanted, lse and out_low.
   std::vector<unsigned char> result_bytes() const;
 
   /// The rows to compare.
@@ -88,9 +88,9 @@ class AttentionTrial {
   TrialChoice choice_;
   AttentionShape shape_;
   AttentionPlan plan_;
-  bool has_residual() const { return choice_.wants_residual && choice_.dtype != DType::float32; }
+  bool has_out_low() const { return choice_.wants_out_low && choice_.dtype != DType::float32; }
 
-  TrialTensor q_, k_, v_, bias_, out_, lse_, residual_;
+  TrialTensor q_, k_, v_, bias_, out_, lse_, out_low_;
 };
 
 /// Tiles by kind and empty work tiles.

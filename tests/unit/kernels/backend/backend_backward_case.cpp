@@ -120,7 +120,7 @@ void BackwardTrial::run_forward() {
     throw std::runtime_error(mask_.name + ": forward: " + ran.error().message);
   forward_.out().upload();
   forward_.lse().upload();
-  forward_.residual().upload();
+  forward_.out_low().upload();
 }
 
 BackwardTensors BackwardTrial::tensors() const {
@@ -131,7 +131,7 @@ BackwardTensors BackwardTrial::tensors() const {
   tensors.key_bias = forward.key_bias;
   tensors.out = forward.out.view();
   tensors.lse = forward.lse.view();
-  tensors.out_residual = forward.out_residual.view();
+  tensors.out_low = forward.out_low.view();
   tensors.dout = dout_.view().view();
   if (backward_.has_dlse) tensors.dlse = dlse_.view().view();
   tensors.dq = dq_.view();
@@ -179,7 +179,7 @@ std::string BackwardTrial::check() {
   for (const auto& [name, tensor] :
        {std::pair{"q", &forward_.q()}, std::pair{"k", &forward_.k()}, std::pair{"v", &forward_.v()},
         std::pair{"key_bias", &forward_.bias()}, std::pair{"out", &forward_.out()},
-        std::pair{"lse", &forward_.lse()}, std::pair{"out_residual", &forward_.residual()},
+        std::pair{"lse", &forward_.lse()}, std::pair{"out_low", &forward_.out_low()},
         std::pair{"dout", &dout_}, std::pair{"dlse", &dlse_}, std::pair{"dq", &dq_},
         std::pair{"dk", &dk_}, std::pair{"dv", &dv_}, std::pair{"dkey_bias", &dbias_}}) {
     const std::string stray = tensor->stray_writes();
@@ -315,19 +315,19 @@ std::string row_sums_error(AttentionMachine& machine, TrialChoice choice,
     if (row_sums == RowSums::output) continue;
     if (std::string wrong = trial.check(); !wrong.empty()) return wrong;
   }
-  // Weights that are all the same are not rounded where they are multiplied by v: out and its
-  // residual are then all that D needs.
+  // Weights that are all the same are not rounded where they are multiplied by v: out and
+  // out_low are then all that D needs.
   choice.q_scale = choice.bias_scale = 0;
-  for (const bool has_residual : {false, true}) {
-    choice.wants_residual = has_residual;
+  for (const bool has_out_low : {false, true}) {
+    choice.wants_out_low = has_out_low;
     BackwardTrial even(machine, mask, {2, 4, 2}, choice, backward);
     BackwardOptions options = even.options();
     options.row_sums = RowSums::output;
     if (const auto ran = even.run(options); !ran) return ran.error().message;
-    if ((even.surplus() < kExact) != has_residual)
-      return fmt::format("{} residual: surplus {}", has_residual ? "with" : "without",
+    if ((even.surplus() < kExact) != has_out_low)
+      return fmt::format("{} residual: surplus {}", has_out_low ? "with" : "without",
                          even.surplus());
-    if (!has_residual) continue;
+    if (!has_out_low) continue;
     if (std::string wrong = even.check(); !wrong.empty()) return wrong;
     const std::vector<unsigned char> bytes = even.result_bytes();
     if (const auto ran = even.run(even.options()); !ran) return ran.error().message;

@@ -33,7 +33,7 @@ TrialChoice choice_number(std::uint64_t i) {
   choice.layout = kLayouts[i % 3];
   choice.has_bias = i / 3 % 2 == 1;
   choice.wants_lse = i % 5 != 4;
-  choice.wants_residual = i % 3 == 1;
+  choice.wants_out_low = i % 3 == 1;
   choice.softmax_scale = i % 7 == 3 ? 0.21F : i % 13 == 6 ? -0.15F : 0;
   choice.q_scale = i % 11 == 5 ? 8 : 1;
   choice.bias_scale = i % 4 == 3 ? 20 : 1;

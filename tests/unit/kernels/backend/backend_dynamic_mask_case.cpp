@@ -153,7 +153,7 @@ class Run {
   TrialChoice choice() const {
     TrialChoice choice = trial_.choice;
     choice.has_bias = trial_.bias != ScoreBias::none;
-    choice.wants_residual = choice.has_bias;
+    choice.wants_out_low = choice.has_bias;
     return choice;
   }
 
@@ -230,7 +230,7 @@ class Run {
     tensors.kv = attention.kv;
     tensors.out = attention.out;
     tensors.lse = attention.lse;
-    tensors.out_residual = attention.out_residual;
+    tensors.out_low = attention.out_low;
     if (makes_scores) {
       tensors.dt_proj = dt_proj.view(DType::float32, {heads_kv, columns()}).view();
       tensors.a_coef = a_coef.view(DType::float32, {heads_kv}).view();

@@ -96,7 +96,7 @@ class GradientRun {
           tensors_.kv = attention.kv;
           tensors_.out = attention.out;
           tensors_.lse = attention.lse;
-          tensors_.out_residual = attention.out_residual;
+          tensors_.out_low = attention.out_low;
           tensors_.dout = attention.dout;
           tensors_.dlse = attention.dlse;
           tensors_.dq = attention.dq;

@@ -44,19 +44,19 @@ TEST(AttentionTrial, RandomMasksAreAccurateOnTheCpu) {
   expect_good(testing::small_trials(), 3);
 }
 
-TEST(AttentionTrial, OutAndItsResidualAreFloat32OnTheCpu) {
+TEST(AttentionTrial, OutAndOutLowAreFloat32OnTheCpu) {
   CpuMachine machine;
   const MaskCase mask = testing::case_of(
       "causal", testing::make_cells(70, 150, [](auto q, auto k) { return k <= q + 20; }), {64, 64});
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     TrialChoice choice;
     choice.dtype = dtype;
-    choice.wants_residual = true;
+    choice.wants_out_low = true;
     choice.layout = Layout::padded;
     AttentionTrial trial(machine, mask, {2, 4, 2}, choice);
     ASSERT_TRUE(trial.run());
     EXPECT_EQ(trial.check(), "");
-    EXPECT_LT(trial.error_with_residual(), testing::kResidualError);
+    EXPECT_LT(trial.error_with_out_low(), testing::kOutLowError);
   }
 }
 
@@ -127,7 +127,7 @@ class AttentionTrialDefects : public ::testing::Test {
     TrialChoice choice;
     choice.head_dim = 64;
     choice.layout = layout;
-    choice.wants_residual = true;
+    choice.wants_out_low = true;
     return choice;
   }
 
@@ -155,7 +155,7 @@ TEST_F(AttentionTrialDefects, AreNoticed) {
   EXPECT_THAT(defect([](AttentionTrial& t) { t.out().set(0, 7, 1, 3, 1e-7); }),
               HasSubstr("no keys"));
   EXPECT_THAT(defect([](AttentionTrial& t) {
-                t.residual().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) / 100);
+                t.out_low().set(1, 20, 1, 5, t.out().get(1, 20, 1, 5) / 100);
               }),
               HasSubstr("residual"));
   // One element after the last of a head lies in the gap.

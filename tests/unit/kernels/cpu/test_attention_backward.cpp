@@ -73,7 +73,7 @@ TEST_P(BackwardZoo, IsAsAccurateAsAnExplicitProduct) {
     choice.layout = kLayouts[row[7]];
     choice.has_bias = row[8] == 1;
     choice.seed = i + 1;
-    choice.wants_residual = i % 2 == 0;
+    choice.wants_out_low = i % 2 == 0;
     choice.softmax_scale = i % 7 == 3 ? 0.21F : i % 13 == 6 ? -0.15F : 0;
     BackwardChoice backward;
     backward.tile = kTiles[row[6]];
@@ -297,7 +297,7 @@ class BackwardErrors : public ::testing::Test {
     const MaskCase mask = testing::case_of(
         "full", testing::make_cells(20, 30, [](auto, auto) { return true; }), {16, 16});
     TrialChoice choice = small_choice(DType::bfloat16);
-    choice.has_bias = choice.wants_residual = true;
+    choice.has_bias = choice.wants_out_low = true;
     BackwardTrial trial(machine_, mask, {1, 2, 1}, choice);
     AttentionPlan plan = trial.plan();
     BackwardTensors tensors = trial.tensors();
@@ -328,10 +328,10 @@ TEST_F(BackwardErrors, NameWhatIsWrong) {
               tensors.key_bias = {};
             }),
             "dkey_bias: is given, but the plan's score has no bias");
-  EXPECT_EQ(error([](auto&, auto& tensors) { tensors.out_residual.dtype = DType::float16; }),
-            "out_residual: expected bfloat16 as the plan says, got float16");
-  EXPECT_EQ(error([](auto&, auto& tensors) { tensors.out_residual.extents[1] = 19; }),
-            "out_residual: expected [batch, q_len, heads_q, head_dim_v] = [1, 20, 2, 16] (or "
+  EXPECT_EQ(error([](auto&, auto& tensors) { tensors.out_low.dtype = DType::float16; }),
+            "out_low: expected bfloat16 as the plan says, got float16");
+  EXPECT_EQ(error([](auto&, auto& tensors) { tensors.out_low.extents[1] = 19; }),
+            "out_low: expected [batch, q_len, heads_q, head_dim_v] = [1, 20, 2, 16] (or "
             "longer along axis 1), got [1, 19, 2, 16]");
   EXPECT_EQ(error([](auto&, auto& tensors) { tensors.dlse.rank = 2; }),
             "dlse: expected [batch, heads_q, q_len] = [1, 2, 20] (or longer along axis 2), got "

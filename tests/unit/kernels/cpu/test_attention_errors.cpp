@@ -179,8 +179,8 @@ TEST_F(AttentionErrors, RejectsABiasThatThePlanDoesNotHave) {
 }
 
 TEST_F(AttentionErrors, RejectsWhatRoundingDidNotTake) {
-  expect_rejected("out_residual", ErrorCode::invalid_argument, [](AttentionTensors& t) {
-    t.out_residual = t.out;  // of float32
+  expect_rejected("out_low", ErrorCode::invalid_argument, [](AttentionTensors& t) {
+    t.out_low = t.out;  // of float32
   });
 }
 
