@@ -24,7 +24,7 @@ std::int64_t Chunk::bytes(BlockShape mask_tile) {
 }
 
 void FloatBlock::add(float*& array, std::int64_t count) {
-  requests_.push_back({&array, num_floats_});
+  helper_tasks_.push_back({&array, num_floats_});
   num_floats_ += ceil_div(count, kCacheLine) * kCacheLine;
 }
 
@@ -32,8 +32,8 @@ void FloatBlock::allocate() {
   memory_.resize(static_cast<std::size_t>(num_floats_ + kCacheLine));
   const auto address = reinterpret_cast<std::uintptr_t>(memory_.data()) / sizeof(float);
   float* const begin = memory_.data() + (kCacheLine - address % kCacheLine) % kCacheLine;
-  for (const Request& request : requests_) *request.array = begin + request.offset;
-  requests_.clear();
+  for (const Request& request : helper_tasks_) *request.array = begin + request.offset;
+  helper_tasks_.clear();
 }
 
 }  // namespace fdma::cpu

@@ -48,7 +48,7 @@ class FloatBlock {
     float** array;
     std::int64_t offset;
   };
-  std::vector<Request> requests_;
+  std::vector<Request> helper_tasks_;
   std::int64_t num_floats_ = 0;
   std::vector<float> memory_;
 };

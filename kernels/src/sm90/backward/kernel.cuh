@@ -35,15 +35,15 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     init(Layout::kOEmpty, kStages, kComputeWarps);
     init(Layout::kMaskFull, Layout::kMaskSlots, 1);
     init(Layout::kMaskEmpty, Layout::kMaskSlots, kComputeWarps);
-    init(Layout::kRequestEmpty, Layout::kRequestSlots, 1);
+    init(Layout::kHelperTaskEmpty, Layout::kHelperTaskSlots, 1);
     for (int i = 0; i < Layout::kWorkTileSlots; ++i) {
       ptx::mbarrier_init(base + Layout::kWorkTileFull + 8 * i, 1);
       // Released by the warps that make masks and by the thread that loads.
       ptx::mbarrier_init(base + Layout::kWorkTileEmpty + 8 * i,
                          kMaskWarps * ptx::kWarpInsertions + 1);
     }
-    for (int i = 0; i < Layout::kRequestSlots; ++i) {
-      ptx::mbarrier_init(base + Layout::kRequestFull + 8 * i, 1);
+    for (int i = 0; i < Layout::kHelperTaskSlots; ++i) {
+      ptx::mbarrier_init(base + Layout::kHelperTaskFull + 8 * i, 1);
     }
     init(Layout::kKeysFull, Layout::kKeySlots, 1);
     init(Layout::kDqAccumFull, 1, Layout::kDqAccumWarps);
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
         TileGroupLoader<Layout, kGeneral, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base)
             .run();
       }
-    } else if (warp == kServeWarp) {
-      serve_requests<Layout, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base, lane);
+    } else if (warp == kHelperWarp) {
+      run_helper_warp<Layout, kWorklist, kHasZeroFill<Layout, kGradients>>(p, base, lane);
     } else if constexpr (kWorklist) {
       make_listed_masks<Layout>(p, base, warp, lane);
     } else {

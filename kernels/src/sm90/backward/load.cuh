@@ -1,7 +1,7 @@
 // The warps that feed the computing warpgroups of the backward kernel (the first warpgroup). One
 // thread (TileGroupLoader) issues the copies of K, V, Q and dO to shared memory. Two warps make
-// mask fragments. One helper warp (serve_requests) executes the loading thread's requests: it takes
-// the next tile group (128 keys of a KV head), looks up worklist keys and zeroes rows past a
+// mask fragments. One helper warp (run_helper_warp) executes the loading thread's requests: it
+// takes the next tile group (128 keys of a KV head), looks up worklist keys and zeroes rows past a
 // length. In deterministic calls it also adds dQ in accumulation order, and in ordinary calls it
 // may clear accumulators ahead (zero_fill.cuh). Masks are made before loads, because the loading
 // thread skips steps without a cell.
@@ -59,9 +59,9 @@ static_assert(BroadcastTileAt::is_pair(BroadcastTileAt::kNumTiles, BroadcastTile
                                        BroadcastTileAt::kFirstDocument) &&
               BroadcastTileAt::is_pair(BroadcastTileAt::kLastDocument, BroadcastTileAt::kKvHead));
 
-/// Byte offset in a ServeRequest, whose first four words are stored together.
-inline constexpr std::uint32_t kRequestBarrierAt = offsetof(ServeRequest, full);
-static_assert(kRequestBarrierAt == 16);
+/// Byte offset in a HelperTask, whose first four words are stored together.
+inline constexpr std::uint32_t kHelperTaskBarrierAt = offsetof(HelperTask, full);
+static_assert(kHelperTaskBarrierAt == 16);
 
 /// The tile group broadcast in `slot` with the segments of its g-th query head, as far as the walk
 /// over its tiles needs them. BroadcastTile::partial holds here the first work tile of the tile
@@ -210,14 +210,14 @@ __device__ __forceinline__ void make_tile_group_masks(const BackwardParams& p, s
 }
 
 template <class Layout>
-__device__ __forceinline__ std::uint32_t request_slot(std::uint32_t base, int stage) {
-  return base + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
+__device__ __forceinline__ std::uint32_t helper_task_slot(std::uint32_t base, int stage) {
+  return base + Layout::kHelperTask + stage * static_cast<int>(sizeof(HelperTask));
 }
 
 /// Broadcasts a work tile of a plan. One thread. Here and below each member of BroadcastTile is
 /// stored as soon as it is known, because registers are few.
-__device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint32_t slot,
-                                             int index) {
+__device__ __forceinline__ void broadcast_work_tile(const BackwardParams& p, std::uint32_t slot,
+                                                    int index) {
   const bool is_ordered =
       p.dq_semaphores != nullptr && index < p.plan.num_work_tiles / p.group_size;
   store_word(slot + BroadcastTileAt::kHeadInGroup,
@@ -244,8 +244,8 @@ __device__ __forceinline__ void publish_item(const BackwardParams& p, std::uint3
 /// Broadcasts the tile row of a closed-form plan that is tile group `index` or a later one, or
 /// kNoWorkTile if there is none. One thread.
 template <class Layout>
-__device__ __forceinline__ void publish_row(const BackwardParams& p, std::uint32_t slot,
-                                            int index) {
+__device__ __forceinline__ void broadcast_row(const BackwardParams& p, std::uint32_t slot,
+                                              int index) {
   const TileRow* row;
   for (;; index = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile_group, 1)) {
     const WorkTile work_tile = read_work(p, index * p.group_size);
@@ -300,14 +300,14 @@ __device__ __forceinline__ void zero_rows(std::uint32_t tile, int num_panels, in
 /// Broadcasts a first tile group, then executes the requests of TileGroupLoader and adds dQ in
 /// accumulation order. One warp.
 template <class Layout, bool kWorklist, bool kZeroFill>
-__device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uint32_t base,
-                                               int lane) {
+__device__ __forceinline__ void run_helper_warp(const BackwardParams& p, std::uint32_t base,
+                                                int lane) {
   // The grid before sets the tile group counter and orders tile rows
   if (lane == 0) ptx::wait_for_grid_before();
   const auto adds_in_order = [&] { return Layout::kAddsInBulk && p.dq_semaphores != nullptr; };
   // Its counters lie in shared memory and are read anew, because registers are few.
-  const auto requests = [&] {
-    CountedRing<Layout::kRequestSlots> ring;
+  const auto helper_tasks = [&] {
+    CountedRing<Layout::kHelperTaskSlots> ring;
     ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed));
     return ring;
   };
@@ -318,10 +318,10 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
     work_tile_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 4));
     __syncwarp();  // all have read it
     const bool is_first = work_tile_ring.count == 0;
-    uint4 request = make_uint4(kRequestTileGroup, 0, 0, 0);
+    uint4 helper_task = make_uint4(kHelperTaskTileGroup, 0, 0, 0);
     if (!is_first) {
-      const auto ring = requests();
-      const std::uint32_t full = base + Layout::kRequestFull + 8 * ring.stage();
+      const auto ring = helper_tasks();
+      const std::uint32_t full = base + Layout::kHelperTaskFull + 8 * ring.stage();
       if (adds_in_order()) {
         DqSemaphoreWaiter<Layout> dq_semaphores(p, base);
         do {
@@ -332,29 +332,29 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         while (has_zero_fill() && __any_sync(~0u, !ptx::mbarrier_test(full, ring.phase())) &&
                zero_fill.advance(lane)) {
         }
-        ptx::mbarrier_wait(full, ring.phase(), "serve: request full");
+        ptx::mbarrier_wait(full, ring.phase(), "helper: task full");
       }
-      request = load_words(request_slot<Layout>(base, ring.stage()));
+      helper_task = load_words(helper_task_slot<Layout>(base, ring.stage()));
     }
-    if (request.x == kRequestEnd) {
+    if (helper_task.x == kHelperTaskEnd) {
       if (adds_in_order()) continue;  // until the last dQ step is added
       break;
     }
-    if (request.x == kRequestTileGroup) {
+    if (helper_task.x == kHelperTaskTileGroup) {
       if (lane == 0) {
         ptx::mbarrier_wait(base + Layout::kWorkTileEmpty + 8 * work_tile_ring.stage(),
-                           work_tile_ring.phase() ^ 1, "serve: item empty");
+                           work_tile_ring.phase() ^ 1, "helper: work tile empty");
         const std::uint32_t work_tile =
             base + Layout::kItem + work_tile_ring.stage() * Layout::kWorkTileSlotBytes;
         const int index = static_cast<int>(is_first ? blockIdx.x : gridDim.x) +
                           (is_first ? 0 : atomicAdd(p.next_tile_group, 1));
         store_word(base + Layout::kServed + 4, static_cast<int>(work_tile_ring.count + 1));
         if constexpr (kWorklist) {
-          publish_worklist_entry(p, work_tile, index);
+          broadcast_worklist_entry(p, work_tile, index);
         } else if (p.plan.num_closed_forms > 0) {
-          publish_row<Layout>(p, work_tile, index);
+          broadcast_row<Layout>(p, work_tile, index);
         } else {
-          publish_item(p, work_tile, index);
+          broadcast_work_tile(p, work_tile, index);
         }
         const int count = load_word(base + Layout::kServed + 4) - 1;
         if (!kWorklist && has_zero_fill()) {
@@ -372,14 +372,15 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
         if (has_zero_fill()) zero_fill.begin(lane);
         continue;
       }
-    } else if (kWorklist && request.x == kRequestKeys) {
+    } else if (kWorklist && helper_task.x == kHelperTaskKeys) {
       CountedRing<Layout::kKeySlots> key_ring;
       key_ring.count = static_cast<std::uint32_t>(load_word(base + Layout::kServed + 8));
-      look_up_keys<Layout>(p,
-                           static_cast<std::uint32_t>(load_word(
-                               request_slot<Layout>(base, requests().stage()) + kRequestBarrierAt)),
-                           base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes,
-                           base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
+      look_up_keys<Layout>(
+          p,
+          static_cast<std::uint32_t>(load_word(
+              helper_task_slot<Layout>(base, helper_tasks().stage()) + kHelperTaskBarrierAt)),
+          base + Layout::kEntries + key_ring.stage() * Layout::kEntryBytes,
+          base + Layout::kBiases + key_ring.stage() * Layout::kBiasBytes, lane);
       __syncwarp();
       ptx::mbarrier_arrive_warp(base + Layout::kKeysFull + 8 * key_ring.stage(), lane);
       if (has_zero_fill() && lane == 0) {
@@ -390,16 +391,16 @@ __device__ __forceinline__ void serve_requests(const BackwardParams& p, std::uin
       }
       if (lane == 0) store_word(base + Layout::kServed + 8, static_cast<int>(key_ring.count + 1));
     } else {
-      zero_rows(request.x, static_cast<int>(request.y), static_cast<int>(request.z),
-                static_cast<int>(request.w), lane);
+      zero_rows(helper_task.x, static_cast<int>(helper_task.y), static_cast<int>(helper_task.z),
+                static_cast<int>(helper_task.w), lane);
       __syncwarp();
-      const std::uint32_t slot = request_slot<Layout>(base, requests().stage());
-      ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + kRequestBarrierAt)),
+      const std::uint32_t slot = helper_task_slot<Layout>(base, helper_tasks().stage());
+      ptx::mbarrier_arrive_warp(static_cast<std::uint32_t>(load_word(slot + kHelperTaskBarrierAt)),
                                 lane);
     }
-    const auto ring = requests();
+    const auto ring = helper_tasks();
     __syncwarp();
-    ptx::mbarrier_arrive_warp(base + Layout::kRequestEmpty + 8 * ring.stage(), lane);
+    ptx::mbarrier_arrive_warp(base + Layout::kHelperTaskEmpty + 8 * ring.stage(), lane);
     if (lane == 0) store_word(base + Layout::kServed, static_cast<int>(ring.count + 1));
     __syncwarp();
   }
@@ -427,8 +428,8 @@ class TileGroupLoader {
       end_tile_group();
     }
     if (tells_dq_positions()) store_dq_position(kNoDqPosition, 0);
-    request(kRequestEnd, 0, 0, 0, 0);
-    ptx::mbarrier_arrive(request_barrier_);
+    helper_task(kHelperTaskEnd, 0, 0, 0, 0);
+    ptx::mbarrier_arrive(helper_task_barrier_);
   }
 
  private:
@@ -466,18 +467,18 @@ class TileGroupLoader {
     return load_word(work_tile_slot() + BroadcastTileAt::kNumTiles) != kNoWorkTile;
   }
 
-  /// Sends a request to the helper warp. The caller then arrives at request_barrier_.
-  __device__ __forceinline__ void request(std::uint32_t tile, int num_panels, int first_row,
-                                          int num_rows, std::uint32_t full) {
-    const int stage = request_ring_.stage();
+  /// Sends a request to the helper warp. The caller then arrives at helper_task_barrier_.
+  __device__ __forceinline__ void helper_task(std::uint32_t tile, int num_panels, int first_row,
+                                              int num_rows, std::uint32_t full) {
+    const int stage = helper_task_ring_.stage();
     const std::uint32_t slot =
-        base_ + Layout::kRequest + stage * static_cast<int>(sizeof(ServeRequest));
-    ptx::mbarrier_wait(base_ + Layout::kRequestEmpty + 8 * stage, request_ring_.phase() ^ 1,
-                       "load: request empty");
+        base_ + Layout::kHelperTask + stage * static_cast<int>(sizeof(HelperTask));
+    ptx::mbarrier_wait(base_ + Layout::kHelperTaskEmpty + 8 * stage, helper_task_ring_.phase() ^ 1,
+                       "load: helper task empty");
     store_words(slot, make_uint4(tile, num_panels, first_row, num_rows));
-    store_words(slot + kRequestBarrierAt, make_uint4(full, 0, 0, 0));
-    request_barrier_ = base_ + Layout::kRequestFull + 8 * stage;
-    request_ring_.advance();
+    store_words(slot + kHelperTaskBarrierAt, make_uint4(full, 0, 0, 0));
+    helper_task_barrier_ = base_ + Layout::kHelperTaskFull + 8 * stage;
+    helper_task_ring_.advance();
   }
   /// Announces a copy to `tile` and returns the barrier at which its bytes arrive. That is `full`.
   /// If rows past the length exist in the tensor (`has_rows`), it is the barrier of a request to
@@ -486,9 +487,9 @@ class TileGroupLoader {
                                                       int bytes, int num_panels, int num_left,
                                                       int num_rows, bool has_rows) {
     if (num_left < num_rows && has_rows) {
-      request(tile, num_panels, max(num_left, 0), num_rows, full);
-      ptx::mbarrier_arrive_expect(request_barrier_, bytes);
-      return request_barrier_;
+      helper_task(tile, num_panels, max(num_left, 0), num_rows, full);
+      ptx::mbarrier_arrive_expect(helper_task_barrier_, bytes);
+      return helper_task_barrier_;
     }
     for (std::uint32_t i = 1; i < ptx::kWarpInsertions; ++i) ptx::mbarrier_arrive(full);
     ptx::mbarrier_arrive_expect(full, bytes);
@@ -510,8 +511,8 @@ class TileGroupLoader {
   __device__ __forceinline__ void load_keys() {
     const BroadcastTile tile_group = current_tile_group();
     if constexpr (kWorklist) {
-      request(kRequestKeys, 0, 0, 0, work_tile_slot());
-      ptx::mbarrier_arrive(request_barrier_);
+      helper_task(kHelperTaskKeys, 0, 0, 0, work_tile_slot());
+      ptx::mbarrier_arrive(helper_task_barrier_);
       return;
     }
     ptx::mbarrier_wait(base_ + Layout::kKvEmpty, ~work_tile_ring_.count & 1, "load: K and V empty");
@@ -552,8 +553,8 @@ class TileGroupLoader {
 #pragma unroll 1
     for (int n = 0;; ++n) {
       if (n == take_at) {
-        request(kRequestTileGroup, 0, 0, 0, 0);
-        ptx::mbarrier_arrive(request_barrier_);
+        helper_task(kHelperTaskTileGroup, 0, 0, 0, 0);
+        ptx::mbarrier_arrive(helper_task_barrier_);
       }
       if (n >= part.num_tiles) break;
       TileStep step;
@@ -723,8 +724,8 @@ class TileGroupLoader {
   CountedRing<Layout::kStages> ring_;
   CountedRing<Layout::kWorkTileSlots> work_tile_ring_;
   CountedRing<Layout::kMaskSlots> slots_;
-  CountedRing<Layout::kRequestSlots> request_ring_;
-  std::uint32_t request_barrier_ = 0;
+  CountedRing<Layout::kHelperTaskSlots> helper_task_ring_;
+  std::uint32_t helper_task_barrier_ = 0;
 };
 
 }  // namespace fdma::sm90

@@ -158,7 +158,7 @@ inline constexpr std::int32_t kStepIsEmpty = 16;
 
 /// A request of the loading thread to the helper warp: to zero rows past a length that a copy
 /// brings along, before they are used; or one of the requests below.
-struct alignas(16) ServeRequest {
+struct alignas(16) HelperTask {
   std::uint32_t tile;       ///< shared address
   std::int32_t num_panels;  ///< of num_rows * 128 bytes each
   std::int32_t first_row, num_rows;
@@ -176,9 +176,9 @@ inline constexpr std::uint32_t kDqSemaphoreLap = 1u << 31;
 
 /// In place of a tile: take the next tile group; there are no more tile groups; look up the
 /// worklist keys of the tile group at address `full`.
-inline constexpr std::uint32_t kRequestTileGroup = 1, kRequestEnd = 2, kRequestKeys = 3;
+inline constexpr std::uint32_t kHelperTaskTileGroup = 1, kHelperTaskEnd = 2, kHelperTaskKeys = 3;
 
-inline constexpr int kLoadWarp = 2, kServeWarp = 3;  ///< of the first warpgroup
+inline constexpr int kLoadWarp = 2, kHelperWarp = 3;  ///< of the first warpgroup
 
 /// Up to this head size dQ of a step goes to memory through shared memory, by bulk reduction.
 /// Larger head sizes have no room for it there and add dQ straight from registers.
@@ -204,7 +204,7 @@ struct BackwardLayout {
   static constexpr int kWorkTileSegments = kWorkTileBand + static_cast<int>(sizeof(ClosedFormBand));
   static constexpr int kSegmentBytes = kMaxOwnSegments * static_cast<int>(sizeof(PlanSegment));
   static constexpr int kWorkTileSlotBytes = kWorkTileSegments + (kSegmentBytes + 15) / 16 * 16;
-  static constexpr int kRequestSlots = 4;
+  static constexpr int kHelperTaskSlots = 4;
   /// Nobody waits for a slot, because at most 12 are in use. The steps under way are three (the
   /// loading thread waits for the end of the step two before). Before each of them and after the
   /// last there are at most two empty ones. The end takes one.
@@ -240,11 +240,11 @@ struct BackwardLayout {
   static constexpr int kMask = kDeltas + kStages * kRowBytes;
   static constexpr int kStep = kMask + kMaskSlots * kMaskBytes;
   static constexpr int kItem = kStep + kStages * static_cast<int>(sizeof(BackwardStep));
-  static constexpr int kRequest = kItem + kWorkTileSlots * kWorkTileSlotBytes;
+  static constexpr int kHelperTask = kItem + kWorkTileSlots * kWorkTileSlotBytes;
   /// One pair for each computing thread, bias kernel only: dS of its two keys, summed over the
   /// queries.
   static constexpr int kBiasAccum =
-      kRequest + kRequestSlots * static_cast<int>(sizeof(ServeRequest));
+      kHelperTask + kHelperTaskSlots * static_cast<int>(sizeof(HelperTask));
   /// Over worklist keys, for successive tile groups: key and accum_row of each, then batch and KV
   /// head; biases times log2(e). When a slot is written, at most the end of the tile group two
   /// before has not been reached.
@@ -278,9 +278,10 @@ struct BackwardLayout {
   static constexpr int kMaskEmpty = kMaskFull + 8 * kMaskSlots;
   static constexpr int kWorkTileFull = kMaskEmpty + 8 * kMaskSlots;
   static constexpr int kWorkTileEmpty = kWorkTileFull + 8 * kWorkTileSlots;
-  static constexpr int kRequestFull = kWorkTileEmpty + 8 * kWorkTileSlots;
-  static constexpr int kRequestEmpty = kRequestFull + 8 * kRequestSlots;
-  static constexpr int kDqAccumFull = kRequestEmpty + 8 * kRequestSlots;  ///< deterministic calls
+  static constexpr int kHelperTaskFull = kWorkTileEmpty + 8 * kWorkTileSlots;
+  static constexpr int kHelperTaskEmpty = kHelperTaskFull + 8 * kHelperTaskSlots;
+  /// deterministic calls
+  static constexpr int kDqAccumFull = kHelperTaskEmpty + 8 * kHelperTaskSlots;
   static constexpr int kDqAccumEmpty = kDqAccumFull + 8;
   static constexpr int kKeysFull = kDqAccumEmpty + 8;  ///< over worklist keys: one for each slot
   static constexpr int kEnd = kKeysFull + 8 * kKeySlots;
@@ -292,7 +293,7 @@ struct BackwardLayout {
   static constexpr int kZeroFill = (kEnd + 127) / 128 * 128;
   static constexpr int kZeroFillBytes = 8192;
   static constexpr int kBytesWithZeroFill = kZeroFill + kZeroFillBytes + kAlignment;
-  static_assert(sizeof(BroadcastTile) <= kWorkTileBand && kItem % 16 == 0 && kRequest % 16 == 0);
+  static_assert(sizeof(BroadcastTile) <= kWorkTileBand && kItem % 16 == 0 && kHelperTask % 16 == 0);
   static_assert((kAddsInBulk ? kBytesWithZeroFill : kBytes) <= 232448, "a block has 227 KB");
 };
 

@@ -34,8 +34,8 @@ __device__ __forceinline__ int4 read_worklist_entry(const WorklistEntry* key) {
 /// element, partial is first_accum_row, first_segment the first tile, step and first_tile bound the
 /// full tiles. q_len is set so that no key is past the end.
 template <class Params>
-__device__ __forceinline__ void publish_worklist_entry(const Params& p, std::uint32_t slot,
-                                                       int index) {
+__device__ __forceinline__ void broadcast_worklist_entry(const Params& p, std::uint32_t slot,
+                                                         int index) {
   BroadcastTile tile_group{};
   tile_group.num_tiles = kNoWorkTile;
   if (index < __ldcg(p.worklist.num_work_tiles)) {

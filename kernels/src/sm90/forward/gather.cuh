@@ -95,7 +95,7 @@ __device__ __forceinline__ GatherPart take_gather(const ForwardParams& p, WorkTi
   return part;
 }
 
-__device__ __forceinline__ void publish_gather(std::uint32_t to, const GatherPart& part) {
+__device__ __forceinline__ void broadcast_gather(std::uint32_t to, const GatherPart& part) {
   store_words(to, make_uint4(part.num_tiles, part.num_entries, part.num_full, part.last_keys));
   store_words(to + 16, make_uint4(static_cast<std::uint32_t>(part.place),
                                   static_cast<std::uint32_t>(part.place >> 32), 0, 0));

@@ -312,7 +312,7 @@ __device__ __forceinline__ void load_tiles(const ForwardParams& p, std::uint32_t
     store_work_tile(slot, work_tile);
     if constexpr (kGather) {
       part = next_part;
-      publish_gather(slot + Layout::kWorkTileGather, part);
+      broadcast_gather(slot + Layout::kWorkTileGather, part);
     }
     ptx::mbarrier_arrive(base + Layout::kWorkTileFull + 8 * work_tile_ring.stage);
     work_tile_ring.advance();
